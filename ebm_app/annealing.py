@@ -1,0 +1,249 @@
+r"""Annealed Hamiltonian Monte Carlo: carry chains from a reference to a target, level by level.
+
+Given targets p_1, ..., p_K, each known up to a constant, the chains start from x0, exact samples
+of a reference p_0. At level k they take a few transitions that leave p_k invariant, and go on to
+level k + 1 from where they are.
+
+``temper`` is the one loop; it adds nothing up. Each record it yields holds the log density of the
+level at the positions where the level began, so that the importance weight of a path (annealed
+importance sampling; in nats, up to the constants of p_0 and p_K) is a sum over its records,
+
+    log w = sum_k [log p_k(x_{k-1}) - log p_{k-1}(x_{k-1})],
+
+the first term being ``entry_log_density`` of record k, the second ``state.log_density`` of the
+record before it. Without weights the samples are approximate: the chains lag behind the levels.
+
+References: Neal 2001, Annealed importance sampling, arXiv:physics/9803008; Neal 2011,
+arXiv:1206.1901.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ebm_app import hmc
+from ebm_app.hmc import HMCState, Target
+
+# (scale of the step sizes (), acceptance probabilities (B,)) -> the next scale ()
+Controller = Callable[[Tensor, Tensor], Tensor]
+
+
+class Level(NamedTuple):
+    """One rung of the ladder.
+
+    Attributes:
+        target: density and field of the level.
+        step_size: leapfrog step h > 0, () or (B,).
+        num_steps: HMC transitions made at the level, at least 1.
+    """
+
+    target: Target
+    step_size: Tensor
+    num_steps: int
+
+
+class LevelResult(NamedTuple):
+    """What one level did.
+
+    Attributes:
+        index: 0, ..., K - 1.
+        state: the chains at the end of the level; position (B, *).
+        entry_log_density: (B,), log density of this level, in nats, where the level began.
+        acceptance: (), mean acceptance probability over chains and transitions.
+        step_size: step in force at the end of the level, () or (B,).
+        nfe: calls of the field, each on the whole batch: 1 + num_steps * num_leapfrog_steps.
+    """
+
+    index: int
+    state: HMCState
+    entry_log_density: Tensor
+    acceptance: Tensor
+    step_size: Tensor
+    nfe: int
+
+
+class PilotResult(NamedTuple):
+    """Step sizes (K,) to freeze; acceptance (K,) and calls of the field of the run behind them."""
+
+    step_sizes: Tensor
+    acceptance: Tensor
+    nfe: int
+
+
+class AnnealedResult(NamedTuple):
+    """The reported run.
+
+    Attributes:
+        samples: (B, *), positions after the last level.
+        acceptance: (K,), mean acceptance probability by level.
+        step_sizes: (K,), the frozen step sizes.
+        nfe: calls of the field by the reported run, each on the whole batch.
+        pilot_nfe: the same for the pilot.
+    """
+
+    samples: Tensor
+    acceptance: Tensor
+    step_sizes: Tensor
+    nfe: int
+    pilot_nfe: int
+
+
+def keep(scale: Tensor, acceptance_probability: Tensor) -> Tensor:
+    """The controller of a reported run: the step sizes stay as given."""
+    return scale
+
+
+def temper(
+    x0: Tensor,
+    levels: Sequence[Level],
+    num_leapfrog_steps: int,
+    generator: torch.Generator,
+    controller: Controller = keep,
+) -> Iterator[LevelResult]:
+    """Run the chains through the levels; work is done as the records are asked for.
+
+    The step at a level is scale * level.step_size. The scale is 1 at first, the controller renews
+    it after each transition, and the next level inherits it.
+
+    Args:
+        x0: (B, *), samples of the reference.
+        levels: K >= 1 levels, in order.
+        num_leapfrog_steps: leapfrog steps of a transition, at least 1.
+        generator: source of randomness, on the device of ``x0``.
+        controller: (scale (), acceptance probabilities (B,)) -> scale (). Any but ``keep`` makes
+            the run a pilot: its transitions do not leave the levels invariant.
+
+    Raises:
+        ValueError: at once for no levels or a level without transitions; while running, if a level
+            starts from a point where its density or field is not finite.
+    """
+    if not levels:
+        raise ValueError("annealing needs at least one level")
+    if any(level.num_steps < 1 for level in levels):
+        raise ValueError("every level needs num_steps of at least 1")
+
+    def run() -> Iterator[LevelResult]:
+        position, scale = x0, torch.ones((), dtype=torch.float64)
+        for index, (target, step_size, num_steps) in enumerate(levels):
+            state = hmc.init(position, target)
+            entry_log_density, acceptances = state.log_density, []
+            for _ in range(num_steps):
+                used = scale * step_size
+                state, info = hmc.step(state, target, used, num_leapfrog_steps, generator)
+                acceptances.append(info.acceptance_probability.mean())
+                scale = controller(scale, info.acceptance_probability)
+            position = state.position
+            acceptance = torch.stack(acceptances).mean()
+            nfe = 1 + num_steps * num_leapfrog_steps
+            yield LevelResult(index, state, entry_log_density, acceptance, scale * step_size, nfe)
+
+    return run()
+
+
+def pilot(
+    x0: Tensor,
+    levels: Sequence[Level],
+    num_leapfrog_steps: int,
+    generator: torch.Generator,
+    controller: Controller = hmc.adapt,
+) -> PilotResult:
+    """Find step sizes by level from a run of ``temper`` whose scale follows the acceptance.
+
+    The chains of a pilot are thrown away: report a run of fresh chains with the steps found.
+
+    Args and errors as in ``temper``. The step sizes () of ``levels`` are the first guess; once the
+    scale has settled, only their ratios matter. The default rule pools the chains' acceptance.
+    """
+    results = list(temper(x0, levels, num_leapfrog_steps, generator, controller))
+    return PilotResult(
+        torch.stack([result.step_size for result in results]),
+        torch.stack([result.acceptance for result in results]),
+        sum(result.nfe for result in results),
+    )
+
+
+@dataclass(frozen=True)
+class AnnealedHMC:
+    """A pilot that finds the step sizes, then a run of fresh chains with these frozen.
+
+    Attributes:
+        steps_per_level: HMC transitions at each level, at least 1.
+        num_leapfrog_steps: leapfrog steps of a transition, at least 1.
+        final_steps: further transitions at the last level.
+        target_acceptance: mean acceptance probability the pilot aims at, in (0, 1).
+        warmup_steps: further transitions of the pilot at the first level, where the scale settles.
+
+    Raises:
+        ValueError: for a count below its minimum.
+    """
+
+    steps_per_level: int = 1
+    num_leapfrog_steps: int = 5
+    final_steps: int = 0
+    target_acceptance: float = 0.65
+    warmup_steps: int = 50
+
+    def __post_init__(self) -> None:
+        """Refuse counts that make no run."""
+        if self.steps_per_level < 1 or self.num_leapfrog_steps < 1:
+            raise ValueError("steps_per_level and num_leapfrog_steps must be at least 1")
+        if self.final_steps < 0 or self.warmup_steps < 0:
+            raise ValueError("final_steps and warmup_steps must not be negative")
+
+    def pilot(
+        self, x0: Tensor, targets: Sequence[Target], step_sizes: Tensor, generator: torch.Generator
+    ) -> PilotResult:
+        """Tune first guesses ``step_sizes`` (K,) with chains from ``x0`` (B, *)."""
+        levels = self._levels(targets, step_sizes)
+        first = levels[0]._replace(num_steps=levels[0].num_steps + self.warmup_steps)
+        rule = partial(hmc.adapt, target_acceptance=self.target_acceptance)
+        return pilot(x0, [first, *levels[1:]], self.num_leapfrog_steps, generator, rule)
+
+    def iterate(
+        self, x0: Tensor, targets: Sequence[Target], step_sizes: Tensor, generator: torch.Generator
+    ) -> Iterator[LevelResult]:
+        """Run from ``x0`` (B, *) with frozen ``step_sizes`` (K,): a record a level, on demand."""
+        levels = self._levels(targets, step_sizes)
+        return temper(x0, levels, self.num_leapfrog_steps, generator)
+
+    def sample(
+        self,
+        x0_pilot: Tensor,
+        x0: Tensor,
+        targets: Sequence[Target],
+        initial_step_sizes: Tensor,
+        generator: torch.Generator,
+    ) -> AnnealedResult:
+        """Pilot from ``x0_pilot``, then the reported run from ``x0``.
+
+        Args:
+            x0_pilot: (B', *), samples of the reference, independent of ``x0``.
+            x0: (B, *), samples of the reference.
+            targets: K >= 1 targets, in order; the last is the one to sample.
+            initial_step_sizes: (K,), first guess of each level's leapfrog step, in the units of x;
+                rather small than large, and in proportion to the widths of the levels.
+            generator: source of randomness, on the device of ``x0``.
+
+        Raises:
+            ValueError: for no targets or step sizes of another shape; else as ``temper``.
+        """
+        found = self.pilot(x0_pilot, targets, initial_step_sizes, generator)
+        acceptances, nfe = [], 0
+        for result in self.iterate(x0, targets, found.step_sizes, generator):
+            acceptances.append(result.acceptance)
+            nfe += result.nfe
+            samples = result.state.position
+        return AnnealedResult(samples, torch.stack(acceptances), found.step_sizes, nfe, found.nfe)
+
+    def _levels(self, targets: Sequence[Target], step_sizes: Tensor) -> list[Level]:
+        if not targets:
+            raise ValueError("annealing needs at least one target")
+        if step_sizes.shape != (len(targets),):
+            raise ValueError(f"{len(targets)} targets, but step sizes {tuple(step_sizes.shape)}")
+        counts = [self.steps_per_level] * len(targets)
+        counts[-1] += self.final_steps
+        return [Level(*level) for level in zip(targets, step_sizes, counts, strict=True)]

@@ -1,0 +1,192 @@
+"""Checkpoints of a training run: folders ``checkpoint-N`` of safetensors and JSON.
+
+A checkpoint is itself an EBM folder (the averaged weights), with what is needed to go on in its
+folder ``state``. It is written aside, then renamed, and only then are old ones removed, so that an
+interruption or a full disk at any moment leaves the previous checkpoint intact.
+"""
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ebm_app.config import read_json, write_json
+from ebm_app.ebm import CONFIG_FILE, EBM, WEIGHTS_FILE, read_tensors
+from ebm_app.errors import UserError
+
+PREFIX, STATE, PREVIEWS, METRICS_FILE = "checkpoint-", "state", "previews", "metrics.jsonl"
+TENSORS_FILE, TRAINER_FILE = "trainer.safetensors", "trainer.json"
+
+
+def folder_of(output_dir: Path, step: int) -> Path:
+    """Where the checkpoint of a step stands."""
+    return output_dir / f"{PREFIX}{step}"
+
+
+def checkpoints(output_dir: Path) -> list[Path]:
+    """The finished checkpoints of a run, oldest first."""
+    found = [
+        (int(match[1]), folder)
+        for folder in output_dir.glob(PREFIX + "*")
+        if folder.is_dir() and (match := re.fullmatch(PREFIX + r"(\d+)", folder.name))
+    ]
+    return [folder for _, folder in sorted(found)]
+
+
+def find_checkpoint(output_dir: Path, name: str) -> Path:
+    """The checkpoint to resume from: "latest" in ``output_dir``, or a path.
+
+    Raises:
+        UserError: where there is none.
+    """
+    if name != "latest":
+        folder = Path(name) if Path(name).is_dir() else output_dir / name
+        if not (folder / STATE).is_dir():
+            raise UserError(f"--resume_from_checkpoint {name}: no checkpoint in that folder")
+        return folder
+    found = checkpoints(output_dir)
+    if not found:
+        raise UserError(
+            f"--resume_from_checkpoint latest: {output_dir} holds no checkpoint; leave the flag out "
+            "to start from the beginning"
+        )
+    return found[-1]
+
+
+def refuse_to_overwrite(output_dir: Path) -> None:
+    """Raise a UserError where ``output_dir`` already holds a run."""
+    if checkpoints(output_dir) or (output_dir / CONFIG_FILE).exists():
+        raise UserError(
+            f"{output_dir} already holds a run: give another --output_dir, go on with "
+            "--resume_from_checkpoint latest, or replace it with --overwrite_output_dir"
+        )
+
+
+def remove_run(output_dir: Path) -> None:
+    """Delete what a run left in ``output_dir``, and nothing else."""
+    for folder in [*checkpoints(output_dir), output_dir / PREVIEWS]:
+        _remove(folder)
+    for name in (CONFIG_FILE, WEIGHTS_FILE, METRICS_FILE):
+        (output_dir / name).unlink(missing_ok=True)
+
+
+def save_checkpoint(
+    output_dir: Path,
+    step: int,
+    ebm: EBM,
+    tensors: dict[str, Tensor],
+    trainer: dict[str, Any],
+    limit: int,
+) -> Path:
+    """Write ``checkpoint-<step>`` and rotate.
+
+    Args:
+        ebm: the model to be used, with its averaged weights.
+        tensors: the tensors of the run's state; trainer: the rest of it.
+        limit: checkpoints kept.
+
+    Raises:
+        UserError: where the disk is full or not writable; earlier checkpoints are intact.
+    """
+    folder = folder_of(output_dir, step)
+    pending = folder.with_name(folder.name + ".tmp")
+    with explained_write(output_dir):
+        _remove(pending)
+        try:
+            ebm.save_pretrained(pending)
+            (pending / STATE).mkdir()
+            save_file(
+                {name: value.detach().cpu().contiguous() for name, value in tensors.items()},
+                pending / STATE / TENSORS_FILE,
+            )
+            write_json(pending / STATE / TRAINER_FILE, trainer)
+            _sync(pending)
+            # a run resumed from an earlier checkpoint may come by this step again
+            _remove(folder)
+            os.replace(pending, folder)
+        except BaseException:
+            shutil.rmtree(pending, ignore_errors=True)
+            raise
+    for old in checkpoints(output_dir)[:-limit]:
+        _remove(old)
+    return folder
+
+
+def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(tensors, trainer) of a checkpoint.
+
+    Raises:
+        UserError: where it is incomplete or damaged.
+    """
+    state = folder / STATE
+    return read_tensors(state / TENSORS_FILE), read_json(state / TRAINER_FILE)
+
+
+def split_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names start with ``prefix``, without it."""
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of an Adam optimizer, flattened to "<index>.<name>"."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"{index}.{name}": torch.as_tensor(value)
+        for index, values in state.items()
+        for name, value in values.items()
+    }
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Restore what :func:`optimizer_tensors` returned."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    whole = optimizer.state_dict()
+    optimizer.load_state_dict({"state": state, "param_groups": whole["param_groups"]})
+
+
+@contextmanager
+def explained_write(folder: Path) -> Iterator[None]:
+    """Turn a full or unwritable disk into a UserError that names the folder and what is left."""
+    consequence = "earlier checkpoints are intact"
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"no space left on the disk of {folder}: free some and resume; {consequence}"
+            ) from None
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise UserError(f"{folder} is not writable: {error.strerror}; {consequence}") from None
+        raise
+    except SafetensorError as error:
+        # safetensors reports a failed write in its own exception, with the system's message inside
+        raise UserError(f"could not save in {folder} ({error}); {consequence}") from None
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def _sync(folder: Path) -> None:
+    """Force the files of a folder to the disk, so that a rename never outlives their content."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())

@@ -1,0 +1,12 @@
+"""Image data sets as integer levels, and the maps between levels and continuous values."""
+
+from ebm_app.data.images import (
+    DATASETS,
+    ImageData,
+    dequantise,
+    load_images,
+    quantise,
+    to_levels,
+)
+
+__all__ = ["DATASETS", "ImageData", "dequantise", "load_images", "quantise", "to_levels"]

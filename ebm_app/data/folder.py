@@ -1,0 +1,173 @@
+"""A user's own folder of image files, as integer levels 0..255.
+
+Files are found recursively, sorted by their path below the folder ("/" between the parts, on
+every system) and read by Pillow. Orientation tags are applied, colour profiles are not. Files with
+another ending, gif among them, are not images here; links to folders are not followed.
+"""
+
+import os
+import struct
+import warnings
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from ebm_app.errors import UserError
+
+EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
+# Only these decoders may run: the content of a file decides its format, not its name.
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
+MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
+SPLITS = ("train", "validation", "test")
+MIN_IMAGES = 10
+UNREADABLE = (OSError, EOFError, SyntaxError, ValueError, struct.error, zlib.error)
+
+
+def read_folder(path: str | Path, resolution: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Read all images below ``path`` and split them.
+
+    The folders ``train``, ``validation`` and ``test`` are the splits where all three exist.
+    Otherwise the sorted images are permuted by ``numpy.random.RandomState(0)``, whose stream is
+    the same in every version of numpy; of n images the last n // 10 are the test split, the
+    n // 10 before them validation, the rest train. Images are grey if every file is (Pillow's
+    modes 1, L, LA), otherwise all of them are RGB.
+
+    Args:
+        path: The folder; ``~`` is the home folder.
+        resolution: Side in pixels. The shorter side of each image is resized to it by a triangle
+            filter (antialiased, and it cannot leave 0..255), then the centre square is cut out.
+            None keeps the images as they are; they must then agree in size.
+
+    Returns:
+        Train, validation and test levels, uint8 (N, C, H, W), C = 1 (grey) or 3 (RGB).
+
+    Raises:
+        UserError: for a missing folder, fewer than 10 images, two of the three split folders or
+            an empty one, images of different sizes, an image that Pillow cannot read or holds to
+            be too large, and 16-bit, transparent, animated or otherwise unsupported images.
+    """
+    folder = Path(path).expanduser()
+    if resolution is not None and resolution < 1:
+        raise UserError(f"the resolution is {resolution}: choose a number of pixels of 1 or more")
+    if not folder.is_dir():
+        raise UserError(f"there is no folder '{folder}': check the path after 'folder:'")
+    files = list_images(folder)
+    if len(files) < MIN_IMAGES:
+        raise UserError(
+            f"the folder '{folder}' holds {len(files)} images, fewer than {MIN_IMAGES}: "
+            f"add images ({', '.join(e[1:] for e in EXTENSIONS)}) or check the path"
+        )
+    order, sizes = _split_by_folder(folder, files) or _split_by_permutation(len(files))
+    levels = _stack(files, resolution)
+    train, validation, test = levels[torch.as_tensor(order)].split(sizes)
+    return train, validation, test
+
+
+def list_images(folder: Path) -> list[Path]:
+    """Files below ``folder`` with one of ``EXTENSIONS``, sorted by their relative path.
+
+    Raises:
+        UserError: for a subfolder that cannot be listed.
+    """
+
+    def fail(error: OSError) -> NoReturn:
+        raise UserError(f"cannot list the folder '{error.filename}': check its permissions")
+
+    found = [Path(root, f) for root, _, names in os.walk(folder, onerror=fail) for f in names]
+    found = [file for file in found if file.suffix.lower() in EXTENSIONS]
+    return sorted(found, key=lambda file: file.relative_to(folder).as_posix())
+
+
+def read_image(path: Path) -> Image.Image:
+    """Read one file to mode L (grey) or RGB.
+
+    Raises:
+        UserError: naming the file, for one that cannot be read or whose mode would lose content.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=FORMATS) as opened:
+                # MPO is the JPEG of some telephones, whose first frame is the photograph.
+                animated = getattr(opened, "is_animated", False) and opened.format != "MPO"
+                # Pillow turns 16-bit colour into 8-bit; only the raw mode ("RGB;16B") tells.
+                sixteen_bit = ";16" in str(opened.tile)
+                image = ImageOps.exif_transpose(opened)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise UserError(
+            f"the image '{path}' has more than {Image.MAX_IMAGE_PIXELS} pixels: make it smaller"
+        ) from error
+    except UNREADABLE as error:
+        raise UserError(f"cannot read '{path}' as an image: repair or remove it") from error
+    if animated:
+        raise UserError(f"the image '{path}' has several frames: save each as a file of its own")
+    if sixteen_bit or image.mode[0] in "IF":
+        raise UserError(f"the image '{path}' has more than 8 bits per channel: save it as 8-bit")
+    if image.mode not in MODES:
+        raise UserError(f"the image '{path}' has mode {image.mode}: save it as grey or RGB")
+    if image.has_transparency_data and image.convert("RGBA").getextrema()[3][0] < 255:
+        raise UserError(f"the image '{path}' is transparent: save it without an alpha channel")
+    image.info.pop("transparency", None)  # an opaque one carries nothing
+    return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+
+
+def _stack(files: Sequence[Path], resolution: int | None) -> Tensor:
+    """Levels (N, C, H, W) uint8 of all files, in their order."""
+    images: list[Image.Image] = []
+    for file in files:
+        image = read_image(file)
+        if resolution is not None:
+            size = (resolution, resolution)
+            image = ImageOps.fit(image, size, method=Image.Resampling.BILINEAR)
+        elif images and image.size != images[0].size:
+            (width, height), (first_width, first_height) = image.size, images[0].size
+            raise UserError(
+                f"images differ in size, '{files[0]}' is {first_width}x{first_height} and "
+                f"'{file}' is {width}x{height}: give --resolution N to bring all of them to NxN"
+            )
+        images.append(image)
+    mode = "L" if all(image.mode == "L" for image in images) else "RGB"
+    pixels = torch.from_numpy(np.stack([np.asarray(image.convert(mode)) for image in images]))
+    return pixels.unsqueeze(1) if mode == "L" else pixels.permute(0, 3, 1, 2).contiguous()
+
+
+def _split_by_permutation(num_images: int) -> tuple[np.ndarray, list[int]]:
+    """Fixed random order of the images and the sizes of the three splits in it."""
+    held_out = num_images // 10
+    order = np.random.RandomState(0).permutation(num_images)
+    return order, [num_images - 2 * held_out, held_out, held_out]
+
+
+def _split_by_folder(folder: Path, files: Sequence[Path]) -> tuple[list[int], list[int]] | None:
+    """Order of the images by split folder and sizes of the splits; None without split folders.
+
+    Two of the three folders are refused: one permutation of all images would mix a user's test
+    images into the training images.
+    """
+    present = [split for split in SPLITS if (folder / split).is_dir()]
+    if len(present) < 2:
+        return None
+    if len(present) == 2:
+        (absent,) = set(SPLITS) - set(present)
+        raise UserError(
+            f"the folder '{folder}' has {present[0]}/ and {present[1]}/ but no {absent}/: "
+            f"add {absent}/ or rename the two folders"
+        )
+    top = [file.relative_to(folder).parts[0] for file in files]
+    for file, name in zip(files, top, strict=True):
+        if name not in SPLITS:
+            raise UserError(
+                f"the image '{file}' lies outside train/, validation/ and test/: "
+                "move it into one of them"
+            )
+    groups = [[i for i, name in enumerate(top) if name == split] for split in SPLITS]
+    for split, group in zip(SPLITS, groups, strict=True):
+        if not group:
+            raise UserError(f"the folder '{folder / split}' holds no images: add some")
+    return [i for group in groups for i in group], [len(group) for group in groups]

@@ -1,0 +1,327 @@
+"""Image data sets as integer levels, and the maps between levels and continuous values.
+
+A data set with L levels holds integers k = 0..L-1. Three kinds of value are kept apart:
+
+- levels k, uint8: what files store and what bits per dimension are about;
+- continuous values x = (k + u) / L with u in [0, 1), uniform dequantisation (Theis et al.,
+  arXiv:1511.01844, section 3.1): what a density model sees, level k being the cell
+  [k / L, (k + 1) / L);
+- display values k / (L - 1): the grid on [0, 1] that is shown and saved, from black to white.
+
+``dequantise`` maps levels to continuous values, ``quantise`` continuous to display values and
+``to_levels`` display values to levels; one after the other they give the levels back.
+"""
+
+import pickle
+import zlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from tarfile import TarError
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ebm_app.data.folder import read_folder
+from ebm_app.errors import UserError, choose
+
+FOLDER = "folder:"
+MAX_LEVELS = 256
+# What torchvision raises on a failed download and on a file that is not what its name says.
+READ_ERRORS = (
+    *(OSError, EOFError, HTTPException, TarError, zlib.error, pickle.UnpicklingError),
+    *(RuntimeError, ValueError, TypeError, LookupError, OverflowError, AssertionError),
+)
+
+Splits = tuple[Tensor, Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class ImageData:
+    """Three splits of integer levels 0..num_levels-1, each uint8 (N, C, H, W).
+
+    Raises:
+        ValueError: for splits that are not of this form or differ in image shape.
+    """
+
+    name: str
+    num_levels: int
+    train: Tensor
+    validation: Tensor
+    test: Tensor
+
+    def __post_init__(self) -> None:
+        for split in (self.train, self.validation, self.test):
+            if split.dtype != torch.uint8 or split.ndim != 4 or not split.numel():
+                raise ValueError(f"a split is uint8 (N, C, H, W) and not empty: {split.shape}")
+            if split.shape[1:] != self.train.shape[1:]:
+                raise ValueError(f"splits differ: {split.shape[1:]} and {self.train.shape[1:]}")
+            _check_levels(split, self.num_levels)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        channels, height, width = self.train.shape[1:]
+        return channels, height, width
+
+    @property
+    def num_dims(self) -> int:
+        """C H W, the number that bits per dimension divide by."""
+        return self.train[0].numel()
+
+    def split(self, name: str) -> Tensor:
+        """Levels (N, C, H, W) of the split "train", "validation" or "test".
+
+        Raises:
+            UserError: for another name.
+        """
+        return getattr(self, choose("split", name, ("train", "validation", "test")))
+
+
+@dataclass(frozen=True)
+class ImageSource(ABC):
+    """A named data set, its number of levels, and one line about it for a user."""
+
+    name: str
+    description: str
+    num_levels: int
+
+    @abstractmethod
+    def read(self, data_root: Path, download: bool) -> Splits:
+        """Train, validation and test levels, uint8 (N, C, H, W)."""
+
+
+class DigitsSource(ImageSource):
+    """The 1,797 handwritten digits inside scikit-learn, with 17 levels (0..16).
+
+    ``numpy.random.RandomState(0)``, whose stream is the same in every version of numpy, permutes
+    them once: the first 1,400 are train, the next 100 validation, the last 297 test.
+    """
+
+    sizes: ClassVar[tuple[int, int, int]] = (1400, 100, 297)
+
+    def read(self, data_root: Path, download: bool) -> Splits:
+        """Levels (N, 1, 8, 8); no file of ``data_root`` is needed."""
+        from sklearn.datasets import load_digits  # over a second to import, only for this
+
+        levels = torch.from_numpy(load_digits().images.astype(np.uint8)).unsqueeze(1)
+        order = np.random.RandomState(0).permutation(len(levels))
+        train, validation, test = levels[torch.from_numpy(order)].split(self.sizes)
+        return train, validation, test
+
+
+@dataclass(frozen=True)
+class TorchvisionSource(ImageSource):
+    """A data set in the files of torchvision's class ``dataset_class``, below ``data_root``.
+
+    The last ``max_validation`` training images are the validation split, as in the paper, but at
+    most a sixth of them: 10,000 of the 60,000 of MNIST, and smaller files still split.
+
+    torchvision unpickles the files of CIFAR-10, but only once the MD5 of each agrees with the
+    published one, so that a file of another origin is refused and not run; this check is left on.
+    The files of MNIST hold plain numbers and their MD5 is not compared.
+    """
+
+    dataset_class: str
+    folder: str
+    files: tuple[str, ...]
+    max_validation: int
+
+    def missing(self, data_root: Path) -> str:
+        """Names of the files that are not below ``data_root``, separated by commas."""
+        return ", ".join(f for f in self.files if not (data_root / self.folder / f).is_file())
+
+    def read(self, data_root: Path, download: bool) -> Splits:
+        """Levels (N, C, H, W).
+
+        Raises:
+            UserError: for missing files without ``download``, a download that fails, and files
+                that are damaged or not of this data set.
+        """
+        folder, missing = data_root / self.folder, self.missing(data_root)
+        if missing and not download:
+            raise UserError(
+                f"{self.name} needs {missing} (uncompressed) in '{folder}': put the files there, "
+                f"replace the data root '{data_root}' with --data_root, or fetch with --download"
+            )
+        try:
+            train, test = (self._read(data_root, train, download) for train in (True, False))
+            if len(train) < 6 or train.shape[1:] != test.shape[1:]:
+                raise ValueError(f"{train.shape} training and {test.shape} test images")
+        except READ_ERRORS as error:
+            missing = self.missing(data_root)
+            if missing:
+                raise UserError(
+                    f"the download of {self.name} to '{data_root}' failed "
+                    f"({' '.join(str(error).split())}): check the network and the disk, or put "
+                    f"{missing} into '{folder}' yourself"
+                ) from error
+            raise UserError(
+                f"the files in '{folder}' are truncated, damaged or not those of {self.name}: "
+                "delete them and fetch them again with --download"
+            ) from error
+        num_train = len(train) - min(self.max_validation, len(train) // 6)
+        return train[:num_train], train[num_train:], test
+
+    def _read(self, data_root: Path, train: bool, download: bool) -> Tensor:
+        """All images of the training or test file, (N, C, H, W)."""
+        from torchvision import datasets  # over a second to import, only for this
+
+        dataset_class = getattr(datasets, self.dataset_class)
+        levels = torch.as_tensor(dataset_class(data_root, train=train, download=download).data)
+        grey = levels.ndim == 3
+        return levels.unsqueeze(1) if grey else levels.permute(0, 3, 1, 2).contiguous()
+
+
+KINDS = ("images-idx3", "labels-idx1")
+MNIST_FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in KINDS)
+CIFAR_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")
+SOURCES = (
+    DigitsSource("digits", "handwritten digits, 8x8 grey, 1,797 images, no files needed", 17),
+    TorchvisionSource(
+        *("mnist", "handwritten digits, 28x28 grey, 70,000 images", 256),
+        *("MNIST", "MNIST/raw", MNIST_FILES, 10_000),
+    ),
+    TorchvisionSource(
+        *("fashion_mnist", "clothes, 28x28 grey, 70,000 images", 256),
+        *("FashionMNIST", "FashionMNIST/raw", MNIST_FILES, 10_000),
+    ),
+    TorchvisionSource(
+        *("cifar10", "objects and animals, 32x32 colour, 60,000 images", 256),
+        *("CIFAR10", "cifar-10-batches-py", CIFAR_FILES, 5_000),
+    ),
+)
+DATASETS: dict[str, ImageSource] = {source.name: source for source in SOURCES}
+
+
+def load_images(
+    name: str,
+    data_root: str | Path | None = None,
+    download: bool = False,
+    resolution: int | None = None,
+) -> ImageData:
+    """Load a data set by name.
+
+    Args:
+        name: A key of ``DATASETS``, or "folder:PATH" for a user's image files (256 levels), which
+            ``ebm_app.data.folder.read_folder`` reads.
+        data_root: Folder of the files of mnist, fashion_mnist and cifar10, None for "data"; digits
+            and folder:PATH need none.
+        download: Fetch those files if they are missing; nothing is fetched otherwise.
+        resolution: Side in pixels for folder:PATH; None keeps the images as they are.
+
+    Raises:
+        UserError: for an unknown name, missing or unreadable files, a download that fails, and a
+            resolution with any other name than folder:PATH.
+    """
+    if name.startswith(FOLDER):
+        path = name.removeprefix(FOLDER)
+        if not path:
+            raise UserError("'folder:' names no folder: write folder:PATH")
+        return ImageData(name, MAX_LEVELS, *read_folder(path, resolution))
+    source = DATASETS[choose("data set", name, [*DATASETS, "folder:PATH"])]
+    if resolution is not None:
+        raise UserError(f"a resolution is for folder:PATH only: leave it out for {name}")
+    root = Path("data" if data_root is None else data_root).expanduser()
+    return ImageData(name, source.num_levels, *source.read(root, download))
+
+
+def dequantise(levels: Tensor, num_levels: int, noise: Tensor) -> Tensor:
+    """Continuous values x = (k + u) / L in [0, 1), in the dtype of the noise.
+
+    x is rounded inside its cell: where the nearest number of the dtype already belongs to the
+    neighbouring cell (u = 1 - 2^-24 in float32), x is the next number on the own side, so that
+    ``quantise`` gives k back for every u.
+
+    Args:
+        levels: k (*), an integer tensor in 0..L-1.
+        num_levels: L.
+        noise: u (*) in [0, 1), float32 or float64.
+
+    Raises:
+        ValueError: for levels or noise out of range, of another dtype, or of different shapes.
+    """
+    _check_levels(levels, num_levels)
+    if noise.dtype not in (torch.float32, torch.float64) or noise.shape != levels.shape:
+        raise ValueError(f"noise is float {tuple(levels.shape)}: {noise.dtype} {noise.shape}")
+    if not ((noise >= 0) & (noise < 1)).all():
+        raise ValueError("noise is in [0, 1)")
+    k = levels.to(noise.dtype)
+    x = (k + noise) / num_levels
+    for _ in range(2):  # at an edge, x and x L are each half a unit off at most
+        error = (x * num_levels).floor() - k
+        x = torch.where(error == 0, x, torch.nextafter(x, -error))
+    return x
+
+
+def quantise(x: Tensor, num_levels: int) -> Tensor:
+    """Display values k / (L - 1) of the levels k = floor(x L) of continuous values, (*) -> (*).
+
+    Values below 0 take level 0, and values from 1 on level L - 1. This saturation is part of the
+    definition: the outer cells reach to infinity, as a sample of a model may lie anywhere.
+
+    Args:
+        x: Continuous values (*), floating point; half precision is returned in float32.
+        num_levels: L.
+
+    Raises:
+        ValueError: for values that are not finite or not floating point.
+    """
+    _check_num_levels(num_levels)
+    if not x.is_floating_point() or not x.isfinite().all():
+        raise ValueError(f"continuous values are finite floats, these are {x.dtype}")
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (x * num_levels).floor().clamp(0, num_levels - 1) / (num_levels - 1)
+
+
+def to_levels(images: Tensor, num_levels: int) -> Tensor:
+    """Levels k, uint8 (*), of display values k / (L - 1), (*).
+
+    Args:
+        images: Floats at most 1e-3 spacings off the grid; or levels, uint8, returned as they are.
+        num_levels: L.
+
+    Raises:
+        UserError: for values that are not finite, outside [0, 1] or off the grid, for levels of L
+            or more, and for any other dtype.
+    """
+    _check_num_levels(num_levels)
+    if images.dtype == torch.uint8:
+        if images.numel() and int(images.max()) >= num_levels:
+            raise UserError(
+                f"images hold the level {int(images.max())}, but {num_levels} levels end at "
+                f"{num_levels - 1}: give images of the same data set"
+            )
+        return images
+    if not images.is_floating_point():
+        raise UserError(f"images are {images.dtype}: give floats in [0, 1] or uint8 levels")
+    if not images.isfinite().all():
+        raise UserError("images hold values that are not finite: give floats in [0, 1]")
+    scaled = images.to(torch.promote_types(images.dtype, torch.float32)) * (num_levels - 1)
+    k = scaled.round()
+    wrong = ((scaled - k).abs() > 1e-3) | (k < 0) | (k > num_levels - 1)
+    if wrong.any():
+        value = float(images[wrong][0])
+        kind = "off the grid" if 0 <= value <= 1 else "out of the range [0, 1]"
+        raise UserError(
+            f"images hold {value:.6g}, which is {kind} of the {num_levels} levels "
+            f"k / {num_levels - 1}: scale them to [0, 1] and use quantise(images, {num_levels})"
+        )
+    return k.to(torch.uint8)
+
+
+def _check_num_levels(num_levels: int) -> None:
+    if not 2 <= num_levels <= MAX_LEVELS:
+        raise ValueError(f"the number of levels is between 2 and {MAX_LEVELS}, not {num_levels}")
+
+
+def _check_levels(levels: Tensor, num_levels: int) -> None:
+    _check_num_levels(num_levels)
+    if levels.is_floating_point() or levels.dtype == torch.bool:
+        raise ValueError(f"levels are integers, not {levels.dtype}")
+    low, high = levels.aminmax() if levels.numel() else (0, 0)
+    if int(low) < 0 or int(high) >= num_levels:  # as int: a tensor would wrap 256 to its own dtype
+        raise ValueError(f"levels are in 0..{num_levels - 1}")

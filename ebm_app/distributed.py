@@ -1,0 +1,62 @@
+"""Sharing work among processes by index, so that the result does not depend on their number."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from ebm_app.errors import UserError
+
+
+def make_accelerator(
+    mixed_precision: str = "no", device: str = "auto", **options: str
+) -> Accelerator:
+    """An Accelerator that also joins the CPU processes of torchrun or ``accelerate launch``.
+
+    Raises:
+        UserError: where the launcher started several processes that did not find each other.
+    """
+    cpu = device == "cpu" or not torch.cuda.is_available()
+    accelerator = Accelerator(cpu=cpu, mixed_precision=mixed_precision, **options)
+    check_processes(accelerator.num_processes, int(os.environ.get("WORLD_SIZE", "1")))
+    return accelerator
+
+
+def check_processes(started: int, expected: int) -> None:
+    """Raise a UserError if fewer processes work together than were asked for."""
+    if started < expected:
+        raise UserError(
+            f"{expected} processes were asked for, but {started} started: without GPUs use "
+            f"'torchrun --standalone --nproc_per_node {expected}' in place of 'accelerate launch'"
+        )
+
+
+def shut_down(accelerator: Accelerator, *prepared: Any) -> None:
+    """End a run: release the prepared objects, meet, and close trackers and process group.
+
+    In this order, because gloo may abort a process whose objects outlive the group.
+    """
+    accelerator.free_memory(*prepared)
+    accelerator.wait_for_everyone()
+    accelerator.end_training()
+
+
+def sharded(
+    accelerator: Accelerator,
+    num: int,
+    columns: int,
+    batch_size: int,
+    function: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Rows (num, columns) float64 of ``function``, which maps indices (b,) to rows (b, columns).
+
+    Process r of W computes the indices r, r + W, ...; every process returns all rows.
+    """
+    own = torch.arange(accelerator.process_index, num, accelerator.num_processes)
+    table = torch.zeros(num, columns, dtype=torch.float64)
+    for rows in own.split(batch_size):
+        table[rows] = function(rows).double().cpu()
+    return accelerator.reduce(table.to(accelerator.device), "sum").cpu()

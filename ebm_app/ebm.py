@@ -1,0 +1,253 @@
+"""``EBM``: what a user imports. A folder with config.json and model.safetensors, and what it can
+do."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ebm_app.config import FORMAT_VERSION, EBMConfig, from_dict, read_json, to_dict, write_json
+from ebm_app.data.images import quantise, to_levels
+from ebm_app.energy import QUADRATURE, TimeScoreEnergy
+from ebm_app.errors import UserError, choose
+from ebm_app.likelihood import Likelihood, log_likelihood
+from ebm_app.model import TimeScoreModel
+from ebm_app.nets.unet import UNet
+from ebm_app.paths import PATHS, GaussianPath
+from ebm_app.samplers import SAMPLERS, Frame, Sampler
+from ebm_app.spaces import SPACES
+
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+BUNDLED = Path(__file__).parent / "pretrained"
+
+
+def build_path(config: EBMConfig) -> GaussianPath:
+    """The path of a configuration.
+
+    Raises:
+        UserError: for an unknown name or argument.
+    """
+    choose("path", config.path.name, PATHS)
+    try:
+        return PATHS[config.path.name](c=config.path.c, **config.path.arguments)
+    except TypeError as error:
+        raise UserError(f"path '{config.path.name}': {error}") from None
+
+
+class EBM(nn.Module):
+    """An energy-based model of images, built from its configuration with fresh weights."""
+
+    def __init__(self, config: EBMConfig) -> None:
+        super().__init__()
+        choose("space", config.space, SPACES)
+        self.config = config
+        channels = config.image_shape[0]
+        heads = 2 if config.stein_head else 1
+        self.space = SPACES[config.space]()
+        self.model = TimeScoreModel(
+            UNet(config.image_shape, heads * channels, config.net),
+            build_path(config),
+            config.eps,
+            scale=config.scale,
+            time_input=config.time_input,
+            stein_channels=channels if config.stein_head else 0,
+        )
+        self.energy = TimeScoreEnergy(self.model, config.num_nodes)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: str | os.PathLike, device: str = "cpu") -> "EBM":
+        """Load a folder, a bundled model by name, or a repository of the Hugging Face hub by its
+        id.
+
+        Raises:
+            UserError: for a folder that is missing or incomplete, weights that are damaged or do not
+                fit the configuration, or a format of another version.
+        """
+        folder = find_folder(name_or_path)
+        data = read_json(folder / CONFIG_FILE)
+        version = data.get("format_version")
+        if version != FORMAT_VERSION:
+            raise UserError(
+                f"{folder} has format_version {version}, this version of ebm_app reads "
+                f"{FORMAT_VERSION}: save the model anew or install the version that wrote it"
+            )
+        ebm = cls(from_dict(EBMConfig, data, str(folder / CONFIG_FILE)))
+        load_weights(ebm, folder / WEIGHTS_FILE)
+        return ebm.to(device).eval()
+
+    def save_pretrained(self, folder: str | os.PathLike) -> None:
+        """Write config.json and model.safetensors, each aside first and then renamed."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        pending = folder / (WEIGHTS_FILE + ".tmp")
+        save_file(weights_of(self), pending)
+        os.replace(pending, folder / WEIGHTS_FILE)
+        pending = folder / (CONFIG_FILE + ".tmp")
+        write_json(pending, to_dict(self.config))
+        os.replace(pending, folder / CONFIG_FILE)
+
+    def log_prob(
+        self,
+        images: Tensor,
+        repeats: int = 1,
+        seed: int = 0,
+        integrator: str = QUADRATURE,
+    ) -> Likelihood:
+        """Log-likelihood of quantised images; see :func:`ebm_app.likelihood.log_likelihood`.
+
+        Args:
+            images: (B, C, H, W) in [0, 1] on the grid of the model's levels.
+            repeats: dequantisation draws that are averaged. seed: of their noise.
+
+        Raises:
+            UserError: for images of another shape, or values off the grid.
+        """
+        if tuple(images.shape[1:]) != tuple(self.config.image_shape):
+            raise UserError(
+                f"the model takes images of shape {tuple(self.config.image_shape)} (channels, "
+                f"height, width), not {tuple(images.shape[1:])}"
+            )
+        levels = to_levels(images, self.config.num_levels)
+        noise = dequantisation_noise(repeats, levels, seed)
+        return log_likelihood(
+            self.energy,
+            self.space,
+            levels.to(self.device),
+            self.config.num_levels,
+            noise.to(self.device),
+            integrator,
+        )
+
+    def sample(
+        self, num_images: int, sampler: str | Sampler = "pf_ode", seed: int = 0, **settings: Any
+    ) -> Tensor:
+        """Draw images (num_images, C, H, W), quantised to the model's levels, in [0, 1].
+
+        Args:
+            sampler: a name in ``SAMPLERS``, with its ``settings``, or a sampler.
+            seed: of the start and of the sampler's own noise.
+        """
+        frame = None
+        for frame in self.iterate_sample(num_images, sampler, seed, **settings):
+            pass
+        return self.to_images(frame.x)
+
+    def iterate_sample(
+        self, num_images: int, sampler: str | Sampler = "pf_ode", seed: int = 0, **settings: Any
+    ) -> Iterator[Frame]:
+        """The frames of :meth:`sample`, in the space of the path."""
+        if num_images < 1:
+            raise UserError(f"at least 1 image can be sampled, not {num_images}")
+        generator = torch.Generator(self.device).manual_seed(seed)
+        shape = (num_images, *self.config.image_shape)
+        x0 = torch.randn(shape, device=self.device, generator=generator)
+        return make_sampler(sampler, **settings).iterate(self.energy, x0, generator)
+
+    def to_images(self, x: Tensor) -> Tensor:
+        """Points of the path's space as quantised images in [0, 1], on the CPU."""
+        return quantise(self.space.decode(x), self.config.num_levels).cpu()
+
+
+def make_sampler(sampler: str | Sampler, **settings: Any) -> Sampler:
+    """A sampler by name with its settings; None leaves a setting at its default.
+
+    Raises:
+        UserError: for an unknown name or setting.
+    """
+    if isinstance(sampler, Sampler):
+        return sampler
+    choose("sampler", sampler, SAMPLERS)
+    given = {key: value for key, value in settings.items() if value is not None}
+    try:
+        return SAMPLERS[sampler](**given)
+    except TypeError as error:
+        raise UserError(f"sampler '{sampler}': {error}") from None
+
+
+def dequantisation_noise(repeats: int, levels: Tensor, seed: int) -> Tensor:
+    """Uniform numbers (repeats, B, C, H, W), drawn on the CPU: the same on every device."""
+    if repeats < 1:
+        raise UserError(f"dequantisation needs at least 1 repeat, not {repeats}")
+    return torch.rand((repeats, *levels.shape), generator=torch.Generator().manual_seed(seed))
+
+
+def find_folder(name_or_path: str | os.PathLike) -> Path:
+    """The folder of a model: a path, a bundled name, or a download of a hub id.
+
+    Raises:
+        UserError: where there is none of these.
+    """
+    path = Path(name_or_path)
+    if path.is_dir():
+        return path
+    name = os.fspath(name_or_path)
+    bundled = sorted(p.name for p in BUNDLED.iterdir() if p.is_dir()) if BUNDLED.is_dir() else []
+    if name in bundled:
+        return BUNDLED / name
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        return _from_hub(name)
+    raise UserError(
+        f"no model at '{name}': give a folder that holds {CONFIG_FILE}, a bundled name "
+        f"({', '.join(bundled) or 'none installed'}) or a hub id owner/name"
+    )
+
+
+def _from_hub(repository: str) -> Path:
+    from huggingface_hub import snapshot_download  # network code, only where it is asked for
+
+    try:
+        return Path(snapshot_download(repository, allow_patterns=[CONFIG_FILE, WEIGHTS_FILE]))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(
+            f"no folder '{repository}', and the hub did not give a model of that id: {reason}"
+        ) from None
+
+
+def weights_of(ebm: nn.Module) -> dict[str, Tensor]:
+    """The state of a module as contiguous CPU tensors, ready for safetensors."""
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in ebm.state_dict().items()}
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file.
+
+    Raises:
+        UserError: where the file is missing, truncated or not safetensors.
+    """
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: the folder is incomplete") from None
+    except SafetensorError as error:
+        raise UserError(f"{path} is damaged or truncated ({error})") from None
+
+
+def load_weights(ebm: nn.Module, path: Path) -> None:
+    """Load weights, all of them and no others.
+
+    Raises:
+        UserError: naming the first missing, unexpected or misshapen tensors.
+    """
+    weights, expected = read_tensors(path), ebm.state_dict()
+    problems = [f"lacks {key}" for key in expected if key not in weights]
+    problems += [f"has unexpected {key}" for key in weights if key not in expected]
+    problems += [
+        f"has {key} of shape {tuple(weights[key].shape)}, not {tuple(value.shape)}"
+        for key, value in expected.items()
+        if key in weights and weights[key].shape != value.shape
+    ]
+    if problems:
+        more = f" and {len(problems) - 3} more problems" if len(problems) > 3 else ""
+        raise UserError(f"{path} does not fit its config.json: it {'; '.join(problems[:3])}{more}")
+    ebm.load_state_dict(weights)

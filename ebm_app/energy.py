@@ -1,0 +1,171 @@
+r"""Log densities from time scores: log p_t(x) = log N(x; 0, I) + integral_0^t d/ds log p_s(x) ds.
+
+With x fixed the log ratio is a one-dimensional integral. Its default is a Gauss-Legendre rule
+whose nodes lie in the path's Fisher-Rao clock, where the integrand has unit scale; the adaptive
+ODE solve is the paper's protocol and an independent check. All values are in nats.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ebm_app.errors import UserError, choose
+from ebm_app.model import TimeScoreModel
+from ebm_app.numerics import standard_normal_log_density, sum_except_batch
+from ebm_app.paths import OneSidedPath
+from ebm_app.quadrature import SOLVERS, rule_on
+
+QUADRATURE = "quadrature"
+INTEGRATORS = (QUADRATURE, *SOLVERS)
+
+
+class LogRatio(NamedTuple):
+    """log p_t1(x) - log p_t0(x) in nats.
+
+    value (B,) float64; error (B,): estimate of the integration error of each example; components
+    (B, *): the parts that sum to ``value``, one for each output of the network, None from an ODE
+    solve; nfe: evaluations of the network
+    for each example.
+    """
+
+    value: Tensor
+    error: Tensor
+    components: Tensor | None
+    nfe: int
+
+
+class TimeScoreEnergy:
+    """The energy-based model of a time score: log ratios, log densities and their gradients.
+
+    Args:
+        model: predicts d/dt log p_t(x) on [t0, t1].
+        num_nodes: nodes of the rule for the whole interval [t0, t1]; a part of it gets its share.
+        chunk_size: how many network inputs are evaluated together.
+    """
+
+    min_nodes = 4
+
+    def __init__(self, model: TimeScoreModel, num_nodes: int = 32, chunk_size: int = 1024) -> None:
+        self.model, self.path = model, model.path
+        self.num_nodes, self.chunk_size = num_nodes, chunk_size
+        self.start, self.end = model.interval
+
+    def log_ratio(
+        self,
+        x: Tensor,
+        t0: float | None = None,
+        t1: float | None = None,
+        integrator: str = QUADRATURE,
+        rtol: float = 1e-6,
+        atol: float = 1e-6,
+    ) -> LogRatio:
+        """log p_t1(x) - log p_t0(x) for x (B, *); the model's whole interval by default.
+
+        Args:
+            integrator: "quadrature", or an adaptive solver: "dopri5" (torchdiffeq), "rk45"
+            (SciPy).
+            rtol, atol: tolerances of a solver; 1e-6 in the paper's protocol.
+
+        Raises:
+            UserError: for an unknown integrator. ValueError: for a non-finite result.
+        """
+        choose("integrator", integrator, INTEGRATORS)
+        t0, t1 = self.start if t0 is None else t0, self.end if t1 is None else t1
+        with torch.no_grad():
+            if integrator == QUADRATURE:
+                result = self._quadrature(x, t0, t1)
+            else:
+                integral = SOLVERS[integrator](
+                    lambda t: self.model.time_score(x, t.expand(len(x))),
+                    t0,
+                    t1,
+                    like=x[(slice(None),) + (0,) * (x.ndim - 1)],
+                    rtol=rtol,
+                    atol=atol,
+                )
+                result = LogRatio(integral.value, integral.error, None, integral.nfe)
+        if not result.value.isfinite().all():
+            raise ValueError(
+                f"the log ratio from t = {t0} to {t1} is not finite: check x and model"
+            )
+        return result
+
+    def log_density(
+        self, x: Tensor, t: float | None = None, integrator: str = QUADRATURE
+    ) -> Tensor:
+        """log p_t(x), in nats: (B, *) -> (B,) float64; t = 1 - eps by default.
+
+        It is normalised as far as the learned time score is exact.
+
+        Raises:
+            UserError: on a two-sided path, whose reference density is not known.
+        """
+        return self._reference(x) + self.log_ratio(x, self.start, t, integrator).value
+
+    def score(self, x: Tensor, t: float | None = None) -> Tensor:
+        """grad_x log p_t(x) as the gradient of the time integral (paper, section 6): (B, *)."""
+        return self.log_density_and_score(x, t)[1]
+
+    def log_density_and_score(self, x: Tensor, t: float | None = None) -> tuple[Tensor, Tensor]:
+        """log p_t(x) (B,) and its gradient (B, *), from the same evaluations of the network."""
+        end = self.end if t is None else t
+        log_density = self._reference(x)
+        gradient = -x
+        for times, weights, _ in self._chunks(len(x), self.start, end):
+            with torch.enable_grad():
+                point = x.detach().requires_grad_()
+                part = torch.tensordot(weights.to(x.device), self._rate(point, times), dims=1)
+                gradient = gradient + torch.autograd.grad(part.sum(), point)[0]
+            log_density = log_density + sum_except_batch(part.detach())
+        return log_density, gradient
+
+    def _reference(self, x: Tensor) -> Tensor:
+        if not isinstance(self.path, OneSidedPath):
+            raise UserError(
+                f"{type(self.path).__name__} has no known reference density: use log_ratio"
+            )
+        return sum_except_batch(standard_normal_log_density(x.double()))
+
+    def _quadrature(self, x: Tensor, t0: float, t1: float) -> LogRatio:
+        parts, coarse, nfe = [], [], 0
+        for times, weights, coarse_weights in self._chunks(len(x), t0, t1):
+            rate = self._rate(x, times)
+            parts.append(torch.tensordot(weights.to(x.device), rate, dims=1))
+            coarse.append(torch.tensordot(coarse_weights.to(x.device), rate, dims=1))
+            nfe += len(times)
+        components = torch.stack(parts).sum(0)
+        value = sum_except_batch(components)
+        error = (value - sum_except_batch(torch.stack(coarse).sum(0))).abs()
+        return LogRatio(value, error, components, nfe)
+
+    def _chunks(self, batch: int, t0: float, t1: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Times, and their weights in the two rules, in groups that are evaluated together.
+
+        The nodes lie in the clock; the weights carry dt / d tau.
+        """
+        model_ends, ends = (
+            self.path.clock(torch.tensor(pair, dtype=torch.float64))
+            for pair in ((self.start, self.end), (t0, t1))
+        )
+        share = ((ends[1] - ends[0]) / (model_ends[1] - model_ends[0])).abs().item()
+        num_nodes = max(self.min_nodes, math.ceil(share * self.num_nodes))
+        rule = rule_on(num_nodes, ends[0].item(), ends[1].item())
+        times = self.path.clock_inverse(rule.nodes)
+        dt = self.path.time_score_variance(times).rsqrt()
+        size = max(1, self.chunk_size // batch)
+        return zip(
+            times.split(size),
+            (rule.weights * dt).split(size),
+            (rule.coarse_weights * dt).split(size),
+            strict=True,
+        )
+
+    def _rate(self, x: Tensor, times: Tensor) -> Tensor:
+        """Components of the time score of every x at every time: (n, B, *) float64."""
+        num = len(times)
+        t = times.to(x.device).repeat_interleave(len(x))
+        components = self.model(x.repeat(num, *(1,) * (x.ndim - 1)), t).components
+        return components.double().unflatten(0, (num, len(x)))

@@ -1,0 +1,104 @@
+"""A network joined to a path: what it predicts, in raw units.
+
+The network sees a time in [0, 1]; it predicts the components of the time score, in raw units or
+divided by their standard deviation along the path, and optionally a Stein head.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ebm_app.numerics import expand_like, sum_except_batch
+from ebm_app.paths import GaussianPath
+
+
+class ModelOutput(NamedTuple):
+    """Components of the time score (B, *) in nats per unit of t, which sum to it, and the Stein
+    score (B, *) where the model has that head."""
+
+    components: Tensor
+    score: Tensor | None
+
+
+def raw_scale(path: GaussianPath, t: Tensor) -> Tensor:
+    """The network predicts the time score itself: right where the marginal is regular at t = 1."""
+    return torch.ones_like(t)
+
+
+def normalised_scale(path: GaussianPath, t: Tensor) -> Tensor:
+    """The network predicts components of unit variance: right for images (paper, appendix F.4)."""
+    return path.time_score_variance(t).sqrt()
+
+
+SCALES = {"raw": raw_scale, "normalised": normalised_scale}
+
+
+class TimeScoreModel(nn.Module):
+    """Time score and, if trained, Stein score of a path's marginals p_t.
+
+    Args:
+        net: (x (B, *), time (B,)) -> tensor whose first channels are the components; a net with a
+            single output gives the time score itself.
+        path: the path.
+        eps: margin of the interval of times, as in :meth:`GaussianPath.interval`.
+        scale: a key of SCALES.
+        time_input: a key of :attr:`TIME_INPUTS`.
+        stein_channels: how many of the last channels (dimension 1) of the net's output are the
+            Stein head h, with score = a_t x + b_t h; 0 for no head.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        path: GaussianPath,
+        eps: float,
+        scale: str = "normalised",
+        time_input: str = "clock",
+        stein_channels: int = 0,
+    ) -> None:
+        super().__init__()
+        self.net, self.path, self.eps = net, path, eps
+        self.scale = SCALES[scale]
+        self.time_input = self.TIME_INPUTS[time_input]
+        self.stein_channels = stein_channels
+        self.interval = path.interval(eps)
+
+    def forward(self, x: Tensor, t: Tensor) -> ModelOutput:
+        """x (B, *) and t (B,) float64 -> :class:`ModelOutput`."""
+        out = self.net(x, self.time_input(self, t).to(x.dtype))
+        # the scales reach 1e5: out of a half-precision network's range
+        out = out if out.dtype == torch.float64 else out.float()
+        raw = out[:, : out.shape[1] - self.stein_channels]
+        components = raw * expand_like(self.scale(self.path, t), raw)
+        if not self.stein_channels:
+            return ModelOutput(components, None)
+        head = out[:, -self.stein_channels :]
+        skip, gain = self.path.score_skip(t), self.path.score_gain(t)
+        return ModelOutput(components, expand_like(skip, x) * x + expand_like(gain, x) * head)
+
+    def time_score(self, x: Tensor, t: Tensor) -> Tensor:
+        """d/dt log p_t(x): (B,)."""
+        return sum_except_batch(self(x, t).components)
+
+    def score(self, x: Tensor, t: Tensor) -> Tensor:
+        """The Stein head's grad_x log p_t(x): (B, *).
+
+        Raises:
+            ValueError: if the model has no Stein head.
+        """
+        score = self(x, t).score
+        if score is None:
+            raise ValueError("this model has no Stein head: use the gradient of the time integral")
+        return score
+
+    def _time(self, t: Tensor) -> Tensor:
+        return t
+
+    def _clock(self, t: Tensor) -> Tensor:
+        ends = torch.tensor(self.interval, dtype=t.dtype, device=t.device)
+        start, end = self.path.clock(ends)
+        return (self.path.clock(t) - start) / (end - start)
+
+    #: How the net sees t: as it is, or as the fraction of the path's arc length that lies behind it.
+    TIME_INPUTS = {"time": _time, "clock": _clock}

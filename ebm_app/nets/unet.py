@@ -1,0 +1,130 @@
+"""A U-Net (x, t) -> image on diffusers' UNet2DModel, safe for a time in [0, 1] and for second
+derivatives."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from diffusers import UNet2DModel
+from diffusers.models.attention_processor import Attention, AttnProcessor
+from torch import Tensor, nn
+
+from ebm_app.errors import UserError
+
+
+@dataclass(frozen=True)
+class UNetConfig:
+    """Shape of a :class:`UNet`.
+
+    Args:
+        block_out_channels: channels of each resolution level; every level but the last halves the image.
+        layers_per_block: residual blocks a level.
+        attention_levels: the levels with self-attention, counted from 0.
+        num_heads: attention heads.
+        norm_num_groups: groups of the group normalisations.
+        dropout: dropout probability inside the residual blocks.
+        t_scale: the embedded time is t_scale * t; it sets the highest frequency in t, in radians.
+        input_frequencies: the input is joined by the sine and cosine of 2 pi f x for each f, in cycles
+            per unit of x, so that the bins of quantised data are visible (Kingma et al. 2021,
+            arXiv:2107.00630, appendix C). Empty for none.
+    """
+
+    block_out_channels: tuple[int, ...] = (32, 64)
+    layers_per_block: int = 1
+    attention_levels: tuple[int, ...] = ()
+    num_heads: int = 4
+    norm_num_groups: int = 8
+    dropout: float = 0.0
+    t_scale: float = 100.0
+    input_frequencies: tuple[float, ...] = ()
+
+
+class UNet(nn.Module):
+    """UNet2DModel with a float time, checked sizes and attention that can be differentiated twice.
+
+    The last convolution starts at zero, so that training starts from the zero function.
+
+    Args:
+        image_shape: (C, H, W). out_channels: channels of the output. config: see :class:`UNetConfig`.
+
+    Raises:
+        UserError: where the image cannot be halved as often as the levels ask, or where groups or heads
+            do not divide the channels.
+    """
+
+    def __init__(
+        self, image_shape: Sequence[int], out_channels: int, config: UNetConfig | None = None
+    ) -> None:
+        super().__init__()
+        config = UNetConfig() if config is None else config
+        channels, height, width = image_shape
+        check_config(config, height, width)
+        self.image_shape, self.config = tuple(image_shape), config
+        kinds = [
+            level in config.attention_levels for level in range(len(config.block_out_channels))
+        ]
+        self.unet = UNet2DModel(
+            sample_size=(height, width),
+            in_channels=channels * (1 + 2 * len(config.input_frequencies)),
+            out_channels=out_channels,
+            block_out_channels=tuple(config.block_out_channels),
+            layers_per_block=config.layers_per_block,
+            down_block_types=tuple("AttnDownBlock2D" if a else "DownBlock2D" for a in kinds),
+            up_block_types=tuple("AttnUpBlock2D" if a else "UpBlock2D" for a in kinds[::-1]),
+            add_attention=any(kinds),
+            attention_head_dim=config.block_out_channels[-1] // config.num_heads,
+            norm_num_groups=config.norm_num_groups,
+            dropout=config.dropout,
+        )
+        # the fused attention kernels have no second derivative
+        for module in self.unet.modules():
+            if isinstance(module, Attention):
+                module.set_processor(AttnProcessor())
+        nn.init.zeros_(self.unet.conv_out.weight)
+        nn.init.zeros_(self.unet.conv_out.bias)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        """x (B, C, H, W), t (B,) floating point in [0, 1] -> (B, out_channels, H, W)."""
+        if not t.is_floating_point():
+            raise TypeError("the time of a U-Net must be a floating-point tensor")
+        waves = [x]
+        for frequency in self.config.input_frequencies:
+            angle = 2 * math.pi * frequency * x
+            waves += [angle.sin(), angle.cos()]
+        return self.unet(torch.cat(waves, dim=1), t * self.config.t_scale).sample
+
+
+def check_config(config: UNetConfig, height: int, width: int) -> None:
+    """Raise a UserError where the sizes of ``config`` do not fit each other or an image of this
+    size."""
+    levels = len(config.block_out_channels)
+    if levels == 0:
+        raise UserError("a U-Net needs at least one level: give block_out_channels")
+    factor = 2 ** (levels - 1)
+    if height % factor or width % factor:
+        raise UserError(
+            f"images of {height}x{width} cannot be halved {levels - 1} times: give at most "
+            f"{max_levels(height, width)} entries of block_out_channels, or resize the images"
+        )
+    for channels in config.block_out_channels:
+        if channels % config.norm_num_groups:
+            raise UserError(
+                f"norm_num_groups {config.norm_num_groups} does not divide {channels} channels"
+            )
+    if any(not 0 <= level < levels for level in config.attention_levels):
+        raise UserError(f"attention_levels must lie between 0 and {levels - 1}")
+    if config.attention_levels:
+        head_dim, rest = divmod(config.block_out_channels[-1], config.num_heads)
+        attended = {config.block_out_channels[level] for level in config.attention_levels}
+        if rest or any(channels % head_dim for channels in attended):
+            raise UserError(
+                f"num_heads {config.num_heads} must divide the last level's channels, and their "
+                f"quotient the channels of every attention level: {config.block_out_channels}"
+            )
+
+
+def max_levels(height: int, width: int) -> int:
+    """The number of levels that an image of this size admits."""
+    common = math.gcd(height, width)
+    return 1 + (common & -common).bit_length() - 1

@@ -1,0 +1,55 @@
+"""Small tensor functions that every layer uses. No module of the package is below this one."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def expand_like(coefficient: Tensor, x: Tensor) -> Tensor:
+    """Reshape a per-example coefficient (B,) to (B, 1, ..., 1), in the dtype and on the device of
+    ``x``.
+
+    Times and coefficients are kept in float64, because 1 - t loses its digits in float32 near t =
+    1; this is the one place where they are rounded to the precision of the data.
+    """
+    if coefficient.ndim > 1:
+        raise ValueError(f"a coefficient has shape (B,) or (), not {tuple(coefficient.shape)}")
+    shape = (-1,) + (1,) * (x.ndim - 1) if coefficient.ndim else ()
+    return coefficient.to(dtype=x.dtype, device=x.device).reshape(shape)
+
+
+def sum_except_batch(x: Tensor) -> Tensor:
+    """Sum over all but the first dimension: (B, *) -> (B,)."""
+    return x.flatten(1).sum(1)
+
+
+def mean_except_batch(x: Tensor) -> Tensor:
+    """Mean over all but the first dimension: (B, *) -> (B,)."""
+    return x.flatten(1).mean(1)
+
+
+def standard_normal_log_density(x: Tensor) -> Tensor:
+    """log N(x; 0, I) per component, in nats: (B, *) -> (B, *)."""
+    return -0.5 * (x.square() + math.log(2 * math.pi))
+
+
+def log_mean_exp(log_weight: Tensor) -> Tensor:
+    """log of the mean of exp(log_weight) over the first dimension, in nats: (N, *) -> (*)."""
+    return torch.logsumexp(log_weight, 0) - math.log(log_weight.shape[0])
+
+
+def effective_sample_size(log_weight: Tensor) -> Tensor:
+    """(sum w)^2 / sum w^2 for log-weights (N,): between 1 and N."""
+    return torch.exp(2 * torch.logsumexp(log_weight, 0) - torch.logsumexp(2 * log_weight, 0))
+
+
+def standard_error(values: Tensor) -> Tensor:
+    """Standard error of the mean of independent values (N,).
+
+    Raises:
+        ValueError: for fewer than two values, whose spread is unknown.
+    """
+    if values.numel() < 2:
+        raise ValueError("a standard error needs at least two values")
+    return values.double().std(unbiased=True) / math.sqrt(values.numel())

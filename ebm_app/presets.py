@@ -1,0 +1,38 @@
+"""Settings that suit a data set; every one of them can be overridden on the command line."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ebm_app.nets.unet import max_levels
+
+#: data set -> (overrides of EBMConfig and of its net, overrides of TrainingConfig)
+PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "digits": (
+        {"block_out_channels": (32, 64), "dropout": 0.1, "input_frequencies": (17.0, 8.5)},
+        {},
+    ),
+}
+#: 28 x 28 and larger: 256 levels need a smaller margin eps and frequencies near the bins' own
+LARGE = (
+    {"input_frequencies": (256.0, 128.0), "eps": 5e-9, "layers_per_block": 2, "dropout": 0.1},
+    {
+        "max_train_steps": 100_000,
+        "train_batch_size": 256,
+        "learning_rate": 1e-3,
+        "lr_warmup_steps": 1000,
+        "validation_steps": 2500,
+        "checkpointing_steps": 2500,
+        "validation_images": 500,
+        "validation_repeats": 1,
+        "logging_steps": 50,
+    },
+)
+
+
+def preset(dataset: str, image_shape: Sequence[int]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(model settings, training settings) for a data set of images (C, H, W)."""
+    if dataset in PRESETS:
+        return PRESETS[dataset]
+    model, training = LARGE
+    levels = min(3, max_levels(*image_shape[1:]))
+    return {**model, "block_out_channels": (32, 64, 64)[:levels]}, training

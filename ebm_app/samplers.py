@@ -1,0 +1,176 @@
+"""Drawing from an energy-based model, by the name that ``--sampler`` takes.
+
+A sampler starts from N(0, I) and yields frames, so that a caller can show progress and stop. Both
+need a Stein score: the model's head, or the gradient of the time integral.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ebm_app.annealing import AnnealedHMC
+from ebm_app.energy import TimeScoreEnergy
+from ebm_app.errors import UserError, choose
+from ebm_app.hmc import Target
+from ebm_app.pf_ode import Score, clock_grid, flow
+
+HEAD, INTEGRAL = "head", "integral"
+
+
+class Frame(NamedTuple):
+    """Points (B, *) in the space of the path after ``step`` of ``num_steps`` steps; ``nfe`` counts
+    evaluations of the Stein score, ``acceptance`` is that of the last level or None."""
+
+    x: Tensor
+    step: int
+    num_steps: int
+    nfe: int
+    acceptance: float | None = None
+
+
+def stein_score(energy: TimeScoreEnergy, source: str | None = None) -> Score:
+    """(x, t) -> grad_x log p_t(x) from the model's "head" or the gradient of the "integral".
+
+    None takes the head where the model has one: it costs one evaluation of the network instead of
+    a differentiated integral.
+
+    Raises:
+        UserError: for an unknown source, or the head of a model without one.
+    """
+    has_head = energy.model.stein_channels > 0
+    source = source or (HEAD if has_head else INTEGRAL)
+    choose("score", source, (HEAD, INTEGRAL))
+    if source == INTEGRAL:
+        return energy.score
+    if not has_head:
+        raise UserError("this model has no Stein head: take the score from the integral")
+
+    @torch.no_grad()
+    def head(x: Tensor, t: float) -> Tensor:
+        return energy.model.score(
+            x, torch.full((len(x),), t, dtype=torch.float64, device=x.device)
+        )
+
+    return head
+
+
+class Sampler(ABC):
+    """Draws from p_1 of an energy; a subclass is a frozen dataclass of its settings."""
+
+    @abstractmethod
+    def iterate(
+        self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
+    ) -> Iterator[Frame]:
+        """Frames from the reference draws ``x0`` (B, *) to the samples, which are the last
+        frame."""
+
+
+@dataclass(frozen=True)
+class PFODESampler(Sampler):
+    """The probability-flow ODE, then one denoising step (Tweedie's formula) from where it stops.
+
+    Args:
+        num_steps: Heun steps, two evaluations of the Stein score each.
+        score: "head", "integral" or None, as for :func:`stein_score`.
+        start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
+        end_variance: conditional variance at which the flow stops and the image is denoised.
+    """
+
+    num_steps: int = 25
+    score: str | None = None
+    start: float = 1e-3
+    end_variance: float = 1e-3
+
+    def iterate(
+        self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
+    ) -> Iterator[Frame]:
+        score, path = stein_score(energy, self.score), energy.path
+        end = _time_of_variance(energy, self.end_variance)
+        state = None
+        for state in flow(score, path, x0, self.start, end, self.num_steps):
+            if state.step < self.num_steps:
+                yield Frame(state.x, state.step, self.num_steps, state.nfe)
+        t = torch.tensor(end, dtype=torch.float64)
+        denoised = path.denoise(state.x, score(state.x, end), t)
+        yield Frame(denoised, self.num_steps, self.num_steps, state.nfe + 1)
+
+
+@dataclass(frozen=True)
+class AnnealedHMCSampler(Sampler):
+    """HMC through the model's own p_t (paper, section 6), its step sizes adapted in a pilot run.
+
+    The leapfrog is driven by the Stein score; the accept step uses the energy, so every level keeps
+    its p_t invariant whichever score drives it.
+
+    Args:
+        num_steps: levels. schedule: their spacing, "clock" or "linear" in t.
+        steps_per_level, num_leapfrog_steps: HMC steps at a level, leapfrog steps of each.
+        final_steps: further HMC steps at the last level.
+        pilot_size: chains of the pilot run. score: as for :func:`stein_score`.
+        end_variance: conditional variance of the last level.
+    """
+
+    num_steps: int = 20
+    schedule: str = "clock"
+    steps_per_level: int = 2
+    num_leapfrog_steps: int = 5
+    final_steps: int = 5
+    pilot_size: int = 16
+    score: str | None = None
+    end_variance: float = 1e-3
+
+    def iterate(
+        self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
+    ) -> Iterator[Frame]:
+        times = self._times(energy)
+        targets = [self._target(energy, t) for t in times.tolist()]
+        deviations = energy.path.variance(times).sqrt()
+        annealed = AnnealedHMC(
+            steps_per_level=self.steps_per_level,
+            num_leapfrog_steps=self.num_leapfrog_steps,
+            final_steps=self.final_steps,
+        )
+        pilot_x0 = torch.randn(
+            (self.pilot_size, *x0.shape[1:]), dtype=x0.dtype, device=x0.device, generator=generator
+        )
+        pilot = annealed.pilot(pilot_x0, targets, 0.3 * deviations, generator)
+        nfe = pilot.nfe
+        for result in annealed.iterate(x0, targets, pilot.step_sizes, generator):
+            nfe += result.nfe
+            acceptance = result.acceptance.item()
+            yield Frame(result.state.position, result.index + 1, len(targets), nfe, acceptance)
+
+    def _times(self, energy: TimeScoreEnergy) -> Tensor:
+        choose("schedule", self.schedule, ("clock", "linear"))
+        if self.num_steps < 1:
+            raise UserError(f"annealed HMC needs at least 1 level, not {self.num_steps}")
+        end = _time_of_variance(energy, self.end_variance)
+        if self.schedule == "linear":
+            grid = torch.linspace(energy.start, end, self.num_steps + 1, dtype=torch.float64)
+        else:
+            grid = clock_grid(energy.path, energy.start, end, self.num_steps + 1)
+        return grid[1:]
+
+    def _target(self, energy: TimeScoreEnergy, t: float) -> Target:
+        score = stein_score(energy, self.score)
+        return Target(lambda x: energy.log_density(x, t), lambda x: score(x, t))
+
+
+def _time_of_variance(energy: TimeScoreEnergy, variance: float) -> float:
+    """The last time of the model, or the earlier one at which the path's variance falls to
+    ``variance``."""
+    low, high = energy.start, energy.end
+    for _ in range(60):
+        middle = (low + high) / 2
+        if energy.path.variance(torch.tensor(middle, dtype=torch.float64)) > variance:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+SAMPLERS: dict[str, type[Sampler]] = {"pf_ode": PFODESampler, "annealed_hmc": AnnealedHMCSampler}

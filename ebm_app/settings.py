@@ -1,0 +1,90 @@
+"""From a data set, its preset and a user's own settings to the configurations of a run."""
+
+from dataclasses import fields
+from typing import Any
+
+from ebm_app.config import EBMConfig, PathConfig, TrainingConfig, from_dict, to_dict
+from ebm_app.data.images import ImageData, dequantise
+from ebm_app.errors import UserError, choose
+from ebm_app.nets.unet import UNetConfig
+from ebm_app.presets import preset
+from ebm_app.spaces import SPACES
+from ebm_app.weighting import second_moment
+
+NET_KEYS = {f.name for f in fields(UNetConfig)}
+TRAINING_KEYS = {f.name for f in fields(TrainingConfig)}
+EBM_KEYS = {"space", "eps", "num_nodes", "scale", "time_input"}
+PATH_KEYS = {"path", "c"}
+
+
+def resolve(
+    data: ImageData, given: dict[str, Any], base: dict[str, Any] | None = None
+) -> tuple[EBMConfig, TrainingConfig]:
+    """The configurations of a run: a recorded run or the preset, overridden by what is given.
+
+    Args:
+        data: the images, which fix shape and levels.
+        given: flat settings by name; ``c`` may be "data" for the data's own second moment.
+        base: the "settings" of a run record, or None for the data set's preset.
+
+    Raises:
+        UserError: for unknown names or wrong types.
+    """
+    if base is None:
+        model, training = preset(data.name, data.image_shape)
+        merged = {**model, **training}
+    else:
+        merged = flatten(base)
+    merged.update(given)
+    unknown = set(merged) - NET_KEYS - TRAINING_KEYS - EBM_KEYS - PATH_KEYS
+    if unknown:
+        raise UserError(f"unknown settings: {', '.join(sorted(unknown))}")
+    training_config = from_dict(TrainingConfig, _only(merged, TRAINING_KEYS), "training settings")
+    net = from_dict(UNetConfig, _only(merged, NET_KEYS), "network settings")
+    space = choose("space", merged.get("space", EBMConfig.space), SPACES)
+    path = PathConfig(
+        merged.get("path", PathConfig.name), _moment(merged.get("c", 1.0), data, space)
+    )
+    config = EBMConfig(
+        dataset=data.name,
+        image_shape=data.image_shape,
+        num_levels=data.num_levels,
+        path=path,
+        net=net,
+        stein_head=training_config.stein_factor > 0,
+        **_only(merged, EBM_KEYS),
+    )
+    return config, training_config
+
+
+def flatten(settings: dict[str, Any]) -> dict[str, Any]:
+    """The flat settings of a run record.
+
+    Raises:
+        UserError: where it is not the record of a training run.
+    """
+    try:
+        ebm, training = settings["ebm"], settings["training"]
+        path = {"path": ebm["path"]["name"], "c": ebm["path"]["c"]}
+        return {**training, **ebm["net"], **path, **{key: ebm[key] for key in EBM_KEYS}}
+    except (KeyError, TypeError) as error:
+        raise UserError(f"the configuration is not a training run's: {error} is missing") from None
+
+
+def record(config: EBMConfig, training: TrainingConfig) -> dict[str, Any]:
+    """The settings that a run record holds, and that :func:`resolve` takes as its base."""
+    return {"ebm": to_dict(config), "training": to_dict(training)}
+
+
+def _only(settings: dict[str, Any], keys: set[str]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key in keys}
+
+
+def _moment(c: float | str, data: ImageData, space: str) -> float:
+    if c != "data":
+        try:
+            return float(c)
+        except ValueError:
+            raise UserError(f"--c takes a number or the word data, not '{c}'") from None
+    middle = dequantise(data.train, data.num_levels, 0.5 * data.train.new_ones(()).float())
+    return second_moment(SPACES[space]().encode(middle))

@@ -1,0 +1,22 @@
+"""The ambient space: pixels scaled to [-1, 1]."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ebm_app.spaces.base import Space
+
+
+class PixelSpace(Space):
+    """u = 2 x - 1, log |det du/dx| = D log 2."""
+
+    def encode(self, x: Tensor) -> Tensor:
+        return 2 * x - 1
+
+    def decode(self, u: Tensor) -> Tensor:
+        return (u + 1) / 2
+
+    def log_abs_det(self, x: Tensor) -> Tensor:
+        value = x[0].numel() * math.log(2)
+        return torch.full((len(x),), value, dtype=torch.float64, device=x.device)

@@ -1,0 +1,335 @@
+"""The one training loop, on accelerate: any number of processes, exact resume, nothing lost.
+
+The batch of a step is a function of (seed, step) alone (``batches``), the learning rate one of the
+step, so that a checkpoint needs weights, averaged weights, optimizer and step to go on bit for
+bit.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from diffusers.optimization import get_scheduler
+from diffusers.training_utils import EMAModel
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from ebm_app import checkpoint
+from ebm_app.batches import BatchSource, TrainingBatch, mixed_seed
+from ebm_app.config import FREE_ON_RESUME, EBMConfig, TrainingConfig, to_dict
+from ebm_app.data.images import ImageData
+from ebm_app.ebm import EBM
+from ebm_app.errors import UserError, choose
+from ebm_app.interrupts import Interrupted, StopSignals
+from ebm_app.metrics import MetricsLog, check_report_to
+from ebm_app.model import TimeScoreModel
+from ebm_app.objectives import TSM, Batch, Objective, ctsm, ctsm_v
+from ebm_app.paths import GaussianPath, OneSidedPath
+from ebm_app.time_sampling import TIME_SAMPLERS
+from ebm_app.validation import Validator
+from ebm_app.weighting import WEIGHTINGS, Weighting
+
+OBJECTIVES: dict[str, Callable[[Weighting, float, float], Objective]] = {
+    "ctsm": lambda weighting, stein_factor, eps: ctsm(weighting, stein_factor),
+    "ctsm_v": lambda weighting, stein_factor, eps: ctsm_v(weighting, stein_factor),
+    "tsm": lambda weighting, stein_factor, eps: TSM(weighting, eps),
+}
+SCHEDULERS = ("constant_with_warmup", "cosine", "linear")
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a finished run reports: the steps done, the last mean loss, the best validation bits
+    per dim and the throughput of training alone."""
+
+    steps: int
+    loss: float
+    bits_per_dim: float
+    images_per_second: float
+
+
+class LossModule(nn.Module):
+    """Losses (B,) of a batch: the one module that is wrapped for several processes, so that an
+    objective may call the model as often as it needs within one forward pass."""
+
+    def __init__(self, model: TimeScoreModel, objective: Objective) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, u0: Tensor, u1: Tensor, t: Tensor, weight: Tensor) -> Tensor:
+        """See ``objectives``."""
+        path = self.model.path
+        return self.objective(self.model, path, Batch(path.sample(u0, u1, t), weight))
+
+
+def check_training(ebm_config: EBMConfig, config: TrainingConfig, path: GaussianPath) -> None:
+    """Raise a UserError for names or values that training could not use."""
+    choose("objective", config.objective, OBJECTIVES)
+    choose("weighting", config.weighting, WEIGHTINGS)
+    choose("time_sampler", config.time_sampler, TIME_SAMPLERS)
+    choose("lr_scheduler", config.lr_scheduler, SCHEDULERS)
+    choose("mixed_precision", config.mixed_precision, ("no", "bf16", "fp16"))
+    choose("report_to", config.report_to, ("jsonl", "tensorboard"))
+    check_report_to(config.report_to)
+    if not isinstance(path, OneSidedPath):
+        raise UserError(
+            f"path '{ebm_config.path.name}' joins two data sets: a model of images starts from noise"
+        )
+    counts = [name for name in vars(config) if name.endswith(("_steps", "_size", "_limit"))]
+    for name in [*counts, "validation_images", "validation_repeats"]:
+        if name != "lr_warmup_steps" and getattr(config, name) < 1:
+            raise UserError(f"{name} must be at least 1, not {getattr(config, name)}")
+    if config.validation_images < 2:
+        raise UserError("validation_images must be at least 2: one image has no standard error")
+    if config.objective == "tsm" and config.stein_factor:
+        raise UserError("objective tsm trains no Stein head: give --stein_factor 0")
+
+
+class Trainer:
+    """A run: builds its parts, resumes if asked, then :meth:`fit`.
+
+    Args:
+        accelerator: made by the caller. ebm_config, config: what is trained and how. data: images.
+        output_dir: where all goes; at its top is always the model with the best validation so far.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        ebm_config: EBMConfig,
+        config: TrainingConfig,
+        data: ImageData,
+        output_dir: Path,
+    ) -> None:
+        torch.manual_seed(config.seed)
+        self.accelerator, self.ebm_config, self.config = accelerator, ebm_config, config
+        self.output_dir = output_dir
+        self.ebm = EBM(ebm_config).to(accelerator.device)
+        path = self.ebm.model.path
+        check_training(ebm_config, config, path)
+        weighting = WEIGHTINGS[config.weighting]()
+        objective = OBJECTIVES[config.objective](weighting, config.stein_factor, ebm_config.eps)
+        self.parameters = list(self.ebm.parameters())
+        optimizer = torch.optim.AdamW(
+            self.parameters, lr=config.learning_rate, weight_decay=config.adam_weight_decay
+        )
+        self.scheduler = get_scheduler(
+            config.lr_scheduler,
+            optimizer,
+            num_warmup_steps=config.lr_warmup_steps,
+            num_training_steps=config.max_train_steps,
+        )
+        self.loss_module, self.optimizer = accelerator.prepare(
+            LossModule(self.ebm.model, objective), optimizer
+        )
+        self.ema = EMAModel(self.parameters, decay=config.ema_decay)
+        self.sampler = TIME_SAMPLERS[config.time_sampler](path, ebm_config.eps)
+        self.total_batch_size = (
+            config.train_batch_size
+            * config.gradient_accumulation_steps
+            * accelerator.num_processes
+        )
+        parts = (data.num_levels, self.ebm.space, self.sampler)
+        levels = data.train.to(accelerator.device)
+        self.source = BatchSource(levels, *parts, self.total_batch_size, config.seed)
+        self.validator = Validator(
+            accelerator, self.ebm, objective, parts, data, config, output_dir
+        )
+        self.metrics = MetricsLog(accelerator, output_dir, config)
+        self.signals = StopSignals(accelerator)
+        self.step, self.best, self.last_loss, self.seconds = 0, math.inf, math.nan, 0.0
+        self.pending: list[Tensor] = []
+
+    def fit(self) -> TrainingResult:
+        """Train to ``max_train_steps``.
+
+        Raises:
+            UserError: for a loss that is not finite, or a full disk. Interrupted: after a signal,
+                once a checkpoint is saved.
+        """
+        first, total = self.step, self.config.max_train_steps
+        self.metrics.start(first)
+        hidden = not self.accelerator.is_main_process
+        bar = tqdm(total=total, initial=first, disable=hidden, desc="train", mininterval=1)
+        with bar, self.signals:
+            while self.step < total:
+                begin = time.perf_counter()
+                self._train_step()
+                self.step += 1
+                asked = self.signals.asked(self._due(self.config.logging_steps))
+                periods = (self.config.checkpointing_steps, self.config.validation_steps)
+                if asked or any(map(self._due, (self.config.logging_steps, *periods))):
+                    self._log(first)
+                self.seconds += time.perf_counter() - begin
+                bar.update()
+                bar.set_postfix_str(
+                    f"loss {self.last_loss:.4f}, {self._speed(first):.0f} images/s", refresh=False
+                )
+                if self._due(self.config.validation_steps):
+                    self._validate()
+                if asked or self._due(self.config.checkpointing_steps):
+                    folder = self.save()
+                if asked:
+                    raise Interrupted(asked, folder)
+        return TrainingResult(self.step, self.last_loss, self.best, self._speed(first))
+
+    def save(self) -> Path:
+        """Write a checkpoint of this step, and return its folder."""
+        if self.accelerator.is_main_process:
+            tensors, trainer = self._state()
+            with self._averaged_weights():
+                checkpoint.save_checkpoint(
+                    self.output_dir,
+                    self.step,
+                    self.ebm,
+                    tensors,
+                    trainer,
+                    self.config.checkpoints_total_limit,
+                )
+        self.accelerator.wait_for_everyone()
+        return checkpoint.folder_of(self.output_dir, self.step)
+
+    def resume(self, folder: Path) -> None:
+        """Go on from a checkpoint.
+
+        Raises:
+            UserError: where it is damaged, or its configuration or total batch differs.
+        """
+        tensors, trainer = checkpoint.load_state(folder)
+        self._check_same(trainer, folder)
+        self.ebm.load_state_dict(checkpoint.split_prefix(tensors, "weights."))
+        optimizer = self.optimizer.optimizer
+        checkpoint.load_optimizer(optimizer, checkpoint.split_prefix(tensors, "optimizer."))
+        self.sampler.load_state(checkpoint.split_prefix(tensors, "sampler."))
+        shadow = checkpoint.split_prefix(tensors, "ema.")
+        self.ema.shadow_params = [
+            shadow[str(i)].to(self.accelerator.device) for i in range(len(self.parameters))
+        ]
+        self.ema.optimization_step = trainer["ema_step"]
+        if self.accelerator.scaler is not None:
+            self.accelerator.scaler.load_state_dict(trainer["scaler"])
+        self.step, self.last_loss = trainer["step"], trainer["loss"]
+        self.best = math.inf if trainer["best"] is None else trainer["best"]
+        self.scheduler.last_epoch = self.step - 1
+        self.scheduler.step()
+
+    def _train_step(self) -> None:
+        self.loss_module.train()
+        whole = self.source.batch(self.step)
+        # dropout is the only user of the global generator
+        rank = self.accelerator.process_index
+        torch.manual_seed(mixed_seed(self.config.seed, 3, self.step, rank))
+        losses = []
+        for rows, context in self._own_rows(whole):
+            with context:
+                loss = self.loss_module(*rows)
+                self.accelerator.backward(loss.mean() / self.config.gradient_accumulation_steps)
+            losses.append(loss.detach())
+            if self.sampler.learns:
+                seen = (self.accelerator.gather(tensor) for tensor in (rows.t, losses[-1]))
+                self.sampler.update(*seen)
+        self.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.scheduler.step()
+        self.ema.step(self.parameters)
+        self.pending.append(torch.cat(losses).mean())
+
+    def _own_rows(
+        self, whole: TrainingBatch
+    ) -> Iterator[tuple[TrainingBatch, AbstractContextManager[Any]]]:
+        """This process's parts of a batch; gradients are exchanged in the last one only."""
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        size, last = self.config.train_batch_size, self.config.gradient_accumulation_steps - 1
+        for micro in range(last + 1):
+            start = (micro * world + rank) * size
+            alone = nullcontext() if micro == last else self.accelerator.no_sync(self.loss_module)
+            yield whole.rows(start, start + size), alone
+
+    def _due(self, period: int) -> bool:
+        return self.step % period == 0 or self.step == self.config.max_train_steps
+
+    def _speed(self, first: int) -> float:
+        return (self.step - first) * self.total_batch_size / max(self.seconds, 1e-9)
+
+    def _log(self, first: int) -> None:
+        losses = self.accelerator.reduce(torch.stack(self.pending), "mean").cpu()
+        if not losses.isfinite().all():
+            bad = self.step - len(losses) + 1 + int((~losses.isfinite()).nonzero()[0])
+            raise UserError(
+                f"the loss of step {bad} is not finite: try a smaller --learning_rate or "
+                "--max_grad_norm, --mixed_precision no, or a larger --eps; earlier checkpoints are "
+                "intact"
+            )
+        self.pending, self.last_loss = [], losses.mean().item()
+        rate = self.scheduler.get_last_lr()[0]
+        self.metrics.write(
+            self.step,
+            loss=self.last_loss,
+            learning_rate=rate,
+            images_per_second=self._speed(first),
+        )
+
+    def _validate(self) -> None:
+        with self._averaged_weights():
+            figures = self.validator.run(self.step)
+            self.metrics.write(self.step, **figures)
+            if figures["validation_bits_per_dim"] < self.best:
+                self.best = figures["validation_bits_per_dim"]
+                if self.accelerator.is_main_process:
+                    with checkpoint.explained_write(self.output_dir):
+                        self.ebm.save_pretrained(self.output_dir)
+        self.accelerator.wait_for_everyone()
+
+    @contextmanager
+    def _averaged_weights(self) -> Iterator[None]:
+        self.ema.store(self.parameters)
+        self.ema.copy_to(self.parameters)
+        try:
+            yield
+        finally:
+            self.ema.restore(self.parameters)
+
+    def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        optimizer = checkpoint.optimizer_tensors(self.optimizer.optimizer)
+        tensors = {
+            f"weights.{name}": value.clone() for name, value in self.ebm.state_dict().items()
+        }
+        tensors |= {f"optimizer.{name}": value for name, value in optimizer.items()}
+        tensors |= {f"sampler.{name}": value for name, value in self.sampler.state().items()}
+        tensors |= {f"ema.{index}": value for index, value in enumerate(self.ema.shadow_params)}
+        scaler = self.accelerator.scaler
+        trainer = {
+            "step": self.step,
+            "loss": self.last_loss,
+            "best": self.best if math.isfinite(self.best) else None,
+            "ema_step": self.ema.optimization_step,
+            "scaler": None if scaler is None else scaler.state_dict(),
+            "total_batch_size": self.total_batch_size,
+            "ebm": to_dict(self.ebm_config),
+            "training": to_dict(self.config),
+        }
+        return tensors, trainer
+
+    def _check_same(self, trainer: dict[str, Any], folder: Path) -> None:
+        # how the total batch is shared out may change: a step depends on the total alone
+        free = FREE_ON_RESUME | {"train_batch_size", "gradient_accumulation_steps"}
+        changes = []
+        for kind, config in (("ebm", self.ebm_config), ("training", self.config)):
+            for key, value in to_dict(config).items():
+                before = trainer[kind].get(key)
+                if before != value and key not in free:
+                    changes.append(f"{key} was {before}, now {value}")
+        if trainer["total_batch_size"] != self.total_batch_size:
+            changes.append(
+                f"total batch (per process x accumulation x processes) was "
+                f"{trainer['total_batch_size']}, now {self.total_batch_size}"
+            )
+        if changes:
+            raise UserError(f"{folder} was made with other settings: {'; '.join(changes)}")

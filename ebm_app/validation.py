@@ -1,0 +1,101 @@
+"""Held-out loss and bits per dim of a model in training, and previews of its samples."""
+
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from ebm_app.batches import BatchSource
+from ebm_app.checkpoint import PREVIEWS
+from ebm_app.config import TrainingConfig
+from ebm_app.data.images import ImageData
+from ebm_app.distributed import sharded
+from ebm_app.ebm import EBM, dequantisation_noise
+from ebm_app.images_io import save_grid
+from ebm_app.likelihood import log_likelihood
+from ebm_app.numerics import standard_error
+from ebm_app.objectives import Batch, Objective
+from ebm_app.spaces import Space
+from ebm_app.time_sampling import TimeSampler
+
+
+def score_split(
+    accelerator: Accelerator,
+    ebm: EBM,
+    levels: Tensor,
+    noise: Tensor,
+    batch_size: int = 128,
+    **options: str,
+) -> dict[str, Tensor | int]:
+    """Bits per dim (N,) and integration errors in nats (N,) of images, shared among the processes.
+
+    Args:
+        levels: (N, C, H, W). noise: (K, N, C, H, W), drawn for all images beforehand, so that the
+            figures do not depend on batches or processes. options: of ``log_likelihood``.
+    """
+    nfe = 0
+
+    def score(rows: Tensor) -> Tensor:
+        nonlocal nfe
+        result = log_likelihood(
+            ebm.energy,
+            ebm.space,
+            levels[rows].to(ebm.device),
+            ebm.config.num_levels,
+            noise[:, rows].to(ebm.device),
+            **options,
+        )
+        nfe = max(nfe, result.nfe)
+        return torch.stack([result.bits_per_dim, result.error], 1)
+
+    columns = sharded(accelerator, len(levels), 2, batch_size, score)
+    return {"bits_per_dim": columns[:, 0], "error": columns[:, 1], "nfe": nfe}
+
+
+class Validator:
+    """Scores the validation split with the same noise every time.
+
+    Args:
+        objective: measured on one batch of the split, as large as the split.
+        parts: number of levels, space and time sampler, as for :class:`BatchSource`.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        ebm: EBM,
+        objective: Objective,
+        parts: tuple[int, Space, TimeSampler],
+        data: ImageData,
+        config: TrainingConfig,
+        output_dir: Path,
+    ) -> None:
+        self.accelerator, self.ebm, self.objective = accelerator, ebm, objective
+        self.config, self.output_dir = config, output_dir
+        self.levels = data.validation[: config.validation_images]
+        levels = self.levels.to(accelerator.device)
+        self.source = BatchSource(levels, *parts, len(levels), config.seed)
+        self.noise = dequantisation_noise(config.validation_repeats, self.levels, config.seed)
+
+    def run(self, step: int) -> dict[str, float]:
+        """Validation loss and bits per dim with its standard error over images; writes a
+        preview."""
+        self.ebm.eval()
+        scores = score_split(self.accelerator, self.ebm, self.levels, self.noise)
+        if self.accelerator.is_main_process and self.config.num_preview_images:
+            images = self.ebm.sample(self.config.num_preview_images, seed=self.config.seed)
+            save_grid(images, self.output_dir / PREVIEWS / f"step-{step:06d}.png")
+        return {
+            "validation_loss": self._loss(),
+            "validation_bits_per_dim": scores["bits_per_dim"].mean().item(),
+            "validation_stderr": standard_error(scores["bits_per_dim"]).item(),
+        }
+
+    def _loss(self) -> float:
+        batch = self.source.batch(0)
+        path = self.ebm.model.path
+        loss = self.objective(
+            self.ebm.model, path, Batch(path.sample(batch.u0, batch.u1, batch.t), batch.weight)
+        )
+        return loss.detach().mean().item()

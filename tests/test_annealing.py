@@ -1,0 +1,195 @@
+"""Annealed HMC: the law at the end, the weights of the loop, and step sizes tuned, then frozen."""
+
+import math
+
+import pytest
+import torch
+
+from ebm_app import annealing, hmc
+from ebm_app.annealing import AnnealedHMC, Level
+from ebm_app.numerics import standard_error, standard_normal_log_density, sum_except_batch
+
+F64 = torch.float64
+IMAGE = (1, 2, 2)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(shape, seed=0):
+    return torch.randn(shape, generator=generator(seed), dtype=F64)
+
+
+def geometric(log_density, levels):
+    """Targets (1 - b) log N(0, I) + b log_density with b = 1/K, ..., 1."""
+
+    def at(b):
+        def mix(x):
+            return (1 - b) * standard_normal_log_density(x).flatten(1).sum(1) + b * log_density(x)
+
+        return hmc.target_from_log_density(mix)
+
+    return [at(float(b)) for b in torch.linspace(0, 1, levels + 1)[1:]]
+
+
+def two_modes(weight, distance, scale):
+    """weight N(-distance, scale^2) + (1 - weight) N(distance, scale^2) on the first coordinate."""
+    log_weight = torch.tensor([weight, 1 - weight], dtype=F64).log()
+    mean = torch.tensor([-distance, distance], dtype=F64)
+
+    def log_density(x):
+        first, rest = x[:, :1], x[:, 1:]
+        modes = log_weight - math.log(scale) - 0.5 * ((first - mean) / scale) ** 2
+        return torch.logsumexp(modes, 1) - 0.5 * sum_except_batch(rest**2)
+
+    return log_density
+
+
+def shifted_gaussian(x):
+    """N(1.5, 0.5^2) on each component, without its constant."""
+    return -0.5 * sum_except_batch(((x - 1.5) / 0.5) ** 2)
+
+
+def z_score(values, expected):
+    return abs(float((values.mean() - expected) / standard_error(values)))
+
+
+@pytest.mark.parametrize("shape", [(2,), IMAGE])
+def test_shifted_gaussian_of_both_shapes(shape):
+    targets = geometric(shifted_gaussian, 8)
+    settings = AnnealedHMC(steps_per_level=2, num_leapfrog_steps=4, final_steps=8)
+    guess = torch.linspace(1.0, 0.5, 8, dtype=F64)
+    x0 = normal((4000, *shape), 1)
+    result = settings.sample(normal((500, *shape)), x0, targets, guess, generator(2))
+    assert result.samples.shape == x0.shape and result.acceptance.shape == (8,)
+    assert ((result.acceptance > 0.5) & (result.acceptance < 0.85)).all()
+    for values in result.samples.flatten(1).T:
+        assert z_score(values, 1.5) < 4
+        assert z_score((values - 1.5) ** 2, 0.25) < 4
+
+
+def test_unbalanced_modes_end_with_their_masses():
+    targets = geometric(two_modes(0.25, 1.3, 0.6), 12)
+    settings = AnnealedHMC(steps_per_level=4, num_leapfrog_steps=4, final_steps=40)
+    guess = torch.full((12,), 0.5, dtype=F64)
+    result = settings.sample(normal((400, 2)), normal((4000, 2), 1), targets, guess, generator(2))
+    first, second = result.samples.T
+    for values, expected in [
+        (first, 0.5 * 1.3),
+        (first**2, 1.3**2 + 0.36),
+        (first**3, 0.5 * (1.3**3 + 3 * 1.3 * 0.36)),
+        (second, 0.0),
+        (second**2, 1.0),
+    ]:
+        assert z_score(values, expected) < 4
+
+
+def test_records_give_log_z_and_the_masses_of_modes_that_no_chain_crosses():
+    """Modes ten standard deviations apart; Z = 2 pi, since the target leaves out two constants."""
+    steps = torch.linspace(0.9, 0.4, 20, dtype=F64)
+    targets = geometric(two_modes(0.25, 2.5, 0.5), 20)
+    levels = [Level(t, h, 2) for t, h in zip(targets, steps, strict=True)]
+    x0 = normal((3000, 2), 3)
+    log_weight, before = 0.0, sum_except_batch(standard_normal_log_density(x0))
+    for result in annealing.temper(x0, levels, 4, generator(4)):
+        log_weight = log_weight + result.entry_log_density - before
+        before = result.state.log_density
+    is_left = (result.state.position[:, 0] < 0).double()
+    weight = torch.exp(log_weight - math.log(2 * math.pi))
+    assert z_score(weight, 1.0) < 4 and standard_error(weight) < 0.04
+    assert z_score(weight * is_left, 0.25) < 4 and z_score(is_left, 0.25) > 8
+    assert z_score(weight * result.state.position[:, 1] ** 2, 1.0) < 4
+
+
+@pytest.mark.parametrize("guess", [0.15, 2.5])
+def test_pilot_finds_the_scale_and_the_reported_run_keeps_it(guess):
+    """One leapfrog step, because with more the acceptance is not monotone in the step."""
+    targets = geometric(shifted_gaussian, 6)
+    settings = AnnealedHMC(steps_per_level=5, num_leapfrog_steps=1, warmup_steps=120)
+    width = (1 + 3 * torch.linspace(1 / 6, 1, 6, dtype=F64)).rsqrt()  # of the levels, all Gaussian
+    found = settings.pilot(normal((500, *IMAGE)), targets, guess * width, generator())
+    x0 = normal((500, *IMAGE), 1)
+    results = list(settings.iterate(x0, targets, found.step_sizes, generator(1)))
+    assert torch.equal(torch.stack([r.step_size for r in results]), found.step_sizes)
+    assert found.step_sizes.shape == (6,) and [r.index for r in results] == list(range(6))
+    acceptance = torch.stack([r.acceptance for r in results])
+    assert (acceptance - 0.65).abs().max() < 0.08
+
+
+def test_sample_is_its_pilot_and_its_run_and_depends_on_the_generator_alone():
+    targets, guess = geometric(shifted_gaussian, 3), torch.tensor([0.5, 0.4, 0.3], dtype=F64)
+    settings, pilot_x0, x0 = AnnealedHMC(warmup_steps=3), normal((20, 2)), normal((30, 2), 1)
+    before = torch.random.get_rng_state()
+    one = settings.sample(pilot_x0, x0, targets, guess, generator(7))
+    g = generator(7)
+    found = settings.pilot(pilot_x0, targets, guess, g)
+    *_, last = settings.iterate(x0, targets, found.step_sizes, g)
+    other = settings.sample(pilot_x0, x0, targets, guess, generator(8))
+    assert torch.equal(one.samples, last.state.position)
+    assert torch.equal(one.step_sizes, found.step_sizes)
+    assert not torch.equal(one.samples, other.samples)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def counted(target):
+    calls = []
+
+    def gradient(x):
+        calls.append(len(x))
+        return target.gradient(x)
+
+    return target._replace(gradient=gradient), calls
+
+
+def test_nfe_counts_the_calls_of_the_field():
+    target, calls = counted(hmc.target_from_log_density(shifted_gaussian))
+    settings = AnnealedHMC(2, num_leapfrog_steps=3, final_steps=4, warmup_steps=5)
+    guess = torch.full((3,), 0.3, dtype=F64)
+    result = settings.sample(normal((5, 2)), normal((7, 2)), [target] * 3, guess, generator())
+    assert result.nfe == calls.count(7) == 3 + (3 * 2 + 4) * 3
+    assert result.pilot_nfe == calls.count(5) == result.nfe + 5 * 3
+
+
+def test_levels_run_only_as_they_are_asked_for():
+    target, calls = counted(hmc.target_from_log_density(shifted_gaussian))
+    settings = AnnealedHMC(num_leapfrog_steps=3)
+    run = settings.iterate(normal((5, 2)), [target] * 4, torch.full((4,), 0.3), generator())
+    assert len(calls) == 0
+    assert next(run).nfe == len(calls) == 4
+    assert next(run).index == 1 and len(calls) == 8
+
+
+def test_temper_takes_a_step_size_for_each_chain():
+    target = hmc.target_from_log_density(shifted_gaussian)
+    steps = torch.tensor([1e-6, 0.3], dtype=F64).repeat(10)
+    x0 = normal((20, *IMAGE))
+    (result,) = annealing.temper(x0, [Level(target, steps, 1)], 2, generator())
+    moved = (result.state.position - x0).flatten(1).norm(dim=1)
+    assert moved[::2].max() < 1e-4 < moved[1::2].mean()
+    assert torch.equal(result.step_size, steps)
+
+
+def test_bad_settings_raise_before_any_work():
+    target, calls = counted(hmc.target_from_log_density(shifted_gaussian))
+    x0, g, one = normal((4, 2)), generator(), torch.ones(1, dtype=F64)
+    with pytest.raises(ValueError, match="at least one level"):
+        annealing.temper(x0, [], 3, g)
+    with pytest.raises(ValueError, match="num_steps"):
+        annealing.temper(x0, [Level(target, one[0], 0)], 3, g)
+    with pytest.raises(ValueError, match="at least one target"):
+        AnnealedHMC().sample(x0, x0, [], one, g)
+    for steps in (one, torch.ones(2, 2), torch.ones(3)):
+        with pytest.raises(ValueError, match="2 targets, but step sizes"):
+            AnnealedHMC().iterate(x0, [target] * 2, steps, g)
+    for name in ("steps_per_level", "num_leapfrog_steps", "final_steps", "warmup_steps"):
+        with pytest.raises(ValueError, match=name):
+            AnnealedHMC(**{name: -1})
+    assert not calls
+
+
+def test_a_level_that_starts_outside_its_support_raises():
+    target = hmc.Target(lambda x: x.log().sum(1), lambda x: 1 / x)
+    run = annealing.temper(normal((9, 2)), [Level(target, torch.tensor(0.1), 1)], 1, generator())
+    with pytest.raises(ValueError, match="log_density of the current state is not finite"):
+        next(run)
