@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.data.images import dequantise
+from ebm_app.data.levels import dequantise
 from ebm_app.spaces import Space
 from ebm_app.time_sampling import TimeSampler
 

@@ -56,8 +56,8 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
     found = checkpoints(output_dir)
     if not found:
         raise UserError(
-            f"--resume_from_checkpoint latest: {output_dir} holds no checkpoint; leave the flag out "
-            "to start from the beginning"
+            f"--resume_from_checkpoint latest: {output_dir} holds no checkpoint; leave the flag "
+            "out to start from the beginning"
         )
     return found[-1]
 

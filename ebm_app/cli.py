@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
                 f"--{item.name}",
                 type=hints[item.name],
                 default=argparse.SUPPRESS,
-                help=f"{item.metadata['help']} (default: {item.default}, or the data set's preset)",
+                help=f"{item.metadata['help']} (default: {item.default}, or the preset's)",
             )
 
 

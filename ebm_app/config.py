@@ -67,7 +67,9 @@ class TrainingConfig:
     train_batch_size: int = _doc("images in a batch of one process", 128)
     gradient_accumulation_steps: int = _doc("batches added up in an optimizer step", 1)
     learning_rate: float = _doc("peak learning rate of Adam", 2e-3)
-    lr_scheduler: str = _doc("constant, linear or cosine decay after the warm-up", "cosine")
+    lr_scheduler: str = _doc(
+        "constant_with_warmup, linear or cosine: what follows the warm-up", "cosine"
+    )
     lr_warmup_steps: int = _doc("steps over which the learning rate rises", 100)
     adam_weight_decay: float = _doc("decoupled weight decay", 0.0)
     max_grad_norm: float = _doc("gradients are clipped to this norm", 1.0)

@@ -1,7 +1,7 @@
 """Sharing work among processes by index, so that the result does not depend on their number."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -9,6 +9,8 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from ebm_app.errors import UserError
+
+Wrap = Callable[[Sequence[Tensor]], Iterable[Tensor]]
 
 
 def make_accelerator(
@@ -50,13 +52,15 @@ def sharded(
     columns: int,
     batch_size: int,
     function: Callable[[Tensor], Tensor],
+    wrap: Wrap = iter,
 ) -> Tensor:
     """Rows (num, columns) float64 of ``function``, which maps indices (b,) to rows (b, columns).
 
     Process r of W computes the indices r, r + W, ...; every process returns all rows.
+    ``wrap`` is put around the batches, for a progress bar.
     """
     own = torch.arange(accelerator.process_index, num, accelerator.num_processes)
     table = torch.zeros(num, columns, dtype=torch.float64)
-    for rows in own.split(batch_size):
+    for rows in wrap(own.split(batch_size)):
         table[rows] = function(rows).double().cpu()
     return accelerator.reduce(table.to(accelerator.device), "sum").cpu()

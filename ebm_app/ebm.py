@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ebm_app.config import FORMAT_VERSION, EBMConfig, from_dict, read_json, to_dict, write_json
-from ebm_app.data.images import quantise, to_levels
+from ebm_app.data.levels import quantise, to_levels
 from ebm_app.energy import QUADRATURE, TimeScoreEnergy
 from ebm_app.errors import UserError, choose
 from ebm_app.likelihood import Likelihood, log_likelihood
@@ -70,8 +70,8 @@ class EBM(nn.Module):
         id.
 
         Raises:
-            UserError: for a folder that is missing or incomplete, weights that are damaged or do not
-                fit the configuration, or a format of another version.
+            UserError: for a folder that is missing or incomplete, weights that are damaged or do
+                not fit the configuration, or a format of another version.
         """
         folder = find_folder(name_or_path)
         data = read_json(folder / CONFIG_FILE)
@@ -137,10 +137,8 @@ class EBM(nn.Module):
             sampler: a name in ``SAMPLERS``, with its ``settings``, or a sampler.
             seed: of the start and of the sampler's own noise.
         """
-        frame = None
-        for frame in self.iterate_sample(num_images, sampler, seed, **settings):
-            pass
-        return self.to_images(frame.x)
+        *_, last = self.iterate_sample(num_images, sampler, seed, **settings)
+        return self.to_images(last.x)
 
     def iterate_sample(
         self, num_images: int, sampler: str | Sampler = "pf_ode", seed: int = 0, **settings: Any

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.data.images import dequantise
+from ebm_app.data.levels import dequantise
 from ebm_app.energy import QUADRATURE, TimeScoreEnergy
-from ebm_app.numerics import standard_normal_log_density
+from ebm_app.numerics import sum_except_batch
 from ebm_app.spaces import Space
 
 
@@ -73,9 +73,9 @@ def log_likelihood(
 def _one_draw(energy: TimeScoreEnergy, space: Space, x: Tensor, integrator: str) -> Likelihood:
     u = space.encode(x)
     ratio = energy.log_ratio(u, integrator=integrator)
-    reference = standard_normal_log_density(u.double())
+    reference = energy.reference(u)
     determinant = space.log_abs_det(x)
-    log_prob = ratio.value + reference.flatten(1).sum(1) + determinant
+    log_prob = ratio.value + sum_except_batch(reference) + determinant
     components = None
     if ratio.components is not None and ratio.components.shape == u.shape:
         share = (determinant / u[0].numel()).reshape(-1, *(1,) * (u.ndim - 1))

@@ -8,11 +8,12 @@ from accelerate import Accelerator
 
 from ebm_app.checkpoint import METRICS_FILE
 from ebm_app.config import TrainingConfig, to_dict
-from ebm_app.errors import UserError
+from ebm_app.errors import UserError, choose
 
 
 def check_report_to(report_to: str) -> None:
-    """Raise a UserError where the tracker asked for is not installed."""
+    """Raise a UserError for an unknown tracker, or one that is not installed."""
+    choose("report_to", report_to, ("jsonl", "tensorboard"))
     if report_to == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
         raise UserError("--report_to tensorboard needs it installed: pip install tensorboard")
 

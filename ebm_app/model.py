@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ebm_app.errors import choose
 from ebm_app.numerics import expand_like, sum_except_batch
 from ebm_app.paths import GaussianPath
 
@@ -46,6 +47,9 @@ class TimeScoreModel(nn.Module):
         time_input: a key of :attr:`TIME_INPUTS`.
         stein_channels: how many of the last channels (dimension 1) of the net's output are the
             Stein head h, with score = a_t x + b_t h; 0 for no head.
+
+    Raises:
+        UserError: for an unknown scale or time_input.
     """
 
     def __init__(
@@ -59,7 +63,8 @@ class TimeScoreModel(nn.Module):
     ) -> None:
         super().__init__()
         self.net, self.path, self.eps = net, path, eps
-        self.scale = SCALES[scale]
+        self.scale = SCALES[choose("scale", scale, SCALES)]
+        choose("time_input", time_input, self.TIME_INPUTS)
         self.time_input = self.TIME_INPUTS[time_input]
         self.stein_channels = stein_channels
         self.interval = path.interval(eps)
@@ -100,5 +105,5 @@ class TimeScoreModel(nn.Module):
         start, end = self.path.clock(ends)
         return (self.path.clock(t) - start) / (end - start)
 
-    #: How the net sees t: as it is, or as the fraction of the path's arc length that lies behind it.
+    #: How the net sees t: as it is, or as the fraction of the path's arc length behind it.
     TIME_INPUTS = {"time": _time, "clock": _clock}

@@ -43,8 +43,17 @@ def time_score_error(output: ModelOutput, path: GaussianPath, sample: PathSample
 
 
 def components_error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
-    """Mean over components of the squared error of each: (B,)."""
-    return mean_except_batch((path.conditional_components(sample) - output.components).square())
+    """Mean over components of the squared error of each: (B,).
+
+    Raises:
+        ValueError: where the model does not predict every component.
+    """
+    target = path.conditional_components(sample)
+    if output.components.shape != target.shape:
+        raise ValueError(
+            f"CTSM-v needs components {tuple(target.shape)}, not {tuple(output.components.shape)}"
+        )
+    return mean_except_batch((target - output.components).square())
 
 
 def stein_score_error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
@@ -139,3 +148,11 @@ class TSM(Objective):
         t = torch.full_like(sample.t, time)
         x = path.complete(sample.x0, sample.x1, t, sample.eps).xt
         return 2 * self.weighting(path, t) * sum_except_batch(model(x, t).components)
+
+
+#: name -> objective of (weighting, factor of the Stein head, margin eps of the times)
+OBJECTIVES: dict[str, Callable[[Weighting, float, float], Objective]] = {
+    "ctsm": lambda weighting, stein_factor, eps: ctsm(weighting, stein_factor),
+    "ctsm_v": lambda weighting, stein_factor, eps: ctsm_v(weighting, stein_factor),
+    "tsm": lambda weighting, stein_factor, eps: TSM(weighting, eps),
+}

@@ -136,12 +136,12 @@ class GaussianPath(ABC):
         return (self.variance_dt(t) / v).square() / 2 + self.alpha_dt(t).square() * moment / v
 
     def clock(self, t: Tensor) -> Tensor:
-        """Fisher-Rao arc length per dimension, measured from t = 1/2, for 0 < t < 1: (B,) -> (B,).
+        """Fisher-Rao arc length per dimension, measured from t = 1/2, for t < 1: (B,) -> (B,).
 
         Integrated by 128 Gauss-Legendre nodes in u = logit(t), where the rate is smooth at both
-        ends.
+        ends; t = 0 is taken as 2e-16.
         """
-        u = torch.logit(t)[..., None]
+        u = torch.logit(t).clamp_min(-_MAX_LOGIT)[..., None]
         nodes, weights = (torch.as_tensor(a, device=t.device) for a in _LOGIT_RULE)
         time = torch.sigmoid(u * (1 + nodes) / 2)
         rate = self.time_score_variance(time).sqrt() * time * (1 - time)
@@ -247,8 +247,10 @@ class VPPath(_VariancePreservingPath):
 
     def __init__(self, beta_min: float = 0.1, beta_max: float = 20.0, c: float = 1.0) -> None:
         super().__init__(c)
-        if not 0 < beta_min <= beta_max:
-            raise UserError(f"VPPath needs 0 < beta_min <= beta_max, not {beta_min}, {beta_max}")
+        if not 0 < beta_min <= beta_max < math.inf:
+            raise UserError(
+                f"VPPath needs 0 < beta_min <= beta_max, both finite, not {beta_min}, {beta_max}"
+            )
         self.beta_min, self.beta_max = beta_min, beta_max
 
     def _log_alpha(self, t: Tensor) -> Tensor:
@@ -276,9 +278,9 @@ class SchrodingerBridgePath(GaussianPath):
 
     def __init__(self, sigma: float = 1.0, c: float = 1.0) -> None:
         super().__init__(c)
-        if not sigma >= 0:
-            raise UserError(f"SchrodingerBridgePath needs sigma >= 0, not {sigma}")
-        self.sigma = sigma
+        if not 0 <= sigma < math.inf:
+            raise UserError(f"SchrodingerBridgePath needs a finite sigma >= 0, not {sigma}")
+        self.sigma = float(sigma)
 
     def sample(self, x0: Tensor, x1: Tensor, t: Tensor, noise: Tensor) -> PathSample:
         """x_t for endpoints (B, *), ``t`` (B,) and standard normal ``noise`` (B, *)."""
@@ -303,7 +305,13 @@ class SchrodingerBridgePath(GaussianPath):
         return self.sigma**2 * (1 - 2 * t)
 
     def clock(self, t: Tensor) -> Tensor:
-        """Arc length measured from t = 1/2, in closed form; infinite at both ends."""
+        """Arc length measured from t = 1/2, in closed form; infinite at both ends.
+
+        Raises:
+            UserError: for sigma = 0.
+        """
+        if self.sigma == 0:
+            raise UserError("a Schrodinger bridge with sigma = 0 has no clock: use sigma > 0")
         return arc_length(2 * t - 1, 4 * t * (1 - t), self.c / self.sigma**2)
 
 

@@ -48,7 +48,8 @@ def flow(
         start: a time with alpha_t > 0.
 
     Raises:
-        UserError: on a path that is not one-sided, or for fewer than one step.
+        UserError: on a path that is not one-sided, for fewer than one step, or where alpha is 0.
+        ValueError: where a state is not finite.
     """
     if not isinstance(path, OneSidedPath):
         raise UserError(
@@ -57,6 +58,10 @@ def flow(
     if num_steps < 1:
         raise UserError(f"the probability-flow ODE needs at least 1 step, not {num_steps}")
     times = clock_grid(path, start, end, num_steps + 1)
+    if not (path.alpha(times) > 0).all():
+        raise UserError(
+            f"the probability-flow ODE needs alpha > 0 from t = {start} to {end}: start later"
+        )
     rates = path.time_score_variance(times).rsqrt()
     tau = path.clock(times)
 
@@ -69,4 +74,6 @@ def flow(
         first = slope(x, k)
         second = slope(x + h * first, k + 1)
         x = x + h * (first + second) / 2
+        if not x.isfinite().all():
+            raise ValueError(f"the flow is not finite after step {k + 1}: check the score")
         yield FlowState(x, times[k + 1].item(), k + 1, num_steps, 2 * (k + 1))

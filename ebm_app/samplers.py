@@ -90,6 +90,8 @@ class PFODESampler(Sampler):
     ) -> Iterator[Frame]:
         score, path = stein_score(energy, self.score), energy.path
         end = _time_of_variance(energy, self.end_variance)
+        if not self.start < end:
+            raise UserError(f"the flow must start before t = {end}, where it stops: lower start")
         state = None
         for state in flow(score, path, x0, self.start, end, self.num_steps):
             if state.step < self.num_steps:
@@ -103,8 +105,8 @@ class PFODESampler(Sampler):
 class AnnealedHMCSampler(Sampler):
     """HMC through the model's own p_t (paper, section 6), its step sizes adapted in a pilot run.
 
-    The leapfrog is driven by the Stein score; the accept step uses the energy, so every level keeps
-    its p_t invariant whichever score drives it.
+    The leapfrog is driven by the Stein score; the accept step uses the energy, so every level
+    keeps its p_t invariant whichever score drives it.
 
     Args:
         num_steps: levels. schedule: their spacing, "clock" or "linear" in t.
@@ -146,8 +148,11 @@ class AnnealedHMCSampler(Sampler):
 
     def _times(self, energy: TimeScoreEnergy) -> Tensor:
         choose("schedule", self.schedule, ("clock", "linear"))
-        if self.num_steps < 1:
-            raise UserError(f"annealed HMC needs at least 1 level, not {self.num_steps}")
+        for name in ("num_steps", "steps_per_level", "num_leapfrog_steps", "pilot_size"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.final_steps < 0:
+            raise UserError(f"final_steps must not be negative: {self.final_steps}")
         end = _time_of_variance(energy, self.end_variance)
         if self.schedule == "linear":
             grid = torch.linspace(energy.start, end, self.num_steps + 1, dtype=torch.float64)
@@ -162,8 +167,14 @@ class AnnealedHMCSampler(Sampler):
 
 def _time_of_variance(energy: TimeScoreEnergy, variance: float) -> float:
     """The last time of the model, or the earlier one at which the path's variance falls to
-    ``variance``."""
+    ``variance``.
+
+    Raises:
+        UserError: where the variance never exceeds ``variance``.
+    """
     low, high = energy.start, energy.end
+    if not energy.path.variance(torch.tensor(low, dtype=torch.float64)) > variance:
+        raise UserError(f"end_variance {variance} is not below the variance at the start")
     for _ in range(60):
         middle = (low + high) / 2
         if energy.path.variance(torch.tensor(middle, dtype=torch.float64)) > variance:

@@ -4,13 +4,21 @@ from dataclasses import fields
 from typing import Any
 
 from ebm_app.config import EBMConfig, PathConfig, TrainingConfig, from_dict, to_dict
-from ebm_app.data.images import ImageData, dequantise
+from ebm_app.data.images import ImageData
+from ebm_app.data.levels import dequantise
+from ebm_app.ebm import build_path
 from ebm_app.errors import UserError, choose
-from ebm_app.nets.unet import UNetConfig
+from ebm_app.metrics import check_report_to
+from ebm_app.model import SCALES, TimeScoreModel
+from ebm_app.nets.unet import UNetConfig, check_config
+from ebm_app.objectives import OBJECTIVES
+from ebm_app.paths import OneSidedPath
 from ebm_app.presets import preset
 from ebm_app.spaces import SPACES
-from ebm_app.weighting import second_moment
+from ebm_app.time_sampling import TIME_SAMPLERS
+from ebm_app.weighting import WEIGHTINGS, second_moment
 
+SCHEDULERS = ("constant_with_warmup", "cosine", "linear")
 NET_KEYS = {f.name for f in fields(UNetConfig)}
 TRAINING_KEYS = {f.name for f in fields(TrainingConfig)}
 EBM_KEYS = {"space", "eps", "num_nodes", "scale", "time_input"}
@@ -54,7 +62,38 @@ def resolve(
         stein_head=training_config.stein_factor > 0,
         **_only(merged, EBM_KEYS),
     )
+    check(config, training_config, data)
     return config, training_config
+
+
+def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> None:
+    """Raise a UserError for names or values of no use in training, before anything is made."""
+    choose("objective", config.objective, OBJECTIVES)
+    choose("weighting", config.weighting, WEIGHTINGS)
+    choose("time_sampler", config.time_sampler, TIME_SAMPLERS)
+    choose("lr_scheduler", config.lr_scheduler, SCHEDULERS)
+    choose("mixed_precision", config.mixed_precision, ("no", "bf16", "fp16"))
+    choose("scale", ebm_config.scale, SCALES)
+    choose("time_input", ebm_config.time_input, TimeScoreModel.TIME_INPUTS)
+    check_report_to(config.report_to)
+    check_config(ebm_config.net, *ebm_config.image_shape[1:])
+    if not isinstance(build_path(ebm_config), OneSidedPath):
+        raise UserError(
+            f"path '{ebm_config.path.name}' joins two data sets: images need one from noise"
+        )
+    counts = [name for name in vars(config) if name.endswith(("_steps", "_size", "_limit"))]
+    for name in [*counts, "validation_images", "validation_repeats"]:
+        if name != "lr_warmup_steps" and getattr(config, name) < 1:
+            raise UserError(f"{name} must be at least 1, not {getattr(config, name)}")
+    if min(config.validation_images, len(data.validation)) < 2:
+        raise UserError(
+            "at least 2 validation images are needed for a standard error: raise "
+            f"--validation_images or add images ({data.name} has {len(data.validation)})"
+        )
+    if not 0 < ebm_config.eps < 0.5:
+        raise UserError(f"eps must lie between 0 and 0.5, not {ebm_config.eps}")
+    if config.objective == "tsm" and config.stein_factor:
+        raise UserError("objective tsm trains no Stein head: give --stein_factor 0")
 
 
 def flatten(settings: dict[str, Any]) -> dict[str, Any]:

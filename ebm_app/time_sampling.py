@@ -5,12 +5,14 @@ section 5); an objective that needs the plain integral over t divides by it. Hen
 with ``weight``: the uniform density on [t0, t1] over the sampler's own.
 """
 
+import math
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ebm_app.errors import UserError
 from ebm_app.paths import GaussianPath
 
 
@@ -105,7 +107,11 @@ class ImportanceSampler(TimeSampler):
 class ArcLength(TimeSampler):
     """Uniform in the Fisher-Rao clock of the path, evenly spread within a batch.
 
-    The inverse clock is tabulated at 2,049 knots and interpolated linearly in logit(t).
+    The inverse clock is tabulated at 2,049 knots and interpolated linearly in t: within one of its
+    cells the clock's rate changes by a fraction of a percent.
+
+    Raises:
+        UserError: where the clock is infinite at an end, which ``eps`` has to leave out.
     """
 
     num_knots = 2049
@@ -114,15 +120,20 @@ class ArcLength(TimeSampler):
         super().__init__(path, eps)
         ends = path.clock(torch.tensor([self.start, self.end], dtype=torch.float64))
         self.total = (ends[1] - ends[0]).item()
+        if not math.isfinite(self.total):
+            raise UserError(
+                f"the clock of {type(path).__name__} is infinite between t = {self.start} and "
+                f"{self.end}: use eps > 0"
+            )
         middle = ends[0] + self.total * torch.linspace(0, 1, self.num_knots, dtype=torch.float64)
-        self.knots = torch.logit(path.clock_inverse(middle))
+        self.knots = path.clock_inverse(middle)
+        self.knots[0], self.knots[-1] = self.start, self.end
 
     def transform(self, u: Tensor) -> TimeSample:
         position = u * (self.num_knots - 1)
-        index = position.long()
+        index = position.long().clamp_max(self.num_knots - 2)
         knots = self.knots.to(u.device)
-        logit = torch.lerp(knots[index], knots[index + 1], position - index)
-        t = torch.sigmoid(logit)
+        t = torch.lerp(knots[index], knots[index + 1], position - index)
         density = self.path.time_score_variance(t).sqrt() / self.total
         return TimeSample(t, 1 / (density * (self.end - self.start)))
 
@@ -148,9 +159,9 @@ class LossHistory(TimeSampler):
         """Density at the knots relative to uniform on [0, 1]: (num_knots,), mean one by
         trapezoids.
 
-        Uniform until every knot has been seen.
+        Uniform until every knot has been seen, and where no loss at all is left.
         """
-        if (self.counts == 0).any():
+        if (self.counts == 0).any() or not self.squares.any():
             return torch.ones_like(self.squares)
         root = (self.squares / self.counts).sqrt()
         return self.floor + (1 - self.floor) * root / ((root[1:] + root[:-1]) / 2).mean()

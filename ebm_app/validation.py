@@ -1,6 +1,7 @@
 """Held-out loss and bits per dim of a model in training, and previews of its samples."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -10,7 +11,7 @@ from ebm_app.batches import BatchSource
 from ebm_app.checkpoint import PREVIEWS
 from ebm_app.config import TrainingConfig
 from ebm_app.data.images import ImageData
-from ebm_app.distributed import sharded
+from ebm_app.distributed import Wrap, sharded
 from ebm_app.ebm import EBM, dequantisation_noise
 from ebm_app.images_io import save_grid
 from ebm_app.likelihood import log_likelihood
@@ -20,24 +21,32 @@ from ebm_app.spaces import Space
 from ebm_app.time_sampling import TimeSampler
 
 
+class Scores(NamedTuple):
+    """Of N images: bits per dim, integration error in nats and network evaluations, each (N,)."""
+
+    bits_per_dim: Tensor
+    error: Tensor
+    nfe: Tensor
+
+
 def score_split(
     accelerator: Accelerator,
     ebm: EBM,
     levels: Tensor,
     noise: Tensor,
     batch_size: int = 128,
+    wrap: Wrap = iter,
     **options: str,
-) -> dict[str, Tensor | int]:
-    """Bits per dim (N,) and integration errors in nats (N,) of images, shared among the processes.
+) -> Scores:
+    """Score images, shared among the processes.
 
     Args:
         levels: (N, C, H, W). noise: (K, N, C, H, W), drawn for all images beforehand, so that the
-            figures do not depend on batches or processes. options: of ``log_likelihood``.
+            figures do not depend on batches or processes.
+        wrap: put around the batches, for a progress bar. options: of ``log_likelihood``.
     """
-    nfe = 0
 
     def score(rows: Tensor) -> Tensor:
-        nonlocal nfe
         result = log_likelihood(
             ebm.energy,
             ebm.space,
@@ -46,11 +55,10 @@ def score_split(
             noise[:, rows].to(ebm.device),
             **options,
         )
-        nfe = max(nfe, result.nfe)
-        return torch.stack([result.bits_per_dim, result.error], 1)
+        nfe = torch.full_like(result.error, result.nfe)
+        return torch.stack([result.bits_per_dim, result.error, nfe], 1)
 
-    columns = sharded(accelerator, len(levels), 2, batch_size, score)
-    return {"bits_per_dim": columns[:, 0], "error": columns[:, 1], "nfe": nfe}
+    return Scores(*sharded(accelerator, len(levels), 3, batch_size, score, wrap).unbind(1))
 
 
 class Validator:
@@ -82,14 +90,16 @@ class Validator:
         """Validation loss and bits per dim with its standard error over images; writes a
         preview."""
         self.ebm.eval()
-        scores = score_split(self.accelerator, self.ebm, self.levels, self.noise)
+        bits_per_dim = score_split(
+            self.accelerator, self.ebm, self.levels, self.noise
+        ).bits_per_dim
         if self.accelerator.is_main_process and self.config.num_preview_images:
             images = self.ebm.sample(self.config.num_preview_images, seed=self.config.seed)
             save_grid(images, self.output_dir / PREVIEWS / f"step-{step:06d}.png")
         return {
             "validation_loss": self._loss(),
-            "validation_bits_per_dim": scores["bits_per_dim"].mean().item(),
-            "validation_stderr": standard_error(scores["bits_per_dim"]).item(),
+            "validation_bits_per_dim": bits_per_dim.mean().item(),
+            "validation_stderr": standard_error(bits_per_dim).item(),
         }
 
     def _loss(self) -> float:

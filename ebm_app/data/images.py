@@ -1,16 +1,4 @@
-"""Image data sets as integer levels, and the maps between levels and continuous values.
-
-A data set with L levels holds integers k = 0..L-1. Three kinds of value are kept apart:
-
-- levels k, uint8: what files store and what bits per dimension are about;
-- continuous values x = (k + u) / L with u in [0, 1), uniform dequantisation (Theis et al.,
-  arXiv:1511.01844, section 3.1): what a density model sees, level k being the cell
-  [k / L, (k + 1) / L);
-- display values k / (L - 1): the grid on [0, 1] that is shown and saved, from black to white.
-
-``dequantise`` maps levels to continuous values, ``quantise`` continuous to display values and
-``to_levels`` display values to levels; one after the other they give the levels back.
-"""
+"""Image data sets as integer levels, by the name that ``--dataset`` takes."""
 
 import pickle
 import zlib
@@ -26,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.folder import read_folder
+from ebm_app.data.levels import MAX_LEVELS, check_levels
 from ebm_app.errors import UserError, choose
 
 FOLDER = "folder:"
-MAX_LEVELS = 256
 # What torchvision raises on a failed download and on a file that is not what its name says.
 READ_ERRORS = (
     *(OSError, EOFError, HTTPException, TarError, zlib.error, pickle.UnpicklingError),
@@ -59,7 +47,7 @@ class ImageData:
                 raise ValueError(f"a split is uint8 (N, C, H, W) and not empty: {split.shape}")
             if split.shape[1:] != self.train.shape[1:]:
                 raise ValueError(f"splits differ: {split.shape[1:]} and {self.train.shape[1:]}")
-            _check_levels(split, self.num_levels)
+            check_levels(split, self.num_levels)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -227,101 +215,3 @@ def load_images(
         raise UserError(f"a resolution is for folder:PATH only: leave it out for {name}")
     root = Path("data" if data_root is None else data_root).expanduser()
     return ImageData(name, source.num_levels, *source.read(root, download))
-
-
-def dequantise(levels: Tensor, num_levels: int, noise: Tensor) -> Tensor:
-    """Continuous values x = (k + u) / L in [0, 1), in the dtype of the noise.
-
-    x is rounded inside its cell: where the nearest number of the dtype already belongs to the
-    neighbouring cell (u = 1 - 2^-24 in float32), x is the next number on the own side, so that
-    ``quantise`` gives k back for every u.
-
-    Args:
-        levels: k (*), an integer tensor in 0..L-1.
-        num_levels: L.
-        noise: u (*) in [0, 1), float32 or float64.
-
-    Raises:
-        ValueError: for levels or noise out of range, of another dtype, or of different shapes.
-    """
-    _check_levels(levels, num_levels)
-    if noise.dtype not in (torch.float32, torch.float64) or noise.shape != levels.shape:
-        raise ValueError(f"noise is float {tuple(levels.shape)}: {noise.dtype} {noise.shape}")
-    if not ((noise >= 0) & (noise < 1)).all():
-        raise ValueError("noise is in [0, 1)")
-    k = levels.to(noise.dtype)
-    x = (k + noise) / num_levels
-    for _ in range(2):  # at an edge, x and x L are each half a unit off at most
-        error = (x * num_levels).floor() - k
-        x = torch.where(error == 0, x, torch.nextafter(x, -error))
-    return x
-
-
-def quantise(x: Tensor, num_levels: int) -> Tensor:
-    """Display values k / (L - 1) of the levels k = floor(x L) of continuous values, (*) -> (*).
-
-    Values below 0 take level 0, and values from 1 on level L - 1. This saturation is part of the
-    definition: the outer cells reach to infinity, as a sample of a model may lie anywhere.
-
-    Args:
-        x: Continuous values (*), floating point; half precision is returned in float32.
-        num_levels: L.
-
-    Raises:
-        ValueError: for values that are not finite or not floating point.
-    """
-    _check_num_levels(num_levels)
-    if not x.is_floating_point() or not x.isfinite().all():
-        raise ValueError(f"continuous values are finite floats, these are {x.dtype}")
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
-    return (x * num_levels).floor().clamp(0, num_levels - 1) / (num_levels - 1)
-
-
-def to_levels(images: Tensor, num_levels: int) -> Tensor:
-    """Levels k, uint8 (*), of display values k / (L - 1), (*).
-
-    Args:
-        images: Floats at most 1e-3 spacings off the grid; or levels, uint8, returned as they are.
-        num_levels: L.
-
-    Raises:
-        UserError: for values that are not finite, outside [0, 1] or off the grid, for levels of L
-            or more, and for any other dtype.
-    """
-    _check_num_levels(num_levels)
-    if images.dtype == torch.uint8:
-        if images.numel() and int(images.max()) >= num_levels:
-            raise UserError(
-                f"images hold the level {int(images.max())}, but {num_levels} levels end at "
-                f"{num_levels - 1}: give images of the same data set"
-            )
-        return images
-    if not images.is_floating_point():
-        raise UserError(f"images are {images.dtype}: give floats in [0, 1] or uint8 levels")
-    if not images.isfinite().all():
-        raise UserError("images hold values that are not finite: give floats in [0, 1]")
-    scaled = images.to(torch.promote_types(images.dtype, torch.float32)) * (num_levels - 1)
-    k = scaled.round()
-    wrong = ((scaled - k).abs() > 1e-3) | (k < 0) | (k > num_levels - 1)
-    if wrong.any():
-        value = float(images[wrong][0])
-        kind = "off the grid" if 0 <= value <= 1 else "out of the range [0, 1]"
-        raise UserError(
-            f"images hold {value:.6g}, which is {kind} of the {num_levels} levels "
-            f"k / {num_levels - 1}: scale them to [0, 1] and use quantise(images, {num_levels})"
-        )
-    return k.to(torch.uint8)
-
-
-def _check_num_levels(num_levels: int) -> None:
-    if not 2 <= num_levels <= MAX_LEVELS:
-        raise ValueError(f"the number of levels is between 2 and {MAX_LEVELS}, not {num_levels}")
-
-
-def _check_levels(levels: Tensor, num_levels: int) -> None:
-    _check_num_levels(num_levels)
-    if levels.is_floating_point() or levels.dtype == torch.bool:
-        raise ValueError(f"levels are integers, not {levels.dtype}")
-    low, high = levels.aminmax() if levels.numel() else (0, 0)
-    if int(low) < 0 or int(high) >= num_levels:  # as int: a tensor would wrap 256 to its own dtype
-        raise ValueError(f"levels are in 0..{num_levels - 1}")

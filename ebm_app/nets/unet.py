@@ -18,16 +18,17 @@ class UNetConfig:
     """Shape of a :class:`UNet`.
 
     Args:
-        block_out_channels: channels of each resolution level; every level but the last halves the image.
+        block_out_channels: channels of each resolution level; every level but the last halves the
+            image.
         layers_per_block: residual blocks a level.
         attention_levels: the levels with self-attention, counted from 0.
         num_heads: attention heads.
         norm_num_groups: groups of the group normalisations.
         dropout: dropout probability inside the residual blocks.
         t_scale: the embedded time is t_scale * t; it sets the highest frequency in t, in radians.
-        input_frequencies: the input is joined by the sine and cosine of 2 pi f x for each f, in cycles
-            per unit of x, so that the bins of quantised data are visible (Kingma et al. 2021,
-            arXiv:2107.00630, appendix C). Empty for none.
+        input_frequencies: the input is joined by the sine and cosine of 2 pi f x for each f, in
+            cycles per unit of x, so that the bins of quantised data are visible (Kingma et al.
+            2021, arXiv:2107.00630, appendix C). Empty for none.
     """
 
     block_out_channels: tuple[int, ...] = (32, 64)
@@ -46,11 +47,13 @@ class UNet(nn.Module):
     The last convolution starts at zero, so that training starts from the zero function.
 
     Args:
-        image_shape: (C, H, W). out_channels: channels of the output. config: see :class:`UNetConfig`.
+        image_shape: (C, H, W).
+        out_channels: channels of the output.
+        config: see :class:`UNetConfig`.
 
     Raises:
-        UserError: where the image cannot be halved as often as the levels ask, or where groups or heads
-            do not divide the channels.
+        UserError: where the image cannot be halved as often as the levels ask, or where groups or
+            heads do not divide the channels.
     """
 
     def __init__(
@@ -101,6 +104,12 @@ def check_config(config: UNetConfig, height: int, width: int) -> None:
     levels = len(config.block_out_channels)
     if levels == 0:
         raise UserError("a U-Net needs at least one level: give block_out_channels")
+    counts = (config.layers_per_block, config.num_heads, config.norm_num_groups)
+    if min(*counts, *config.block_out_channels) < 1 or not 0 <= config.dropout < 1:
+        raise UserError(
+            "a U-Net needs block_out_channels, layers_per_block, num_heads and norm_num_groups of "
+            "at least 1 and a dropout in [0, 1)"
+        )
     factor = 2 ** (levels - 1)
     if height % factor or width % factor:
         raise UserError(

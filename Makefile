@@ -1,0 +1,36 @@
+# make demo: set up, train on handwritten digits, score and sample.  make test: set up and test.
+PYTHON ?= python3
+BIN := .venv/bin
+RUN := runs/digits
+SETUP := .venv/.installed
+
+.PHONY: demo test test-all lint ui pretrained clean
+
+$(SETUP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ebm_app needs Python 3.11 or newer: make PYTHON=python3.x")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	touch $@
+
+demo: $(SETUP)
+	$(BIN)/python train/ebm.py --dataset digits --output_dir $(RUN) --overwrite_output_dir
+	$(BIN)/python evaluate/bpd.py $(RUN) --output_dir $(RUN)
+	$(BIN)/python sample/ebm.py $(RUN) --num_images 100 --output_dir $(RUN)/samples
+	$(BIN)/python evaluate/report.py $(RUN)
+
+test: $(SETUP)
+	$(BIN)/python -m pytest -q -n 2
+
+test-all: $(SETUP)
+	$(BIN)/python -m pytest -q -n 2 -m ''
+
+lint: $(SETUP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+ui: $(SETUP)
+	$(BIN)/python ui/app.py
+
+clean:
+	rm -rf .venv build ebm_app.egg-info .pytest_cache .ruff_cache

@@ -1,0 +1,180 @@
+"""Networks: shapes, a time that is a real number, second derivatives, and sizes that do not fit."""
+
+import pytest
+import torch
+from exact import F64, normal
+
+from ebm_app.errors import UserError
+from ebm_app.nets.mlp import MLP
+from ebm_app.nets.unet import UNet, UNetConfig, check_config, max_levels
+
+IMAGES = {(1, 8, 8): (8, 16), (1, 28, 28): (8, 16, 16), (3, 32, 32): (8, 8, 16)}
+PLAIN = UNetConfig(block_out_channels=(8, 16), num_heads=2)
+ATTENTION = UNetConfig(block_out_channels=(8, 16), num_heads=2, attention_levels=(0, 1))
+
+
+def unet(shape=(1, 8, 8), config=PLAIN, out_channels=2, seed=0, dtype=F64):
+    """A U-Net whose last convolution is no longer zero."""
+    torch.manual_seed(seed)
+    net = UNet(shape, out_channels, config).to(dtype)
+    torch.nn.init.normal_(net.unet.conv_out.weight, std=0.2)
+    return net
+
+
+def time_derivative(net, x, t):
+    """d net(x, t) / dt as a function that can be differentiated again."""
+    t = t.clone().requires_grad_()
+    return torch.autograd.grad(net(x, t).square().sum(), t, create_graph=True)[0]
+
+
+@pytest.mark.parametrize("out_dim", [1, 3])
+def test_mlp_maps_x_and_t_to_a_vector(out_dim):
+    torch.manual_seed(0)
+    net = MLP(3, out_dim).double()
+    x, t = normal((5, 3)), torch.linspace(0, 1, 5, dtype=F64)
+    out = net(x, t)
+    assert out.shape == (5, out_dim) and out.dtype == F64
+    assert torch.allclose(net(x[2:3], t[2:3]), out[2:3], atol=1e-12)
+    assert not torch.allclose(net(x, t + 0.1), out)
+    weights = [layer.weight.shape for layer in net.layers if hasattr(layer, "weight")]
+    assert weights == [(256, 4), (256, 256), (256, 256), (out_dim, 256)]
+
+
+def test_mlp_can_be_differentiated_twice():
+    torch.manual_seed(0)
+    net = MLP(2, 2, hidden=(8, 8)).double()
+    inputs = normal((3, 2)).requires_grad_(), torch.rand(3, dtype=F64).requires_grad_()
+    assert torch.autograd.gradgradcheck(net, inputs)
+
+
+@pytest.mark.parametrize("attention", [(), (1,)], ids=["plain", "attention"])
+@pytest.mark.parametrize("shape", IMAGES)
+def test_unet_starts_as_zero_of_the_right_shape(shape, attention):
+    config = UNetConfig(IMAGES[shape], attention_levels=attention, num_heads=2)
+    torch.manual_seed(0)
+    net = UNet(shape, 2 * shape[0], config)
+    out = net(torch.randn(2, *shape), torch.tensor([0.1, 0.9]))
+    assert torch.equal(out, torch.zeros(2, 2 * shape[0], *shape[1:]))
+    torch.nn.init.normal_(net.unet.conv_out.weight)
+    out = net(torch.randn(2, *shape), torch.tensor([0.1, 0.9]))
+    gradients = torch.autograd.grad(out.square().sum(), list(net.parameters()))
+    assert out.abs().max() > 0 and all(g.isfinite().all() for g in gradients)
+
+
+@pytest.mark.parametrize("config", [PLAIN, ATTENTION], ids=["plain", "attention"])
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_unet_examples_are_independent_and_time_is_continuous(config, dtype):
+    net = unet(config=config, dtype=dtype)
+    x, t = normal((4, 1, 8, 8)).to(dtype), torch.tensor([0.0, 0.3, 0.5, 1.0], dtype=dtype)
+    out = net(x, t)
+    assert out.dtype == dtype and out.shape == (4, 2, 8, 8)
+    assert torch.allclose(net(x[1:2], t[1:2]), out[1:2], rtol=1e-4, atol=1e-5)
+    same = x[:1].expand(4, -1, -1, -1)
+    distinct = net(same, t)
+    for i in range(3):
+        assert (distinct[i] - distinct[i + 1]).abs().max() > 1e-3
+    near = net(same, t + 1e-5) - distinct
+    assert 0 < near.abs().max() < 1e-2 * (distinct[0] - distinct[2]).abs().max()
+
+
+@pytest.mark.parametrize("config", [PLAIN, ATTENTION], ids=["plain", "attention"])
+def test_unet_has_second_derivatives(config):
+    """Grad in x of d/dt, and of grad in x, by autograd and by central differences along a line.
+
+    The time embedding and the softmax of diffusers are float32 throughout, hence the tolerance.
+    """
+    net = unet(config=config)
+    x, t, along = normal((2, 1, 8, 8)), torch.tensor([0.2, 0.7], dtype=F64), normal((2, 1, 8, 8), 1)
+
+    def slope(point):
+        return time_derivative(net, point, t).sum()
+
+    def steepness(point):
+        point = point if point.requires_grad else point.clone().requires_grad_()
+        gradient = torch.autograd.grad(net(point, t).square().sum(), point, create_graph=True)[0]
+        return (gradient * along).sum()
+
+    h = 1e-3
+    for function in (slope, steepness):
+        point = x.clone().requires_grad_()
+        exact = (torch.autograd.grad(function(point), point)[0] * along).sum()
+        difference = (function(x + h * along) - function(x - h * along)) / (2 * h)
+        assert exact.abs() > 1
+        assert torch.allclose(exact, difference, rtol=1e-3)
+
+
+def test_unet_time_derivative_is_that_of_its_values():
+    """Central differences; diffusers embeds the time in float32, which bounds their accuracy."""
+    net, x = unet(), normal((3, 1, 8, 8))
+    t, h = torch.tensor([0.1, 0.5, 0.9], dtype=F64), 1e-4
+    values = [net(x, t + step).square().flatten(1).sum(1) for step in (-h, h)]
+    difference = (values[1] - values[0]) / (2 * h)
+    assert torch.allclose(time_derivative(net, x, t), difference, rtol=5e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("config", [PLAIN, ATTENTION], ids=["plain", "attention"])
+def test_unet_runs_in_bfloat16_under_autocast(config):
+    net = unet(config=config, dtype=torch.float32)
+    x, t = torch.randn(2, 1, 8, 8), torch.tensor([0.2, 0.8])
+    full = net(x, t)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = net(x, t)
+    assert half.dtype == torch.bfloat16
+    assert (half.float() - full).norm() < 0.05 * full.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool])
+def test_unet_refuses_a_time_that_is_no_float(dtype):
+    with pytest.raises(TypeError, match="floating-point"):
+        unet()(normal((2, 1, 8, 8)), torch.zeros(2, dtype=dtype))
+
+
+def test_input_frequencies_add_waves_of_their_period():
+    """Four more channels an input channel for two frequencies; and without the weights of x itself
+    the net has the waves' common period."""
+    config = UNetConfig(block_out_channels=(8, 16), input_frequencies=(8.5, 17.0))
+    net = unet((3, 8, 8), config)
+    assert net.unet.conv_in.in_channels == 3 * 5
+    assert unet((3, 8, 8)).unet.conv_in.in_channels == 3
+    x, t = normal((2, 3, 8, 8)), torch.tensor([0.2, 0.8], dtype=F64)
+    assert not torch.allclose(net(x + 1 / 8.5, t), net(x, t), atol=1e-3)
+    net.unet.conv_in.weight.data[:, :3] = 0
+    assert torch.allclose(net(x + 1 / 8.5, t), net(x, t), atol=1e-9)
+    assert not torch.allclose(net(x + 0.5 / 8.5, t), net(x, t), atol=1e-3)
+
+
+@pytest.mark.parametrize("size, levels", [(8, 4), (28, 3), (32, 6), (7, 1), (12, 3)])
+def test_max_levels_is_the_most_that_fit(size, levels):
+    assert max_levels(size, size) == levels and max_levels(size, 64) == levels
+    check_config(UNetConfig((8,) * levels), size, size)
+    with pytest.raises(UserError, match=f"at most {levels} entries"):
+        check_config(UNetConfig((8,) * (levels + 1)), size, size)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"block_out_channels": ()}, "at least one level"),
+        ({"block_out_channels": (0, 8)}, "at least 1"),
+        ({"layers_per_block": 0}, "at least 1"),
+        ({"num_heads": 0}, "at least 1"),
+        ({"norm_num_groups": 0}, "at least 1"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"dropout": -0.1}, "dropout"),
+        ({"block_out_channels": (8, 8, 8, 8, 8)}, "cannot be halved 4 times"),
+        ({"block_out_channels": (8, 12)}, "norm_num_groups 8 does not divide 12"),
+        ({"attention_levels": (2,)}, "between 0 and 1"),
+        ({"attention_levels": (-1,)}, "between 0 and 1"),
+        ({"attention_levels": (1,), "num_heads": 3}, "num_heads 3"),
+        ({"attention_levels": (0,), "block_out_channels": (8, 48)}, "attention level"),
+        ({"attention_levels": (1,), "num_heads": 128}, "num_heads 128"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_the_users_mistake(settings, message):
+    with pytest.raises(UserError, match=message):
+        UNet((1, 8, 8), 1, UNetConfig(**settings))
+
+
+def test_a_level_may_have_its_own_number_of_heads():
+    config = UNetConfig((8, 16), attention_levels=(0, 1), num_heads=4)
+    assert unet(config=config)(normal((2, 1, 8, 8)), torch.zeros(2, dtype=F64)).shape[1] == 2

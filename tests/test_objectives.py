@@ -1,0 +1,218 @@
+"""Objectives: stationary at the exact scores, TSM a constant away from CTSM, values per example."""
+
+import pytest
+import torch
+from exact import F64, ExactBridge, ExactModel, generator, normal, two_modes, z_score
+
+from ebm_app.model import ModelOutput
+from ebm_app.numerics import expand_like
+from ebm_app.objectives import TSM, Batch, ctsm, ctsm_v, denoising_score_matching
+from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
+from ebm_app.time_sampling import ArcLength, LossHistory, Stratified
+from ebm_app.weighting import SteinScore, TimeScore, Uniform, Weighting
+
+IMAGE = (1, 4, 4)
+MARGIN = 0.02
+
+
+def gaussian(path, shape=(2,), eps=MARGIN):
+    return ExactModel(path, eps, [[0.6]], [0.7], stein_channels=1)
+
+
+def mixture(path, shape=(2,), eps=MARGIN):
+    return two_modes(path, eps, shape, stein_channels=1)
+
+
+def bridge(path, shape=(2,), eps=MARGIN):
+    return ExactBridge(path, eps, (-0.5, 0.8), (0.7, 0.6), stein_channels=1)
+
+
+class Moved:
+    """``base`` plus sum_j theta_bj phi_j(x, t) in every component and in the Stein score."""
+
+    def __init__(self, base, theta):
+        self.base, self.theta = base, theta
+
+    def __call__(self, x, t):
+        out, time = self.base(x, t), expand_like(t, x)
+        features = torch.stack([torch.ones_like(x), x, time * x, time.square() * torch.sin(2 * x)])
+        shift = torch.einsum("jb...,bj->b...", features, self.theta)
+        return ModelOutput(out.components + shift, out.score + shift)
+
+
+class HalfDerivative(Weighting):
+    """A weighting whose derivative is halved: TSM with the factor 1 on lambda' instead of 2."""
+
+    def __init__(self, weighting):
+        self.weighting = weighting
+
+    def __call__(self, path, t):
+        return self.weighting(path, t)
+
+    def derivative(self, path, t):
+        return self.weighting.derivative(path, t) / 2
+
+
+def draw(model, num, shape, times=Stratified, seed=0, eps=MARGIN):
+    """A batch of the path, with t from a sampler; LossHistory has seen losses of 1 + 4 t^2."""
+    sampler = times(model.path, eps)
+    if times is LossHistory:
+        start, end = model.interval
+        t = start + (end - start) * torch.linspace(0, 1, 1000, dtype=F64)
+        sampler.update(t, 1 + 4 * t.square())
+        assert sampler.density()[-1] > 2 * sampler.density()[0]
+    t, weight = sampler.sample(num, generator(seed))
+    return Batch(model.sample(t, (num, *shape), seed + 2), weight)
+
+
+def gradients(objective, model, batch, theta=(0.0, 0.0, 0.0, 0.0)):
+    """Per-example gradients (B, 4) of the loss with respect to theta."""
+    theta = torch.tensor(theta, dtype=F64).expand(len(batch.weight), -1).clone().requires_grad_()
+    loss = objective(Moved(model, theta), model.path, batch)
+    return torch.autograd.grad(loss.sum(), theta)[0]
+
+
+OBJECTIVES = {
+    "ctsm": ctsm(),
+    "ctsm_v": ctsm_v(),
+    "ctsm_v and head": ctsm_v(stein_factor=1.0),
+    "head": denoising_score_matching(),
+    "tsm": TSM(eps=MARGIN),
+}
+CASES = {
+    "linear": (gaussian, LinearVPPath()),
+    "linear c": (gaussian, LinearVPPath(c=0.5)),
+    "vp": (gaussian, VPPath()),
+    "mixture": (mixture, LinearVPPath()),
+    "mixture vp": (mixture, VPPath()),
+    "bridge": (bridge, SchrodingerBridgePath()),
+    "bridge 2": (bridge, SchrodingerBridgePath(sigma=0.7, c=2.0)),
+}
+
+
+@pytest.mark.parametrize("shape, num", [((2,), 12_000), (IMAGE, 3_000)], ids=["vector", "image"])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_gradient_vanishes_at_the_exact_scores_and_nowhere_near(name, case, shape, num):
+    make, path = CASES[case]
+    model = make(path, shape)
+    batch = draw(model, num, shape)
+    assert z_score(gradients(OBJECTIVES[name], model, batch)) < 4
+    assert z_score(gradients(OBJECTIVES[name], model, batch, (0.0, 1.5, 0.0, 0.0))) > 6
+
+
+@pytest.mark.parametrize("weighting", [Uniform(), SteinScore(), TimeScore(), TimeScore(c=0.3)])
+def test_every_weighting_has_the_same_minimiser(weighting):
+    model = gaussian(LinearVPPath())
+    batch = draw(model, 12_000, (2,))
+    for objective in (ctsm(weighting), ctsm_v(weighting), denoising_score_matching(weighting)):
+        assert z_score(gradients(objective, model, batch)) < 4
+    assert z_score(gradients(TSM(weighting, MARGIN), model, batch)) < 4
+
+
+@pytest.mark.parametrize("shape, num", [((2,), 12_000), (IMAGE, 3_000)], ids=["vector", "image"])
+@pytest.mark.parametrize("weighting", [SteinScore(), TimeScore()])
+def test_tsm_needs_the_factor_two_on_the_derivative_of_the_weighting(weighting, shape, num):
+    model = gaussian(LinearVPPath())
+    batch = draw(model, num, shape)
+    assert z_score(gradients(TSM(weighting, MARGIN), model, batch)) < 4
+    assert z_score(gradients(TSM(HalfDerivative(weighting), MARGIN), model, batch)) > 6
+
+
+@pytest.mark.parametrize("times", [Stratified, ArcLength, LossHistory])
+@pytest.mark.parametrize("shape, num", [((2,), 12_000), (IMAGE, 4_000)], ids=["vector", "image"])
+@pytest.mark.parametrize("weighting", [Uniform(), SteinScore(), TimeScore()])
+@pytest.mark.parametrize("case", ["linear", "bridge"])
+def test_tsm_and_ctsm_differ_by_a_constant(case, weighting, shape, num, times):
+    """L(s1) - L(s2) is the same for both, whatever s1 and s2."""
+    make, path = CASES[case]
+    model = make(path, shape, eps=0.1)
+    batch = draw(model, num, shape, times, eps=0.1)
+    first = Moved(model, torch.tensor([[0.3, -0.6, 0.5, 0.4]], dtype=F64).expand(num, -1))
+    second = Moved(model, torch.tensor([[-0.4, 0.2, 0.1, -0.5]], dtype=F64).expand(num, -1))
+    tsm, conditional = TSM(weighting, 0.1), ctsm(weighting)
+    by_tsm = tsm(first, path, batch) - tsm(second, path, batch)
+    by_ctsm = conditional(first, path, batch) - conditional(second, path, batch)
+    assert z_score(by_tsm - batch.weight * by_ctsm) < 4
+    # without the constant there would be something to see
+    assert z_score(tsm(first, path, batch) - batch.weight * conditional(first, path, batch)) > 6
+
+
+class Silent:
+    """Predicts no time score, and the Stein score of ``base``."""
+
+    def __init__(self, base):
+        self.base = base
+
+    def __call__(self, x, t):
+        return ModelOutput(torch.zeros_like(x), self.base.exact_score(x, t))
+
+
+@pytest.mark.parametrize("path", [LinearVPPath(c=0.4), VPPath(c=0.4)])
+@pytest.mark.parametrize("shape", [(2,), IMAGE], ids=["vector", "image"])
+def test_normalised_terms_have_unit_size(path, shape):
+    """On centred data of variance c: CTSM-v is 1 and CTSM D for s = 0, whatever t is; an exact
+    Stein head leaves (1/v - 1/m) / b^2 = 1, and its factor multiplies it."""
+    model = ExactModel(path, 1e-5, [[0.0]], [0.4**0.5], stein_channels=1)
+    batch = draw(model, 8000, shape, ArcLength, eps=1e-5)
+    silent = Silent(model)
+    base = ctsm_v()(silent, path, batch)
+    assert z_score(base, 1.0) < 4
+    assert z_score(ctsm()(silent, path, batch), float(batch.sample.xt[0].numel())) < 4
+    for objective, alone in ((ctsm_v, base), (ctsm, ctsm()(silent, path, batch))):
+        head = objective(stein_factor=1.0)(silent, path, batch) - alone
+        assert z_score(head, 1.0) < 4
+        weighted = objective(stein_factor=0.25)(silent, path, batch) - alone
+        assert torch.allclose(weighted, 0.25 * head, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("shape", [(2,), IMAGE], ids=["vector", "image"])
+def test_losses_are_per_example_and_do_not_mix(name, shape):
+    model = mixture(LinearVPPath(), shape)
+    batch = draw(model, 6, shape, ArcLength)
+    loss = OBJECTIVES[name](model, model.path, batch)
+    assert loss.shape == (6,) and loss.dtype == F64
+    rows = torch.tensor([4, 1])
+    sample = type(batch.sample)(*(part[rows] for part in batch.sample))
+    part = OBJECTIVES[name](model, model.path, Batch(sample, batch.weight[rows]))
+    assert torch.allclose(part, loss[rows], rtol=1e-12, atol=1e-12)
+
+
+def test_a_model_without_a_head_is_trained_with_factor_0_alone():
+    model = ExactModel(LinearVPPath(), MARGIN, [[0.0]], [1.0])
+    batch = draw(model, 3, (2,))
+    assert model(batch.sample.xt, batch.sample.t).score is None
+    assert ctsm_v(stein_factor=0.0)(model, model.path, batch).shape == (3,)
+    with pytest.raises(TypeError):
+        ctsm_v(stein_factor=1.0)(model, model.path, batch)
+
+
+@pytest.mark.parametrize("shape", [(2,), IMAGE], ids=["vector", "image"])
+def test_a_single_output_is_a_time_score_but_no_vector_of_components(shape):
+    model = gaussian(LinearVPPath())
+    batch = draw(model, 5, shape)
+
+    def total(x, t):
+        score = model.time_score(x, t)
+        return ModelOutput(score.reshape(-1, *(1,) * (x.ndim - 1)), None)
+
+    for objective in (ctsm(), TSM(eps=MARGIN)):
+        whole, summed = (objective(s, model.path, batch) for s in (model, total))
+        assert torch.allclose(whole, summed, rtol=1e-10, atol=1e-10)
+    with pytest.raises(ValueError, match="components"):
+        ctsm_v()(total, model.path, batch)
+
+
+def test_tsm_weights_times_but_not_the_ends():
+    """Twice the weight adds the interior once more; weight 0 leaves the two ends alone."""
+    model = Moved(gaussian(LinearVPPath()), normal((4, 4)))
+    batch = draw(model.base, 4, (2,))
+    loss = [
+        TSM(eps=MARGIN)(model, model.base.path, Batch(batch.sample, torch.full((4,), w, dtype=F64)))
+        for w in (0.0, 1.0, 2.0)
+    ]
+    assert torch.allclose(loss[2] - loss[1], loss[1] - loss[0], rtol=1e-9)
+    moved = model.base.path.sample(batch.sample.x0, batch.sample.x1, batch.sample.t * 0.5)
+    other = TSM(eps=MARGIN)(model, model.base.path, Batch(moved, torch.zeros(4, dtype=F64)))
+    assert torch.allclose(other, loss[0], rtol=1e-9)

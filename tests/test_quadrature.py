@@ -1,0 +1,214 @@
+"""Quadrature: polynomial exactness, honest error estimates, and adaptive solvers that end."""
+
+import math
+
+import pytest
+import torch
+
+from ebm_app.quadrature import SOLVERS, Counter, gauss_legendre, integrate_dopri5, rule_on
+
+F64 = torch.float64
+COUNTS = (3, 4, 5, 6, 8, 9, 16, 33, 64, 128)
+every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+
+
+def monomial(degree):
+    """Integral of x^degree over [-1, 1]."""
+    return 0.0 if degree % 2 else 2 / (degree + 1)
+
+
+@pytest.mark.parametrize("num", COUNTS)
+def test_rule_is_exact_to_degree_2n_minus_1_and_no_further(num):
+    rule = gauss_legendre(num)
+    errors = [
+        abs((rule.weights * rule.nodes**degree).sum().item() - monomial(degree))
+        for degree in range(2 * num + 1)
+    ]
+    assert max(errors[:-1]) < 1e-13
+    if num < 16:  # beyond, the error at degree 2n drowns in rounding
+        assert errors[-1] > 1e-12
+    assert rule.nodes.dtype == rule.weights.dtype == rule.coarse_weights.dtype == F64
+    assert rule.nodes.abs().max() < 1 and (rule.weights > 0).all()
+
+
+@pytest.mark.parametrize("num", COUNTS)
+def test_coarse_rule_is_exact_to_the_number_of_its_nodes_less_one(num):
+    rule = gauss_legendre(num)
+    used = int((rule.coarse_weights != 0).sum())
+    assert num // 2 <= used <= num // 2 + 1
+    for degree in range(used):
+        value = (rule.coarse_weights * rule.nodes**degree).sum().item()
+        assert value == pytest.approx(monomial(degree), abs=1e-13)
+    assert (rule.coarse_weights >= 0).all()  # hence no amplification of rounding
+    torch.testing.assert_close(rule.coarse_weights, rule.coarse_weights.flip(0))
+
+
+def cosine(rate, phase):
+    value = (math.sin(rate + phase) - math.sin(phase - rate)) / rate
+    return lambda x: torch.cos(rate * x + phase), value
+
+
+#: integrand, its integral over [-1, 1], and the fewest nodes asked of: a cosine needs more than two
+#: in a period
+SMOOTH = {
+    "exp": (torch.exp, math.e - 1 / math.e, 8),
+    "exp 4x": (lambda x: (4 * x).exp(), math.sinh(4) / 2, 8),
+    "runge": (lambda x: 1 / (1 + 25 * x * x), 2 * math.atan(5) / 5, 8),
+    "shifted runge": (
+        lambda x: 1 / (1 + 25 * (x - 0.3) ** 2),
+        (math.atan(3.5) + math.atan(6.5)) / 5,
+        8,
+    ),
+    **{f"cos {w} {p}": (*cosine(w, p), 8) for w in (5, 10) for p in (0, 0.3, 1)},
+    **{f"cos {w} {p}": (*cosine(w, p), w * 3 // 4) for w in (20, 30, 40) for p in (0, 0.3, 1)},
+}
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_error_estimate_is_not_below_the_error(name):
+    function, expected, fewest = SMOOTH[name]
+    for num in range(fewest, 65):
+        rule = gauss_legendre(num)
+        values = function(rule.nodes)
+        integral = (rule.weights * values).sum()
+        error = (integral - expected).abs().item()
+        estimate = (integral - (rule.coarse_weights * values).sum()).abs().item()
+        assert error <= estimate or max(error, estimate) < 1e-12, (num, error, estimate)
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 1), (-3, 2.5), (0.9, 1 - 1e-5), (2, -1)])
+def test_rule_on_an_interval(start, end):
+    rule = rule_on(20, start, end)
+    assert rule.weights.sum().item() == pytest.approx(end - start, rel=1e-14)
+    assert rule.coarse_weights.sum().item() == pytest.approx(end - start, rel=1e-13)
+    assert min(start, end) < rule.nodes.min() and rule.nodes.max() < max(start, end)
+    value = (rule.weights * rule.nodes.exp()).sum().item()
+    assert value == pytest.approx(math.exp(end) - math.exp(start), rel=1e-13)
+
+
+def test_rule_on_leaves_the_cached_rule_alone():
+    before = gauss_legendre(7).nodes.clone()
+    rule_on(7, 0, 5).nodes.zero_()
+    assert torch.equal(gauss_legendre(7).nodes, before)
+
+
+@pytest.mark.parametrize("num", [0, 1, 2])
+def test_a_rule_without_room_for_a_coarse_one_is_refused(num):
+    with pytest.raises(ValueError, match="at least 3 nodes"):
+        gauss_legendre(num)
+
+
+class Recorder:
+    """A rate that records the times at which it is evaluated."""
+
+    def __init__(self, rate):
+        self.rate, self.times = rate, []
+
+    def __call__(self, t):
+        assert t.dtype == F64 and t.shape == ()
+        self.times.append(t.item())
+        return self.rate(t)
+
+
+SCALES = torch.tensor([0.3, 1.0, 2.0], dtype=F64)
+#: a batch of rates, its antiderivative, start and end
+KNOWN = {
+    "exp": (lambda t: (SCALES * t).exp(), lambda t: (SCALES * t).exp() / SCALES, 0.0, 1.0),
+    "backwards": (lambda t: (SCALES * t).exp(), lambda t: (SCALES * t).exp() / SCALES, 1.0, -0.5),
+    "cos": (
+        lambda t: torch.cos(9 * SCALES * t),
+        lambda t: (9 * SCALES * t).sin() / 9 / SCALES,
+        -1.0,
+        2.0,
+    ),
+    "steep": (
+        lambda t: SCALES / (1 - t),
+        lambda t: -SCALES * math.log1p(-t),
+        0.0,
+        1 - 1e-5,
+    ),
+    "undefined beyond the end": (
+        lambda t: SCALES * (2 - t).sqrt() ** 3,
+        lambda t: -SCALES * (2 - t) ** 2.5 / 2.5,
+        0.0,
+        2.0,
+    ),
+    "constant": (lambda t: SCALES, lambda t: SCALES * t, 0.25, 3.0),
+    "zero": (lambda t: 0 * SCALES, lambda t: 0 * SCALES, 0.0, 1.0),
+    "a short interval": (lambda t: SCALES * t, lambda t: SCALES * t**2 / 2, 1.0, 1.0 + 1e-8),
+}
+
+
+@every_solver
+@pytest.mark.parametrize("name", KNOWN)
+def test_solver_on_a_known_batch(solver, name):
+    rate, antiderivative, start, end = KNOWN[name]
+    recorder = Recorder(rate)
+    result = solver(recorder, start, end, like=SCALES)
+    expected = torch.as_tensor(antiderivative(end) - antiderivative(start))
+    assert result.value.dtype == F64 and result.value.shape == SCALES.shape
+    assert ((result.value - expected).abs() < 1e-5 * expected.abs().clamp_min(1)).all()
+    assert result.nfe == len(recorder.times) > 0
+    assert min(start, end) <= min(recorder.times) and max(recorder.times) <= max(start, end)
+    assert (result.error >= 1e-6).all()
+
+
+@every_solver
+def test_tolerance_is_met_and_stated(solver):
+    errors, counts = [], []
+    for tol in (1e-3, 1e-6, 1e-9):
+        result = solver(lambda t: (SCALES * t).cos() * 50, 0.0, 3.0, SCALES, rtol=tol, atol=tol)
+        exact = (3 * SCALES).sin() / SCALES * 50
+        torch.testing.assert_close(result.error, tol + tol * result.value.abs())
+        errors.append(((result.value - exact).abs() / result.error).max().item())
+        counts.append(result.nfe)
+    assert max(errors) < 10 and counts == sorted(set(counts))
+
+
+@every_solver
+def test_rate_of_a_network_is_integrated_in_float64(solver):
+    parameter = torch.tensor(1 / 3, requires_grad=True)
+    result = solver(lambda t: parameter * t.float().expand(2), 0.0, 1.0, SCALES[:2])
+    assert result.value.dtype == F64
+    assert result.value.tolist() == pytest.approx([1 / 6, 1 / 6], abs=1e-6)
+
+
+@every_solver
+def test_nothing_to_integrate(solver):
+    for like, end in ((SCALES, 0.3), (SCALES[:0], 1.0)):
+        result = solver(lambda t: SCALES / (t - 0.3), 0.3, end, like)
+        assert result.value.tolist() == [0.0] * len(like) and result.nfe == 0
+
+
+FAILURES = {
+    "infinite at the start": (lambda t: SCALES / t, "not finite at t = 0.0"),
+    "not a number at the start": (lambda t: SCALES * math.nan, "not finite at t = 0.0"),
+    "not a number later": (lambda t: SCALES * (0.4 - t).sqrt(), "not finite at t = 0."),
+    "one of the batch": (
+        lambda t: torch.cat([SCALES[:2], (0.4 - t).sqrt()[None]]),
+        "not finite at t = 0.",
+    ),
+    "singular inside": (lambda t: SCALES / (t - 1 / math.pi).abs(), "loosen the tol|not finite"),
+    "singular at the end": (lambda t: SCALES / (1 - t), "loosen the tol|not finite"),
+    "noise": (lambda t: SCALES * torch.frac(1e9 * t.sin()), "after 3000 evaluations"),
+    "too fast": (lambda t: SCALES * 1e7 * torch.cos(1e7 * t), "after 3000 evaluations"),
+}
+
+
+@every_solver
+@pytest.mark.parametrize("name", FAILURES)
+def test_failure_is_a_clear_error_and_never_an_endless_loop(solver, name, monkeypatch):
+    monkeypatch.setattr(Counter, "limit", 3000)
+    rate, message = FAILURES[name]
+    recorder = Recorder(rate)
+    with pytest.raises(RuntimeError, match=message):
+        solver(recorder, 0.0, 1.0, like=SCALES)
+    assert len(recorder.times) <= 3000
+
+
+def test_dopri5_can_be_differentiated_by_a_parameter():
+    scale = SCALES.clone().requires_grad_()
+    value = integrate_dopri5(lambda t: (scale * t).exp(), 0.0, 1.0, SCALES, 1e-9, 1e-9).value
+    (gradient,) = torch.autograd.grad(value.sum(), scale)
+    exact = (SCALES.exp() * (SCALES - 1) + 1) / SCALES.square()
+    torch.testing.assert_close(gradient, exact, rtol=1e-7, atol=0)

@@ -1,0 +1,196 @@
+"""The scripts: end to end on tiny data, and a user's mistakes in one sentence with exit code 2."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, TINY
+from PIL import Image
+
+from ebm_app.cli import run_script
+from ebm_app.ebm import EBM
+
+
+def call(module, *args: object) -> int:
+    return run_script(module.main, [str(arg) for arg in args])
+
+
+def last_json(text: str) -> dict:
+    return json.loads(text.strip().splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, image_folder) -> Path:
+    """A model trained by the real command in its own process."""
+    folder = tmp_path_factory.mktemp("runs") / "model"
+    command = [sys.executable, "train/ebm.py", "--dataset", f"folder:{image_folder}"]
+    steps = ["--max_train_steps", "4", "--validation_steps", "2", "--checkpointing_steps", "2"]
+    done = subprocess.run(
+        [*command, "--output_dir", str(folder), *steps, *TINY],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    figures = last_json(done.stdout)
+    assert figures["output_dir"] == str(folder) and figures["steps"] == 4
+    assert figures["images_per_second"] > 0 and {"loss", "bits_per_dim"} <= set(figures)
+    return folder
+
+
+def test_training_leaves_everything_a_user_expects(trained):
+    names = {path.name for path in trained.iterdir()}
+    assert {"config.json", "model.safetensors", "metrics.jsonl", "run.json", "loss.png"} <= names
+    assert {"checkpoint-2", "checkpoint-4"} <= names
+    assert len(list((trained / "previews").glob("*.png"))) == 2
+    record = json.loads((trained / "run.json").read_text())
+    assert record["figures"]["steps"] == 4 and record["settings"]["training"]["seed"] == 0
+    assert record["versions"]["torch"]
+    for folder in (trained, trained / "checkpoint-2"):
+        assert EBM.from_pretrained(folder).config.image_shape == (1, 8, 8)
+
+
+def test_score_then_report(trained, script, capsys, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    scored = call(
+        script("evaluate/bpd.py"), run, "--estimator", "all", "--repeats", 2, "--split", "train",
+        "--output_dir", run, "--device", "cpu", "--limit", 3,
+    )  # fmt: skip
+    assert scored == 0
+    out = capsys.readouterr().out
+    figures = last_json(out)
+    assert {"bits_per_dim", "stderr", "eps", "nfe", "num_images"} <= set(figures)
+    both = figures["estimators"]
+    assert figures["num_images"] == 3 and set(both) == {"ratio", "ode"}
+    assert both["ratio"]["bits_per_dim"] == pytest.approx(both["ode"]["bits_per_dim"], abs=0.05)
+    assert "estimator" in out and both["ode"]["nfe"] > both["ratio"]["nfe"]
+    assert call(script("evaluate/report.py"), run) == 0
+    assert "samples/grid.png" in (run / "report.md").read_text()
+
+
+@pytest.mark.parametrize("sampler", ["pf_ode", "annealed_hmc"])
+def test_sampling_writes_exact_pixels_and_repeats_with_its_seed(
+    trained, script, capsys, tmp_path, sampler
+):
+    arguments = ["--sampler", sampler, "--num_images", 3, "--num_steps", 2, "--device", "cpu"]
+    for name, seed in (("a", 7), ("b", 7), ("c", 8)):
+        folder = tmp_path / name
+        assert (
+            call(
+                script("sample/ebm.py"),
+                trained,
+                *arguments,
+                "--seed",
+                seed,
+                "--output_dir",
+                folder,
+            )
+            == 0
+        )
+    figures = last_json(capsys.readouterr().out)
+    assert len(figures["files"]) == 4 and figures["nfe"] > 0 and figures["seconds"] > 0
+    images = [(tmp_path / name / "00002.png").read_bytes() for name in "abc"]
+    assert images[0] == images[1] != images[2]
+    assert Image.open(tmp_path / "a" / "00000.png").size == (8, 8)
+
+
+def test_dry_run_prints_settings_that_config_takes_back(script, capsys, tmp_path, image_folder):
+    train = script("train/ebm.py")
+    data = ["--dataset", f"folder:{image_folder}", "--output_dir", tmp_path / "run"]
+    assert call(train, *data, "--dry_run", *TINY, "--learning_rate", "0.01") == 0
+    settings = json.loads(capsys.readouterr().out)
+    assert settings["training"]["learning_rate"] == 0.01
+    assert settings["ebm"]["net"]["block_out_channels"] == [8, 8]
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
+    config = ["--config", tmp_path / "run.json"]
+    assert call(train, *data, "--dry_run", *config, "--learning_rate", "0.02") == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["training"].pop("learning_rate") == 0.02
+    settings["training"].pop("learning_rate")
+    assert again == settings
+
+
+def test_a_run_is_not_overwritten_unasked_and_can_be_replaced(script, capsys, trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    (run / "notes.txt").write_text("mine")
+    arguments = ["--output_dir", run, "--max_train_steps", 1, *TINY]
+    assert call(script("train/ebm.py"), *arguments) == 2
+    assert "already holds a run" in capsys.readouterr().err
+    assert call(script("train/ebm.py"), *arguments, "--overwrite_output_dir") == 0
+    names = {path.name for path in run.iterdir()}
+    assert "checkpoint-4" not in names and "checkpoint-1" in names
+    assert (run / "notes.txt").read_text() == "mine"
+
+
+TRAIN_MISTAKES = {
+    "dataset": (["--dataset", "nist"], "choose one of .*digits.*folder:PATH.*mnist"),
+    "space": (["--space", "latent"], "unknown space 'latent': choose one of ambient"),
+    "path": (["--path", "straight"], "unknown path .*linear_vp, schrodinger_bridge, vp"),
+    "two-sided path": (["--path", "schrodinger_bridge"], "joins two data sets"),
+    "objective": (["--objective", "nce"], "choose one of ctsm, ctsm_v, tsm"),
+    "weighting": (["--weighting", "best"], "stein_score, time_score, uniform"),
+    "time sampler": (["--time_sampler", "x"], "arc_length, importance, loss_history"),
+    "tsm with head": (["--objective", "tsm"], "give --stein_factor 0"),
+    "size": (["--block_out_channels", *"88888"], "8x8 cannot be halved 4 times: give at most 4"),
+    "groups": (["--norm_num_groups", "3"], "norm_num_groups 3 does not divide 8 channels"),
+    "steps": (["--max_train_steps", "0"], "max_train_steps must be at least 1"),
+    "c": (["--c", "much"], "--c takes a number or the word data"),
+    "missing data": (["--dataset", "mnist", "--data_root", "nowhere"], "--download"),
+    "empty folder": (["--dataset", "folder:{tmp}"], "{tmp}"),
+    "no checkpoint": (["--resume_from_checkpoint", "latest"], "holds no checkpoint"),
+    "processes": (["--expect_processes", "2"], "2 processes were asked for, but 1 started"),
+    "config": (["--config", "{tmp}/none.json"], "none.json is missing"),
+    "report_to": (["--report_to", "paper"], "choose one of jsonl, tensorboard"),
+}
+
+
+@pytest.mark.parametrize("mistake", TRAIN_MISTAKES)
+def test_mistakes_in_training_end_in_one_sentence(script, capsys, tmp_path, mistake):
+    arguments, message = TRAIN_MISTAKES[mistake]
+    filled = [argument.format(tmp=tmp_path) for argument in arguments]
+    code = call(script("train/ebm.py"), "--output_dir", tmp_path / "run", *TINY, *filled)
+    error = capsys.readouterr().err
+    assert code == 2
+    assert error.startswith("error: ") and len(error.strip().splitlines()) == 1
+    assert re.search(message.format(tmp=tmp_path), error), error
+
+
+def test_mistakes_in_scoring_and_sampling_end_in_one_sentence(trained, script, capsys, tmp_path):
+    bpd, sample = script("evaluate/bpd.py"), script("sample/ebm.py")
+    own = ["--output_dir", tmp_path / "out", "--device", "cpu"]
+    damaged = tmp_path / "damaged"
+    shutil.copytree(trained, damaged)
+    weights = damaged / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    for module, arguments, message in (
+        (bpd, ["nowhere"], "no model at 'nowhere'"),
+        (bpd, [trained, "--dataset", "digits"], "has (1, 8, 8) with 17"),
+        (bpd, [trained, "--split", "all"], "unknown split"),
+        (bpd, [trained, "--limit", 1], "at least 2 images"),
+        (bpd, [trained, "--repeats", 0], "at least 1 repeat"),
+        (bpd, [damaged], "damaged or truncated"),
+        (sample, [damaged], "damaged or truncated"),
+        (sample, [trained, "--num_images", 0], "at least 1 image"),
+        (sample, [trained, "--num_steps", 0], "at least 1 step"),
+        (sample, [trained, "--score", "guess"], "choose one of head, integral"),
+        (sample, [trained, "--device", "tpu"], "choose auto, cpu or cuda"),
+    ):
+        assert call(module, *arguments, *(own if "--device" not in arguments else own[:2])) == 2
+        error = capsys.readouterr().err.strip().splitlines()
+        assert error[-1].startswith("error: ") and message in error[-1]
+
+
+@pytest.mark.parametrize("path", ["train/ebm.py", "evaluate/bpd.py", "sample/ebm.py"])
+def test_help_shows_flags_with_defaults(script, capsys, path):
+    with pytest.raises(SystemExit) as stop:
+        script(path).main(["--help"])
+    assert stop.value.code == 0
+    assert "default" in capsys.readouterr().out

@@ -1,0 +1,272 @@
+"""Time samplers: draws against their stated density, and weights that make averages uniform."""
+
+import math
+
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.stats import kstest
+
+from ebm_app.errors import UserError
+from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath, VPPath
+from ebm_app.time_sampling import (
+    TIME_SAMPLERS,
+    ArcLength,
+    ImportanceSampler,
+    LossHistory,
+    stratified_numbers,
+    uniform_numbers,
+)
+
+F64 = torch.float64
+NUM = 20_000
+
+
+class SinePath(GaussianPath):
+    """A user's path, whose clock is the default one and is read from t = 0 on."""
+
+    def alpha(self, t):
+        return torch.sin(math.pi * t / 2)
+
+    def variance(self, t):
+        return torch.cos(math.pi * t / 2).square()
+
+    def endpoints(self, sample):
+        return torch.zeros_like(sample.x1), sample.x1
+
+    def interval(self, eps):
+        return 0.0, 1.0 - eps
+
+
+PATHS = {
+    "linear_vp": LinearVPPath(),
+    "linear_vp c=4": LinearVPPath(c=4),
+    "vp": VPPath(),
+    "bridge": SchrodingerBridgePath(),
+    "bridge sigma=0.5 c=2": SchrodingerBridgePath(0.5, c=2),
+    "user": SinePath(c=0.5),
+}
+every_path = pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+every_eps = pytest.mark.parametrize("eps", [1e-2, 1e-5, 5e-7])
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def curve(sampler, t):
+    """A loss history to learn: root mean square 0.5 + 3 x^2 at x = (t - t0) / (t1 - t0)."""
+    return 0.5 + 3 * ((t - sampler.start) / (sampler.end - sampler.start)).square()
+
+
+def teach(sampler, rms=curve, steps=1):
+    """Feed every knot of a :class:`LossHistory` losses of either sign and of two sizes."""
+    knots = torch.linspace(sampler.start, sampler.end, sampler.num_knots, dtype=F64)
+    t = knots.repeat(2)
+    size = torch.tensor([math.sqrt(0.5), -math.sqrt(1.5)], dtype=F64)
+    for _ in range(steps):
+        sampler.update(t, size.repeat_interleave(len(knots)) * rms(sampler, t))
+    return sampler
+
+
+SAMPLERS = {
+    **TIME_SAMPLERS,
+    "loss_history, taught": lambda path, eps: teach(LossHistory(path, eps)),
+}
+every_sampler = pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
+
+
+def distribution(sampler):
+    """The distribution function of a sampler at a grid of times: its stated density, which is
+    1 / (weight (t1 - t0)), integrated by trapezoids."""
+    u = torch.linspace(0, 1, 8 * 2048 + 1, dtype=F64)
+    t, weight = sampler.transform(u)
+    density = 1 / (weight * (sampler.end - sampler.start))
+    return u, t, torch.cat([torch.zeros(1), torch.cumulative_trapezoid(density, t)])
+
+
+@every_eps
+@every_path
+@every_sampler
+def test_transform_inverts_the_distribution_function_of_its_density(make, path, eps):
+    sampler = make(path, eps)
+    u, t, cdf = distribution(sampler)
+    assert (t.diff() > 0).all()
+    assert t[0].item() == sampler.start
+    assert t[-1].item() == pytest.approx(sampler.end, rel=1e-14)
+    assert (cdf - u).abs().max() < 1e-4
+    assert ((cdf - u).abs() <= 1e-3 * u + 1e-12).all()  # the first cell, too
+
+
+@every_path
+@every_sampler
+def test_independent_draws_follow_the_density(make, path):
+    sampler = make(path, 1e-5)
+    _, grid, cdf = distribution(sampler)
+    t = sampler.transform(uniform_numbers(NUM, generator(1))).t
+
+    def interpolated(value):
+        value = torch.as_tensor(value)
+        k = (torch.searchsorted(grid, value) - 1).clamp(0, len(grid) - 2)
+        return torch.lerp(cdf[k], cdf[k + 1], (value - grid[k]) / (grid[k + 1] - grid[k])).numpy()
+
+    assert kstest(t.numpy(), interpolated).pvalue > 1e-3
+
+
+@every_path
+@every_sampler
+def test_times_lie_in_the_interval_and_weights_make_averages_uniform(make, path):
+    sampler = make(path, 1e-3)
+    t0, t1 = path.interval(1e-3)
+    for sample in (
+        sampler.sample(NUM, generator(2)),
+        sampler.transform(uniform_numbers(NUM, generator(3))),
+        sampler.transform(torch.tensor([0.0, 0.5, 1 - 2**-53], dtype=F64)),
+    ):
+        assert t0 <= sample.t.min() and sample.t.max() <= t1 and (sample.weight > 0).all()
+        assert sample.t.dtype == sample.weight.dtype == F64
+        assert sample.t.shape == sample.weight.shape
+    t, weight = sampler.transform(uniform_numbers(NUM, generator(3)))
+    for function in (lambda s: 1.0, lambda s: s * s, lambda s: math.cos(9 * s)):
+        mean = quad(function, t0, t1)[0] / (t1 - t0)
+        values = weight * torch.tensor([function(s) for s in t.tolist()], dtype=F64)
+        error = values.std() / math.sqrt(NUM)
+        assert (values.mean() - mean).abs() < 4 * error + 1e-12
+    even = sampler.transform((torch.arange(NUM, dtype=F64) + 0.5) / NUM)
+    assert even.weight.mean().item() == pytest.approx(1, abs=1e-4)
+
+
+def test_stratified_numbers_put_one_in_each_stratum_and_are_each_uniform():
+    g = generator(4)
+    for num in (1, 7, 500):
+        u = stratified_numbers(num, g)
+        strata = (u.sort().values * num).floor().long()
+        assert u.dtype == F64 and strata.tolist() == list(range(num))
+    draws = torch.stack([stratified_numbers(3, g) for _ in range(3000)])
+    for column in draws.T:
+        assert kstest(column.numpy(), "uniform").pvalue > 1e-3
+
+
+def test_uniform_numbers_are_independent_and_reproducible():
+    u = uniform_numbers(NUM, generator(5))
+    assert kstest(u.numpy(), "uniform").pvalue > 1e-3
+    product = (u[1:] - 0.5) * (u[:-1] - 0.5)  # variance 1 / 144
+    assert abs(product.mean().item()) < 4 / 12 / math.sqrt(NUM)
+    assert torch.equal(u, uniform_numbers(NUM, generator(5)))
+
+
+@pytest.mark.parametrize("name", ["stratified", "arc_length"])
+def test_stratified_samplers_spread_a_batch_evenly(name):
+    sampler = TIME_SAMPLERS[name](LinearVPPath(), 1e-4)
+    _, grid, cdf = distribution(sampler)
+    t = sampler.sample(32, generator(6)).t.sort().values
+    assert (cdf[torch.searchsorted(grid, t)] * 32).floor().tolist() == list(range(32))
+
+
+@pytest.mark.parametrize("name", ["uniform", "importance", "loss_history"])
+def test_other_samplers_draw_independently(name):
+    sampler = TIME_SAMPLERS[name](LinearVPPath(), 1e-4)
+    _, grid, cdf = distribution(sampler)
+    t = sampler.sample(32, generator(6)).t
+    occupied = (cdf[torch.searchsorted(grid, t)] * 32).floor().unique()
+    assert 14 <= len(occupied) <= 28  # 32 (1 - 1/e) = 20 are expected
+
+
+@every_path
+def test_importance_sampler_inverts_the_papers_density(path):
+    """p(r) prop. to (1 + r^2) / (1 - r^2)^2 on [0, 0.9], and r is stretched to [t0, t1]."""
+    sampler = ImportanceSampler(path, 1e-5)
+    t0, t1 = path.interval(1e-5)
+
+    def density(r):
+        return (1 + r * r) / (1 - r * r) ** 2
+
+    u = torch.linspace(0, 1, 21, dtype=F64)
+    t, weight = sampler.transform(u)
+    total = quad(density, 0, 0.9, epsabs=1e-13)[0]
+    for value, time, w in zip(u.tolist(), t.tolist(), weight.tolist(), strict=True):
+        r = 0.9 * (time - t0) / (t1 - t0)
+        assert quad(density, 0, r, epsabs=1e-13)[0] / total == pytest.approx(value, abs=1e-11)
+        assert 1 / w == pytest.approx(density(r) / total * 0.9, rel=1e-9)
+
+
+@every_eps
+@every_path
+def test_arc_length_is_uniform_in_the_clock(path, eps):
+    sampler = ArcLength(path, eps)
+    u = torch.cat([torch.linspace(0, 1, 10_001, dtype=F64), torch.logspace(-8, -3, 50, dtype=F64)])
+    ends = path.clock(torch.tensor(path.interval(eps), dtype=F64))
+    share = (path.clock(sampler.transform(u).t) - ends[0]) / (ends[1] - ends[0])
+    assert (share - u).abs().max() < 1e-4
+    # uniform within the first cell of the table, where a learned residual is divided by t
+    assert ((share - u).abs() <= 1e-2 * u + 1e-12).all()
+
+
+@every_path
+def test_arc_length_refuses_an_infinite_clock(path):
+    with pytest.raises(UserError, match="eps > 0"):
+        ArcLength(path, 0.0)
+
+
+def test_loss_history_is_uniform_until_every_knot_is_seen():
+    sampler, u = LossHistory(LinearVPPath(), 1e-3), torch.linspace(0, 0.999, 50, dtype=F64)
+    knots = torch.linspace(0, sampler.end, sampler.num_knots, dtype=F64)
+    sampler.update(knots[:-1], 5 * knots[:-1])
+    t, weight = sampler.transform(u)
+    torch.testing.assert_close(t, sampler.end * u, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(weight, torch.ones_like(u))
+    sampler.update(knots[-1:], 5 * knots[-1:])
+    assert not torch.allclose(sampler.transform(u).weight, torch.ones_like(u))
+
+
+@every_path
+def test_loss_history_follows_the_root_mean_square_loss(path):
+    sampler = teach(LossHistory(path, 1e-3))
+    t, weight = sampler.transform(uniform_numbers(500, generator(7)))
+    mean = quad(lambda x: 0.5 + 3 * x * x, 0, 1)[0]
+    expected = sampler.floor + (1 - sampler.floor) * curve(sampler, t) / mean
+    torch.testing.assert_close(1 / weight, expected, rtol=1e-3, atol=0)
+
+
+def test_loss_history_forgets():
+    sampler = teach(LossHistory(VPPath(), 1e-3), steps=50)
+    teach(sampler, lambda s, t: 10 * torch.exp(-t), steps=3000)
+    t, weight = sampler.transform(uniform_numbers(500, generator(8)))
+    expected = 0.05 + 0.95 * torch.exp(-t) * sampler.end / -math.expm1(-sampler.end)
+    torch.testing.assert_close(1 / weight, expected, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("loss", [0.0, 1e-200])
+def test_loss_history_survives_losses_of_nothing(loss):
+    sampler = teach(LossHistory(VPPath(), 1e-3), lambda s, t: torch.full_like(t, loss))
+    t, weight = sampler.transform(torch.linspace(0, 1, 50, dtype=F64))
+    torch.testing.assert_close(weight, torch.ones_like(t))
+
+
+def test_loss_history_never_starves_a_time():
+    sampler = teach(LossHistory(VPPath(), 1e-3), lambda s, t: (t > 0.5).double())
+    weight = sampler.transform(torch.linspace(0, 1, 1001, dtype=F64)).weight
+    assert weight.max().item() == pytest.approx(1 / sampler.floor)
+
+
+def test_state_round_trip():
+    u = uniform_numbers(100, generator(9))
+    source, copy = teach(LossHistory(VPPath(), 1e-3), steps=3), LossHistory(VPPath(), 1e-3)
+    state = {name: tensor.clone() for name, tensor in source.state().items()}
+    copy.load_state(state)
+    assert torch.equal(copy.transform(u).t, source.transform(u).t)
+    assert torch.equal(teach(copy).transform(u).t, teach(source).transform(u).t)
+    assert not torch.equal(source.state()["counts"], state["counts"])
+
+
+@pytest.mark.parametrize("name", [name for name in TIME_SAMPLERS if name != "loss_history"])
+def test_samplers_that_learn_nothing_have_no_state(name):
+    sampler = TIME_SAMPLERS[name](VPPath(), 1e-3)
+    u = uniform_numbers(100, generator(10))
+    before = sampler.transform(u).t
+    sampler.update(before, torch.ones_like(before))
+    sampler.load_state(sampler.state())
+    assert not sampler.learns and sampler.state() == {}
+    assert torch.equal(sampler.transform(u).t, before)
+    with pytest.raises(ValueError, match="counts"):
+        sampler.load_state({"counts": before})

@@ -1,0 +1,244 @@
+"""The training loop: exact resume, batches independent of how they are shared, failures."""
+
+import errno
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from safetensors.torch import load_file
+
+from ebm_app import checkpoint
+from ebm_app.batches import BatchSource
+from ebm_app.config import EBMConfig, TrainingConfig, read_json
+from ebm_app.data.images import ImageData
+from ebm_app.ebm import EBM
+from ebm_app.errors import UserError
+from ebm_app.metrics import read_metrics
+from ebm_app.nets.unet import UNetConfig
+from ebm_app.objectives import OBJECTIVES
+from ebm_app.spaces import PixelSpace
+from ebm_app.time_sampling import TIME_SAMPLERS
+from ebm_app.training import Trainer
+
+NET = UNetConfig(block_out_channels=(8, 8), norm_num_groups=4)
+CONFIG = TrainingConfig(
+    max_train_steps=8,
+    train_batch_size=6,
+    lr_warmup_steps=2,
+    ema_decay=0.9,
+    checkpointing_steps=4,
+    validation_steps=4,
+    validation_images=4,
+    validation_repeats=1,
+    num_preview_images=0,
+    logging_steps=1,
+)
+
+
+@pytest.fixture(scope="module")
+def data() -> ImageData:
+    generator = torch.Generator().manual_seed(0)
+    levels = torch.randint(0, 17, (40, 1, 8, 8), generator=generator, dtype=torch.uint8)
+    return ImageData("noise", 17, levels[:20], levels[20:30], levels[30:])
+
+
+def trainer(
+    data: ImageData, folder: Path, net: UNetConfig = NET, eps: float = 5e-7, **changes: object
+) -> Trainer:
+    config = replace(CONFIG, **changes)
+    head = config.stein_factor > 0
+    ebm_config = EBMConfig(
+        "noise", data.image_shape, 17, net=net, stein_head=head, num_nodes=8, eps=eps
+    )
+    folder.mkdir(exist_ok=True)
+    return Trainer(Accelerator(cpu=True), ebm_config, config, data, folder)
+
+
+def weights(run: Trainer) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in run.parameters])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"objective": "tsm", "stein_factor": 0.0, "time_sampler": "loss_history"},
+        {"objective": "ctsm", "gradient_accumulation_steps": 2, "train_batch_size": 3},
+    ],
+    ids=["ctsm_v", "tsm", "ctsm"],
+)
+def test_resume_is_exact_in_mid_epoch_with_dropout(data, tmp_path, changes):
+    net = replace(NET, dropout=0.2)
+    whole = trainer(data, tmp_path / "whole", net, **changes)
+    whole.fit()
+    part = trainer(data, tmp_path / "part", net, **changes)
+    part.fit()
+    shutil.rmtree(tmp_path / "part" / "checkpoint-8")  # as if cut off after step 4
+    resumed = trainer(data, tmp_path / "part", net, **changes)
+    resumed.resume(checkpoint.find_checkpoint(tmp_path / "part", "latest"))
+    assert resumed.step == 4
+    result = resumed.fit()
+    assert result.steps == 8
+    assert torch.equal(weights(whole), weights(resumed))
+    for a, b in zip(whole.ema.shadow_params, resumed.ema.shadow_params, strict=True):
+        assert torch.equal(a, b)
+    lines = [read_metrics(tmp_path / n / "metrics.jsonl") for n in ("whole", "part")]
+    for a, b in zip(*lines, strict=True):
+        a.pop("images_per_second", None), b.pop("images_per_second", None)
+        assert a == b
+
+
+def test_accumulated_batches_train_as_one_large_batch(data, tmp_path):
+    runs = [
+        trainer(data, tmp_path / str(n), train_batch_size=12 // n, gradient_accumulation_steps=n)
+        for n in (1, 3)
+    ]
+    losses = [run.fit().loss for run in runs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    torch.testing.assert_close(weights(runs[0]), weights(runs[1]), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_learns(data, tmp_path, objective):
+    """Data on one level, noise margin 0.01: on the same held-out draws the loss falls."""
+    levels = torch.full_like(data.train, 8)
+    run = trainer(
+        ImageData("noise", 17, levels, levels[:10], levels[:10]),
+        tmp_path / "run",
+        eps=1e-2,
+        objective=objective,
+        stein_factor=0.0,
+        max_train_steps=60,
+        train_batch_size=32,
+        validation_steps=60,
+        checkpointing_steps=60,
+        learning_rate=5e-3,
+    )
+    before = run.validator.run(0)["validation_loss"]
+    run.fit()
+    after = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]["validation_loss"]
+    assert after < before - 0.2
+
+
+def test_the_best_model_stays_at_the_top_and_loads(data, tmp_path):
+    run = trainer(data, tmp_path / "run")
+    result = run.fit()
+    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    figures = [line["validation_bits_per_dim"] for line in lines if "validation_loss" in line]
+    assert len(figures) == 2 and result.bits_per_dim == min(figures)
+    best = 4 * (1 + figures.index(min(figures)))
+    top, own = (
+        load_file(tmp_path / "run" / part / "model.safetensors")
+        for part in ("", f"checkpoint-{best}")
+    )
+    assert all(torch.equal(top[key], own[key]) for key in top)
+    assert EBM.from_pretrained(tmp_path / "run").config == run.ebm_config
+
+
+def test_rotation_keeps_the_newest(data, tmp_path):
+    trainer(data, tmp_path / "run", checkpointing_steps=2, checkpoints_total_limit=2).fit()
+    names = [folder.name for folder in checkpoint.checkpoints(tmp_path / "run")]
+    assert names == ["checkpoint-6", "checkpoint-8"]
+
+
+def test_a_full_disk_leaves_the_previous_checkpoint(data, tmp_path, monkeypatch):
+    run = trainer(data, tmp_path / "run", max_train_steps=4)
+    run.fit()
+    before = load_file(tmp_path / "run" / "checkpoint-4" / "model.safetensors")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run.step = 5
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(UserError, match="no space left.*earlier checkpoints are intact"):
+        run.save()
+    assert [f.name for f in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-4"]
+    after = load_file(tmp_path / "run" / "checkpoint-4" / "model.safetensors")
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_a_loss_that_is_not_finite_stops_with_its_step(data, tmp_path):
+    run = trainer(data, tmp_path / "run", logging_steps=3)
+    step = run._train_step
+
+    def poisoned() -> None:
+        step()
+        if run.step == 4:
+            run.pending[-1] = torch.tensor(float("nan"))
+
+    run._train_step = poisoned
+    with pytest.raises(UserError, match="loss of step 5 is not finite: try a smaller"):
+        run.fit()
+    assert (tmp_path / "run" / "checkpoint-4").is_dir()
+
+
+def test_resume_refuses_what_would_not_be_the_same_run(data, tmp_path):
+    trainer(data, tmp_path / "run").fit()
+    folder = tmp_path / "run" / "checkpoint-8"
+    with pytest.raises(UserError, match="learning_rate was 0.002, now 0.5"):
+        trainer(data, tmp_path / "a", learning_rate=0.5).resume(folder)
+    with pytest.raises(UserError, match="total batch .* was 6, now 5"):
+        trainer(data, tmp_path / "a", train_batch_size=5).resume(folder)
+    with pytest.raises(UserError, match="net was .*now"):
+        trainer(data, tmp_path / "a", replace(NET, t_scale=10.0)).resume(folder)
+    same = trainer(data, tmp_path / "a", train_batch_size=3, gradient_accumulation_steps=2)
+    same.resume(folder)
+    assert same.step == 8
+
+
+def test_damaged_checkpoints_are_refused_in_one_sentence(data, tmp_path):
+    run = trainer(data, tmp_path / "run")
+    run.fit()
+    folder = tmp_path / "run" / "checkpoint-8"
+    tensors = folder / "state" / "trainer.safetensors"
+    whole = tensors.read_bytes()
+    tensors.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match="trainer.safetensors is damaged or truncated"):
+        run.resume(folder)
+    tensors.unlink()
+    with pytest.raises(UserError, match="trainer.safetensors is missing"):
+        run.resume(folder)
+    (folder / "state" / "trainer.json").write_text('{"step": 8, ')
+    tensors.write_bytes(whole)
+    with pytest.raises(UserError, match="trainer.json is not valid JSON"):
+        run.resume(folder)
+
+
+def test_a_batch_is_a_function_of_seed_and_step(data):
+    path = EBM(EBMConfig("noise", (1, 8, 8), 17, net=NET)).model.path
+    sampler = TIME_SAMPLERS["arc_length"](path, 1e-4)
+    source, again = (
+        BatchSource(data.train, 17, PixelSpace(), sampler, 8, seed=3) for _ in range(2)
+    )
+    for step in (5, 2):
+        for a, b in zip(source.batch(step), again.batch(step), strict=True):
+            assert torch.equal(a, b)
+    assert not torch.equal(source.batch(1).u0, source.batch(2).u0)
+    # 20 images: steps 0..4 of 8 are two whole epochs
+    seen = torch.cat([source.indices(step) for step in range(5)])
+    assert torch.equal(seen[:20].sort().values, torch.arange(20))
+    assert torch.equal(seen[20:].sort().values, torch.arange(20))
+    assert not torch.equal(seen[:20], seen[20:])
+
+
+def test_trainer_json_is_plain(data, tmp_path):
+    trainer(data, tmp_path / "run", max_train_steps=4).fit()
+    state = read_json(tmp_path / "run" / "checkpoint-4" / "state" / "trainer.json")
+    assert state["step"] == 4 and json.dumps(state)
+    assert not list((tmp_path / "run").rglob("*.pkl")) + list((tmp_path / "run").rglob("*.bin"))
+
+
+def test_bf16_trains(data, tmp_path):
+    AcceleratorState._reset_state(reset_partial_state=True)  # it is shared, with its precision
+    config = EBMConfig("noise", (1, 8, 8), 17, net=NET, num_nodes=8)
+    (tmp_path / "run").mkdir()
+    half = Accelerator(cpu=True, mixed_precision="bf16")
+    run = Trainer(half, config, replace(CONFIG, mixed_precision="bf16"), data, tmp_path / "run")
+    assert run.fit().loss < 3
+    AcceleratorState._reset_state(reset_partial_state=True)
