@@ -46,11 +46,16 @@ class TimeScoreEnergy:
             share s of its clock gets n + s (num_nodes - n) with n = ``min_nodes``: measured on
             Gaussian data, parts are then as accurate as the whole, which s num_nodes is not.
         chunk_size: how many network inputs are evaluated together.
+
+    Raises:
+        UserError: for fewer than 3 nodes.
     """
 
     min_nodes = 8
 
     def __init__(self, model: TimeScoreModel, num_nodes: int = 32, chunk_size: int = 1024) -> None:
+        if num_nodes < 3:
+            raise UserError(f"num_nodes must be at least 3, not {num_nodes}")
         self.model, self.path = model, model.path
         self.num_nodes, self.chunk_size = num_nodes, chunk_size
         self.start, self.end = model.interval

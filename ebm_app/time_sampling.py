@@ -61,6 +61,11 @@ class TimeSampler(ABC):
         """``num`` times on [t0, t1]."""
         return self.transform(self.numbers(num, generator))
 
+    def between(self, share: Tensor) -> Tensor:
+        """The time at a share (B,) of the way from t0 to t1, never beyond them by rounding."""
+        t = self.start + (self.end - self.start) * share
+        return t.clamp(self.start, self.end)
+
     def update(self, t: Tensor, loss: Tensor) -> None:  # noqa: B027 - a hook, not an omission
         """Learn from the losses (B,) seen at times (B,); most samplers have nothing to learn."""
 
@@ -78,7 +83,7 @@ class Stratified(TimeSampler):
     """Uniform on [t0, t1], evenly spread within a batch."""
 
     def transform(self, u: Tensor) -> TimeSample:
-        return TimeSample(self.start + (self.end - self.start) * u, torch.ones_like(u))
+        return TimeSample(self.between(u), torch.ones_like(u))
 
 
 class UniformTime(Stratified):
@@ -90,8 +95,8 @@ class UniformTime(Stratified):
 class ImportanceSampler(TimeSampler):
     """The paper's heuristic (appendix C.1): density proportional to (1 + r^2) / (1 - r^2)^2.
 
-    r = 2yZ / (sqrt(1 + 4 y^2 Z^2) + 1) with Z = r1 / (1 - r1^2) inverts its distribution function on
-    [0, r1], r1 = 0.9, and r is rescaled to [t0, t1].
+    r = 2yZ / (sqrt(1 + 4 y^2 Z^2) + 1) with Z = r1 / (1 - r1^2) inverts its distribution function
+    on [0, r1], r1 = 0.9, and r is rescaled to [t0, t1].
     """
 
     numbers = staticmethod(uniform_numbers)
@@ -101,14 +106,16 @@ class ImportanceSampler(TimeSampler):
         z = self.r1 / (1 - self.r1**2)
         r = 2 * u * z / ((1 + (2 * u * z).square()).sqrt() + 1)
         density = (1 + r.square()) / (1 - r.square()).square() / z * self.r1
-        return TimeSample(self.start + (self.end - self.start) * r / self.r1, 1 / density)
+        return TimeSample(self.between(r / self.r1), 1 / density)
 
 
 class ArcLength(TimeSampler):
     """Uniform in the Fisher-Rao clock of the path, evenly spread within a batch.
 
-    The inverse clock is tabulated at 2,049 knots and interpolated linearly in t: within one of its
-    cells the clock's rate changes by a fraction of a percent.
+    The inverse clock is tabulated at 2,049 knots and interpolated linearly in t, which is good at
+    a regular end (t = 0 of a one-sided path) and, because a cell is short against the clock's
+    unit, at a singular one. The weight is that of the table: averages are unbiased whatever its
+    error.
 
     Raises:
         UserError: where the clock is infinite at an end, which ``eps`` has to leave out.
@@ -133,17 +140,17 @@ class ArcLength(TimeSampler):
         position = u * (self.num_knots - 1)
         index = position.long().clamp_max(self.num_knots - 2)
         knots = self.knots.to(u.device)
-        t = torch.lerp(knots[index], knots[index + 1], position - index)
-        density = self.path.time_score_variance(t).sqrt() / self.total
-        return TimeSample(t, 1 / (density * (self.end - self.start)))
+        left, right = knots[index], knots[index + 1]
+        weight = (right - left) * (self.num_knots - 1) / (self.end - self.start)
+        return TimeSample(torch.lerp(left, right, position - index), weight)
 
 
 class LossHistory(TimeSampler):
     """Density proportional to the root mean square loss seen lately around t, mixed with uniform.
 
     The baseline's importance weighting: a history of squared losses is kept on a grid of times and
-    interpolated linearly. Sources: Nichol and Dhariwal 2021, arXiv:2102.09672, section 3.3; Choi et
-    al. 2022, arXiv:2111.11010, with a buffer of 100.
+    interpolated linearly. Sources: Nichol and Dhariwal 2021, arXiv:2102.09672, section 3.3; Choi
+    et al. 2022, arXiv:2111.11010, with a buffer of 100.
     """
 
     numbers = staticmethod(uniform_numbers)
@@ -175,7 +182,7 @@ class LossHistory(TimeSampler):
         mass = (u - edges[index]) * (self.num_knots - 1)
         # within a cell, mass = left r + slope r^2 / 2; this root has no cancellation at slope 0
         r = 2 * mass / (left + (left.square() + 2 * slope * mass).clamp_min(0).sqrt())
-        t = self.start + (self.end - self.start) * (index + r) / (self.num_knots - 1)
+        t = self.between((index + r) / (self.num_knots - 1))
         return TimeSample(t, 1 / (left + slope * r))
 
     def update(self, t: Tensor, loss: Tensor) -> None:

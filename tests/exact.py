@@ -4,8 +4,12 @@ The marginal of every path here is a mixture of K Gaussians, isotropic and with 
 
     p_t(x) = sum_k w_k prod_i N(x_i; m_ki(t), u_k(t)),
 
-whose log density is written down once and differentiated; with r_k(x, t) the posterior weight of
-mode k, the components are E[d/dt log p_t(x_i | z) | x] = sum_k r_k d/dt log N(x_i; m_ki, u_k).
+and with r_k(x, t) the posterior weight of mode k, the components of the time score are
+E[d/dt log p_t(x_i | z) | x] = sum_k r_k d/dt log N(x_i; m_ki, u_k), where
+
+    d/dt log N(x; m, u) = (u'/2u) ((x - m)^2 / u - 1) + m' (x - m) / u,
+
+and the Stein score is -sum_k r_k (x - m_k) / u_k.
 """
 
 import math
@@ -43,37 +47,35 @@ class ExactModel(nn.Module):
         self.stds = torch.as_tensor(stds, dtype=F64)
         self.log_weights = torch.as_tensor(weights, dtype=F64).log()
 
-    def moments(self, mode, t):
-        """Mean of p_t given the mode, (B, *) or ready to broadcast to it, and variance (B,)."""
-        alpha, mean = self.path.alpha(t), self.means[mode]
-        shift = alpha.reshape(-1, *(1,) * mean.ndim) * mean
-        return shift, alpha.square() * self.stds[mode].square() + self.path.variance(t)
+    def moments(self, t):
+        """For t (B,): mean (K, B, *), variance (K, B) of p_t given the mode, and their d/dt."""
+        alpha, alpha_dt = self.path.alpha(t), self.path.alpha_dt(t)
+        squares = self.stds.square()[:, None]
+        shape = (1, -1) + (1,) * (self.means.ndim - 1)
+        return (
+            alpha.reshape(shape) * self.means[:, None],
+            alpha.square() * squares + self.path.variance(t),
+            alpha_dt.reshape(shape) * self.means[:, None],
+            2 * alpha * alpha_dt * squares + self.path.variance_dt(t),
+        )
 
-    def log_modes(self, x, t):
-        """log N(x_i; m_ki, u_k): (K, B, *)."""
-        logs = []
-        for mode in range(len(self.log_weights)):
-            mean, variance = self.moments(mode, t)
-            mean = mean.reshape(mean.shape + (1,) * (x.ndim - mean.ndim))
-            u = expand_like(variance, x)
-            logs.append(-0.5 * ((x - mean).square() / u + torch.log(2 * math.pi * u)))
-        return torch.stack(logs)
-
-    def joint(self, modes):
-        """log w_k + log p_t(x | k) from :meth:`log_modes`: (K, B)."""
-        return self.log_weights[:, None] + modes.flatten(2).sum(2)
+    def modes(self, x, t):
+        """log p_t(x) + log r_k (K, B), and of every mode the components and Stein score."""
+        m, u, m_dt, u_dt = (like_modes(moment, x) for moment in self.moments(times_like(t, x)))
+        y = (x - m) / u
+        logs = -0.5 * (y * (x - m) + torch.log(2 * math.pi * u))
+        joint = self.log_weights[:, None] + logs.flatten(2).sum(2)
+        return joint, u_dt / 2 * (y.square() - 1 / u) + m_dt * y, -y
 
     def log_density(self, x, t):
         """log p_t(x) at a time t, a float or (B,): (B,)."""
-        return torch.logsumexp(self.joint(self.log_modes(x, self.times(x, t))), 0)
+        return torch.logsumexp(self.modes(x, t)[0], 0)
 
     def forward(self, x, t):
-        t = self.times(x, t)
-        t = t.clone()  # an expanded time cannot carry a tangent
-        modes, rates = torch.func.jvp(lambda s: self.log_modes(x, s), (t,), (torch.ones_like(t),))
-        posterior = torch.softmax(self.joint(modes), 0)
-        components = (expand_like_modes(posterior, rates) * rates).sum(0)
-        return ModelOutput(components, self.exact_score(x, t) if self.stein_channels else None)
+        joint, components, score = self.modes(x, t)
+        posterior = like_modes(torch.softmax(joint, 0), x)
+        components, score = ((posterior * part).sum(0) for part in (components, score))
+        return ModelOutput(components, score if self.stein_channels else None)
 
     def time_score(self, x, t):
         return sum_except_batch(self(x, t).components)
@@ -82,8 +84,9 @@ class ExactModel(nn.Module):
         return self(x, t).score
 
     def exact_score(self, x, t):
-        """grad_x log p_t(x) by automatic differentiation: (B, *)."""
-        return torch.func.grad(lambda point: self.log_density(point, t).sum())(x)
+        """grad_x log p_t(x), with or without a head: (B, *)."""
+        joint, _, score = self.modes(x, t)
+        return (like_modes(torch.softmax(joint, 0), x) * score).sum(0)
 
     def data(self, shape, seed=0):
         """Draws from the data."""
@@ -101,10 +104,6 @@ class ExactModel(nn.Module):
         """A draw from the path at times t (B,), of points of ``shape`` (B, *)."""
         return self.path.sample(self.reference(shape, seed + 1), self.data(shape, seed), t)
 
-    @staticmethod
-    def times(x, t):
-        return t if isinstance(t, torch.Tensor) and t.ndim else torch.full((len(x),), t, dtype=F64)
-
 
 class ExactBridge(ExactModel):
     """The same on a Schrodinger bridge from N(m0, s0^2 I) to N(m1, s1^2 I)."""
@@ -114,10 +113,15 @@ class ExactBridge(ExactModel):
         super().__init__(path, eps, [[m1]], [s1], stein_channels=stein_channels)
         self.start, self.end = (m0, s0), (m1, s1)
 
-    def moments(self, mode, t):
+    def moments(self, t):
         (m0, s0), (m1, s1) = self.start, self.end
-        between = ((1 - t) * s0).square() + (t * s1).square()
-        return ((1 - t) * m0 + t * m1)[:, None], between + self.path.variance(t)
+        moments = (
+            (1 - t) * m0 + t * m1,
+            ((1 - t) * s0).square() + (t * s1).square() + self.path.variance(t),
+            torch.full_like(t, m1 - m0),
+            2 * t * s1**2 - 2 * (1 - t) * s0**2 + self.path.variance_dt(t),
+        )
+        return tuple(moment[None] for moment in moments)
 
     def reference(self, shape, seed=1):
         mean, std = self.start
@@ -128,9 +132,14 @@ class ExactBridge(ExactModel):
         return self.path.sample(x0, x1, t, normal(shape, seed + 2))
 
 
-def expand_like_modes(coefficient, x):
-    """Reshape (K, B) to (K, B, 1, ..., 1) for x (K, B, *)."""
-    return coefficient.reshape(coefficient.shape + (1,) * (x.ndim - 2))
+def times_like(t, x):
+    """A time, a float or (B,), as (B,)."""
+    return t if isinstance(t, torch.Tensor) and t.ndim else torch.full((len(x),), t, dtype=F64)
+
+
+def like_modes(moment, x):
+    """Reshape (K, B, ...) to broadcast with (K, B, *) for x (B, *), in the dtype of x."""
+    return moment.reshape(moment.shape + (1,) * (x.ndim + 1 - moment.ndim)).to(x.dtype)
 
 
 def two_modes(path, eps, shape, stein_channels=0):

@@ -48,8 +48,8 @@ def cosine(rate, phase):
     return lambda x: torch.cos(rate * x + phase), value
 
 
-#: integrand, its integral over [-1, 1], and the fewest nodes asked of: a cosine needs more than two
-#: in a period
+#: integrand, its integral over [-1, 1], and the fewest nodes asked of: a cosine needs more than
+#: two in a period
 SMOOTH = {
     "exp": (torch.exp, math.e - 1 / math.e, 8),
     "exp 4x": (lambda x: (4 * x).exp(), math.sinh(4) / 2, 8),

@@ -33,9 +33,7 @@ CHECKED = {
     "score_residual": ScoreResidual(),
 }
 every_path = pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
-every_shape = pytest.mark.parametrize(
-    "shape", [(30_000, 4), (10_000, 2, 3, 2)], ids=["D", "CHW"]
-)
+every_shape = pytest.mark.parametrize("shape", [(30_000, 4), (10_000, 2, 3, 2)], ids=["D", "CHW"])
 
 
 def normal(shape, seed):

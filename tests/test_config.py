@@ -1,0 +1,67 @@
+"""Configurations: strict keys, checked types, a round trip through JSON."""
+
+import dataclasses
+
+import pytest
+
+from ebm_app.config import (
+    EBMConfig,
+    PathConfig,
+    TrainingConfig,
+    from_dict,
+    read_json,
+    to_dict,
+    write_json,
+)
+from ebm_app.errors import UserError
+from ebm_app.nets.unet import UNetConfig
+
+EXAMPLE = EBMConfig(
+    "digits",
+    (1, 8, 8),
+    17,
+    path=PathConfig("vp", 0.5, {"beta_max": 10.0}),
+    net=UNetConfig((8, 16), attention_levels=(1,), input_frequencies=(8.5,)),
+)
+
+
+def test_round_trip_through_a_file(tmp_path):
+    write_json(tmp_path / "config.json", to_dict(EXAMPLE))
+    assert from_dict(EBMConfig, read_json(tmp_path / "config.json"), "config") == EXAMPLE
+    assert from_dict(TrainingConfig, to_dict(TrainingConfig()), "training") == TrainingConfig()
+
+
+def test_a_configuration_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        EXAMPLE.eps = 0.1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"colour": 1}, "example has unknown keys: colour"),
+        ({"net": {"width": 3}}, "example: net has unknown keys: width"),
+        ({"eps": "small"}, "example: eps has the wrong type: 'small'"),
+        ({"num_levels": 17.5}, "num_levels has the wrong type"),
+        ({"num_levels": True}, "num_levels has the wrong type"),
+        ({"stein_head": 1}, "stein_head has the wrong type"),
+        ({"image_shape": [1, "8", 8]}, "image_shape has the wrong type: '8'"),
+        ({"path": "vp"}, "example: path must be a JSON object, not str"),
+    ],
+)
+def test_keys_and_types_are_strict(change, message):
+    with pytest.raises(UserError, match=message):
+        from_dict(EBMConfig, {**to_dict(EXAMPLE), **change}, "example")
+
+
+def test_required_keys_are_named():
+    with pytest.raises(UserError, match="example lacks keys: image_shape, num_levels"):
+        from_dict(EBMConfig, {"dataset": "digits"}, "example")
+
+
+def test_whole_numbers_are_taken_for_real_ones():
+    assert from_dict(UNetConfig, {"dropout": 0}, "net").dropout == 0.0
+
+
+def test_every_training_setting_says_what_it_is():
+    assert all(field.metadata.get("help") for field in dataclasses.fields(TrainingConfig))

@@ -1,0 +1,292 @@
+"""Energies of models with exact time scores: log ratios, log densities and their gradients."""
+
+import pytest
+import torch
+from exact import F64, ExactBridge, ExactModel, normal, two_modes
+from torch import nn
+
+from ebm_app.energy import INTEGRATORS, QUADRATURE, TimeScoreEnergy
+from ebm_app.errors import UserError
+from ebm_app.model import ModelOutput
+from ebm_app.numerics import standard_normal_log_density, sum_except_batch
+from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
+
+SHAPES = [(2,), (10,), (1, 8, 8)]
+INNER = [(0.05, 0.95), (0.3, 0.6), (0.0, 0.5), (0.9, 0.999)]
+TIGHT = {"rtol": 1e-8, "atol": 1e-8}
+
+
+def gaussian(path, std=0.6, mean=0.5, eps=1e-5):
+    return ExactModel(path, eps, [[mean]], [std])
+
+
+def bridge(sigma=1.0):
+    return ExactBridge(SchrodingerBridgePath(sigma), 1e-3, (-0.4, 0.8), (0.5, 0.6))
+
+
+MODELS = {  # and the nodes that resolve them; a bridge's clock is infinite at both ends
+    "linear": (gaussian(LinearVPPath()), 32),
+    "linear c": (gaussian(LinearVPPath(c=0.3)), 32),
+    "linear wide": (gaussian(LinearVPPath(), std=1.5, mean=-0.4), 32),
+    "vp": (gaussian(VPPath()), 32),
+    "bridge": (bridge(), 64),
+    "bridge sigma": (bridge(sigma=0.7), 64),
+}
+
+
+def points(model, shape, num=4):
+    """Half of them data, half noise."""
+    return torch.cat([model.data((num // 2, *shape)), normal((num - num // 2, *shape), 1)])
+
+
+def ratio(model, x, t0, t1):
+    return model.log_density(x, t1) - model.log_density(x, t0)
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 2, 2)], ids=["vector", "image"])
+@pytest.mark.parametrize("path", [LinearVPPath(), VPPath(), SchrodingerBridgePath()])
+def test_the_exact_models_are_derivatives_of_their_log_density(path, shape):
+    """Time score and Stein score by automatic differentiation of log p_t; it integrates to one."""
+    is_bridge = isinstance(path, SchrodingerBridgePath)
+    model = bridge() if is_bridge else two_modes(path, 1e-5, shape, stein_channels=1)
+    x, t = normal((5, *shape)), torch.linspace(0.1, 0.95, 5, dtype=F64)
+    along = (torch.ones_like(t),)
+    _, time_score = torch.func.jvp(lambda s: model.log_density(x, s), (t,), along)
+    score = torch.func.grad(lambda y: model.log_density(y, t).sum())(x)
+    assert torch.allclose(model.time_score(x, t), time_score, rtol=1e-10)
+    assert torch.allclose(model.exact_score(x, t), score, rtol=1e-10)
+    if shape == (2,):
+        axis = torch.linspace(-6, 6, 241, dtype=F64)
+        grid = torch.cartesian_prod(axis, axis)
+        assert abs(model.log_density(grid, 0.8).exp().sum() * 0.05**2 - 1) < 1e-9
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+def test_every_estimator_gives_the_exact_log_ratio(integrator, name, shape):
+    model, nodes = MODELS[name]
+    energy, x = TimeScoreEnergy(model, nodes), points(model, shape)
+    result = energy.log_ratio(x, integrator=integrator, **TIGHT)
+    assert result.value.shape == result.error.shape == (4,) and result.value.dtype == F64
+    assert (result.value - ratio(model, x, *model.interval)).abs().max() < 1e-5
+    for t0, t1 in INNER if integrator == QUADRATURE else INNER[:1]:
+        t0 = max(t0, model.interval[0])
+        part = energy.log_ratio(x, t0, t1, integrator, **TIGHT)
+        assert (part.value - ratio(model, x, t0, t1)).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("nodes", [16, 24, 32, 64])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_error_estimate_bounds_the_error(name, nodes, shape):
+    """To the rounding of float64, where the nodes are too few as where they are enough."""
+    model, _ = MODELS[name]
+    energy, x = TimeScoreEnergy(model, nodes), points(model, shape, 8)
+    for t0, t1 in [model.interval, *INNER]:
+        t0 = max(t0, model.interval[0])
+        result = energy.log_ratio(x, t0, t1)
+        error = (result.value - ratio(model, x, t0, t1)).abs()
+        assert (error <= result.error + 1e-10).all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_error_estimate_falls_with_the_nodes(name):
+    model, resolved = MODELS[name]
+    x = points(model, (1, 8, 8), 8)
+    few, many = (TimeScoreEnergy(model, n).log_ratio(x).error.max() for n in (16, 2 * resolved))
+    assert many < 1e-3 and many < 1e-2 * few
+
+
+@pytest.mark.parametrize("integrator", ["dopri5", "rk45"])
+def test_a_solver_states_the_tolerance_it_was_asked_for(integrator):
+    model = gaussian(LinearVPPath())
+    energy, x = TimeScoreEnergy(model), points(model, (10,))
+    exact = ratio(model, x, *model.interval)
+    for tolerance in (1e-4, 1e-6, 1e-8):
+        result = energy.log_ratio(x, integrator=integrator, rtol=tolerance, atol=tolerance)
+        assert ((result.value - exact).abs() < 10 * result.error).all()
+        assert torch.allclose(result.error, tolerance * (1 + exact.abs()), rtol=1e-2)
+        assert result.components is None
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 8, 8)], ids=["vector", "image"])
+def test_values_do_not_depend_on_batch_mates_or_chunks(shape):
+    """A mixture, where the posterior of a mode could leak from one example to another."""
+    model = two_modes(VPPath(), 1e-5, shape)
+    x = points(model, shape, 6)
+    whole = TimeScoreEnergy(model).log_ratio(x)
+    alone = torch.cat([TimeScoreEnergy(model).log_ratio(x[i : i + 1]).value for i in range(6)])
+    assert torch.allclose(whole.value, alone, rtol=1e-12, atol=1e-12)
+    density, score = TimeScoreEnergy(model).log_density_and_score(x, 0.9)
+    for chunk_size in (1, 7, 20, 64):
+        energy = TimeScoreEnergy(model, chunk_size=chunk_size)
+        chunked = energy.log_ratio(x)
+        assert chunked.nfe == whole.nfe
+        for left, right in zip(whole[:3], chunked[:3], strict=True):
+            assert torch.allclose(left, right, rtol=1e-11, atol=1e-11)
+        other = energy.log_density_and_score(x, 0.9)
+        assert torch.allclose(density, other[0], rtol=1e-12)
+        assert torch.allclose(score, other[1], rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", ["linear", "vp", "bridge"])
+def test_parts_sum_to_the_value_and_are_those_of_the_components(name, shape):
+    """The density factorises: the part of component i is the log ratio of x_i alone."""
+    model, nodes = MODELS[name]
+    x = points(model, shape)
+    result = TimeScoreEnergy(model, nodes).log_ratio(x)
+    assert result.components.shape == x.shape
+    assert torch.allclose(sum_except_batch(result.components), result.value, rtol=1e-12)
+    single = ratio(model, x.reshape(-1, 1), *model.interval).reshape(x.shape)
+    assert (result.components - single).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("make", [gaussian, two_modes], ids=["gaussian", "mixture"])
+def test_log_density_and_score_are_exact_where_the_path_starts_at_the_reference(make, shape):
+    path = LinearVPPath()
+    model = make(path) if make is gaussian else make(path, 1e-5, shape)
+    energy, x = TimeScoreEnergy(model, 48), points(model, shape)
+    for t in (None, 0.2, 0.7, 0.99):
+        end = energy.end if t is None else t
+        density, score = energy.log_density_and_score(x, t)
+        assert (density - model.log_density(x, end)).abs().max() < 1e-5
+        assert (score - model.exact_score(x, end)).abs().max() < 1e-5
+        assert torch.allclose(energy.log_density(x, t), density, rtol=1e-12)
+        assert torch.equal(energy.score(x, t), score)
+
+
+@pytest.mark.parametrize("path", [LinearVPPath(), VPPath()], ids=["linear", "vp"])
+@pytest.mark.parametrize("shape", [(2,), (1, 8, 8)], ids=["vector", "image"])
+def test_the_score_is_the_gradient_of_the_log_density(path, shape):
+    """Along a line, by central differences; with few nodes too, since it differentiates the sum."""
+    model = gaussian(path)
+    energy, x, along = TimeScoreEnergy(model, 9), points(model, shape), normal((4, *shape), 2)
+    h = 1e-4
+    for t in (None, 0.6):
+        up, down = (energy.log_density(x + step * along, t) for step in (h, -h))
+        slope = sum_except_batch(energy.score(x, t) * along)
+        assert torch.allclose((up - down) / (2 * h), slope, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_density_on_the_vp_path_is_off_by_its_reference_alone(shape):
+    """alpha_0 is 0.0066, so that p_0 is not N(0, I): the difference is that of their logs."""
+    model = gaussian(VPPath())
+    x = points(model, shape)
+    log_density = TimeScoreEnergy(model).log_density(x)
+    mismatch = sum_except_batch(standard_normal_log_density(x)) - model.log_density(x, 0.0)
+    assert (log_density - mismatch - model.log_density(x, 1 - 1e-5)).abs().max() < 1e-5
+    assert 1e-4 < mismatch.abs().max() < 1
+
+
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("name", ["linear", "bridge"])
+def test_ratios_add_up_and_change_sign(name, integrator):
+    model, nodes = MODELS[name]
+    energy, x = TimeScoreEnergy(model, nodes), points(model, (2,))
+
+    def value(t0, t1):
+        return energy.log_ratio(x, t0, t1, integrator, **TIGHT).value
+
+    assert torch.allclose(value(0.2, 0.5) + value(0.5, 0.8), value(0.2, 0.8), atol=1e-6)
+    assert torch.allclose(value(0.8, 0.2), -value(0.2, 0.8), atol=1e-6)
+    assert torch.equal(value(0.4, 0.4), torch.zeros(4, dtype=F64))
+
+
+class Counted(nn.Module):
+    """Counts the examples that ``model`` is given."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.path, self.interval, self.rows = model, model.path, model.interval, 0
+        self.sizes = []
+
+    def forward(self, x, t):
+        self.sizes.append(len(x))
+        return self.model(x, t)
+
+    def time_score(self, x, t):
+        return sum_except_batch(self(x, t).components)
+
+
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+def test_nfe_counts_the_evaluations_of_an_example(integrator):
+    model = Counted(gaussian(LinearVPPath()))
+    energy, x = TimeScoreEnergy(model, 20, chunk_size=12), normal((4, 2))
+    whole = energy.log_ratio(x, integrator=integrator)
+    assert sum(model.sizes) == 4 * whole.nfe and max(model.sizes) <= 12
+    part = energy.log_ratio(x, 0.3, 0.6, integrator)
+    assert part.nfe < whole.nfe
+    if integrator == QUADRATURE:
+        assert whole.nfe == 20 and part.nfe >= energy.min_nodes
+
+
+def test_a_rule_smaller_than_the_smallest_part_is_kept():
+    energy = TimeScoreEnergy(gaussian(LinearVPPath()), 5)
+    x = normal((2, 2))
+    assert energy.log_ratio(x).nfe == energy.log_ratio(x, 0.3, 0.6).nfe == 5
+
+
+class Broken(nn.Module):
+    """One NaN, for the last example at late times."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path, self.interval = path, path.interval(1e-5)
+
+    def forward(self, x, t):
+        components = torch.zeros_like(x)
+        components[(x[:, 0] > 5) & (t > 0.8), 0] = torch.nan
+        return ModelOutput(components, None)
+
+    def time_score(self, x, t):
+        return sum_except_batch(self(x, t).components)
+
+
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+def test_a_result_that_is_not_finite_is_refused(integrator):
+    energy = TimeScoreEnergy(Broken(LinearVPPath()))
+    x = torch.tensor([[0.0, 1.0], [6.0, 1.0]], dtype=F64)
+    assert energy.log_ratio(x, 0.1, 0.7, integrator).value.abs().max() == 0
+    for call in (energy.log_ratio, energy.log_density):
+        with pytest.raises((ValueError, RuntimeError), match="not finite"):
+            call(x, integrator=integrator)
+    with pytest.raises((ValueError, RuntimeError), match="not finite"):
+        energy.log_ratio(torch.full_like(x, torch.inf), 0.1, 0.9, integrator)
+
+
+def test_a_two_sided_path_has_ratios_and_no_density():
+    energy, x = TimeScoreEnergy(bridge()), normal((3, 2))
+    assert energy.log_ratio(x).value.shape == (3,)
+    for call in (energy.log_density, energy.score, energy.log_density_and_score, energy.reference):
+        with pytest.raises(UserError, match="SchrodingerBridgePath"):
+            call(x)
+
+
+def test_unknown_integrators_and_rules_too_small_are_the_users_mistake():
+    model = gaussian(LinearVPPath())
+    for call in (TimeScoreEnergy(model).log_ratio, TimeScoreEnergy(model).log_density):
+        with pytest.raises(UserError, match="choose one of dopri5, quadrature, rk45"):
+            call(normal((2, 2)), integrator="euler")
+    with pytest.raises(UserError, match="at least 3"):
+        TimeScoreEnergy(model, num_nodes=2)
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 8, 8)], ids=["vector", "image"])
+def test_float32_points_give_float64_values(shape):
+    model = gaussian(LinearVPPath(), eps=1e-3)
+    energy, x = TimeScoreEnergy(model), points(model, shape)
+    rough = energy.log_ratio(x.float())
+    assert rough.value.dtype == rough.components.dtype == F64
+    assert torch.allclose(rough.value, energy.log_ratio(x).value, rtol=1e-4, atol=1e-3)
+    density, score = energy.log_density_and_score(x.float())
+    assert density.dtype == F64 and score.dtype == torch.float32
+    assert torch.allclose(score.double(), energy.score(x), rtol=1e-3, atol=1e-3)
+
+
+def test_an_empty_batch_has_no_values():
+    energy = TimeScoreEnergy(gaussian(LinearVPPath()))
+    assert energy.log_ratio(torch.zeros(0, 2, dtype=F64)).value.shape == (0,)

@@ -1,0 +1,149 @@
+"""Bits per dim of known densities on pixels: uniform, and Gaussian in the space of the path."""
+
+import math
+
+import pytest
+import torch
+from exact import F64, ExactBridge, ExactModel, generator, two_modes, z_score
+
+from ebm_app.energy import INTEGRATORS, LogRatio, TimeScoreEnergy
+from ebm_app.errors import UserError
+from ebm_app.likelihood import log_likelihood, to_bits_per_dim
+from ebm_app.model import ModelOutput
+from ebm_app.numerics import standard_normal_log_density, sum_except_batch
+from ebm_app.paths import LinearVPPath, SchrodingerBridgePath
+from ebm_app.spaces import PixelSpace
+
+SHAPE, MEAN, STD = (2, 3, 3), 0.15, 0.4
+
+
+class UniformEnergy:
+    """log p = -log 2 in every component: uniform on [-1, 1]."""
+
+    def reference(self, u):
+        return standard_normal_log_density(u)
+
+    def log_ratio(self, u, integrator):
+        components = -math.log(2) - standard_normal_log_density(u)
+        value = sum_except_batch(components)
+        return LogRatio(value, torch.zeros_like(value), components, 5)
+
+
+def gaussian(eps=1e-6):
+    return ExactModel(LinearVPPath(), eps, [[MEAN]], [STD])
+
+
+def images(num_levels, num=3, shape=SHAPE):
+    return torch.randint(num_levels, (num, *shape), generator=generator())
+
+
+def noise(repeats, levels, seed=1):
+    return torch.rand((repeats, *levels.shape), generator=generator(seed), dtype=F64)
+
+
+def score(model, levels, num_levels, u, nodes=64, **options):
+    energy = TimeScoreEnergy(model, nodes)
+    return log_likelihood(energy, PixelSpace(), levels, num_levels, u, **options)
+
+
+@pytest.mark.parametrize("num_levels, bits", [(256, 8.0), (2, 1.0), (17, math.log2(17))])
+def test_a_uniform_density_costs_the_bits_of_its_levels(num_levels, bits):
+    levels = images(num_levels)
+    result = log_likelihood(
+        UniformEnergy(), PixelSpace(), levels, num_levels, noise(2, levels)
+    )
+    expected = torch.full((3,), bits, dtype=F64)
+    assert torch.allclose(result.bits_per_dim, expected, rtol=0, atol=1e-12)
+    nats = torch.full(levels.shape, -math.log(num_levels), dtype=F64)
+    assert torch.allclose(result.components, nats, rtol=0, atol=1e-12)
+
+
+def test_bits_are_nats_per_dimension_over_log_2():
+    log_prob = torch.tensor([-12 * math.log(256), 0.0, math.log(2)], dtype=F64)
+    bits = to_bits_per_dim(log_prob, 12)
+    assert torch.allclose(bits, torch.tensor([8.0, 0.0, -1 / 12], dtype=F64))
+
+
+@pytest.mark.parametrize("num_levels", [256, 17])
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+def test_a_gaussian_density_has_its_bits_per_dim(num_levels, integrator):
+    """The model's density where it stops, N(alpha mu, alpha^2 s^2 + v), at the same noise."""
+    levels = images(num_levels)
+    u, model = noise(2, levels), gaussian(eps=1e-4)
+    result = score(model, levels, num_levels, u, integrator=integrator)
+    alpha = 1 - 1e-4
+    std = (alpha**2 * STD**2 + (1 - alpha**2)) ** 0.5
+    density = torch.distributions.Normal(alpha * MEAN, std)
+    pixels = 2 * (levels + u) / num_levels - 1
+    nats = (density.log_prob(pixels) + math.log(2 / num_levels)).flatten(2).sum(2).mean(0)
+    tolerance = 1e-6 if integrator == "quadrature" else 1e-4
+    assert torch.allclose(result.log_prob, nats, rtol=0, atol=tolerance)
+    bits = -nats / math.log(2) / math.prod(SHAPE)
+    assert torch.allclose(result.bits_per_dim, bits, rtol=0, atol=tolerance)
+
+
+def test_the_average_over_noise_is_the_expectation_over_the_bin():
+    """For a Gaussian E_u (x - m)^2 = (centre - m)^2 + h^2 / 3 with h half the width of a bin."""
+    levels = images(5, num=1)
+    repeats = torch.stack(
+        [score(gaussian(), levels, 5, noise(1, levels, seed), 32).log_prob for seed in range(200)]
+    )
+    centre, half = 2 * (levels + 0.5) / 5 - 1, 1 / 5
+    square = (centre - MEAN).square() + half**2 / 3
+    log_density = -0.5 * (square / STD**2 + math.log(2 * math.pi * STD**2))
+    assert z_score(repeats[:, 0], (log_density + math.log(2 / 5)).sum()) < 4
+
+
+def test_the_probabilities_of_all_images_of_one_pixel_sum_to_one():
+    """To the mass of [-1, 1], less what Jensen's inequality costs: at most 2e-3 for this bin."""
+    levels = torch.arange(64).reshape(64, 1, 1, 1)
+    total = score(gaussian(), levels, 64, noise(20, levels)).log_prob.exp().sum()
+    inside = torch.special.ndtr(torch.tensor([(1 - MEAN) / STD, (-1 - MEAN) / STD], dtype=F64))
+    assert abs(total - (inside[0] - inside[1])) < 2e-3
+
+
+def test_repeats_are_averaged_and_counted():
+    levels = images(17)
+    u = noise(3, levels)
+    whole = score(gaussian(), levels, 17, u, nodes=12)
+    single = [score(gaussian(), levels, 17, u[k : k + 1], nodes=12) for k in range(3)]
+    for name in ("log_prob", "bits_per_dim", "error", "components"):
+        mean = torch.stack([getattr(s, name) for s in single]).mean(0)
+        assert torch.allclose(getattr(whole, name), mean, rtol=1e-10)
+    assert [s.nfe for s in single] == [12, 12, 12] and whole.nfe == 36
+    assert whole.error.min() > 0
+    assert not torch.allclose(single[0].log_prob, single[1].log_prob)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), SHAPE, (1, 8, 8)], ids=str)
+def test_components_sum_to_the_log_probability(shape):
+    levels = images(17, shape=shape)
+    for model in (gaussian(), two_modes(LinearVPPath(), 1e-6, shape)):
+        result = score(model, levels, 17, noise(2, levels))
+        assert result.components.shape == levels.shape
+        assert torch.allclose(sum_except_batch(result.components), result.log_prob, rtol=1e-10)
+
+
+class Total(ExactModel):
+    """Gives the time score as one number."""
+
+    def forward(self, x, t):
+        total = sum_except_batch(super().forward(x, t).components)
+        return ModelOutput(total.reshape(-1, *(1,) * (x.ndim - 1)), None)
+
+
+def test_there_are_no_components_without_an_output_for_each_or_from_a_solver():
+    levels = images(17)
+    u = noise(1, levels)
+    parts = score(gaussian(), levels, 17, u)
+    total = score(Total(LinearVPPath(), 1e-6, [[MEAN]], [STD]), levels, 17, u)
+    assert total.components is None
+    assert torch.allclose(total.log_prob, parts.log_prob, rtol=1e-10)
+    assert score(gaussian(1e-3), levels, 17, u, integrator="rk45").components is None
+
+
+def test_a_two_sided_path_has_no_likelihood():
+    model = ExactBridge(SchrodingerBridgePath(), 1e-3, (0.0, 1.0), (MEAN, STD))
+    levels = images(17)
+    with pytest.raises(UserError, match="reference density"):
+        score(model, levels, 17, noise(1, levels))

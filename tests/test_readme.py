@@ -1,0 +1,94 @@
+"""Every command and every snippet of the README, run on tiny data in the order in which they stand."""
+
+import os
+import re
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT, TINY
+from PIL import Image
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROGRAMS = {
+    "python": [],
+    "accelerate": ["-m", "accelerate.commands.accelerate_cli"],
+    "torchrun": ["-m", "torch.distributed.run"],
+}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    lines = [line for block in blocks("bash") for line in block.strip().splitlines()]
+    return [shlex.split(line) for line in lines]
+
+
+def write_mnist(folder: Path) -> None:
+    """A data set of noise in the files that torchvision reads."""
+    folder.mkdir(parents=True)
+    numbers = np.random.RandomState(0)
+    for part, num in (("train", 60), ("t10k", 12)):
+        pixels = numbers.randint(0, 256, (num, 28, 28)).astype(np.uint8)
+        head = struct.pack(">IIII", 0x803, num, 28, 28)
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(head + pixels.tobytes())
+        labels = struct.pack(">II", 0x801, num) + bytes(num)
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(labels)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A copy of the scripts, with the data that the README's commands name."""
+    folder = tmp_path_factory.mktemp("place")
+    for name in ("train", "evaluate", "sample"):
+        shutil.copytree(ROOT / name, folder / name)
+    write_mnist(folder / "data" / "MNIST" / "raw")
+    (folder / "photos").mkdir()
+    numbers = np.random.RandomState(1)
+    for index in range(30):
+        pixels = numbers.randint(0, 256, (40, 36, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / "photos" / f"{index}.jpg")
+    return folder
+
+
+def shortened(arguments: list[str]) -> list[str]:
+    """A command with the budget of a test; the rest of it stays as it is."""
+    if "train/ebm.py" in arguments:
+        steps = "4" if "--resume_from_checkpoint" in arguments else "2"
+        schedule = ["--max_train_steps", "4", "--checkpointing_steps", "2"]
+        return [*arguments, *TINY, *schedule, "--validation_steps", steps]
+    if "evaluate/bpd.py" in arguments:
+        return [*arguments, "--limit", "3", "--repeats", "1"]
+    return [*arguments, "--num_images", "2", "--num_steps", "2"]
+
+
+def test_commands_run_in_order(place):
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    ran = 0
+    for program, *arguments in commands():
+        if program == "make":
+            targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            assert set(arguments) <= set(targets)
+            continue
+        command = [sys.executable, *PROGRAMS[program], *shortened(arguments)]
+        done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, f"{shlex.join(arguments)}\n{done.stderr[-2000:]}"
+        ran += 1
+    assert ran >= 8
+
+
+@pytest.mark.parametrize("snippet", blocks("python"))
+def test_snippets_run(snippet):
+    exec(snippet, {})
+
+
+def test_pictures_are_there():
+    for picture in re.findall(r"!\[.*?\]\((.*?)\)", README):
+        assert (ROOT / picture).is_file()

@@ -1,0 +1,239 @@
+"""Samplers: with exact scores the samples have the law of the data at the end of the path."""
+
+import pytest
+import torch
+from exact import F64, ExactModel, generator, normal, two_modes, z_score
+
+from ebm_app.ebm import make_sampler
+from ebm_app.energy import TimeScoreEnergy
+from ebm_app.errors import UserError
+from ebm_app.paths import LinearVPPath, VPPath
+from ebm_app.pf_ode import clock_grid
+from ebm_app.samplers import SAMPLERS, AnnealedHMCSampler, PFODESampler, stein_score
+
+SHAPES = [(2,), (1, 2, 2)]
+MEAN, STD = 0.7, 0.5
+PATHS = {"linear": LinearVPPath(), "vp": VPPath()}
+
+
+def gaussian(path=PATHS["linear"], head=1, nodes=24, eps=1e-5, model=ExactModel):
+    return TimeScoreEnergy(model(path, eps, [[MEAN]], [STD], stein_channels=head), nodes)
+
+
+def run(sampler, energy, x0, seed=0):
+    return list(sampler.iterate(energy, x0, generator(seed)))
+
+
+def moments(energy, variance):
+    """alpha, and mean and variance of p_t at the time where v_t is ``variance``; v = 1 - alpha^2
+    on these paths."""
+    alpha = (1 - variance) ** 0.5
+    return alpha, alpha * MEAN, alpha**2 * STD**2 + variance
+
+
+@pytest.mark.parametrize("score", ["head", "integral"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_the_flow_and_tweedie_are_exact_on_a_gaussian(path, shape, score):
+    """Point by point: x0 moves along an affine map, whose end is shrunk towards the mean. On the
+    VP path the integral starts from N(0, I), which is p_0 but nearly."""
+    energy, x0 = gaussian(path), normal((3, *shape))
+    x = run(PFODESampler(120, score, end_variance=1e-2), energy, x0)[-1].x
+    alpha, mean, variance = moments(energy, 1e-2)
+    start, start_variance, *_ = energy.model.moments(torch.tensor([1e-3], dtype=F64))
+    end = mean + (variance / start_variance.squeeze()).sqrt() * (x0 - start.squeeze())
+    denoised = MEAN + alpha * STD**2 / variance * (end - mean)
+    assert (x - denoised).abs().max() < (2e-2 if score == "integral" and path.alpha_dt else 2e-3)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_the_flow_samples_a_gaussian(path, shape):
+    """The denoised point has variance (alpha s^2)^2 / m: that of E[x1 | x_t]."""
+    energy = gaussian(path)
+    x = run(PFODESampler(num_steps=50), energy, normal((4000, *shape)))[-1].x
+    alpha, _, variance = moments(energy, 1e-3)
+    residual = x.flatten(1) - MEAN
+    assert z_score(residual) < 4.5
+    assert z_score(residual.square(), (alpha * STD**2) ** 2 / variance) < 4.5
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_the_flow_keeps_the_masses_of_unbalanced_modes(path, shape):
+    """0.3 and 0.7. Allowance for the 100 steps: 2e-3 of mass, 1 percent of a mode's variance."""
+    model = two_modes(path, 1e-5, shape, stein_channels=1)
+    x = run(PFODESampler(num_steps=100), TimeScoreEnergy(model), normal((4000, *shape)))[-1].x
+    along = x.flatten(1) @ (model.means[1] / model.means[1].norm()).flatten()
+    right = (along > 0).double()
+    assert abs(right.mean() - 0.7) < 4 * (0.7 * 0.3 / 4000) ** 0.5 + 2e-3
+    for mode, sign in ((along[along > 0], 1), (-along[along < 0], -1)):
+        assert z_score(mode - 1.2) < 4.5 + 0.01, sign
+        spread = (mode - 1.2).square()
+        error = spread.std() / len(spread) ** 0.5
+        assert abs(spread.mean() - 0.4**2) < 4.5 * error + 0.01 * 0.4**2
+
+
+@pytest.mark.parametrize("schedule", ["clock", "linear"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_annealed_hmc_samples_a_gaussian(path, shape, schedule):
+    energy = gaussian(path)
+    sampler = AnnealedHMCSampler(num_steps=8, schedule=schedule, final_steps=12, end_variance=0.01)
+    frames = run(sampler, energy, normal((1500, *shape)))
+    _, mean, variance = moments(energy, 0.01)
+    residual = frames[-1].x.flatten(1) - mean
+    assert z_score(residual) < 4.5 and z_score(residual.square(), variance) < 4.5
+    assert all(0.4 < frame.acceptance <= 1 for frame in frames)
+
+
+class Biased(ExactModel):
+    """An exact energy, but a Stein head that is off by a third and a shift."""
+
+    def score(self, x, t):
+        return super().score(x, t) / 1.5 + 0.3
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_annealed_hmc_is_right_whichever_score_drives_it(shape):
+    energy = gaussian(model=Biased)
+    sampler = AnnealedHMCSampler(num_steps=8, final_steps=30, end_variance=0.01, score="head")
+    x = run(sampler, energy, normal((1500, *shape)))[-1].x
+    _, mean, variance = moments(energy, 0.01)
+    residual = x.flatten(1) - mean
+    assert z_score(residual) < 4.5 and z_score(residual.square(), variance) < 4.5
+    flowed = run(PFODESampler(score="head"), energy, normal((1500, *shape)))[-1].x
+    assert z_score(flowed.flatten(1) - MEAN) > 10  # the same head misleads the flow
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("make", [PFODESampler, AnnealedHMCSampler])
+def test_head_and_integral_give_the_same_samples_of_an_exact_model(make, shape):
+    model = two_modes(LinearVPPath(), 1e-5, shape, stein_channels=1)
+    energy, x0 = TimeScoreEnergy(model, 48), normal((6, *shape))
+    head, integral = (
+        run(make(num_steps=4, score=s, end_variance=0.01), energy, x0)[-1].x
+        for s in ("head", "integral")
+    )
+    assert torch.allclose(head, integral, atol=1e-4) and (head - x0).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_stein_score_takes_the_head_where_there_is_one(shape):
+    x = normal((4, *shape))
+    for head in (1, 0):
+        energy = gaussian(head=head)
+        exact = energy.model.exact_score(x, 0.7)
+        assert torch.allclose(stein_score(energy)(x, 0.7), exact, atol=1e-6)
+        assert torch.allclose(stein_score(energy, "integral")(x, 0.7), exact, atol=1e-6)
+    calls = []
+    energy = gaussian()
+    energy.model.register_forward_hook(lambda *args: calls.append(len(args[1][0])))
+    stein_score(energy)(x, 0.7)
+    assert calls == [4]
+    stein_score(energy, "integral")(x, 0.7)
+    assert sum(calls[1:]) == 4 * energy.log_ratio(x, 0.0, 0.7).nfe
+
+
+def test_frames_of_the_flow_count_steps_and_evaluations():
+    energy, x0 = gaussian(head=0), normal((2, 3))
+    frames = run(PFODESampler(num_steps=6), energy, x0)
+    assert [f.step for f in frames] == [1, 2, 3, 4, 5, 6]
+    assert [f.nfe for f in frames] == [2, 4, 6, 8, 10, 13]  # the last denoises
+    assert all(f.num_steps == 6 and f.x.shape == (2, 3) for f in frames)
+    assert all(f.acceptance is None and f.x.isfinite().all() for f in frames)
+    assert [f.nfe for f in run(PFODESampler(num_steps=1), energy, x0)] == [3]
+
+
+def test_frames_of_annealed_hmc_count_levels_and_evaluations_with_the_pilot():
+    """A level of n transitions of L leapfrog steps costs 1 + n L; the pilot warms up for 50."""
+    energy, x0 = gaussian(), normal((5, 3))
+    sampler = AnnealedHMCSampler(
+        num_steps=4, steps_per_level=2, num_leapfrog_steps=3, final_steps=6, pilot_size=7
+    )
+    frames = run(sampler, energy, x0)
+    level, last = 1 + 2 * 3, 1 + 8 * 3
+    pilot = 50 * 3 + 3 * level + last
+    assert [f.nfe for f in frames] == [pilot + level * k for k in (1, 2, 3)] + [
+        pilot + 3 * level + last
+    ]
+    assert [(f.step, f.num_steps) for f in frames] == [(k, 4) for k in (1, 2, 3, 4)]
+    assert all(f.x.shape == (5, 3) for f in frames)
+
+
+def visited(energy, sampler):
+    """The times at which the energy is asked for its density, each once."""
+    times, log_density = [], energy.log_density
+    energy.log_density = lambda x, t: times.append(t) or log_density(x, t)
+    run(sampler, energy, normal((2, 2)))
+    return sorted(set(times))
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_levels_are_even_in_the_clock_or_in_t_and_stop_at_the_variance(path):
+    clock = visited(gaussian(path), AnnealedHMCSampler(num_steps=4, end_variance=0.02))
+    linear = visited(gaussian(path), AnnealedHMCSampler(4, "linear", end_variance=0.02))
+    for times in (clock, linear):
+        assert len(times) == 4 and times[-1] == clock[-1]
+    assert abs(path.variance(torch.tensor(clock[-1], dtype=F64)) - 0.02) < 1e-9
+    assert torch.allclose(torch.tensor(linear), clock[-1] * torch.tensor([0.25, 0.5, 0.75, 1.0]))
+    assert clock == clock_grid(path, 0.0, clock[-1], 5)[1:].tolist()
+
+
+def test_a_variance_that_is_never_reached_means_the_end_of_the_model():
+    energy = gaussian(eps=0.1)
+    assert visited(energy, AnnealedHMCSampler(num_steps=2, end_variance=0.0))[-1] == energy.end
+
+
+@pytest.mark.parametrize("make", [PFODESampler, AnnealedHMCSampler])
+def test_samples_depend_on_the_start_and_the_generator_alone(make):
+    energy, x0 = gaussian(), normal((4, 2))
+    before = torch.random.get_rng_state()
+    one, same, other = (
+        run(make(num_steps=2), energy, x0, seed)[-1].x for seed in (0, 0, 1)
+    )
+    assert torch.equal(one, same)
+    assert torch.equal(one, other) == (make is PFODESampler)  # the flow adds no noise
+    assert torch.equal(before, torch.random.get_rng_state()) and not one.requires_grad
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_float32_stays_float32(name):
+    frames = run(make_sampler(name, num_steps=2), gaussian(eps=1e-3), normal((4, 2)).float())
+    assert frames[-1].x.dtype == torch.float32 and frames[-1].x.isfinite().all()
+
+
+def test_a_sampler_is_made_by_name_with_its_settings():
+    assert make_sampler("pf_ode", num_steps=7, score=None) == PFODESampler(num_steps=7)
+    assert make_sampler("annealed_hmc", schedule="linear") == AnnealedHMCSampler(schedule="linear")
+    ready = PFODESampler(3)
+    assert make_sampler(ready) is ready
+    with pytest.raises(UserError, match="unknown sampler 'gibbs': choose one of annealed_hmc"):
+        make_sampler("gibbs")
+    with pytest.raises(UserError, match="sampler 'pf_ode': .*schedule"):
+        make_sampler("pf_ode", schedule="clock")
+
+
+@pytest.mark.parametrize(
+    "sampler, message",
+    [
+        (PFODESampler(score="tail"), "unknown score 'tail'"),
+        (PFODESampler(score="head"), "no Stein head"),
+        (PFODESampler(num_steps=0), "at least 1 step"),
+        (PFODESampler(start=0.0), "start later"),
+        (PFODESampler(start=0.9999), "lower start"),
+        (PFODESampler(end_variance=1.0), "end_variance 1.0"),
+        (AnnealedHMCSampler(score="tail"), "unknown score 'tail'"),
+        (AnnealedHMCSampler(score="head"), "no Stein head"),
+        (AnnealedHMCSampler(schedule="cosine"), "unknown schedule 'cosine'"),
+        (AnnealedHMCSampler(num_steps=0), "num_steps must be at least 1"),
+        (AnnealedHMCSampler(steps_per_level=0), "steps_per_level must be at least 1"),
+        (AnnealedHMCSampler(num_leapfrog_steps=0), "num_leapfrog_steps must be at least 1"),
+        (AnnealedHMCSampler(pilot_size=0), "pilot_size must be at least 1"),
+        (AnnealedHMCSampler(final_steps=-1), "final_steps must not be negative"),
+        (AnnealedHMCSampler(end_variance=2.0), "end_variance 2.0"),
+    ],
+)
+def test_settings_that_make_no_run_are_the_users_mistake(sampler, message):
+    with pytest.raises(UserError, match=message):
+        run(sampler, gaussian(head=0), normal((2, 2)))
