@@ -49,6 +49,7 @@ class EBMConfig:
     scale: str = "normalised"
     time_input: str = "clock"
     stein_head: bool = True
+    input_frequencies: tuple[float, ...] = ()
     num_nodes: int = 32
     format_version: int = FORMAT_VERSION
 
@@ -72,7 +73,7 @@ class TrainingConfig:
     )
     lr_warmup_steps: int = _doc("steps over which the learning rate rises", 100)
     adam_weight_decay: float = _doc("decoupled weight decay", 0.0)
-    max_grad_norm: float = _doc("gradients are clipped to this norm", 1.0)
+    max_grad_norm: float = _doc("gradients are clipped to this norm", 100.0)
     ema_decay: float = _doc("decay of the averaged weights, which are the ones saved", 0.999)
     mixed_precision: str = _doc("no, bf16 or fp16", "no")
     checkpointing_steps: int = _doc("steps between checkpoints", 500)
@@ -89,7 +90,7 @@ class TrainingConfig:
 #: Settings of a run that may differ when it is resumed: they change no weight.
 FREE_ON_RESUME = frozenset(
     {"checkpointing_steps", "checkpoints_total_limit", "logging_steps", "report_to"}
-    | {"num_preview_images"}
+    | {"validation_steps", "num_preview_images"}
 )
 
 

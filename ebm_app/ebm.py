@@ -46,16 +46,18 @@ class EBM(nn.Module):
         super().__init__()
         choose("space", config.space, SPACES)
         self.config = config
-        channels = config.image_shape[0]
+        channels, height, width = config.image_shape
+        net_channels = channels * (1 + 2 * len(config.input_frequencies))
         heads = 2 if config.stein_head else 1
         self.space = SPACES[config.space]()
         self.model = TimeScoreModel(
-            UNet(config.image_shape, heads * channels, config.net),
+            UNet((net_channels, height, width), heads * channels, config.net),
             build_path(config),
             config.eps,
             scale=config.scale,
             time_input=config.time_input,
             stein_channels=channels if config.stein_head else 0,
+            input_frequencies=config.input_frequencies,
         )
         self.energy = TimeScoreEnergy(self.model, config.num_nodes)
 

@@ -7,6 +7,7 @@ ODE solve is the paper's protocol and an independent check. All values are in na
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -15,11 +16,36 @@ from torch import Tensor
 from ebm_app.errors import UserError, choose
 from ebm_app.model import TimeScoreModel
 from ebm_app.numerics import standard_normal_log_density, sum_except_batch
-from ebm_app.paths import OneSidedPath
-from ebm_app.quadrature import SOLVERS, rule_on
+from ebm_app.paths import GaussianPath, OneSidedPath
+from ebm_app.quadrature import SOLVERS, Rule, rule_on
 
 QUADRATURE = "quadrature"
 INTEGRATORS = (QUADRATURE, *SOLVERS)
+
+
+@lru_cache(maxsize=1024)
+def clock_rule(
+    path: GaussianPath,
+    whole: tuple[float, float],
+    part: tuple[float, float],
+    num_nodes: int,
+    min_nodes: int,
+) -> Rule:
+    """A rule in t on ``part``, whose nodes lie in the clock: its weights carry dt / d tau.
+
+    It has min_nodes + s (num_nodes - min_nodes) nodes, where s is the share of ``part`` in the
+    clock of ``whole``. Kept, because inverting the clock costs as much as a small network.
+    """
+    whole_ends, ends = (
+        path.clock(torch.tensor(pair, dtype=torch.float64)) for pair in (whole, part)
+    )
+    share = ((ends[1] - ends[0]) / (whole_ends[1] - whole_ends[0])).abs().item()
+    rule = rule_on(
+        math.ceil(min_nodes + share * (num_nodes - min_nodes)), ends[0].item(), ends[1].item()
+    )
+    times = path.clock_inverse(rule.nodes)
+    dt = path.time_score_variance(times).rsqrt()
+    return Rule(times, rule.weights * dt, rule.coarse_weights * dt)
 
 
 class LogRatio(NamedTuple):
@@ -27,8 +53,7 @@ class LogRatio(NamedTuple):
 
     value (B,) float64; error (B,): estimate of the integration error of each example; components
     (B, *): the parts that sum to ``value``, one for each output of the network, None from an ODE
-    solve; nfe: evaluations of the network
-    for each example.
+    solve; nfe: evaluations of the network for each example.
     """
 
     value: Tensor
@@ -155,27 +180,11 @@ class TimeScoreEnergy:
         return LogRatio(value, error, components, nfe)
 
     def _chunks(self, batch: int, t0: float, t1: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Times, and their weights in the two rules, in groups that are evaluated together.
-
-        The nodes lie in the clock; the weights carry dt / d tau.
-        """
-        model_ends, ends = (
-            self.path.clock(torch.tensor(pair, dtype=torch.float64))
-            for pair in ((self.start, self.end), (t0, t1))
-        )
-        share = ((ends[1] - ends[0]) / (model_ends[1] - model_ends[0])).abs().item()
-        fewest = min(self.min_nodes, self.num_nodes)
-        num_nodes = math.ceil(fewest + share * (self.num_nodes - fewest))
-        rule = rule_on(num_nodes, ends[0].item(), ends[1].item())
-        times = self.path.clock_inverse(rule.nodes)
-        dt = self.path.time_score_variance(times).rsqrt()
+        """The rule of :func:`clock_rule` from t0 to t1, in groups that are evaluated together."""
+        counts = (self.num_nodes, min(self.min_nodes, self.num_nodes))
+        rule = clock_rule(self.path, (self.start, self.end), (t0, t1), *counts)
         size = max(1, self.chunk_size // max(1, batch))
-        return zip(
-            times.split(size),
-            (rule.weights * dt).split(size),
-            (rule.coarse_weights * dt).split(size),
-            strict=True,
-        )
+        return zip(*(part.split(size) for part in rule), strict=True)
 
     def _rate(self, x: Tensor, times: Tensor) -> Tensor:
         """Components of the time score of every x at every time: (n, B, *) float64."""

@@ -8,13 +8,18 @@ from ebm_app.nets.unet import max_levels
 #: data set -> (overrides of EBMConfig and of its net, overrides of TrainingConfig)
 PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "digits": (
-        {"block_out_channels": (32, 64), "dropout": 0.1, "input_frequencies": (17.0, 8.5)},
+        {
+            "block_out_channels": (32, 64),
+            "dropout": 0.1,
+            "eps": 1e-6,
+            "input_frequencies": (8.5, 17.0),
+        },
         {},
     ),
 }
-#: 28 x 28 and larger: 256 levels need a smaller margin eps and frequencies near the bins' own
+#: 256 levels need a smaller margin eps, and frequencies of their own bins
 LARGE = (
-    {"input_frequencies": (256.0, 128.0), "eps": 5e-9, "layers_per_block": 2, "dropout": 0.1},
+    {"input_frequencies": (64.0, 128.0), "eps": 5e-9, "layers_per_block": 2, "dropout": 0.1},
     {
         "max_train_steps": 100_000,
         "train_batch_size": 256,

@@ -1,6 +1,6 @@
 """From a data set, its preset and a user's own settings to the configurations of a run."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from ebm_app.config import EBMConfig, PathConfig, TrainingConfig, from_dict, to_dict
@@ -19,9 +19,9 @@ from ebm_app.time_sampling import TIME_SAMPLERS
 from ebm_app.weighting import WEIGHTINGS, second_moment
 
 SCHEDULERS = ("constant_with_warmup", "cosine", "linear")
-NET_KEYS = {f.name for f in fields(UNetConfig)}
+NET_KEYS = {f.name for f in fields(UNetConfig)} - {"input_frequencies"}
 TRAINING_KEYS = {f.name for f in fields(TrainingConfig)}
-EBM_KEYS = {"space", "eps", "num_nodes", "scale", "time_input"}
+EBM_KEYS = {"space", "eps", "num_nodes", "scale", "time_input", "input_frequencies"}
 PATH_KEYS = {"path", "c"}
 
 
@@ -53,15 +53,14 @@ def resolve(
     path = PathConfig(
         merged.get("path", PathConfig.name), _moment(merged.get("c", 1.0), data, space)
     )
-    config = EBMConfig(
-        dataset=data.name,
-        image_shape=data.image_shape,
-        num_levels=data.num_levels,
-        path=path,
-        net=net,
-        stein_head=training_config.stein_factor > 0,
+    model = {
+        "dataset": data.name,
+        "image_shape": data.image_shape,
+        "num_levels": data.num_levels,
+        "stein_head": training_config.stein_factor > 0,
         **_only(merged, EBM_KEYS),
-    )
+    }
+    config = replace(from_dict(EBMConfig, model, "model settings"), path=path, net=net)
     check(config, training_config, data)
     return config, training_config
 

@@ -49,9 +49,7 @@ def score(model, levels, num_levels, u, nodes=64, **options):
 @pytest.mark.parametrize("num_levels, bits", [(256, 8.0), (2, 1.0), (17, math.log2(17))])
 def test_a_uniform_density_costs_the_bits_of_its_levels(num_levels, bits):
     levels = images(num_levels)
-    result = log_likelihood(
-        UniformEnergy(), PixelSpace(), levels, num_levels, noise(2, levels)
-    )
+    result = log_likelihood(UniformEnergy(), PixelSpace(), levels, num_levels, noise(2, levels))
     expected = torch.full((3,), bits, dtype=F64)
     assert torch.allclose(result.bits_per_dim, expected, rtol=0, atol=1e-12)
     nats = torch.full(levels.shape, -math.log(num_levels), dtype=F64)

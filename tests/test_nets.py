@@ -84,7 +84,11 @@ def test_unet_has_second_derivatives(config):
     The time embedding and the softmax of diffusers are float32 throughout, hence the tolerance.
     """
     net = unet(config=config)
-    x, t, along = normal((2, 1, 8, 8)), torch.tensor([0.2, 0.7], dtype=F64), normal((2, 1, 8, 8), 1)
+    x, t, along = (
+        normal((2, 1, 8, 8)),
+        torch.tensor([0.2, 0.7], dtype=F64),
+        normal((2, 1, 8, 8), 1),
+    )
 
     def slope(point):
         return time_derivative(net, point, t).sum()

@@ -209,7 +209,9 @@ def test_tsm_weights_times_but_not_the_ends():
     model = Moved(gaussian(LinearVPPath()), normal((4, 4)))
     batch = draw(model.base, 4, (2,))
     loss = [
-        TSM(eps=MARGIN)(model, model.base.path, Batch(batch.sample, torch.full((4,), w, dtype=F64)))
+        TSM(eps=MARGIN)(
+            model, model.base.path, Batch(batch.sample, torch.full((4,), w, dtype=F64))
+        )
         for w in (0.0, 1.0, 2.0)
     ]
     assert torch.allclose(loss[2] - loss[1], loss[1] - loss[0], rtol=1e-9)

@@ -70,7 +70,7 @@ def test_heun_is_of_second_order_on_the_flow_of_a_mixture(path, shape):
 @pytest.mark.parametrize("path", [LinearVPPath(), VPPath()], ids=["linear", "vp"])
 def test_the_reference_is_pushed_to_the_mean_and_covariance_of_the_data(path, shape):
     model = gaussian(path)
-    x = run(model, normal((4000, *shape)), 40, start=1e-3).x.flatten(1)
+    x = run(model, normal((4000, *shape), 3), 40, start=1e-3).x.flatten(1)
     mean, variance, *_ = model.moments(torch.tensor([END], dtype=F64))
     residual = x - mean.flatten()
     products = residual[:, :, None] * residual[:, None, :]

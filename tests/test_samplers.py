@@ -31,19 +31,22 @@ def moments(energy, variance):
     return alpha, alpha * MEAN, alpha**2 * STD**2 + variance
 
 
-@pytest.mark.parametrize("score", ["head", "integral"])
+@pytest.mark.parametrize(
+    "name, score", [("linear", "head"), ("linear", "integral"), ("vp", "head")]
+)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
-def test_the_flow_and_tweedie_are_exact_on_a_gaussian(path, shape, score):
-    """Point by point: x0 moves along an affine map, whose end is shrunk towards the mean. On the
-    VP path the integral starts from N(0, I), which is p_0 but nearly."""
-    energy, x0 = gaussian(path), normal((3, *shape))
-    x = run(PFODESampler(120, score, end_variance=1e-2), energy, x0)[-1].x
+def test_the_flow_and_tweedie_are_exact_on_a_gaussian(name, score, shape):
+    """Point by point: x0 moves along an affine map, whose end is shrunk towards the mean.
+
+    The integral is left out on the VP path, where N(0, I), from which it starts, is not p_0.
+    """
+    energy, x0 = gaussian(PATHS[name]), normal((3, *shape))
+    x = run(PFODESampler(80, score, end_variance=1e-2), energy, x0)[-1].x
     alpha, mean, variance = moments(energy, 1e-2)
     start, start_variance, *_ = energy.model.moments(torch.tensor([1e-3], dtype=F64))
     end = mean + (variance / start_variance.squeeze()).sqrt() * (x0 - start.squeeze())
     denoised = MEAN + alpha * STD**2 / variance * (end - mean)
-    assert (x - denoised).abs().max() < (2e-2 if score == "integral" and path.alpha_dt else 2e-3)
+    assert (x - denoised).abs().max() < 1e-3
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -51,7 +54,7 @@ def test_the_flow_and_tweedie_are_exact_on_a_gaussian(path, shape, score):
 def test_the_flow_samples_a_gaussian(path, shape):
     """The denoised point has variance (alpha s^2)^2 / m: that of E[x1 | x_t]."""
     energy = gaussian(path)
-    x = run(PFODESampler(num_steps=50), energy, normal((4000, *shape)))[-1].x
+    x = run(PFODESampler(num_steps=40), energy, normal((4000, *shape), 3))[-1].x
     alpha, _, variance = moments(energy, 1e-3)
     residual = x.flatten(1) - MEAN
     assert z_score(residual) < 4.5
@@ -61,14 +64,15 @@ def test_the_flow_samples_a_gaussian(path, shape):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
 def test_the_flow_keeps_the_masses_of_unbalanced_modes(path, shape):
-    """0.3 and 0.7. Allowance for the 100 steps: 2e-3 of mass, 1 percent of a mode's variance."""
+    """0.3 and 0.7. Allowances: 2e-3 of mass for the steps, and 1 percent of a mode's variance for
+    the denoised end, whose own is s^2 / (1 + v / s^2)."""
     model = two_modes(path, 1e-5, shape, stein_channels=1)
-    x = run(PFODESampler(num_steps=100), TimeScoreEnergy(model), normal((4000, *shape)))[-1].x
+    x = run(PFODESampler(num_steps=60), TimeScoreEnergy(model), normal((4000, *shape), 3))[-1].x
     along = x.flatten(1) @ (model.means[1] / model.means[1].norm()).flatten()
     right = (along > 0).double()
     assert abs(right.mean() - 0.7) < 4 * (0.7 * 0.3 / 4000) ** 0.5 + 2e-3
-    for mode, sign in ((along[along > 0], 1), (-along[along < 0], -1)):
-        assert z_score(mode - 1.2) < 4.5 + 0.01, sign
+    for mode in (along[along > 0], -along[along < 0]):
+        assert z_score(mode - 1.2) < 4.5
         spread = (mode - 1.2).square()
         error = spread.std() / len(spread) ** 0.5
         assert abs(spread.mean() - 0.4**2) < 4.5 * error + 0.01 * 0.4**2
@@ -79,7 +83,7 @@ def test_the_flow_keeps_the_masses_of_unbalanced_modes(path, shape):
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
 def test_annealed_hmc_samples_a_gaussian(path, shape, schedule):
     energy = gaussian(path)
-    sampler = AnnealedHMCSampler(num_steps=8, schedule=schedule, final_steps=12, end_variance=0.01)
+    sampler = AnnealedHMCSampler(num_steps=6, schedule=schedule, final_steps=10, end_variance=0.01)
     frames = run(sampler, energy, normal((1500, *shape)))
     _, mean, variance = moments(energy, 0.01)
     residual = frames[-1].x.flatten(1) - mean
@@ -97,7 +101,7 @@ class Biased(ExactModel):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_annealed_hmc_is_right_whichever_score_drives_it(shape):
     energy = gaussian(model=Biased)
-    sampler = AnnealedHMCSampler(num_steps=8, final_steps=30, end_variance=0.01, score="head")
+    sampler = AnnealedHMCSampler(num_steps=6, final_steps=30, end_variance=0.01, score="head")
     x = run(sampler, energy, normal((1500, *shape)))[-1].x
     _, mean, variance = moments(energy, 0.01)
     residual = x.flatten(1) - mean
@@ -110,9 +114,9 @@ def test_annealed_hmc_is_right_whichever_score_drives_it(shape):
 @pytest.mark.parametrize("make", [PFODESampler, AnnealedHMCSampler])
 def test_head_and_integral_give_the_same_samples_of_an_exact_model(make, shape):
     model = two_modes(LinearVPPath(), 1e-5, shape, stein_channels=1)
-    energy, x0 = TimeScoreEnergy(model, 48), normal((6, *shape))
+    energy, x0 = TimeScoreEnergy(model, 40), normal((6, *shape))
     head, integral = (
-        run(make(num_steps=4, score=s, end_variance=0.01), energy, x0)[-1].x
+        run(make(num_steps=3, score=s, end_variance=0.01), energy, x0)[-1].x
         for s in ("head", "integral")
     )
     assert torch.allclose(head, integral, atol=1e-4) and (head - x0).abs().max() > 0.1
@@ -189,9 +193,7 @@ def test_a_variance_that_is_never_reached_means_the_end_of_the_model():
 def test_samples_depend_on_the_start_and_the_generator_alone(make):
     energy, x0 = gaussian(), normal((4, 2))
     before = torch.random.get_rng_state()
-    one, same, other = (
-        run(make(num_steps=2), energy, x0, seed)[-1].x for seed in (0, 0, 1)
-    )
+    one, same, other = (run(make(num_steps=2), energy, x0, seed)[-1].x for seed in (0, 0, 1))
     assert torch.equal(one, same)
     assert torch.equal(one, other) == (make is PFODESampler)  # the flow adds no noise
     assert torch.equal(before, torch.random.get_rng_state()) and not one.requires_grad

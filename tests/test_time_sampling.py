@@ -150,7 +150,7 @@ def test_stratified_numbers_put_one_in_each_stratum_and_are_each_uniform():
         u = stratified_numbers(num, g)
         strata = (u.sort().values * num).floor().long()
         assert u.dtype == F64 and strata.tolist() == list(range(num))
-    draws = torch.stack([stratified_numbers(3, g) for _ in range(3000)])
+    draws = torch.stack([stratified_numbers(5, g) for _ in range(3000)])
     for column in draws.T:
         assert kstest(column.numpy(), "uniform").pvalue > 1e-3
 
