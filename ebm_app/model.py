@@ -88,7 +88,7 @@ class TimeScoreModel(nn.Module):
         return ModelOutput(components, expand_like(skip, x) * x + expand_like(gain, x) * head)
 
     def features(self, x: Tensor, t: Tensor) -> Tensor:
-        r"""x joined, along dimension 1, by g sin(2 pi f x) and g cos(2 pi f x) for each frequency f.
+        r"""x joined, along dimension 1, by g sin(2 pi f x) and g cos(2 pi f x) for each f.
 
         The waves make the bins of quantised data visible (Kingma et al. 2021, arXiv:2107.00630,
         appendix C). Their gain g = exp(-2 pi^2 f^2 v_t) is what noise of variance v_t leaves of a

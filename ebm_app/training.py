@@ -125,7 +125,7 @@ class Trainer:
         self.metrics.start(first)
         hidden = not self.accelerator.is_main_process
         bar = tqdm(total=total, initial=first, disable=hidden, desc="train", mininterval=1)
-        with bar, self.signals:
+        with bar, self.signals, checkpoint.explained_write(self.output_dir):
             while self.step < total:
                 begin = time.perf_counter()
                 self._train_step()
@@ -252,8 +252,7 @@ class Trainer:
             if figures["validation_bits_per_dim"] < self.best:
                 self.best = figures["validation_bits_per_dim"]
                 if self.accelerator.is_main_process:
-                    with checkpoint.explained_write(self.output_dir):
-                        self.ebm.save_pretrained(self.output_dir)
+                    self.ebm.save_pretrained(self.output_dir)
         self.accelerator.wait_for_everyone()
 
     @contextmanager

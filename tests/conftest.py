@@ -10,6 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
+from ebm_app.errors import UserError
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch.set_num_threads(1)
 
@@ -46,3 +48,12 @@ def image_folder(tmp_path_factory) -> Path:
         pixels = torch.randint(0, 256, (8, 8), generator=generator, dtype=torch.uint8)
         Image.fromarray(pixels.numpy()).save(folder / f"{index:02d}.png")
     return folder
+
+
+def error_of(call, *args, **kwargs) -> str:
+    """The one sentence of the UserError that a call raises."""
+    with pytest.raises(UserError) as caught:
+        call(*args, **kwargs)
+    message = str(caught.value)
+    assert "\n" not in message and ": " in message, f"not one sentence: {message}"
+    return message

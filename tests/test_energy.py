@@ -161,7 +161,7 @@ def test_log_density_and_score_are_exact_where_the_path_starts_at_the_reference(
 @pytest.mark.parametrize("path", [LinearVPPath(), VPPath()], ids=["linear", "vp"])
 @pytest.mark.parametrize("shape", [(2,), (1, 8, 8)], ids=["vector", "image"])
 def test_the_score_is_the_gradient_of_the_log_density(path, shape):
-    """Along a line, by central differences; with few nodes too, since it differentiates the sum."""
+    """Along a line, by central differences; with few nodes too: the sum is differentiated."""
     model = gaussian(path)
     energy, x, along = TimeScoreEnergy(model, 9), points(model, shape), normal((4, *shape), 2)
     h = 1e-4

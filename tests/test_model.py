@@ -146,6 +146,28 @@ def test_an_image_model_has_components_and_head_of_the_image():
     assert out.components.dtype == out.score.dtype == torch.float32
 
 
+@pytest.mark.parametrize("path", [LinearVPPath(), VPPath()], ids=["linear", "vp"])
+@pytest.mark.parametrize("shape", [(2,), IMAGE], ids=["vector", "image"])
+def test_input_waves_are_the_mean_of_what_noise_makes_of_them(path, shape):
+    """E sin(2 pi f (x + sqrt(v_t) eps)), to 4 standard errors; and whole where the noise ends."""
+    model = TimeScoreModel(Constant(0.0), path, EPS, input_frequencies=(0.5, 1.5))
+    x = normal((1, *shape))
+    channels = shape[0]
+    for t in (0.9, 0.97, 0.99):
+        time = torch.tensor([t], dtype=F64)
+        noisy = x + path.variance(time).sqrt() * normal((20_000, *shape), 1)
+        waves = model.features(x, time)[:, channels:]
+        angles = [2 * torch.pi * f * noisy for f in (0.5, 1.5)]
+        draws = torch.cat([wave for a in angles for wave in (a.sin(), a.cos())], dim=1)
+        assert z_score(draws, waves) < 4.5 and waves.abs().max() > 0.1
+    features = model.features(x, torch.ones(1, dtype=F64))
+    assert torch.equal(features[:, :channels], x) and features.shape[1] == 5 * channels
+    pairs = features[:, channels:].unflatten(1, (2, 2, channels))
+    assert torch.allclose(pairs.square().sum(2), torch.ones(1, 2, *shape, dtype=F64))
+    plain = TimeScoreModel(Constant(0.0), path, EPS)
+    assert torch.equal(plain.features(x, torch.ones(1, dtype=F64)), x)
+
+
 def test_unknown_names_are_the_users_mistake():
     for settings in ({"scale": "unit"}, {"time_input": "day"}):
         with pytest.raises(UserError, match="choose one of"):

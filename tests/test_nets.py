@@ -1,4 +1,4 @@
-"""Networks: shapes, a time that is a real number, second derivatives, and sizes that do not fit."""
+"""Networks: shapes, a time that is a real number, second derivatives, sizes that do not fit."""
 
 import pytest
 import torch

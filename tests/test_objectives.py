@@ -1,4 +1,4 @@
-"""Objectives: stationary at the exact scores, TSM a constant away from CTSM, values per example."""
+"""Objectives: stationary at the exact scores, TSM a constant from CTSM, a value per example."""
 
 import pytest
 import torch

@@ -1,0 +1,80 @@
+"""The maps between levels, continuous values and values for display."""
+
+import pytest
+import torch
+from conftest import error_of
+
+from ebm_app.data import dequantise, quantise, to_levels
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("num_levels", [2, 3, 10, 17, 100, 255, 256])
+def test_level_maps_invert_each_other(num_levels, dtype):
+    """Also for the numbers next to the edges of a cell, where (k + u) / L rounds across."""
+    eps = torch.finfo(dtype).eps
+    edge = torch.arange(1, 20, dtype=dtype) * eps / 2
+    inside = torch.rand(200, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    noise = torch.cat([torch.zeros(1, dtype=dtype), edge, inside, 1 - edge])
+    levels = torch.arange(num_levels, dtype=torch.uint8)[:, None].expand(-1, len(noise))
+    noise = noise.expand(num_levels, -1)
+    x = dequantise(levels, num_levels, noise)
+    assert x.dtype == dtype and x.min() == 0 and x.max() < 1
+    exact = (levels.double() + noise.double()) / num_levels
+    assert (x.double() - exact).abs().max() <= 2 * eps
+    shown = quantise(x, num_levels)
+    assert shown.dtype == dtype and shown.min() == 0 and shown.max() == 1
+    back = to_levels(shown, num_levels)
+    assert back.dtype == torch.uint8 and torch.equal(back, levels)
+    assert torch.equal(dequantise(levels.long(), num_levels, noise), x)
+
+
+def test_quantise_saturates_by_definition():
+    x = torch.tensor([-5.0, -1e-9, 0.0, 0.24, 0.25, 0.99, 1.0, 7.0], dtype=torch.float64)
+    expected = torch.tensor([0, 0, 0, 0, 1, 3, 3, 3], dtype=torch.float64) / 3
+    assert torch.equal(quantise(x, 4), expected)
+    assert torch.equal(quantise(x.bfloat16(), 4), expected.float())
+    for wrong in (torch.tensor([1, 2]), torch.tensor([torch.nan]), torch.tensor([torch.inf])):
+        with pytest.raises(ValueError, match="finite floats"):
+            quantise(wrong, 4)
+    with pytest.raises(ValueError, match="between 2 and 256"):
+        quantise(x, 1)
+
+
+def test_dequantise_refuses_what_is_out_of_range():
+    levels, noise = torch.tensor([[0, 255]], dtype=torch.uint8), torch.zeros(1, 2)
+    assert dequantise(levels, 256, noise).tolist() == [[0, 255 / 256]]
+    for k, num_levels, u, match in (
+        (levels, 17, noise, r"0\.\.16"),
+        (levels.int() - 1, 256, noise, r"0\.\.255"),
+        (levels.float(), 256, noise, "integers"),
+        (levels, 256, noise + 1, "noise"),
+        (levels, 256, noise - 0.1, "noise"),
+        (levels, 256, noise * torch.nan, "noise"),
+        (levels, 256, noise[0], "noise"),
+        (levels, 256, noise.half(), "noise"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            dequantise(k, num_levels, u)
+    assert dequantise(levels[:0], 17, noise[:0]).shape == (0, 2)
+
+
+def test_to_levels_takes_the_grid_and_levels_only():
+    grid = torch.arange(17, dtype=torch.float64) / 16
+    off = 0.9e-3 / 16
+    assert torch.equal(to_levels(grid + off, 17), torch.arange(17, dtype=torch.uint8))
+    assert torch.equal(to_levels(grid - off, 17), torch.arange(17, dtype=torch.uint8))
+    levels = torch.tensor([0, 16], dtype=torch.uint8)
+    assert torch.equal(to_levels(levels, 17), levels)
+    full = torch.tensor([0, 255], dtype=torch.uint8)
+    assert torch.equal(to_levels(full, 256), full)
+    for images, words in (
+        (grid + 1.2e-3 / 16, ("off the grid", "17", "quantise")),
+        (grid * 16, ("out of the range", "17", "quantise")),
+        (grid - 1 / 16, ("out of the range", "-0.0625")),
+        (grid * torch.nan, ("finite",)),
+        (grid / 0, ("finite",)),
+        (levels + 1, ("level 17", "end at 16")),
+        (levels.int(), ("torch.int32", "uint8")),
+    ):
+        message = error_of(to_levels, images, 17)
+        assert all(word in message for word in words), message
