@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
@@ -129,35 +128,6 @@ def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     state = folder / STATE
     return read_tensors(state / TENSORS_FILE), read_json(state / TRAINER_FILE)
-
-
-def split_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names start with ``prefix``, without it."""
-    return {
-        name.removeprefix(prefix): value
-        for name, value in tensors.items()
-        if name.startswith(prefix)
-    }
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state of an Adam optimizer, flattened to "<index>.<name>"."""
-    state = optimizer.state_dict()["state"]
-    return {
-        f"{index}.{name}": torch.as_tensor(value)
-        for index, values in state.items()
-        for name, value in values.items()
-    }
-
-
-def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Restore what :func:`optimizer_tensors` returned."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        index, name = key.split(".", 1)
-        state.setdefault(int(index), {})[name] = value
-    whole = optimizer.state_dict()
-    optimizer.load_state_dict({"state": state, "param_groups": whole["param_groups"]})
 
 
 @contextmanager

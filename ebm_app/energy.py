@@ -138,6 +138,14 @@ class TimeScoreEnergy:
         reference = sum_except_batch(self.reference(x))
         return reference + self.log_ratio(x, self.start, t, integrator).value
 
+    @torch.no_grad()
+    def proposal_log_density(self, x: Tensor, t: float) -> Tensor:
+        """log p_t(x) by quadrature; where the network overflows, not finite instead of an error.
+
+        For points that a Markov chain proposes, which it rejects there: (B, *) -> (B,) float64.
+        """
+        return sum_except_batch(self.reference(x)) + self._quadrature(x, self.start, t).value
+
     def score(self, x: Tensor, t: float | None = None) -> Tensor:
         """grad_x log p_t(x) as the gradient of the time integral (paper, section 6): (B, *)."""
         return self.log_density_and_score(x, t)[1]

@@ -162,7 +162,7 @@ class AnnealedHMCSampler(Sampler):
 
     def _target(self, energy: TimeScoreEnergy, t: float) -> Target:
         score = stein_score(energy, self.score)
-        return Target(lambda x: energy.log_density(x, t), lambda x: score(x, t))
+        return Target(lambda x: energy.proposal_log_density(x, t), lambda x: score(x, t))
 
 
 def _time_of_variance(energy: TimeScoreEnergy, variance: float) -> float:

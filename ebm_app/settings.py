@@ -19,7 +19,7 @@ from ebm_app.time_sampling import TIME_SAMPLERS
 from ebm_app.weighting import WEIGHTINGS, second_moment
 
 SCHEDULERS = ("constant_with_warmup", "cosine", "linear")
-NET_KEYS = {f.name for f in fields(UNetConfig)} - {"input_frequencies"}
+NET_KEYS = {f.name for f in fields(UNetConfig)}
 TRAINING_KEYS = {f.name for f in fields(TrainingConfig)}
 EBM_KEYS = {"space", "eps", "num_nodes", "scale", "time_input", "input_frequencies"}
 PATH_KEYS = {"path", "c"}

@@ -8,7 +8,7 @@ bit.
 import math
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 
 from ebm_app import checkpoint
 from ebm_app.batches import BatchSource, TrainingBatch, mixed_seed
-from ebm_app.config import FREE_ON_RESUME, EBMConfig, TrainingConfig, to_dict
+from ebm_app.config import EBMConfig, TrainingConfig, to_dict
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
@@ -31,6 +31,7 @@ from ebm_app.metrics import MetricsLog
 from ebm_app.model import TimeScoreModel
 from ebm_app.objectives import OBJECTIVES, Batch, Objective
 from ebm_app.time_sampling import TIME_SAMPLERS
+from ebm_app.training_state import TrainingState
 from ebm_app.validation import Validator
 from ebm_app.weighting import WEIGHTINGS
 
@@ -98,6 +99,9 @@ class Trainer:
         )
         self.ema = EMAModel(self.parameters, decay=config.ema_decay)
         self.sampler = TIME_SAMPLERS[config.time_sampler](path, ebm_config.eps)
+        self.state = TrainingState(
+            self.ebm, optimizer, self.scheduler, self.ema, self.sampler, accelerator.scaler
+        )
         self.total_batch_size = (
             config.train_batch_size
             * config.gradient_accumulation_steps
@@ -150,14 +154,20 @@ class Trainer:
     def save(self) -> Path:
         """Write a checkpoint of this step, and return its folder."""
         if self.accelerator.is_main_process:
-            tensors, trainer = self._state()
-            with self._averaged_weights():
+            trainer = {
+                "step": self.step,
+                "loss": self.last_loss,
+                "best": self.best if math.isfinite(self.best) else None,
+                **self._settings(),
+            }
+            tensors, numbers = self.state.collect()
+            with self.state.averaged_weights():
                 checkpoint.save_checkpoint(
                     self.output_dir,
                     self.step,
                     self.ebm,
                     tensors,
-                    trainer,
+                    {**trainer, **numbers},
                     self.config.checkpoints_total_limit,
                 )
         self.accelerator.wait_for_everyone()
@@ -169,24 +179,9 @@ class Trainer:
         Raises:
             UserError: where it is damaged, or its configuration or total batch differs.
         """
-        tensors, trainer = checkpoint.load_state(folder)
-        self._check_same(trainer, folder)
-        self.ebm.load_state_dict(checkpoint.split_prefix(tensors, "weights."))
-        optimizer = self.optimizer.optimizer
-        checkpoint.load_optimizer(optimizer, checkpoint.split_prefix(tensors, "optimizer."))
-        self.sampler.load_state(checkpoint.split_prefix(tensors, "sampler."))
-        shadow = checkpoint.split_prefix(tensors, "ema.")
-        self.ema.shadow_params = [
-            shadow[str(i)].to(self.accelerator.device) for i in range(len(self.parameters))
-        ]
-        self.ema.optimization_step = trainer["ema_step"]
-        if self.accelerator.scaler is not None:
-            self.accelerator.scaler.load_state_dict(trainer["scaler"])
+        trainer = self.state.load(folder, self._settings())
         self.step, self.last_loss = trainer["step"], trainer["loss"]
         self.best = math.inf if trainer["best"] is None else trainer["best"]
-        self.scheduler.load_state_dict(trainer["scheduler"])
-        for group, rate in zip(optimizer.param_groups, self.scheduler.get_last_lr(), strict=True):
-            group["lr"] = rate
 
     def _train_step(self) -> None:
         self.loss_module.train()
@@ -246,7 +241,7 @@ class Trainer:
         )
 
     def _validate(self) -> None:
-        with self._averaged_weights():
+        with self.state.averaged_weights():
             figures = self.validator.run(self.step)
             self.metrics.write(self.step, **figures)
             if figures["validation_bits_per_dim"] < self.best:
@@ -255,50 +250,9 @@ class Trainer:
                     self.ebm.save_pretrained(self.output_dir)
         self.accelerator.wait_for_everyone()
 
-    @contextmanager
-    def _averaged_weights(self) -> Iterator[None]:
-        self.ema.store(self.parameters)
-        self.ema.copy_to(self.parameters)
-        try:
-            yield
-        finally:
-            self.ema.restore(self.parameters)
-
-    def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        optimizer = checkpoint.optimizer_tensors(self.optimizer.optimizer)
-        tensors = {
-            f"weights.{name}": value.clone() for name, value in self.ebm.state_dict().items()
-        }
-        tensors |= {f"optimizer.{name}": value for name, value in optimizer.items()}
-        tensors |= {f"sampler.{name}": value for name, value in self.sampler.state().items()}
-        tensors |= {f"ema.{index}": value for index, value in enumerate(self.ema.shadow_params)}
-        scaler = self.accelerator.scaler
-        trainer = {
-            "step": self.step,
-            "loss": self.last_loss,
-            "best": self.best if math.isfinite(self.best) else None,
-            "ema_step": self.ema.optimization_step,
-            "scheduler": self.scheduler.state_dict(),
-            "scaler": None if scaler is None else scaler.state_dict(),
-            "total_batch_size": self.total_batch_size,
+    def _settings(self) -> dict[str, Any]:
+        return {
             "ebm": to_dict(self.ebm_config),
             "training": to_dict(self.config),
+            "total_batch_size": self.total_batch_size,
         }
-        return tensors, trainer
-
-    def _check_same(self, trainer: dict[str, Any], folder: Path) -> None:
-        # how the total batch is shared out may change: a step depends on the total alone
-        free = FREE_ON_RESUME | {"train_batch_size", "gradient_accumulation_steps"}
-        changes = []
-        for kind, config in (("ebm", self.ebm_config), ("training", self.config)):
-            for key, value in to_dict(config).items():
-                before = trainer[kind].get(key)
-                if before != value and key not in free:
-                    changes.append(f"{key} was {before}, now {value}")
-        if trainer["total_batch_size"] != self.total_batch_size:
-            changes.append(
-                f"total batch (per process x accumulation x processes) was "
-                f"{trainer['total_batch_size']}, now {self.total_batch_size}"
-            )
-        if changes:
-            raise UserError(f"{folder} was made with other settings: {'; '.join(changes)}")

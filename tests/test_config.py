@@ -21,7 +21,8 @@ EXAMPLE = EBMConfig(
     (1, 8, 8),
     17,
     path=PathConfig("vp", 0.5, {"beta_max": 10.0}),
-    net=UNetConfig((8, 16), attention_levels=(1,), input_frequencies=(8.5,)),
+    net=UNetConfig((8, 16), attention_levels=(1,)),
+    input_frequencies=(8.5, 17.0),
 )
 
 

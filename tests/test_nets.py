@@ -133,20 +133,6 @@ def test_unet_refuses_a_time_that_is_no_float(dtype):
         unet()(normal((2, 1, 8, 8)), torch.zeros(2, dtype=dtype))
 
 
-def test_input_frequencies_add_waves_of_their_period():
-    """Four more channels an input channel for two frequencies; and without the weights of x itself
-    the net has the waves' common period."""
-    config = UNetConfig(block_out_channels=(8, 16), input_frequencies=(8.5, 17.0))
-    net = unet((3, 8, 8), config)
-    assert net.unet.conv_in.in_channels == 3 * 5
-    assert unet((3, 8, 8)).unet.conv_in.in_channels == 3
-    x, t = normal((2, 3, 8, 8)), torch.tensor([0.2, 0.8], dtype=F64)
-    assert not torch.allclose(net(x + 1 / 8.5, t), net(x, t), atol=1e-3)
-    net.unet.conv_in.weight.data[:, :3] = 0
-    assert torch.allclose(net(x + 1 / 8.5, t), net(x, t), atol=1e-9)
-    assert not torch.allclose(net(x + 0.5 / 8.5, t), net(x, t), atol=1e-3)
-
-
 @pytest.mark.parametrize("size, levels", [(8, 4), (28, 3), (32, 6), (7, 1), (12, 3)])
 def test_max_levels_is_the_most_that_fit(size, levels):
     assert max_levels(size, size) == levels and max_levels(size, 64) == levels

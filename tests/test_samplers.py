@@ -167,8 +167,8 @@ def test_frames_of_annealed_hmc_count_levels_and_evaluations_with_the_pilot():
 
 def visited(energy, sampler):
     """The times at which the energy is asked for its density, each once."""
-    times, log_density = [], energy.log_density
-    energy.log_density = lambda x, t: times.append(t) or log_density(x, t)
+    times, log_density = [], energy.proposal_log_density
+    energy.proposal_log_density = lambda x, t: times.append(t) or log_density(x, t)
     run(sampler, energy, normal((2, 2)))
     return sorted(set(times))
 
@@ -239,3 +239,21 @@ def test_a_sampler_is_made_by_name_with_its_settings():
 def test_settings_that_make_no_run_are_the_users_mistake(sampler, message):
     with pytest.raises(UserError, match=message):
         run(sampler, gaussian(head=0), normal((2, 2)))
+
+
+def test_a_proposal_on_which_the_model_overflows_is_rejected():
+    """The chains stay within the ball outside which the model is infinite, and the run goes on."""
+
+    class Overflowing(ExactModel):
+        def forward(self, x, t):
+            output = super().forward(x, t)
+            far = (x.flatten(1).norm(dim=1) > 6).reshape(-1, *(1,) * (x.ndim - 1))
+            return output._replace(components=output.components.masked_fill(far, -torch.inf))
+
+    model = Overflowing(LinearVPPath(), 1e-4, [[0.0]], [1.0], stein_channels=1)
+    energy = TimeScoreEnergy(model, num_nodes=16)
+    inside = normal((200, 4))
+    inside = inside[inside.norm(dim=1) < 6]
+    sampler = AnnealedHMCSampler(num_steps=5, num_leapfrog_steps=3)
+    *_, last = sampler.iterate(energy, inside, generator(1))
+    assert last.x.norm(dim=1).max() < 6 and last.acceptance > 0.2

@@ -5,7 +5,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from diffusers import UNet2DModel
 from diffusers.models.attention_processor import Attention, AttnProcessor
 from torch import Tensor, nn
@@ -26,9 +25,6 @@ class UNetConfig:
         norm_num_groups: groups of the group normalisations.
         dropout: dropout probability inside the residual blocks.
         t_scale: the embedded time is t_scale * t; it sets the highest frequency in t, in radians.
-        input_frequencies: the input is joined by the sine and cosine of 2 pi f x for each f, in
-            cycles per unit of x, so that the bins of quantised data are visible (Kingma et al.
-            2021, arXiv:2107.00630, appendix C). Empty for none.
     """
 
     block_out_channels: tuple[int, ...] = (32, 64)
@@ -38,7 +34,6 @@ class UNetConfig:
     norm_num_groups: int = 8
     dropout: float = 0.0
     t_scale: float = 100.0
-    input_frequencies: tuple[float, ...] = ()
 
 
 class UNet(nn.Module):
@@ -69,7 +64,7 @@ class UNet(nn.Module):
         ]
         self.unet = UNet2DModel(
             sample_size=(height, width),
-            in_channels=channels * (1 + 2 * len(config.input_frequencies)),
+            in_channels=channels,
             out_channels=out_channels,
             block_out_channels=tuple(config.block_out_channels),
             layers_per_block=config.layers_per_block,
@@ -91,11 +86,7 @@ class UNet(nn.Module):
         """x (B, C, H, W), t (B,) floating point in [0, 1] -> (B, out_channels, H, W)."""
         if not t.is_floating_point():
             raise TypeError("the time of a U-Net must be a floating-point tensor")
-        waves = [x]
-        for frequency in self.config.input_frequencies:
-            angle = 2 * math.pi * frequency * x
-            waves += [angle.sin(), angle.cos()]
-        return self.unet(torch.cat(waves, dim=1), t * self.config.t_scale).sample
+        return self.unet(x, t * self.config.t_scale).sample
 
 
 def check_config(config: UNetConfig, height: int, width: int) -> None:
