@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ebm_app.augmentation import Augmentation
 from ebm_app.data.levels import dequantise
 from ebm_app.spaces import Space
 from ebm_app.time_sampling import TimeSampler
@@ -18,12 +19,13 @@ from ebm_app.time_sampling import TimeSampler
 
 class TrainingBatch(NamedTuple):
     """Data u1 and reference u0 (B, C, H, W) in the path's space, times and importance weights
-    (B,)."""
+    (B,), conditions (B, dim) of the data."""
 
     u0: Tensor
     u1: Tensor
     t: Tensor
     weight: Tensor
+    condition: Tensor
 
     def rows(self, start: int, end: int) -> "TrainingBatch":
         """The examples from ``start`` to ``end``."""
@@ -41,7 +43,7 @@ class BatchSource:
     Args:
         levels: training images (N, C, H, W), integers, on the device of the run.
         num_levels, space: as in the model.
-        sampler: of the times.
+        sampler: of the times. augmentation: of the images.
         batch_size: examples of an optimizer step, over all processes.
         seed: of the run.
     """
@@ -52,24 +54,28 @@ class BatchSource:
         num_levels: int,
         space: Space,
         sampler: TimeSampler,
+        augmentation: Augmentation,
         batch_size: int,
         seed: int,
     ) -> None:
         self.levels, self.num_levels, self.space = levels, num_levels, space
-        self.sampler, self.batch_size, self.seed = sampler, batch_size, seed
+        self.sampler, self.augmentation = sampler, augmentation
+        self.batch_size, self.seed = batch_size, seed
 
     def batch(self, step: int) -> TrainingBatch:
         """The whole batch of ``step`` = 0, 1, ...: consecutive parts of fresh permutations."""
         device = self.levels.device
         generator = torch.Generator(device).manual_seed(mixed_seed(self.seed, 0, step))
-        levels = self.levels[self.indices(step).to(device)]
+        levels, condition = self.augmentation(
+            self.levels[self.indices(step).to(device)], generator
+        )
         noise = torch.rand(levels.shape, device=device, generator=generator)
         u1 = self.space.encode(dequantise(levels, self.num_levels, noise))
         u0 = torch.randn(u1.shape, device=device, generator=generator)
         times = self.sampler.sample(
             self.batch_size, torch.Generator().manual_seed(mixed_seed(self.seed, 1, step))
         )
-        return TrainingBatch(u0, u1, times.t.to(device), times.weight.to(device))
+        return TrainingBatch(u0, u1, times.t.to(device), times.weight.to(device), condition)
 
     def indices(self, step: int) -> Tensor:
         """Indices (batch_size,) of the images of ``step``."""

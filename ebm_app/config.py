@@ -50,6 +50,7 @@ class EBMConfig:
     time_input: str = "clock"
     stein_head: bool = True
     input_frequencies: tuple[float, ...] = ()
+    condition_dim: int = 0
     num_nodes: int = 32
     format_version: int = FORMAT_VERSION
 
@@ -63,6 +64,7 @@ class TrainingConfig:
     time_sampler: str = _doc(
         "uniform, stratified, importance, arc_length or loss_history", "arc_length"
     )
+    augmentation: str = _doc("changed copies of the training images: none or affine", "none")
     stein_factor: float = _doc("weight of the Stein head in the loss; 0 trains none", 1.0)
     max_train_steps: int = _doc("optimizer steps", 3000)
     train_batch_size: int = _doc("images in a batch of one process", 128)

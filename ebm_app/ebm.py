@@ -47,7 +47,7 @@ class EBM(nn.Module):
         choose("space", config.space, SPACES)
         self.config = config
         channels, height, width = config.image_shape
-        net_channels = channels * (1 + 2 * len(config.input_frequencies))
+        net_channels = channels * (1 + 2 * len(config.input_frequencies)) + config.condition_dim
         heads = 2 if config.stein_head else 1
         self.space = SPACES[config.space]()
         self.model = TimeScoreModel(
@@ -58,6 +58,7 @@ class EBM(nn.Module):
             time_input=config.time_input,
             stein_channels=channels if config.stein_head else 0,
             input_frequencies=config.input_frequencies,
+            condition_dim=config.condition_dim,
         )
         self.energy = TimeScoreEnergy(self.model, config.num_nodes)
 

@@ -50,6 +50,8 @@ class TimeScoreModel(nn.Module):
         stein_channels: how many of the last channels (dimension 1) of the net's output are the
             Stein head h, with score = a_t x + b_t h; 0 for no head.
         input_frequencies: see :meth:`features`; the net gets 1 + 2 n times as many channels.
+        condition_dim: the net gets so many more channels, one constant plane for each number of a
+            condition (see ``augmentation``).
 
     Raises:
         UserError: for an unknown scale or time_input.
@@ -64,6 +66,7 @@ class TimeScoreModel(nn.Module):
         time_input: str = "clock",
         stein_channels: int = 0,
         input_frequencies: Sequence[float] = (),
+        condition_dim: int = 0,
     ) -> None:
         super().__init__()
         self.net, self.path, self.eps = net, path, eps
@@ -71,12 +74,13 @@ class TimeScoreModel(nn.Module):
         choose("time_input", time_input, self.TIME_INPUTS)
         self.time_input = self.TIME_INPUTS[time_input]
         self.stein_channels = stein_channels
-        self.input_frequencies = tuple(input_frequencies)
+        self.input_frequencies, self.condition_dim = tuple(input_frequencies), condition_dim
         self.interval = path.interval(eps)
 
-    def forward(self, x: Tensor, t: Tensor) -> ModelOutput:
-        """x (B, *) and t (B,) float64 -> :class:`ModelOutput`."""
-        out = self.net(self.features(x, t), self.time_input(self, t).to(x.dtype))
+    def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> ModelOutput:
+        """x (B, *), t (B,) float64 and condition (B, condition_dim), zero if None ->
+        :class:`ModelOutput`."""
+        out = self.net(self.features(x, t, condition), self.time_input(self, t).to(x.dtype))
         # the scales reach 1e5: out of a half-precision network's range
         out = out if out.dtype == torch.float64 else out.float()
         raw = out[:, : out.shape[1] - self.stein_channels]
@@ -87,8 +91,9 @@ class TimeScoreModel(nn.Module):
         skip, gain = self.path.score_skip(t), self.path.score_gain(t)
         return ModelOutput(components, expand_like(skip, x) * x + expand_like(gain, x) * head)
 
-    def features(self, x: Tensor, t: Tensor) -> Tensor:
-        r"""x joined, along dimension 1, by g sin(2 pi f x) and g cos(2 pi f x) for each f.
+    def features(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        r"""x joined, along dimension 1, by g sin(2 pi f x) and g cos(2 pi f x) for each frequency
+        f, and by the planes of the condition.
 
         The waves make the bins of quantised data visible (Kingma et al. 2021, arXiv:2107.00630,
         appendix C). Their gain g = exp(-2 pi^2 f^2 v_t) is what noise of variance v_t leaves of a
@@ -100,6 +105,10 @@ class TimeScoreModel(nn.Module):
             gain = torch.exp(-2 * (math.pi * frequency) ** 2 * self.path.variance(t))
             angle = 2 * math.pi * frequency * x
             parts += [expand_like(gain, x) * wave for wave in (angle.sin(), angle.cos())]
+        if self.condition_dim:
+            given = x.new_zeros(len(x), self.condition_dim) if condition is None else condition
+            planes = given.to(x.dtype).reshape(*given.shape, *(1,) * (x.ndim - 2))
+            parts.append(planes.expand(-1, -1, *x.shape[2:]))
         return torch.cat(parts, dim=1)
 
     def time_score(self, x: Tensor, t: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 from typing import Any
 
+from ebm_app.augmentation import AUGMENTATIONS
 from ebm_app.config import EBMConfig, PathConfig, TrainingConfig, from_dict, to_dict
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
@@ -58,6 +59,7 @@ def resolve(
         "image_shape": data.image_shape,
         "num_levels": data.num_levels,
         "stein_head": training_config.stein_factor > 0,
+        "condition_dim": _condition_dim(training_config.augmentation),
         **_only(merged, EBM_KEYS),
     }
     config = replace(from_dict(EBMConfig, model, "model settings"), path=path, net=net)
@@ -116,6 +118,10 @@ def record(config: EBMConfig, training: TrainingConfig) -> dict[str, Any]:
 
 def _only(settings: dict[str, Any], keys: set[str]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key in keys}
+
+
+def _condition_dim(name: str) -> int:
+    return AUGMENTATIONS[choose("augmentation", name, AUGMENTATIONS)].dim
 
 
 def _moment(c: float | str, data: ImageData, space: str) -> float:

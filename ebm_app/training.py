@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from ebm_app import checkpoint
+from ebm_app.augmentation import AUGMENTATIONS
 from ebm_app.batches import BatchSource, TrainingBatch, mixed_seed
 from ebm_app.config import EBMConfig, TrainingConfig, to_dict
 from ebm_app.data.images import ImageData
@@ -55,10 +57,12 @@ class LossModule(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
 
-    def forward(self, u0: Tensor, u1: Tensor, t: Tensor, weight: Tensor) -> Tensor:
+    def forward(
+        self, u0: Tensor, u1: Tensor, t: Tensor, weight: Tensor, condition: Tensor
+    ) -> Tensor:
         """See ``objectives``."""
-        path = self.model.path
-        return self.objective(self.model, path, Batch(path.sample(u0, u1, t), weight))
+        path, model = self.model.path, partial(self.model, condition=condition)
+        return self.objective(model, path, Batch(path.sample(u0, u1, t), weight))
 
 
 class Trainer:
@@ -109,7 +113,8 @@ class Trainer:
         )
         parts = (data.num_levels, self.ebm.space, self.sampler)
         levels = data.train.to(accelerator.device)
-        self.source = BatchSource(levels, *parts, self.total_batch_size, config.seed)
+        augmentation = AUGMENTATIONS[config.augmentation]()
+        self.source = BatchSource(levels, *parts, augmentation, self.total_batch_size, config.seed)
         self.validator = Validator(
             accelerator, self.ebm, objective, parts, data, config, output_dir
         )

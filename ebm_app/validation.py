@@ -7,6 +7,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from ebm_app.augmentation import NoAugmentation
 from ebm_app.batches import BatchSource
 from ebm_app.checkpoint import PREVIEWS
 from ebm_app.config import TrainingConfig
@@ -83,7 +84,7 @@ class Validator:
         self.config, self.output_dir = config, output_dir
         self.levels = data.validation[: config.validation_images]
         levels = self.levels.to(accelerator.device)
-        self.source = BatchSource(levels, *parts, len(levels), config.seed)
+        self.source = BatchSource(levels, *parts, NoAugmentation(), len(levels), config.seed)
         self.noise = dequantisation_noise(config.validation_repeats, self.levels, config.seed)
 
     def run(self, step: int) -> dict[str, float]:

@@ -13,6 +13,7 @@ from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 
 from ebm_app import checkpoint
+from ebm_app.augmentation import AUGMENTATIONS, Affine
 from ebm_app.batches import BatchSource
 from ebm_app.config import EBMConfig, TrainingConfig, read_json
 from ebm_app.data.images import ImageData
@@ -51,9 +52,15 @@ def trainer(
     data: ImageData, folder: Path, net: UNetConfig = NET, eps: float = 5e-7, **changes: object
 ) -> Trainer:
     config = replace(CONFIG, **changes)
-    head = config.stein_factor > 0
     ebm_config = EBMConfig(
-        "noise", data.image_shape, 17, net=net, stein_head=head, num_nodes=8, eps=eps
+        "noise",
+        data.image_shape,
+        17,
+        net=net,
+        stein_head=config.stein_factor > 0,
+        condition_dim=AUGMENTATIONS[config.augmentation].dim,
+        num_nodes=8,
+        eps=eps,
     )
     folder.mkdir(exist_ok=True)
     return Trainer(Accelerator(cpu=True), ebm_config, config, data, folder)
@@ -74,6 +81,7 @@ def weights(run: Trainer) -> torch.Tensor:
 )
 def test_resume_is_exact_in_mid_epoch_with_dropout(data, tmp_path, changes):
     net = replace(NET, dropout=0.2)
+    changes = {"augmentation": "affine", **changes}
     whole = trainer(data, tmp_path / "whole", net, **changes)
     whole.fit()
     part = trainer(data, tmp_path / "part", net, **changes)
@@ -214,7 +222,7 @@ def test_a_batch_is_a_function_of_seed_and_step(data):
     path = EBM(EBMConfig("noise", (1, 8, 8), 17, net=NET)).model.path
     sampler = TIME_SAMPLERS["arc_length"](path, 1e-4)
     source, again = (
-        BatchSource(data.train, 17, PixelSpace(), sampler, 8, seed=3) for _ in range(2)
+        BatchSource(data.train, 17, PixelSpace(), sampler, Affine(), 8, seed=3) for _ in range(2)
     )
     for step in (5, 2):
         for a, b in zip(source.batch(step), again.batch(step), strict=True):
