@@ -25,6 +25,7 @@ LAYERS = {
     "quadrature": 1,
     "spaces": 1,
     "annealing": 2,
+    "augmentation": 2,
     "pf_ode": 2,
     "time_sampling": 2,
     "weighting": 2,
@@ -46,6 +47,7 @@ LAYERS = {
     "plots": 8,
     "settings": 8,
     "training": 8,
+    "training_state": 8,
     "validation": 8,
     "": 9,  # the package's own __init__, which gathers what a user imports
 }
