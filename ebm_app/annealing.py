@@ -176,6 +176,8 @@ class AnnealedHMC:
         final_steps: further transitions at the last level.
         target_acceptance: mean acceptance probability the pilot aims at, in (0, 1).
         warmup_steps: further transitions of the pilot at the first level, where the scale settles.
+        pilot_steps: further transitions of the pilot at every level, by which the scale follows.
+        adapt_factor: by which the pilot changes the scale after each transition, above 1.
 
     Raises:
         ValueError: for a count below its minimum.
@@ -186,21 +188,26 @@ class AnnealedHMC:
     final_steps: int = 0
     target_acceptance: float = 0.65
     warmup_steps: int = 50
+    pilot_steps: int = 0
+    adapt_factor: float = 1.02
 
     def __post_init__(self) -> None:
         """Refuse counts that make no run."""
         if self.steps_per_level < 1 or self.num_leapfrog_steps < 1:
             raise ValueError("steps_per_level and num_leapfrog_steps must be at least 1")
-        if self.final_steps < 0 or self.warmup_steps < 0:
-            raise ValueError("final_steps and warmup_steps must not be negative")
+        if min(self.final_steps, self.warmup_steps, self.pilot_steps) < 0:
+            raise ValueError("final_steps, warmup_steps and pilot_steps must not be negative")
 
     def pilot(
         self, x0: Tensor, targets: Sequence[Target], step_sizes: Tensor, generator: torch.Generator
     ) -> PilotResult:
         """Tune first guesses ``step_sizes`` (K,) with chains from ``x0`` (B, *)."""
         levels = self._levels(targets, step_sizes)
+        levels = [level._replace(num_steps=level.num_steps + self.pilot_steps) for level in levels]
         first = levels[0]._replace(num_steps=levels[0].num_steps + self.warmup_steps)
-        rule = partial(hmc.adapt, target_acceptance=self.target_acceptance)
+        rule = partial(
+            hmc.adapt, target_acceptance=self.target_acceptance, factor=self.adapt_factor
+        )
         return pilot(x0, [first, *levels[1:]], self.num_leapfrog_steps, generator, rule)
 
     def iterate(

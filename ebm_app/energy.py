@@ -85,6 +85,12 @@ class TimeScoreEnergy:
         self.num_nodes, self.chunk_size = num_nodes, chunk_size
         self.start, self.end = model.interval
 
+    def with_nodes(self, num_nodes: int) -> "TimeScoreEnergy":
+        """The same energy by a rule of another size."""
+        other = TimeScoreEnergy(self.model, num_nodes, self.chunk_size)
+        other.start, other.end = self.start, self.end
+        return other
+
     def log_ratio(
         self,
         x: Tensor,

@@ -112,7 +112,10 @@ class AnnealedHMCSampler(Sampler):
         num_steps: levels. schedule: their spacing, "clock" or "linear" in t.
         steps_per_level, num_leapfrog_steps: HMC steps at a level, leapfrog steps of each.
         final_steps: further HMC steps at the last level.
-        pilot_size: chains of the pilot run. score: as for :func:`stein_score`.
+        pilot_size: chains of the pilot run.
+        score: "integral" or "head". The gradient of the integral belongs to the energy; a trained
+            head differs from it, and is accepted at far smaller steps only.
+        num_nodes: quadrature nodes of the energy and of its gradient.
         end_variance: conditional variance of the last level.
     """
 
@@ -121,20 +124,25 @@ class AnnealedHMCSampler(Sampler):
     steps_per_level: int = 2
     num_leapfrog_steps: int = 5
     final_steps: int = 5
-    pilot_size: int = 16
-    score: str | None = None
+    pilot_size: int = 4
+    score: str = INTEGRAL
+    num_nodes: int = 12
     end_variance: float = 1e-3
 
     def iterate(
         self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
         times = self._times(energy)
+        energy = energy.with_nodes(self.num_nodes)
         targets = [self._target(energy, t) for t in times.tolist()]
         deviations = energy.path.variance(times).sqrt()
         annealed = AnnealedHMC(
             steps_per_level=self.steps_per_level,
             num_leapfrog_steps=self.num_leapfrog_steps,
             final_steps=self.final_steps,
+            warmup_steps=10,
+            pilot_steps=4,
+            adapt_factor=1.1,
         )
         pilot_x0 = torch.randn(
             (self.pilot_size, *x0.shape[1:]), dtype=x0.dtype, device=x0.device, generator=generator

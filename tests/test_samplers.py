@@ -83,12 +83,15 @@ def test_the_flow_keeps_the_masses_of_unbalanced_modes(path, shape):
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
 def test_annealed_hmc_samples_a_gaussian(path, shape, schedule):
     energy = gaussian(path)
-    sampler = AnnealedHMCSampler(num_steps=6, schedule=schedule, final_steps=10, end_variance=0.01)
+    sampler = AnnealedHMCSampler(
+        num_steps=6, schedule=schedule, final_steps=10, pilot_size=64, end_variance=0.01
+    )
     frames = run(sampler, energy, normal((1500, *shape)))
     _, mean, variance = moments(energy, 0.01)
     residual = frames[-1].x.flatten(1) - mean
     assert z_score(residual) < 4.5 and z_score(residual.square(), variance) < 4.5
-    assert all(0.4 < frame.acceptance <= 1 for frame in frames)
+    # few leapfrog steps on a Gaussian: acceptance is not monotone in the step, so not near 0.65
+    assert all(0.2 < frame.acceptance <= 1 for frame in frames)
 
 
 class Biased(ExactModel):
@@ -115,8 +118,9 @@ def test_annealed_hmc_is_right_whichever_score_drives_it(shape):
 def test_head_and_integral_give_the_same_samples_of_an_exact_model(make, shape):
     model = two_modes(LinearVPPath(), 1e-5, shape, stein_channels=1)
     energy, x0 = TimeScoreEnergy(model, 40), normal((6, *shape))
+    nodes = {"num_nodes": 40} if make is AnnealedHMCSampler else {}
     head, integral = (
-        run(make(num_steps=3, score=s, end_variance=0.01), energy, x0)[-1].x
+        run(make(num_steps=3, score=s, end_variance=0.01, **nodes), energy, x0)[-1].x
         for s in ("head", "integral")
     )
     assert torch.allclose(head, integral, atol=1e-4) and (head - x0).abs().max() > 0.1
@@ -150,14 +154,15 @@ def test_frames_of_the_flow_count_steps_and_evaluations():
 
 
 def test_frames_of_annealed_hmc_count_levels_and_evaluations_with_the_pilot():
-    """A level of n transitions of L leapfrog steps costs 1 + n L; the pilot warms up for 50."""
+    """A level of n transitions of L leapfrog steps costs 1 + n L; the pilot makes 4 more at every
+    level, and 10 more at the first."""
     energy, x0 = gaussian(), normal((5, 3))
     sampler = AnnealedHMCSampler(
         num_steps=4, steps_per_level=2, num_leapfrog_steps=3, final_steps=6, pilot_size=7
     )
     frames = run(sampler, energy, x0)
     level, last = 1 + 2 * 3, 1 + 8 * 3
-    pilot = 50 * 3 + 3 * level + last
+    pilot = 10 * 3 + 4 * 4 * 3 + 3 * level + last
     assert [f.nfe for f in frames] == [pilot + level * k for k in (1, 2, 3)] + [
         pilot + 3 * level + last
     ]
@@ -167,9 +172,14 @@ def test_frames_of_annealed_hmc_count_levels_and_evaluations_with_the_pilot():
 
 def visited(energy, sampler):
     """The times at which the energy is asked for its density, each once."""
-    times, log_density = [], energy.proposal_log_density
-    energy.proposal_log_density = lambda x, t: times.append(t) or log_density(x, t)
-    run(sampler, energy, normal((2, 2)))
+    times, log_density = [], TimeScoreEnergy.proposal_log_density
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            TimeScoreEnergy,
+            "proposal_log_density",
+            lambda self, x, t: times.append(t) or log_density(self, x, t),
+        )
+        run(sampler, energy, normal((2, 2)))
     return sorted(set(times))
 
 
