@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 RUN := runs/digits
+STEPS ?= 1500
 SETUP := .venv/.installed
 
 .PHONY: demo test test-all lint ui pretrained clean
@@ -14,7 +15,7 @@ $(SETUP): pyproject.toml
 	touch $@
 
 demo: $(SETUP)
-	$(BIN)/python train/ebm.py --dataset digits --output_dir $(RUN) --overwrite_output_dir
+	$(BIN)/python train/ebm.py --dataset digits --max_train_steps $(STEPS) --output_dir $(RUN) --overwrite_output_dir
 	$(BIN)/python evaluate/bpd.py $(RUN) --output_dir $(RUN)
 	$(BIN)/python sample/ebm.py $(RUN) --num_images 100 --output_dir $(RUN)/samples
 	$(BIN)/python evaluate/report.py $(RUN)
@@ -31,6 +32,11 @@ lint: $(SETUP)
 
 ui: $(SETUP)
 	$(BIN)/python ui/app.py
+
+# the bundled model: the whole budget of the preset, about half an hour on one core
+pretrained: $(SETUP)
+	$(BIN)/python train/ebm.py --dataset digits --output_dir runs/pretrained
+	cp runs/pretrained/config.json runs/pretrained/model.safetensors ebm_app/pretrained/digits/
 
 clean:
 	rm -rf .venv build ebm_app.egg-info .pytest_cache .ruff_cache

@@ -9,12 +9,18 @@ from ebm_app.nets.unet import max_levels
 PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "digits": (
         {
-            "block_out_channels": (32, 64),
-            "dropout": 0.1,
+            "block_out_channels": (48, 64),
+            "dropout": 0.05,
             "eps": 1e-6,
             "input_frequencies": (8.5, 17.0),
         },
-        {},
+        {
+            "augmentation": "affine",
+            "adam_weight_decay": 0.01,
+            "max_train_steps": 8000,
+            "validation_steps": 1000,
+            "checkpointing_steps": 1000,
+        },
     ),
 }
 #: 256 levels need a smaller margin eps, and frequencies of their own bins

@@ -145,9 +145,9 @@ class Trainer:
                     self._log(first)
                 self.seconds += time.perf_counter() - begin
                 bar.update()
-                bar.set_postfix_str(
-                    f"loss {self.last_loss:.4f}, {self._speed(first):.0f} images/s", refresh=False
-                )
+                if not math.isnan(self.last_loss):
+                    text = f"loss {self.last_loss:.4f}, {self._speed(first):.0f} images/s"
+                    bar.set_postfix_str(text, refresh=False)
                 if self._due(self.config.validation_steps):
                     self._validate()
                 if asked or self._due(self.config.checkpointing_steps):
