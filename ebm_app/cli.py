@@ -88,7 +88,7 @@ def resolve_device(name: str) -> str:
 
 
 class RunRecord:
-    """``<name>.json``: what was run, with what, and what came out; begun when it is made."""
+    """``<name>.json``: what was run, with what, and what came out; time runs from its making."""
 
     packages = ("ebm_app", "torch", "torchvision", "diffusers", "accelerate", "numpy")
 
@@ -103,8 +103,8 @@ class RunRecord:
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.begin)),
         }
 
-    def finish(self, figures: dict[str, Any]) -> None:
-        """Write the record with its figures."""
+    def write(self, figures: dict[str, Any] | None) -> None:
+        """Write the record with its figures, None while there are none yet."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         seconds = round(time.time() - self.begin, 2)
         write_json(self.path, {**self.data, "seconds": seconds, "figures": figures})

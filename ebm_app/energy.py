@@ -91,6 +91,18 @@ class TimeScoreEnergy:
         other.start, other.end = self.start, self.end
         return other
 
+    def with_eps(self, eps: float) -> "TimeScoreEnergy":
+        """The same energy with another margin, which extrapolates if below the model's own.
+
+        Raises:
+            UserError: for a margin outside (0, 0.5).
+        """
+        if not 0 < eps < 0.5:
+            raise UserError(f"eps must lie between 0 and 0.5, not {eps}")
+        other = TimeScoreEnergy(self.model, self.num_nodes, self.chunk_size)
+        other.start, other.end = self.path.interval(eps)
+        return other
+
     def log_ratio(
         self,
         x: Tensor,

@@ -56,9 +56,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     accelerator = make_accelerator(device=resolve_device(args.device))
     ebm = EBM.from_pretrained(args.model, str(accelerator.device))
     if args.eps is not None:
-        ebm.energy.start, ebm.energy.end = ebm.model.path.interval(args.eps)
+        ebm.energy = ebm.energy.with_eps(args.eps)
+        if args.eps < ebm.model.eps:
+            print(
+                f"note: trained for eps {ebm.model.eps} only, so this extrapolates",
+                file=sys.stderr,
+            )
     if args.num_nodes is not None:
-        ebm.energy.num_nodes = args.num_nodes
+        ebm.energy = ebm.energy.with_nodes(args.num_nodes)
     levels = held_out(args, ebm)
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     record = RunRecord(Path(args.output_dir) / "bpd.json", vars(args))
@@ -70,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     is_main = accelerator.is_main_process
     if is_main:
         print_table(results)
-        record.finish(figures)
+        record.write(figures)
     shut_down(accelerator)
     return figures if is_main else None
 

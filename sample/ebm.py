@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             files.append(output_dir / f"{index:05d}.png")
             save_image(pixels, files[-1])
     figures = {"files": [str(file) for file in files], "seconds": seconds, "nfe": frame.nfe}
-    record.finish(figures)
+    record.write(figures)
     return figures
 
 

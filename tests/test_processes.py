@@ -13,6 +13,7 @@ import torch
 from conftest import ROOT, TINY
 from safetensors.torch import load_file
 
+from ebm_app.config import read_json
 from ebm_app.metrics import read_metrics
 
 STEPS = ["--max_train_steps", "40", "--checkpointing_steps", "10", "--validation_steps", "20"]
@@ -88,6 +89,7 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path, image_folder, whole_runs, nu
     flags = ["--train_batch_size", str(8 // num_processes)]
     folder = tmp_path / "run"
     code = run_and_signal(signal.SIGKILL, num_processes, folder, image_folder, *flags)
+    assert read_json(folder / "run.json")["figures"] is None
     assert code == -signal.SIGKILL and not (folder / "checkpoint-40").exists()
     run(num_processes, folder, image_folder, *flags, "--resume_from_checkpoint", "latest")
     assert_equal_runs(whole_runs[num_processes], folder)

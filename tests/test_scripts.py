@@ -72,6 +72,9 @@ def test_score_then_report(trained, script, capsys, tmp_path):
     assert "estimator" in out and both["ode"]["nfe"] > both["ratio"]["nfe"]
     assert call(script("evaluate/report.py"), run) == 0
     assert "samples/grid.png" in (run / "report.md").read_text()
+    (run / "run.json").write_text('{"figures": null}')
+    assert call(script("evaluate/report.py"), run) == 2
+    assert "has not ended" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("sampler", ["pf_ode", "annealed_hmc"])
@@ -174,6 +177,8 @@ def test_mistakes_in_scoring_and_sampling_end_in_one_sentence(trained, script, c
         (bpd, ["nowhere"], "no model at 'nowhere'"),
         (bpd, [trained, "--dataset", "digits"], "has (1, 8, 8) with 17"),
         (bpd, [trained, "--split", "all"], "unknown split"),
+        (bpd, [trained, "--num_nodes", 2], "at least 3"),
+        (bpd, [trained, "--eps", 0], "between 0 and 0.5"),
         (bpd, [trained, "--limit", 1], "at least 2 images"),
         (bpd, [trained, "--repeats", 0], "at least 1 repeat"),
         (bpd, [damaged], "damaged or truncated"),

@@ -89,12 +89,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     trainer = Trainer(accelerator, ebm_config, config, data, output_dir)
     prepare_output(accelerator, trainer, args, output_dir)
     run = RunRecord(output_dir / "run.json", settings.record(ebm_config, config))
+    if accelerator.is_main_process:
+        run.write(None)
     result = trainer.fit()
     figures = {"output_dir": str(output_dir), **asdict(result)}
     is_main = accelerator.is_main_process
     if is_main:
         plot_training(output_dir / METRICS_FILE, output_dir / "loss.png")
-        run.finish(figures)
+        run.write(figures)
     shut_down(accelerator, trainer.loss_module, trainer.optimizer)
     return figures if is_main else None
 
