@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 RUN := runs/digits
-STEPS ?= 1500
+STEPS ?= 2000
 SETUP := .venv/.installed
 
 .PHONY: demo test test-all lint ui pretrained clean
@@ -15,7 +15,7 @@ $(SETUP): pyproject.toml
 	touch $@
 
 demo: $(SETUP)
-	$(BIN)/python train/ebm.py --dataset digits --max_train_steps $(STEPS) --output_dir $(RUN) --overwrite_output_dir
+	$(BIN)/python train/ebm.py --dataset digits --max_train_steps $(STEPS) --validation_steps 500 --output_dir $(RUN) --overwrite_output_dir
 	$(BIN)/python evaluate/bpd.py $(RUN) --output_dir $(RUN)
 	$(BIN)/python sample/ebm.py $(RUN) --num_images 100 --output_dir $(RUN)/samples
 	$(BIN)/python evaluate/report.py $(RUN)

@@ -82,7 +82,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
 def held_out(args: Namespace, ebm: EBM) -> Tensor:
     """The images to score, as levels."""
-    data = load_images(args.dataset or ebm.config.dataset, args.data_root, args.download)
+    name, (_, height, width) = args.dataset or ebm.config.dataset, ebm.config.image_shape
+    # a folder's images are brought to the model's size as they were for training
+    resolution = height if name.startswith("folder:") and height == width else None
+    data = load_images(name, args.data_root, args.download, resolution)
     expected = (tuple(ebm.config.image_shape), ebm.config.num_levels)
     if (data.image_shape, data.num_levels) != expected:
         raise UserError(

@@ -120,6 +120,14 @@ def test_dry_run_prints_settings_that_config_takes_back(script, capsys, tmp_path
     assert again == settings
 
 
+def test_tensorboard_is_written_besides_the_metrics(script, tmp_path, image_folder):
+    run = tmp_path / "run"
+    data = ["--dataset", f"folder:{image_folder}", "--output_dir", run, "--max_train_steps", 2]
+    assert call(script("train/ebm.py"), *data, *TINY, "--report_to", "tensorboard") == 0
+    events = list(run.rglob("events.out.tfevents*"))
+    assert events and (run / "metrics.jsonl").stat().st_size > 0
+
+
 def test_a_run_is_not_overwritten_unasked_and_can_be_replaced(script, capsys, trained, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(trained, run)
