@@ -3,6 +3,8 @@
 from dataclasses import fields, replace
 from typing import Any
 
+import torch
+
 from ebm_app.augmentation import AUGMENTATIONS
 from ebm_app.config import EBMConfig, PathConfig, TrainingConfig, from_dict, to_dict
 from ebm_app.data.images import ImageData
@@ -23,7 +25,7 @@ SCHEDULERS = ("constant_with_warmup", "cosine", "linear")
 NET_KEYS = {f.name for f in fields(UNetConfig)}
 TRAINING_KEYS = {f.name for f in fields(TrainingConfig)}
 EBM_KEYS = {"space", "eps", "num_nodes", "scale", "time_input", "input_frequencies"}
-PATH_KEYS = {"path", "c"}
+PATH_KEYS = {"path", "c", "path_arguments"}
 
 
 def resolve(
@@ -44,6 +46,8 @@ def resolve(
         merged = {**model, **training}
     else:
         merged = flatten(base)
+    if "path" in given:  # the arguments of another path are not this one's
+        merged.pop("path_arguments", None)
     merged.update(given)
     unknown = set(merged) - NET_KEYS - TRAINING_KEYS - EBM_KEYS - PATH_KEYS
     if unknown:
@@ -52,7 +56,9 @@ def resolve(
     net = from_dict(UNetConfig, _only(merged, NET_KEYS), "network settings")
     space = choose("space", merged.get("space", EBMConfig.space), SPACES)
     path = PathConfig(
-        merged.get("path", PathConfig.name), _moment(merged.get("c", 1.0), data, space)
+        merged.get("path", PathConfig.name),
+        _moment(merged.get("c", 1.0), data, space),
+        merged.get("path_arguments", {}),
     )
     model = {
         "dataset": data.name,
@@ -106,6 +112,7 @@ def flatten(settings: dict[str, Any]) -> dict[str, Any]:
     try:
         ebm, training = settings["ebm"], settings["training"]
         path = {"path": ebm["path"]["name"], "c": ebm["path"]["c"]}
+        path["path_arguments"] = ebm["path"]["arguments"]
         return {**training, **ebm["net"], **path, **{key: ebm[key] for key in EBM_KEYS}}
     except (KeyError, TypeError) as error:
         raise UserError(f"the configuration is not a training run's: {error} is missing") from None
@@ -130,5 +137,5 @@ def _moment(c: float | str, data: ImageData, space: str) -> float:
             return float(c)
         except ValueError:
             raise UserError(f"--c takes a number or the word data, not '{c}'") from None
-    middle = dequantise(data.train, data.num_levels, 0.5 * data.train.new_ones(()).float())
+    middle = dequantise(data.train, data.num_levels, torch.full(data.train.shape, 0.5))
     return second_moment(SPACES[space]().encode(middle))

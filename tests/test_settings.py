@@ -1,0 +1,58 @@
+"""Settings: preset, recorded run and flags, in that order of precedence."""
+
+import pytest
+
+from ebm_app import settings
+from ebm_app.data import load_images
+from ebm_app.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_images("digits")
+
+
+def test_preset_then_flags(digits):
+    ebm, training = settings.resolve(digits, {"dropout": 0.3, "max_train_steps": 7})
+    assert ebm.net.dropout == 0.3 and training.max_train_steps == 7
+    assert ebm.input_frequencies == (8.5, 17.0) and training.augmentation == "affine"
+    assert ebm.image_shape == (1, 8, 8) and ebm.num_levels == 17 and ebm.condition_dim == 6
+
+
+def test_c_from_the_data_is_their_second_moment(digits):
+    ebm, _ = settings.resolve(digits, {"c": "data"})
+    middles = 2 * (digits.train.double() + 0.5) / 17 - 1
+    assert ebm.path.c == pytest.approx(middles.square().mean().item(), rel=1e-5)
+
+
+def test_a_record_comes_back_whole_and_another_path_drops_its_arguments(digits):
+    ebm, training = settings.resolve(digits, {"path": "vp", "c": "0.5", "eps": 1e-5})
+    record = settings.record(ebm, training)
+    record["ebm"]["path"]["arguments"] = {"beta_max": 15.0}
+    again, same = settings.resolve(digits, {}, record)
+    assert same == training and again.path.arguments == {"beta_max": 15.0}
+    assert settings.record(again, same) == record
+    other, _ = settings.resolve(digits, {"path": "linear_vp"}, record)
+    assert other.path.arguments == {} and other.path.c == 0.5
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"colour": 1}, "unknown settings: colour"),
+        ({"eps": 0.7}, "eps must lie between 0 and 0.5"),
+        ({"augmentation": "flip"}, "choose one of affine, none"),
+        ({"scale": "log"}, "choose one of normalised, raw"),
+        ({"time_input": "frames"}, "choose one of clock, time"),
+        ({"validation_images": 1}, "at least 2 validation images"),
+        ({"lr_scheduler": "steps"}, "choose one of constant_with_warmup, cosine, linear"),
+    ],
+)
+def test_what_training_could_not_use_is_refused(digits, given, message):
+    with pytest.raises(UserError, match=message):
+        settings.resolve(digits, given)
+
+
+def test_a_record_of_something_else_is_refused(digits):
+    with pytest.raises(UserError, match="not a training run's"):
+        settings.resolve(digits, {}, {"model": "digits"})
