@@ -19,7 +19,7 @@ from torch import nn
 
 from ebm_app.model import ModelOutput
 from ebm_app.numerics import expand_like, sum_except_batch
-from ebm_app.paths import PathSample
+from ebm_app.paths import GaussianPath, PathSample
 
 F64 = torch.float64
 
@@ -30,6 +30,22 @@ def generator(seed=0):
 
 def normal(shape, seed=0):
     return torch.randn(shape, generator=generator(seed), dtype=F64)
+
+
+class SinePath(GaussianPath):
+    """What a user writes: the four statements, and nothing of what follows from them."""
+
+    def alpha(self, t):
+        return torch.sin(math.pi * t / 2)
+
+    def variance(self, t):
+        return torch.cos(math.pi * t / 2).square()
+
+    def endpoints(self, sample):
+        return torch.zeros_like(sample.x1), sample.x1
+
+    def interval(self, eps):
+        return 0.0, 1.0 - eps
 
 
 class ExactModel(nn.Module):

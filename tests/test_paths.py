@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from exact import SinePath
 from scipy.integrate import quad
 from torch.distributions import Normal
 
@@ -21,22 +22,6 @@ from ebm_app.paths import (
 
 F64 = torch.float64
 SHAPES = [(7, 5), (7, 2, 3, 4)]
-
-
-class SinePath(GaussianPath):
-    """What a user writes: the four statements, and nothing of what follows from them."""
-
-    def alpha(self, t):
-        return torch.sin(math.pi * t / 2)
-
-    def variance(self, t):
-        return torch.cos(math.pi * t / 2).square()
-
-    def endpoints(self, sample):
-        return torch.zeros_like(sample.x1), sample.x1
-
-    def interval(self, eps):
-        return 0.0, 1.0 - eps
 
 
 class SineDiffusion(OneSidedPath):

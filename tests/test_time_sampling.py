@@ -6,11 +6,12 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
+from exact import SinePath
 from scipy.integrate import quad
 from scipy.stats import kstest
 
 from ebm_app.errors import UserError
-from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath, VPPath
+from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.time_sampling import (
     TIME_SAMPLERS,
     ArcLength,
@@ -22,22 +23,6 @@ from ebm_app.time_sampling import (
 
 F64 = torch.float64
 NUM = 20_000
-
-
-class SinePath(GaussianPath):
-    """A user's path, whose clock is the default one and is read from t = 0 on."""
-
-    def alpha(self, t):
-        return torch.sin(math.pi * t / 2)
-
-    def variance(self, t):
-        return torch.cos(math.pi * t / 2).square()
-
-    def endpoints(self, sample):
-        return torch.zeros_like(sample.x1), sample.x1
-
-    def interval(self, eps):
-        return 0.0, 1.0 - eps
 
 
 PATHS = {
