@@ -98,10 +98,10 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path, image_folder, whole_runs, nu
 def test_two_processes_train_the_model_of_one_with_twice_the_batch(whole_runs):
     (one, lines_one), (two, lines_two) = (outcome(whole_runs[n]) for n in (1, 2))
     for a, b in zip(lines_one, lines_two, strict=True):
-        assert a == pytest.approx(b, rel=1e-4)
+        assert a == pytest.approx(b, rel=1e-5)
     for key in one:
         if key.startswith(("weights.", "ema.")):
-            torch.testing.assert_close(one[key], two[key], atol=1e-4, rtol=1e-3)
+            torch.testing.assert_close(one[key], two[key], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
