@@ -16,7 +16,7 @@ from torch import Tensor
 from ebm_app.errors import UserError, choose
 from ebm_app.model import TimeScoreModel
 from ebm_app.numerics import standard_normal_log_density, sum_except_batch
-from ebm_app.paths import GaussianPath, OneSidedPath
+from ebm_app.paths import GaussianPath, OneSidedPath, check_eps
 from ebm_app.quadrature import SOLVERS, Rule, rule_on
 
 QUADRATURE = "quadrature"
@@ -97,8 +97,7 @@ class TimeScoreEnergy:
         Raises:
             UserError: for a margin outside (0, 0.5).
         """
-        if not 0 < eps < 0.5:
-            raise UserError(f"eps must lie between 0 and 0.5, not {eps}")
+        check_eps(eps)
         other = TimeScoreEnergy(self.model, self.num_nodes, self.chunk_size)
         other.start, other.end = self.path.interval(eps)
         return other

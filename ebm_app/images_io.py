@@ -13,16 +13,21 @@ def to_uint8(images: Tensor) -> np.ndarray:
     return (images * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
 
 
+def to_picture(pixels: np.ndarray) -> Image.Image:
+    """Pixels (H, W, 1 or 3) uint8 as a picture, grey or RGB."""
+    return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+
+
 def save_image(pixels: np.ndarray, path: Path) -> None:
     """Write pixels (H, W, 1 or 3) uint8 as a PNG."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(path)
+    to_picture(pixels).save(path)
 
 
-def save_grid(images: Tensor, path: Path, min_pixels: int = 320) -> None:
-    """Write images (B, C, H, W) in [0, 1] as one PNG, row by row in a near-square grid.
+def grid_of(images: Tensor, min_pixels: int = 320) -> np.ndarray:
+    """Images (B, C, H, W) in [0, 1] row by row in one near-square sheet (H', W', C) uint8.
 
-    Pixels are repeated, never interpolated, until the grid is at least ``min_pixels`` wide.
+    Pixels are repeated, never interpolated, until the sheet is at least ``min_pixels`` wide.
     """
     pixels = to_uint8(images)
     num, height, width, channels = pixels.shape
@@ -33,4 +38,9 @@ def save_grid(images: Tensor, path: Path, min_pixels: int = 320) -> None:
         grid[index // columns, :height, index % columns, :width] = pixels[index]
     sheet = grid.reshape(rows * (height + 1), columns * (width + 1), channels)[:-1, :-1]
     factor = max(1, math.ceil(min_pixels / sheet.shape[1]))
-    save_image(sheet.repeat(factor, 0).repeat(factor, 1), path)
+    return sheet.repeat(factor, 0).repeat(factor, 1)
+
+
+def save_grid(images: Tensor, path: Path) -> None:
+    """Write the sheet of :func:`grid_of` as a PNG."""
+    save_image(grid_of(images), path)

@@ -15,7 +15,7 @@ from ebm_app.metrics import check_report_to
 from ebm_app.model import SCALES, TimeScoreModel
 from ebm_app.nets.unet import UNetConfig, check_config
 from ebm_app.objectives import OBJECTIVES
-from ebm_app.paths import OneSidedPath
+from ebm_app.paths import OneSidedPath, check_eps
 from ebm_app.presets import preset
 from ebm_app.spaces import SPACES
 from ebm_app.time_sampling import TIME_SAMPLERS
@@ -97,8 +97,7 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
             "at least 2 validation images are needed for a standard error: raise "
             f"--validation_images or add images ({data.name} has {len(data.validation)})"
         )
-    if not 0 < ebm_config.eps < 0.5:
-        raise UserError(f"eps must lie between 0 and 0.5, not {ebm_config.eps}")
+    check_eps(ebm_config.eps)
     if config.objective == "tsm" and config.stein_factor:
         raise UserError("objective tsm trains no Stein head: give --stein_factor 0")
 

@@ -7,8 +7,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from functools import wraps
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import gradio as gr
@@ -17,7 +15,7 @@ from torch import Tensor
 
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.images_io import save_grid
+from ebm_app.images_io import grid_of, to_picture
 from ebm_app.samplers import SAMPLERS, Frame
 
 MAX_IMAGES, MAX_STEPS, MAX_SEED = 64, 200, 2**31 - 1
@@ -73,11 +71,7 @@ def stopped(text: str) -> str:
 
 def render(images: Tensor, min_pixels: int = 480) -> Image.Image:
     """Images (B, C, H, W) in [0, 1] as one picture; every pixel is repeated, none is blended."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "grid.png"
-        save_grid(images, path, min_pixels)
-        with Image.open(path) as picture:
-            return picture.copy()
+    return to_picture(grid_of(images, min_pixels))
 
 
 def explained(handler: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
