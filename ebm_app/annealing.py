@@ -1,20 +1,23 @@
 r"""Annealed Hamiltonian Monte Carlo: carry chains from a reference to a target, level by level.
 
 Given targets p_1, ..., p_K, each known up to a constant, the chains start from x0, exact samples
-of a reference p_0. At level k they take a few transitions that leave p_k invariant, and go on to
-level k + 1 from where they are.
+of a reference p_0. Level k moves them by a bijection T_k, its transport (the identity, or a flow
+from p_{k-1} towards p_k), then takes a few transitions that leave p_k invariant.
 
 ``temper`` is the one loop; it adds nothing up. Each record it yields holds the log density of the
-level at the positions where the level began, so that the importance weight of a path (annealed
-importance sampling; in nats, up to the constants of p_0 and p_K) is a sum over its records,
+level at the positions where its transitions began, so that the importance weight of a path
+(annealed importance sampling; in nats, up to the constants of p_0 and p_K) is a sum over its
+records,
 
-    log w = sum_k [log p_k(x_{k-1}) - log p_{k-1}(x_{k-1})],
+    log w = sum_k [log p_k(T_k x_{k-1}) + log |det T_k'(x_{k-1})| - log p_{k-1}(x_{k-1})],
 
-the first term being ``entry_log_density`` of record k, the second ``state.log_density`` of the
+the terms being ``entry_log_density`` and ``log_det`` of record k and ``state.log_density`` of the
 record before it. Without weights the samples are approximate: the chains lag behind the levels.
+Because the transitions are reversible, the same loop through the levels in reverse, with the
+inverse transports, is the reverse path.
 
 References: Neal 2001, Annealed importance sampling, arXiv:physics/9803008; Neal 2011,
-arXiv:1206.1901.
+arXiv:1206.1901; Vaikuntanathan and Jarzynski 2011, arXiv:1101.2612, for the transport.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +31,15 @@ from torch import Tensor
 from ebm_app import hmc
 from ebm_app.hmc import HMCState, Target
 
-# (scale of the step sizes (), acceptance probabilities (B,)) -> the next scale ()
+# (scale of the step sizes () or (B,), acceptance probabilities (B,)) -> the next scale
 Controller = Callable[[Tensor, Tensor], Tensor]
+# positions (B, *) -> positions (B, *) under a bijection, and log |det| of it (B,) float64
+Transport = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def stay(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The identity as a transport."""
+    return x, torch.zeros(len(x), dtype=torch.float64, device=x.device)
 
 
 class Level(NamedTuple):
@@ -38,12 +48,14 @@ class Level(NamedTuple):
     Attributes:
         target: density and field of the level.
         step_size: leapfrog step h > 0, () or (B,).
-        num_steps: HMC transitions made at the level, at least 1.
+        num_steps: HMC transitions made at the level; with 0 its density is read, no more.
+        transport: bijection by which the chains come to the level.
     """
 
     target: Target
     step_size: Tensor
     num_steps: int
+    transport: Transport = stay
 
 
 class LevelResult(NamedTuple):
@@ -52,8 +64,9 @@ class LevelResult(NamedTuple):
     Attributes:
         index: 0, ..., K - 1.
         state: the chains at the end of the level; position (B, *).
-        entry_log_density: (B,), log density of this level, in nats, where the level began.
-        acceptance: (), mean acceptance probability over chains and transitions.
+        entry_log_density: (B,), log density of this level, in nats, where its transitions began.
+        log_det: (B,), log |det| of the transport to it, in nats.
+        acceptance: (), mean acceptance probability over chains and transitions; NaN without any.
         step_size: step in force at the end of the level, () or (B,).
         nfe: calls of the field, each on the whole batch: 1 + num_steps * num_leapfrog_steps.
     """
@@ -61,6 +74,7 @@ class LevelResult(NamedTuple):
     index: int
     state: HMCState
     entry_log_density: Tensor
+    log_det: Tensor
     acceptance: Tensor
     step_size: Tensor
     nfe: int
@@ -103,43 +117,48 @@ def temper(
     num_leapfrog_steps: int,
     generator: torch.Generator,
     controller: Controller = keep,
+    scale: Tensor | None = None,
 ) -> Iterator[LevelResult]:
     """Run the chains through the levels; work is done as the records are asked for.
 
-    The step at a level is scale * level.step_size. The scale is 1 at first, the controller renews
-    it after each transition, and the next level inherits it.
+    The step at a level is scale * level.step_size. The controller renews the scale after each
+    transition, and the next level inherits it.
 
     Args:
         x0: (B, *), samples of the reference.
         levels: K >= 1 levels, in order.
         num_leapfrog_steps: leapfrog steps of a transition, at least 1.
         generator: source of randomness, on the device of ``x0``.
-        controller: (scale (), acceptance probabilities (B,)) -> scale (). Any but ``keep`` makes
-            the run a pilot: its transitions do not leave the levels invariant.
+        controller: (scale, acceptance probabilities (B,)) -> scale. Any but ``keep`` makes the run
+            a pilot: its transitions do not leave the levels invariant.
+        scale: at the first transition, () or (B,); 1 if not given.
 
     Raises:
-        ValueError: at once for no levels or a level without transitions; while running, if a level
-            starts from a point where its density or field is not finite.
+        ValueError: at once for no levels or a negative number of transitions; while running, if a
+            level starts from a point where its density or field is not finite.
     """
     if not levels:
         raise ValueError("annealing needs at least one level")
-    if any(level.num_steps < 1 for level in levels):
-        raise ValueError("every level needs num_steps of at least 1")
+    if any(level.num_steps < 0 for level in levels):
+        raise ValueError("num_steps of a level must not be negative")
 
     def run() -> Iterator[LevelResult]:
-        position, scale = x0, torch.ones((), dtype=torch.float64)
-        for index, (target, step_size, num_steps) in enumerate(levels):
+        position = x0
+        factor = torch.ones((), dtype=torch.float64) if scale is None else scale
+        for index, (target, step_size, num_steps, transport) in enumerate(levels):
+            position, log_det = transport(position)
             state = hmc.init(position, target)
-            entry_log_density, acceptances = state.log_density, []
-            for _ in range(num_steps):
-                used = scale * step_size
+            entry, acceptance = state.log_density, torch.full((), torch.nan)
+            for step in range(num_steps):
+                used = factor * step_size
                 state, info = hmc.step(state, target, used, num_leapfrog_steps, generator)
-                acceptances.append(info.acceptance_probability.mean())
-                scale = controller(scale, info.acceptance_probability)
+                mean = info.acceptance_probability.mean()
+                acceptance = mean if step == 0 else acceptance + (mean - acceptance) / (step + 1)
+                factor = controller(factor, info.acceptance_probability)
             position = state.position
-            acceptance = torch.stack(acceptances).mean()
             nfe = 1 + num_steps * num_leapfrog_steps
-            yield LevelResult(index, state, entry_log_density, acceptance, scale * step_size, nfe)
+            used = factor * step_size
+            yield LevelResult(index, state, entry, log_det, acceptance, used, nfe)
 
     return run()
 
@@ -151,16 +170,19 @@ def pilot(
     generator: torch.Generator,
     controller: Controller = hmc.adapt,
 ) -> PilotResult:
-    """Find step sizes by level from a run of ``temper`` whose scale follows the acceptance.
+    """Find step sizes by level from a run of ``temper`` whose scales follow the acceptance.
 
-    The chains of a pilot are thrown away: report a run of fresh chains with the steps found.
+    Every chain adapts a scale of its own, and the step of a level is the median over the chains,
+    which a chain that is stuck or free does not move. The chains of a pilot are thrown away:
+    report a run of fresh chains with the steps found.
 
     Args and errors as in ``temper``. The step sizes () of ``levels`` are the first guess; once the
-    scale has settled, only their ratios matter. The default rule pools the chains' acceptance.
+    scales have settled, only their ratios matter.
     """
-    results = list(temper(x0, levels, num_leapfrog_steps, generator, controller))
+    scale = torch.ones(len(x0), dtype=torch.float64)
+    results = list(temper(x0, levels, num_leapfrog_steps, generator, controller, scale))
     return PilotResult(
-        torch.stack([result.step_size for result in results]),
+        torch.stack([result.step_size.quantile(0.5) for result in results]),
         torch.stack([result.acceptance for result in results]),
         sum(result.nfe for result in results),
     )
@@ -189,7 +211,7 @@ class AnnealedHMC:
     target_acceptance: float = 0.65
     warmup_steps: int = 50
     pilot_steps: int = 0
-    adapt_factor: float = 1.02
+    adapt_factor: float = 1.05
 
     def __post_init__(self) -> None:
         """Refuse counts that make no run."""
@@ -199,10 +221,15 @@ class AnnealedHMC:
             raise ValueError("final_steps, warmup_steps and pilot_steps must not be negative")
 
     def pilot(
-        self, x0: Tensor, targets: Sequence[Target], step_sizes: Tensor, generator: torch.Generator
+        self,
+        x0: Tensor,
+        targets: Sequence[Target],
+        step_sizes: Tensor,
+        generator: torch.Generator,
+        transports: Sequence[Transport] = (),
     ) -> PilotResult:
         """Tune first guesses ``step_sizes`` (K,) with chains from ``x0`` (B, *)."""
-        levels = self._levels(targets, step_sizes)
+        levels = self.levels(targets, step_sizes, transports)
         levels = [level._replace(num_steps=level.num_steps + self.pilot_steps) for level in levels]
         first = levels[0]._replace(num_steps=levels[0].num_steps + self.warmup_steps)
         rule = partial(
@@ -214,7 +241,7 @@ class AnnealedHMC:
         self, x0: Tensor, targets: Sequence[Target], step_sizes: Tensor, generator: torch.Generator
     ) -> Iterator[LevelResult]:
         """Run from ``x0`` (B, *) with frozen ``step_sizes`` (K,): a record a level, on demand."""
-        levels = self._levels(targets, step_sizes)
+        levels = self.levels(targets, step_sizes)
         return temper(x0, levels, self.num_leapfrog_steps, generator)
 
     def sample(
@@ -246,11 +273,22 @@ class AnnealedHMC:
             samples = result.state.position
         return AnnealedResult(samples, torch.stack(acceptances), found.step_sizes, nfe, found.nfe)
 
-    def _levels(self, targets: Sequence[Target], step_sizes: Tensor) -> list[Level]:
+    def levels(
+        self,
+        targets: Sequence[Target],
+        step_sizes: Tensor,
+        transports: Sequence[Transport] = (),
+    ) -> list[Level]:
+        """The rungs of the reported run; each with a transport, or all without.
+
+        Raises:
+            ValueError: for no targets, or lengths that differ.
+        """
         if not targets:
             raise ValueError("annealing needs at least one target")
         if step_sizes.shape != (len(targets),):
             raise ValueError(f"{len(targets)} targets, but step sizes {tuple(step_sizes.shape)}")
         counts = [self.steps_per_level] * len(targets)
         counts[-1] += self.final_steps
-        return [Level(*level) for level in zip(targets, step_sizes, counts, strict=True)]
+        moves = transports or [stay] * len(targets)
+        return [Level(*level) for level in zip(targets, step_sizes, counts, moves, strict=True)]

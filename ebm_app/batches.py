@@ -7,12 +7,12 @@ before: a run resumes exactly from its step number alone.
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ebm_app.augmentation import Augmentation
-from ebm_app.data.levels import dequantise
+from ebm_app.dequantisation import Dequantiser
+from ebm_app.numerics import mixed_seed
 from ebm_app.spaces import Space
 from ebm_app.time_sampling import TimeSampler
 
@@ -32,17 +32,12 @@ class TrainingBatch(NamedTuple):
         return TrainingBatch(*(tensor[start:end] for tensor in self))
 
 
-def mixed_seed(*parts: int) -> int:
-    """One 63-bit seed from several whole numbers, by numpy's SeedSequence."""
-    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
 class BatchSource:
     """Draws the batches of a run.
 
     Args:
         levels: training images (N, C, H, W), integers, on the device of the run.
-        num_levels, space: as in the model.
+        num_levels, space, dequantiser: as in the model.
         sampler: of the times. augmentation: of the images.
         batch_size: examples of an optimizer step, over all processes.
         seed: of the run.
@@ -53,12 +48,14 @@ class BatchSource:
         levels: Tensor,
         num_levels: int,
         space: Space,
+        dequantiser: Dequantiser,
         sampler: TimeSampler,
         augmentation: Augmentation,
         batch_size: int,
         seed: int,
     ) -> None:
         self.levels, self.num_levels, self.space = levels, num_levels, space
+        self.dequantiser = dequantiser
         self.sampler, self.augmentation = sampler, augmentation
         self.batch_size, self.seed = batch_size, seed
 
@@ -70,7 +67,7 @@ class BatchSource:
             self.levels[self.indices(step).to(device)], generator
         )
         noise = torch.rand(levels.shape, device=device, generator=generator)
-        u1 = self.space.encode(dequantise(levels, self.num_levels, noise))
+        u1 = self.dequantiser.training_points(levels, self.num_levels, self.space, noise)
         u0 = torch.randn(u1.shape, device=device, generator=generator)
         times = self.sampler.sample(
             self.batch_size, torch.Generator().manual_seed(mixed_seed(self.seed, 1, step))

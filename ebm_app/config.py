@@ -43,6 +43,7 @@ class EBMConfig:
     image_shape: tuple[int, ...]
     num_levels: int
     space: str = "ambient"
+    dequantisation: str = "uniform"
     path: PathConfig = PathConfig()
     eps: float = 5e-7
     net: UNetConfig = UNetConfig()

@@ -4,7 +4,7 @@ do."""
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from ebm_app.config import FORMAT_VERSION, EBMConfig, from_dict, read_json, to_dict, write_json
 from ebm_app.data.levels import quantise, to_levels
-from ebm_app.energy import QUADRATURE, TimeScoreEnergy
+from ebm_app.dequantisation import DEQUANTISERS
+from ebm_app.energy import TimeScoreEnergy
 from ebm_app.errors import UserError, choose
+from ebm_app.estimators import ESTIMATORS, Estimator
 from ebm_app.likelihood import Likelihood, log_likelihood
 from ebm_app.model import TimeScoreModel
 from ebm_app.nets.unet import UNet
@@ -24,6 +26,7 @@ from ebm_app.spaces import SPACES
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 BUNDLED = Path(__file__).parent / "pretrained"
+T = TypeVar("T")
 
 
 def build_path(config: EBMConfig) -> GaussianPath:
@@ -49,7 +52,9 @@ class EBM(nn.Module):
         channels, height, width = config.image_shape
         net_channels = channels * (1 + 2 * len(config.input_frequencies)) + config.condition_dim
         heads = 2 if config.stein_head else 1
+        choose("dequantisation", config.dequantisation, DEQUANTISERS)
         self.space = SPACES[config.space]()
+        self.dequantiser = DEQUANTISERS[config.dequantisation]()
         self.model = TimeScoreModel(
             UNet((net_channels, height, width), heads * channels, config.net),
             build_path(config),
@@ -104,13 +109,15 @@ class EBM(nn.Module):
         images: Tensor,
         repeats: int = 1,
         seed: int = 0,
-        integrator: str = QUADRATURE,
+        estimator: str | Estimator = "ratio",
+        **settings: Any,
     ) -> Likelihood:
         """Log-likelihood of quantised images; see :func:`ebm_app.likelihood.log_likelihood`.
 
         Args:
             images: (B, C, H, W) in [0, 1] on the grid of the model's levels.
             repeats: dequantisation draws that are averaged. seed: of their noise.
+            estimator: of log p_t, by name in ``ESTIMATORS`` with its ``settings``, or an object.
 
         Raises:
             UserError: for images of another shape, or values off the grid.
@@ -128,7 +135,8 @@ class EBM(nn.Module):
             levels.to(self.device),
             self.config.num_levels,
             noise.to(self.device),
-            integrator,
+            self.dequantiser,
+            make(ESTIMATORS, "estimator", estimator, settings),
         )
 
     def sample(
@@ -152,27 +160,28 @@ class EBM(nn.Module):
         generator = torch.Generator(self.device).manual_seed(seed)
         shape = (num_images, *self.config.image_shape)
         x0 = torch.randn(shape, device=self.device, generator=generator)
-        return make_sampler(sampler, **settings).iterate(self.energy, x0, generator)
+        return make(SAMPLERS, "sampler", sampler, settings).iterate(self.energy, x0, generator)
 
     def to_images(self, x: Tensor) -> Tensor:
         """Points of the path's space as quantised images in [0, 1], on the CPU."""
         return quantise(self.space.decode(x), self.config.num_levels).cpu()
 
 
-def make_sampler(sampler: str | Sampler, **settings: Any) -> Sampler:
-    """A sampler by name with its settings; None leaves a setting at its default.
+def make(kinds: dict[str, type[T]], what: str, name: str | T, settings: dict[str, Any]) -> T:
+    """One of ``kinds`` by name with its settings, of which None leaves the default; an object that
+    is none of the names is returned as it is.
 
     Raises:
         UserError: for an unknown name or setting.
     """
-    if isinstance(sampler, Sampler):
-        return sampler
-    choose("sampler", sampler, SAMPLERS)
+    if not isinstance(name, str):
+        return name
+    choose(what, name, kinds)
     given = {key: value for key, value in settings.items() if value is not None}
     try:
-        return SAMPLERS[sampler](**given)
+        return kinds[name](**given)
     except TypeError as error:
-        raise UserError(f"sampler '{sampler}': {error}") from None
+        raise UserError(f"{what} '{name}': {error}") from None
 
 
 def dequantisation_noise(repeats: int, levels: Tensor, seed: int) -> Tensor:

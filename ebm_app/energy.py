@@ -6,7 +6,7 @@ ODE solve is the paper's protocol and an independent check. All values are in na
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from ebm_app.quadrature import SOLVERS, Rule, rule_on
 
 QUADRATURE = "quadrature"
 INTEGRATORS = (QUADRATURE, *SOLVERS)
+HEAD, INTEGRAL = "head", "integral"
 
 
 @lru_cache(maxsize=1024)
@@ -164,21 +165,48 @@ class TimeScoreEnergy:
         return sum_except_batch(self.reference(x)) + self._quadrature(x, self.start, t).value
 
     def score(self, x: Tensor, t: float | None = None) -> Tensor:
-        """grad_x log p_t(x) as the gradient of the time integral (paper, section 6): (B, *)."""
+        """grad_x log p_t(x) as the gradient of the time integral (paper, section 6): (B, *).
+
+        It can be differentiated again where ``x`` requires a gradient.
+        """
         return self.log_density_and_score(x, t)[1]
 
     def log_density_and_score(self, x: Tensor, t: float | None = None) -> tuple[Tensor, Tensor]:
         """log p_t(x) (B,) and its gradient (B, *), from the same evaluations of the network."""
         end = self.end if t is None else t
         log_density = sum_except_batch(self.reference(x))
-        gradient = -x
+        gradient, is_outer = -x, torch.is_grad_enabled() and x.requires_grad
         for times, weights, _ in self._chunks(len(x), self.start, end):
             with torch.enable_grad():
-                point = x.detach().requires_grad_()
+                point = x if is_outer else x.detach().requires_grad_()
                 part = torch.tensordot(weights.to(x.device), self._rate(point, times), dims=1)
-                gradient = gradient + torch.autograd.grad(part.sum(), point)[0]
+                part_gradient = torch.autograd.grad(part.sum(), point, create_graph=is_outer)[0]
+                gradient = gradient + part_gradient
             log_density = log_density + sum_except_batch(part.detach())
         return log_density, gradient
+
+    def stein_score(self, source: str | None = None) -> Callable[[Tensor, float], Tensor]:
+        """(x, t) -> grad_x log p_t(x) from the model's "head" or the gradient of the "integral".
+
+        None takes the head where the model has one: it costs one evaluation of the network instead
+        of a differentiated integral. Where autograd is on, it can be differentiated again.
+
+        Raises:
+            UserError: for an unknown source, or the head of a model without one.
+        """
+        has_head = self.model.stein_channels > 0
+        source = choose("score", source or (HEAD if has_head else INTEGRAL), (HEAD, INTEGRAL))
+        if source == INTEGRAL:
+            return self.score
+        if not has_head:
+            raise UserError("this model has no Stein head: take the score from the integral")
+
+        def head(x: Tensor, t: float) -> Tensor:
+            return self.model.score(
+                x, torch.full((len(x),), t, dtype=torch.float64, device=x.device)
+            )
+
+        return head
 
     def reference(self, x: Tensor) -> Tensor:
         """log N(x; 0, I), the density at t = 0, per component: (B, *) -> (B, *) float64.

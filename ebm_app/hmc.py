@@ -192,13 +192,13 @@ def adapt(
     step_size: Tensor,
     acceptance_probability: Tensor,
     target_acceptance: float = 0.65,
-    factor: float = 1.02,
+    factor: float = 1.05,
 ) -> Tensor:
-    """Next step size: h * factor if more than the target was accepted, otherwise h / factor.
+    """Next step size h * factor^r with r = (a - target) / (1 - target), a the acceptance seen.
 
-    A step size () reads the mean over the chains and settles where that mean is the target; one of
-    shape (B,) reads each chain's own value and settles where the median of these is the target. A
-    chain under adaptation does not leave its density invariant: freeze the step before reporting.
+    It settles where the mean of a is the target. A step size () reads the mean over the chains;
+    one of shape (B,) reads each chain's own value, whose mean is then taken over time. A chain
+    under adaptation does not leave its density invariant: freeze the step before reporting.
     The default is the optimal rate in high dimension (Beskos et al. 2013, arXiv:1001.4460).
 
     Args:
@@ -215,8 +215,8 @@ def adapt(
     if step_size.shape not in (torch.Size(), acceptance_probability.shape):
         raise ValueError(f"step_size must have shape () or (B,), not {tuple(step_size.shape)}")
     observed = acceptance_probability if step_size.ndim else acceptance_probability.mean()
-    is_larger = (observed > target_acceptance).to(step_size.device)
-    return torch.where(is_larger, step_size * factor, step_size / factor)
+    excess = (observed.to(step_size) - target_acceptance) / (1 - target_acceptance)
+    return step_size * factor**excess
 
 
 def _kinetic_energy(momentum: Tensor, inverse_mass: Tensor) -> Tensor:

@@ -1,13 +1,12 @@
 r"""Log-likelihood of quantised images and bits per dim, the only place where bits appear.
 
-An image k in {0..L-1}^D is dequantised to x = (k + u) / L, u uniform on [0, 1)^D. Jensen's
-inequality bounds its log probability by that of the continuous model,
+An image of levels k is dequantised to a point y of the path's space by a density q(y | k) on its
+cells, and Jensen's inequality bounds its log probability by that of the continuous model,
 
-    log P(k) >= E_u[log p_X((k + u) / L)] - D log L,     log p_X(x) = log p_U(encode(x)) +
-    log|det|,
+    log P(k) >= E_{y ~ q}[log p_t(y) - log q(y | k)];
 
-and the expectation is averaged over K draws of u. Uniform p_X gives log2(L) bits per dim.
-Source: Theis et al. 2016, arXiv:1511.01844, section 3.1.
+the expectation is averaged over K draws. Which q, and which t, is the dequantiser's matter; how
+log p_t(y) is found is the estimator's. A uniform density gives log2(L) bits per dim.
 """
 
 import math
@@ -16,10 +15,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.data.levels import dequantise
-from ebm_app.energy import QUADRATURE, TimeScoreEnergy
+from ebm_app.dequantisation import Dequantised, Dequantiser, Uniform
+from ebm_app.energy import TimeScoreEnergy
+from ebm_app.estimators import Estimator, RatioIntegral
 from ebm_app.numerics import sum_except_batch
 from ebm_app.spaces import Space
+
+UNIFORM, RATIO = Uniform(), RatioIntegral()
 
 
 class Likelihood(NamedTuple):
@@ -45,39 +47,40 @@ def log_likelihood(
     levels: Tensor,
     num_levels: int,
     noise: Tensor,
-    integrator: str = QUADRATURE,
+    dequantiser: Dequantiser = UNIFORM,
+    estimator: Estimator = RATIO,
 ) -> Likelihood:
-    """The bound above for images, stopping at the energy's 1 - eps.
+    """The bound above for images.
 
     Args:
         levels: (B, C, H, W) integers in 0..num_levels - 1.
         noise: (K, B, C, H, W) uniform numbers, one set for every repeat.
-        integrator: as in :meth:`TimeScoreEnergy.log_ratio`.
+        dequantiser: q; the one that the model was trained for is tight.
+        estimator: of log p_t.
     """
-    num_dims = levels[0].numel()
     draws = [
-        _one_draw(energy, space, dequantise(levels, num_levels, u), integrator) for u in noise
+        _one_draw(
+            energy,
+            dequantiser.points(levels, num_levels, space, u, energy.path, energy.end),
+            estimator,
+        )
+        for u in noise
     ]
-    log_prob = torch.stack([d.log_prob for d in draws]).mean(0) - num_dims * math.log(num_levels)
+    log_prob = torch.stack([d.log_prob for d in draws]).mean(0)
     parts = [d.components for d in draws if d.components is not None]
-    components = torch.stack(parts).mean(0) - math.log(num_levels) if parts else None
     return Likelihood(
         log_prob,
-        to_bits_per_dim(log_prob, num_dims),
+        to_bits_per_dim(log_prob, levels[0].numel()),
         torch.stack([d.error for d in draws]).mean(0),
-        components,
+        torch.stack(parts).mean(0) if parts else None,
         sum(d.nfe for d in draws),
     )
 
 
-def _one_draw(energy: TimeScoreEnergy, space: Space, x: Tensor, integrator: str) -> Likelihood:
-    u = space.encode(x)
-    ratio = energy.log_ratio(u, integrator=integrator)
-    reference = energy.reference(u)
-    determinant = space.log_abs_det(x)
-    log_prob = ratio.value + sum_except_batch(reference) + determinant
+def _one_draw(energy: TimeScoreEnergy, point: Dequantised, estimator: Estimator) -> Likelihood:
+    density = estimator(energy, point.y, point.t)
+    log_prob = density.value + sum_except_batch(point.negative_log_q)
     components = None
-    if ratio.components is not None and ratio.components.shape == u.shape:
-        share = (determinant / u[0].numel()).reshape(-1, *(1,) * (u.ndim - 1))
-        components = ratio.components + reference + share
-    return Likelihood(log_prob, log_prob, ratio.error, components, ratio.nfe)
+    if density.components is not None and density.components.shape == point.y.shape:
+        components = density.components + point.negative_log_q
+    return Likelihood(log_prob, log_prob, density.error, components, density.nfe)

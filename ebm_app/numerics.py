@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,3 +54,8 @@ def standard_error(values: Tensor) -> Tensor:
     if values.numel() < 2:
         raise ValueError("a standard error needs at least two values")
     return values.double().std(unbiased=True) / math.sqrt(values.numel())
+
+
+def mixed_seed(*parts: int) -> int:
+    """One 63-bit seed from several whole numbers, by numpy's SeedSequence."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))

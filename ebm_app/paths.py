@@ -141,6 +141,26 @@ class GaussianPath(ABC):
         moment = self.c if c is None else c
         return (self.variance_dt(t) / v).square() / 2 + self.alpha_dt(t).square() * moment / v
 
+    def velocity(self, x: Tensor, score: Tensor, t: Tensor) -> Tensor:
+        r"""Probability-flow velocity of the marginals from the Stein score, for a reference
+        N(0, I) and alpha_t > 0: (B, *).
+
+        With n_t the variance of x_t given x1,
+
+            u_t(x) = (alpha'/alpha) x + ((alpha'/alpha) n - n'/2) score.
+
+        Source: Song et al. 2021, arXiv:2011.13456, eq. 13, written for x_t = alpha_t x1 +
+        sqrt(n_t) noise.
+
+        Raises:
+            UserError: on a path that states no such variance.
+        """
+        raise UserError(f"{type(self).__name__} has no velocity: use a path from N(0, I)")
+
+    def _velocity(self, x: Tensor, score: Tensor, t: Tensor, n: Tensor, n_dt: Tensor) -> Tensor:
+        drift = self.alpha_dt(t) / self.alpha(t)
+        return expand_like(drift, x) * x + expand_like(drift * n - n_dt / 2, x) * score
+
     def clock(self, t: Tensor) -> Tensor:
         """Fisher-Rao arc length per dimension, measured from t = 1/2, for t < 1: (B,) -> (B,).
 
@@ -182,16 +202,28 @@ class OneSidedPath(GaussianPath):
     def interval(self, eps: float) -> tuple[float, float]:
         return 0.0, 1.0 - eps
 
-    def velocity(self, x: Tensor, score: Tensor, t: Tensor) -> Tensor:
-        r"""Probability-flow velocity (alpha'/alpha) x + ((alpha'/alpha) v - v'/2) score, for
-        alpha_t > 0.
+    def time_of_ratio(self, noise_to_signal: float) -> float:
+        """The time t with sqrt(v_t) / alpha_t = ``noise_to_signal``, which falls in t: by
+        bisection.
 
-        Source: Song et al. 2021, arXiv:2011.13456, eq. 13, written for x_t = alpha_t x1 +
-        sqrt(v_t) x0.
+        Raises:
+            UserError: where no time before 1 has it.
         """
-        drift = self.alpha_dt(t) / self.alpha(t)
-        push = drift * self.variance(t) - self.variance_dt(t) / 2
-        return expand_like(drift, x) * x + expand_like(push, x) * score
+        low, high = 0.0, 1.0
+
+        def ratio_exceeds(t: float) -> bool:
+            time = torch.tensor(t, dtype=torch.float64)
+            return bool(self.variance(time).sqrt() > noise_to_signal * self.alpha(time))
+
+        if not noise_to_signal > 0 or not ratio_exceeds(low):
+            raise UserError(f"the path has no time with noise to signal {noise_to_signal}")
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if ratio_exceeds(middle) else (low, middle)
+        return high
+
+    def velocity(self, x: Tensor, score: Tensor, t: Tensor) -> Tensor:
+        return self._velocity(x, score, t, self.variance(t), self.variance_dt(t))
 
     def denoise(self, x: Tensor, score: Tensor, t: Tensor) -> Tensor:
         """Tweedie's formula E[x1 | x_t = x] = (x + v_t score) / alpha_t, for alpha_t > 0."""
@@ -309,6 +341,11 @@ class SchrodingerBridgePath(GaussianPath):
 
     def variance_dt(self, t: Tensor) -> Tensor:
         return self.sigma**2 * (1 - 2 * t)
+
+    def velocity(self, x: Tensor, score: Tensor, t: Tensor) -> Tensor:
+        """As the base class says, for x0 ~ N(0, I) drawn independently of x1."""
+        n, n_dt = (1 - t).square() + self.variance(t), self.variance_dt(t) - 2 * (1 - t)
+        return self._velocity(x, score, t, n, n_dt)
 
     def clock(self, t: Tensor) -> Tensor:
         """Arc length measured from t = 1/2, in closed form; infinite at both ends.

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from ebm_app.annealing import AnnealedHMC
-from ebm_app.energy import TimeScoreEnergy
+from ebm_app.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.errors import UserError, choose
 from ebm_app.hmc import Target
-from ebm_app.pf_ode import Score, clock_grid, flow
-
-HEAD, INTEGRAL = "head", "integral"
+from ebm_app.pf_ode import SOLVERS, ClockField
+from ebm_app.schedules import ladder
 
 
 class Frame(NamedTuple):
@@ -30,32 +29,6 @@ class Frame(NamedTuple):
     num_steps: int
     nfe: int
     acceptance: float | None = None
-
-
-def stein_score(energy: TimeScoreEnergy, source: str | None = None) -> Score:
-    """(x, t) -> grad_x log p_t(x) from the model's "head" or the gradient of the "integral".
-
-    None takes the head where the model has one: it costs one evaluation of the network instead of
-    a differentiated integral.
-
-    Raises:
-        UserError: for an unknown source, or the head of a model without one.
-    """
-    has_head = energy.model.stein_channels > 0
-    source = source or (HEAD if has_head else INTEGRAL)
-    choose("score", source, (HEAD, INTEGRAL))
-    if source == INTEGRAL:
-        return energy.score
-    if not has_head:
-        raise UserError("this model has no Stein head: take the score from the integral")
-
-    @torch.no_grad()
-    def head(x: Tensor, t: float) -> Tensor:
-        return energy.model.score(
-            x, torch.full((len(x),), t, dtype=torch.float64, device=x.device)
-        )
-
-    return head
 
 
 class Sampler(ABC):
@@ -74,13 +47,18 @@ class PFODESampler(Sampler):
     """The probability-flow ODE, then one denoising step (Tweedie's formula) from where it stops.
 
     Args:
-        num_steps: Heun steps, two evaluations of the Stein score each.
-        score: "head", "integral" or None, as for :func:`stein_score`.
+        num_steps: steps, of two evaluations of the Stein score by Heun's method, of four by RK4.
+        solver: "heun", "rk4", or the adaptive "dopri5", which finds its own number of steps.
+        tolerance: rtol and atol of an adaptive solver.
+        score: "head", "integral" or None, as for
+            :meth:`TimeScoreEnergy.stein_score`.
         start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
         end_variance: conditional variance at which the flow stops and the image is denoised.
     """
 
     num_steps: int = 25
+    solver: str = "heun"
+    tolerance: float = 1e-5
     score: str | None = None
     start: float = 1e-3
     end_variance: float = 1e-3
@@ -88,17 +66,19 @@ class PFODESampler(Sampler):
     def iterate(
         self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
-        score, path = stein_score(energy, self.score), energy.path
+        score, path = energy.stein_score(self.score), energy.path
+        solver = SOLVERS[choose("solver", self.solver, SOLVERS)](self.num_steps, self.tolerance)
         end = _time_of_variance(energy, self.end_variance)
         if not self.start < end:
             raise UserError(f"the flow must start before t = {end}, where it stops: lower start")
         state = None
-        for state in flow(score, path, x0, self.start, end, self.num_steps):
-            if state.step < self.num_steps:
-                yield Frame(state.x, state.step, self.num_steps, state.nfe)
+        for state in solver.flow(ClockField(score, path), x0, self.start, end):
+            if state.step < state.num_steps:
+                yield Frame(state.x, state.step, state.num_steps, state.nfe)
         t = torch.tensor(end, dtype=torch.float64)
-        denoised = path.denoise(state.x, score(state.x, end), t)
-        yield Frame(denoised, self.num_steps, self.num_steps, state.nfe + 1)
+        with torch.no_grad():
+            denoised = path.denoise(state.x, score(state.x, end), t)
+        yield Frame(denoised, state.num_steps, state.num_steps, state.nfe + 1)
 
 
 @dataclass(frozen=True)
@@ -109,7 +89,7 @@ class AnnealedHMCSampler(Sampler):
     keeps its p_t invariant whichever score drives it.
 
     Args:
-        num_steps: levels. schedule: their spacing, "clock" or "linear" in t.
+        num_steps: levels. schedule: their spacing, a key of ``SCHEDULES``.
         steps_per_level, num_leapfrog_steps: HMC steps at a level, leapfrog steps of each.
         final_steps: further HMC steps at the last level.
         pilot_size: chains of the pilot run.
@@ -155,21 +135,16 @@ class AnnealedHMCSampler(Sampler):
             yield Frame(result.state.position, result.index + 1, len(targets), nfe, acceptance)
 
     def _times(self, energy: TimeScoreEnergy) -> Tensor:
-        choose("schedule", self.schedule, ("clock", "linear"))
         for name in ("num_steps", "steps_per_level", "num_leapfrog_steps", "pilot_size"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.final_steps < 0:
             raise UserError(f"final_steps must not be negative: {self.final_steps}")
         end = _time_of_variance(energy, self.end_variance)
-        if self.schedule == "linear":
-            grid = torch.linspace(energy.start, end, self.num_steps + 1, dtype=torch.float64)
-        else:
-            grid = clock_grid(energy.path, energy.start, end, self.num_steps + 1)
-        return grid[1:]
+        return ladder(self.schedule, energy.path, energy.start, end, self.num_steps)[1:]
 
     def _target(self, energy: TimeScoreEnergy, t: float) -> Target:
-        score = stein_score(energy, self.score)
+        score = energy.stein_score(self.score)
         return Target(lambda x: energy.proposal_log_density(x, t), lambda x: score(x, t))
 
 

@@ -9,6 +9,7 @@ from ebm_app.augmentation import AUGMENTATIONS
 from ebm_app.config import EBMConfig, PathConfig, TrainingConfig, from_dict, to_dict
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
+from ebm_app.dequantisation import DEQUANTISERS, TruncatedNormal
 from ebm_app.ebm import build_path
 from ebm_app.errors import UserError, choose
 from ebm_app.metrics import check_report_to
@@ -24,7 +25,8 @@ from ebm_app.weighting import WEIGHTINGS, second_moment
 SCHEDULERS = ("constant_with_warmup", "cosine", "linear")
 NET_KEYS = {f.name for f in fields(UNetConfig)}
 TRAINING_KEYS = {f.name for f in fields(TrainingConfig)}
-EBM_KEYS = {"space", "eps", "num_nodes", "scale", "time_input", "input_frequencies"}
+EBM_KEYS = {"space", "dequantisation", "eps", "num_nodes", "scale", "time_input"}
+EBM_KEYS |= {"input_frequencies"}
 PATH_KEYS = {"path", "c", "path_arguments"}
 
 
@@ -69,6 +71,7 @@ def resolve(
         **_only(merged, EBM_KEYS),
     }
     config = replace(from_dict(EBMConfig, model, "model settings"), path=path, net=net)
+    config = replace(config, eps=_eps(config, "eps" in given))
     check(config, training_config, data)
     return config, training_config
 
@@ -128,6 +131,15 @@ def _only(settings: dict[str, Any], keys: set[str]) -> dict[str, Any]:
 
 def _condition_dim(name: str) -> int:
     return AUGMENTATIONS[choose("augmentation", name, AUGMENTATIONS)].dim
+
+
+def _eps(config: EBMConfig, is_given: bool) -> float:
+    """The margin of a configuration: by its dequantiser where that says how far to go."""
+    choose("dequantisation", config.dequantisation, DEQUANTISERS)
+    dequantiser, path = DEQUANTISERS[config.dequantisation](), build_path(config)
+    if is_given or not isinstance(dequantiser, TruncatedNormal):
+        return config.eps
+    return 1 - dequantiser.time(config.num_levels, SPACES[config.space](), path)
 
 
 def _moment(c: float | str, data: ImageData, space: str) -> float:

@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 
 from ebm_app import checkpoint
 from ebm_app.augmentation import AUGMENTATIONS
-from ebm_app.batches import BatchSource, TrainingBatch, mixed_seed
+from ebm_app.batches import BatchSource, TrainingBatch
 from ebm_app.config import EBMConfig, TrainingConfig, to_dict
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
@@ -31,6 +31,7 @@ from ebm_app.errors import UserError
 from ebm_app.interrupts import Interrupted, StopSignals
 from ebm_app.metrics import MetricsLog
 from ebm_app.model import TimeScoreModel
+from ebm_app.numerics import mixed_seed
 from ebm_app.objectives import OBJECTIVES, Batch, Objective
 from ebm_app.time_sampling import TIME_SAMPLERS
 from ebm_app.training_state import TrainingState
@@ -111,7 +112,7 @@ class Trainer:
             * config.gradient_accumulation_steps
             * accelerator.num_processes
         )
-        parts = (data.num_levels, self.ebm.space, self.sampler)
+        parts = (data.num_levels, self.ebm.space, self.ebm.dequantiser, self.sampler)
         levels = data.train.to(accelerator.device)
         augmentation = AUGMENTATIONS[config.augmentation]()
         self.source = BatchSource(levels, *parts, augmentation, self.total_batch_size, config.seed)

@@ -1,7 +1,7 @@
 """Held-out loss and bits per dim of a model in training, and previews of its samples."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -12,6 +12,7 @@ from ebm_app.batches import BatchSource
 from ebm_app.checkpoint import PREVIEWS
 from ebm_app.config import TrainingConfig
 from ebm_app.data.images import ImageData
+from ebm_app.dequantisation import Dequantiser
 from ebm_app.distributed import Wrap, sharded
 from ebm_app.ebm import EBM, dequantisation_noise
 from ebm_app.images_io import save_grid
@@ -37,14 +38,15 @@ def score_split(
     noise: Tensor,
     batch_size: int = 128,
     wrap: Wrap = iter,
-    **options: str,
+    **options: Any,
 ) -> Scores:
     """Score images, shared among the processes.
 
     Args:
         levels: (N, C, H, W). noise: (K, N, C, H, W), drawn for all images beforehand, so that the
             figures do not depend on batches or processes.
-        wrap: put around the batches, for a progress bar. options: of ``log_likelihood``.
+        wrap: put around the batches, for a progress bar. options: of ``log_likelihood``; its
+            dequantiser is the model's own by default.
     """
 
     def score(rows: Tensor) -> Tensor:
@@ -54,7 +56,7 @@ def score_split(
             levels[rows].to(ebm.device),
             ebm.config.num_levels,
             noise[:, rows].to(ebm.device),
-            **options,
+            **{"dequantiser": ebm.dequantiser, **options},
         )
         nfe = torch.full_like(result.error, result.nfe)
         return torch.stack([result.bits_per_dim, result.error, nfe], 1)
@@ -67,7 +69,7 @@ class Validator:
 
     Args:
         objective: measured on one batch of the split, as large as the split.
-        parts: number of levels, space and time sampler, as for :class:`BatchSource`.
+        parts: number of levels, space, dequantiser and time sampler, as for :class:`BatchSource`.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class Validator:
         accelerator: Accelerator,
         ebm: EBM,
         objective: Objective,
-        parts: tuple[int, Space, TimeSampler],
+        parts: tuple[int, Space, Dequantiser, TimeSampler],
         data: ImageData,
         config: TrainingConfig,
         output_dir: Path,

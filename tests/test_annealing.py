@@ -58,7 +58,7 @@ def z_score(values, expected):
 @pytest.mark.parametrize("shape", [(2,), IMAGE])
 def test_shifted_gaussian_of_both_shapes(shape):
     targets = geometric(shifted_gaussian, 8)
-    settings = AnnealedHMC(steps_per_level=2, num_leapfrog_steps=4, final_steps=8)
+    settings = AnnealedHMC(steps_per_level=2, num_leapfrog_steps=4, final_steps=20)
     guess = torch.linspace(1.0, 0.5, 8, dtype=F64)
     x0 = normal((4000, *shape), 1)
     result = settings.sample(normal((500, *shape)), x0, targets, guess, generator(2))
@@ -176,7 +176,7 @@ def test_bad_settings_raise_before_any_work():
     with pytest.raises(ValueError, match="at least one level"):
         annealing.temper(x0, [], 3, g)
     with pytest.raises(ValueError, match="num_steps"):
-        annealing.temper(x0, [Level(target, one[0], 0)], 3, g)
+        annealing.temper(x0, [Level(target, one[0], -1)], 3, g)
     with pytest.raises(ValueError, match="at least one target"):
         AnnealedHMC().sample(x0, x0, [], one, g)
     for steps in (one, torch.ones(2, 2), torch.ones(3)):

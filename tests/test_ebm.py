@@ -10,9 +10,10 @@ from safetensors.torch import load_file, save_file
 from ebm_app import EBM
 from ebm_app.config import EBMConfig, PathConfig
 from ebm_app.data.levels import to_levels
-from ebm_app.ebm import BUNDLED, find_folder, make_sampler
+from ebm_app.ebm import BUNDLED, find_folder, make
 from ebm_app.errors import UserError
 from ebm_app.nets.unet import UNetConfig
+from ebm_app.samplers import SAMPLERS
 
 CONFIG = EBMConfig(
     dataset="digits",
@@ -133,7 +134,7 @@ def test_mistakes_with_images_and_samplers_are_explained(ebm):
     with pytest.raises(UserError, match="choose one of annealed_hmc, pf_ode"):
         ebm.sample(1, sampler="gibbs")
     with pytest.raises(UserError, match="sampler 'pf_ode': .*temperature"):
-        make_sampler("pf_ode", temperature=2)
+        make(SAMPLERS, "sampler", "pf_ode", {"temperature": 2})
     with pytest.raises(UserError, match="path 'vp': .*gamma"):
         EBM(EBMConfig("digits", (1, 8, 8), 17, path=PathConfig("vp", 1.0, {"gamma": 2.0})))
 

@@ -236,13 +236,14 @@ def test_adapt_settles_at_the_target_acceptance(shape, start, aim):
         h = hmc.adapt(h, info.acceptance_probability, aim)
         seen.append(info.acceptance_probability)
     settled = torch.stack(seen[-100:])
-    assert abs((settled.median() if shape else settled.mean()) - aim) < 0.03
+    assert abs(settled.mean() - aim) < 0.03
 
 
-def test_adapt_moves_each_chain_by_the_factor_and_changes_nothing_in_place():
+def test_adapt_moves_each_chain_by_its_own_acceptance_and_changes_nothing_in_place():
     h, acceptance = torch.tensor([1.0, 2.0]), torch.tensor([0.9, 0.1])
     new = hmc.adapt(h, acceptance, 0.65, 1.25)
-    torch.testing.assert_close([new, h], [torch.tensor([1.25, 1.6]), torch.tensor([1.0, 2.0])])
+    powers = torch.tensor([1.25 ** (0.25 / 0.35), 2 * 1.25 ** (-0.55 / 0.35)])
+    torch.testing.assert_close([new, h], [powers, torch.tensor([1.0, 2.0])])
     for settings in ((0.0, 1.1), (1.0, 1.1), (0.5, 1.0), (0.5, math.nan)):
         with pytest.raises(ValueError, match="target_acceptance"):
             hmc.adapt(h, acceptance, *settings)

@@ -8,6 +8,7 @@ from exact import F64, ExactBridge, ExactModel, generator, two_modes, z_score
 
 from ebm_app.energy import INTEGRATORS, LogRatio, TimeScoreEnergy
 from ebm_app.errors import UserError
+from ebm_app.estimators import RatioIntegral
 from ebm_app.likelihood import log_likelihood, to_bits_per_dim
 from ebm_app.model import ModelOutput
 from ebm_app.numerics import standard_normal_log_density, sum_except_batch
@@ -20,10 +21,12 @@ SHAPE, MEAN, STD = (2, 3, 3), 0.15, 0.4
 class UniformEnergy:
     """log p = -log 2 in every component: uniform on [-1, 1]."""
 
+    path, end = LinearVPPath(), 1.0
+
     def reference(self, u):
         return standard_normal_log_density(u)
 
-    def log_ratio(self, u, integrator):
+    def log_ratio(self, u, t1, integrator):
         components = -math.log(2) - standard_normal_log_density(u)
         value = sum_except_batch(components)
         return LogRatio(value, torch.zeros_like(value), components, 5)
@@ -42,8 +45,8 @@ def noise(repeats, levels, seed=1):
 
 
 def score(model, levels, num_levels, u, nodes=64, **options):
-    energy = TimeScoreEnergy(model, nodes)
-    return log_likelihood(energy, PixelSpace(), levels, num_levels, u, **options)
+    energy, estimator = TimeScoreEnergy(model, nodes), RatioIntegral(**options)
+    return log_likelihood(energy, PixelSpace(), levels, num_levels, u, estimator=estimator)
 
 
 @pytest.mark.parametrize("num_levels, bits", [(256, 8.0), (2, 1.0), (17, math.log2(17))])

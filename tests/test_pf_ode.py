@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from exact import F64, ExactBridge, ExactModel, normal, two_modes, z_score
+from exact import F64, ExactBridge, ExactModel, SinePath, normal, two_modes, z_score
 
 from ebm_app.errors import UserError
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.pf_ode import clock_grid, flow
+from ebm_app.pf_ode import HEUN, ClockField, FixedSteps, clock_grid
 
 SHAPES = [(2,), (1, 4, 4)]
 PATHS = {"linear": LinearVPPath(), "linear c": LinearVPPath(c=0.4), "vp": VPPath()}
@@ -22,7 +22,8 @@ def gaussian(path):
 
 
 def run(model, x, num_steps, start=START, end=END):
-    *_, state = flow(model.exact_score, model.path, x, start, end, num_steps)
+    field = ClockField(model.exact_score, model.path)
+    *_, state = FixedSteps(HEUN, num_steps).flow(field, x, start, end)
     return state
 
 
@@ -81,6 +82,14 @@ def test_the_reference_is_pushed_to_the_mean_and_covariance_of_the_data(path, sh
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("sigma", [0.5, 1.0])
+def test_the_flow_of_a_bridge_from_noise_is_affine_too(shape, sigma):
+    path = SchrodingerBridgePath(sigma)
+    model, x = ExactBridge(path, 1e-3, (0.0, 1.0), (0.7, 0.5)), normal((6, *shape))
+    assert torch.allclose(run(model, x, 300).x, mapped(model, x), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_flow_back_returns_to_the_start(shape):
     model, x = two_modes(VPPath(), 1e-5, shape), normal((8, *shape))
     there = run(model, x, 200).x
@@ -96,7 +105,7 @@ def test_states_say_where_they_are_and_what_they_cost():
         calls.append(t)
         return model.exact_score(x, t)
 
-    states = list(flow(score, path, normal((3, 2)), START, END, 5))
+    states = list(FixedSteps(HEUN, 5).flow(ClockField(score, path), normal((3, 2)), START, END))
     grid = clock_grid(path, START, END, 6).tolist()
     assert [s.t for s in states] == grid[1:] and states[-1].t == END
     assert [s.step for s in states] == [1, 2, 3, 4, 5] and {s.num_steps for s in states} == {5}
@@ -124,10 +133,10 @@ def test_points_keep_their_dtype(dtype):
 
 def test_mistakes_are_refused():
     x, path = normal((2, 2)), LinearVPPath()
-    model, bridge = gaussian(path), SchrodingerBridgePath()
-    two_sided = ExactBridge(bridge, 1e-3, (0.0, 1.0), (0.5, 0.5))
-    with pytest.raises(UserError, match="one-sided path, not SchrodingerBridgePath"):
-        run(two_sided, x, 3)
+    model = gaussian(path)
+    sine = ExactModel(SinePath(), 1e-5, [[0.7]], [0.5])
+    with pytest.raises(UserError, match="SinePath has no velocity"):
+        run(sine, x, 3)
     with pytest.raises(UserError, match="at least 1 step, not 0"):
         run(model, x, 0)
     with pytest.raises(UserError, match="start later"):
@@ -139,5 +148,6 @@ def test_a_score_that_is_not_finite_is_not_passed_on():
     def score(x, t):
         return torch.full_like(x, math.nan if t > 0.5 else 0.0)
 
+    field = ClockField(score, LinearVPPath())
     with pytest.raises(ValueError, match="not finite after step"):
-        list(flow(score, LinearVPPath(), normal((2, 2)), START, END, 8))
+        list(FixedSteps(HEUN, 8).flow(field, normal((2, 2)), START, END))

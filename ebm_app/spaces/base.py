@@ -7,7 +7,12 @@ from torch import Tensor, nn
 
 class Space(nn.Module, ABC):
     """A bijection x -> u, with x (B, C, H, W) a dequantised image in [0, 1] and u of the same
-    shape."""
+    shape.
+
+    ``scale`` is du/dx where that is one number for all components, else None.
+    """
+
+    scale: float | None = None
 
     @abstractmethod
     def encode(self, x: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ from ebm_app.spaces.base import Space
 class PixelSpace(Space):
     """u = 2 x - 1, log |det du/dx| = D log 2."""
 
+    scale = 2.0
+
     def encode(self, x: Tensor) -> Tensor:
         return 2 * x - 1
 

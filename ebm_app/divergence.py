@@ -1,0 +1,75 @@
+r"""The divergence div f(x) = sum_i df_i/dx_i of a field, exactly or by random probes.
+
+Hutchinson's estimate z^T (df/dx) z has the divergence as its mean for any probe z with
+E[z z^T] = I. A probe is drawn once and frozen: drawn afresh at every step of an ODE solve it would
+make the integrand a random function of time, which no adaptive solver can follow.
+
+Sources: Hutchinson 1989; Grathwohl et al. 2019, FFJORD, arXiv:1810.01367, section 3.1.
+"""
+
+import zlib
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ebm_app.numerics import mixed_seed
+
+Field = Callable[[Tensor], Tensor]
+#: (f, x (B, *)) -> (f(x) (B, *), K estimates of its divergence (K, B) float64), both detached
+Divergence = Callable[[Field, Tensor], tuple[Tensor, Tensor]]
+
+
+def no_divergence(field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The field alone: no estimates, (0, B)."""
+    with torch.no_grad():
+        return field(x), torch.zeros(0, len(x), dtype=torch.float64, device=x.device)
+
+
+def exact_divergence(field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
+    """One row, exact: the trace of :func:`jacobian`. D backward passes."""
+    value, matrix = jacobian(field, x)
+    return value, matrix.diagonal(dim1=1, dim2=2).sum(1)[None]
+
+
+def jacobian(field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
+    """f(x) (B, *) and df/dx (B, D, D) float64 of a field that treats its examples
+    independently."""
+    with torch.enable_grad():
+        point = x.detach().requires_grad_()
+        value = field(point)
+        rows = [
+            torch.autograd.grad(output, point, retain_graph=True)[0].flatten(1)
+            for output in value.flatten(1).sum(0)
+        ]
+    return value.detach(), torch.stack(rows, 1).double()
+
+
+def hutchinson(probes: Tensor) -> Divergence:
+    """The divergence by frozen ``probes`` (K, B, *), one backward pass each."""
+
+    def estimate(field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            point = x.detach().requires_grad_()
+            value = field(point)
+            products = [
+                (torch.autograd.grad(value, point, z, retain_graph=True)[0] * z).flatten(1).sum(1)
+                for z in probes.to(x.dtype)
+            ]
+        return value.detach(), torch.stack(products).double()
+
+    return estimate
+
+
+def rademacher_probes(num: int, like: Tensor, seed: int) -> Tensor:
+    """Probes (num, B, *) of +1 and -1 for points ``like`` (B, *).
+
+    Those of an example are drawn from a seed mixed with the bytes of that example, so that its
+    estimate is the same in every batch and on every process.
+    """
+    rows = []
+    for example in like.detach().cpu():
+        checksum = zlib.crc32(example.contiguous().numpy().tobytes())
+        generator = torch.Generator().manual_seed(mixed_seed(seed, checksum))
+        rows.append(torch.randint(2, (num, *example.shape), generator=generator) * 2 - 1)
+    return torch.stack(rows, 1).to(like)

@@ -1,0 +1,130 @@
+r"""Ways to find log p_t(x) with a model, by the name that ``--estimator`` takes.
+
+They stand on different grounds, so that their disagreement says something: the integral of the
+time score is normalised only as far as that score is exact; the probability-flow ODE, driven by
+the Stein score, gives the density of its own flow, which is normalised whatever the score is.
+All values are in nats.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ebm_app.divergence import exact_divergence, hutchinson, rademacher_probes
+from ebm_app.energy import QUADRATURE, TimeScoreEnergy
+from ebm_app.errors import UserError, choose
+from ebm_app.numerics import sum_except_batch
+from ebm_app.pf_ode import SOLVERS, ClockField, clock_grid
+from ebm_app.reversible_flow import ReversibleFlow
+
+
+class LogDensity(NamedTuple):
+    """log p_t(x) (B,) float64, an estimate of the numerical error of each (B,), the parts (B, *)
+    that sum to the value, or None, and the evaluations of the network for each example."""
+
+    value: Tensor
+    error: Tensor
+    components: Tensor | None
+    nfe: int
+
+
+class Estimator(ABC):
+    """log p_t(x) of a model; a subclass is a frozen dataclass of its settings."""
+
+    @abstractmethod
+    def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
+        """log p_t at ``x`` (B, *)."""
+
+
+@dataclass(frozen=True)
+class RatioIntegral(Estimator):
+    """log N(x; 0, I) + integral of the time score from 0 to t, by fixed nodes."""
+
+    integrator: str = QUADRATURE
+
+    def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
+        reference = energy.reference(x)
+        ratio = energy.log_ratio(x, t1=t, integrator=self.integrator)
+        components = ratio.components
+        if components is not None and components.shape == x.shape:
+            components = components + reference
+        value = ratio.value + sum_except_batch(reference)
+        return LogDensity(value, ratio.error, components, ratio.nfe)
+
+
+@dataclass(frozen=True)
+class RatioODE(RatioIntegral):
+    """The same by an adaptive solve, the paper's protocol: RK45 at 1e-6 (appendix F.2)."""
+
+    integrator: str = "rk45"
+
+
+@dataclass(frozen=True)
+class FlowDensity(Estimator):
+    """The density of the model's own flow, by the change of variables along the probability-flow
+    ODE: log N(x_0; 0, I) - integral of div u, from x back to x_0.
+
+    Args:
+        solver, num_steps, tolerance: as for :class:`ebm_app.samplers.PFODESampler`.
+        num_probes: Rademacher probes of the divergence, frozen for the solve; 0 takes it exactly,
+            by D backward passes at every evaluation.
+        score: "head", "integral" or None, as for :meth:`TimeScoreEnergy.stein_score`.
+        start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
+        seed: of the probes; those of an example do not depend on its batch.
+
+    ``error`` is the standard error over the probes, unknown (NaN) for a single one; 0 for the
+    exact divergence. The error of the solver is not in it: compare two numbers of steps.
+    """
+
+    solver: str = "heun"
+    num_steps: int = 40
+    tolerance: float = 1e-5
+    num_probes: int = 2
+    score: str | None = None
+    start: float = 1e-4
+    seed: int = 0
+
+    def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
+        if self.num_probes < 0:
+            raise UserError(f"num_probes must not be negative: {self.num_probes}")
+        solver = SOLVERS[choose("solver", self.solver, SOLVERS)](self.num_steps, self.tolerance)
+        divergence = exact_divergence
+        if self.num_probes:
+            divergence = hutchinson(rademacher_probes(self.num_probes, x, self.seed))
+        field = ClockField(energy.stein_score(self.score), energy.path)
+        *_, end = solver.flow(field, x, t, self.start, divergence)
+        value = sum_except_batch(energy.reference(end.x)) + end.log_det.mean(0)
+        error = torch.zeros_like(value)
+        if self.num_probes:
+            error = end.log_det.std(0, unbiased=True) / math.sqrt(self.num_probes)
+        return LogDensity(value, error, None, end.nfe)
+
+
+@dataclass(frozen=True)
+class ReversibleFlowDensity(Estimator):
+    """The density of the discrete flow of ``reversible_flow``: normalised without an error of
+    discretisation, by D backward passes a step. Arguments as for :class:`FlowDensity`."""
+
+    num_steps: int = 40
+    score: str | None = None
+    start: float = 1e-4
+
+    def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
+        if self.num_steps < 1:
+            raise UserError(f"the flow needs at least 1 step, not {self.num_steps}")
+        field = ClockField(energy.stein_score(self.score), energy.path)
+        times = clock_grid(energy.path, self.start, t, self.num_steps + 1)
+        value = ReversibleFlow(field, times.tolist()).log_density(x)
+        return LogDensity(value, torch.zeros_like(value), None, self.num_steps)
+
+
+ESTIMATORS: dict[str, type[Estimator]] = {
+    "ratio": RatioIntegral,
+    "ode": RatioODE,
+    "pf_ode": FlowDensity,
+    "pf_ode_exact": ReversibleFlowDensity,
+}

@@ -1,0 +1,158 @@
+"""How far drawn images are from a data set: by their features, and by the classes they show.
+
+The features of either set are taken for Gaussian, and two Gaussians have a distance in closed
+form; the classes are counted, and two histograms differ by their total variation.
+"""
+
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def frechet_distance(features_a: Tensor, features_b: Tensor) -> float:
+    """Squared Frechet distance of the Gaussians with the mean and covariance of two feature sets,
+    in the squared unit of the features; see :func:`gaussian_frechet_distance`.
+
+    The covariances are the unbiased ones. The distance is biased upwards by the noise of both
+    sets, the more the fewer rows they have: compare values for equal numbers of rows only.
+
+    Args:
+        features_a, features_b: (N, D) and (M, D), N and M at least 2, not necessarily above D.
+
+    Raises:
+        ValueError: for sets of another form, fewer than two rows, or values that are not finite.
+    """
+    for features in (features_a, features_b):
+        if features.ndim != 2 or len(features) < 2 or features.shape[1] != features_a.shape[1]:
+            raise ValueError(f"feature sets are (N, D), N >= 2, of one D: {tuple(features.shape)}")
+        if not features.isfinite().all():
+            raise ValueError("features are not finite")
+    moments = [_moments(features.double()) for features in (features_a, features_b)]
+    return gaussian_frechet_distance(*moments[0], *moments[1])
+
+
+def gaussian_frechet_distance(
+    mean_a: Tensor, cov_a: Tensor, mean_b: Tensor, cov_b: Tensor
+) -> float:
+    r"""Squared Frechet (2-Wasserstein) distance of N(mu_a, C_a) and N(mu_b, C_b), in float64:
+
+        |mu_a - mu_b|^2 + tr(C_a + C_b - 2 (C_a C_b)^{1/2}).
+
+    C_a C_b is not symmetric but has the eigenvalues of S C_b S with S = C_a^{1/2}, which is: its
+    trace is taken from two symmetric eigen-decompositions, and exists for singular covariances.
+    By round-off, equal Gaussians may come out at a value just below zero.
+
+    References: Dowson & Landau 1982, The Frechet distance between multivariate normal
+    distributions, J. Multivariate Anal. 12; Heusel et al. 2017, arXiv:1706.08500, for its use on
+    the features of images.
+
+    Args:
+        mean_a, mean_b: (D,). cov_a, cov_b: (D, D), symmetric and positive semi-definite.
+
+    Raises:
+        ValueError: for a covariance with an eigenvalue below zero by more than round-off.
+    """
+    mean_a, cov_a, mean_b, cov_b = (x.double() for x in (mean_a, cov_a, mean_b, cov_b))
+    values, vectors = torch.linalg.eigh(cov_a)
+    root = vectors * _square_roots(values, "first") @ vectors.T
+    _square_roots(torch.linalg.eigvalsh(cov_b), "second")
+    product = root @ cov_b @ root
+    roots = _square_roots(torch.linalg.eigvalsh((product + product.T) / 2), "product's")
+    distance = (mean_a - mean_b).square().sum() + cov_a.trace() + cov_b.trace() - 2 * roots.sum()
+    return distance.item()
+
+
+def _moments(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean (D,) and covariance (D, D), the latter a matrix for D = 1 too."""
+    return features.mean(0), torch.cov(features.T).reshape(features.shape[1], -1)
+
+
+def _square_roots(eigenvalues: Tensor, name: str) -> Tensor:
+    """Square roots (D,) of the eigenvalues of a positive semi-definite matrix.
+
+    Those within round-off of zero, D times the resolution of float64 relative to the largest, are
+    zero: of the positive ones among them the root would be noise of 1e-8 and add up.
+    """
+    size = len(eigenvalues) * torch.finfo(eigenvalues.dtype).eps * eigenvalues.abs().max()
+    if eigenvalues.min() < -10 * size:
+        raise ValueError(
+            f"the {name} covariance is not positive semi-definite: "
+            f"it has the eigenvalue {eigenvalues.min().item():.3g}"
+        )
+    return torch.where(eigenvalues > size, eigenvalues, 0).sqrt()
+
+
+def label_histogram(labels: Tensor, num_classes: int) -> Tensor:
+    """Shares (num_classes,) of the classes among labels (N,), N at least 1: float64, sum 1."""
+    if not labels.numel():
+        raise ValueError("no labels to count")
+    return F.one_hot(labels, num_classes).double().mean(0)
+
+
+def class_histogram(logits: Tensor) -> Tensor:
+    """Shares (num_classes,) of the classes with the largest logit, of logits (N, num_classes)."""
+    return label_histogram(logits.argmax(1), logits.shape[1])
+
+
+def total_variation(shares_a: Tensor, shares_b: Tensor) -> float:
+    """Total variation distance, half of sum_k |a_k - b_k|, of two histograms (num_classes,): from
+    0, equal, to 1, without a common class."""
+    return (shares_a - shares_b).abs().sum().item() / 2
+
+
+def confidence(logits: Tensor) -> float:
+    """Mean probability of the most likely class, of logits (N, num_classes): in (0, 1]."""
+    return logits.double().softmax(1).amax(1).mean().item()
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """What images are compared with.
+
+    Args:
+        features: (M, D) of the data set's test images.
+        histogram: (num_classes,), shares of the classes among its training labels.
+    """
+
+    features: Tensor
+    histogram: Tensor
+
+    def figures(self, features: Tensor, logits: Tensor) -> dict[str, float]:
+        """``frechet``, ``histogram_distance`` and ``confidence`` of N images by their features
+        (N, D) and logits (N, num_classes)."""
+        return {
+            "frechet": frechet_distance(features, self.features),
+            "histogram_distance": total_variation(class_histogram(logits), self.histogram),
+            "confidence": confidence(logits),
+        }
+
+    def floor(
+        self,
+        features: Tensor,
+        logits: Tensor,
+        num_images: int,
+        num_draws: int,
+        generator: torch.Generator,
+    ) -> dict[str, Any]:
+        """The figures of a perfect sampler: the means over at least 2 draws of ``num_images`` of N
+        images of the data set itself, or of all where they are fewer.
+
+        Returns:
+            The keys of :meth:`figures`; ``spread``, with the same keys, the standard deviation of
+            a single draw; and ``num_images`` of a draw.
+        """
+        num_images = min(num_images, len(features))
+        draws = []
+        for _ in range(num_draws):
+            rows = torch.randperm(len(features), generator=generator)[:num_images]
+            draws.append(self.figures(features[rows], logits[rows]))
+        values = {key: [draw[key] for draw in draws] for key in draws[0]}
+        return {
+            **{key: mean(value) for key, value in values.items()},
+            "spread": {key: stdev(value) for key, value in values.items()},
+            "num_images": num_images,
+        }

@@ -1,0 +1,161 @@
+r"""log Z of an unnormalised density from log-weights, with a standard error and its own doubts.
+
+A weight w with E[w] = Z comes from importance sampling, log w = log p_hat(x) - log q(x) with
+x ~ q, or from a whole annealed path. All values are in nats. Jensen's inequality makes the mean of
+log w a lower bound of log Z in expectation, and so is log-mean-exp; weights of reverse paths that
+start from exact samples of p_hat / Z bound it from above.
+
+Sources: Neal 2001, arXiv:physics/9803008; Bennett 1976, J. Comput. Phys. 22; Meng and Wong 1996,
+Statistica Sinica 6; Grosse, Ghahramani, Adams 2015, arXiv:1511.02543, for the two sides.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ebm_app.numerics import effective_sample_size, log_mean_exp
+
+#: below this number, or share, of effective samples an estimate is not to be believed
+MIN_ESS, MIN_ESS_SHARE = 8.0, 0.05
+
+
+class LogZ(NamedTuple):
+    """An estimate of log Z in nats.
+
+    Attributes:
+        log_z, stderr: the estimate and its standard error.
+        ess: effective sample size of the weights, of ``num`` paths.
+        mean_log_weight, sd_log_weight: of log w, in the sign in which the mean of w is Z.
+        num: how many paths.
+        warnings: why it should not be believed, a sentence each; none if it may be.
+    """
+
+    log_z: float
+    stderr: float
+    ess: float
+    mean_log_weight: float
+    sd_log_weight: float
+    num: int
+    warnings: tuple[str, ...]
+
+
+def from_forward(log_weight: Tensor) -> LogZ:
+    """log Z = log mean w for weights (N,) of forward paths; N >= 2. Biased downwards by about half
+    the squared standard error."""
+    return _summary(log_weight, log_mean_exp(log_weight).item(), log_weight)
+
+
+def from_reverse(log_weight: Tensor) -> LogZ:
+    """log Z = -log mean 1/w for weights (N,) of reverse paths from samples of p_hat / Z; N >= 2.
+    Biased upwards by about half the squared standard error."""
+    return _summary(log_weight, -log_mean_exp(-log_weight).item(), -log_weight)
+
+
+def _summary(log_weight: Tensor, log_z: float, terms: Tensor) -> LogZ:
+    num = len(log_weight)
+    ess = effective_sample_size(terms.double()).item()
+    # the delta method: sd(w) / (mean(w) sqrt(N)), sd with N - 1
+    stderr = math.sqrt(max(num / ess - 1, 0.0) / (num - 1))
+    deviation = log_weight.double().std().item()
+    return LogZ(
+        log_z, stderr, ess, log_weight.mean().item(), deviation, num, doubts(ess, num, deviation)
+    )
+
+
+def doubts(ess: float, num: int, deviation: float) -> tuple[str, ...]:
+    """What speaks against an estimate, in words."""
+    found = []
+    if ess < MIN_ESS or ess < MIN_ESS_SHARE * num:
+        found.append(
+            f"{ess:.1f} of {num} paths carry the weight, so the standard error is itself unknown "
+            "and the estimate may be off by nats: take more temperatures or more transitions"
+        )
+    if deviation > math.sqrt(2 * math.log(max(num, 2))):
+        found.append(
+            f"log w has a standard deviation of {deviation:.1f} nats, too wide for {num} paths to "
+            "reach the weights that matter"
+        )
+    return tuple(found)
+
+
+def bennett(forward: Tensor, reverse: Tensor, reverse_log_share: Tensor | None = None) -> LogZ:
+    r"""Bennett's acceptance ratio: both sides joined with the least variance.
+
+    With u = log w, n_F forward and n_R reverse weights, C = log Z solves
+
+        mean_F[e^(u - C) / (1 + r e^(u - C))] = mean_R[1 / (1 + r e^(u - C))],     r = n_R / n_F.
+
+    Args:
+        forward: log-weights (N,) of forward paths.
+        reverse: log-weights (M,) of reverse paths, in the same sign.
+        reverse_log_share: (M,), log-weights of the reverse starting points as samples of
+            p_hat / Z; equal if not given. n_R is then their effective number.
+
+    Returns:
+        ``ess`` is that of the smaller side's weights; the standard error is the jackknife's over
+        both sides.
+    """
+    share = torch.zeros_like(reverse) if reverse_log_share is None else reverse_log_share
+    forward, reverse, share = forward.double(), reverse.double(), share.double()
+    num_reverse = effective_sample_size(share)
+
+    def solve(keep_forward: Tensor, keep_reverse: Tensor) -> Tensor:
+        """C for subsets given as log-indicators, (J, N) and (J, M) -> (J,)."""
+        log_r = num_reverse.log() - math.log(len(forward))
+        weights_forward = torch.log_softmax(keep_forward, 1)
+        weights_reverse = torch.log_softmax(share + keep_reverse, 1)
+        everything = torch.cat([forward, reverse])
+        low = torch.full((len(keep_forward),), everything.min() - 1, dtype=torch.float64)
+        high = torch.full_like(low, everything.max() + 1)
+        for _ in range(80):
+            middle = (low + high) / 2
+            up, down = (u - middle[:, None] for u in (forward, reverse))
+            left = torch.logsumexp(weights_forward + up - _softplus(log_r + up), 1)
+            right = torch.logsumexp(weights_reverse - _softplus(log_r + down), 1)
+            low, high = (
+                torch.where(left > right, middle, low),
+                torch.where(left > right, high, middle),
+            )
+        return (low + high) / 2
+
+    log_z = solve(torch.zeros(1, len(forward)).double(), torch.zeros(1, len(reverse)).double())
+    stderr = math.sqrt(
+        _jackknife_variance(
+            lambda cut: solve(cut, torch.zeros(len(cut), len(reverse)).double()), len(forward)
+        )
+        + _jackknife_variance(
+            lambda cut: solve(torch.zeros(len(cut), len(forward)).double(), cut), len(reverse)
+        )
+    )
+    ess = min(effective_sample_size(forward), effective_sample_size(share - reverse)).item()
+    num = min(len(forward), len(reverse))
+    gap = from_reverse(reverse).log_z - from_forward(forward).log_z
+    doubtful = (
+        (f"forward and reverse differ by {gap:.1f} nats: they hardly overlap",)
+        if abs(gap) > 3
+        else ()
+    )
+    return LogZ(
+        log_z.item(),
+        stderr,
+        ess,
+        forward.mean().item(),
+        forward.std().item(),
+        num,
+        doubtful,
+    )
+
+
+def _softplus(x: Tensor) -> Tensor:
+    return torch.logaddexp(x, torch.zeros_like(x))
+
+
+def _jackknife_variance(solve: Callable[[Tensor], Tensor], num: int) -> float:
+    """Variance of a statistic by leaving out one of ``num`` values at a time."""
+    cut = torch.zeros(num, num, dtype=torch.float64)
+    cut.fill_diagonal_(-torch.inf)
+    values = solve(cut)
+    return ((num - 1) / num * (values - values.mean()).square().sum()).item()

@@ -1,0 +1,201 @@
+"""Quality of the samplers against their cost, judged by a classifier of the data set.
+
+python evaluate/samplers.py digits --run "pf_ode num_steps=10" --run "annealed_hmc num_steps=5"
+"""
+
+import hashlib
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from ebm_app.checkpoint import explained_write
+from ebm_app.classifier import train_classifier
+from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.config import from_dict, read_json
+from ebm_app.data.images import load_images
+from ebm_app.data.labels import load_labels
+from ebm_app.ebm import EBM, WEIGHTS_FILE, find_folder
+from ebm_app.errors import UserError, choose
+from ebm_app.frechet import Reference, label_histogram
+from ebm_app.numerics import mixed_seed
+from ebm_app.sampler_plots import NOTES, plot_samplers, samplers_table
+from ebm_app.samplers import SAMPLERS, Sampler
+
+CHEAP_HMC = "steps_per_level=1 num_leapfrog_steps=3 final_steps=2 num_nodes=8"
+DEFAULT_RUNS = (
+    *(f"pf_ode num_steps={num_steps}" for num_steps in (3, 6, 12, 25, 50)),
+    *(f"annealed_hmc num_steps={num_steps} {CHEAP_HMC}" for num_steps in (4, 8)),
+)
+Judge = Callable[[Tensor], dict[str, float]]
+#: draws of training images that the floor is the mean of
+FLOOR_DRAWS = 10
+#: what the rows of one record have in common
+STUDY = ("model", "seed", "num_images", "batch_size", "classifier_steps")
+
+
+def parse_args(argv: Sequence[str] | None) -> Namespace:
+    """The command line."""
+    parser = Parser(__doc__)
+    add = parser.add_argument
+    add("model", help="a folder, a bundled name or a hub id")
+    add("--run", action="append", help="'SAMPLER key=value ...', repeatable; a list if not given")
+    add("--num_images", type=int, default=200, help="images drawn in each run")
+    add("--batch_size", type=int, default=50, help="images drawn together")
+    add("--classifier_steps", type=int, default=600, help="training steps of the classifier")
+    add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
+    add("--download", action="store_true", help="fetch a missing data set")
+    add("--output_dir", default="runs/samplers", help="where record, table and plot go")
+    add("--resume", action="store_true", help="keep the figures found there and skip their runs")
+    parser.add_common()
+    args = parser.parse_args(argv)
+    if args.num_images < 2 or min(args.batch_size, args.classifier_steps) < 1 or args.seed < 0:
+        raise UserError(
+            "the figures need --num_images of at least 2, --batch_size and --classifier_steps of "
+            "at least 1 and a --seed of at least 0: raise what is below"
+        )
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Judge what every run draws; the table, its floor and the classifier's accuracy."""
+    args = parse_args(argv)
+    runs = {parse_run(text): " ".join(text.split()) for text in args.run or DEFAULT_RUNS}
+    ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
+    target = Path(args.output_dir) / "samplers.json"
+    study = identity(args)
+    rows = earlier_rows(target, study) if args.resume else []
+    judge, figures = prepare(ebm, args)
+    figures = {"study": study, **figures, "table": rows}
+    record = RunRecord(target.with_suffix(".json.tmp"), vars(args))
+    save(record, figures, target)
+    for sampler, text in runs.items():
+        name = next(name for name, kind in SAMPLERS.items() if type(sampler) is kind)
+        row = {"sampler": name, "settings": asdict(sampler), "run": text}
+        if any(all(old[key] == row[key] for key in ("sampler", "settings")) for old in rows):
+            continue
+        images, cost = draw(ebm, sampler, text, args)
+        rows.append({**row, **cost, **judge(images)})
+        save(record, figures, target)
+    table = samplers_table(rows, figures["floor"])
+    with explained_write(target.parent):
+        text = f"# Samplers of {args.model}\n\n{table}{NOTES}"
+        target.with_suffix(".md").write_text(text, encoding="utf-8")
+        plot_samplers(rows, figures["floor"], target.with_suffix(".png"))
+    print(table)
+    return figures
+
+
+def parse_run(text: str) -> Sampler:
+    """The sampler of "name key=value ...".
+
+    Raises:
+        UserError: for an unknown sampler, a setting it does not have, or one of the wrong type.
+    """
+    name, *pairs = text.split() or [""]
+    choose("sampler", name, SAMPLERS)
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not (key and equals and value) or key in settings:
+            raise UserError(
+                f"--run '{text}': write every setting once, as key=value, not '{pair}'"
+            )
+        settings[key] = number_or_text(value)
+    return from_dict(SAMPLERS[name], settings, f"--run '{text}'")
+
+
+def number_or_text(text: str) -> int | float | str:
+    """The int or float that a text says, or else the text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def identity(args: Namespace) -> dict[str, Any]:
+    """What the rows of one table share; a folder may hold other weights by now."""
+    weights = (find_folder(args.model) / WEIGHTS_FILE).read_bytes()
+    same = {key: getattr(args, key) for key in STUDY}
+    return {**same, "weights_sha256": hashlib.sha256(weights).hexdigest()}
+
+
+def earlier_rows(target: Path, study: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of an earlier call, none where there was none.
+
+    Raises:
+        UserError: where they do not belong to ``study``.
+    """
+    if not target.exists():
+        return []
+    figures = read_json(target).get("figures") or {}
+    found = figures.get("study", {})
+    if other := [key for key in study if found.get(key) != study[key]]:
+        raise UserError(
+            f"{target} holds figures of another {', '.join(other)}: give another --output_dir, or "
+            "leave --resume out to replace them"
+        )
+    return figures["table"]
+
+
+def prepare(ebm: EBM, args: Namespace) -> tuple[Judge, dict[str, Any]]:
+    """Train the classifier: what judges images by it, its accuracy and the floor."""
+    place = (ebm.config.dataset, args.data_root, args.download)
+    labels, _, test_labels = load_labels(*place)
+    data = load_images(*place)
+    train, test = (split / (data.num_levels - 1) for split in (data.train, data.test))
+    num_classes = int(labels.max()) + 1
+    classifier = train_classifier(
+        *(train.to(ebm.device), labels, num_classes, args.seed, args.classifier_steps),
+        wrap=partial(tqdm, desc="classifier"),
+    )
+    features, logits = classifier.judge(test)
+    reference = Reference(features, label_histogram(labels, num_classes))
+    generator = torch.Generator().manual_seed(args.seed)
+    pool = torch.randperm(len(train), generator=generator)[: FLOOR_DRAWS * args.num_images]
+    return lambda images: reference.figures(*classifier.judge(images)), {
+        "classifier_accuracy": (logits.argmax(1) == test_labels).double().mean().item(),
+        "floor": reference.floor(
+            *classifier.judge(train[pool]), args.num_images, FLOOR_DRAWS, generator
+        ),
+    }
+
+
+def draw(
+    ebm: EBM, sampler: Sampler, text: str, args: Namespace
+) -> tuple[Tensor, dict[str, float]]:
+    """The images (N, C, H, W) of a run, with its seconds and evaluations of the score."""
+    begin, images, nfe = time.perf_counter(), [], 0
+    batches = torch.arange(args.num_images).split(args.batch_size)
+    with tqdm(desc=text) as bar:
+        for index, batch in enumerate(batches):
+            done, seed = bar.n, mixed_seed(args.seed, index)
+            for frame in ebm.iterate_sample(len(batch), sampler, seed):
+                bar.total = done + (len(batches) - index) * frame.num_steps
+                bar.update()
+            images.append(ebm.to_images(frame.x))
+            nfe += frame.nfe * len(batch)  # an adaptive sampler takes its own number in each batch
+    seconds = time.perf_counter() - begin
+    return torch.cat(images), {"nfe": nfe / args.num_images, "seconds": seconds}
+
+
+def save(record: RunRecord, figures: dict[str, Any], target: Path) -> None:
+    """Write the record aside and rename it: cut off here, the earlier figures stay whole."""
+    with explained_write(target.parent):
+        record.write(figures)
+        os.replace(record.path, target)
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))

@@ -1,0 +1,138 @@
+"""Distances between feature sets and between classes, against their closed forms."""
+
+import math
+
+import pytest
+import torch
+from exact import F64, generator, normal
+
+from ebm_app.frechet import (
+    Reference,
+    class_histogram,
+    confidence,
+    frechet_distance,
+    gaussian_frechet_distance,
+    label_histogram,
+    total_variation,
+)
+
+FIGURES = ("frechet", "histogram_distance", "confidence")
+
+
+def rows_of(mean, factor, num=40, seed=0):
+    """(num, D) whose mean and covariance are exactly ``mean`` (D,) and F F^T, F (D, D)."""
+    z = normal((num, len(mean)), seed)
+    z = z - z.mean(0)
+    z = torch.linalg.solve_triangular(torch.linalg.cholesky(torch.cov(z.T)), z.T, upper=False).T
+    return z @ factor.T + mean
+
+
+def rotation(size, seed=5):
+    return torch.linalg.qr(normal((size, size), seed))[0]
+
+
+@pytest.mark.parametrize("num", [4, 8, 300])
+def test_equal_sets_have_distance_zero(num):
+    """Fewer rows than the 8 dimensions too, whose covariance is singular."""
+    features = normal((num, 8))
+    assert abs(frechet_distance(features, features)) < 1e-10
+    assert abs(frechet_distance(features, features.flip(0))) < 1e-10
+
+
+def test_shifted_gaussians_are_as_far_as_their_means():
+    features, shift = normal((30, 4)), torch.tensor([3.0, 0.0, -4.0, 0.0])
+    assert frechet_distance(features, features + shift) == pytest.approx(25, abs=1e-10)
+
+
+def test_commuting_covariances():
+    """sum_i (a_i - b_i)^2 of standard deviations a, b along common axes, one of them none."""
+    a, b = torch.tensor([1.0, 2.0, 0.5], dtype=F64), torch.tensor([3.0, 0.2, 0.0], dtype=F64)
+    mean, zero = torch.tensor([1.0, 2.0, 2.0], dtype=F64), torch.zeros(3, dtype=F64)
+    turn = rotation(3)
+    near, far = rows_of(zero, turn @ a.diag()), rows_of(mean, turn @ b.diag(), 70, 1)
+    exact = 9 + (a - b).square().sum().item()
+    assert frechet_distance(near, far) == pytest.approx(exact, abs=1e-9)
+    assert frechet_distance(far, near) == pytest.approx(exact, abs=1e-9)
+
+
+def test_two_dimensions_without_common_axes():
+    """For 2 x 2 matrices, tr (A B)^{1/2} = (tr A B + 2 (det A B)^{1/2})^{1/2}."""
+    f, g, mean = normal((2, 2), 1), normal((2, 2), 2), torch.zeros(2, dtype=F64)
+    a, b = f @ f.T, g @ g.T
+    root = math.sqrt((a @ b).trace() + 2 * math.sqrt(torch.linalg.det(a @ b)))
+    exact = (a.trace() + b.trace()).item() - 2 * root
+    assert gaussian_frechet_distance(mean, a, mean, b) == pytest.approx(exact, rel=1e-12)
+    assert frechet_distance(rows_of(mean, f), rows_of(mean, g)) == pytest.approx(exact, rel=1e-9)
+
+
+def test_covariances_of_rank_one():
+    """Two rows each: u u^T and v v^T, whose product has the one root |u v|."""
+    u, v = normal((2, 6))
+    a, b = torch.stack([u, -u]) / math.sqrt(2), torch.stack([v, -v]) / math.sqrt(2)
+    exact = (u @ u + v @ v - 2 * (u @ v).abs()).item()
+    assert frechet_distance(a, b) == pytest.approx(exact, abs=1e-10)
+    still = torch.zeros(3, 6)
+    assert frechet_distance(a, still) == pytest.approx((u @ u).item(), abs=1e-10)
+
+
+def test_a_rotation_of_both_sets_changes_nothing():
+    a, b, turn = normal((50, 6)), 2 * normal((20, 6), 1) + 1, rotation(6)
+    assert frechet_distance(a @ turn, b @ turn) == pytest.approx(frechet_distance(a, b), rel=1e-12)
+
+
+def test_float32_features_are_compared_in_float64():
+    a, b = normal((9, 1)).float() + 1000, normal((9, 1), 1).float() + 1000
+    exact = (a.double().mean() - b.double().mean()) ** 2 + (
+        a.double().std() - b.double().std()
+    ) ** 2
+    assert frechet_distance(a, b) == pytest.approx(exact.item(), rel=1e-9)
+
+
+def test_what_is_no_covariance_or_no_feature_set_is_refused():
+    mean, eye = torch.zeros(2), torch.eye(2)
+    bad = torch.diag(torch.tensor([1.0, -1e-6]))
+    with pytest.raises(ValueError, match="first covariance is not .* eigenvalue -1e-06"):
+        gaussian_frechet_distance(mean, bad, mean, eye)
+    with pytest.raises(ValueError, match="second covariance"):
+        gaussian_frechet_distance(mean, eye, mean, bad)
+    # within the round-off of float64, a covariance is taken for singular
+    noise = torch.diag(torch.tensor([1.0, -1e-16], dtype=F64))
+    assert gaussian_frechet_distance(mean, noise, mean, eye) == pytest.approx(1)
+    good = normal((5, 3))
+    for wrong in (good[:1], good[:, :2], good[0], good / 0):
+        with pytest.raises(ValueError, match="feature"):
+            frechet_distance(good, wrong)
+
+
+def test_histograms_confidence_and_their_record():
+    logits = torch.tensor([[0.0, math.log(3)], [math.log(9), 0.0], [0.0, 0.0], [5.0, 5.0]])
+    assert class_histogram(logits).tolist() == [0.75, 0.25]
+    assert label_histogram(torch.tensor([0, 2, 2]), 4).tolist() == pytest.approx(
+        [1 / 3, 0, 2 / 3, 0]
+    )
+    assert confidence(logits) == pytest.approx((0.75 + 0.9 + 0.5 + 0.5) / 4)
+    a, b = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.0, 0.25, 0.75])
+    assert total_variation(a, b) == 0.75 and total_variation(a, a) == 0
+    assert total_variation(a, torch.tensor([0.0, 0.0, 1.0])) == 1
+    features = normal((4, 3))
+    figures = Reference(features + 1, torch.tensor([0.25, 0.75])).figures(features, logits)
+    assert figures == pytest.approx(
+        {"frechet": 3, "histogram_distance": 0.5, "confidence": confidence(logits)}
+    )
+    with pytest.raises(ValueError, match="no labels"):
+        label_histogram(torch.zeros(0, dtype=torch.long), 2)
+
+
+def test_the_floor_is_what_draws_of_the_data_itself_reach():
+    """Of all rows every draw is the same set; of a few, the distance is biased upwards."""
+    features, logits = normal((400, 3)), normal((400, 4), 1)
+    reference = Reference(features, class_histogram(logits))
+    everything = reference.floor(features, logits, 1000, 3, generator())
+    assert everything["num_images"] == 400 and everything["confidence"] > 0.25
+    assert everything["spread"] == pytest.approx(dict.fromkeys(FIGURES, 0), abs=1e-9)
+    assert [everything[key] for key in FIGURES[:2]] == pytest.approx([0, 0], abs=1e-9)
+    few, more = (reference.floor(features, logits, num, 20, generator()) for num in (10, 100))
+    for key in FIGURES[:2]:
+        assert few[key] > 2 * more[key] > 0 and few["spread"][key] > 0
+    assert abs(few["confidence"] - everything["confidence"]) < 0.05
+    assert few == reference.floor(features, logits, 10, 20, generator())

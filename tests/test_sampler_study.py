@@ -1,0 +1,137 @@
+"""The study of the samplers: end to end on the bundled model, resumed, and refused."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from ebm_app.cli import run_script
+from ebm_app.ebm import EBM
+
+FLOW = "pf_ode num_steps=1"
+HMC = (
+    "annealed_hmc num_steps=1 steps_per_level=1 num_leapfrog_steps=1 final_steps=0 num_nodes=3 "
+    "pilot_size=1"
+)
+SMALL = ["--num_images", 5, "--batch_size", 3, "--classifier_steps", 5, "--device", "cpu"]
+
+
+@pytest.fixture
+def study(script, capsys, tmp_path):
+    """Run the script on the bundled digits model: (exit code, stdout, last line of stderr)."""
+    module = script("evaluate/samplers.py")
+
+    def run(*args, model="digits"):
+        arguments = [model, "--output_dir", tmp_path, *SMALL, *args]
+        code = run_script(module.main, [str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return code, out, (err.strip().splitlines() or [""])[-1]
+
+    return run
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The (number, sampler) of every call of iterate_sample."""
+    calls, iterate = [], EBM.iterate_sample
+
+    def spy(self, num_images, sampler, *args, **settings):
+        calls.append((num_images, type(sampler).__name__))
+        return iterate(self, num_images, sampler, *args, **settings)
+
+    monkeypatch.setattr(EBM, "iterate_sample", spy)
+    return calls
+
+
+def stable(row):
+    return {key: value for key, value in row.items() if key != "seconds"}
+
+
+def test_a_study_leaves_table_record_and_plot_and_resumes(study, drawn, tmp_path):
+    code, out, _ = study("--run", FLOW, "--run", HMC, "--run", "pf_ode  num_steps=1")
+    assert code == 0 and drawn == [
+        *((3, "PFODESampler"), (2, "PFODESampler")),
+        *((3, "AnnealedHMCSampler"), (2, "AnnealedHMCSampler")),
+    ]
+    *table, last = out.strip().splitlines()
+    figures = json.loads(last)
+    assert 0 <= figures["classifier_accuracy"] <= 1 and figures["floor"]["num_images"] == 5
+    flow, hmc = figures["table"]
+    assert (flow["sampler"], flow["run"], flow["nfe"]) == ("pf_ode", FLOW, 3)
+    assert hmc["sampler"] == "annealed_hmc" and hmc["settings"]["num_nodes"] == 3
+    for row in (flow, hmc, figures["floor"]):
+        assert row["frechet"] > 0 and 0 <= row["histogram_distance"] <= 1
+        assert 0.1 <= row["confidence"] <= 1
+    assert any(line.startswith(f"| {FLOW} | 3 |") for line in table)
+    assert any(line.startswith("| 5 training images |") for line in table)
+    assert "\n".join(table).strip() in (tmp_path / "samplers.md").read_text()
+    assert Image.open(tmp_path / "samplers.png").size[0] > 1000
+    record = json.loads((tmp_path / "samplers.json").read_text())
+    assert record["figures"] == figures and record["settings"]["num_images"] == 5
+
+    drawn.clear()
+    code, out, _ = study("--resume", "--run", "pf_ode num_steps=2", "--run", FLOW)
+    resumed = json.loads(out.strip().splitlines()[-1])
+    assert code == 0 and drawn == [(3, "PFODESampler"), (2, "PFODESampler")]
+    assert resumed["table"][:2] == figures["table"] and resumed["table"][2]["nfe"] == 5
+    assert resumed["floor"] == figures["floor"]
+
+    code, _, error = study("--resume", "--run", FLOW, "--num_images", 4, "--seed", 1)
+    assert code == 2 and "figures of another seed, num_images: give another" in error
+    code, out, _ = study("--run", "pf_ode num_steps=2")
+    again = json.loads(out.strip().splitlines()[-1])
+    assert [stable(row) for row in again["table"]] == [stable(resumed["table"][2])]
+
+
+def test_a_run_that_fails_leaves_the_figures_before_it(study, tmp_path):
+    code, _, error = study("--run", FLOW, "--run", "pf_ode num_steps=0")
+    assert code == 2 and "at least 1 step" in error
+    record = json.loads((tmp_path / "samplers.json").read_text())
+    assert [row["run"] for row in record["figures"]["table"]] == [FLOW]
+    assert [path.name for path in tmp_path.iterdir()] == ["samplers.json"]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--run", "gibbs num_steps=3"], "unknown sampler 'gibbs': choose one of annealed_hmc"),
+        (["--run", ""], "unknown sampler ''"),
+        (["--run", "pf_ode steps=3"], "--run 'pf_ode steps=3' has unknown keys: steps"),
+        (["--run", "pf_ode num_steps=few"], "num_steps has the wrong type: 'few'"),
+        (["--run", "pf_ode num_steps=2.5"], "num_steps has the wrong type: 2.5"),
+        (["--run", "pf_ode num_steps"], "key=value, not 'num_steps'"),
+        (["--run", "pf_ode num_steps="], "key=value, not 'num_steps='"),
+        (["--run", "pf_ode num_steps=2 num_steps=3"], "every setting once"),
+        (["--num_images", 1], "--num_images of at least 2"),
+        (["--batch_size", 0], "--batch_size and --classifier_steps of at least 1"),
+        (["--seed", -1], "--seed of at least 0"),
+        (["--device", "tpu"], "choose auto, cpu or cuda"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence_before_anything_is_drawn(
+    study, drawn, tmp_path, arguments, message
+):
+    code, out, error = study(*arguments)
+    assert code == 2 and error.startswith("error: ") and message in error
+    assert not drawn and not out and not list(tmp_path.iterdir())
+
+
+def test_a_data_set_without_labels_is_refused(study, tmp_path):
+    ebm = EBM.from_pretrained("digits")
+    folder = tmp_path / "model"
+    ebm.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "dataset": "folder:photos"}))
+    code, _, error = study("--run", FLOW, model=folder)
+    assert code == 2 and "'folder:photos' has no class labels" in error
+
+
+def test_settings_of_other_types_and_the_default_list(script):
+    module = script("evaluate/samplers.py")
+    sampler = module.parse_run("pf_ode score=integral end_variance=1 start=2e-3")
+    assert (sampler.score, sampler.end_variance, sampler.start) == ("integral", 1.0, 0.002)
+    names = {type(module.parse_run(text)).__name__ for text in module.DEFAULT_RUNS}
+    assert names == {"PFODESampler", "AnnealedHMCSampler"}
+    with pytest.raises(SystemExit) as stop:
+        module.main(["--help"])
+    assert stop.value.code == 0
