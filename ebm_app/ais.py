@@ -41,7 +41,8 @@ class PathState(NamedTuple):
     """B paths after some of their levels.
 
     Attributes:
-        position: (B, *). log_density: (B,), of the level just left, there. log_weight: (B,), nats.
+        position: (B, *). log_density: (B,), of the level just left, there.
+        log_weight: (k + 1, B), the logarithm of the weight after 0, ..., k levels, in nats.
         acceptance: (k,), mean acceptance probability of the k levels behind; NaN without moves.
         rng: state of the generator; with it the paths go on as if never stopped.
         nfe: calls of the leapfrog's field so far.
@@ -65,7 +66,9 @@ class Annealing:
             without transitions the paths are importance sampling.
         flow_steps: implicit midpoint steps of the transport to each level; 0 for none.
         score: of the leapfrog, "integral" or "head". flow_score: of the transport.
-        num_nodes: quadrature nodes of the levels' densities and of their gradient.
+        num_nodes: quadrature nodes of the levels' densities.
+        score_nodes: nodes of the integral whose gradient drives the leapfrog: few do, since the
+            accept step corrects for them.
         step_factor: by which the adapted step sizes are multiplied, to see what depends on them.
         flow_start: the time at which the transport takes N(0, I) for p_t; its alpha exceeds 0.
 
@@ -80,7 +83,8 @@ class Annealing:
     flow_steps: int = 0
     score: str = INTEGRAL
     flow_score: str | None = None
-    num_nodes: int = 12
+    num_nodes: int = 8
+    score_nodes: int = 4
     step_factor: float = 1.0
     flow_start: float = 1e-4
 
@@ -110,7 +114,7 @@ class Paths:
         self.times = ladder(
             settings.schedule, energy.path, energy.start, energy.end, settings.num_temperatures
         )
-        score = self.coarse.stein_score(settings.score)
+        score = energy.with_nodes(settings.score_nodes).stein_score(settings.score)
         self.targets = [
             Target(partial(self.coarse.proposal_log_density, t=t), partial(score, t=t))
             for t in self.times[1:].tolist()
@@ -136,7 +140,7 @@ class Paths:
         """Paths about to leave ``x`` (B, *): draws from N(0, I), or points of the model for a
         reverse run."""
         density = self._final if is_reverse else self._reference
-        zero = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        zero = torch.zeros(1, len(x), dtype=torch.float64, device=x.device)
         rng, nfe = generator.get_state(), torch.zeros((), dtype=torch.int64)
         return PathState(x, density.log_density(x), zero, torch.zeros(0), rng, nfe)
 
@@ -158,7 +162,7 @@ class Paths:
             state = PathState(
                 result.state.position,
                 result.state.log_density,
-                state.log_weight + sign * increment,
+                torch.cat([state.log_weight, state.log_weight[-1:] + sign * increment]),
                 torch.cat([state.acceptance, result.acceptance.float().cpu()[None]]),
                 generator.get_state(),
                 state.nfe + result.nfe,

@@ -80,8 +80,8 @@ class FlowDensity(Estimator):
     exact divergence. The error of the solver is not in it: compare two numbers of steps.
     """
 
-    solver: str = "heun"
-    num_steps: int = 40
+    solver: str = "rk4"
+    num_steps: int = 20
     tolerance: float = 1e-5
     num_probes: int = 2
     score: str | None = None

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.numerics import effective_sample_size, log_mean_exp
+from ebm_app.numerics import effective_sample_size
 
 #: below this number, or share, of effective samples an estimate is not to be believed
 MIN_ESS, MIN_ESS_SHARE = 8.0, 0.05
@@ -45,23 +45,37 @@ class LogZ(NamedTuple):
 def from_forward(log_weight: Tensor) -> LogZ:
     """log Z = log mean w for weights (N,) of forward paths; N >= 2. Biased downwards by about half
     the squared standard error."""
-    return _summary(log_weight, log_mean_exp(log_weight).item(), log_weight)
+    return _summary(log_weight, log_weight, torch.zeros_like(log_weight), 1)
 
 
-def from_reverse(log_weight: Tensor) -> LogZ:
+def from_reverse(log_weight: Tensor, log_share: Tensor | None = None) -> LogZ:
     """log Z = -log mean 1/w for weights (N,) of reverse paths from samples of p_hat / Z; N >= 2.
-    Biased upwards by about half the squared standard error."""
-    return _summary(log_weight, -log_mean_exp(-log_weight).item(), -log_weight)
+    Biased upwards by about half the squared standard error.
+
+    Args:
+        log_share: (N,), log-weights of the starting points as samples of p_hat / Z; equal if not
+            given.
+    """
+    share = torch.zeros_like(log_weight) if log_share is None else log_share
+    return _summary(log_weight, share - log_weight, share, -1)
 
 
-def _summary(log_weight: Tensor, log_z: float, terms: Tensor) -> LogZ:
-    num = len(log_weight)
-    ess = effective_sample_size(terms.double()).item()
-    # the delta method: sd(w) / (mean(w) sqrt(N)), sd with N - 1
-    stderr = math.sqrt(max(num / ess - 1, 0.0) / (num - 1))
+def _summary(log_weight: Tensor, terms: Tensor, share: Tensor, sign: int) -> LogZ:
+    """sign * log of the mean of exp(terms - share) under the normalised exp(share)."""
+    num, terms, share = len(log_weight), terms.double(), share.double()
+    value = sign * (torch.logsumexp(terms, 0) - torch.logsumexp(share, 0)).item()
+    # the delta method for a ratio of sums; with equal shares sd(w) / (mean(w) sqrt(N))
+    spread = (torch.softmax(terms, 0) - torch.softmax(share, 0)).square().sum().item()
+    ess = effective_sample_size(terms).item()
     deviation = log_weight.double().std().item()
     return LogZ(
-        log_z, stderr, ess, log_weight.mean().item(), deviation, num, doubts(ess, num, deviation)
+        value,
+        math.sqrt(spread * num / (num - 1)),
+        ess,
+        log_weight.mean().item(),
+        deviation,
+        num,
+        doubts(ess, num, deviation),
     )
 
 
@@ -132,7 +146,7 @@ def bennett(forward: Tensor, reverse: Tensor, reverse_log_share: Tensor | None =
     )
     ess = min(effective_sample_size(forward), effective_sample_size(share - reverse)).item()
     num = min(len(forward), len(reverse))
-    gap = from_reverse(reverse).log_z - from_forward(forward).log_z
+    gap = from_reverse(reverse, share).log_z - from_forward(forward).log_z
     doubtful = (
         (f"forward and reverse differ by {gap:.1f} nats: they hardly overlap",)
         if abs(gap) > 3

@@ -7,6 +7,7 @@ need a Stein score: the model's head, or the gradient of the time integral.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -93,9 +94,10 @@ class AnnealedHMCSampler(Sampler):
         steps_per_level, num_leapfrog_steps: HMC steps at a level, leapfrog steps of each.
         final_steps: further HMC steps at the last level.
         pilot_size: chains of the pilot run.
-        score: "integral" or "head". The gradient of the integral belongs to the energy; a trained
-            head differs from it, and is accepted at far smaller steps only.
-        num_nodes: quadrature nodes of the energy and of its gradient.
+        score: "integral" or "head". The gradient of the integral, by few nodes too, belongs to the
+            energy; a trained head differs from it, and is accepted at far smaller steps only.
+        num_nodes: quadrature nodes of the energy that the accept step reads.
+        score_nodes: nodes of the integral whose gradient drives the leapfrog.
         end_variance: conditional variance of the last level.
     """
 
@@ -106,15 +108,20 @@ class AnnealedHMCSampler(Sampler):
     final_steps: int = 5
     pilot_size: int = 4
     score: str = INTEGRAL
-    num_nodes: int = 12
+    num_nodes: int = 8
+    score_nodes: int = 4
     end_variance: float = 1e-3
 
     def iterate(
         self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
         times = self._times(energy)
+        score = energy.with_nodes(self.score_nodes).stein_score(self.score)
         energy = energy.with_nodes(self.num_nodes)
-        targets = [self._target(energy, t) for t in times.tolist()]
+        targets = [
+            Target(partial(energy.proposal_log_density, t=t), partial(score, t=t))
+            for t in times.tolist()
+        ]
         deviations = energy.path.variance(times).sqrt()
         annealed = AnnealedHMC(
             steps_per_level=self.steps_per_level,
@@ -142,10 +149,6 @@ class AnnealedHMCSampler(Sampler):
             raise UserError(f"final_steps must not be negative: {self.final_steps}")
         end = _time_of_variance(energy, self.end_variance)
         return ladder(self.schedule, energy.path, energy.start, end, self.num_steps)[1:]
-
-    def _target(self, energy: TimeScoreEnergy, t: float) -> Target:
-        score = energy.stein_score(self.score)
-        return Target(lambda x: energy.proposal_log_density(x, t), lambda x: score(x, t))
 
 
 def _time_of_variance(energy: TimeScoreEnergy, variance: float) -> float:

@@ -21,7 +21,7 @@ TEMPLATE = """# {name}
 | images a second in training | {images_per_second:.0f} |
 | best validation bits per dim | {validation:.4f} |
 | bits per dim, {num_images} {split} images | **{bits_per_dim:.4f} ± {stderr:.4f}** |
-| of that, estimated integration error | {integration_error:.1e} |
+| estimated numerical error | {numerical_error:.1e} |
 | dequantisation draws of each image | {repeats} |
 | margin eps at t = 1 (variance left) | {eps:g} ({final_variance:.1e}) |
 | evaluations of the network for an image | {nfe:.0f} |

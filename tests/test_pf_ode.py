@@ -7,11 +7,12 @@ import pytest
 import torch
 from exact import F64, ExactBridge, ExactModel, SinePath, normal, two_modes, z_score
 
+from ebm_app.divergence import exact_divergence, hutchinson, no_divergence, rademacher_probes
 from ebm_app.errors import UserError
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.pf_ode import HEUN, ClockField, FixedSteps, clock_grid
+from ebm_app.pf_ode import HEUN, RK4, SOLVERS, AdaptiveSteps, ClockField, FixedSteps, clock_grid
 
-SHAPES = [(2,), (1, 4, 4)]
+SHAPES, SMALL = [(2,), (1, 4, 4)], [(2,), (1, 2, 2)]
 PATHS = {"linear": LinearVPPath(), "linear c": LinearVPPath(c=0.4), "vp": VPPath()}
 START, END = 1e-2, 0.999
 STEPS = (16, 32, 64, 128)
@@ -21,10 +22,14 @@ def gaussian(path):
     return ExactModel(path, 1e-5, [[0.7]], [0.5], stein_channels=1)
 
 
-def run(model, x, num_steps, start=START, end=END):
+def solve(solver, model, x, start=START, end=END, divergence=no_divergence):
     field = ClockField(model.exact_score, model.path)
-    *_, state = FixedSteps(HEUN, num_steps).flow(field, x, start, end)
+    *_, state = solver.flow(field, x, start, end, divergence)
     return state
+
+
+def run(model, x, num_steps, start=START, end=END):
+    return solve(FixedSteps(HEUN, num_steps), model, x, start, end)
 
 
 def mapped(model, x, start=START, end=END):
@@ -120,7 +125,7 @@ def test_the_grid_is_even_in_the_clock_and_keeps_its_ends(path):
     grid = clock_grid(path, START, END, 9)
     gaps = path.clock(grid).diff()
     assert grid.dtype == F64 and grid[0] == START and grid[-1] == END
-    assert torch.allclose(gaps, gaps.mean().expand(8), rtol=1e-6)
+    assert torch.allclose(gaps, gaps.mean().expand(8), rtol=1e-11)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
@@ -151,3 +156,109 @@ def test_a_score_that_is_not_finite_is_not_passed_on():
     field = ClockField(score, LinearVPPath())
     with pytest.raises(ValueError, match="not finite after step"):
         list(FixedSteps(HEUN, 8).flow(field, normal((2, 2)), START, END))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_runge_kutta_is_of_fourth_order_on_the_flow_of_a_mixture(path, shape):
+    """Between times that 16 steps resolve, as two dozen are needed for the whole."""
+    model, x, ends = two_modes(path, 1e-5, shape), normal((64, *shape)), (0.1, 0.99)
+    before = level(model, x, ends[0])
+    states = [solve(FixedSteps(RK4, n), model, x, *ends) for n in STEPS]
+    errors = [(level(model, state.x, ends[1]) - before).abs().mean() for state in states]
+    assert errors[-1] < 1e-8 and abs(fitted_order(errors) - 4) < 0.25
+    assert [state.nfe for state in states] == [4 * n for n in STEPS]
+
+
+@pytest.mark.parametrize("ends", [(START, END), (END, START)], ids=["forward", "backward"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("path", [LinearVPPath(), VPPath()], ids=["linear", "vp"])
+def test_adaptive_steps_reach_their_tolerance_in_both_directions(path, shape, ends):
+    """The error of a step is bounded, relative to the points; along the flow it may grow."""
+    model, x = gaussian(path), normal((6, *shape))
+    exact, calls = mapped(model, x, *ends), []
+    for tolerance in (1e-3, 1e-6):
+        state = solve(AdaptiveSteps(tolerance), model, x, *ends)
+        assert (state.x - exact).abs().max() < 5 * tolerance * (1 + exact.abs().max())
+        assert state.t == ends[1] and (state.step, state.num_steps) == (1, 1)
+        calls.append(state.nfe)
+    assert calls[0] < calls[1]
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("shape", SMALL, ids=str)
+def test_the_log_determinant_of_an_affine_flow_is_that_of_its_scale(shape, name):
+    """It scales by the ratio of the deviations of p_t, whatever the point, in either direction."""
+    model, x = gaussian(VPPath()), normal((3, *shape))
+    solver = SOLVERS[name](50, 1e-5)
+    variance = model.moments(torch.tensor([START, END], dtype=F64))[1][0]
+    expected = math.prod(shape) / 2 * (variance[1] / variance[0]).log()
+    for ends, sign in (((START, END), 1), ((END, START), -1)):
+        log_det = solve(solver, model, x, *ends, exact_divergence).log_det
+        assert log_det.shape == (1, 3) and log_det.dtype == F64
+        assert (log_det - sign * expected).abs().max() < (2e-2 if name == "heun" else 2e-4)
+
+
+def change(model, state, x, start=START, end=END):
+    """What log p_t(x) loses along the flow, by the closed form."""
+    return model.log_density(x, start) - model.log_density(state.x, end)
+
+
+def law(path, shape):
+    """Data of two modes, but of one on a bridge."""
+    is_bridge = isinstance(path, SchrodingerBridgePath)
+    bridge = ExactBridge(path, 1e-3, (0.0, 1.0), (0.7, 0.5)) if is_bridge else None
+    return bridge or two_modes(path, 1e-5, shape)
+
+
+@pytest.mark.parametrize("shape", SMALL, ids=str)
+@pytest.mark.parametrize(
+    "path", [LinearVPPath(), VPPath(), SchrodingerBridgePath()], ids=["linear", "vp", "bridge"]
+)
+def test_the_density_falls_along_the_flow_by_the_log_determinant(path, shape):
+    """log p_1(x_1) = log p_0(x_0) - log det, forward and back, for each way to take it."""
+    model, x = law(path, shape), normal((4, *shape))
+    for ends in ((START, END), (END, START)):
+        for solver, tolerance in ((FixedSteps(RK4, 30), 3e-3), (AdaptiveSteps(1e-5), 1e-3)):
+            state = solve(solver, model, x, *ends, exact_divergence)
+            lost = change(model, state, x, *ends)
+            assert (state.log_det[0] - lost).abs().max() < tolerance
+            assert lost.abs().max() > 0.5
+
+
+@pytest.mark.parametrize(
+    "solver", [FixedSteps(RK4, 24), AdaptiveSteps(1e-4)], ids=["rk4", "dopri5"]
+)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_probes_estimate_the_log_determinant_within_their_error(shape, solver):
+    """On images of 16 pixels by 60 probes each."""
+    model, x = two_modes(VPPath(), 1e-5, shape), normal((4, *shape))
+    probes = rademacher_probes(60, x, 0)
+    state = solve(solver, model, x, divergence=hutchinson(probes))
+    assert state.log_det.shape == (60, 4)
+    assert z_score(state.log_det, change(model, state, x)) < 4
+    assert state.log_det.std(0).min() > 0.01
+    assert solve(solver, model, x).log_det.shape == (0, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("name", SOLVERS)
+def test_every_solver_keeps_the_dtype_of_the_points(name, dtype):
+    model, x = gaussian(LinearVPPath()), normal((3, 1, 2, 2))
+    state = solve(SOLVERS[name](60, 1e-5), model, x.to(dtype), divergence=exact_divergence)
+    assert state.x.dtype == dtype and state.log_det.dtype == F64
+    assert torch.allclose(state.x.double(), mapped(model, x), atol=5e-3)
+
+
+def test_adaptive_steps_never_leave_the_ends_and_count_their_calls():
+    for ends in ((START, END), (END, START)):
+        model, times = gaussian(LinearVPPath()), []
+
+        def score(x, t, model=model, times=times):
+            times.append(t)
+            return model.exact_score(x, t)
+
+        (state,) = AdaptiveSteps(1e-6).flow(
+            ClockField(score, LinearVPPath()), normal((3, 2)), *ends
+        )
+        assert min(times) >= START and max(times) <= END and len(times) == state.nfe

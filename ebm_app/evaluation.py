@@ -1,0 +1,122 @@
+"""What the evaluation scripts share: held-out images, estimators in a row, and how they
+disagree."""
+
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from itertools import combinations
+from math import log
+from typing import Any, NamedTuple
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from ebm_app.cli import Parser
+from ebm_app.data.images import load_images
+from ebm_app.dequantisation import Dequantiser, TruncatedNormal
+from ebm_app.distributed import Wrap
+from ebm_app.ebm import EBM
+from ebm_app.errors import UserError
+from ebm_app.estimators import Estimator
+from ebm_app.numerics import standard_error
+from ebm_app.validation import score_split
+
+
+class Row(NamedTuple):
+    """A way to score images: an estimator of log p_t, and a dequantiser, None for the model's."""
+
+    estimator: Estimator
+    dequantiser: Dequantiser | None = None
+
+
+def add_data_flags(parser: Parser) -> None:
+    """The flags of a script that scores held-out images of a model."""
+    add = parser.add_argument
+    add("model", help="a folder, a bundled name or a hub id")
+    add("--dataset", help="the model's own if not given")
+    add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
+    add("--download", action="store_true", help="fetch a missing data set")
+    add("--split", default="test", help="train, validation or test")
+    add("--limit", type=int, help="score the first images only")
+    add("--repeats", type=int, default=4, help="dequantisation draws of each image")
+    add("--batch_size", type=int, default=128, help="images scored together")
+
+
+def held_out(args: Namespace, ebm: EBM) -> Tensor:
+    """The images to score, as levels.
+
+    Raises:
+        UserError: where they do not fit the model, or are fewer than two.
+    """
+    name, (_, height, width) = args.dataset or ebm.config.dataset, ebm.config.image_shape
+    # a folder's images are brought to the model's size as they were for training
+    resolution = height if name.startswith("folder:") and height == width else None
+    data = load_images(name, args.data_root, args.download, resolution)
+    expected = (tuple(ebm.config.image_shape), ebm.config.num_levels)
+    if (data.image_shape, data.num_levels) != expected:
+        raise UserError(
+            f"the model takes images of shape {expected[0]} with {expected[1]} levels, but "
+            f"{data.name} has {data.image_shape} with {data.num_levels}"
+        )
+    levels = data.split(args.split)[: args.limit]
+    if len(levels) < 2:
+        raise UserError("at least 2 images are needed for a standard error: raise --limit")
+    return levels
+
+
+def score_row(
+    accelerator: Accelerator,
+    ebm: EBM,
+    levels: Tensor,
+    noise: Tensor,
+    row: Row,
+    batch_size: int,
+    wrap: Wrap = iter,
+) -> tuple[Tensor, dict[str, Any]]:
+    """Bits per dim of every image (N,), and the figures of a table."""
+    begin, num_dims = time.perf_counter(), levels[0].numel()
+    dequantiser = row.dequantiser or ebm.dequantiser
+    options = {"dequantiser": dequantiser, "estimator": row.estimator}
+    scores = score_split(accelerator, ebm, levels, noise, batch_size, wrap, **options)
+    end = ebm.energy.end
+    if isinstance(dequantiser, TruncatedNormal):
+        end = dequantiser.time(ebm.config.num_levels, ebm.space, ebm.energy.path)
+    time_end = torch.tensor(end, dtype=torch.float64)
+    return scores.bits_per_dim, {
+        "bits_per_dim": scores.bits_per_dim.mean().item(),
+        "stderr": standard_error(scores.bits_per_dim).item(),
+        "numerical_error": scores.error.mean().item() / (num_dims * log(2)),
+        "eps": 1 - end,
+        "final_variance": ebm.energy.path.variance(time_end).item(),
+        "nfe": scores.nfe.mean().item(),
+        "num_images": len(levels),
+        "repeats": len(noise),
+        "seconds": time.perf_counter() - begin,
+    }
+
+
+def disagreements(scores: dict[str, Tensor]) -> list[dict[str, Any]]:
+    """For each pair of estimators the mean difference of bits per dim on the same images, first
+    less second, with the standard error of that mean."""
+    return [
+        {
+            "first": a,
+            "second": b,
+            "difference": (scores[a] - scores[b]).mean().item(),
+            "stderr": standard_error(scores[a] - scores[b]).item(),
+        }
+        for a, b in combinations(scores, 2)
+    ]
+
+
+def print_rows(rows: dict[str, dict[str, Any]], report: Callable[[str], None] = print) -> None:
+    """One line an estimator."""
+    heads = (("bits/dim", 9), ("stderr", 7), ("num.err", 8), ("eps", 8), ("nfe", 7), ("s", 7))
+    report(f"{'estimator':23}" + " ".join(f"{head:>{width}}" for head, width in heads))
+    for name, row in rows.items():
+        report(
+            f"{name:23}{row['bits_per_dim']:9.4f} {row['stderr']:7.4f} "
+            f"{row['numerical_error']:8.1e} {row['eps']:8.1e} {row['nfe']:7.0f} "
+            f"{row['seconds']:7.1f}"
+        )

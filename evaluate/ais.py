@@ -1,0 +1,195 @@
+"""log Z of a model by independent methods, and its bits per dim with and without it.
+
+python evaluate/ais.py digits --method all
+"""
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from functools import partial
+from math import hypot, log
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from ebm_app.ais import Annealing
+from ebm_app.ais_plots import plot_paths
+from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.distributed import make_accelerator, shut_down
+from ebm_app.ebm import EBM, dequantisation_noise
+from ebm_app.estimators import RatioIntegral
+from ebm_app.evaluation import Row, add_data_flags, held_out, score_row
+from ebm_app.likelihood import to_bits_per_dim
+from ebm_app.log_z import LogZ
+from ebm_app.log_z_methods import (
+    DEFAULT,
+    METHODS,
+    LogZMethods,
+    Result,
+    agreement,
+    raise_log_prob,
+)
+from ebm_app.numerics import standard_error, sum_except_batch
+from ebm_app.path_runs import PathRun
+from ebm_app.schedules import SCHEDULES
+
+
+def parse_args(argv: Sequence[str] | None) -> Namespace:
+    """The command line."""
+    parser = Parser(__doc__)
+    add_data_flags(parser)
+    add = parser.add_argument
+    add("--method", default=DEFAULT, choices=[*METHODS, "all"], help="how log Z is found")
+    add("--eps", type=float, help="margin left at t = 1; the model's own if not given")
+    add("--num_chains", type=int, default=64, help="paths of each run")
+    add("--num_temperatures", type=int, default=100, help="levels of plain AIS and RAISE")
+    add("--transport_levels", type=int, default=48, help="levels of transported AIS")
+    add("--flow_steps", type=int, default=48, help="steps of the flow as a proposal")
+    add("--schedule", default="clock", choices=sorted(SCHEDULES), help="spacing of the levels")
+    add("--steps_per_level", type=int, default=1, help="HMC transitions at a level")
+    add("--num_leapfrog_steps", type=int, default=4, help="leapfrog steps of each")
+    add("--num_nodes", type=int, default=8, help="quadrature nodes of a level's density")
+    add("--score_nodes", type=int, default=4, help="nodes of the leapfrog's gradient")
+    add("--score", default="integral", help="what drives the leapfrog: integral or head")
+    add("--step_factor", type=float, default=1.0, help="multiplies the adapted step sizes")
+    add("--block_size", type=int, default=16, help="paths computed together")
+    add("--resume", action="store_true", help="go on with the paths in the output folder")
+    add("--output_dir", default="runs/ais", help="where record, paths and plot go")
+    parser.add_common()
+    return parser.parse_args(argv)
+
+
+def annealing(args: Namespace, num_levels: int, flow_steps: int) -> Annealing:
+    """The settings of paths."""
+    names = ("schedule", "steps_per_level", "num_leapfrog_steps", "num_nodes", "score_nodes")
+    given = {name: getattr(args, name) for name in (*names, "score", "step_factor")}
+    return Annealing(num_levels, flow_steps=flow_steps, **given)
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
+    """Estimate log Z; the figures, on the main process."""
+    args = parse_args(argv)
+    accelerator = make_accelerator(device=resolve_device(args.device))
+    ebm = EBM.from_pretrained(args.model, str(accelerator.device))
+    if args.eps is not None:
+        ebm.energy = ebm.energy.with_eps(args.eps)
+    levels = held_out(args, ebm)
+    noise = dequantisation_noise(args.repeats, levels, args.seed)
+    output_dir = Path(args.output_dir)
+    record = RunRecord(output_dir / "ais.json", vars(args))
+    is_main = accelerator.is_main_process
+    points = ebm.dequantiser.points(
+        levels, ebm.config.num_levels, ebm.space, noise[0], ebm.energy.path, ebm.energy.end
+    )
+    methods = make_methods(args, accelerator, ebm, points.y, output_dir)
+    names = list(METHODS) if args.method == "all" else [args.method]
+    results = {}
+    for name in names:
+        results[name] = METHODS[name](methods)
+        if is_main:
+            print(line(name, results[name]), flush=True)
+    bar = partial(tqdm, desc="bits per dim", disable=not is_main)
+    row = Row(RatioIntegral())
+    _, ratio = score_row(accelerator, ebm, levels, noise, row, args.batch_size, bar)
+    headline = DEFAULT if DEFAULT in results else names[0]
+    num_dims = levels[0].numel()
+    figures = {name: figures_of(result, ratio, num_dims) for name, result in results.items()}
+    if "raise" in results:
+        table, start = results["raise"].tables["raise"], methods.data
+        log_density = ebm.energy.log_density(start.to(ebm.device), points.t).cpu()
+        volume = sum_except_batch(points.negative_log_q[: len(start)])
+        log_prob = raise_log_prob(table, log_density) + volume
+        bits = to_bits_per_dim(log_prob, num_dims)
+        bound = {"bits_per_dim_bound": bits.mean().item()}
+        figures["raise"].update(bound, bound_stderr=standard_error(bits).item())
+    answer = {
+        **figures[headline],
+        "method": headline,
+        "ratio_bits_per_dim": ratio["bits_per_dim"],
+        "ratio_stderr": ratio["stderr"],
+        "eps": ratio["eps"],
+        "num_images": len(levels),
+        "model": args.model,
+        "methods": figures,
+    }
+    if is_main:
+        print(
+            f"bits per dim: {ratio['bits_per_dim']:.4f} +- {ratio['stderr']:.4f} by the ratio, "
+            f"{answer['bits_per_dim']:.4f} +- {answer['bits_per_dim_stderr']:.4f} with log Z by "
+            f"{headline}"
+        )
+        tables = {k: v for result in results.values() for k, v in result.tables.items()}
+        estimates = {k: (v["log_z"], v["stderr"]) for k, v in figures.items()}
+        plot_paths(tables, estimates, output_dir / "ais.png")
+        record.write(answer)
+    shut_down(accelerator)
+    return answer if is_main else None
+
+
+def make_methods(
+    args: Namespace, accelerator: Accelerator, ebm: EBM, data: Tensor, output_dir: Path
+) -> LogZMethods:
+    """The methods with their runs in folders below ``output_dir``."""
+
+    def make_run(settings: Annealing, name: str) -> PathRun:
+        return PathRun(
+            accelerator,
+            ebm.energy,
+            settings,
+            tuple(data.shape[1:]),
+            output_dir / "paths" / name,
+            args.seed,
+            args.block_size,
+            args.resume,
+        )
+
+    def progress(name: str) -> Any:
+        return lambda states, total: tqdm(
+            states, desc=name, total=total, disable=not accelerator.is_main_process
+        )
+
+    plain = annealing(args, args.num_temperatures, 0)
+    transported = annealing(args, args.transport_levels, 1)
+    return LogZMethods(
+        *(make_run, plain, transported, args.flow_steps, args.num_chains),
+        *(data[: args.num_chains], progress),
+    )
+
+
+def figures_of(result: Result, ratio: dict[str, Any], num_dims: int) -> dict[str, Any]:
+    """The figures of a method; bits per dim are the ratio's, normalised by log Z."""
+    estimate, scale = result.estimate, num_dims * log(2)
+    figures = {
+        **estimate._asdict(),
+        "acceptance": result.acceptance,
+        "bits_per_dim": ratio["bits_per_dim"] + estimate.log_z / scale,
+        "bits_per_dim_stderr": hypot(ratio["stderr"], estimate.stderr / scale),
+    }
+    figures["warnings"] = [*estimate.warnings, *agreement(result)]
+    if result.reverse is not None:
+        figures["reverse_log_z"] = result.reverse.log_z
+        figures["reverse_stderr"] = result.reverse.stderr
+    return figures
+
+
+def line(name: str, result: Result) -> str:
+    """An estimate in words, with its warnings."""
+    estimate: LogZ = result.estimate
+    text = (
+        f"{name:15} log Z {estimate.log_z:8.2f} +- {estimate.stderr:.2f}   "
+        f"ESS {estimate.ess:.1f} of {estimate.num}   mean log w {estimate.mean_log_weight:.2f}, "
+        f"s.d. {estimate.sd_log_weight:.2f}"
+    )
+    if result.acceptance is not None:
+        text += f"   acceptance {result.acceptance:.2f}"
+    if result.reverse is not None:
+        text += f"   reverse {result.reverse.log_z:.2f} +- {result.reverse.stderr:.2f}"
+    warnings = [*estimate.warnings, *agreement(result)]
+    return "\n".join([text, *(f"  warning: {warning}" for warning in warnings)])
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))

@@ -1,0 +1,172 @@
+"""The discrete flow: its inverse, its Jacobian, and a density that integrates to one."""
+
+import numpy as np
+import pytest
+import torch
+from exact import F64, ExactBridge, ExactModel, normal, two_modes
+
+from ebm_app.numerics import standard_normal_log_density, sum_except_batch
+from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
+from ebm_app.pf_ode import ClockField, clock_grid
+from ebm_app.reversible_flow import ReversibleFlow
+
+SHAPES = [(2,), (1, 2, 2)]
+PATHS = {"linear": LinearVPPath(), "vp": VPPath()}
+START, END = 1e-2, 0.999
+
+
+def gaussian(path):
+    return ExactModel(path, 1e-5, [[0.7]], [0.5])
+
+
+def modes(path, shape):
+    """Two modes; one on a bridge."""
+    if isinstance(path, SchrodingerBridgePath):
+        return ExactBridge(path, 1e-3, (0.0, 1.0), (0.7, 0.5))
+    return two_modes(path, 1e-5, shape)
+
+
+def flow(model, num_steps, start=START, end=END):
+    times = clock_grid(model.path, start, end, num_steps + 1)
+    return ReversibleFlow(ClockField(model.exact_score, model.path), times.tolist())
+
+
+@pytest.mark.parametrize("num_steps", [6, 30])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    "path", [*PATHS.values(), SchrodingerBridgePath()], ids=[*PATHS, "bridge"]
+)
+def test_backward_undoes_forward_and_its_determinant(path, shape, num_steps):
+    moving, x = flow(modes(path, shape), num_steps), normal((8, *shape))
+    there = moving.forward(x)
+    back = moving.backward(there.x)
+    assert len(moving) == num_steps and (there.x - x).abs().max() > 0.1
+    assert (back.x - x).abs().max() < 1e-10
+    assert there.log_det.shape == (8,) and there.log_det.dtype == F64
+    assert (back.log_det + there.log_det).abs().max() < 1e-10
+    again = moving.forward(moving.backward(x).x)
+    assert (again.x - x).abs().max() < 1e-10
+
+
+def unrolled(moving, x):
+    """The same map by sixty iterations a step, differentiable as they stand."""
+    for h, t in zip(moving.steps, moving.middles, strict=True):
+        middle = x
+        for _ in range(60):
+            middle = x + h / 2 * moving.field(middle, t)
+        x = 2 * middle - x
+    return x
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_the_log_determinant_is_that_of_the_jacobian_of_the_whole_map(path, shape):
+    moving, x = flow(two_modes(path, 1e-5, shape), 9), normal((3, *shape)).requires_grad_()
+    there, end = moving.forward(x.detach()), unrolled(moving, x)
+    assert torch.allclose(end, there.x, rtol=0, atol=1e-11)
+    rows = [
+        torch.autograd.grad(output, x, retain_graph=True)[0].flatten(1)
+        for output in end.flatten(1).sum(0)
+    ]
+    expected = torch.linalg.slogdet(torch.stack(rows, 1)).logabsdet
+    assert (there.log_det - expected).abs().max() < 1e-9 and there.log_det.abs().min() > 0.1
+
+
+@pytest.mark.parametrize(
+    "make, num_steps", [("gaussian", 1), ("gaussian", 2), ("two modes", 6), ("two modes", 20)]
+)
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_the_density_integrates_to_one_however_few_the_steps(path, make, num_steps):
+    model = gaussian(path) if make == "gaussian" else two_modes(path, 1e-5, (1,))
+    axis = torch.linspace(-20, 20, 8001, dtype=F64)
+    density = flow(model, num_steps).log_density(axis[:, None]).exp()
+    assert abs(torch.trapezoid(density, axis) - 1) < 1e-9
+    far = (density - model.log_density(axis[:, None], END).exp()).abs().max()
+    assert far > 1e-3 * density.max()  # it is another density than that of the continuous flow
+
+
+def test_in_two_dimensions_too():
+    model = two_modes(LinearVPPath(), 1e-5, (2,))
+    axis = torch.linspace(-5, 5, 101, dtype=F64)
+    density = flow(model, 8, end=0.9).log_density(torch.cartesian_prod(axis, axis)).exp()
+    assert abs(density.sum() * 0.1**2 - 1) < 1e-6
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_log_density_is_that_of_the_image_of_the_normal(shape):
+    moving, x = flow(modes(LinearVPPath(), shape), 12), normal((5, *shape))
+    there = moving.forward(x)
+    expected = sum_except_batch(standard_normal_log_density(x)) - there.log_det
+    assert torch.allclose(moving.log_density(there.x), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_the_density_converges_to_the_exact_one_in_second_order(path, shape):
+    """Carried back to p_t at the start, since N(0, I) is only near it."""
+    model, steps = two_modes(path, 1e-5, shape), (16, 32, 64)
+    x = model.sample(torch.full((8,), END, dtype=F64), (8, *shape)).xt
+    exact, errors = model.log_density(x, END), []
+    for num_steps in steps:
+        back = flow(model, num_steps).backward(x)
+        found = model.log_density(back.x, START) + back.log_det
+        errors.append((found - exact).abs().mean().item())
+    order = -np.polyfit(np.log(steps), np.log(errors), 1)[0]
+    assert errors[-1] < 1e-2 and abs(order - 2) < 0.25
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_step_too_long_for_the_field_is_refused(shape):
+    """Modes of 0.02: there the field turns over faster than one step can follow."""
+    model = ExactModel(LinearVPPath(), 1e-5, [[-0.8], [0.8]], [0.02, 0.02], (0.5, 0.5))
+    x = model.data((4, *shape))
+    for method in (flow(model, 1).backward, flow(model, 1).log_density):
+        with pytest.raises(ValueError, match="take more steps"):
+            method(x)
+    assert flow(model, 100).log_density(x).isfinite().all()
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 4])
+def test_what_the_flow_takes_back_it_brings_again_or_refuses(num_steps):
+    """Where a step is too long its equation has several solutions, and the one that settles from
+    y need not be the one that led to y."""
+    moving, taken = flow(two_modes(LinearVPPath(), 1e-3, (1,)), num_steps), 0
+    for y in torch.linspace(-1.5, 1.5, 31, dtype=F64).reshape(-1, 1, 1):
+        try:
+            again = moving.forward(moving.backward(y).x)
+        except ValueError as error:
+            assert "take more steps" in str(error)
+            continue
+        taken += 1
+        assert (again.x - y).abs().max() < 1e-8, f"{y.item()} came back as {again.x.item()}"
+    assert taken > 10
+
+
+def test_an_example_does_not_depend_on_its_batch():
+    moving, x = flow(modes(VPPath(), (1, 2, 2)), 20), normal((6, 1, 2, 2))
+    whole = moving.forward(x)
+    for i in range(6):
+        alone = moving.forward(x[i : i + 1])
+        assert torch.allclose(alone.x, whole.x[i : i + 1], rtol=0, atol=1e-12)
+        assert torch.allclose(alone.log_det, whole.log_det[i : i + 1], rtol=0, atol=1e-11)
+
+
+def test_float32_points_stay_so_and_come_back_to_their_precision():
+    moving, x = flow(modes(LinearVPPath(), (1, 2, 2)), 20), normal((6, 1, 2, 2))
+    there = moving.forward(x.float())
+    assert there.x.dtype == torch.float32 and there.log_det.dtype == F64
+    assert (moving.backward(there.x).x - x).abs().max() < 1e-4
+    assert (there.log_det - moving.forward(x).log_det).abs().max() < 1e-4
+
+
+def test_many_short_steps_tell_the_same_as_the_field_alone():
+    """One step of length h is 1 + h (field) to first order, and its determinant h div f."""
+    model, t = gaussian(LinearVPPath()), 0.7
+    field = ClockField(model.exact_score, model.path)
+    moving = ReversibleFlow(field, [t, t + 1e-6])
+    x = normal((3, 2))
+    there = moving.forward(x)
+    slope = (field(x + 1e-4, t) - field(x - 1e-4, t)) / 2e-4
+    (h,) = moving.steps
+    assert torch.allclose((there.x - x) / h, field(x, t), rtol=1e-4)
+    assert torch.allclose(there.log_det / h, slope.sum(1), rtol=1e-4)
