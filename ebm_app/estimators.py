@@ -98,8 +98,8 @@ class FlowDensity(Estimator):
         field = ClockField(energy.stein_score(self.score), energy.path)
         *_, end = solver.flow(field, x, t, self.start, divergence)
         value = sum_except_batch(energy.reference(end.x)) + end.log_det.mean(0)
-        error = torch.zeros_like(value)
-        if self.num_probes:
+        error = torch.full_like(value, math.nan if self.num_probes else 0.0)
+        if self.num_probes > 1:
             error = end.log_det.std(0, unbiased=True) / math.sqrt(self.num_probes)
         return LogDensity(value, error, None, end.nfe)
 

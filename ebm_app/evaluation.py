@@ -5,7 +5,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable
 from itertools import combinations
-from math import log
+from math import isfinite, log
 from typing import Any, NamedTuple
 
 import torch
@@ -83,10 +83,11 @@ def score_row(
     if isinstance(dequantiser, TruncatedNormal):
         end = dequantiser.time(ebm.config.num_levels, ebm.space, ebm.energy.path)
     time_end = torch.tensor(end, dtype=torch.float64)
+    error = scores.error.mean().item() / (num_dims * log(2))
     return scores.bits_per_dim, {
         "bits_per_dim": scores.bits_per_dim.mean().item(),
         "stderr": standard_error(scores.bits_per_dim).item(),
-        "numerical_error": scores.error.mean().item() / (num_dims * log(2)),
+        "numerical_error": error if isfinite(error) else None,  # one probe has no error
         "eps": 1 - end,
         "final_variance": ebm.energy.path.variance(time_end).item(),
         "nfe": scores.nfe.mean().item(),
@@ -94,6 +95,14 @@ def score_row(
         "repeats": len(noise),
         "seconds": time.perf_counter() - begin,
     }
+
+
+def reaches(row: Row, ebm: EBM) -> bool:
+    """Whether the model knows the time at which a row's dequantiser reads its density."""
+    if not isinstance(row.dequantiser, TruncatedNormal):
+        return True
+    path, num_levels = ebm.energy.path, ebm.config.num_levels
+    return row.dequantiser.time(num_levels, ebm.space, path) <= ebm.energy.end
 
 
 def disagreements(scores: dict[str, Tensor]) -> list[dict[str, Any]]:
@@ -117,6 +126,6 @@ def print_rows(rows: dict[str, dict[str, Any]], report: Callable[[str], None] = 
     for name, row in rows.items():
         report(
             f"{name:23}{row['bits_per_dim']:9.4f} {row['stderr']:7.4f} "
-            f"{row['numerical_error']:8.1e} {row['eps']:8.1e} {row['nfe']:7.0f} "
+            f"{row['numerical_error'] or float('nan'):8.1e} {row['eps']:8.1e} {row['nfe']:7.0f} "
             f"{row['seconds']:7.1f}"
         )

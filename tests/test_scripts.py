@@ -60,6 +60,7 @@ def test_score_then_report(trained, script, capsys, tmp_path):
     shutil.copytree(trained, run)
     scored = call(
         script("evaluate/bpd.py"), run, "--estimator", "all", "--repeats", 2, "--split", "train",
+        "--flow_steps", 2,
         "--output_dir", run, "--device", "cpu", "--limit", 3,
     )  # fmt: skip
     assert scored == 0
@@ -67,7 +68,7 @@ def test_score_then_report(trained, script, capsys, tmp_path):
     figures = last_json(out)
     assert {"bits_per_dim", "stderr", "eps", "nfe", "num_images"} <= set(figures)
     both = figures["estimators"]
-    assert figures["num_images"] == 3 and set(both) == {"ratio", "ode"}
+    assert figures["num_images"] == 3
     assert both["ratio"]["bits_per_dim"] == pytest.approx(both["ode"]["bits_per_dim"], abs=0.05)
     assert "estimator" in out and both["ode"]["nfe"] > both["ratio"]["nfe"]
     assert call(script("evaluate/report.py"), run) == 0

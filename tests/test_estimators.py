@@ -1,0 +1,227 @@
+"""Every estimator of log p_t against the closed form, with its own statement of its error."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from exact import (
+    F64,
+    DequantisedHistograms,
+    ExactBridge,
+    ExactModel,
+    PixelHistograms,
+    normal,
+    two_modes,
+    z_score,
+)
+
+from ebm_app.ebm import make
+from ebm_app.energy import TimeScoreEnergy
+from ebm_app.errors import UserError
+from ebm_app.estimators import (
+    ESTIMATORS,
+    FlowDensity,
+    RatioIntegral,
+    RatioODE,
+    ReversibleFlowDensity,
+)
+from ebm_app.numerics import sum_except_batch
+from ebm_app.paths import LinearVPPath, SchrodingerBridgePath
+
+SHAPES = [(2,), (16,), (1, 4, 4)]
+T = 0.99
+#: every estimator with settings that resolve the models here, and the error in nats that is left
+RESOLVED = {
+    "ratio": (RatioIntegral(), 1e-4),
+    "ode": (RatioODE(), 1e-4),
+    "pf_ode": (FlowDensity("rk4", 40, num_probes=0, start=1e-6), 2e-3),
+    "pf_ode dopri5": (FlowDensity("dopri5", tolerance=1e-6, num_probes=0, start=1e-6), 1e-3),
+    "pf_ode_exact": (ReversibleFlowDensity(200, start=1e-6), 0.03),
+}
+
+
+def mixture(shape, head=1):
+    return two_modes(LinearVPPath(), 1e-4, shape, stein_channels=head)
+
+
+def points(model, shape, num=6):
+    """Data and noise."""
+    return torch.cat([model.data((num // 2, *shape)), normal((num - num // 2, *shape), 1)])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", RESOLVED)
+def test_every_estimator_gives_the_log_density_of_a_mixture(name, shape):
+    estimator, tolerance = RESOLVED[name]
+    model = mixture(shape)
+    x = points(model, shape)
+    for t in (T, 0.7):
+        found = estimator(TimeScoreEnergy(model, 48), x, t)
+        assert found.value.shape == found.error.shape == (6,)
+        assert found.value.dtype == found.error.dtype == F64
+        assert (found.value - model.log_density(x, t)).abs().max() < tolerance
+
+
+@pytest.mark.parametrize("kind", [PixelHistograms, DequantisedHistograms])
+@pytest.mark.parametrize("name", RESOLVED)
+def test_every_estimator_gives_the_log_density_of_pixels(name, kind):
+    """Of two levels, one black pixel to four white ones, and of five unequal ones."""
+    estimator, tolerance = RESOLVED[name]
+    for weights in ((0.8, 0.2), (0.1, 0.2, 0.4, 0.05, 0.25)):
+        model = kind(LinearVPPath(), 1e-4, weights)
+        levels = model.levels((3, 1, 2, 2))
+        x = 2 * (levels + 0.5).double() / len(weights) - 1 + 0.1 * normal(levels.shape)
+        found = estimator(TimeScoreEnergy(model, 48), x, 0.97)
+        assert (found.value - model.log_density(x, 0.97)).abs().max() < 2 * tolerance
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_components_are_the_parts_of_the_value(shape):
+    model = mixture(shape)
+    x = points(model, shape)
+    found = RatioIntegral()(TimeScoreEnergy(model), x, T)
+    assert found.components.shape == x.shape
+    assert torch.allclose(sum_except_batch(found.components), found.value, rtol=1e-12)
+    assert RatioODE()(TimeScoreEnergy(model), x, T).components is None
+    flow = FlowDensity(num_steps=2, num_probes=0)
+    assert flow(TimeScoreEnergy(model), x, T).components is None
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_error_over_the_probes_is_honest(shape):
+    """Deviations from the exact divergence over the stated error are Student's t of 11 degrees of
+    freedom, of mean square 11 / 9."""
+    model = mixture(shape)
+    x, energy = points(model, shape, 300), TimeScoreEnergy(model)
+    estimate = FlowDensity("rk4", 12, num_probes=12)(energy, x, T)
+    exact = dataclasses.replace(FlowDensity("rk4", 12), num_probes=0)(energy, x, T)
+    z = (estimate.value - exact.value) / estimate.error
+    assert z_score(z[:, None]) < 4
+    assert z.square().mean().sqrt() == pytest.approx(math.sqrt(11 / 9), abs=0.2)
+    assert exact.error.abs().max() == 0 and estimate.error.min() > 1e-6
+    four = dataclasses.replace(FlowDensity("rk4", 12), num_probes=48)(energy, x, T)
+    ratio = (four.error.square().mean() / estimate.error.square().mean()).sqrt()
+    assert ratio == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_error_of_the_quadrature_bounds_it():
+    model = mixture((16,))
+    x = points(model, (16,), 20)
+    for nodes in (12, 24):
+        found = RatioIntegral()(TimeScoreEnergy(model, nodes), x, T)
+        assert ((found.value - model.log_density(x, T)).abs() <= found.error + 1e-10).all()
+
+
+def test_a_single_probe_has_a_value_and_no_known_error():
+    """Without a word on standard error, which a warning of the library would be."""
+    model = mixture((2,))
+    found = FlowDensity(num_steps=4, num_probes=1)(TimeScoreEnergy(model), points(model, (2,)), T)
+    assert found.value.isfinite().all() and found.error.isnan().all()
+
+
+def test_another_seed_takes_other_probes():
+    model = mixture((1, 4, 4))
+    x, energy = points(model, (1, 4, 4)), TimeScoreEnergy(model)
+    one, same, other = (FlowDensity("heun", 4, seed=s)(energy, x, T).value for s in (0, 0, 1))
+    assert torch.equal(one, same) and (one - other).abs().min() > 1e-9
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_value_does_not_depend_on_its_batch(name, shape):
+    """The solve with one step size for the batch: to its tolerance, 1e-6 of it and of one."""
+    model = mixture(shape)
+    x, energy = points(model, shape), TimeScoreEnergy(model)
+    estimator = ESTIMATORS[name]()
+    whole = estimator(energy, x, 0.9)
+    tolerance = 1e-4 if name == "ode" else 1e-10
+    for part in (slice(1, 2), slice(2, 6), torch.tensor([3, 0])):
+        found = estimator(energy, x[part], 0.9)
+        assert torch.allclose(found.value, whole.value[part], rtol=0, atol=tolerance)
+        if name != "ode":
+            assert torch.allclose(found.error, whole.error[part], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_float32_points_give_float64_values(name, shape):
+    """The probes are drawn from the bytes of a point, so that they are others here."""
+    model = mixture(shape)
+    x, energy = points(model, shape), TimeScoreEnergy(model)
+    settings = {"num_probes": 0} if name == "pf_ode" else {}
+    estimator = ESTIMATORS[name](**settings)
+    rough, fine = estimator(energy, x.float(), 0.9), estimator(energy, x, 0.9)
+    assert rough.value.dtype == rough.error.dtype == F64
+    assert torch.allclose(rough.value, fine.value, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 2, 2)], ids=str)
+def test_a_model_without_a_head_takes_the_gradient_of_the_integral(shape):
+    """As the head's would be, where the head is exact and the nodes many; on float32 too."""
+    x = points(mixture(shape), shape, 4)
+    with_head, without = (TimeScoreEnergy(mixture(shape, head), 24) for head in (1, 0))
+    for estimator in (
+        FlowDensity("rk4", 8, num_probes=0),
+        FlowDensity("rk4", 8, num_probes=2),
+        ReversibleFlowDensity(12),
+    ):
+        found, expected = estimator(without, x, 0.9), estimator(with_head, x, 0.9)
+        assert (found.value - expected.value).abs().max() < 1e-3
+        integral = dataclasses.replace(estimator, score="integral")(with_head, x, 0.9)
+        assert torch.allclose(integral.value, found.value, rtol=0, atol=1e-9)
+        assert estimator(without, x.float(), 0.9).value.isfinite().all()
+        assert not found.value.requires_grad
+        with pytest.raises(UserError, match="no Stein head"):
+            dataclasses.replace(estimator, score="head")(without, x, 0.9)
+
+
+@pytest.mark.parametrize("head", [1, 0], ids=["head", "integral"])
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_nfe_counts_the_evaluations_of_the_network_for_an_example(name, head):
+    model, calls = mixture((2,), head), []
+    model.register_forward_hook(lambda *args: calls.append(len(args[1][0])))
+    x = points(model, (2,))
+    found = ESTIMATORS[name]()(TimeScoreEnergy(model), x, 0.9)
+    assert found.nfe * len(x) == sum(calls)
+
+
+def test_the_flow_has_its_own_density_whatever_its_score():
+    """Half the score at hand: the ratio knows nothing of it, and the flow's density is that of
+    another law, which is normalised all the same."""
+
+    class Halved(ExactModel):
+        def score(self, x, t):
+            return super().score(x, t) / 2
+
+    path, axis = LinearVPPath(), torch.linspace(-8, 8, 1601, dtype=F64)
+    energy = TimeScoreEnergy(Halved(path, 1e-4, [[0.5]], [0.6], stein_channels=1))
+    exact = energy.model.log_density(axis[:, None], 0.9)
+    ratio = RatioIntegral()(energy, axis[:, None], 0.9).value
+    assert (ratio - exact).abs().max() < 1e-3
+    for estimator in (FlowDensity("rk4", 60, num_probes=0), ReversibleFlowDensity(20)):
+        found = estimator(energy, axis[:, None], 0.9).value
+        assert abs(torch.trapezoid(found.exp(), axis) - 1) < 1e-4
+        assert (found.exp() - exact.exp()).abs().max() > 0.05
+
+
+def test_an_estimator_is_made_by_name_with_its_settings_and_refuses_mistakes():
+    assert make(ESTIMATORS, "estimator", "pf_ode", {"num_steps": 7}) == FlowDensity(num_steps=7)
+    with pytest.raises(UserError, match="estimator 'ratio': .*num_probes"):
+        make(ESTIMATORS, "estimator", "ratio", {"num_probes": 2})
+    energy, x = TimeScoreEnergy(mixture((2,))), normal((2, 2))
+    for estimator, message in (
+        (FlowDensity(num_probes=-1), "num_probes must not be negative: -1"),
+        (FlowDensity(solver="euler"), "unknown solver 'euler': choose one of dopri5, heun, rk4"),
+        (FlowDensity(num_steps=0), "at least 1 step, not 0"),
+        (FlowDensity(score="tail"), "unknown score 'tail'"),
+        (FlowDensity(start=0.0), "start later"),
+        (ReversibleFlowDensity(num_steps=0), "at least 1 step, not 0"),
+        (RatioIntegral("euler"), "unknown integrator 'euler'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            estimator(energy, x, 0.9)
+    bridge = ExactBridge(SchrodingerBridgePath(), 1e-3, (0.0, 1.0), (0.7, 0.5), 1)
+    for estimator in ESTIMATORS.values():
+        with pytest.raises(UserError, match="no known reference density"):
+            estimator()(TimeScoreEnergy(bridge), x, 0.9)

@@ -1,0 +1,177 @@
+"""The evaluation scripts on a tiny model: what they print, resume, and share among processes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT
+
+from ebm_app.cli import run_script
+from ebm_app.config import EBMConfig, UNetConfig
+from ebm_app.ebm import EBM
+
+NAMES = {"ratio", "ode", "pf_ode", "truncated_normal", "truncated_normal_pf_ode"}
+METHODS = {"ais", "raise", "ode_importance", "transported", "bridge"}
+LADDER = (
+    "--num_chains 4 --num_temperatures 3 --transport_levels 6 --flow_steps 6 --block_size 2 "
+    "--limit 4 --repeats 1 --num_leapfrog_steps 1 --device cpu"
+).split()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model of digits with random weights: far from any density."""
+    torch.manual_seed(0)
+    net = UNetConfig(block_out_channels=(8, 8), norm_num_groups=4, dropout=0.0)
+    ebm = EBM(EBMConfig("digits", (1, 8, 8), 17, eps=1e-4, net=net, num_nodes=8))
+    with torch.no_grad():
+        for weight in ebm.parameters():
+            weight.add_(0.05 * torch.randn_like(weight))
+    folder = tmp_path_factory.mktemp("model")
+    ebm.save_pretrained(folder)
+    return folder
+
+
+def call(module, capsys, *args):
+    assert run_script(module.main, [str(arg) for arg in args]) == 0
+    captured = capsys.readouterr()
+    return json.loads(captured.out.strip().splitlines()[-1]), captured
+
+
+def launched(*command):
+    """The figures of a script run by two processes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    launcher += ["--master_addr", "127.0.0.1", "--master_port", str(port)]
+    done = subprocess.run(
+        [sys.executable, *launcher, *map(str, command)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(lines) == 1
+    return json.loads(lines[0])
+
+
+def without_times(figures):
+    if isinstance(figures, dict):
+        return {k: without_times(v) for k, v in figures.items() if k != "seconds"}
+    return [without_times(v) for v in figures] if isinstance(figures, list) else figures
+
+
+def test_all_estimators_stand_in_one_table_with_their_disagreements(
+    model, script, capsys, tmp_path
+):
+    figures, captured = call(
+        script("evaluate/bpd.py"), capsys, model, "--estimator", "all", "--limit", 3,
+        "--repeats", 2, "--num_probes", 1, "--flow_steps", 3, "--output_dir", tmp_path,
+    )  # fmt: skip
+    rows = figures["estimators"]
+    assert set(rows) == NAMES and all(name in captured.out for name in NAMES)
+    wanted = {"bits_per_dim", "stderr", "eps", "nfe", "num_images", "seconds", "final_variance"}
+    assert all(wanted <= set(row) for row in rows.values())
+    assert {key: figures[key] for key in rows["ratio"]} == rows["ratio"]
+    pairs = {(pair["first"], pair["second"]): pair for pair in figures["disagreements"]}
+    assert len(pairs) == 10
+    pair, (a, b) = pairs[("ratio", "pf_ode")], (rows["ratio"], rows["pf_ode"])
+    assert pair["difference"] == pytest.approx(a["bits_per_dim"] - b["bits_per_dim"], abs=1e-12)
+    assert abs(pairs[("ratio", "ode")]["difference"]) < 0.05
+    # the truncated-normal bound stops where 3 standard deviations fit into half a cell
+    assert rows["truncated_normal"]["final_variance"] == pytest.approx(1 / (1 + (3 * 17) ** 2))
+    assert rows["ratio"]["eps"] == pytest.approx(1e-4)
+    assert rows["pf_ode"]["numerical_error"] is None  # a single probe
+    assert json.loads((tmp_path / "bpd.json").read_text())["figures"] == figures
+
+
+def test_a_bound_beyond_the_end_of_the_model_is_left_out_in_words(model, script, capsys, tmp_path):
+    flags = [model, "--limit", 2, "--repeats", 1, "--flow_steps", 2, "--eps", 1e-2]
+    bpd = script("evaluate/bpd.py")
+    figures, captured = call(bpd, capsys, *flags, "--estimator", "all", "--output_dir", tmp_path)
+    assert set(figures["estimators"]) == {"ratio", "ode", "pf_ode"}
+    assert "without the truncated-normal bound" in captured.err
+    only = [str(flag) for flag in (*flags, "--estimator", "truncated_normal")]
+    assert run_script(bpd.main, [*only, "--output_dir", str(tmp_path)]) == 2
+    assert "lower tau" in capsys.readouterr().err
+
+
+def test_every_method_finds_log_z_and_the_default_is_the_headline(model, script, capsys, tmp_path):
+    ais = script("evaluate/ais.py")
+    arguments = [model, *LADDER, "--output_dir", tmp_path / "all", "--method", "all"]
+    figures, captured = call(ais, capsys, *arguments)
+    assert set(figures["methods"]) == METHODS and {"log_z", "stderr", "ess"} <= set(figures)
+    assert figures["method"] == "bridge" and (tmp_path / "all" / "ais.png").stat().st_size > 1000
+    assert figures["methods"]["ode_importance"]["acceptance"] is None
+    assert 0 < figures["methods"]["ais"]["acceptance"] <= 1
+    for name, row in figures["methods"].items():
+        assert name in captured.out and row["stderr"] > 0 and row["num"] == 4
+        shift = row["log_z"] / (64 * 0.6931471805599453)
+        assert row["bits_per_dim"] == pytest.approx(figures["ratio_bits_per_dim"] + shift)
+    assert figures["methods"]["raise"]["bits_per_dim_bound"] > 0
+    # four paths cannot be believed, and the script says so
+    assert "warning" in captured.out and figures["methods"]["ais"]["warnings"]
+
+    # an interrupted run goes on: with one block gone, the same figures
+    (tmp_path / "all" / "paths" / "ais" / "forward-0001.safetensors").unlink()
+    again, _ = call(ais, capsys, *arguments, "--resume")
+    assert without_times(again) == without_times(figures)
+    assert run_script(ais.main, [str(a) for a in (*arguments, "--resume", "--seed", 5)]) == 2
+    assert "other settings, another model or another seed" in capsys.readouterr().err
+
+
+def test_one_method_needs_only_its_own_runs(model, script, capsys, tmp_path):
+    figures, _ = call(
+        script("evaluate/ais.py"), capsys, model, *LADDER, "--output_dir", tmp_path,
+        "--method", "ode_importance",
+    )  # fmt: skip
+    assert figures["method"] == "ode_importance" and set(figures["methods"]) == {"ode_importance"}
+    assert [path.name for path in (tmp_path / "paths").iterdir()] == ["flow"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["evaluate/ais.py", "--method", "transported", *LADDER],
+        ["evaluate/bpd.py", "--estimator", "pf_ode", "--limit", "5", "--repeats", "1",
+         "--flow_steps", "3", "--batch_size", "1", "--device", "cpu"],
+    ],
+    ids=["ais", "bpd"],
+)  # fmt: skip
+def test_two_processes_give_the_numbers_of_one(model, script, capsys, tmp_path, arguments):
+    name, *flags = arguments
+    one, _ = call(script(name), capsys, model, *flags, "--output_dir", tmp_path / "1")
+    two = launched(name, model, *flags, "--output_dir", tmp_path / "2")
+    assert without_times(one) == without_times(two)
+
+
+def test_the_self_test_tells_a_good_model_from_a_bad_one(script, capsys, tmp_path, model):
+    selftest = script("evaluate/selftest.py")
+    flags = ["--limit", 40, "--num_times", 12, "--num_reference", 50, "--flow_steps", 12]
+    good, captured = call(selftest, capsys, "digits", *flags, "--output_dir", tmp_path / "a")
+    assert good["passed"] and "quadrature" in captured.out
+    names = [check["name"] for check in good["checks"]]
+    assert names == ["mean time score", "E[p_1/p_0]", "quadrature", "ratio against flow"]
+    assert "too few to say anything" in captured.out  # 64 dimensions, 50 draws
+    assert (tmp_path / "a" / "selftest.png").stat().st_size > 1000
+    bad, _ = call(selftest, capsys, model, *flags, "--output_dir", tmp_path / "b")
+    assert not bad["passed"]
+    assert run_script(selftest.main, ["digits", "--num_times", "1"]) == 2
+    assert "at least 2" in capsys.readouterr().err
+
+
+def test_speed_is_told_in_ratios(model, script, capsys, tmp_path):
+    figures, _ = call(
+        script("evaluate/speed.py"), capsys, model, "--quick", "--output_dir", tmp_path
+    )
+    assert figures["ratios"]["likelihood: rk45 / likelihood 32 nodes"] > 0
+    assert any("leapfrog head" in name for name in figures["ratios"])
+    assert all(row["seconds"] > 0 for row in figures["table"])
