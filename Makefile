@@ -5,7 +5,7 @@ RUN := runs/digits
 STEPS ?= 2000
 SETUP := .venv/.installed
 
-.PHONY: demo test test-all lint ui pretrained clean
+.PHONY: demo test test-all lint ui pretrained figures clean
 
 $(SETUP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ebm_app needs Python 3.11 or newer: make PYTHON=python3.x")'
@@ -37,6 +37,16 @@ ui: $(SETUP)
 pretrained: $(SETUP)
 	$(BIN)/python train/ebm.py --dataset digits --output_dir runs/pretrained
 	cp runs/pretrained/config.json runs/pretrained/model.safetensors ebm_app/pretrained/digits/
+
+# the figures of the README about the bundled model
+figures: $(SETUP)
+	$(BIN)/python evaluate/bpd.py digits --estimator all --output_dir runs/figures/bpd
+	$(BIN)/python evaluate/selftest.py digits --output_dir runs/figures/selftest
+	$(BIN)/python evaluate/ais.py digits --method all --num_chains 96 --output_dir runs/figures/ais
+	$(BIN)/python evaluate/samplers.py digits --output_dir runs/figures/samplers
+	$(BIN)/python evaluate/leapfrog.py digits --output_dir runs/figures/leapfrog
+	$(BIN)/python evaluate/speed.py digits --output_dir runs/figures/speed
+	cp runs/figures/ais/ais.png runs/figures/samplers/samplers.png runs/figures/selftest/selftest.png docs/
 
 clean:
 	rm -rf .venv build ebm_app.egg-info .pytest_cache .ruff_cache

@@ -31,10 +31,10 @@ from ebm_app.numerics import mixed_seed
 from ebm_app.sampler_plots import NOTES, plot_samplers, samplers_table
 from ebm_app.samplers import SAMPLERS, Sampler
 
-CHEAP_HMC = "steps_per_level=1 num_leapfrog_steps=3 final_steps=2 num_nodes=8"
+HMC = "steps_per_level=1 num_leapfrog_steps=4 final_steps=5"
 DEFAULT_RUNS = (
     *(f"pf_ode num_steps={num_steps}" for num_steps in (3, 6, 12, 25, 50)),
-    *(f"annealed_hmc num_steps={num_steps} {CHEAP_HMC}" for num_steps in (4, 8)),
+    *(f"annealed_hmc num_steps={num_steps} {HMC}" for num_steps in (5, 10, 20, 40)),
 )
 Judge = Callable[[Tensor], dict[str, float]]
 #: draws of training images that the floor is the mean of

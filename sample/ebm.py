@@ -17,6 +17,19 @@ from ebm_app.ebm import EBM
 from ebm_app.images_io import save_grid, save_image, to_uint8
 from ebm_app.samplers import SAMPLERS
 
+#: further settings, each of one sampler
+SETTINGS = {
+    "solver": (str, "pf_ode: heun, rk4 or dopri5"),
+    "tolerance": (float, "pf_ode: tolerance of dopri5"),
+    "schedule": (str, "annealed_hmc: clock, sigmoid or linear"),
+    "steps_per_level": (int, "annealed_hmc: transitions at a level"),
+    "num_leapfrog_steps": (int, "annealed_hmc: leapfrog steps of a transition"),
+    "final_steps": (int, "annealed_hmc: further transitions at the last level"),
+    "num_nodes": (int, "annealed_hmc: nodes of the density that the accept step reads"),
+    "score_nodes": (int, "annealed_hmc: nodes of the integral whose gradient drives"),
+    "end_variance": (float, "conditional variance at which the sampler stops"),
+}
+
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Sample; the files written, the seconds taken and the evaluations of the score."""
@@ -30,7 +43,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         type=int,
         help="ODE steps or annealing levels; the sampler's own if not given",
     )
-    add("--score", help="Stein score: head or integral; the head where the model has one")
+    add("--score", help="Stein score: head or integral; the sampler's own if not given")
+    for name, (kind, text) in SETTINGS.items():
+        add(f"--{name}", type=kind, help=f"{text}; the sampler's own if not given")
     add("--output_dir", default="runs/samples", help="where grid and images go")
     parser.add_common()
     args = parser.parse_args(argv)
@@ -38,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     output_dir = Path(args.output_dir)
     record = RunRecord(output_dir / "samples.json", vars(args))
     begin = time.perf_counter()
-    settings = {"num_steps": args.num_steps, "score": args.score}
+    settings = {name: getattr(args, name) for name in ("num_steps", "score", *SETTINGS)}
     frames = ebm.iterate_sample(args.num_images, args.sampler, args.seed, **settings)
     bar = tqdm(desc=args.sampler)
     with bar:

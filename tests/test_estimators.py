@@ -1,7 +1,6 @@
 """Every estimator of log p_t against the closed form, with its own statement of its error."""
 
 import dataclasses
-import math
 
 import pytest
 import torch
@@ -35,9 +34,9 @@ T = 0.99
 RESOLVED = {
     "ratio": (RatioIntegral(), 1e-4),
     "ode": (RatioODE(), 1e-4),
-    "pf_ode": (FlowDensity("rk4", 40, num_probes=0, start=1e-6), 2e-3),
-    "pf_ode dopri5": (FlowDensity("dopri5", tolerance=1e-6, num_probes=0, start=1e-6), 1e-3),
-    "pf_ode_exact": (ReversibleFlowDensity(200, start=1e-6), 0.03),
+    "pf_ode": (FlowDensity("rk4", 20, num_probes=0, start=1e-6), 2e-3),
+    "pf_ode dopri5": (FlowDensity("dopri5", tolerance=1e-5, num_probes=0, start=1e-6), 2e-3),
+    "pf_ode_exact": (ReversibleFlowDensity(80, start=1e-6), 0.03),
 }
 
 
@@ -56,24 +55,21 @@ def test_every_estimator_gives_the_log_density_of_a_mixture(name, shape):
     estimator, tolerance = RESOLVED[name]
     model = mixture(shape)
     x = points(model, shape)
-    for t in (T, 0.7):
-        found = estimator(TimeScoreEnergy(model, 48), x, t)
-        assert found.value.shape == found.error.shape == (6,)
-        assert found.value.dtype == found.error.dtype == F64
-        assert (found.value - model.log_density(x, t)).abs().max() < tolerance
+    found = estimator(TimeScoreEnergy(model, 48), x, T)
+    assert found.value.shape == found.error.shape == (6,)
+    assert found.value.dtype == found.error.dtype == F64
+    assert (found.value - model.log_density(x, T)).abs().max() < tolerance
 
 
 @pytest.mark.parametrize("kind", [PixelHistograms, DequantisedHistograms])
 @pytest.mark.parametrize("name", RESOLVED)
 def test_every_estimator_gives_the_log_density_of_pixels(name, kind):
-    """Of two levels, one black pixel to four white ones, and of five unequal ones."""
+    """Of five levels, each as likely as it will, to twice the error of the mixture."""
     estimator, tolerance = RESOLVED[name]
-    for weights in ((0.8, 0.2), (0.1, 0.2, 0.4, 0.05, 0.25)):
-        model = kind(LinearVPPath(), 1e-4, weights)
-        levels = model.levels((3, 1, 2, 2))
-        x = 2 * (levels + 0.5).double() / len(weights) - 1 + 0.1 * normal(levels.shape)
-        found = estimator(TimeScoreEnergy(model, 48), x, 0.97)
-        assert (found.value - model.log_density(x, 0.97)).abs().max() < 2 * tolerance
+    model = kind(LinearVPPath(), 1e-4, (0.1, 0.2, 0.4, 0.05, 0.25))
+    x = model.levels((2, 1, 2, 2)).double() * 0.4 - 0.8 + 0.1 * normal((2, 1, 2, 2))
+    found = estimator(TimeScoreEnergy(model, 48), x, 0.97)
+    assert (found.value - model.log_density(x, 0.97)).abs().max() < 2 * tolerance
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -90,19 +86,21 @@ def test_components_are_the_parts_of_the_value(shape):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_error_over_the_probes_is_honest(shape):
-    """Deviations from the exact divergence over the stated error are Student's t of 11 degrees of
-    freedom, of mean square 11 / 9."""
+    """Its square is in the mean that of the deviation from the exact divergence, which has no
+    bias; and it falls as one over the root of the number of probes."""
     model = mixture(shape)
     x, energy = points(model, shape, 300), TimeScoreEnergy(model)
-    estimate = FlowDensity("rk4", 12, num_probes=12)(energy, x, T)
-    exact = dataclasses.replace(FlowDensity("rk4", 12), num_probes=0)(energy, x, T)
-    z = (estimate.value - exact.value) / estimate.error
-    assert z_score(z[:, None]) < 4
-    assert z.square().mean().sqrt() == pytest.approx(math.sqrt(11 / 9), abs=0.2)
-    assert exact.error.abs().max() == 0 and estimate.error.min() > 1e-6
-    four = dataclasses.replace(FlowDensity("rk4", 12), num_probes=48)(energy, x, T)
-    ratio = (four.error.square().mean() / estimate.error.square().mean()).sqrt()
-    assert ratio == pytest.approx(0.5, abs=0.05)
+    some, many, exact = (
+        FlowDensity("rk4", 8, num_probes=num)(energy, x, T) for num in (12, 48, 0)
+    )
+    for found in (some, many):
+        deviation = found.value - exact.value
+        assert z_score(deviation[:, None]) < 4 and found.error.min() > 1e-9
+        assert z_score((deviation.square() - found.error.square())[:, None]) < 4
+        share = deviation.square().mean() / found.error.square().mean()
+        assert share.sqrt() == pytest.approx(1, abs=0.2)
+    fall = many.error.square().mean() / some.error.square().mean()
+    assert fall.sqrt() == pytest.approx(0.5, abs=0.05) and exact.error.abs().max() == 0
 
 
 def test_the_error_of_the_quadrature_bounds_it():
@@ -187,19 +185,19 @@ def test_nfe_counts_the_evaluations_of_the_network_for_an_example(name, head):
 
 
 def test_the_flow_has_its_own_density_whatever_its_score():
-    """Half the score at hand: the ratio knows nothing of it, and the flow's density is that of
+    """With a head that is wrong: the ratio knows nothing of it, and the flow's density is that of
     another law, which is normalised all the same."""
 
-    class Halved(ExactModel):
+    class Pulled(ExactModel):
         def score(self, x, t):
-            return super().score(x, t) / 2
+            return super().score(x, t) - 0.7 * t[:, None] * x
 
-    path, axis = LinearVPPath(), torch.linspace(-8, 8, 1601, dtype=F64)
-    energy = TimeScoreEnergy(Halved(path, 1e-4, [[0.5]], [0.6], stein_channels=1))
+    path, axis = LinearVPPath(), torch.linspace(-8, 8, 801, dtype=F64)
+    energy = TimeScoreEnergy(Pulled(path, 1e-4, [[0.5]], [0.6], stein_channels=1))
     exact = energy.model.log_density(axis[:, None], 0.9)
     ratio = RatioIntegral()(energy, axis[:, None], 0.9).value
     assert (ratio - exact).abs().max() < 1e-3
-    for estimator in (FlowDensity("rk4", 60, num_probes=0), ReversibleFlowDensity(20)):
+    for estimator in (FlowDensity("rk4", 40, num_probes=0), ReversibleFlowDensity(20)):
         found = estimator(energy, axis[:, None], 0.9).value
         assert abs(torch.trapezoid(found.exp(), axis) - 1) < 1e-4
         assert (found.exp() - exact.exp()).abs().max() > 0.05
@@ -221,7 +219,10 @@ def test_an_estimator_is_made_by_name_with_its_settings_and_refuses_mistakes():
     ):
         with pytest.raises(UserError, match=message):
             estimator(energy, x, 0.9)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_two_sided_path_has_no_log_density(name):
     bridge = ExactBridge(SchrodingerBridgePath(), 1e-3, (0.0, 1.0), (0.7, 0.5), 1)
-    for estimator in ESTIMATORS.values():
-        with pytest.raises(UserError, match="no known reference density"):
-            estimator()(TimeScoreEnergy(bridge), x, 0.9)
+    with pytest.raises(UserError, match="no known reference density"):
+        ESTIMATORS[name]()(TimeScoreEnergy(bridge), normal((2, 2)), 0.9)

@@ -20,6 +20,17 @@ PROGRAMS = {
     "accelerate": ["-m", "accelerate.commands.accelerate_cli"],
     "torchrun": ["-m", "torch.distributed.run"],
 }
+#: what makes a script short
+BUDGETS = {
+    "evaluate/bpd.py": "--limit 3 --repeats 1 --flow_steps 2",
+    "evaluate/ais.py": "--limit 3 --repeats 1 --num_chains 2 --num_temperatures 2 "
+    "--transport_levels 8 --flow_steps 8",
+    "evaluate/selftest.py": "--limit 3 --num_times 2 --num_reference 4 --flow_steps 2",
+    "evaluate/samplers.py": "--num_images 4 --classifier_steps 5",
+    "evaluate/leapfrog.py": "--num_chains 2 --transitions 2 --shares 0.5 --nodes 3 "
+    "--leapfrog_steps 1",
+    "evaluate/speed.py": "--quick",
+}
 
 
 def blocks(language: str) -> list[str]:
@@ -63,8 +74,9 @@ def shortened(arguments: list[str]) -> list[str]:
     if "train/ebm.py" in arguments:
         schedule = ["--max_train_steps", "4", "--checkpointing_steps", "2"]
         return [*arguments, *TINY, *schedule, "--validation_steps", "4"]
-    if "evaluate/bpd.py" in arguments:
-        return [*arguments, "--limit", "3", "--repeats", "1"]
+    for script, flags in BUDGETS.items():
+        if script in arguments:
+            return [*arguments, *flags.split()]
     return [*arguments, "--num_images", "2", "--num_steps", "2"]
 
 
