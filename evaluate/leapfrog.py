@@ -58,9 +58,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         raise UserError("--transitions must be at least 2, chains and leapfrog steps at least 1")
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     record = RunRecord(Path(args.output_dir) / "leapfrog.json", vars(args))
-    drivers = {f"{n} nodes": ebm.energy.with_nodes(n).stein_score(INTEGRAL) for n in args.nodes}
+    drivers = {
+        f"{n} nodes": (ebm.energy.with_nodes(n).stein_score(INTEGRAL), 3 * n) for n in args.nodes
+    }
     if ebm.model.stein_channels:
-        drivers = {"head": ebm.energy.stein_score(HEAD), **drivers}
+        drivers = {"head": (ebm.energy.stein_score(HEAD), 1), **drivers}
     print(" | ".join(f"{name:>14}" for name in COLUMNS))
     table = []
     for share in args.shares:
