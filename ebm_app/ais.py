@@ -27,7 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.annealing import AnnealedHMC, Level, Transport, stay, temper
+from ebm_app.annealing import AnnealedHMC, Level, stay, temper
 from ebm_app.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.errors import UserError
 from ebm_app.hmc import Target
@@ -132,7 +132,7 @@ class Paths:
         """Adapt the step sizes of all levels by a pilot from ``x0`` (B, *), then freeze them."""
         if not self.settings.steps_per_level:
             return
-        transports = [self._push(flow) for flow in self.flows]
+        transports = [flow.forward for flow in self.flows]
         found = self._annealed.pilot(x0, self.targets, self.step_sizes, generator, transports)
         self.step_sizes = found.step_sizes * self.settings.step_factor
 
@@ -190,7 +190,7 @@ class Paths:
         )
 
     def _forward_levels(self) -> list[Level]:
-        moves = [self._push(flow) for flow in self.flows] or [stay] * len(self.targets)
+        moves = [flow.forward for flow in self.flows] or [stay] * len(self.targets)
         return [
             *(
                 Level(target, step, self.settings.steps_per_level, move)
@@ -202,9 +202,8 @@ class Paths:
     def _backward_levels(self) -> list[Level]:
         """Level K first, as it was reached; each further one through the inverse of the transport
         that led away from it; the reference at the end."""
-        moves = [stay, *(self._pull(flow) for flow in reversed(self.flows))]
-        if not self.flows:
-            moves = [stay] * (len(self.targets) + 1)
+        back = [flow.backward for flow in reversed(self.flows)] or [stay] * len(self.targets)
+        moves = [stay, *back]
         steps = self.step_sizes.flip(0)
         return [
             *(
@@ -229,9 +228,3 @@ class Paths:
             grid[0], grid[-1] = times[k], times[k + 1]
             flows.append(ReversibleFlow(field, grid.tolist()))
         return flows
-
-    def _push(self, flow: ReversibleFlow) -> Transport:
-        return flow.forward
-
-    def _pull(self, flow: ReversibleFlow) -> Transport:
-        return flow.backward

@@ -208,6 +208,12 @@ class TimeScoreEnergy:
 
         return head
 
+    def score_cost(self, source: str | None, t: float) -> int:
+        """Evaluations of the network in one call of :meth:`stein_score` at time t."""
+        if (source or HEAD) == HEAD and self.model.stein_channels:
+            return 1
+        return sum(len(times) for times, _, _ in self._chunks(1, self.start, t))
+
     def reference(self, x: Tensor) -> Tensor:
         """log N(x; 0, I), the density at t = 0, per component: (B, *) -> (B, *) float64.
 

@@ -63,6 +63,18 @@ class RatioODE(RatioIntegral):
     integrator: str = "rk45"
 
 
+class CountedScore:
+    """A Stein score of an energy that counts its evaluations of the network, ``nfe``."""
+
+    def __init__(self, energy: TimeScoreEnergy, source: str | None) -> None:
+        self.energy, self.source, self.nfe = energy, source, 0
+        self.score = energy.stein_score(source)
+
+    def __call__(self, x: Tensor, t: float) -> Tensor:
+        self.nfe += self.energy.score_cost(self.source, t)
+        return self.score(x, t)
+
+
 @dataclass(frozen=True)
 class FlowDensity(Estimator):
     """The density of the model's own flow, by the change of variables along the probability-flow
@@ -95,13 +107,13 @@ class FlowDensity(Estimator):
         divergence = exact_divergence
         if self.num_probes:
             divergence = hutchinson(rademacher_probes(self.num_probes, x, self.seed))
-        field = ClockField(energy.stein_score(self.score), energy.path)
-        *_, end = solver.flow(field, x, t, self.start, divergence)
+        score = CountedScore(energy, self.score)
+        *_, end = solver.flow(ClockField(score, energy.path), x, t, self.start, divergence)
         value = sum_except_batch(energy.reference(end.x)) + end.log_det.mean(0)
         error = torch.full_like(value, math.nan if self.num_probes else 0.0)
         if self.num_probes > 1:
             error = end.log_det.std(0, unbiased=True) / math.sqrt(self.num_probes)
-        return LogDensity(value, error, None, end.nfe)
+        return LogDensity(value, error, None, score.nfe)
 
 
 @dataclass(frozen=True)
@@ -116,10 +128,11 @@ class ReversibleFlowDensity(Estimator):
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
         if self.num_steps < 1:
             raise UserError(f"the flow needs at least 1 step, not {self.num_steps}")
-        field = ClockField(energy.stein_score(self.score), energy.path)
+        score = CountedScore(energy, self.score)
         times = clock_grid(energy.path, self.start, t, self.num_steps + 1)
-        value = ReversibleFlow(field, times.tolist()).log_density(x)
-        return LogDensity(value, torch.zeros_like(value), None, self.num_steps)
+        start = ReversibleFlow(ClockField(score, energy.path), times.tolist()).backward(x)
+        value = sum_except_batch(energy.reference(start.x)) + start.log_det
+        return LogDensity(value, torch.zeros_like(value), None, score.nfe)
 
 
 ESTIMATORS: dict[str, type[Estimator]] = {

@@ -1,6 +1,7 @@
 """What the evaluation scripts share: held-out images, estimators in a row, and how they
 disagree."""
 
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
@@ -12,10 +13,10 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from ebm_app.cli import Parser
+from ebm_app.cli import Parser, resolve_device
 from ebm_app.data.images import load_images
 from ebm_app.dequantisation import Dequantiser, TruncatedNormal
-from ebm_app.distributed import Wrap
+from ebm_app.distributed import Wrap, make_accelerator
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.estimators import Estimator
@@ -41,6 +42,21 @@ def add_data_flags(parser: Parser) -> None:
     add("--limit", type=int, help="score the first images only")
     add("--repeats", type=int, default=4, help="dequantisation draws of each image")
     add("--batch_size", type=int, default=128, help="images scored together")
+    add("--eps", type=float, help="margin left at t = 1; the model's own if not given")
+
+
+def open_model(args: Namespace) -> tuple[Accelerator, EBM]:
+    """The processes and the model of a script, with the margin asked for."""
+    accelerator = make_accelerator(device=resolve_device(args.device))
+    ebm = EBM.from_pretrained(args.model, str(accelerator.device))
+    if args.eps is not None:
+        ebm.energy = ebm.energy.with_eps(args.eps)
+        if args.eps < ebm.model.eps:
+            print(
+                f"note: trained for eps {ebm.model.eps} only, so this extrapolates",
+                file=sys.stderr,
+            )
+    return accelerator, ebm
 
 
 def held_out(args: Namespace, ebm: EBM) -> Tensor:

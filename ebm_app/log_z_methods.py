@@ -11,8 +11,9 @@ from ebm_app.log_z import LogZ, bennett, from_forward, from_reverse
 from ebm_app.path_runs import PathRun, PathTable
 
 #: the method with the smallest honest error on the trained models it was tried on
-DEFAULT = "bridge"
+DEFAULT = "transported"
 
+#: (settings, name of the run) -> run; runs of different names must not share their noise
 MakeRun = Callable[[Annealing, str], PathRun]
 Wrap = Callable[[Iterable[PathState], int], Iterable[PathState]]
 

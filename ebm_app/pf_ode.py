@@ -41,7 +41,8 @@ def clock_grid(path: GaussianPath, start: float, end: float, num_points: int) ->
     """``num_points`` times from ``start`` to ``end``, evenly spaced in the clock: float64."""
     ends = torch.tensor([start, end], dtype=torch.float64)
     tau = path.clock(ends)
-    times = path.clock_inverse(torch.linspace(tau[0].item(), tau[1].item(), num_points).double())
+    even = torch.linspace(tau[0].item(), tau[1].item(), num_points, dtype=torch.float64)
+    times = path.clock_inverse(even)
     times[0], times[-1] = ends
     return times
 

@@ -5,7 +5,8 @@ A step of the implicit midpoint rule along dx / d tau = f(x) is
     m = x + (h / 2) f(m, t_mid),     y = 2 m - x,     det dy/dx = det(I + h/2 J) / det(I - h/2 J),
 
 with J the Jacobian of f at m. The rule is its own adjoint: from y, the step with -h finds the same
-m and gives x back. The image of N(0, I) under such steps therefore has a density known in closed
+m and gives x back, as long as the step is short enough for m to be the only solution; each step is
+checked for that. The image of N(0, I) under such steps therefore has a density known in closed
 form, without the error of discretising a divergence, and it is normalised. It approximates the
 probability-flow ODE to second order; as a proposal it needs no such thing.
 
@@ -38,8 +39,8 @@ class ReversibleFlow:
         times: N + 1 >= 2 times, in order, at the middle of which (in the clock) alpha > 0.
 
     Raises (its methods):
-        ValueError: where the fixed-point iteration for m does not settle, as happens where a step
-            is too long for the field; take more steps.
+        ValueError: where the fixed-point iteration for m does not settle, or the step back settles
+            elsewhere, as happens where a step is too long for the field; take more steps.
     """
 
     max_iterations = 200
@@ -73,6 +74,7 @@ class ReversibleFlow:
         for k in indices:
             half = direction * self.steps[k] / 2
             middle = self._middle(x, half, self.middles[k])
+            self._check_return(2 * middle - x, middle, half, self.middles[k])
             _, matrix = jacobian(lambda y, k=k: self.field(y, self.middles[k]), middle)
             matrix = half * matrix
             unit = torch.eye(matrix.shape[1], dtype=matrix.dtype, device=matrix.device)
@@ -80,6 +82,14 @@ class ReversibleFlow:
             log_det -= torch.linalg.slogdet(unit - matrix).logabsdet
             x = 2 * middle - x
         return Moved(x, log_det)
+
+    def _check_return(self, y: Tensor, middle: Tensor, half: float, t: float) -> None:
+        """Raise a ValueError unless the step back from ``y`` has the same midpoint."""
+        gap = (self._middle(y, -half, t) - middle).abs().max().item()
+        if gap > 1e3 * torch.finfo(y.dtype).eps * y.abs().max().clamp(min=1).item():
+            raise ValueError(
+                f"the step at t = {t} leads back elsewhere, {gap:.1e} away: take more steps"
+            )
 
     @torch.no_grad()
     def _middle(self, x: Tensor, half: float, t: float) -> Tensor:

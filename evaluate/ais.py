@@ -4,6 +4,7 @@ python evaluate/ais.py digits --method all
 """
 
 import sys
+import zlib
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
@@ -17,11 +18,11 @@ from tqdm.auto import tqdm
 
 from ebm_app.ais import Annealing
 from ebm_app.ais_plots import plot_paths
-from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
-from ebm_app.distributed import make_accelerator, shut_down
+from ebm_app.cli import Parser, RunRecord, run_script
+from ebm_app.distributed import shut_down
 from ebm_app.ebm import EBM, dequantisation_noise
 from ebm_app.estimators import RatioIntegral
-from ebm_app.evaluation import Row, add_data_flags, held_out, score_row
+from ebm_app.evaluation import Row, add_data_flags, held_out, open_model, score_row
 from ebm_app.likelihood import to_bits_per_dim
 from ebm_app.log_z import LogZ
 from ebm_app.log_z_methods import (
@@ -32,7 +33,7 @@ from ebm_app.log_z_methods import (
     agreement,
     raise_log_prob,
 )
-from ebm_app.numerics import standard_error, sum_except_batch
+from ebm_app.numerics import mixed_seed, standard_error, sum_except_batch
 from ebm_app.path_runs import PathRun
 from ebm_app.schedules import SCHEDULES
 
@@ -43,7 +44,6 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add_data_flags(parser)
     add = parser.add_argument
     add("--method", default=DEFAULT, choices=[*METHODS, "all"], help="how log Z is found")
-    add("--eps", type=float, help="margin left at t = 1; the model's own if not given")
     add("--num_chains", type=int, default=64, help="paths of each run")
     add("--num_temperatures", type=int, default=100, help="levels of plain AIS and RAISE")
     add("--transport_levels", type=int, default=48, help="levels of transported AIS")
@@ -72,10 +72,7 @@ def annealing(args: Namespace, num_levels: int, flow_steps: int) -> Annealing:
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Estimate log Z; the figures, on the main process."""
     args = parse_args(argv)
-    accelerator = make_accelerator(device=resolve_device(args.device))
-    ebm = EBM.from_pretrained(args.model, str(accelerator.device))
-    if args.eps is not None:
-        ebm.energy = ebm.energy.with_eps(args.eps)
+    accelerator, ebm = open_model(args)
     levels = held_out(args, ebm)
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     output_dir = Path(args.output_dir)
@@ -141,7 +138,7 @@ def make_methods(
             settings,
             tuple(data.shape[1:]),
             output_dir / "paths" / name,
-            args.seed,
+            mixed_seed(args.seed, zlib.crc32(name.encode())),
             args.block_size,
             args.resume,
         )

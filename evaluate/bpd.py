@@ -12,9 +12,9 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.cli import Parser, RunRecord, run_script
 from ebm_app.dequantisation import TruncatedNormal
-from ebm_app.distributed import make_accelerator, shut_down
+from ebm_app.distributed import shut_down
 from ebm_app.ebm import EBM, dequantisation_noise
 from ebm_app.estimators import FlowDensity, RatioIntegral, RatioODE
 from ebm_app.evaluation import (
@@ -22,6 +22,7 @@ from ebm_app.evaluation import (
     add_data_flags,
     disagreements,
     held_out,
+    open_model,
     print_rows,
     reaches,
     score_row,
@@ -44,7 +45,6 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add_data_flags(parser)
     add = parser.add_argument
     add("--estimator", default="ratio", choices=[*NAMES, "all"], help="how log p is found")
-    add("--eps", type=float, help="margin left at t = 1; the model's own if not given")
     add("--num_nodes", type=int, help="quadrature nodes; the model's own if not given")
     add("--tau", type=float, default=3.0, help="truncation of the truncated-normal bound")
     add("--solver", default="rk4", choices=sorted(SOLVERS), help="of the probability-flow ODE")
@@ -89,15 +89,7 @@ def chosen(args: Namespace, ebm: EBM) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Score a split; the figures, on the main process."""
     args = parse_args(argv)
-    accelerator = make_accelerator(device=resolve_device(args.device))
-    ebm = EBM.from_pretrained(args.model, str(accelerator.device))
-    if args.eps is not None:
-        ebm.energy = ebm.energy.with_eps(args.eps)
-        if args.eps < ebm.model.eps:
-            print(
-                f"note: trained for eps {ebm.model.eps} only, so this extrapolates",
-                file=sys.stderr,
-            )
+    accelerator, ebm = open_model(args)
     if args.num_nodes is not None:
         ebm.energy = ebm.energy.with_nodes(args.num_nodes)
     levels = held_out(args, ebm)

@@ -12,11 +12,11 @@ import torch
 from matplotlib.figure import Figure
 
 from ebm_app.checkpoint import explained_write
-from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
-from ebm_app.ebm import EBM, dequantisation_noise
+from ebm_app.cli import Parser, RunRecord, run_script
+from ebm_app.ebm import dequantisation_noise
 from ebm_app.errors import UserError
 from ebm_app.estimators import FlowDensity
-from ebm_app.evaluation import add_data_flags, held_out
+from ebm_app.evaluation import add_data_flags, held_out, open_model
 from ebm_app.selftest import (
     Balance,
     as_record,
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parser.parse_args(argv)
     if min(args.num_times, args.num_reference) < 2:
         raise UserError("--num_times and --num_reference must be at least 2")
-    ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
+    _, ebm = open_model(args)
     energy, levels = ebm.energy, held_out(args, ebm)
     record = RunRecord(Path(args.output_dir) / "selftest.json", vars(args))
     generator = torch.Generator(ebm.device).manual_seed(args.seed)

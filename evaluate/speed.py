@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torchdiffeq import odeint
 
-from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
-from ebm_app.ebm import EBM, dequantisation_noise
+from ebm_app.cli import Parser, RunRecord, run_script
+from ebm_app.ebm import dequantisation_noise
 from ebm_app.energy import HEAD, TimeScoreEnergy
-from ebm_app.evaluation import add_data_flags, held_out
+from ebm_app.evaluation import add_data_flags, held_out, open_model
 from ebm_app.pf_ode import clock_grid
 
 #: (rtol, atol) of the paper's AIS (appendix F.4) and of its likelihoods
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_common()
     args = parser.parse_args(argv)
     rounds, args.limit = (2, 8) if args.quick else (args.rounds, args.limit or 32)
-    ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
+    _, ebm = open_model(args)
     energy, levels = ebm.energy, held_out(args, ebm)
     record = RunRecord(Path(args.output_dir) / "speed.json", vars(args))
     noise = dequantisation_noise(1, levels, args.seed)[0]

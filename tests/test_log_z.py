@@ -60,7 +60,7 @@ def test_the_standard_error_is_that_of_the_delta_method(name):
 @pytest.mark.parametrize("name", ESTIMATES)
 def test_two_standard_errors_cover_log_z_about_as_often_as_they_should(name, spread):
     """And their mean square is that of the error, within what so many repeats can tell."""
-    repeats, num = (100, 40) if name == "bennett" else (300, 200)
+    repeats, num = (60, 40) if name == "bennett" else (300, 200)
     found = [ESTIMATES[name](num, spread, 10 + seed) for seed in range(repeats)]
     errors = torch.tensor([f.log_z - truth(spread) for f in found], dtype=F64)
     stated = torch.tensor([f.stderr for f in found], dtype=F64)

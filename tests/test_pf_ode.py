@@ -171,8 +171,7 @@ def test_runge_kutta_is_of_fourth_order_on_the_flow_of_a_mixture(path, shape):
 
 
 @pytest.mark.parametrize("ends", [(START, END), (END, START)], ids=["forward", "backward"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("path", [LinearVPPath(), VPPath()], ids=["linear", "vp"])
+@pytest.mark.parametrize("path, shape", [(LinearVPPath(), (2,)), (VPPath(), (1, 4, 4))])
 def test_adaptive_steps_reach_their_tolerance_in_both_directions(path, shape, ends):
     """The error of a step is bounded, relative to the points; along the flow it may grow."""
     model, x = gaussian(path), normal((6, *shape))
@@ -211,9 +210,15 @@ def law(path, shape):
     return bridge or two_modes(path, 1e-5, shape)
 
 
-@pytest.mark.parametrize("shape", SMALL, ids=str)
 @pytest.mark.parametrize(
-    "path", [LinearVPPath(), VPPath(), SchrodingerBridgePath()], ids=["linear", "vp", "bridge"]
+    "path, shape",
+    [
+        (LinearVPPath(), (2,)),
+        (LinearVPPath(c=0.4), (1, 2, 2)),
+        (VPPath(), (1, 2, 2)),
+        (SchrodingerBridgePath(), (2,)),
+    ],
+    ids=["linear", "linear c", "vp", "bridge"],
 )
 def test_the_density_falls_along_the_flow_by_the_log_determinant(path, shape):
     """log p_1(x_1) = log p_0(x_0) - log det, forward and back, for each way to take it."""
@@ -227,15 +232,15 @@ def test_the_density_falls_along_the_flow_by_the_log_determinant(path, shape):
 
 
 @pytest.mark.parametrize(
-    "solver", [FixedSteps(RK4, 24), AdaptiveSteps(1e-4)], ids=["rk4", "dopri5"]
+    "solver", [FixedSteps(RK4, 16), AdaptiveSteps(1e-4)], ids=["rk4", "dopri5"]
 )
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_probes_estimate_the_log_determinant_within_their_error(shape, solver):
-    """On images of 16 pixels by 60 probes each."""
+    """By 40 probes for each of 4 points."""
     model, x = two_modes(VPPath(), 1e-5, shape), normal((4, *shape))
-    probes = rademacher_probes(60, x, 0)
+    probes = rademacher_probes(40, x, 0)
     state = solve(solver, model, x, divergence=hutchinson(probes))
-    assert state.log_det.shape == (60, 4)
+    assert state.log_det.shape == (40, 4)
     assert z_score(state.log_det, change(model, state, x)) < 4
     assert state.log_det.std(0).min() > 0.01
     assert solve(solver, model, x).log_det.shape == (0, 4)

@@ -31,7 +31,7 @@ def flow(model, num_steps, start=START, end=END):
     return ReversibleFlow(ClockField(model.exact_score, model.path), times.tolist())
 
 
-@pytest.mark.parametrize("num_steps", [6, 30])
+@pytest.mark.parametrize("num_steps", [6, 12])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
     "path", [*PATHS.values(), SchrodingerBridgePath()], ids=[*PATHS, "bridge"]
@@ -145,7 +145,7 @@ def test_what_the_flow_takes_back_it_brings_again_or_refuses(num_steps):
 def test_an_example_does_not_depend_on_its_batch():
     moving, x = flow(modes(VPPath(), (1, 2, 2)), 20), normal((6, 1, 2, 2))
     whole = moving.forward(x)
-    for i in range(6):
+    for i in range(2):
         alone = moving.forward(x[i : i + 1])
         assert torch.allclose(alone.x, whole.x[i : i + 1], rtol=0, atol=1e-12)
         assert torch.allclose(alone.log_det, whole.log_det[i : i + 1], rtol=0, atol=1e-11)
