@@ -27,12 +27,15 @@ def plot_paths(
             acceptance.plot(levels[1:], table.acceptance, color=line.get_color(), label=name)
         finals.hist(table.log_weight[-1].numpy(), bins=24, histtype="step", color=line.get_color())
     weights.set(xlabel="share of the levels passed", ylabel="log w, mean and s.d. (nats)")
-    weights.legend()
+    weights.set_yscale("symlog", linthresh=10)  # plain AIS may be off by hundreds of nats
+    weights.legend(fontsize="small")
     acceptance.set(xlabel="share of the levels passed", ylabel="acceptance", ylim=(0, 1))
-    finals.set(xlabel="log w at the end (nats)", ylabel="paths")
+    finals.set_xscale("symlog", linthresh=10)
+    finals.set(xlabel="log w at the end (nats)", ylabel="share of the paths below")
     for place, (value, stderr) in enumerate(log_z.values()):
         estimates.errorbar([value], [place], xerr=[stderr], marker="o", capsize=3)
     estimates.set_yticks(range(len(log_z)), log_z)
     estimates.invert_yaxis()
+    estimates.set_xscale("symlog", linthresh=1)
     estimates.set(xlabel="log Z (nats)")
     figure.savefig(target, dpi=110)
