@@ -25,7 +25,8 @@ def plot_paths(
         weights.fill_between(levels, mean - deviation, mean + deviation, alpha=0.2, lw=0)
         if not table.acceptance.isnan().all():
             acceptance.plot(levels[1:], table.acceptance, color=line.get_color(), label=name)
-        finals.hist(table.log_weight[-1].numpy(), bins=24, histtype="step", color=line.get_color())
+        last = table.log_weight[-1].sort().values
+        finals.plot(last, torch.linspace(0, 1, len(last)), color=line.get_color())
     weights.set(xlabel="share of the levels passed", ylabel="log w, mean and s.d. (nats)")
     weights.set_yscale("symlog", linthresh=10)  # plain AIS may be off by hundreds of nats
     weights.legend(fontsize="small")
