@@ -40,9 +40,9 @@ pretrained: $(SETUP)
 
 # the figures of the README about the bundled model
 figures: $(SETUP)
-	$(BIN)/python evaluate/bpd.py digits --estimator all --output_dir runs/figures/bpd
+	$(BIN)/python evaluate/bpd.py digits --estimator all --repeats 1 --output_dir runs/figures/bpd
 	$(BIN)/python evaluate/selftest.py digits --output_dir runs/figures/selftest
-	$(BIN)/python evaluate/ais.py digits --method all --block_size 32 --output_dir runs/figures/ais
+	$(BIN)/python evaluate/ais.py digits --method all --num_chains 96 --output_dir runs/figures/ais
 	$(BIN)/python evaluate/samplers.py digits --output_dir runs/figures/samplers
 	$(BIN)/python evaluate/leapfrog.py digits --output_dir runs/figures/leapfrog
 	$(BIN)/python evaluate/speed.py digits --output_dir runs/figures/speed

@@ -110,7 +110,7 @@ class Paths:
 
     def __init__(self, energy: TimeScoreEnergy, settings: Annealing) -> None:
         self.energy, self.settings = energy, settings
-        self.coarse = energy.with_nodes(min(settings.num_nodes, energy.num_nodes))
+        self.coarse = energy.with_nodes(settings.num_nodes)
         self.times = ladder(
             settings.schedule, energy.path, energy.start, energy.end, settings.num_temperatures
         )

@@ -130,8 +130,8 @@ class ReversibleFlowDensity(Estimator):
             raise UserError(f"the flow needs at least 1 step, not {self.num_steps}")
         score = CountedScore(energy, self.score)
         times = clock_grid(energy.path, self.start, t, self.num_steps + 1)
-        start = ReversibleFlow(ClockField(score, energy.path), times.tolist()).backward(x)
-        value = sum_except_batch(energy.reference(start.x)) + start.log_det
+        energy.reference(x[:1])  # refuses a path whose reference is not N(0, I)
+        value = ReversibleFlow(ClockField(score, energy.path), times.tolist()).log_density(x)
         return LogDensity(value, torch.zeros_like(value), None, score.nfe)
 
 

@@ -109,7 +109,9 @@ def test_every_method_finds_log_z_and_the_default_is_the_headline(model, script,
     arguments = [model, *LADDER, "--output_dir", tmp_path / "all", "--method", "all"]
     figures, captured = call(ais, capsys, *arguments)
     assert set(figures["methods"]) == METHODS and {"log_z", "stderr", "ess"} <= set(figures)
-    assert figures["method"] == "transported" and (tmp_path / "all" / "ais.png").stat().st_size > 1000
+    assert (
+        figures["method"] == "transported" and (tmp_path / "all" / "ais.png").stat().st_size > 1000
+    )
     assert figures["methods"]["ode_importance"]["acceptance"] is None
     assert 0 < figures["methods"]["ais"]["acceptance"] <= 1
     for name, row in figures["methods"].items():
