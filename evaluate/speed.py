@@ -31,11 +31,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     add_data_flags(parser)
     add = parser.add_argument
     add("--rounds", type=int, default=5, help="measurements of each, of which the median is told")
-    add("--quick", action="store_true", help="2 rounds of 8 images")
+    add("--quick", action="store_true", help="one round of 4 images")
     add("--output_dir", default="runs/speed", help="where the record goes")
     parser.add_common()
     args = parser.parse_args(argv)
-    rounds, args.limit = (2, 8) if args.quick else (args.rounds, args.limit or 32)
+    rounds, args.limit = (1, 4) if args.quick else (args.rounds, args.limit or 32)
     _, ebm = open_model(args)
     energy, levels = ebm.energy, held_out(args, ebm)
     record = RunRecord(Path(args.output_dir) / "speed.json", vars(args))

@@ -170,6 +170,7 @@ def test_the_self_test_tells_a_good_model_from_a_bad_one(script, capsys, tmp_pat
     assert "at least 2" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_speed_is_told_in_ratios(model, script, capsys, tmp_path):
     figures, _ = call(
         script("evaluate/speed.py"), capsys, model, "--quick", "--output_dir", tmp_path

@@ -14,9 +14,10 @@ import pytest
 from conftest import ROOT, TINY
 from PIL import Image
 
+from ebm_app.cli import run_script
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROGRAMS = {
-    "python": [],
     "accelerate": ["-m", "accelerate.commands.accelerate_cli"],
     "torchrun": ["-m", "torch.distributed.run"],
 }
@@ -24,9 +25,9 @@ PROGRAMS = {
 BUDGETS = {
     "evaluate/bpd.py": "--limit 3 --repeats 1 --flow_steps 2",
     "evaluate/ais.py": "--limit 3 --repeats 1 --num_chains 2 --num_temperatures 2 "
-    "--transport_levels 8 --flow_steps 8",
+    "--transport_levels 4 --flow_steps 4",
     "evaluate/selftest.py": "--limit 3 --num_times 2 --num_reference 4 --flow_steps 2",
-    "evaluate/samplers.py": "--num_images 4 --classifier_steps 5",
+    "evaluate/samplers.py": "--num_images 4 --classifier_steps 5 --run pf_ode",
     "evaluate/leapfrog.py": "--num_chains 2 --transitions 2 --shares 0.5 --nodes 3 "
     "--leapfrog_steps 1",
     "evaluate/speed.py": "--quick",
@@ -80,7 +81,8 @@ def shortened(arguments: list[str]) -> list[str]:
     return [*arguments, "--num_images", "2", "--num_steps", "2"]
 
 
-def test_commands_run_in_order(place):
+def test_commands_run_in_order(place, script, monkeypatch):
+    monkeypatch.chdir(place)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     ran = 0
     for program, *arguments in commands():
@@ -90,6 +92,11 @@ def test_commands_run_in_order(place):
             continue
         if "--resume_from_checkpoint" in arguments:  # as if the run had been cut off
             shutil.rmtree(place / "runs" / "mnist" / "checkpoint-4")
+        if program == "python":  # in this process: it has imported everything already
+            name, *flags = shortened(arguments)
+            assert run_script(script(name).main, flags) == 0, shlex.join(arguments)
+            ran += 1
+            continue
         command = [sys.executable, *PROGRAMS[program], *shortened(arguments)]
         done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True)
         assert done.returncode == 0, f"{shlex.join(arguments)}\n{done.stderr[-2000:]}"

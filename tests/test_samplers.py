@@ -118,7 +118,7 @@ def test_annealed_hmc_is_right_whichever_score_drives_it(shape):
 def test_head_and_integral_give_the_same_samples_of_an_exact_model(make, shape):
     model = two_modes(LinearVPPath(), 1e-5, shape, stein_channels=1)
     energy, x0 = TimeScoreEnergy(model, 40), normal((6, *shape))
-    nodes = {"num_nodes": 40} if make is AnnealedHMCSampler else {}
+    nodes = {"num_nodes": 40, "score_nodes": 40} if make is AnnealedHMCSampler else {}
     head, integral = (
         run(make(num_steps=3, score=s, end_variance=0.01, **nodes), energy, x0)[-1].x
         for s in ("head", "integral")
