@@ -49,7 +49,7 @@ class PathRun:
         accelerator: of the run. energy: the model. settings: of the ladder.
         shape: of one point of the space of the path.
         folder: where states of blocks go. seed: of all noise.
-        block_size: paths that are computed together. pilot_size: chains of the pilot.
+        block_size: paths that are computed together.
         resume: go on with the states in the folder; otherwise they are replaced.
     """
 
