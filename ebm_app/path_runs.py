@@ -119,7 +119,8 @@ class PathRun:
             nonlocal nfe
             for block in own:
                 last = None
-                for last in self._block(block, begin, direction, checksum):
+                start = f"{sizes[block]} points, checksum {checksum}"
+                for last in self._block(block, begin, direction, start):
                     yield last
                 rows = slice(block * self.block_size, block * self.block_size + sizes[block])
                 table[rows] = last.log_weight.T.cpu()
@@ -138,7 +139,7 @@ class PathRun:
         return PathTable(table.T, points.to(torch.get_default_dtype()), mean_acceptance, nfe)
 
     def _block(
-        self, block: int, begin: Callable[[int], PathState], direction: int, checksum: int
+        self, block: int, begin: Callable[[int], PathState], direction: int, start: str
     ) -> Iterable[PathState]:
         """The states of a block after each of its levels; first the one that was found saved."""
         name = ("pilot", "forward", "reverse")[direction]
@@ -150,7 +151,7 @@ class PathRun:
                 "seed": self.seed,
                 "block_size": self.block_size,
                 "steps": self.paths.step_sizes.tolist(),
-                "start": checksum,
+                "start": start,
                 "model": self.model_checksum,
             }
         )

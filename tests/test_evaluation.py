@@ -128,6 +128,9 @@ def test_every_method_finds_log_z_and_the_default_is_the_headline(model, script,
     assert without_times(again) == without_times(figures)
     assert run_script(ais.main, [str(a) for a in (*arguments, "--resume", "--seed", 5)]) == 2
     assert "other settings, another model or another seed" in capsys.readouterr().err
+    fewer = [*arguments, "--resume", "--num_chains", 3]  # its last block is smaller
+    assert run_script(ais.main, [str(a) for a in fewer]) == 2
+    assert "other settings" in capsys.readouterr().err
 
 
 def test_one_method_needs_only_its_own_runs(model, script, capsys, tmp_path):
