@@ -19,10 +19,10 @@ Sources: Neal 2001, arXiv:physics/9803008; Burda, Grosse, Salakhutdinov 2015, ar
 1999 for the two directions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +35,9 @@ from ebm_app.numerics import sum_except_batch
 from ebm_app.pf_ode import ClockField
 from ebm_app.reversible_flow import ReversibleFlow
 from ebm_app.schedules import ladder
+
+#: (records, their number) -> the same records, shown as they come
+Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
 class PathState(NamedTuple):
@@ -95,10 +98,6 @@ class Annealing:
         if self.num_leapfrog_steps < 1 or not self.step_factor > 0:
             raise UserError("num_leapfrog_steps must be at least 1, step_factor positive")
 
-    def paths(self, energy: TimeScoreEnergy) -> "Paths":
-        """The ladder for a model."""
-        return Paths(energy, self)
-
 
 class Paths:
     """The levels of a model, forward and in reverse.
@@ -128,13 +127,14 @@ class Paths:
         """Levels of a run, the last or first of which is read only."""
         return len(self.targets) + 1
 
-    def tune(self, x0: Tensor, generator: torch.Generator) -> None:
+    def tune(self, x0: Tensor, generator: torch.Generator, progress: Progress) -> None:
         """Adapt the step sizes of all levels by a pilot from ``x0`` (B, *), then freeze them."""
         if not self.settings.steps_per_level:
             return
         transports = [flow.forward for flow in self.flows]
-        found = self._annealed.pilot(x0, self.targets, self.step_sizes, generator, transports)
-        self.step_sizes = found.step_sizes * self.settings.step_factor
+        pilot = self._annealed.pilot(x0, self.targets, self.step_sizes, generator, transports)
+        steps = [result.step_size for result in progress(pilot, len(self.targets))]
+        self.step_sizes = torch.stack(steps) * self.settings.step_factor
 
     def start(self, x: Tensor, generator: torch.Generator, is_reverse: bool) -> PathState:
         """Paths about to leave ``x`` (B, *): draws from N(0, I), or points of the model for a
@@ -175,7 +175,7 @@ class Paths:
             steps_per_level=self.settings.steps_per_level,
             num_leapfrog_steps=self.settings.num_leapfrog_steps,
             warmup_steps=10,
-            pilot_steps=4,
+            pilot_steps=min(4 * self.settings.num_temperatures, 100),
             adapt_factor=1.1,
         )
 

@@ -23,6 +23,7 @@ arXiv:1206.1901; Vaikuntanathan and Jarzynski 2011, arXiv:1101.2612, for the tra
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -78,32 +79,6 @@ class LevelResult(NamedTuple):
     acceptance: Tensor
     step_size: Tensor
     nfe: int
-
-
-class PilotResult(NamedTuple):
-    """Step sizes (K,) to freeze; acceptance (K,) and calls of the field of the run behind them."""
-
-    step_sizes: Tensor
-    acceptance: Tensor
-    nfe: int
-
-
-class AnnealedResult(NamedTuple):
-    """The reported run.
-
-    Attributes:
-        samples: (B, *), positions after the last level.
-        acceptance: (K,), mean acceptance probability by level.
-        step_sizes: (K,), the frozen step sizes.
-        nfe: calls of the field by the reported run, each on the whole batch.
-        pilot_nfe: the same for the pilot.
-    """
-
-    samples: Tensor
-    acceptance: Tensor
-    step_sizes: Tensor
-    nfe: int
-    pilot_nfe: int
 
 
 def keep(scale: Tensor, acceptance_probability: Tensor) -> Tensor:
@@ -169,23 +144,19 @@ def pilot(
     num_leapfrog_steps: int,
     generator: torch.Generator,
     controller: Controller = hmc.adapt,
-) -> PilotResult:
-    """Find step sizes by level from a run of ``temper`` whose scales follow the acceptance.
+) -> Iterator[LevelResult]:
+    """Find step sizes by a run of ``temper`` whose scales follow the acceptance, level by level.
 
-    Every chain adapts a scale of its own, and the step of a level is the median over the chains,
-    which a chain that is stuck or free does not move. The chains of a pilot are thrown away:
-    report a run of fresh chains with the steps found.
+    Every chain adapts a scale of its own, and the ``step_size`` () of a record is the median over
+    the chains, which a chain that is stuck or free does not move. The chains of a pilot are thrown
+    away: report a run of fresh chains with the steps found.
 
     Args and errors as in ``temper``. The step sizes () of ``levels`` are the first guess; once the
     scales have settled, only their ratios matter.
     """
     scale = torch.ones(len(x0), dtype=torch.float64)
-    results = list(temper(x0, levels, num_leapfrog_steps, generator, controller, scale))
-    return PilotResult(
-        torch.stack([result.step_size.quantile(0.5) for result in results]),
-        torch.stack([result.acceptance for result in results]),
-        sum(result.nfe for result in results),
-    )
+    for result in temper(x0, levels, num_leapfrog_steps, generator, controller, scale):
+        yield result._replace(step_size=result.step_size.quantile(0.5))
 
 
 @dataclass(frozen=True)
@@ -198,7 +169,8 @@ class AnnealedHMC:
         final_steps: further transitions at the last level.
         target_acceptance: mean acceptance probability the pilot aims at, in (0, 1).
         warmup_steps: further transitions of the pilot at the first level, where the scale settles.
-        pilot_steps: further transitions of the pilot at every level, by which the scale follows.
+        pilot_steps: further transitions of the pilot in all, by which the scale follows the
+            levels; spread over them, since a longer ladder changes less from level to level.
         adapt_factor: by which the pilot changes the scale after each transition, above 1.
 
     Raises:
@@ -227,32 +199,36 @@ class AnnealedHMC:
         step_sizes: Tensor,
         generator: torch.Generator,
         transports: Sequence[Transport] = (),
-    ) -> PilotResult:
-        """Tune first guesses ``step_sizes`` (K,) with chains from ``x0`` (B, *)."""
+    ) -> Iterator[LevelResult]:
+        """Tune first guesses ``step_sizes`` (K,) with chains from ``x0`` (B, *): a record a level,
+        on demand.
+
+        Raises:
+            ValueError: at once, for no targets or lengths that differ; else as ``temper``.
+        """
         levels = self.levels(targets, step_sizes, transports)
-        levels = [level._replace(num_steps=level.num_steps + self.pilot_steps) for level in levels]
-        first = levels[0]._replace(num_steps=levels[0].num_steps + self.warmup_steps)
+        extra = [self.pilot_steps * k // len(levels) for k in range(len(levels) + 1)]
+        counts = [b - a for a, b in pairwise(extra)]
+        counts[0] += self.warmup_steps
+        levels = [
+            level._replace(num_steps=level.num_steps + count)
+            for level, count in zip(levels, counts, strict=True)
+        ]
         rule = partial(
             hmc.adapt, target_acceptance=self.target_acceptance, factor=self.adapt_factor
         )
-        return pilot(x0, [first, *levels[1:]], self.num_leapfrog_steps, generator, rule)
+        return pilot(x0, levels, self.num_leapfrog_steps, generator, rule)
 
     def iterate(
-        self, x0: Tensor, targets: Sequence[Target], step_sizes: Tensor, generator: torch.Generator
-    ) -> Iterator[LevelResult]:
-        """Run from ``x0`` (B, *) with frozen ``step_sizes`` (K,): a record a level, on demand."""
-        levels = self.levels(targets, step_sizes)
-        return temper(x0, levels, self.num_leapfrog_steps, generator)
-
-    def sample(
         self,
         x0_pilot: Tensor,
         x0: Tensor,
         targets: Sequence[Target],
         initial_step_sizes: Tensor,
         generator: torch.Generator,
-    ) -> AnnealedResult:
-        """Pilot from ``x0_pilot``, then the reported run from ``x0``.
+    ) -> Iterator[LevelResult]:
+        """The reported run, each level right after the pilot has found its step: a record a level,
+        on demand; its ``nfe`` counts the calls of both, each on a whole batch.
 
         Args:
             x0_pilot: (B', *), samples of the reference, independent of ``x0``.
@@ -263,15 +239,20 @@ class AnnealedHMC:
             generator: source of randomness, on the device of ``x0``.
 
         Raises:
-            ValueError: for no targets or step sizes of another shape; else as ``temper``.
+            ValueError: as :meth:`pilot`.
         """
-        found = self.pilot(x0_pilot, targets, initial_step_sizes, generator)
-        acceptances, nfe = [], 0
-        for result in self.iterate(x0, targets, found.step_sizes, generator):
-            acceptances.append(result.acceptance)
-            nfe += result.nfe
-            samples = result.state.position
-        return AnnealedResult(samples, torch.stack(acceptances), found.step_sizes, nfe, found.nfe)
+        levels = self.levels(targets, initial_step_sizes)
+        pilot_run = self.pilot(x0_pilot, targets, initial_step_sizes, generator)
+
+        def run() -> Iterator[LevelResult]:
+            x = x0
+            for level, found in zip(levels, pilot_run, strict=True):
+                tuned = level._replace(step_size=found.step_size)
+                (result,) = temper(x, [tuned], self.num_leapfrog_steps, generator)
+                x = result.state.position
+                yield result._replace(index=found.index, nfe=found.nfe + result.nfe)
+
+        return run()
 
     def levels(
         self,

@@ -1,12 +1,12 @@
 """log Z of a model by independent methods, each made of a few runs of annealed paths."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
 from torch import Tensor
 
-from ebm_app.ais import Annealing, PathState
+from ebm_app.ais import Annealing, Progress
 from ebm_app.log_z import LogZ, bennett, from_forward, from_reverse
 from ebm_app.path_runs import PathRun, PathTable
 
@@ -15,7 +15,6 @@ DEFAULT = "transported"
 
 #: (settings, name of the run) -> run; runs of different names must not share their noise
 MakeRun = Callable[[Annealing, str], PathRun]
-Wrap = Callable[[Iterable[PathState], int], Iterable[PathState]]
 
 
 class Result(NamedTuple):
@@ -37,7 +36,7 @@ class LogZMethods:
         flow_steps: steps of the flow that importance sampling draws from.
         num_chains: forward paths of a run.
         data: points (N, *) of held-out data at the model's last time, for RAISE.
-        progress: name of a run -> what wraps its states.
+        progress: name of a run -> what wraps its records.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class LogZMethods:
         flow_steps: int,
         num_chains: int,
         data: Tensor,
-        progress: Callable[[str], Wrap],
+        progress: Callable[[str], Progress],
     ) -> None:
         flow = replace(transported, num_temperatures=flow_steps, flow_steps=1, steps_per_level=0)
         self.settings = {"ais": plain, "transported": transported, "flow": flow}
@@ -105,7 +104,7 @@ class LogZMethods:
     def _run(self, name: str) -> PathRun:
         if name not in self._runs:
             self._runs[name] = self.make_run(self.settings[name], name)
-            self._runs[name].tune()
+            self._runs[name].tune(self.progress(f"{name}, pilot"))
         return self._runs[name]
 
     def _forward(self, name: str) -> PathTable:

@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ebm_app.ais import Annealing, Paths, PathState
+from ebm_app.ais import Annealing, Paths, PathState, Progress
 from ebm_app.checkpoint import explained_write
 from ebm_app.energy import TimeScoreEnergy
 from ebm_app.errors import UserError
@@ -28,8 +28,6 @@ from ebm_app.numerics import mixed_seed
 #: how often the state of a block is written, in seconds
 SAVE_EVERY = 30.0
 PILOT, FORWARD, REVERSE = 0, 1, 2
-
-Progress = Callable[[Iterable[PathState], int], Iterable[PathState]]
 
 
 class PathTable(NamedTuple):
@@ -74,10 +72,10 @@ class PathRun:
             data = weight.detach().cpu().contiguous().numpy().tobytes()
             self.model_checksum = zlib.crc32(data, self.model_checksum)
 
-    def tune(self, pilot_size: int = 4) -> None:
+    def tune(self, progress: Progress, pilot_size: int = 4) -> None:
         """Adapt the step sizes: on every process alike, from the same seed."""
         generator = self._generator(PILOT, 0)
-        self.paths.tune(self._noise(pilot_size, generator), generator)
+        self.paths.tune(self._noise(pilot_size, generator), generator, progress)
 
     def forward(self, num: int, progress: Progress) -> PathTable:
         """``num`` paths from N(0, I)."""

@@ -84,7 +84,8 @@ class PFODESampler(Sampler):
 
 @dataclass(frozen=True)
 class AnnealedHMCSampler(Sampler):
-    """HMC through the model's own p_t (paper, section 6), its step sizes adapted in a pilot run.
+    """HMC through the model's own p_t (paper, section 6), its step sizes adapted by pilot chains
+    that go ahead of the others, level by level.
 
     The leapfrog is driven by the Stein score; the accept step uses the energy, so every level
     keeps its p_t invariant whichever score drives it.
@@ -93,7 +94,7 @@ class AnnealedHMCSampler(Sampler):
         num_steps: levels. schedule: their spacing, a key of ``SCHEDULES``.
         steps_per_level, num_leapfrog_steps: HMC steps at a level, leapfrog steps of each.
         final_steps: further HMC steps at the last level.
-        pilot_size: chains of the pilot run.
+        pilot_size: chains of the pilot.
         score: "integral" or "head". The gradient of the integral, by few nodes too, belongs to the
             energy; a trained head differs from it, and is accepted at far smaller steps only.
         num_nodes: quadrature nodes of the energy that the accept step reads.
@@ -128,15 +129,14 @@ class AnnealedHMCSampler(Sampler):
             num_leapfrog_steps=self.num_leapfrog_steps,
             final_steps=self.final_steps,
             warmup_steps=10,
-            pilot_steps=4,
+            pilot_steps=min(4 * self.num_steps, 100),
             adapt_factor=1.1,
         )
         pilot_x0 = torch.randn(
             (self.pilot_size, *x0.shape[1:]), dtype=x0.dtype, device=x0.device, generator=generator
         )
-        pilot = annealed.pilot(pilot_x0, targets, 0.3 * deviations, generator)
-        nfe = pilot.nfe
-        for result in annealed.iterate(x0, targets, pilot.step_sizes, generator):
+        nfe = 0
+        for result in annealed.iterate(pilot_x0, x0, targets, 0.3 * deviations, generator):
             nfe += result.nfe
             acceptance = result.acceptance.item()
             yield Frame(result.state.position, result.index + 1, len(targets), nfe, acceptance)

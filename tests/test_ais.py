@@ -11,7 +11,7 @@ import pytest
 import torch
 from exact import F64, ExactModel, generator, normal, z_score
 
-from ebm_app.ais import Annealing
+from ebm_app.ais import Annealing, Paths
 from ebm_app.energy import TimeScoreEnergy
 from ebm_app.errors import UserError
 from ebm_app.log_z import bennett, from_forward, from_reverse
@@ -38,9 +38,11 @@ def mixture(shape, model=ExactModel, **settings):
 
 def ladder(model, settings, seed=0):
     """Tuned paths."""
-    paths = settings.paths(TimeScoreEnergy(model, 24))
+    paths = Paths(TimeScoreEnergy(model, 24), settings)
     g = generator(seed)
-    paths.tune(torch.randn((64, *model.means.shape[1:]), generator=g, dtype=F64), g)
+    paths.tune(
+        torch.randn((64, *model.means.shape[1:]), generator=g, dtype=F64), g, lambda r, n: r
+    )
     return paths
 
 
@@ -247,4 +249,4 @@ def test_settings_that_make_no_paths_are_the_users_mistake():
         ({"num_nodes": 2}, "num_nodes must be at least 3"),
     ):
         with pytest.raises(UserError, match=message):
-            Annealing(**settings).paths(energy)
+            Paths(energy, Annealing(**settings))

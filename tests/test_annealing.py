@@ -61,10 +61,11 @@ def test_shifted_gaussian_of_both_shapes(shape):
     settings = AnnealedHMC(steps_per_level=2, num_leapfrog_steps=4, final_steps=20)
     guess = torch.linspace(1.0, 0.5, 8, dtype=F64)
     x0 = normal((4000, *shape), 1)
-    result = settings.sample(normal((500, *shape)), x0, targets, guess, generator(2))
-    assert result.samples.shape == x0.shape and result.acceptance.shape == (8,)
-    assert ((result.acceptance > 0.5) & (result.acceptance < 0.85)).all()
-    for values in result.samples.flatten(1).T:
+    results = list(settings.iterate(normal((500, *shape)), x0, targets, guess, generator(2)))
+    samples = results[-1].state.position
+    assert samples.shape == x0.shape and [r.index for r in results] == list(range(8))
+    assert all(0.5 < result.acceptance < 0.85 for result in results)
+    for values in samples.flatten(1).T:
         assert z_score(values, 1.5) < 4
         assert z_score((values - 1.5) ** 2, 0.25) < 4
 
@@ -73,8 +74,9 @@ def test_unbalanced_modes_end_with_their_masses():
     targets = geometric(two_modes(0.25, 1.3, 0.6), 12)
     settings = AnnealedHMC(steps_per_level=4, num_leapfrog_steps=4, final_steps=40)
     guess = torch.full((12,), 0.5, dtype=F64)
-    result = settings.sample(normal((400, 2)), normal((4000, 2), 1), targets, guess, generator(2))
-    first, second = result.samples.T
+    pilot_x0, x0 = normal((400, 2)), normal((4000, 2), 1)
+    *_, last = settings.iterate(pilot_x0, x0, targets, guess, generator(2))
+    first, second = last.state.position.T
     for values, expected in [
         (first, 0.5 * 1.3),
         (first**2, 1.3**2 + 0.36),
@@ -108,27 +110,42 @@ def test_pilot_finds_the_scale_and_the_reported_run_keeps_it(guess):
     targets = geometric(shifted_gaussian, 6)
     settings = AnnealedHMC(steps_per_level=5, num_leapfrog_steps=1, warmup_steps=120)
     width = (1 + 3 * torch.linspace(1 / 6, 1, 6, dtype=F64)).rsqrt()  # of the levels, all Gaussian
-    found = settings.pilot(normal((500, *IMAGE)), targets, guess * width, generator())
-    x0 = normal((500, *IMAGE), 1)
-    results = list(settings.iterate(x0, targets, found.step_sizes, generator(1)))
-    assert torch.equal(torch.stack([r.step_size for r in results]), found.step_sizes)
-    assert found.step_sizes.shape == (6,) and [r.index for r in results] == list(range(6))
+    pilot_x0, x0 = normal((500, *IMAGE)), normal((500, *IMAGE), 1)
+    results = list(settings.iterate(pilot_x0, x0, targets, guess * width, generator()))
     acceptance = torch.stack([r.acceptance for r in results])
-    assert (acceptance - 0.65).abs().max() < 0.08
+    assert acceptance.shape == (6,) and (acceptance - 0.65).abs().max() < 0.08
+    steps = torch.stack([r.step_size for r in results])
+    kept = [Level(*level, 5) for level in zip(targets, steps, strict=True)]
+    alone = list(annealing.temper(x0, kept, 1, generator(1)))
+    assert torch.equal(torch.stack([r.step_size for r in alone]), steps)
+    assert (torch.stack([r.acceptance for r in alone]) - acceptance).abs().max() < 0.05
 
 
-def test_sample_is_its_pilot_and_its_run_and_depends_on_the_generator_alone():
+def test_the_pilot_makes_as_many_further_transitions_whatever_the_ladder():
+    """Three at the first level to settle, and ten in all, spread over two, three or twenty."""
+    target, guess = hmc.target_from_log_density(shifted_gaussian), torch.full((20,), 0.3)
+    settings = AnnealedHMC(1, 1, final_steps=2, warmup_steps=3, pilot_steps=10)
+    for num, expected in (
+        (2, [9, 8]),
+        (3, [7, 4, 7]),
+        (20, [4, 2] + [1, 2] * 8 + [1, 4]),
+    ):
+        run = settings.pilot(normal((4, 2)), [target] * num, guess[:num], generator())
+        counts = [result.nfe - 1 for result in run]
+        assert sum(counts) == num + 2 + 3 + 10, counts
+        assert sorted(counts[1:-1]) == sorted(expected[1:-1])
+
+
+def test_a_run_moves_as_its_pilot_does_and_depends_on_the_generator_alone():
     targets, guess = geometric(shifted_gaussian, 3), torch.tensor([0.5, 0.4, 0.3], dtype=F64)
     settings, pilot_x0, x0 = AnnealedHMC(warmup_steps=3), normal((20, 2)), normal((30, 2), 1)
     before = torch.random.get_rng_state()
-    one = settings.sample(pilot_x0, x0, targets, guess, generator(7))
-    g = generator(7)
-    found = settings.pilot(pilot_x0, targets, guess, g)
-    *_, last = settings.iterate(x0, targets, found.step_sizes, g)
-    other = settings.sample(pilot_x0, x0, targets, guess, generator(8))
-    assert torch.equal(one.samples, last.state.position)
-    assert torch.equal(one.step_sizes, found.step_sizes)
-    assert not torch.equal(one.samples, other.samples)
+    *_, one = settings.iterate(pilot_x0, x0, targets, guess, generator(7))
+    *_, again = settings.iterate(pilot_x0, x0, targets, guess, generator(7))
+    *_, other = settings.iterate(pilot_x0, x0, targets, guess, generator(8))
+    assert torch.equal(one.state.position, again.state.position)
+    assert torch.equal(one.step_size, again.step_size)
+    assert not torch.equal(one.state.position, other.state.position)
     assert torch.equal(before, torch.random.get_rng_state())
 
 
@@ -146,18 +163,21 @@ def test_nfe_counts_the_calls_of_the_field():
     target, calls = counted(hmc.target_from_log_density(shifted_gaussian))
     settings = AnnealedHMC(2, num_leapfrog_steps=3, final_steps=4, warmup_steps=5)
     guess = torch.full((3,), 0.3, dtype=F64)
-    result = settings.sample(normal((5, 2)), normal((7, 2)), [target] * 3, guess, generator())
-    assert result.nfe == calls.count(7) == 3 + (3 * 2 + 4) * 3
-    assert result.pilot_nfe == calls.count(5) == result.nfe + 5 * 3
+    run = settings.iterate(normal((5, 2)), normal((7, 2)), [target] * 3, guess, generator())
+    assert sum(result.nfe for result in run) == len(calls)
+    assert calls.count(7) == 3 + (3 * 2 + 4) * 3
+    assert calls.count(5) == calls.count(7) + 5 * 3
 
 
 def test_levels_run_only_as_they_are_asked_for():
     target, calls = counted(hmc.target_from_log_density(shifted_gaussian))
-    settings = AnnealedHMC(num_leapfrog_steps=3)
-    run = settings.iterate(normal((5, 2)), [target] * 4, torch.full((4,), 0.3), generator())
+    settings, guess = AnnealedHMC(num_leapfrog_steps=3, warmup_steps=0), torch.full((4,), 0.3)
+    run = settings.iterate(normal((5, 2)), normal((6, 2)), [target] * 4, guess, generator())
     assert len(calls) == 0
-    assert next(run).nfe == len(calls) == 4
-    assert next(run).index == 1 and len(calls) == 8
+    assert next(run).nfe == len(calls) == 2 * 4
+    assert next(run).index == 1 and len(calls) == 2 * 8
+    pilot = settings.pilot(normal((5, 2)), [target] * 4, guess, generator())
+    assert next(pilot).nfe == 4 and len(calls) == 2 * 8 + 4
 
 
 def test_temper_takes_a_step_size_for_each_chain():
@@ -178,11 +198,19 @@ def test_bad_settings_raise_before_any_work():
     with pytest.raises(ValueError, match="num_steps"):
         annealing.temper(x0, [Level(target, one[0], -1)], 3, g)
     with pytest.raises(ValueError, match="at least one target"):
-        AnnealedHMC().sample(x0, x0, [], one, g)
+        AnnealedHMC().iterate(x0, x0, [], one, g)
     for steps in (one, torch.ones(2, 2), torch.ones(3)):
         with pytest.raises(ValueError, match="2 targets, but step sizes"):
-            AnnealedHMC().iterate(x0, [target] * 2, steps, g)
-    for name in ("steps_per_level", "num_leapfrog_steps", "final_steps", "warmup_steps"):
+            AnnealedHMC().iterate(x0, x0, [target] * 2, steps, g)
+        with pytest.raises(ValueError, match="2 targets, but step sizes"):
+            AnnealedHMC().pilot(x0, [target] * 2, steps, g)
+    for name in (
+        "steps_per_level",
+        "num_leapfrog_steps",
+        "final_steps",
+        "warmup_steps",
+        "pilot_steps",
+    ):
         with pytest.raises(ValueError, match=name):
             AnnealedHMC(**{name: -1})
     assert not calls
