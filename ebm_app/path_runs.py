@@ -11,7 +11,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -73,9 +73,16 @@ class PathRun:
             self.model_checksum = zlib.crc32(data, self.model_checksum)
 
     def tune(self, progress: Progress, pilot_size: int = 4) -> None:
-        """Adapt the step sizes: on every process alike, from the same seed."""
+        """Adapt the step sizes: on every process alike, from the same seed; a resumed run takes
+        those it began with, which another number of threads would not give to the last digit."""
+        file, identity = self.folder / "pilot.safetensors", json.dumps(self._identity())
+        if found := self._load(file, identity) if self.resume else None:
+            self.paths.step_sizes = found["step_sizes"]
+            return
         generator = self._generator(PILOT, 0)
         self.paths.tune(self._noise(pilot_size, generator), generator, progress)
+        if self.accelerator.is_main_process:
+            self._save(file, {"step_sizes": self.paths.step_sizes}, identity)
 
     def forward(self, num: int, progress: Progress) -> PathTable:
         """``num`` paths from N(0, I)."""
@@ -140,40 +147,41 @@ class PathRun:
         self, block: int, begin: Callable[[int], PathState], direction: int, start: str
     ) -> Iterable[PathState]:
         """The states of a block after each of its levels; first the one that was found saved."""
-        name = ("pilot", "forward", "reverse")[direction]
+        name = "reverse" if direction == REVERSE else "forward"
         file = self.folder / f"{name}-{block:04d}.safetensors"
-        identity = json.dumps(
-            {
-                "settings": repr(self.settings),
-                "end": self.energy.end,
-                "seed": self.seed,
-                "block_size": self.block_size,
-                "steps": self.paths.step_sizes.tolist(),
-                "start": start,
-                "model": self.model_checksum,
-            }
-        )
+        steps = self.paths.step_sizes.tolist()
+        identity = json.dumps({**self._identity(), "steps": steps, "start": start})
         found = self._load(file, identity) if self.resume else None
-        first = state = begin(block) if found is None else found
+        first = state = begin(block) if found is None else self._state(found)
         if found is not None:
-            yield found
+            yield first
         generator, saved = torch.Generator(self.device), time.monotonic()
         for state in self.paths.run(first, generator, direction == REVERSE):
             if time.monotonic() - saved > SAVE_EVERY:
-                self._save(file, state, identity)
+                self._save(file, state._asdict(), identity)
                 saved = time.monotonic()
             yield state
-        self._save(file, state, identity)
+        self._save(file, state._asdict(), identity)
 
-    def _save(self, file: Path, state: PathState, identity: str) -> None:
+    def _identity(self) -> dict[str, Any]:
+        """What a saved file must have been made with."""
+        return {
+            "settings": repr(self.settings),
+            "end": self.energy.end,
+            "seed": self.seed,
+            "block_size": self.block_size,
+            "model": self.model_checksum,
+        }
+
+    def _save(self, file: Path, tensors: dict[str, Tensor], identity: str) -> None:
         with explained_write(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             pending = file.with_suffix(".tmp")
-            tensors = {key: value.cpu().contiguous() for key, value in state._asdict().items()}
+            tensors = {key: value.cpu().contiguous() for key, value in tensors.items()}
             save_file(tensors, pending, metadata={"identity": identity})
             os.replace(pending, file)
 
-    def _load(self, file: Path, identity: str) -> PathState | None:
+    def _load(self, file: Path, identity: str) -> dict[str, Tensor] | None:
         if not file.is_file():
             return None
         with safe_open(file, "pt") as stored:
@@ -182,12 +190,11 @@ class PathRun:
                     f"{file} holds paths of other settings, another model or another seed: give "
                     "the same ones, leave out --resume to start anew, or choose another folder"
                 )
-            state = PathState(**{key: stored.get_tensor(key) for key in PathState._fields})
-        moved = {
-            key: getattr(state, key).to(self.device)
-            for key in ("position", "log_density", "log_weight")
-        }
-        return state._replace(**moved)
+            return {key: stored.get_tensor(key) for key in stored.keys()}
+
+    def _state(self, tensors: dict[str, Tensor]) -> PathState:
+        moved = ("position", "log_density", "log_weight")
+        return PathState(**tensors | {key: tensors[key].to(self.device) for key in moved})
 
     def _generator(self, *purpose: int) -> torch.Generator:
         return torch.Generator(self.device).manual_seed(mixed_seed(self.seed, *purpose))

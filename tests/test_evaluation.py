@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import ROOT
 
+from ebm_app.ais import Paths
 from ebm_app.cli import run_script
 from ebm_app.config import EBMConfig, UNetConfig
 from ebm_app.ebm import EBM
@@ -122,9 +123,11 @@ def test_every_method_finds_log_z_and_the_default_is_the_headline(model, script,
     # four paths cannot be believed, and the script says so
     assert "warning" in captured.out and figures["methods"]["ais"]["warnings"]
 
-    # an interrupted run goes on: with one block gone, the same figures
+    # an interrupted run goes on: with one block gone, the same figures, and no second pilot
     (tmp_path / "all" / "paths" / "ais" / "forward-0001.safetensors").unlink()
-    again, _ = call(ais, capsys, *arguments, "--resume")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Paths, "tune", lambda *_: pytest.fail("the pilot was run again"))
+        again, _ = call(ais, capsys, *arguments, "--resume")
     assert without_times(again) == without_times(figures)
     assert run_script(ais.main, [str(a) for a in (*arguments, "--resume", "--seed", 5)]) == 2
     assert "other settings, another model or another seed" in capsys.readouterr().err
