@@ -203,6 +203,27 @@ class LossHistory(TimeSampler):
         self.squares, self.counts = state["squares"], state["counts"]
 
 
+class SharedTimes(TimeSampler):
+    """A few times, each for a run of rows: what is costly to make for a time is made seldom.
+
+    Args:
+        base: draws the times. num_times: how many; it must divide the number of rows.
+    """
+
+    def __init__(self, base: TimeSampler, num_times: int) -> None:
+        self.base, self.num_times = base, num_times
+        self.path, self.start, self.end = base.path, base.start, base.end
+
+    def transform(self, u: Tensor) -> TimeSample:
+        return self.base.transform(u)
+
+    def sample(self, num: int, generator: torch.Generator) -> TimeSample:
+        if num % self.num_times:
+            raise ValueError(f"{self.num_times} times cannot be shared evenly by {num} rows")
+        times = self.base.sample(self.num_times, generator)
+        return TimeSample(*(part.repeat_interleave(num // self.num_times) for part in times))
+
+
 TIME_SAMPLERS: dict[str, type[TimeSampler]] = {
     "uniform": UniformTime,
     "stratified": Stratified,

@@ -1,0 +1,35 @@
+"""Log ratios of distant densities: the paper's tables beside ours.
+
+python evaluate/toy.py --quick
+python evaluate/toy.py --problems gaussians_d10 --methods ctsm_v_time1 tsm_stein
+torchrun --standalone --nproc_per_node 2 evaluate/toy.py    (every cell, on two processes)
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ebm_app.cli import Parser, run_script
+from ebm_app.studies import Budget
+from ebm_app.study_problems import TOY_PROBLEMS
+from ebm_app.study_runner import add_study_flags, budget_of, chosen_cells, run_study
+
+QUICK_PROBLEMS = ["gaussians_d2", "gaussians_d10", "mixtures_k1"]
+QUICK_METHODS = ["nce", "tre", "tsm_stein", "ctsm_time1", "ctsm_v_time1", "ctsm_v_mixture"]
+QUICK = Budget(num_seeds=2, num_points=2_000, iterations=600, learning_rates=(2e-3,))
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
+    """Run the cells and print the table; its figures, on the main process."""
+    parser = Parser(__doc__)
+    add_study_flags(parser, "runs/toy")
+    args = parser.parse_args(argv)
+    problems, methods = args.problems, args.methods
+    if args.quick:
+        problems, methods = problems or QUICK_PROBLEMS, methods or QUICK_METHODS
+    cells = chosen_cells(problems, methods, list(TOY_PROBLEMS))
+    return run_study(args, cells, budget_of(args, QUICK), "toy", ["error"])
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))

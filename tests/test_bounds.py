@@ -1,0 +1,349 @@
+"""The error bounds: both sides against closed forms, and e against many fits."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from exact import F64, ExactBridge, ExactModel, generator, z_score
+from scipy.integrate import quad
+from torch.func import grad, hessian, vmap
+
+from ebm_app.bounds import (
+    TARGETS,
+    GaussianFamily,
+    GaussianMixture,
+    Regression,
+    Ripple,
+    ScoreErrors,
+    first_order,
+    fit,
+    kl_bound,
+    lipschitz_constant,
+)
+from ebm_app.errors import UserError
+from ebm_app.model import ModelOutput
+from ebm_app.objectives import Batch, ctsm, ctsm_v
+from ebm_app.paths import LinearVPPath, PathSample, SchrodingerBridgePath, VPPath
+from ebm_app.weighting import TimeScore, Uniform
+
+SHIFT = torch.tensor([[1.0, -0.5]], dtype=F64)
+PAIR = torch.tensor([[-1.0, 0.5, 0.0], [1.5, 0.5, 0.3]], dtype=F64)
+MODES = (0.6, 0.8), (0.3, 0.7)
+PATHS = {"linear_vp": LinearVPPath(), "vp": VPPath(), "bridge": SchrodingerBridgePath(0.7)}
+THETA = torch.tensor([1.0, -0.5, math.log(0.8)], dtype=F64)
+
+
+def problem(name, path):
+    return {
+        "shift": GaussianMixture(path, SHIFT, (1.0,)),
+        "narrow": GaussianMixture(path, SHIFT, (0.6,)),
+        "mixture": GaussianMixture(path, PAIR, *MODES),
+    }[name]
+
+
+def drawn(name, path, num):
+    """A problem, draws of its data and their L."""
+    made = problem(name, path)
+    x = made.draw(num, generator())
+    return made, x, lipschitz_constant(made, x)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_marginals_are_those_of_the_paths(path):
+    path = PATHS[path]
+    if isinstance(path, SchrodingerBridgePath):  # whose reference model has one mode, on 1
+        made = GaussianMixture(path, torch.full((1, 2), 0.4, dtype=F64), (0.6,))
+        exact = ExactBridge(path, 0.1, (0.0, 1.0), (0.4, 0.6))
+    else:
+        made, exact = problem("mixture", path), ExactModel(path, 0.1, PAIR, *MODES)
+    x, t, step = made.draw(50, generator()), torch.tensor(0.37, dtype=F64), 1e-5
+    assert torch.allclose(made.log_density(x, t), exact.log_density(x, t.item()), rtol=1e-12)
+    assert torch.allclose(made.time_score(x, t), exact.time_score(x, t.expand(50)), rtol=1e-10)
+    difference = made.time_score(x, t + step) - made.time_score(x, t - step)
+    assert torch.allclose(made.time_score_dt(x, t), difference / (2 * step), rtol=1e-6, atol=1e-7)
+
+
+def test_draws_have_the_moments_of_the_mixture():
+    x = problem("mixture", PATHS["vp"]).draw(20_000, generator())
+    stds, weights = torch.tensor(MODES, dtype=F64)
+    assert z_score(x, weights @ PAIR) < 4
+    assert z_score(x.square(), weights @ (PAIR.square() + stds[:, None].square())) < 4
+
+
+def test_a_shift_along_the_linear_path_is_known_by_hand():
+    """s = m.(x - t m): L = |m|^2, KL = |m|^2 / 2K, and the triangle bound is attained."""
+    made, x, constant = drawn("shift", PATHS["linear_vp"], 100)
+    square = SHIFT.square().sum().item()
+    assert torch.allclose(constant, torch.full_like(constant, square), rtol=1e-12)
+    for num_steps in (1, 3, 50):
+        found = kl_bound(made, x, constant, num_steps)
+        assert found.kl == pytest.approx(square / (2 * num_steps), rel=1e-9)
+        assert found.kl_stderr < 1e-12 and found.estimation == 0
+        assert found.ratio == pytest.approx(math.sqrt(2), rel=1e-9)
+        assert found.triangle_bound == pytest.approx(found.kl**2, rel=1e-9)
+
+
+def gaussian_kl(mean, std, num_steps):
+    """KL of Theorem 4 for N(mean, std^2 I) and its exact score on the linear path, in numpy."""
+    square, dim, t = float((mean**2).sum()), mean.size, np.arange(1, num_steps + 1) / num_steps
+    u, u_dt = 1 + t**2 * (std**2 - 1), 2 * t * (std**2 - 1)
+    spread = u_dt / (2 * u) * ((dim * std**2 + (1 - t) ** 2 * square) / u - dim)
+    whole = (square + dim * std**2 - dim) / 2 - dim * math.log(std)
+    return whole - (spread + (1 - t) * square / u).mean()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", ["shift", "narrow", "mixture"])
+def test_the_bound_holds_at_every_number_of_steps(name, path):
+    made, x, constant = drawn(name, PATHS[path], 2000)
+    for error in (Ripple(), Ripple(0.1)):
+        for num_steps in (1, 2, 3, 8, 64):
+            found = kl_bound(made, x, constant, num_steps, error)
+            chain = (found.kl**2, found.mean_square, found.triangle_bound, found.bound)
+            assert all(a <= b * (1 + 1e-9) for a, b in pairwise(chain))
+            expected = found.kl
+            if (name, path) == ("narrow", "linear_vp") and error.size == 0:
+                expected = gaussian_kl(SHIFT.numpy(), 0.6, num_steps)
+                assert abs(found.kl - expected) < 4 * found.kl_stderr
+            margin = 4 * (found.bound_stderr + 2 * abs(expected) * found.kl_stderr)
+            assert expected**2 < found.bound - margin
+
+
+@pytest.mark.parametrize("name", ["narrow", "mixture"])
+@pytest.mark.parametrize("path", PATHS)
+def test_the_exact_score_leaves_an_error_that_falls_like_one_over_k(name, path):
+    made, x, constant = drawn(name, PATHS[path], 500)
+    steps, limit = (64, 128, 256), first_order(made, x).item()
+    kls = [kl_bound(made, x, constant, num_steps).kl for num_steps in steps]
+    assert np.polyfit(np.log(steps), np.log(kls), 1)[0] == pytest.approx(-1, abs=0.1)
+    # K KL has an error of order 1 / K, which two sizes tell
+    assert 2 * 256 * kls[2] - 128 * kls[1] == pytest.approx(limit, rel=0.01)
+    assert kl_bound(made, x, constant, 2048).kl == pytest.approx(limit / 2048, rel=0.01)
+    if path == "linear_vp":
+        start = made.time_score(x, torch.zeros((), dtype=F64))
+        mean = torch.tensor(made.weights, dtype=F64) @ made.means
+        assert z_score(start, mean.square().sum()) < 4
+
+
+def test_an_error_of_the_score_alone_is_known_by_hand():
+    """p1 = p0: s = 0 and L = 0, so that everything is the ripple's own."""
+    made = GaussianMixture(PATHS["linear_vp"], torch.zeros(1, 2, dtype=F64), (1.0,))
+    x = made.draw(4000, generator())
+    constant = lipschitz_constant(made, x)
+    assert constant.abs().max() < 1e-12
+    found = kl_bound(made, x, constant, 5, Ripple(0.3))
+    assert found.kl == pytest.approx(-0.3) and found.mean_square == pytest.approx(0.09)
+    assert found.estimation == pytest.approx(3 * 0.09) and found.discretisation < 1e-20
+    assert found.ratio == pytest.approx(math.sqrt(3))
+    assert found.triangle_bound == pytest.approx(1.5 * 0.09)
+    rough = kl_bound(made, x, constant, 1, Ripple(0.3))  # sin(x_1 + x_2) is left, of mean 0
+    assert abs(rough.kl + 0.3) < 4 * rough.kl_stderr
+    expected = 2 * 0.09 * (1 + (1 - math.exp(-4)) / 2)
+    assert abs(rough.bound - expected) < 4 * rough.bound_stderr
+
+
+def test_the_divergence_from_the_normalised_density_is_not_bounded():
+    made = GaussianMixture(PATHS["linear_vp"], torch.zeros(1, 1, dtype=F64), (1.0,))
+    x, a = made.draw(20_000, generator()), 0.96
+    found = kl_bound(
+        made, x, torch.zeros(len(x), dtype=F64), 4, lambda x, t: a * (x[:, 0].square() - 1) / 2
+    )
+    assert abs(found.kl) < 4 * found.kl_stderr and abs(found.bound - a**2) < 4 * found.bound_stderr
+    mass = quad(lambda y: math.exp(-((1 - a) * y**2 + a) / 2) / math.sqrt(2 * math.pi), -99, 99)[0]
+    divergence = math.log(mass)
+    assert divergence == pytest.approx(-a / 2 - math.log(1 - a) / 2, rel=1e-6)
+    assert divergence**2 > found.bound + 4 * found.bound_stderr
+
+
+def test_the_lipschitz_constant_has_converged_in_its_grid():
+    for path in PATHS.values():
+        made, x, constant = drawn("mixture", path, 100)
+        assert torch.allclose(constant, lipschitz_constant(made, x, 1025), rtol=3e-3)
+
+
+def objective_and_model(name, family, theta):
+    """The objective of the package and the family's member as a model."""
+    objective = {"ctsm": ctsm, "ctsm_v": ctsm_v}[name](TimeScore())
+    return objective, lambda x, t: ModelOutput(family.components(theta, x, t), None)
+
+
+def loss(name, family, theta, sample):
+    """Losses (B,) by the package's objective, for CTSM-v the sum over components."""
+    objective, model = objective_and_model(name, family, theta)
+    batch = Batch(sample, torch.ones_like(sample.t))
+    factor = 1 if name == "ctsm" else sample.x1.shape[1]
+    return factor * objective(model, family.path, batch)
+
+
+@pytest.mark.parametrize("path", [LinearVPPath(), VPPath()], ids=["linear_vp", "vp"])
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_matrices_are_moments_of_derivatives_of_the_objective(name, path):
+    """G and H as they are defined, whose Hessian has the term that vanishes."""
+    family = GaussianFamily(path, 0.05)
+    sample, weight = family.draw_rule(THETA, num_times=4)
+    regression = Regression(name, family, TimeScore())
+    square = regression.residuals(THETA, sample).square().sum(1)
+    assert torch.allclose(square, loss(name, family, THETA, sample), rtol=1e-12)
+
+    def one(theta, *parts):
+        return loss(name, family, theta, PathSample(*(part[None] for part in parts)))[0]
+
+    gradients = vmap(grad(one), (None, 0, 0, 0, 0, 0))(THETA, *sample)
+    hessians = vmap(hessian(one), (None, 0, 0, 0, 0, 0))(THETA, *sample)
+    found = regression.asymptotics(THETA, sample, weight)
+    assert (weight @ gradients).abs().max() < 1e-10
+    expected = torch.einsum("q,qp,qr->pr", weight, gradients, gradients)
+    assert torch.allclose(found.g, expected, rtol=1e-9)
+    assert torch.allclose(found.h, torch.einsum("q,qpr->pr", weight, hessians), rtol=1e-9)
+    assert torch.allclose(found.h @ found.covariance @ found.h, found.g, rtol=1e-9, atol=1e-9)
+
+
+def test_the_family_is_the_time_score_of_its_data():
+    for path in (LinearVPPath(), VPPath()):
+        family, t = GaussianFamily(path, 0.05), torch.tensor(0.6, dtype=F64)
+        x = family.data(THETA).draw(20, generator())
+        total = family.components(THETA, x, t.expand(20)).sum(1)
+        assert torch.allclose(total, family.data(THETA).time_score(x, t), rtol=1e-10)
+
+
+class MeanOnly(GaussianFamily):
+    """theta = mu alone, of a known standard deviation ``std``."""
+
+    std = 1.0
+
+    def mean_and_std(self, theta):
+        return theta, torch.tensor(self.std, dtype=F64)
+
+
+class Point(MeanOnly):
+    """Data that are a point: the conditional score is the marginal one."""
+
+    std = 0.0
+
+
+@pytest.mark.parametrize("weighting", [TimeScore(), Uniform()], ids=["time_score", "uniform"])
+def test_a_single_unknown_mean_is_known_by_hand(weighting):
+    """Data N(mu, 1), with y = x - t mu ~ N(0, 1): ds/dmu = y - t mu, and given x the conditional
+    score is (y - t mu) z / sqrt(v) - (t / v) (z^2 - 1) plus its mean, z ~ N(0, 1)."""
+    mu, eps, num_steps = 0.7, 0.05, 4
+
+    def scale(t):
+        v = 1 - t**2
+        return v**2 / (1 + t**2) if isinstance(weighting, TimeScore) else 1.0
+
+    def h(t):
+        return 2 * scale(t) * (1 + (t * mu) ** 2)
+
+    def g(t):
+        a, v = t * mu, 1 - t**2
+        fourth, second = 3 + 6 * a**2 + a**4, 1 + a**2
+        return 4 * scale(t) ** 2 * (fourth / v + 2 * t**2 * second / v**2)
+
+    expected = [quad(part, 0, 1 - eps)[0] / (1 - eps) for part in (g, h)]
+    family, theta = MeanOnly(LinearVPPath(), eps), torch.tensor([mu], dtype=F64)
+    for name in TARGETS:  # in one dimension they are the same
+        found = Regression(name, family, weighting).asymptotics(theta, *family.draw_rule(theta))
+        assert [found.g.item(), found.h.item()] == pytest.approx(expected, rel=1e-9)
+        t = np.arange(1, num_steps + 1) / num_steps
+        moment = (1 + mu**2 * (1 - 2 * t) ** 2).mean()
+        e = ScoreErrors(family, theta, num_steps).expected_square(found.covariance).item()
+        assert e == pytest.approx(expected[0] / expected[1] ** 2 * moment, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_there_is_no_error_where_the_conditional_score_is_the_marginal_one(name):
+    family, theta = Point(LinearVPPath(), 0.05), torch.tensor([0.7, -0.2], dtype=F64)
+    found = Regression(name, family, TimeScore()).asymptotics(theta, *family.draw_rule(theta))
+    assert found.g.abs().max() < 1e-20 < found.h.diagonal().min()
+
+
+def test_nodes_of_the_path_are_those_of_its_draws():
+    family = GaussianFamily(LinearVPPath(), 0.05)
+    nodes, weight = family.draw_rule(THETA)
+    draws = family.draw(THETA, 20_000, generator())
+    assert weight.sum().item() == pytest.approx(1)
+    for name in TARGETS:
+        regression = Regression(name, family, TimeScore())
+        at_nodes, at_draws = (
+            regression.residuals(THETA, sample).square().sum(1) for sample in (nodes, draws)
+        )
+        assert z_score(at_draws, weight @ at_nodes) < 4
+    fine, coarse = (family.draw_rule(THETA, num) for num in (128, 64))
+    for weighting in (TimeScore(), Uniform()):
+        regression = Regression("ctsm", family, weighting)
+        g, g_coarse = (regression.asymptotics(THETA, *rule).g for rule in (fine, coarse))
+        assert torch.allclose(g, g_coarse, rtol=1e-7)
+
+
+def test_e_is_the_squared_error_of_the_sum_to_second_order():
+    """For a step of theta, E[(s_theta+step - s)^2] = trace(step step^T E[grad s grad s^T])."""
+    errors = ScoreErrors(GaussianFamily(LinearVPPath(), 0.05), THETA, 16)
+    for direction in torch.eye(3, dtype=F64) + 0.3:
+        step = 1e-6 * direction
+        square, kl = errors.measured((THETA + step)[None])
+        assert square.item() == pytest.approx(
+            errors.expected_square(step.outer(step)).item(), rel=1e-4
+        )
+        assert kl.item() == pytest.approx(errors.exact_kl.item(), rel=1e-3)
+
+
+def data_sets(family, num, num_examples, seed=0):
+    sample = family.draw(THETA, num * num_examples, generator(seed))
+    return PathSample(*(part.unflatten(0, (num, num_examples)) for part in sample))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_fit_is_stationary_for_the_objective_and_lowers_its_loss(name):
+    family = GaussianFamily(LinearVPPath(), 0.05)
+    samples = data_sets(family, 5, 500)
+    regression = Regression(name, family, TimeScore())
+    fits = fit(regression, THETA, samples)
+    assert fits.converged.all()
+    for theta, *parts in zip(fits.theta, *samples, strict=True):
+        sample = PathSample(*parts)
+        mean = lambda theta, s=sample: loss(name, family, theta, s).mean()  # noqa: E731
+        assert grad(mean)(theta).abs().max() < 1e-5 < grad(mean)(THETA).abs().max()
+        assert mean(theta) < mean(THETA)
+    again = fit(regression, THETA + torch.tensor([-2.0, 2.0, 1.0]), samples)
+    assert torch.allclose(again.theta, fits.theta, atol=1e-5)
+    assert not fit(regression, THETA, samples, max_steps=1).converged.any()
+
+
+def test_steps_that_raise_the_loss_are_shortened_and_what_has_no_minimum_is_told():
+    """By full steps a third of these sets of 50 draws would be fitted."""
+    family = GaussianFamily(LinearVPPath(), 0.05)
+    regression = Regression("ctsm", family, Uniform())
+    fits = fit(regression, THETA, data_sets(family, 60, 50))
+    assert 0.7 < fits.converged.double().mean() < 1
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_squared_error_of_fits_is_e_over_n_and_their_kl_is_bounded(name):
+    num, num_examples, num_steps = 100, 10_000, 16
+    family = GaussianFamily(LinearVPPath(), 0.05)
+    regression = Regression(name, family, TimeScore())
+    fits = [
+        fit(regression, THETA, data_sets(family, 10, num_examples, seed)).theta
+        for seed in range(num // 10)
+    ]
+    errors = ScoreErrors(family, THETA, num_steps)
+    e = errors.expected_square(regression.asymptotics(THETA, *family.draw_rule(THETA)).covariance)
+    square, kl = errors.measured(torch.cat(fits))
+    assert z_score(num_examples * square, e) < 4
+    made = family.data(THETA)
+    x = made.draw(2000, generator(1))
+    exact = kl_bound(made, x, lipschitz_constant(made, x), num_steps)
+    assert abs(exact.kl - errors.exact_kl) < 4 * exact.kl_stderr
+    assert errors.exact_kl.item() == pytest.approx(
+        gaussian_kl(THETA[:2].numpy(), 0.8, num_steps), rel=1e-9
+    )
+    assert kl.square().mean() < exact.discretisation + 2 * e / num_examples
+    # the error of the mean score is what fits do to KL: (KL_hat - KL)^2 <= the squared error
+    assert ((kl - errors.exact_kl).square() <= square).all()
+
+
+def test_an_unknown_objective_is_refused():
+    with pytest.raises(UserError, match="choose one of ctsm, ctsm_v"):
+        Regression("tsm", GaussianFamily(LinearVPPath(), 0.05), TimeScore())

@@ -1,0 +1,207 @@
+"""Tables: cells by the protocol, resumed, in words and pictures, and the scripts that make
+them."""
+
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ebm_app.cli import run_script
+from ebm_app.errors import UserError
+from ebm_app.reported import REPORTED
+from ebm_app.step_times import step_times
+from ebm_app.studies import Budget, Study
+from ebm_app.study_problems import INFORMATION_PROBLEMS, PROBLEMS, TOY_PROBLEMS
+from ebm_app.study_tables import to_csv, to_markdown
+
+ROOT = Path(__file__).parent.parent
+SMALL = Budget(num_seeds=2, num_points=40, iterations=4, learning_rates=(1e-3, 1e-2))
+TINY = "--iterations 4 --learning_rates 1e-3 1e-2 --num_seeds 2".split()
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.json"))
+
+
+def test_a_cell_tries_the_rates_and_repeats_the_best(tmp_path):
+    study = Study(tmp_path, SMALL)
+    done = list(study.cell("gaussians_d2", "ctsm_v_time1"))
+    assert sum(done) == study.num_evaluations("gaussians_d2") == 3 * 2
+    figures = study.figures("gaussians_d2", "ctsm_v_time1")
+    names = {f"lr={rate:g},seed=0.json" for rate in (1e-3, 1e-2)}
+    best = figures["learning_rate"]
+    folder = tmp_path / "runs/gaussians_d2/ctsm_v_time1"
+    assert set(files(folder)) == names | {f"lr={best:g},seed=1.json"}
+    records = {name: json.loads((folder / name).read_text())["figures"] for name in files(folder)}
+    kept = records[f"lr={best:g},seed=0.json"]
+    assert kept["validation_error"] == min(records[name]["validation_error"] for name in names)
+    errors = [kept["test"]["error"], records[f"lr={best:g},seed=1.json"]["test"]["error"]]
+    assert figures["error"] == pytest.approx(sum(errors) / 2)
+    assert figures["error_deviation"] == pytest.approx(abs(errors[0] - errors[1]) / math.sqrt(2))
+    assert figures["nfe"] > 20 and [len(curve) for curve in figures["curves"]] == [2, 2]
+
+
+def test_a_table_goes_on_where_it_was_stopped(tmp_path):
+    study = Study(tmp_path, SMALL)
+    cell = study.cell("gaussians_d2", "nce")
+    next(cell), next(cell), next(cell)  # the second run has begun
+    cell.close()
+    assert files(tmp_path / "runs/gaussians_d2/nce") == ["lr=0.001,seed=0.json"]
+    assert sum(study.cell("gaussians_d2", "nce")) == 3 * 2
+    before = study.figures("gaussians_d2", "nce")
+    assert list(study.cell("gaussians_d2", "nce")) == [2, 2, 2]  # nothing left to train
+    side_by_side = Study(tmp_path / "other", Budget(2, 40, 2, 4, (1e-3, 1e-2)))
+    list(side_by_side.cell("gaussians_d2", "nce"))
+    after = side_by_side.figures("gaussians_d2", "nce")
+    assert after["error"] == pytest.approx(before["error"], rel=1e-3)
+
+
+def test_runs_of_other_settings_are_refused(tmp_path):
+    list(Study(tmp_path, SMALL).cell("gaussians_d2", "nce"))
+    other = Study(tmp_path, Budget(2, 40, 1, 5, (1e-3, 1e-2)))
+    with pytest.raises(UserError, match="holds a run of other settings"):
+        list(other.cell("gaussians_d2", "nce"))
+
+
+def test_unfinished_cells_have_no_figures(tmp_path):
+    with pytest.raises(UserError, match="is missing"):
+        Study(tmp_path, SMALL).figures("gaussians_d2", "nce")
+
+
+@pytest.mark.parametrize("bad", [{"num_seeds": 0}, {"members": 0}, {"num_points": 1}])
+def test_budgets_without_runs_are_refused(bad):
+    with pytest.raises(UserError, match="at least 1 seed"):
+        Budget(**bad)
+    with pytest.raises(UserError, match="positive"):
+        Budget(learning_rates=(0.0,))
+
+
+def test_every_problem_and_method_can_be_trained(tmp_path):
+    """One step of each, on the pairs and paths that ship; the large matrices apart."""
+    budget = Budget(num_seeds=1, num_points=4, iterations=1, learning_rates=(1e-3,))
+    study = Study(tmp_path, budget)
+    for problem in ("gaussians_d5", "mixtures_k1", "mixtures_k2_sigma0", "mi_d40"):
+        for method in PROBLEMS[problem].methods:
+            if method == "ctsm_v_mixture":
+                continue  # its fit takes seconds
+            list(study.cell(problem, method))
+            assert study.figures(problem, method)["error"] > 0
+
+
+def test_the_paper_s_cells_are_cells_of_ours():
+    for (problem, method), cell in REPORTED.items():
+        assert method in TOY_PROBLEMS[problem].methods and cell.mean > 0 and cell.ms > 1
+    assert REPORTED["gaussians_d10", "ctsm_v_time1"] == (1.616, 0.203, 4.9)
+    assert REPORTED["mixtures_k2", "ctsm_v_time1"] == (266.486, 150.877, 4.3)
+    assert set(INFORMATION_PROBLEMS) == {"mi_d40", "mi_d80", "mi_d160", "mi_d320"}
+    assert len(REPORTED) == 5 * 8 + 3 * 6 * 2 + 3
+
+
+def test_steps_are_timed_beside_their_floor():
+    times = step_times(PROBLEMS["gaussians_d2"], ["tsm_stein", "ctsm_v_time1"], rounds=2, steps=2)
+    assert list(times) == ["floor", "tsm_stein", "ctsm_v_time1"] and min(times.values()) > 0
+    times = step_times(PROBLEMS["mi_d40"], ["ctsm_v_time1"], rounds=1, steps=1)
+    assert list(times) == ["inverse_each", "ctsm_v_time1"]
+
+
+def test_tables_in_markdown_and_csv():
+    row = {"problem": "p", "method": "m", "error": 1.23456, "error_deviation": 0.5}
+    other = {**row, "method": "n", "error": None, "paper_error": 2.0}
+    text = to_markdown([{**row, "paper_error": 2.0}, other])
+    assert "| m | 1.235 ± 0.5 (2) |" in text and "| n | diverged |" in text
+    assert to_csv([row]).splitlines()[1].startswith("p,m,")
+
+
+def test_the_toy_script_writes_its_table(script, capsys, tmp_path):
+    toy = script("evaluate/toy.py")
+    cells = "--problems gaussians_d2 mixtures_k1 --methods nce ctsm_v_time1".split()
+    figures = toy.main([*cells, *TINY, "--quick", "--output_dir", str(tmp_path)])
+    assert {(r["problem"], r["method"]) for r in figures["table"]} == {
+        (p, m) for p in ("gaussians_d2", "mixtures_k1") for m in ("nce", "ctsm_v_time1")
+    }
+    assert all(row["ms"] > 0 for row in figures["table"])
+    assert json.loads((tmp_path / "toy.json").read_text())["figures"] == figures
+    for name in ("toy.csv", "toy.md", "toy.png", "toy_curves.png"):
+        assert (tmp_path / name).stat().st_size > 100
+    assert "(0.104)" in capsys.readouterr().out  # the paper's figure beside ours
+
+
+def test_mistakes_are_one_sentence(script, capsys):
+    toy = script("evaluate/toy.py")
+    for flags, message in (
+        (["--problems", "gaussians_d3"], "unknown problem 'gaussians_d3'"),
+        (["--methods", "gan"], "unknown method 'gan'"),
+        (["--problems", "mixtures_k1_sigma0", "--methods", "nce"], "do not belong"),
+        (["--iterations", "0"], "at least 1"),
+    ):
+        assert run_script(toy.main, flags) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_table_of_one(tmp_path):
+    """Through torchrun, on real processes."""
+    cells = "--problems gaussians_d2 --methods nce ctsm_v_time1 tre".split()
+    command = [str(ROOT / "evaluate/toy.py"), *cells, *TINY, "--quick", "--output_dir"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    launch += ["--master_port", str(port)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    tables = []
+    for prefix, name in (([sys.executable], "one"), (launch, "two")):
+        subprocess.run([*prefix, *command, str(tmp_path / name)], check=True, env=environment)
+        record = json.loads((tmp_path / name / "toy.json").read_text())
+        tables.append([(r["method"], r["error"]) for r in record["figures"]["table"]])
+    assert tables[0] == tables[1]
+
+
+def test_the_mi_script_on_the_paper_s_gaussians(script, tmp_path):
+    mi = script("evaluate/mi.py")
+    flags = ["--problems", "mi_d40", "--methods", "ctsm_v_time1", *TINY, "--quick"]
+    figures = mi.main([*flags, "--output_dir", str(tmp_path)])
+    (row,) = figures["table"]
+    assert row["matrix"] is not None and row["divergence"] is not None
+    assert (tmp_path / "mi.png").exists()
+
+
+def test_the_mi_script_on_the_user_s_data(script, capsys, tmp_path):
+    """Correlated normals: the base alone is right, so that a short training does."""
+    mi, g = script("evaluate/mi.py"), np.random.default_rng(0)
+    x = g.standard_normal((3000, 1))
+    y = 0.8 * x + 0.6 * g.standard_normal((3000, 1))
+    np.save(tmp_path / "x.npy", x), np.save(tmp_path / "y.npy", y)
+    rows = "\n".join(f"{a},{b}" for a, b in zip(x[:, 0], y[:, 0], strict=True))
+    (tmp_path / "both.csv").write_text(f"a,b\n{rows}\n")
+    common = ["--quick", "--output_dir", str(tmp_path / "out"), "--num_folds", "2"]
+    for flags in (
+        ["--x", str(tmp_path / "x.npy"), "--y", str(tmp_path / "y.npy")],
+        ["--csv", str(tmp_path / "both.csv"), "--x_columns", "a", "--y_columns", "b"],
+    ):
+        figures = mi.main([*flags, *common, "--iterations", "200"])
+        error = figures["mutual_information"] + 0.5 * math.log(0.36)
+        assert abs(error) < 3.5 * figures["stderr"] and 0 < figures["stderr"] < 0.03
+        assert abs(figures["log_normaliser"]) < 0.15
+    assert json.loads((tmp_path / "out/mi_data.json").read_text())["figures"] == figures
+    np.save(tmp_path / "short.npy", y[:-1])
+    for flags, message in (
+        (["--x", str(tmp_path / "x.npy")], "give both --x and --y"),
+        (["--x", str(tmp_path / "x.npy"), "--y", str(tmp_path / "short.npy")], "2999"),
+        (["--x", "a", "--y", "b", "--csv", "c"], "not both"),
+    ):
+        assert run_script(mi.main, flags) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_estimates_do_not_touch_the_generator_of_torch(tmp_path):
+    before = torch.random.get_rng_state()
+    list(Study(tmp_path, SMALL).cell("gaussians_d2", "ctsm_time1"))
+    assert torch.equal(before, torch.random.get_rng_state())
