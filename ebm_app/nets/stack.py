@@ -89,7 +89,9 @@ class StackAdam:
         self.steps += 1
         self.first.lerp_(gradient, 1 - b1)
         self.second.mul_(b2).addcmul_(gradient, gradient, value=1 - b2)
-        deviation = self.second.sqrt().div_(math.sqrt(1 - b2**self.steps)).add_(self.eps)
-        rate = self.lr * (-factor / (1 - b1**self.steps))
+        # both sides of the fraction times sqrt(1 - b2^n): one pass over the weights less
+        correction = math.sqrt(1 - b2**self.steps)
+        deviation = self.second.sqrt().add_(self.eps * correction)
+        rate = self.lr * (-factor * correction / (1 - b1**self.steps))
         self.weights.addcdiv_(self.first * rate, deviation)
         self.weights.grad = None
