@@ -4,6 +4,7 @@ python evaluate/mi.py --quick
 torchrun --standalone --nproc_per_node 2 evaluate/mi.py    (every cell, on two processes)
 python evaluate/mi.py --x a.npy --y b.npy --preprocessing rank
 python evaluate/mi.py --csv table.csv --x_columns age height --y_columns weight
+python evaluate/mi.py --benchmark normal_1x1 student_2x2_df2 --preprocessing asinh
 """
 
 import sys
@@ -13,13 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tqdm.auto import tqdm
 
 from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.data.columns import PREPROCESSING, Pair, read_csv_pair, read_pair
-from ebm_app.errors import UserError
-from ebm_app.mutual_information import MISettings, folds, summarise
+from ebm_app.data.mi_tasks import MI_TASKS
+from ebm_app.errors import UserError, choose
+from ebm_app.mutual_information import MIEstimate, MISettings, folds, summarise
 from ebm_app.ratio_training import RatioTraining
 from ebm_app.studies import Budget
 from ebm_app.study_problems import INFORMATION_PROBLEMS
@@ -47,6 +50,9 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     own.add_argument(
         "--num_folds", type=int, default=3, help="parts of the rows, each judged once"
     )
+    known = parser.add_argument_group("data of known mutual information (arXiv:2306.11078)")
+    known.add_argument("--benchmark", nargs="+", default=[], help="tasks, such as normal_1x1")
+    known.add_argument("--num_rows", type=int, default=10_000, help="rows drawn of each")
     return parser.parse_args(argv)
 
 
@@ -55,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     args = parse_args(argv)
     if args.x or args.y or args.csv:
         return estimate(args)
+    if args.benchmark:
+        return benchmark(args)
     problems = args.problems or (QUICK_PROBLEMS if args.quick else [])
     cells = chosen_cells(problems, args.methods, list(INFORMATION_PROBLEMS))
     return run_study(args, cells, budget_of(args, QUICK), "mi", ["divergence", "matrix"])
@@ -62,25 +70,52 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
 def estimate(args: Namespace) -> dict[str, Any]:
     """Mutual information of the user's data, in nats."""
-    device = resolve_device(args.device)
-    x, y = (torch.from_numpy(PREPROCESSING[args.preprocessing](part)) for part in read(args))
+    x, y = read(args)
     record = RunRecord(Path(args.output_dir) / "mi_data.json", vars(args))
-    if device == "cpu":
-        torch.set_num_threads(1)
-    seeds = 1 if args.quick else args.num_seeds
-    settings = MISettings(num_folds=args.num_folds, num_seeds=seeds)
-    if args.iterations is not None:
-        training = RatioTraining(args.iterations, eval_every=max(1, args.iterations // 10))
-        settings = replace(settings, training=training)
-    results = folds(x.to(device), y.to(device), settings, args.seed)
-    total = settings.num_folds * settings.num_seeds
-    found = summarise(tqdm(results, total=total, unit="fold"), len(x), settings.num_seeds)
+    found = cross_fitted(x, y, args)
     print(f"mutual information {found.mutual_information:.4f} +- {found.stderr:.4f} nats")
     print(f"log of the mean ratio over pairs of different rows: {found.log_normaliser:+.3f} (0 in")
     print("the limit; far from it, the estimate is not to be believed)")
     answer = {**found._asdict(), "num_rows": len(x), "preprocessing": args.preprocessing}
     record.write(answer)
     return answer
+
+
+def benchmark(args: Namespace) -> dict[str, Any]:
+    """Estimates beside the truth, a row a task."""
+    tasks = [choose("task", name, MI_TASKS) for name in args.benchmark]
+    if args.num_rows < MIN_ROWS:
+        raise UserError(f"--num_rows must be at least {MIN_ROWS}")
+    record = RunRecord(Path(args.output_dir) / "mi_benchmark.json", vars(args))
+    table = []
+    print(f"{'task':24} {'truth':>8} {'estimate':>8} {'s.e.':>8} {'log E':>8}")
+    for name in tasks:
+        task, generator = MI_TASKS[name], torch.Generator().manual_seed(args.seed)
+        x, y = (part.double().numpy() for part in task.sample(args.num_rows, generator))
+        found = cross_fitted(x, y, args)
+        row = {"task": name, "truth": task.mutual_information, **found._asdict()}
+        table.append(row)
+        figures = (row["truth"], *found[:3])
+        print(f"{name:24} " + " ".join(f"{value:8.4f}" for value in figures), flush=True)
+    answer = {"table": table, "num_rows": args.num_rows, "preprocessing": args.preprocessing}
+    record.write(answer)
+    return answer
+
+
+def cross_fitted(x: np.ndarray, y: np.ndarray, args: Namespace) -> MIEstimate:
+    """The estimate of preprocessed columns, under a progress bar."""
+    device = resolve_device(args.device)
+    if device == "cpu":  # the matrices are small: several threads would wait for each other
+        torch.set_num_threads(1)
+    x, y = (torch.from_numpy(PREPROCESSING[args.preprocessing](part)) for part in (x, y))
+    seeds = 1 if args.quick else args.num_seeds
+    settings = MISettings(num_folds=args.num_folds, num_seeds=seeds)
+    if args.iterations is not None:
+        training = RatioTraining(args.iterations, eval_every=max(1, args.iterations // 10))
+        settings = replace(settings, training=training)
+    results = folds(x.to(device), y.to(device), settings, args.seed)
+    bar = tqdm(results, total=settings.num_folds * settings.num_seeds, unit="fold", leave=False)
+    return summarise(bar, len(x), settings.num_seeds)
 
 
 def read(args: Namespace) -> Pair:

@@ -201,6 +201,16 @@ def test_the_mi_script_on_the_user_s_data(script, capsys, tmp_path):
         assert message in capsys.readouterr().err
 
 
+def test_the_mi_script_on_data_of_known_information(script, capsys, tmp_path):
+    mi = script("evaluate/mi.py")
+    flags = "--benchmark normal_1x1 --num_rows 2000 --quick --iterations 100 --num_folds 2".split()
+    (row,) = mi.main([*flags, "--output_dir", str(tmp_path)])["table"]
+    assert row["truth"] == pytest.approx(0.4133, abs=1e-4)
+    assert abs(row["mutual_information"] - row["truth"]) < 3.5 * row["stderr"]
+    assert run_script(mi.main, ["--benchmark", "spiral"]) == 2
+    assert "unknown task 'spiral'" in capsys.readouterr().err
+
+
 def test_estimates_do_not_touch_the_generator_of_torch(tmp_path):
     before = torch.random.get_rng_state()
     list(Study(tmp_path, SMALL).cell("gaussians_d2", "ctsm_time1"))
