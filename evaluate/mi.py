@@ -23,10 +23,10 @@ from ebm_app.data.columns import PREPROCESSING, Pair, read_csv_pair, read_pair
 from ebm_app.data.mi_tasks import MI_TASKS
 from ebm_app.errors import UserError, choose
 from ebm_app.mutual_information import MIEstimate, MISettings, folds, summarise
-from ebm_app.ratio_training import RatioTraining
-from ebm_app.studies import Budget
-from ebm_app.study_problems import INFORMATION_PROBLEMS
-from ebm_app.study_runner import add_study_flags, budget_of, chosen_cells, run_study
+from ebm_app.ratios.training import RatioTraining
+from ebm_app.studies.problems import INFORMATION_PROBLEMS
+from ebm_app.studies.runner import add_study_flags, budget_of, chosen_cells, run_study
+from ebm_app.studies.study import Budget
 
 QUICK_PROBLEMS = ["mi_d40", "mi_d80"]
 QUICK = Budget(num_seeds=2, num_points=2_000, iterations=1_500, learning_rates=(5e-3,))

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ebm_app.cli import Parser, run_script
-from ebm_app.studies import Budget
-from ebm_app.study_problems import TOY_PROBLEMS
-from ebm_app.study_runner import add_study_flags, budget_of, chosen_cells, run_study
+from ebm_app.studies.problems import TOY_PROBLEMS
+from ebm_app.studies.runner import add_study_flags, budget_of, chosen_cells, run_study
+from ebm_app.studies.study import Budget
 
 QUICK_PROBLEMS = ["gaussians_d2", "gaussians_d10", "mixtures_k1"]
 QUICK_METHODS = ["nce", "tre", "tsm_stein", "ctsm_time1", "ctsm_v_time1", "ctsm_v_mixture"]

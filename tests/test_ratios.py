@@ -11,16 +11,16 @@ from ebm_app.data.pairs import GaussianPair, JointPair, MixturePair
 from ebm_app.nets.stack import Stack
 from ebm_app.objectives import ctsm
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath
-from ebm_app.ratio_methods import (
+from ebm_app.ratios.methods import (
     Classifiers,
     CovarianceScores,
     MixtureResidual,
     TimeScores,
     seeded_mlp,
 )
-from ebm_app.ratio_training import RatioTrainer, RatioTraining, draw, seeded
-from ebm_app.ratios import Draw, RotatedRatio, TelescopingRatio, TimeScoreRatio, point
-from ebm_app.studies import Points
+from ebm_app.ratios.stacks import Draw, RotatedRatio, TelescopingRatio, TimeScoreRatio, point
+from ebm_app.ratios.training import RatioTrainer, RatioTraining, draw, seeded
+from ebm_app.studies.study import Points
 from ebm_app.time_sampling import SharedTimes, Stratified, TimeSample
 
 

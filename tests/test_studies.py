@@ -15,11 +15,11 @@ import torch
 
 from ebm_app.cli import run_script
 from ebm_app.errors import UserError
-from ebm_app.reported import REPORTED
-from ebm_app.step_times import step_times
-from ebm_app.studies import Budget, Study
-from ebm_app.study_problems import INFORMATION_PROBLEMS, PROBLEMS, TOY_PROBLEMS
-from ebm_app.study_tables import to_csv, to_markdown
+from ebm_app.studies.problems import INFORMATION_PROBLEMS, PROBLEMS, TOY_PROBLEMS
+from ebm_app.studies.reported import REPORTED
+from ebm_app.studies.step_times import step_times
+from ebm_app.studies.study import Budget, Study
+from ebm_app.studies.tables import to_csv, to_markdown
 
 ROOT = Path(__file__).parent.parent
 SMALL = Budget(num_seeds=2, num_points=40, iterations=4, learning_rates=(1e-3, 1e-2))

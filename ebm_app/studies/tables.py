@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ebm_app.reported import REPORTED
+from ebm_app.studies.reported import REPORTED
 
 FIGURES = {
     "error": "mean squared error of the log ratio, in nats²; in brackets the paper's",

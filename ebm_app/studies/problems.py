@@ -7,14 +7,14 @@ from functools import partial
 
 from ebm_app.data.mi_tasks import BlockGaussian
 from ebm_app.data.pairs import GaussianPair, JointPair, KnownPair, MixturePair
-from ebm_app.ratio_methods import (
+from ebm_app.ratios.methods import (
     Classifiers,
     CovarianceScores,
     Method,
     MixtureResidual,
     TimeScores,
 )
-from ebm_app.ratio_training import RatioTraining
+from ebm_app.ratios.training import RatioTraining
 
 
 @dataclass(frozen=True)

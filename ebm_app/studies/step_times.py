@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ebm_app.ratio_methods import CovarianceScores, Method, seeded_mlp
-from ebm_app.ratio_training import RatioTrainer
-from ebm_app.study_problems import Problem
+from ebm_app.ratios.methods import CovarianceScores, Method, seeded_mlp
+from ebm_app.ratios.training import RatioTrainer
+from ebm_app.studies.problems import Problem
 
 
 def step_times(

@@ -22,8 +22,8 @@ from ebm_app.data.pairs import Pair
 from ebm_app.errors import UserError
 from ebm_app.nets.stack import StackAdam
 from ebm_app.numerics import mixed_seed
-from ebm_app.ratio_methods import Method
-from ebm_app.ratios import Draw, RatioStack
+from ebm_app.ratios.methods import Method
+from ebm_app.ratios.stacks import Draw, RatioStack
 from ebm_app.time_sampling import TimeSample
 
 TRAIN, VALIDATION, TEST = range(3)

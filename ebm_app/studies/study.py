@@ -23,9 +23,9 @@ from ebm_app.config import read_json, write_json
 from ebm_app.data.pairs import KnownPair
 from ebm_app.errors import UserError
 from ebm_app.nets.gaussian import GaussianStack
-from ebm_app.ratio_training import TEST, VALIDATION, RatioTrainer, seeded
-from ebm_app.ratios import RatioStack
-from ebm_app.study_problems import PROBLEMS, Problem
+from ebm_app.ratios.stacks import RatioStack
+from ebm_app.ratios.training import TEST, VALIDATION, RatioTrainer, seeded
+from ebm_app.studies.problems import PROBLEMS, Problem
 
 
 class Points:

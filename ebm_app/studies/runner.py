@@ -13,11 +13,11 @@ from ebm_app.checkpoint import explained_write
 from ebm_app.cli import Parser, RunRecord, resolve_device
 from ebm_app.distributed import make_accelerator, shut_down
 from ebm_app.errors import UserError, choose
-from ebm_app.step_times import step_times
-from ebm_app.studies import Budget, Study
-from ebm_app.study_plots import plot_curves, plot_table
-from ebm_app.study_problems import PROBLEMS
-from ebm_app.study_tables import rows_of, title, to_csv, to_markdown
+from ebm_app.studies.plots import plot_curves, plot_table
+from ebm_app.studies.problems import PROBLEMS
+from ebm_app.studies.step_times import step_times
+from ebm_app.studies.study import Budget, Study
+from ebm_app.studies.tables import rows_of, title, to_csv, to_markdown
 
 Cells = list[tuple[str, str]]
 

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from ebm_app.data.pairs import Pair
-from ebm_app.mixture_base import MixtureBase, ResidualModel, fit_modes, principal_axes
 from ebm_app.model import TimeScoreModel
 from ebm_app.nets.gaussian import GaussianStack
 from ebm_app.nets.mlp import MLP
@@ -19,7 +18,8 @@ from ebm_app.nets.stack import MLPStack
 from ebm_app.numerics import mixed_seed
 from ebm_app.objectives import OBJECTIVES, Objective
 from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath
-from ebm_app.ratios import RatioStack, RotatedRatio, TelescopingRatio, TimeScoreRatio
+from ebm_app.ratios.mixture_base import MixtureBase, ResidualModel, fit_modes, principal_axes
+from ebm_app.ratios.stacks import RatioStack, RotatedRatio, TelescopingRatio, TimeScoreRatio
 from ebm_app.time_sampling import TIME_SAMPLERS, SharedTimes, TimeSampler
 from ebm_app.weighting import WEIGHTINGS, TimeScore, Weighting
 

@@ -1,0 +1,1 @@
+"""Log-ratio estimators that are trained side by side."""

@@ -1,0 +1,1 @@
+"""Tables of log-ratio estimators: problems by methods, beside the figures of the paper."""
