@@ -5,7 +5,7 @@ RUN := runs/digits
 STEPS ?= 2000
 SETUP := .venv/.installed
 
-.PHONY: demo test test-all lint ui pretrained figures clean
+.PHONY: demo test test-all lint ui pretrained figures studies clean
 
 $(SETUP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ebm_app needs Python 3.11 or newer: make PYTHON=python3.x")'
@@ -47,6 +47,13 @@ figures: $(SETUP)
 	$(BIN)/python evaluate/leapfrog.py digits --output_dir runs/figures/leapfrog
 	$(BIN)/python evaluate/speed.py digits --output_dir runs/figures/speed
 	cp runs/figures/ais/ais.png runs/figures/samplers/samplers.png runs/figures/selftest/selftest.png docs/
+
+# the tables and figures of the README about density ratios: hours; what is there is not run again
+studies: $(SETUP)
+	$(BIN)/torchrun --standalone --nproc_per_node 2 evaluate/toy.py --output_dir runs/toy
+	$(BIN)/torchrun --standalone --nproc_per_node 2 evaluate/mi.py --output_dir runs/mi
+	$(BIN)/python evaluate/bounds.py --output_dir runs/bounds
+	cp runs/bounds/theorem4.png runs/bounds/proposition5.png docs/
 
 clean:
 	rm -rf .venv build ebm_app.egg-info .pytest_cache .ruff_cache

@@ -31,6 +31,9 @@ BUDGETS = {
     "evaluate/leapfrog.py": "--num_chains 2 --transitions 2 --shares 0.5 --nodes 3 "
     "--leapfrog_steps 1",
     "evaluate/speed.py": "--quick",
+    "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods nce --members 1",
+    "evaluate/mi.py": "--iterations 2 --problems mi_d40 --methods ctsm_v_time1 --num_folds 2",
+    "evaluate/bounds.py": "--num_draws 20 --num_steps 1 4 --num_examples 200 --replicates 3",
 }
 
 
@@ -63,6 +66,8 @@ def place(tmp_path_factory) -> Path:
         shutil.copytree(ROOT / name, folder / name)
     write_mnist(folder / "data" / "MNIST" / "raw")
     (folder / "photos").mkdir()
+    for name in "ab":
+        np.save(folder / f"{name}.npy", np.random.RandomState(ord(name)).randn(200, 2))
     numbers = np.random.RandomState(1)
     for index in range(30):
         pixels = numbers.randint(0, 256, (40, 36, 3)).astype(np.uint8)
