@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,15 @@ def test_a_cell_tries_the_rates_and_repeats_the_best(tmp_path):
     assert figures["error"] == pytest.approx(sum(errors) / 2)
     assert figures["error_deviation"] == pytest.approx(abs(errors[0] - errors[1]) / math.sqrt(2))
     assert figures["nfe"] > 20 and [len(curve) for curve in figures["curves"]] == [2, 2]
+
+
+def test_seeds_follow_the_first(tmp_path):
+    study = Study(tmp_path, replace(SMALL, first_seed=4, learning_rates=(1e-3,)))
+    list(study.cell("gaussians_d2", "ctsm_v_time1"))
+    names = files(tmp_path / "runs/gaussians_d2/ctsm_v_time1")
+    assert names == ["lr=0.001,seed=4.json", "lr=0.001,seed=5.json"]
+    with pytest.raises(UserError, match="first seed"):
+        Budget(first_seed=-1)
 
 
 def test_a_table_goes_on_where_it_was_stopped(tmp_path):

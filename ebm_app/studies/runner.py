@@ -40,12 +40,12 @@ def budget_of(args: Namespace, quick: Budget) -> Budget:
     """The budget that the flags ask for; a quick one keeps the flags that were given."""
     side_by_side = 9 if resolve_device(args.device) == "cuda" else 1
     members = side_by_side if args.members is None else args.members
-    rates = tuple(args.learning_rates)
+    rates, seed = tuple(args.learning_rates), args.seed
     if not args.quick:
-        return Budget(args.num_seeds, 10_000, members, args.iterations, rates)
+        return Budget(args.num_seeds, 10_000, members, args.iterations, rates, seed)
     iterations = quick.iterations if args.iterations is None else args.iterations
     rates = rates or quick.learning_rates
-    return Budget(quick.num_seeds, quick.num_points, members, iterations, rates)
+    return Budget(quick.num_seeds, quick.num_points, members, iterations, rates, seed)
 
 
 def chosen_cells(

@@ -81,6 +81,7 @@ class Budget:
         num_points: points of validation and of test.
         members: runs trained side by side.
         iterations, learning_rates: in place of each problem's own, if given.
+        first_seed: of the seeds, which follow each other.
     """
 
     num_seeds: int = 3
@@ -88,11 +89,14 @@ class Budget:
     members: int = 1
     iterations: int | None = None
     learning_rates: tuple[float, ...] = ()
+    first_seed: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a table without runs."""
         if min(self.num_seeds, self.members) < 1 or self.num_points < 2:
             raise UserError("a table needs at least 1 seed, 1 run at a time and 2 points")
+        if self.first_seed < 0:
+            raise UserError("the first seed must not be negative")
         if any(not rate > 0 for rate in self.learning_rates):
             raise UserError("learning rates must be positive")
 
@@ -154,10 +158,11 @@ class Study:
         }
 
     def _grid(self, problem: str, method: str) -> list[Run]:
-        return [Run(problem, method, r, 0) for r in self.budget.of(problem).learning_rates]
+        rates, seed = self.budget.of(problem).learning_rates, self.budget.first_seed
+        return [Run(problem, method, rate, seed) for rate in rates]
 
     def _seeds(self, best: Run) -> list[Run]:
-        return [replace(best, seed=seed) for seed in range(self.budget.num_seeds)]
+        return [replace(best, seed=best.seed + k) for k in range(self.budget.num_seeds)]
 
     def _best(self, grid: Sequence[Run]) -> Run:
         return min(grid, key=lambda run: self._read(run)["validation_error"])
