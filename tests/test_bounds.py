@@ -319,7 +319,7 @@ def test_steps_that_raise_the_loss_are_shortened_and_what_has_no_minimum_is_told
     assert 0.7 < fits.converged.double().mean() < 1
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", [pytest.param("ctsm", marks=pytest.mark.slow), "ctsm_v"])
 def test_the_squared_error_of_fits_is_e_over_n_and_their_kl_is_bounded(name):
     num, num_examples, num_steps = 100, 10_000, 16
     family = GaussianFamily(LinearVPPath(), 0.05)

@@ -27,6 +27,7 @@ def run(script, capsys, tmp_path):
     return call
 
 
+@pytest.mark.slow
 def test_the_study_leaves_tables_record_and_pictures(run, tmp_path):
     code, out, _ = run(*TINY)
     record = read_json(tmp_path / "bounds.json")
@@ -60,6 +61,7 @@ def small(script, monkeypatch):
     return module
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_figures_and_another_does_not(small):
     for study in (small.theorem4_rows, small.proposition5_rows):
         first, again, other = (

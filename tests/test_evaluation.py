@@ -148,7 +148,9 @@ def test_one_method_needs_only_its_own_runs(model, script, capsys, tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["evaluate/ais.py", "--method", "transported", *LADDER],
+        pytest.param(
+            ["evaluate/ais.py", "--method", "transported", *LADDER], marks=pytest.mark.slow
+        ),
         ["evaluate/bpd.py", "--estimator", "pf_ode", "--limit", "5", "--repeats", "1",
          "--flow_steps", "3", "--batch_size", "1", "--device", "cpu"],
     ],

@@ -32,7 +32,8 @@ BUDGETS = {
     "--leapfrog_steps 1",
     "evaluate/speed.py": "--quick",
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods nce --members 1",
-    "evaluate/mi.py": "--iterations 2 --problems mi_d40 --methods ctsm_v_time1 --num_folds 2",
+    "evaluate/mi.py": "--iterations 2 --problems mi_d40 --methods ctsm_v_time1 --num_folds 2 "
+    "--num_seeds 1",
     "evaluate/bounds.py": "--num_draws 20 --num_steps 1 4 --num_examples 200 --replicates 3",
 }
 
