@@ -21,10 +21,10 @@ from torch import Tensor
 
 from ebm_app.data.pairs import Pair
 from ebm_app.errors import UserError
-from ebm_app.numerics import log_mean_exp, mixed_seed, standard_error
+from ebm_app.numerics import log_mean_exp, mixed_seed, seeded, standard_error
 from ebm_app.ratios.methods import MixtureResidual
 from ebm_app.ratios.stacks import RatioStack
-from ebm_app.ratios.training import RatioTrainer, RatioTraining, draw, seeded
+from ebm_app.ratios.training import RatioTrainer, RatioTraining, draw
 
 FOLDS, CHECK = 5, 6
 

@@ -59,3 +59,8 @@ def standard_error(values: Tensor) -> Tensor:
 def mixed_seed(*parts: int) -> int:
     """One 63-bit seed from several whole numbers, by numpy's SeedSequence."""
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def seeded(device: str | torch.device, *parts: int) -> torch.Generator:
+    """A generator whose stream is a function of these whole numbers."""
+    return torch.Generator(device).manual_seed(mixed_seed(*parts))

@@ -23,7 +23,7 @@ from ebm_app.ais import Annealing, Paths, PathState, Progress
 from ebm_app.checkpoint import explained_write
 from ebm_app.energy import TimeScoreEnergy
 from ebm_app.errors import UserError
-from ebm_app.numerics import mixed_seed
+from ebm_app.numerics import seeded
 
 #: how often the state of a block is written, in seconds
 SAVE_EVERY = 30.0
@@ -197,7 +197,7 @@ class PathRun:
         return PathState(**tensors | {key: tensors[key].to(self.device) for key in moved})
 
     def _generator(self, *purpose: int) -> torch.Generator:
-        return torch.Generator(self.device).manual_seed(mixed_seed(self.seed, *purpose))
+        return seeded(self.device, self.seed, *purpose)
 
     def _noise(self, num: int, generator: torch.Generator) -> Tensor:
         return torch.randn((num, *self.shape), device=self.device, generator=generator)

@@ -31,7 +31,7 @@ from ebm_app.bounds_plots import plot_proposition5, plot_theorem4
 from ebm_app.checkpoint import explained_write
 from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.errors import UserError
-from ebm_app.numerics import mixed_seed, standard_error
+from ebm_app.numerics import seeded, standard_error
 from ebm_app.paths import PATHS, LinearVPPath, PathSample
 from ebm_app.weighting import WEIGHTINGS
 
@@ -97,11 +97,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     return figures
 
 
-def generator_of(device: str, *parts: int) -> torch.Generator:
-    """A generator seeded by several numbers."""
-    return torch.Generator(device).manual_seed(mixed_seed(*parts))
-
-
 def theorem4_rows(args: Namespace, device: str) -> list[Row]:
     """Both sides of Theorem 4 for every problem, path, error of the score and number of steps."""
     rows = []
@@ -109,7 +104,7 @@ def theorem4_rows(args: Namespace, device: str) -> list[Row]:
         means, stds, weights = PROBLEMS[name]
         means = torch.tensor(means, dtype=torch.float64)
         problem = GaussianMixture(PATHS[path_name](), means, stds, weights)
-        x = problem.draw(args.num_draws, generator_of(device, args.seed, 0))
+        x = problem.draw(args.num_draws, seeded(device, args.seed, 0))
         constant = lipschitz_constant(problem, x)
         shared = {
             "lipschitz_square": constant.square().mean().item(),
@@ -129,7 +124,7 @@ def proposition5_rows(args: Namespace, device: str) -> list[Row]:
     family = GaussianFamily(LinearVPPath(), MARGIN)
     theta = torch.tensor(THETA, dtype=torch.float64, device=device)
     errors, problem = ScoreErrors(family, theta, GRID), family.data(theta)
-    x = problem.draw(args.num_draws, generator_of(device, args.seed, 0))
+    x = problem.draw(args.num_draws, seeded(device, args.seed, 0))
     discretisation = kl_bound(problem, x, lipschitz_constant(problem, x), GRID).discretisation
     rows = []
     for weighting, objective in product(WEIGHTINGS, TARGETS):
@@ -137,7 +132,7 @@ def proposition5_rows(args: Namespace, device: str) -> list[Row]:
         limit = regression.asymptotics(theta, *family.draw_rule(theta))
         e = errors.expected_square(limit.covariance).item()
         for num_examples in args.num_examples:
-            generator = generator_of(device, args.seed, num_examples)
+            generator = seeded(device, args.seed, num_examples)
             name = f"{objective}, {weighting}, N = {num_examples}"
             fits = fit_replicates(
                 regression, theta, num_examples, args.replicates, generator, name

@@ -9,6 +9,7 @@ from exact import F64, ExactModel, generator, normal
 from ebm_app.data.mi_tasks import BlockGaussian
 from ebm_app.data.pairs import GaussianPair, JointPair, MixturePair
 from ebm_app.nets.stack import Stack
+from ebm_app.numerics import seeded
 from ebm_app.objectives import ctsm
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath
 from ebm_app.ratios.methods import (
@@ -19,7 +20,7 @@ from ebm_app.ratios.methods import (
     seeded_mlp,
 )
 from ebm_app.ratios.stacks import Draw, RotatedRatio, TelescopingRatio, TimeScoreRatio, point
-from ebm_app.ratios.training import RatioTrainer, RatioTraining, draw, seeded
+from ebm_app.ratios.training import RatioTrainer, RatioTraining, draw
 from ebm_app.studies.study import Points
 from ebm_app.time_sampling import SharedTimes, Stratified, TimeSample
 

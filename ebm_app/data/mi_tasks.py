@@ -3,7 +3,7 @@ r"""Pairs (X, Y) of random vectors whose mutual information is known.
     I(X; Y) = E log p(x, y) / (p(x) p(y)),  in nats,
 
 does not change under a bijection of X alone or of Y alone. Besides the Gaussian of the paper
-(arXiv:2502.02300, section 7.3) these are the laws of the benchmark of Czyz et al.
+(arXiv:2502.02300, section 6.3) these are the laws of the benchmark of Czyz et al.
 (arXiv:2306.11078) that have a closed form, without its wiggly, spiral and Swiss-roll maps.
 """
 
@@ -138,7 +138,7 @@ class DenseNormal(MITask):
 
 
 class BlockGaussian(CorrelatedNormal):
-    r"""The task of the paper (arXiv:2502.02300, section 7.3; D = 40, 80, 160, 320).
+    r"""The task of the paper (arXiv:2502.02300, section 6.3; D = 40, 80, 160, 320).
 
     z ~ N(0, Sigma) in D dimensions, Sigma block-diagonal with D/2 blocks [[1, rho], [rho, 1]]; X
     is the even coordinates of z and Y the odd ones. Both are standard normal, so that

@@ -6,7 +6,7 @@ serves all members, and an optimiser sees a single tensor (M, P).
 """
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -16,7 +16,7 @@ from torch.nn import functional
 from ebm_app.nets.mlp import MLP
 
 
-class Stack(nn.Module):
+class Stack(nn.Module, ABC):
     """M networks; ``weights`` (M, P) holds every parameter of member m in row m."""
 
     def __init__(self, weights: Tensor) -> None:

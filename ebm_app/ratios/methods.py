@@ -15,7 +15,7 @@ from ebm_app.model import TimeScoreModel
 from ebm_app.nets.gaussian import GaussianStack
 from ebm_app.nets.mlp import MLP
 from ebm_app.nets.stack import MLPStack
-from ebm_app.numerics import mixed_seed
+from ebm_app.numerics import mixed_seed, seeded
 from ebm_app.objectives import OBJECTIVES, Objective
 from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath
 from ebm_app.ratios.mixture_base import MixtureBase, ResidualModel, fit_modes, principal_axes
@@ -114,7 +114,7 @@ class MixtureResidual(TimeScores):
     ema_decay: float = 0.999
 
     def build(self, pair: Pair, seeds: Sequence[int], device: str) -> RatioStack:
-        generator = torch.Generator(device).manual_seed(mixed_seed(seeds[0], FIT))
+        generator = seeded(device, seeds[0], FIT)
         x0, x1 = pair.sample0(self.fit_draws, generator), pair.sample1(self.fit_draws, generator)
         axes = principal_axes(x0, x1).to(x0)
         modes = [fit_modes(x @ axes, self.max_modes) for x in (x0, x1)]

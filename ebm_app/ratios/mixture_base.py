@@ -66,7 +66,8 @@ def fit_modes(y: Tensor, max_modes: int = 4, seed: int = 0) -> Modes:
 
 
 class MixtureBase(nn.Module):
-    """Components of the time score of two mixtures along a path.
+    """Components of the time score of two mixtures along a path; its buffers hold, of either side,
+    the mode that each pair has there.
 
     Args:
         path: the path; from N(0, I) its noise is the reference, and ``modes0`` is not used.
@@ -76,9 +77,11 @@ class MixtureBase(nn.Module):
     def __init__(self, path: GaussianPath, modes0: Modes, modes1: Modes) -> None:
         super().__init__()
         self.path = path
-        for side, modes in ((0, modes0), (1, modes1)):
+        first = torch.arange(len(modes0.mean)).repeat_interleave(len(modes1.mean))
+        second = torch.arange(len(modes1.mean)).repeat(len(modes0.mean))
+        for side, modes, mode in ((0, modes0, first), (1, modes1, second)):
             for name, value in zip(Modes._fields, modes, strict=True):
-                self.register_buffer(f"{name}{side}", value)
+                self.register_buffer(f"{name}{side}", value[mode.to(value.device)])
 
     def forward(self, y: Tensor, t: Tensor) -> Tensor:
         """y (B, D), t (B,) float64 -> components (B, D), in the dtype of y."""
@@ -92,14 +95,11 @@ class MixtureBase(nn.Module):
 
     def _marginal(self, t: Tensor) -> tuple[Tensor, ...]:
         """Log weight (J,), then mean, variance and their d/dt (B, J, D) of the J pairs."""
-        ends, rates = (_coefficients(self.path, t), _rates(self.path, t))
-        (a0, a1), (b0, b1) = ends, rates
-        pairs = [(j, k) for j in range(len(self.mean0)) for k in range(len(self.mean1))]
-        j, k = (torch.tensor(index, device=t.device) for index in zip(*pairs, strict=True))
-        m0, m1, u0, u1 = self.mean0[j], self.mean1[k], self.variance0[j], self.variance1[k]
+        (a0, a1), (b0, b1) = _coefficients(self.path, t), _rates(self.path, t)
+        m0, m1, u0, u1 = self.mean0, self.mean1, self.variance0, self.variance1
         v, v_dt = self.path.variance(t)[:, None, None], self.path.variance_dt(t)[:, None, None]
         return (
-            self.log_weight0[j] + self.log_weight1[k],
+            self.log_weight0 + self.log_weight1,
             a0 * m0 + a1 * m1,
             a0.square() * u0 + a1.square() * u1 + v,
             b0 * m0 + b1 * m1,

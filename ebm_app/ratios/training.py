@@ -21,7 +21,7 @@ from torch import Tensor
 from ebm_app.data.pairs import Pair
 from ebm_app.errors import UserError
 from ebm_app.nets.stack import StackAdam
-from ebm_app.numerics import mixed_seed
+from ebm_app.numerics import seeded
 from ebm_app.ratios.methods import Method
 from ebm_app.ratios.stacks import Draw, RatioStack
 from ebm_app.time_sampling import TimeSample
@@ -157,11 +157,6 @@ class RatioTrainer:
         self.best_error = torch.where(is_better, figures["error"], self.best_error)
         self.best_step[is_better] = self.step
         return Evaluation(self.step, self.seconds, figures)
-
-
-def seeded(device: str, *purpose: int) -> torch.Generator:
-    """A generator whose stream is a function of these numbers."""
-    return torch.Generator(device).manual_seed(mixed_seed(*purpose))
 
 
 def draw(

@@ -1,6 +1,5 @@
 """What the scripts that make tables share: flags, the run of all cells, and what is written."""
 
-import os
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from ebm_app.studies.plots import plot_curves, plot_table
 from ebm_app.studies.problems import PROBLEMS
 from ebm_app.studies.step_times import step_times
 from ebm_app.studies.study import Budget, Study
-from ebm_app.studies.tables import rows_of, title, to_csv, to_markdown
+from ebm_app.studies.tables import FIGURES, rows_of, to_csv, to_markdown
 
 Cells = list[tuple[str, str]]
 
@@ -91,17 +90,17 @@ def run_study(
     ):  # the matrices are small: a thread each, or the threads wait for each other
         torch.set_num_threads(1)
     study = Study(folder, budget, device)
-    _run_cells(study, cells[accelerator.process_index :: accelerator.num_processes])
+    share = cells[accelerator.process_index :: accelerator.num_processes]
+    _run_cells(study, share, is_shown=accelerator.is_main_process)
     accelerator.wait_for_everyone()
     figures = _report(study, cells, record, name, shown) if accelerator.is_main_process else None
     shut_down(accelerator)
     return figures
 
 
-def _run_cells(study: Study, cells: Cells) -> None:
+def _run_cells(study: Study, cells: Cells, is_shown: bool) -> None:
     total = sum(study.num_evaluations(problem) for problem, _ in cells)
-    is_main = os.environ.get("RANK", "0") == "0"
-    with tqdm(total=total, unit="evaluation", disable=not is_main) as bar:
+    with tqdm(total=total, unit="evaluation", disable=not is_shown) as bar:
         for problem, method in cells:
             bar.set_description(f"{problem} {method}")
             for done in study.cell(problem, method):
@@ -119,7 +118,7 @@ def _report(
         for problem in dict.fromkeys(problem for problem, _ in cells)
     }
     rows = rows_of(figures, times)
-    table = "\n".join(f"{title(figure)}:\n\n{to_markdown(rows, figure)}" for figure in shown)
+    table = "\n".join(f"{FIGURES[figure]}:\n\n{to_markdown(rows, figure)}" for figure in shown)
     print(table)
     for problem, by_method in times.items():
         line = ", ".join(f"{method} {ms:.2f}" for method, ms in by_method.items())

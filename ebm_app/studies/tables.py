@@ -36,11 +36,6 @@ def rows_of(
     return rows
 
 
-def title(figure: str) -> str:
-    """What a figure is."""
-    return FIGURES[figure]
-
-
 def to_csv(rows: Sequence[dict[str, Any]]) -> str:
     """A line a cell."""
     text = io.StringIO()
