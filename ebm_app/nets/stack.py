@@ -50,16 +50,17 @@ class MLPStack(Stack):
         self.widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        h = torch.cat([x, t[:, None]], dim=1).unflatten(0, (self.num_members, -1))
+        h = torch.cat([x, t[:, None]], dim=1).unflatten(0, (self.num_members, -1)).mT
         sizes = [
             size for a, b in zip(self.widths, self.widths[1:], strict=False) for size in (a * b, b)
         ]
         parts = self.weights.split(sizes, dim=1)
+        # features before rows: a weight's gradient then comes in the order of the weight
         for index, (weight, bias) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
             h = functional.elu(h) if index else h
             weight = weight.unflatten(1, (self.widths[index + 1], -1))
-            h = torch.baddbmm(bias[:, None], h, weight.mT)
-        return h.flatten(0, 1)
+            h = torch.baddbmm(bias[:, :, None], weight, h)
+        return h.mT.flatten(0, 1)
 
 
 class StackAdam:
