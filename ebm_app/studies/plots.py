@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 
@@ -34,27 +35,40 @@ def plot_table(rows: Sequence[dict[str, Any]], target: Path) -> None:
     figure.savefig(target, dpi=120)
 
 
-def plot_curves(figures: Sequence[dict[str, Any]], target: Path) -> None:
-    """Validation error against the step, a panel a problem; the band spans the seeds."""
+def plot_curves(figures: Sequence[dict[str, Any]], name: str, target: Path) -> None:
+    """A figure on the validation points against the step, a panel a problem; the band spans the
+    seeds, a dashed line is the true value where there is one.
+
+    Args:
+        name: "error", drawn on a logarithmic axis, or "divergence".
+    """
     problems = list(dict.fromkeys(cell["problem"] for cell in figures))
     figure = Figure(figsize=(4 * len(problems), 3.6), layout="constrained")
     methods = list(dict.fromkeys(cell["method"] for cell in figures))
     panels = figure.subplots(1, len(problems), squeeze=False)[0]
     for axes, problem in zip(panels, problems, strict=True):
-        for cell in (cell for cell in figures if cell["problem"] == problem):
-            kept = [
-                (at[0]["step"], errors)
-                for at in zip(*cell["curves"], strict=True)
-                if (errors := [e["error"] for e in at if e["error"] is not None])
-            ]
-            steps, by_step = [s for s, _ in kept], [errors for _, errors in kept]
-            color = f"C{methods.index(cell['method']) % 10}"
-            style = "-" if methods.index(cell["method"]) < 10 else "--"
-            axes.plot(steps, [fmean(e) for e in by_step], color=color, ls=style)
-            low, high = [min(e) for e in by_step], [max(e) for e in by_step]
-            axes.fill_between(steps, low, high, color=color, alpha=0.2, lw=0)
-            axes.plot([], [], color=color, ls=style, label=cell["method"])
-        axes.set(title=problem, xlabel="step", yscale="log")
-    figure.axes[0].set_ylabel("validation error, nats²")
+        column = [cell for cell in figures if cell["problem"] == problem]
+        for cell in column:
+            index = methods.index(cell["method"])
+            _band(axes, cell, name, f"C{index % 10}", "-" if index < 10 else "--")
+        truth = column[0]["divergence_truth"] if name == "divergence" else None
+        if truth is not None:
+            axes.axhline(truth, color="black", ls="--", lw=1, label="truth")
+            axes.set_ylim(min(0.0, axes.get_ylim()[0]), 1.25 * truth)
+        axes.set(title=problem, xlabel="step", yscale="log" if name == "error" else "linear")
+    figure.axes[0].set_ylabel({"error": "validation error, nats²"}.get(name, f"{name}, nats"))
     figure.axes[0].legend(fontsize="x-small")
     figure.savefig(target, dpi=120)
+
+
+def _band(axes: Axes, cell: dict[str, Any], name: str, color: str, style: str) -> None:
+    """Mean and range over the seeds, where any is finite."""
+    kept = [
+        (at[0]["step"], values)
+        for at in zip(*cell["curves"], strict=True)
+        if (values := [e[name] for e in at if e[name] is not None])
+    ]
+    steps, by_step = [step for step, _ in kept], [values for _, values in kept]
+    axes.plot(steps, [fmean(v) for v in by_step], color=color, ls=style, label=cell["method"])
+    low, high = [min(v) for v in by_step], [max(v) for v in by_step]
+    axes.fill_between(steps, low, high, color=color, alpha=0.2, lw=0)

@@ -77,7 +77,7 @@ def run_study(
     """Run every cell, shared among processes, and write ``name``.json, .csv, .md and the plots.
 
     Args:
-        shown: figures of which a table is printed.
+        shown: figures of which a table is printed; the first is drawn against the step.
 
     Returns:
         The figures, on the main process.
@@ -129,6 +129,6 @@ def _report(
         (folder / f"{name}.csv").write_text(to_csv(rows), encoding="utf-8")
         (folder / f"{name}.md").write_text(table, encoding="utf-8")
         plot_table(rows, folder / f"{name}.png")
-        plot_curves(figures, folder / f"{name}_curves.png")
+        plot_curves(figures, shown[0], folder / f"{name}_curves.png")
         record.write(answer)
     return answer

@@ -154,6 +154,7 @@ class Study:
             "problem": problem,
             "method": method,
             **summary,
+            "divergence_truth": column.divergence,
             "learning_rate": best.learning_rate,
             "iterations": column.training.iterations,
             "best_steps": [record["best_step"] for record in records],

@@ -15,7 +15,7 @@ FIGURES = {
 COLUMNS = (
     *("problem", "method", "learning_rate", "iterations", "nfe", "ms"),
     *(f"{name}{part}" for name in FIGURES for part in ("", "_deviation")),
-    *("paper_error", "paper_error_deviation", "paper_ms"),
+    *("divergence_truth", "paper_error", "paper_error_deviation", "paper_ms"),
 )
 
 
