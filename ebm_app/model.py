@@ -30,7 +30,7 @@ def raw_scale(path: GaussianPath, t: Tensor) -> Tensor:
 
 
 def normalised_scale(path: GaussianPath, t: Tensor) -> Tensor:
-    """The network predicts components of unit variance: right for images (paper, appendix F.4)."""
+    """The network predicts components of unit variance: right for images (paper, appendix F.5)."""
     return path.time_score_variance(t).sqrt()
 
 

@@ -6,9 +6,16 @@ import pytest
 import torch
 from exact import F64, generator
 
+from ebm_app.data.levels import dequantise
+from ebm_app.errors import UserError
+from ebm_app.numerics import standard_normal_log_density
 from ebm_app.spaces import SPACES, PixelSpace
+from ebm_app.spaces.logit import Logit
+from ebm_app.spaces.marginals import Marginals
+from ebm_app.spaces.whitening import Whitening
 
-IMAGES = [(1, 2, 3), (3, 2, 2)]
+IMAGES = [(1, 2, 4), (3, 2, 2)]
+LEVELS = 5
 
 
 def images(shape, num=4):
@@ -18,13 +25,33 @@ def images(shape, num=4):
     return x
 
 
+def correlated_levels(shape, num=500):
+    """Levels with a correlation between neighbours, and one component that is black."""
+    rows = torch.randn((num, math.prod(shape)), generator=generator(), dtype=F64).cumsum(1)
+    levels = (rows + LEVELS / 2).round().clamp(0, LEVELS - 1).long().view(num, *shape)
+    levels[:, 0, 0, 0] = 0
+    return levels
+
+
+def dequantised(shape, num=500):
+    levels = correlated_levels(shape, num)
+    noise = torch.rand(levels.shape, generator=generator(1), dtype=F64)
+    return dequantise(levels, LEVELS, noise)
+
+
+def fitted(name, shape):
+    space = SPACES[name].build(shape, LEVELS)
+    space.fit(dequantised(shape))
+    return space
+
+
 @pytest.mark.parametrize("shape", IMAGES, ids=str)
 @pytest.mark.parametrize("name", SPACES)
 def test_decode_is_the_inverse_of_encode(name, shape):
-    space, x = SPACES[name](), images(shape)
+    space, x = fitted(name, shape), images(shape)
     u = space.encode(x)
     assert u.shape == x.shape and u.dtype == F64
-    assert torch.allclose(space.decode(u), x, rtol=1e-12, atol=1e-12)
+    assert torch.allclose(space.decode(u), x, rtol=1e-9, atol=1e-11)
     assert torch.allclose(space.encode(space.decode(u)), u, rtol=1e-9, atol=1e-9)
     alone = space.encode(x[1:2])
     assert torch.allclose(alone, u[1:2], rtol=1e-12)
@@ -32,8 +59,18 @@ def test_decode_is_the_inverse_of_encode(name, shape):
 
 @pytest.mark.parametrize("shape", IMAGES, ids=str)
 @pytest.mark.parametrize("name", SPACES)
+def test_encode_is_the_inverse_of_decode_on_noise(name, shape):
+    space = fitted(name, shape)
+    u = torch.randn((200, *shape), generator=generator(2), dtype=F64)
+    assert torch.allclose(space.encode(space.decode(u)), u, rtol=1e-7, atol=1e-7)
+    single = space.encode(space.decode(u).float())
+    assert single.dtype == torch.float32 and single.isfinite().all()
+
+
+@pytest.mark.parametrize("shape", IMAGES, ids=str)
+@pytest.mark.parametrize("name", SPACES)
 def test_log_abs_det_is_that_of_the_jacobian(name, shape):
-    space, x = SPACES[name](), images(shape)
+    space, x = fitted(name, shape), images(shape)
     size = math.prod(shape)
     expected = []
     for image in x:
@@ -41,8 +78,17 @@ def test_log_abs_det_is_that_of_the_jacobian(name, shape):
         expected.append(torch.linalg.slogdet(jacobian.reshape(size, size)).logabsdet)
     result = space.log_abs_det(x)
     assert result.shape == (4,) and result.dtype == F64
-    assert torch.allclose(result, torch.stack(expected), rtol=1e-10)
-    assert torch.allclose(space.log_abs_det(x.float()), result, rtol=1e-5)
+    assert torch.allclose(result, torch.stack(expected), rtol=1e-9)
+    single = x.float()
+    assert torch.allclose(space.log_abs_det(single), space.log_abs_det(single.double()), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_decoding_can_be_differentiated(name):
+    shape = IMAGES[0]
+    space = fitted(name, shape)
+    u = torch.randn((2, *shape), generator=generator(3), dtype=F64).requires_grad_()
+    assert torch.autograd.gradcheck(space.decode, (u,), eps=1e-7, atol=1e-4)
 
 
 def test_pixels_fill_the_cube_from_minus_one_to_one():
@@ -50,3 +96,51 @@ def test_pixels_fill_the_cube_from_minus_one_to_one():
     space = PixelSpace()
     for image, value in ((black, -1.0), (grey, 0.0), (white, 1.0)):
         assert torch.equal(space.encode(image), torch.full_like(image, value))
+
+
+def test_whitened_data_have_mean_zero_and_covariance_near_one():
+    shape = (1, 2, 4)
+    x = Logit().encode(dequantised(shape, 20_000))
+    part = Whitening(shape)
+    part.fit(x)
+    rows = part.encode(x).flatten(1)
+    assert rows.mean(0).abs().max() < 1e-9
+    assert torch.allclose(torch.cov(rows.T), torch.eye(8, dtype=F64), atol=0.02)
+    sources = torch.corrcoef(torch.cat([x.flatten(1), rows], 1).T)[:8, 8:]
+    assert (sources.diagonal() > 0.5).all()  # every component still is its own pixel
+
+
+def test_a_constant_component_cannot_be_whitened():
+    with pytest.raises(UserError, match="change"):
+        Whitening((1, 1, 2)).fit(torch.tensor([[[[0.0, 1.0]]], [[[0.0, 2.0]]]]))
+
+
+def test_marginals_are_standard_normal_and_have_the_density_of_the_histogram():
+    shape = (1, 2, 4)
+    x = dequantised(shape, 20_000)
+    part = Marginals(shape, LEVELS)
+    part.fit(x)
+    u = part.encode(x).flatten(1)
+    assert (u.mean(0).abs() < 0.02).all() and ((u.std(0) - 1).abs() < 0.02).all()
+    # the histogram's log density at x, by hand
+    cells = (x.flatten(1) * LEVELS).long()
+    density = torch.zeros(len(x), dtype=F64)
+    for d in range(8):
+        counts = torch.bincount(cells[:, d], minlength=LEVELS).double() + 0.5
+        density += (LEVELS * counts / (len(x) + 0.5 * (LEVELS + 2))).log()[cells[:, d]]
+    normal = standard_normal_log_density(u).sum(1)
+    assert torch.allclose(normal + part.log_abs_det(x), density, atol=1e-9)
+
+
+def test_marginals_keep_digits_in_both_tails():
+    part = Marginals((1, 1, 1), 2)
+    u = torch.tensor([-20.0, -9.0, -5.0, 0.0, 5.0, 9.0, 20.0], dtype=F64).view(-1, 1, 1, 1)
+    x = part.decode(u)
+    assert (x.flatten().diff() >= 0).all() and x.min() < 0 and x.max() > 1
+    assert torch.allclose(part.encode(x), u, rtol=1e-10)
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.5, -1.0, math.nan])
+def test_a_logit_needs_a_margin(margin):
+    with pytest.raises(UserError, match="margin"):
+        Logit(margin)

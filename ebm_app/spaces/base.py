@@ -1,7 +1,9 @@
 """What a space is: a bijection from images in [0, 1] to the space of the path."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 
@@ -14,6 +16,11 @@ class Space(nn.Module, ABC):
 
     scale: float | None = None
 
+    @classmethod
+    def build(cls, image_shape: Sequence[int], num_levels: int, **arguments: float) -> "Space":
+        """A space for images (C, H, W) of so many levels, not fitted yet."""
+        return cls(**arguments)
+
     @abstractmethod
     def encode(self, x: Tensor) -> Tensor:
         """u of x."""
@@ -25,3 +32,37 @@ class Space(nn.Module, ABC):
     @abstractmethod
     def log_abs_det(self, x: Tensor) -> Tensor:
         """log |det du/dx| in nats: (B,) float64, so that log p(x) = log p(u) + log_abs_det(x)."""
+
+    def fit(self, x: Tensor) -> None:  # noqa: B027 - a hook, not an omission
+        """Set what is estimated in closed form from dequantised images (N, C, H, W)."""
+
+
+class Composed(Space):
+    """Bijections one after the other; the first takes the image."""
+
+    def __init__(self, *parts: Space) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def encode(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            x = part.encode(x)
+        return x
+
+    def decode(self, u: Tensor) -> Tensor:
+        for part in reversed(self.parts):
+            u = part.decode(u)
+        return u
+
+    def log_abs_det(self, x: Tensor) -> Tensor:
+        total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        for part in self.parts:
+            total = total + part.log_abs_det(x)
+            x = part.encode(x)
+        return total
+
+    @torch.no_grad()
+    def fit(self, x: Tensor) -> None:
+        for part in self.parts:
+            part.fit(x)
+            x = part.encode(x)

@@ -1,0 +1,16 @@
+"""The Gaussian copula: exact marginals, joined by one multivariate normal."""
+
+from collections.abc import Sequence
+
+from ebm_app.spaces.base import Composed
+from ebm_app.spaces.marginals import Marginals
+from ebm_app.spaces.whitening import Whitening
+
+
+class CopulaSpace(Composed):
+    """Every component to a standard normal, then whitening with the full correlation (paper,
+    appendix F.5; Rhodes et al. 2020, arXiv:2006.12204)."""
+
+    @classmethod
+    def build(cls, image_shape: Sequence[int], num_levels: int) -> "CopulaSpace":
+        return cls(Marginals(image_shape, num_levels), Whitening(image_shape))

@@ -1,0 +1,18 @@
+"""The Gaussian flow: the images' logits as one multivariate normal."""
+
+from collections.abc import Sequence
+
+from ebm_app.spaces.base import Composed
+from ebm_app.spaces.logit import Logit
+from ebm_app.spaces.whitening import Whitening
+
+
+class GaussianSpace(Composed):
+    """Logit, then whitening with the full covariance (paper, section 6.4)."""
+
+    @classmethod
+    def build(
+        cls, image_shape: Sequence[int], num_levels: int, **arguments: float
+    ) -> "GaussianSpace":
+        """See :class:`Logit` for the arguments."""
+        return cls(Logit(**arguments), Whitening(image_shape))

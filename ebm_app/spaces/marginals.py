@@ -1,0 +1,98 @@
+"""Every component to a standard normal of its own, by the histogram of its levels."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.special import ndtri
+
+from ebm_app.numerics import standard_normal_log_density, sum_except_batch
+from ebm_app.spaces.base import Space
+
+
+class Marginals(Space):
+    r"""u_i = Phi^{-1}(F_i(x_i)), F_i the distribution function of a histogram,
+
+        log du_i/dx_i = log F_i'(x_i) - log phi(u_i).
+
+    F_i is linear on the cell of every level and has an exponential tail beyond black and white,
+    so that u takes every real value and both stay finite. Each cell and tail counts half an image
+    more than it has (Krichevsky and Trofimov 1981): none is empty. F is summed from both ends, so
+    that neither tail of u loses digits. All in float64.
+
+    Args:
+        image_shape: (C, H, W). num_levels: L.
+    """
+
+    def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
+        super().__init__()
+        dim, cells = math.prod(image_shape), num_levels + 2
+        self.num_levels = num_levels
+        self.register_buffer("mass", torch.full((dim, cells), 1 / cells, dtype=torch.float64))
+
+    def encode(self, x: Tensor) -> Tensor:
+        below, above, _ = self._place(x)
+        u = torch.where(below < 0.5, ndtri(below), -ndtri(above))
+        return u.T.reshape(x.shape).to(x.dtype)
+
+    def decode(self, u: Tensor) -> Tensor:
+        rows = u.flatten(1).T.double().contiguous()
+        below, above, (up, down) = _lower_tail(rows), _lower_tail(-rows), self._sums()
+        last = self.num_levels + 1
+        from_left = torch.searchsorted(up[:, 1:-1].contiguous(), below)
+        from_right = last - torch.searchsorted(down[:, 1:-1].contiguous(), above)
+        cell = torch.where(rows < 0, from_left, from_right)
+        mass = self.mass.gather(1, cell)
+        left = (below - up.gather(1, cell)) / mass
+        right = (above - down.gather(1, last - cell)) / mass
+        position = cell - 1 + torch.where(rows < 0, left, 1 - right)
+        # a logarithm of 1 where a tail is not taken: its gradient stays finite
+        one = torch.ones_like(left)
+        position = torch.where(cell == 0, torch.where(cell == 0, left, one).log(), position)
+        tail = self.num_levels - torch.where(cell == last, right, one).log()
+        position = torch.where(cell == last, tail, position)
+        return (position / self.num_levels).T.reshape(u.shape).to(u.dtype)
+
+    def log_abs_det(self, x: Tensor) -> Tensor:
+        below, above, log_slope = self._place(x)
+        u = torch.where(below < 0.5, ndtri(below), ndtri(above))
+        return sum_except_batch((log_slope - standard_normal_log_density(u)).T)
+
+    @torch.no_grad()
+    def fit(self, x: Tensor) -> None:
+        """Count the levels of x (N, C, H, W)."""
+        cell = self._cells(x.flatten(1).T.double())
+        counts = torch.full_like(self.mass, 0.5)
+        counts.scatter_add_(1, cell, torch.ones_like(cell, dtype=torch.float64))
+        self.mass.copy_(counts / counts.sum(1, keepdim=True))
+
+    def _cells(self, rows: Tensor) -> Tensor:
+        return ((rows * self.num_levels).floor() + 1).long().clamp(0, self.num_levels + 1)
+
+    def _place(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of x (B, *): F, 1 - F and log F', (D, B) each."""
+        position = x.flatten(1).T.double() * self.num_levels
+        last, cell = self.num_levels + 1, self._cells(position / self.num_levels)
+        before, beyond = position.clamp_max(0), (self.num_levels - position).clamp_max(0)
+        share = torch.where(cell == 0, before.exp(), position + 1 - cell)
+        rest = torch.where(cell == last, beyond.exp(), 1 - share)
+        share = torch.where(cell == last, 1 - rest, share)
+        mass, (up, down) = self.mass.gather(1, cell), self._sums()
+        below = up.gather(1, cell) + share * mass
+        above = down.gather(1, last - cell) + rest * mass
+        log_slope = (self.num_levels * mass).log() + before + beyond
+        return below, above, log_slope
+
+    def _sums(self) -> tuple[Tensor, Tensor]:
+        """Mass to the left of every cell, and to the right of every cell counted from the right:
+        (D, L + 3) each; the first and last cells are the tails."""
+        zero = torch.zeros_like(self.mass[:, :1])
+        up = torch.cat([zero, self.mass.cumsum(1)], 1)
+        down = torch.cat([zero, self.mass.flip(1).cumsum(1)], 1)
+        return up, down
+
+
+def _lower_tail(u: Tensor) -> Tensor:
+    """Phi(u) by erfc: ``torch.special.ndtr`` rounds a far lower tail to zero."""
+    return torch.erfc(-u / math.sqrt(2)) / 2
