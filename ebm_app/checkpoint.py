@@ -19,8 +19,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ebm_app.config import read_json, write_json
-from ebm_app.ebm import CONFIG_FILE, EBM, WEIGHTS_FILE, read_tensors
+from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
+from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE, read_tensors
 
 PREFIX, STATE, PREVIEWS, METRICS_FILE = "checkpoint-", "state", "previews", "metrics.jsonl"
 TENSORS_FILE, TRAINER_FILE = "trainer.safetensors", "trainer.json"

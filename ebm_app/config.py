@@ -43,6 +43,8 @@ class EBMConfig:
     image_shape: tuple[int, ...]
     num_levels: int
     space: str = "ambient"
+    space_arguments: dict[str, float] = field(default_factory=dict)
+    net_input: str = "u"
     dequantisation: str = "uniform"
     path: PathConfig = PathConfig()
     eps: float = 5e-7

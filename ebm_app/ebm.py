@@ -3,29 +3,33 @@ do."""
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ebm_app.config import FORMAT_VERSION, EBMConfig, from_dict, read_json, to_dict, write_json
+from ebm_app.config import EBMConfig
 from ebm_app.data.levels import quantise, to_levels
 from ebm_app.dequantisation import DEQUANTISERS
 from ebm_app.energy import TimeScoreEnergy
 from ebm_app.errors import UserError, choose
 from ebm_app.estimators import ESTIMATORS, Estimator
+from ebm_app.folders import (
+    WEIGHTS_FILE,
+    find_folder,
+    load_weights,
+    read_config,
+    write_folder,
+)
 from ebm_app.likelihood import Likelihood, log_likelihood
 from ebm_app.model import TimeScoreModel
+from ebm_app.nets.decoded import Decoded
 from ebm_app.nets.unet import UNet
 from ebm_app.paths import PATHS, GaussianPath
 from ebm_app.samplers import SAMPLERS, Frame, Sampler
-from ebm_app.spaces import SPACES
+from ebm_app.spaces import build_space
 
-CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
-BUNDLED = Path(__file__).parent / "pretrained"
+NET_INPUTS = ("u", "x")
 T = TypeVar("T")
 
 
@@ -47,16 +51,20 @@ class EBM(nn.Module):
 
     def __init__(self, config: EBMConfig) -> None:
         super().__init__()
-        choose("space", config.space, SPACES)
         self.config = config
         channels, height, width = config.image_shape
         net_channels = channels * (1 + 2 * len(config.input_frequencies)) + config.condition_dim
         heads = 2 if config.stein_head else 1
         choose("dequantisation", config.dequantisation, DEQUANTISERS)
-        self.space = SPACES[config.space]()
+        self.space = build_space(
+            config.space, config.image_shape, config.num_levels, config.space_arguments
+        )
         self.dequantiser = DEQUANTISERS[config.dequantisation]()
+        net: nn.Module = UNet((net_channels, height, width), heads * channels, config.net)
+        if choose("net_input", config.net_input, NET_INPUTS) == "x":
+            net = Decoded(net, self.space.decode, channels)
         self.model = TimeScoreModel(
-            UNet((net_channels, height, width), heads * channels, config.net),
+            net,
             build_path(config),
             config.eps,
             scale=config.scale,
@@ -82,27 +90,13 @@ class EBM(nn.Module):
                 not fit the configuration, or a format of another version.
         """
         folder = find_folder(name_or_path)
-        data = read_json(folder / CONFIG_FILE)
-        version = data.get("format_version")
-        if version != FORMAT_VERSION:
-            raise UserError(
-                f"{folder} has format_version {version}, this version of ebm_app reads "
-                f"{FORMAT_VERSION}: save the model anew or install the version that wrote it"
-            )
-        ebm = cls(from_dict(EBMConfig, data, str(folder / CONFIG_FILE)))
+        ebm = cls(read_config(EBMConfig, folder))
         load_weights(ebm, folder / WEIGHTS_FILE)
         return ebm.to(device).eval()
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write config.json and model.safetensors, each aside first and then renamed."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        pending = folder / (WEIGHTS_FILE + ".tmp")
-        save_file(weights_of(self), pending)
-        os.replace(pending, folder / WEIGHTS_FILE)
-        pending = folder / (CONFIG_FILE + ".tmp")
-        write_json(pending, to_dict(self.config))
-        os.replace(pending, folder / CONFIG_FILE)
+        write_folder(self, self.config, folder)
 
     def log_prob(
         self,
@@ -189,75 +183,3 @@ def dequantisation_noise(repeats: int, levels: Tensor, seed: int) -> Tensor:
     if repeats < 1:
         raise UserError(f"dequantisation needs at least 1 repeat, not {repeats}")
     return torch.rand((repeats, *levels.shape), generator=torch.Generator().manual_seed(seed))
-
-
-def find_folder(name_or_path: str | os.PathLike) -> Path:
-    """The folder of a model: a path, a bundled name, or a download of a hub id.
-
-    Raises:
-        UserError: where there is none of these.
-    """
-    path = Path(name_or_path)
-    if path.is_dir():
-        return path
-    name = os.fspath(name_or_path)
-    bundled = sorted(p.name for p in BUNDLED.iterdir() if p.is_dir()) if BUNDLED.is_dir() else []
-    if name in bundled:
-        return BUNDLED / name
-    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
-        return _from_hub(name)
-    raise UserError(
-        f"no model at '{name}': give a folder that holds {CONFIG_FILE}, a bundled name "
-        f"({', '.join(bundled) or 'none installed'}) or a hub id owner/name"
-    )
-
-
-def _from_hub(repository: str) -> Path:
-    from huggingface_hub import snapshot_download  # network code, only where it is asked for
-
-    try:
-        return Path(snapshot_download(repository, allow_patterns=[CONFIG_FILE, WEIGHTS_FILE]))
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(
-            f"no folder '{repository}', and the hub did not give a model of that id: {reason}"
-        ) from None
-
-
-def weights_of(ebm: nn.Module) -> dict[str, Tensor]:
-    """The state of a module as contiguous CPU tensors, ready for safetensors."""
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in ebm.state_dict().items()}
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file.
-
-    Raises:
-        UserError: where the file is missing, truncated or not safetensors.
-    """
-    try:
-        return load_file(path)
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing: the folder is incomplete") from None
-    except SafetensorError as error:
-        raise UserError(f"{path} is damaged or truncated ({error})") from None
-
-
-def load_weights(ebm: nn.Module, path: Path) -> None:
-    """Load weights, all of them and no others.
-
-    Raises:
-        UserError: naming the first missing, unexpected or misshapen tensors.
-    """
-    weights, expected = read_tensors(path), ebm.state_dict()
-    problems = [f"lacks {key}" for key in expected if key not in weights]
-    problems += [f"has unexpected {key}" for key in weights if key not in expected]
-    problems += [
-        f"has {key} of shape {tuple(weights[key].shape)}, not {tuple(value.shape)}"
-        for key, value in expected.items()
-        if key in weights and weights[key].shape != value.shape
-    ]
-    if problems:
-        more = f" and {len(problems) - 3} more problems" if len(problems) > 3 else ""
-        raise UserError(f"{path} does not fit its config.json: it {'; '.join(problems[:3])}{more}")
-    ebm.load_state_dict(weights)

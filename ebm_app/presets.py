@@ -23,6 +23,8 @@ PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
     ),
 }
+#: in a latent space the bins have no common width, and a shifted image has an unlikely u
+LATENT: dict[str, Any] = {"input_frequencies": (), "augmentation": "none"}
 #: 256 levels need a smaller margin eps, and frequencies of their own bins
 LARGE = (
     {"input_frequencies": (64.0, 128.0), "eps": 5e-9, "layers_per_block": 2, "dropout": 0.1},

@@ -10,28 +10,32 @@ from ebm_app.config import EBMConfig, PathConfig, TrainingConfig, from_dict, to_
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
 from ebm_app.dequantisation import DEQUANTISERS, TruncatedNormal
-from ebm_app.ebm import build_path
+from ebm_app.ebm import NET_INPUTS, build_path
 from ebm_app.errors import UserError, choose
+from ebm_app.flow import Flow
 from ebm_app.metrics import check_report_to
 from ebm_app.model import SCALES, TimeScoreModel
 from ebm_app.nets.unet import UNetConfig, check_config
 from ebm_app.objectives import OBJECTIVES
 from ebm_app.paths import OneSidedPath, check_eps
-from ebm_app.presets import preset
-from ebm_app.spaces import SPACES
+from ebm_app.presets import LATENT, preset
+from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.time_sampling import TIME_SAMPLERS
 from ebm_app.weighting import WEIGHTINGS, second_moment
 
 SCHEDULERS = ("constant_with_warmup", "cosine", "linear")
 NET_KEYS = {f.name for f in fields(UNetConfig)}
 TRAINING_KEYS = {f.name for f in fields(TrainingConfig)}
-EBM_KEYS = {"space", "dequantisation", "eps", "num_nodes", "scale", "time_input"}
-EBM_KEYS |= {"input_frequencies"}
+EBM_KEYS = {"space", "space_arguments", "dequantisation", "eps", "num_nodes", "scale"}
+EBM_KEYS |= {"time_input", "input_frequencies", "net_input"}
 PATH_KEYS = {"path", "c", "path_arguments"}
 
 
 def resolve(
-    data: ImageData, given: dict[str, Any], base: dict[str, Any] | None = None
+    data: ImageData,
+    given: dict[str, Any],
+    base: dict[str, Any] | None = None,
+    flow: Flow | None = None,
 ) -> tuple[EBMConfig, TrainingConfig]:
     """The configurations of a run: a recorded run or the preset, overridden by what is given.
 
@@ -39,13 +43,14 @@ def resolve(
         data: the images, which fix shape and levels.
         given: flat settings by name; ``c`` may be "data" for the data's own second moment.
         base: the "settings" of a run record, or None for the data set's preset.
+        flow: whose latent space the path lives in; None for the ambient space.
 
     Raises:
-        UserError: for unknown names or wrong types.
+        UserError: for unknown names or wrong types, or a flow of other images.
     """
     if base is None:
         model, training = preset(data.name, data.image_shape)
-        merged = {**model, **training}
+        merged = {**model, **training, **({} if flow is None else LATENT)}
     else:
         merged = flatten(base)
     if "path" in given:  # the arguments of another path are not this one's
@@ -56,7 +61,7 @@ def resolve(
         raise UserError(f"unknown settings: {', '.join(sorted(unknown))}")
     training_config = from_dict(TrainingConfig, _only(merged, TRAINING_KEYS), "training settings")
     net = from_dict(UNetConfig, _only(merged, NET_KEYS), "network settings")
-    space = choose("space", merged.get("space", EBMConfig.space), SPACES)
+    space = _space(merged, data, flow)
     path = PathConfig(
         merged.get("path", PathConfig.name),
         _moment(merged.get("c", 1.0), data, space),
@@ -69,9 +74,10 @@ def resolve(
         "stein_head": training_config.stein_factor > 0,
         "condition_dim": _condition_dim(training_config.augmentation),
         **_only(merged, EBM_KEYS),
+        **({} if flow is None else flow.latent_space()),
     }
     config = replace(from_dict(EBMConfig, model, "model settings"), path=path, net=net)
-    config = replace(config, eps=_eps(config, "eps" in given))
+    config = replace(config, eps=_eps(config, space, "eps" in given))
     check(config, training_config, data)
     return config, training_config
 
@@ -85,6 +91,9 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
     choose("mixed_precision", config.mixed_precision, ("no", "bf16", "fp16"))
     choose("scale", ebm_config.scale, SCALES)
     choose("time_input", ebm_config.time_input, TimeScoreModel.TIME_INPUTS)
+    choose("net_input", ebm_config.net_input, NET_INPUTS)
+    if ebm_config.net_input == "x" and ebm_config.input_frequencies:
+        raise UserError("--input_frequencies are of u: leave them out with --net_input x")
     check_report_to(config.report_to)
     check_config(ebm_config.net, *ebm_config.image_shape[1:])
     if not isinstance(build_path(ebm_config), OneSidedPath):
@@ -133,20 +142,46 @@ def _condition_dim(name: str) -> int:
     return AUGMENTATIONS[choose("augmentation", name, AUGMENTATIONS)].dim
 
 
-def _eps(config: EBMConfig, is_given: bool) -> float:
+def _eps(config: EBMConfig, space: Space, is_given: bool) -> float:
     """The margin of a configuration: by its dequantiser where that says how far to go."""
     choose("dequantisation", config.dequantisation, DEQUANTISERS)
     dequantiser, path = DEQUANTISERS[config.dequantisation](), build_path(config)
     if is_given or not isinstance(dequantiser, TruncatedNormal):
         return config.eps
-    return 1 - dequantiser.time(config.num_levels, SPACES[config.space](), path)
+    return 1 - dequantiser.time(config.num_levels, space, path)
 
 
-def _moment(c: float | str, data: ImageData, space: str) -> float:
+def _space(merged: dict[str, Any], data: ImageData, flow: Flow | None) -> Space:
+    """The fitted space of a run.
+
+    Raises:
+        UserError: where the name and the flow, or the flow and the images, do not agree.
+    """
+    name = merged.get("space", EBMConfig.space if flow is None else flow.config.space)
+    if flow is None:
+        if choose("space", name, SPACES) != EBMConfig.space:
+            raise UserError(
+                f"--space {name} is a flow's: give --flow, a folder made by train/flow.py"
+            )
+        return build_space(name, data.image_shape, data.num_levels, {})
+    if name != flow.config.space:
+        raise UserError(
+            f"--space is {name}, but --flow holds {flow.config.space}: leave --space out"
+        )
+    made, found = ((tuple(part.image_shape), part.num_levels) for part in (flow.config, data))
+    if made != found:
+        raise UserError(
+            f"the flow was made for images of shape {made[0]} with {made[1]} levels, "
+            f"{data.name} has {found[0]} with {found[1]}: fit a flow to this data set"
+        )
+    return flow.space
+
+
+def _moment(c: float | str, data: ImageData, space: Space) -> float:
     if c != "data":
         try:
             return float(c)
         except ValueError:
             raise UserError(f"--c takes a number or the word data, not '{c}'") from None
     middle = dequantise(data.train, data.num_levels, torch.full(data.train.shape, 0.5))
-    return second_moment(SPACES[space]().encode(middle))
+    return second_moment(space.encode(middle))

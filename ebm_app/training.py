@@ -28,6 +28,7 @@ from ebm_app.config import EBMConfig, TrainingConfig, to_dict
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
+from ebm_app.flow import Flow
 from ebm_app.interrupts import Interrupted, StopSignals
 from ebm_app.metrics import MetricsLog
 from ebm_app.model import TimeScoreModel
@@ -72,6 +73,7 @@ class Trainer:
     Args:
         accelerator: made by the caller. ebm_config, config: what is trained and how. data: images.
         output_dir: where all goes; at its top is always the model with the best validation so far.
+        flow: whose fitted space the model takes over; None for the ambient space.
     """
 
     def __init__(
@@ -81,11 +83,15 @@ class Trainer:
         config: TrainingConfig,
         data: ImageData,
         output_dir: Path,
+        flow: Flow | None = None,
     ) -> None:
         torch.manual_seed(config.seed)
         self.accelerator, self.ebm_config, self.config = accelerator, ebm_config, config
         self.output_dir = output_dir
-        self.ebm = EBM(ebm_config).to(accelerator.device)
+        self.ebm = EBM(ebm_config)
+        if flow is not None:
+            self.ebm.space.load_state_dict(flow.space.state_dict())
+        self.ebm.to(accelerator.device)
         path = self.ebm.model.path
         weighting = WEIGHTINGS[config.weighting]()
         objective = OBJECTIVES[config.objective](weighting, config.stein_factor, ebm_config.eps)

@@ -24,8 +24,9 @@ from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.config import from_dict, read_json
 from ebm_app.data.images import load_images
 from ebm_app.data.labels import load_labels
-from ebm_app.ebm import EBM, WEIGHTS_FILE, find_folder
+from ebm_app.ebm import EBM
 from ebm_app.errors import UserError, choose
+from ebm_app.folders import WEIGHTS_FILE, find_folder
 from ebm_app.frechet import Reference, label_histogram
 from ebm_app.numerics import mixed_seed
 from ebm_app.sampler_plots import NOTES, plot_samplers, samplers_table

@@ -10,8 +10,9 @@ from safetensors.torch import load_file, save_file
 from ebm_app import EBM
 from ebm_app.config import EBMConfig, PathConfig
 from ebm_app.data.levels import to_levels
-from ebm_app.ebm import BUNDLED, find_folder, make
+from ebm_app.ebm import make
 from ebm_app.errors import UserError
+from ebm_app.folders import BUNDLED, find_folder
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.samplers import SAMPLERS
 

@@ -18,12 +18,13 @@ from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.config import TrainingConfig, read_json
 from ebm_app.data.images import load_images
 from ebm_app.distributed import check_processes, make_accelerator, shut_down
+from ebm_app.flow import Flow
 from ebm_app.metrics import METRICS_FILE
 from ebm_app.plots import plot_training
 from ebm_app.training import Trainer
 
 OWN = (
-    "dataset data_root download resolution output_dir config dry_run resume_from_checkpoint "
+    "flow dataset data_root download resolution output_dir config dry_run resume_from_checkpoint "
     "overwrite_output_dir expect_processes device"
 ).split()
 
@@ -37,6 +38,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add("--download", action="store_true", help="fetch a missing data set")
     add("--resolution", type=int, help="resize and crop the images of a folder to this size")
     add("--output_dir", help="where all goes; runs/<dataset>-<space> if not given")
+    add("--flow", help="a folder made by train/flow.py: the path lives in its latent space")
     add("--config", help="a run.json to take settings from; flags override it")
     add("--dry_run", action="store_true", help="print the resolved settings and stop")
     add("--resume_from_checkpoint", help="latest, or a checkpoint's folder")
@@ -45,7 +47,8 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add("--device", default="auto", help="auto, cpu or cuda")
     model = parser.add_argument_group("model (the data set's preset where not given)")
     for name, kind, text in (
-        ("space", str, "ambient"),
+        ("space", str, "ambient, or with --flow its kind: gaussian, copula"),
+        ("net_input", str, "in a latent space, what the network reads: u, or the image x of u"),
         ("path", str, "linear_vp, or vp: the paper's, with beta 0.1 to 20"),
         ("c", str, "second moment of the data that the path assumes: a number, or data"),
         ("dequantisation", str, "uniform, or truncated_normal: train on the centres of the cells"),
@@ -75,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     data = load_images(args.dataset, args.data_root, args.download, args.resolution)
     given = {key: value for key, value in vars(args).items() if key not in OWN}
     base = read_json(Path(args.config)).get("settings", {}) if args.config else None
-    ebm_config, config = settings.resolve(data, given, base)
+    flow = Flow.from_pretrained(args.flow) if args.flow else None
+    ebm_config, config = settings.resolve(data, given, base, flow)
     if args.dry_run:
         print(json.dumps(settings.record(ebm_config, config), indent=2))
         return None
@@ -87,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         config.mixed_precision, device, project_dir=str(output_dir), **tracked
     )
     check_processes(accelerator.num_processes, args.expect_processes)
-    trainer = Trainer(accelerator, ebm_config, config, data, output_dir)
+    trainer = Trainer(accelerator, ebm_config, config, data, output_dir, flow)
     prepare_output(accelerator, trainer, args, output_dir)
     run = RunRecord(output_dir / "run.json", settings.record(ebm_config, config))
     if accelerator.is_main_process:

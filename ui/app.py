@@ -17,8 +17,9 @@ from PIL import Image  # noqa: E402
 
 from ebm_app.cli import Parser, resolve_device, run_script  # noqa: E402
 from ebm_app.config import read_json  # noqa: E402
-from ebm_app.ebm import BUNDLED, CONFIG_FILE, EBM, WEIGHTS_FILE, find_folder  # noqa: E402
+from ebm_app.ebm import EBM  # noqa: E402
 from ebm_app.errors import UserError, choose  # noqa: E402
+from ebm_app.folders import BUNDLED, CONFIG_FILE, WEIGHTS_FILE, find_folder  # noqa: E402
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
 MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 25_000_000

@@ -1,5 +1,8 @@
 """Spaces in which a path lives, by the name that ``--space`` takes."""
 
+from collections.abc import Mapping, Sequence
+
+from ebm_app.errors import UserError, choose
 from ebm_app.spaces.base import Space
 from ebm_app.spaces.copula import CopulaSpace
 from ebm_app.spaces.gaussian import GaussianSpace
@@ -11,4 +14,20 @@ SPACES: dict[str, type[Space]] = {
     "copula": CopulaSpace,
 }
 
-__all__ = ["SPACES", "CopulaSpace", "GaussianSpace", "PixelSpace", "Space"]
+
+def build_space(
+    name: str, image_shape: Sequence[int], num_levels: int, arguments: Mapping[str, float]
+) -> Space:
+    """A space by its name in ``SPACES``, not fitted yet, and frozen.
+
+    Raises:
+        UserError: for an unknown name or argument.
+    """
+    try:
+        space = SPACES[choose("space", name, SPACES)].build(image_shape, num_levels, **arguments)
+    except TypeError as error:
+        raise UserError(f"space '{name}': {error}") from None
+    return space.requires_grad_(False)
+
+
+__all__ = ["SPACES", "CopulaSpace", "GaussianSpace", "PixelSpace", "Space", "build_space"]

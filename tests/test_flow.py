@@ -1,0 +1,128 @@
+"""Flows: exact densities, folders, and energy models in their latent space."""
+
+import json
+import math
+
+import pytest
+import torch
+from conftest import ROOT, TINY, error_of
+from exact import F64, generator
+
+from ebm_app import EBM
+from ebm_app.cli import run_script
+from ebm_app.data.images import ImageData
+from ebm_app.flow import Flow, FlowConfig
+from ebm_app.settings import resolve
+
+SHAPE, LEVELS = (1, 4, 4), 17
+KINDS = ("gaussian", "copula")
+
+
+def random_levels(num, seed=0):
+    rows = torch.randn((num, 16), generator=generator(seed), dtype=F64).cumsum(1)
+    return (2 * rows + 8).round().clamp(0, LEVELS - 1).to(torch.uint8).view(num, *SHAPE)
+
+
+def fitted(kind):
+    flow = Flow(FlowConfig("test", SHAPE, LEVELS, kind))
+    levels = random_levels(2000)
+    noise = torch.rand(levels.shape, generator=generator(1), dtype=F64)
+    flow.space.fit(flow.dequantise(levels, noise))
+    return flow
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A folder for every kind of flow."""
+    root = tmp_path_factory.mktemp("flows")
+    for kind in KINDS:
+        fitted(kind).save_pretrained(root / kind)
+    return root
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_density_of_one_pixel_integrates_to_one(kind):
+    flow = Flow(FlowConfig("test", (1, 1, 1), 3, kind))
+    flow.space.fit(torch.rand((500, 1, 1, 1), generator=generator(), dtype=F64).square())
+    # beyond black and white too, where the copula has tails; the logit ends near 0 and 1
+    low, high = (-8.0, 9.0) if kind == "copula" else (-1e-6, 1 + 1e-6)
+    x = torch.linspace(low + 1e-9, high - 1e-9, 2_000_001, dtype=F64).view(-1, 1, 1, 1)
+    mass = torch.trapezoid(flow.log_density(x).exp(), x.flatten()).item()
+    assert mass == pytest.approx(1, abs=2e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fitted_flow_is_better_than_uniform_and_comes_back_from_its_folder(kind, folders):
+    flow, again = fitted(kind), Flow.from_pretrained(folders / kind)
+    levels = random_levels(50, seed=3)
+    noise = torch.rand((2, *levels.shape), generator=generator(4), dtype=F64)
+    value = flow.log_prob(levels, noise)
+    assert value.shape == (50,) and value.dtype == F64
+    assert value.mean() > -16 * math.log(LEVELS) + 5
+    assert torch.equal(again.log_prob(levels, noise), value)
+    assert not any(p.requires_grad for p in again.parameters())
+
+
+@pytest.mark.parametrize("net_input", ["u", "x"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_untrained_model_in_latent_space_is_its_flow(kind, net_input, folders):
+    flow = Flow.from_pretrained(folders / kind)
+    data = ImageData("test", LEVELS, *(random_levels(20, seed) for seed in (5, 6, 7)))
+    given = {"net_input": net_input, "block_out_channels": (8, 8), "norm_num_groups": 4}
+    config, _ = resolve(data, given, None, flow)
+    ebm = EBM(config)
+    ebm.space.load_state_dict(flow.space.state_dict())
+    images = data.test[:4].double() / (LEVELS - 1)
+    noise = torch.rand((1, 4, *SHAPE), generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(
+        ebm.log_prob(images, seed=0).log_prob, flow.log_prob(data.test[:4], noise), rtol=1e-5
+    )
+    assert ebm.sample(3, sampler="pf_ode", num_steps=2).shape == (3, *SHAPE)
+
+
+def test_the_network_reads_the_image(folders):
+    flow = Flow.from_pretrained(folders / "copula")
+    data = ImageData("test", LEVELS, *(random_levels(20, seed) for seed in (5, 6, 7)))
+    given = {"net_input": "x", "block_out_channels": (8, 8), "norm_num_groups": 4}
+    ebm = EBM(resolve(data, given, None, flow)[0])
+    ebm.space.load_state_dict(flow.space.state_dict())
+    u, t = torch.randn((2, *SHAPE), generator=generator()), torch.tensor([0.2, 0.7], dtype=F64)
+    seen = []
+    ebm.model.net.net.register_forward_hook(lambda module, inputs, out: seen.append(inputs[0]))
+    ebm.model(u, t)
+    assert torch.allclose(seen[0], 2 * flow.space.decode(u) - 1)
+
+
+def test_scripts_fit_a_flow_and_train_score_and_sample_in_its_space(
+    tmp_path, image_folder, script, capsys
+):
+    dataset = ["--dataset", f"folder:{image_folder}"]
+    flow, run = str(tmp_path / "flow"), str(tmp_path / "run")
+    fit = [*dataset, "--flow", "copula", "--output_dir", flow]
+    assert run_script(script("train/flow.py").main, fit) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert math.isfinite(figures["bits_per_dim"]) and figures["output_dir"] == flow
+    assert run_script(script("train/flow.py").main, fit) == 2
+    assert "overwrite_output_dir" in capsys.readouterr().err
+    train = [*dataset, "--space", "copula", "--flow", flow, "--net_input", "x"]
+    train += [*TINY, "--output_dir", run, "--max_train_steps", "2", "--validation_steps", "2"]
+    assert run_script(script("train/ebm.py").main, train) == 0
+    # the flow is inside the model's folder
+    (tmp_path / "flow" / "model.safetensors").unlink()
+    assert run_script(script("evaluate/bpd.py").main, [run, "--limit", "3", "--repeats", "1"]) == 0
+    draw = [run, "--num_images", "2", "--num_steps", "2", "--output_dir", str(tmp_path / "drawn")]
+    assert run_script(script("sample/ebm.py").main, draw) == 0
+    assert EBM.from_pretrained(run).config.space == "copula"
+
+
+def test_what_does_not_fit_is_one_sentence(folders):
+    data = ImageData("test", LEVELS, *(random_levels(20, seed) for seed in (5, 6, 7)))
+    flow = Flow.from_pretrained(folders / "copula")
+    assert "train/flow.py" in error_of(resolve, data, {"space": "gaussian"})
+    assert "copula" in error_of(resolve, data, {"space": "gaussian"}, None, flow)
+    other = ImageData("test", LEVELS, *(torch.zeros(3, 1, 8, 8, dtype=torch.uint8),) * 3)
+    assert "(1, 4, 4)" in error_of(resolve, other, {}, None, flow)
+    waves = {"net_input": "x", "input_frequencies": (1.0,)}
+    assert "net_input" in error_of(resolve, data, waves, None, flow)
+    message = error_of(Flow.from_pretrained, ROOT / "ebm_app" / "pretrained" / "digits")
+    assert "unknown keys" in message
