@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from ebm_app.augmentation import Augmentation
+from ebm_app.data.levels import dequantise
 from ebm_app.dequantisation import Dequantiser
-from ebm_app.numerics import mixed_seed
+from ebm_app.numerics import seeded
 from ebm_app.spaces import Space
 from ebm_app.time_sampling import TimeSampler
 
@@ -32,7 +33,32 @@ class TrainingBatch(NamedTuple):
         return TrainingBatch(*(tensor[start:end] for tensor in self))
 
 
-class BatchSource:
+class Shuffled:
+    """The order in which examples come: consecutive parts of fresh permutations.
+
+    Args:
+        num: examples there are. batch_size: of an optimizer step, over all processes.
+        seed: of the run.
+    """
+
+    def __init__(self, num: int, batch_size: int, seed: int) -> None:
+        self.num, self.batch_size, self.seed = num, batch_size, seed
+
+    def indices(self, step: int) -> Tensor:
+        """Indices (batch_size,) of the examples of ``step`` = 0, 1, ..."""
+        position = torch.arange(step * self.batch_size, (step + 1) * self.batch_size)
+        epochs = position // self.num
+        parts = [
+            self._permutation(int(epoch))[position[epochs == epoch] % self.num]
+            for epoch in epochs.unique()
+        ]
+        return torch.cat(parts)
+
+    def _permutation(self, epoch: int) -> Tensor:
+        return torch.randperm(self.num, generator=seeded("cpu", self.seed, 2, epoch))
+
+
+class BatchSource(Shuffled):
     """Draws the batches of a run.
 
     Args:
@@ -54,37 +80,51 @@ class BatchSource:
         batch_size: int,
         seed: int,
     ) -> None:
+        super().__init__(len(levels), batch_size, seed)
         self.levels, self.num_levels, self.space = levels, num_levels, space
         self.dequantiser = dequantiser
         self.sampler, self.augmentation = sampler, augmentation
-        self.batch_size, self.seed = batch_size, seed
 
     def batch(self, step: int) -> TrainingBatch:
-        """The whole batch of ``step`` = 0, 1, ...: consecutive parts of fresh permutations."""
+        """The whole batch of ``step`` = 0, 1, ..."""
         device = self.levels.device
-        generator = torch.Generator(device).manual_seed(mixed_seed(self.seed, 0, step))
+        generator = seeded(device, self.seed, 0, step)
         levels, condition = self.augmentation(
             self.levels[self.indices(step).to(device)], generator
         )
         noise = torch.rand(levels.shape, device=device, generator=generator)
         u1 = self.dequantiser.training_points(levels, self.num_levels, self.space, noise)
         u0 = torch.randn(u1.shape, device=device, generator=generator)
-        times = self.sampler.sample(
-            self.batch_size, torch.Generator().manual_seed(mixed_seed(self.seed, 1, step))
-        )
+        times = self.sampler.sample(self.batch_size, seeded("cpu", self.seed, 1, step))
         return TrainingBatch(u0, u1, times.t.to(device), times.weight.to(device), condition)
 
-    def indices(self, step: int) -> Tensor:
-        """Indices (batch_size,) of the images of ``step``."""
-        position = torch.arange(step * self.batch_size, (step + 1) * self.batch_size)
-        num = len(self.levels)
-        epochs = position // num
-        parts = [
-            self._permutation(int(epoch))[position[epochs == epoch] % num]
-            for epoch in epochs.unique()
-        ]
-        return torch.cat(parts)
 
-    def _permutation(self, epoch: int) -> Tensor:
-        generator = torch.Generator().manual_seed(mixed_seed(self.seed, 2, epoch))
-        return torch.randperm(len(self.levels), generator=generator)
+class FlowBatch(NamedTuple):
+    """Dequantised images (B, C, H, W)."""
+
+    x: Tensor
+
+    def rows(self, start: int, end: int) -> "FlowBatch":
+        """The examples from ``start`` to ``end``."""
+        return FlowBatch(self.x[start:end])
+
+
+class FlowBatches(Shuffled):
+    """Draws the batches of a flow, each with fresh uniform dequantisation.
+
+    Args:
+        levels: training images (N, C, H, W), integers, on the device of the run.
+        num_levels, batch_size, seed: as for :class:`BatchSource`.
+    """
+
+    def __init__(self, levels: Tensor, num_levels: int, batch_size: int, seed: int) -> None:
+        super().__init__(len(levels), batch_size, seed)
+        self.levels, self.num_levels = levels, num_levels
+
+    def batch(self, step: int) -> FlowBatch:
+        """The whole batch of ``step`` = 0, 1, ..."""
+        device = self.levels.device
+        levels = self.levels[self.indices(step).to(device)]
+        generator = seeded(device, self.seed, 0, step)
+        noise = torch.rand(levels.shape, device=device, generator=generator)
+        return FlowBatch(dequantise(levels, self.num_levels, noise))

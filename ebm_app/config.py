@@ -1,7 +1,7 @@
 """Configurations are frozen data: dataclasses read from JSON with strict keys.
 
-``EBMConfig`` says what a model is and is stored beside its weights; ``TrainingConfig`` says how it
-was trained and is stored with the run.
+``EBMConfig`` says what a model is and is stored beside its weights; ``LoopConfig`` and
+``TrainingConfig`` say how it was trained and are stored with the run.
 """
 
 import dataclasses
@@ -59,16 +59,9 @@ class EBMConfig:
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
-    """How a model is trained. Steps are optimizer steps; batches are per process."""
+class LoopConfig:
+    """What every training has. Steps are optimizer steps; batches are per process."""
 
-    objective: str = _doc("ctsm, ctsm_v or tsm", "ctsm_v")
-    weighting: str = _doc("lambda(t): uniform, stein_score or time_score", "time_score")
-    time_sampler: str = _doc(
-        "uniform, stratified, importance, arc_length or loss_history", "arc_length"
-    )
-    augmentation: str = _doc("changed copies of the training images: none or affine", "none")
-    stein_factor: float = _doc("weight of the Stein head in the loss; 0 trains none", 1.0)
     max_train_steps: int = _doc("optimizer steps", 3000)
     train_batch_size: int = _doc("images in a batch of one process", 128)
     gradient_accumulation_steps: int = _doc("batches added up in an optimizer step", 1)
@@ -90,6 +83,19 @@ class TrainingConfig:
     logging_steps: int = _doc("steps between lines of metrics.jsonl", 10)
     report_to: str = _doc("jsonl, or tensorboard besides", "jsonl")
     seed: int = _doc("seed of weights, batches and noise", 0)
+
+
+@dataclass(frozen=True)
+class TrainingConfig(LoopConfig):
+    """How an energy-based model is trained."""
+
+    objective: str = _doc("ctsm, ctsm_v or tsm", "ctsm_v")
+    weighting: str = _doc("lambda(t): uniform, stein_score or time_score", "time_score")
+    time_sampler: str = _doc(
+        "uniform, stratified, importance, arc_length or loss_history", "arc_length"
+    )
+    augmentation: str = _doc("changed copies of the training images: none or affine", "none")
+    stein_factor: float = _doc("weight of the Stein head in the loss; 0 trains none", 1.0)
 
 
 #: Settings of a run that may differ when it is resumed: they change no weight.

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ebm_app.config import FORMAT_VERSION
-from ebm_app.data.levels import dequantise
+from ebm_app.data.levels import dequantise, quantise
 from ebm_app.folders import WEIGHTS_FILE, find_folder, load_weights, read_config, write_folder
-from ebm_app.numerics import standard_normal_log_density, sum_except_batch
+from ebm_app.numerics import seeded, standard_normal_log_density, sum_except_batch
 from ebm_app.spaces import build_space
 
 
@@ -76,3 +76,11 @@ class Flow(nn.Module):
         offset = levels[0].numel() * math.log(self.config.num_levels)
         draws = [self.log_density(self.dequantise(levels, u)) for u in noise]
         return torch.stack(draws).mean(0) - offset
+
+    @torch.no_grad()
+    def sample(self, num_images: int, seed: int = 0) -> Tensor:
+        """Images (num_images, C, H, W) of the flow, quantised to its levels, in [0, 1]."""
+        shape = (num_images, *self.config.image_shape)
+        u = torch.randn(shape, generator=seeded("cpu", seed))
+        x = self.space.decode(u.to(next(self.buffers()).device))
+        return quantise(x, self.config.num_levels).cpu()

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +17,17 @@ import torch
 from accelerate import Accelerator
 from diffusers.optimization import get_scheduler
 from diffusers.training_utils import EMAModel
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from ebm_app import checkpoint
-from ebm_app.augmentation import AUGMENTATIONS
-from ebm_app.batches import BatchSource, TrainingBatch
-from ebm_app.config import EBMConfig, TrainingConfig, to_dict
-from ebm_app.data.images import ImageData
-from ebm_app.ebm import EBM
+from ebm_app.config import LoopConfig, to_dict
 from ebm_app.errors import UserError
-from ebm_app.flow import Flow
 from ebm_app.interrupts import Interrupted, StopSignals
 from ebm_app.metrics import MetricsLog
-from ebm_app.model import TimeScoreModel
 from ebm_app.numerics import mixed_seed
-from ebm_app.objectives import OBJECTIVES, Batch, Objective
-from ebm_app.time_sampling import TIME_SAMPLERS
+from ebm_app.tasks import Rows, Task, total_batch_size
 from ebm_app.training_state import TrainingState
-from ebm_app.validation import Validator
-from ebm_app.weighting import WEIGHTINGS
 
 
 @dataclass(frozen=True)
@@ -51,51 +41,20 @@ class TrainingResult:
     images_per_second: float
 
 
-class LossModule(nn.Module):
-    """Losses (B,) of a batch: the one module that is wrapped for several processes, so that an
-    objective may call the model as often as it needs within one forward pass."""
-
-    def __init__(self, model: TimeScoreModel, objective: Objective) -> None:
-        super().__init__()
-        self.model, self.objective = model, objective
-
-    def forward(
-        self, u0: Tensor, u1: Tensor, t: Tensor, weight: Tensor, condition: Tensor
-    ) -> Tensor:
-        """See ``objectives``."""
-        path, model = self.model.path, partial(self.model, condition=condition)
-        return self.objective(model, path, Batch(path.sample(u0, u1, t), weight))
-
-
 class Trainer:
-    """A run: builds its parts, resumes if asked, then :meth:`fit`.
+    """A run: prepares its parts, resumes if asked, then :meth:`fit`.
 
     Args:
-        accelerator: made by the caller. ebm_config, config: what is trained and how. data: images.
+        accelerator: made by the caller. task: what is learned. config: how.
         output_dir: where all goes; at its top is always the model with the best validation so far.
-        flow: whose fitted space the model takes over; None for the ambient space.
     """
 
     def __init__(
-        self,
-        accelerator: Accelerator,
-        ebm_config: EBMConfig,
-        config: TrainingConfig,
-        data: ImageData,
-        output_dir: Path,
-        flow: Flow | None = None,
+        self, accelerator: Accelerator, task: Task, config: LoopConfig, output_dir: Path
     ) -> None:
-        torch.manual_seed(config.seed)
-        self.accelerator, self.ebm_config, self.config = accelerator, ebm_config, config
+        self.accelerator, self.task, self.config = accelerator, task, config
         self.output_dir = output_dir
-        self.ebm = EBM(ebm_config)
-        if flow is not None:
-            self.ebm.space.load_state_dict(flow.space.state_dict())
-        self.ebm.to(accelerator.device)
-        path = self.ebm.model.path
-        weighting = WEIGHTINGS[config.weighting]()
-        objective = OBJECTIVES[config.objective](weighting, config.stein_factor, ebm_config.eps)
-        self.parameters = list(self.ebm.parameters())
+        self.parameters = list(task.model.parameters())
         optimizer = torch.optim.AdamW(
             self.parameters, lr=config.learning_rate, weight_decay=config.adam_weight_decay
         )
@@ -105,26 +64,10 @@ class Trainer:
             num_warmup_steps=config.lr_warmup_steps,
             num_training_steps=config.max_train_steps,
         )
-        self.loss_module, self.optimizer = accelerator.prepare(
-            LossModule(self.ebm.model, objective), optimizer
-        )
+        self.loss_module, self.optimizer = accelerator.prepare(task.loss_module, optimizer)
         self.ema = EMAModel(self.parameters, decay=config.ema_decay)
-        self.sampler = TIME_SAMPLERS[config.time_sampler](path, ebm_config.eps)
-        self.state = TrainingState(
-            self.ebm, optimizer, self.scheduler, self.ema, self.sampler, accelerator.scaler
-        )
-        self.total_batch_size = (
-            config.train_batch_size
-            * config.gradient_accumulation_steps
-            * accelerator.num_processes
-        )
-        parts = (data.num_levels, self.ebm.space, self.ebm.dequantiser, self.sampler)
-        levels = data.train.to(accelerator.device)
-        augmentation = AUGMENTATIONS[config.augmentation]()
-        self.source = BatchSource(levels, *parts, augmentation, self.total_batch_size, config.seed)
-        self.validator = Validator(
-            accelerator, self.ebm, objective, parts, data, config, output_dir
-        )
+        self.state = TrainingState(task, optimizer, self.scheduler, self.ema, accelerator.scaler)
+        self.total_batch_size = total_batch_size(accelerator, config)
         self.metrics = MetricsLog(accelerator, output_dir, config)
         self.signals = StopSignals(accelerator)
         self.step, self.best, self.last_loss, self.seconds = 0, math.inf, math.nan, 0.0
@@ -177,7 +120,7 @@ class Trainer:
                 checkpoint.save_checkpoint(
                     self.output_dir,
                     self.step,
-                    self.ebm,
+                    self.task.model,
                     tensors,
                     {**trainer, **numbers},
                     self.config.checkpoints_total_limit,
@@ -197,7 +140,7 @@ class Trainer:
 
     def _train_step(self) -> None:
         self.loss_module.train()
-        whole = self.source.batch(self.step)
+        whole = self.task.source.batch(self.step)
         # dropout is the only user of the global generator
         rank = self.accelerator.process_index
         torch.manual_seed(mixed_seed(self.config.seed, 3, self.step, rank))
@@ -207,9 +150,8 @@ class Trainer:
                 loss = self.loss_module(*rows)
                 self.accelerator.backward(loss.mean() / self.config.gradient_accumulation_steps)
             losses.append(loss.detach())
-            if self.sampler.learns:
-                seen = (self.accelerator.gather(tensor) for tensor in (rows.t, losses[-1]))
-                self.sampler.update(*seen)
+            if self.task.learns:
+                self.task.update(rows, losses[-1])
         self.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -217,9 +159,7 @@ class Trainer:
         self.ema.step(self.parameters)
         self.pending.append(torch.cat(losses).mean())
 
-    def _own_rows(
-        self, whole: TrainingBatch
-    ) -> Iterator[tuple[TrainingBatch, AbstractContextManager[Any]]]:
+    def _own_rows(self, whole: Rows) -> Iterator[tuple[Rows, AbstractContextManager[Any]]]:
         """This process's parts of a batch; gradients are exchanged in the last one only."""
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         size, last = self.config.train_batch_size, self.config.gradient_accumulation_steps - 1
@@ -254,17 +194,17 @@ class Trainer:
 
     def _validate(self) -> None:
         with self.state.averaged_weights():
-            figures = self.validator.run(self.step)
+            figures = self.task.validator.run(self.step)
             self.metrics.write(self.step, **figures)
             if figures["validation_bits_per_dim"] < self.best:
                 self.best = figures["validation_bits_per_dim"]
                 if self.accelerator.is_main_process:
-                    self.ebm.save_pretrained(self.output_dir)
+                    self.task.model.save_pretrained(self.output_dir)
         self.accelerator.wait_for_everyone()
 
     def _settings(self) -> dict[str, Any]:
         return {
-            "ebm": to_dict(self.ebm_config),
+            **self.task.settings(),
             "training": to_dict(self.config),
             "total_batch_size": self.total_batch_size,
         }

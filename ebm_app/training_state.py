@@ -13,9 +13,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ebm_app.checkpoint import load_state
 from ebm_app.config import FREE_ON_RESUME
-from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.time_sampling import TimeSampler
+from ebm_app.tasks import Task
 
 #: how a total batch is shared out may change: a step depends on the total alone
 SHARING = {"train_batch_size", "gradient_accumulation_steps"}
@@ -25,19 +24,20 @@ SHARING = {"train_batch_size", "gradient_accumulation_steps"}
 class TrainingState:
     """The parts of a run that change as it goes on; ``scaler`` is that of fp16, or None."""
 
-    ebm: EBM
+    task: Task
     optimizer: torch.optim.Optimizer
     scheduler: LRScheduler
     ema: EMAModel
-    sampler: TimeSampler
     scaler: Any
 
     def collect(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """(tensors, JSON data) of the parts."""
         parts = {
-            "weights": {name: value.clone() for name, value in self.ebm.state_dict().items()},
+            "weights": {
+                name: value.clone() for name, value in self.task.model.state_dict().items()
+            },
             "optimizer": optimizer_tensors(self.optimizer),
-            "sampler": self.sampler.state(),
+            "sampler": self.task.state(),
             "ema": {str(i): value for i, value in enumerate(self.ema.shadow_params)},
         }
         tensors = {
@@ -59,11 +59,12 @@ class TrainingState:
         """
         tensors, trainer = load_state(folder)
         check_same(trainer, settings, folder)
-        self.ebm.load_state_dict(split_prefix(tensors, "weights."))
+        self.task.model.load_state_dict(split_prefix(tensors, "weights."))
         load_optimizer(self.optimizer, split_prefix(tensors, "optimizer."))
-        self.sampler.load_state(split_prefix(tensors, "sampler."))
+        self.task.load_state(split_prefix(tensors, "sampler."))
         shadow = split_prefix(tensors, "ema.")
-        self.ema.shadow_params = [shadow[str(i)].to(self.ebm.device) for i in range(len(shadow))]
+        device = next(self.task.model.parameters()).device
+        self.ema.shadow_params = [shadow[str(i)].to(device) for i in range(len(shadow))]
         self.ema.optimization_step = trainer["ema_step"]
         self.scheduler.load_state_dict(trainer["scheduler"])
         rates = self.scheduler.get_last_lr()
@@ -76,7 +77,7 @@ class TrainingState:
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
         """Within it, the model holds the averaged weights."""
-        parameters = list(self.ebm.parameters())
+        parameters = list(self.task.model.parameters())
         self.ema.store(parameters)
         self.ema.copy_to(parameters)
         try:
@@ -88,9 +89,9 @@ class TrainingState:
 def check_same(trainer: dict[str, Any], settings: dict[str, Any], folder: Path) -> None:
     """Raise a UserError where settings that change the weights differ from a checkpoint's."""
     changes = []
-    for kind in ("ebm", "training"):
+    for kind in (name for name, value in settings.items() if isinstance(value, dict)):
         for key, value in settings[kind].items():
-            before = trainer[kind].get(key)
+            before = trainer.get(kind, {}).get(key)
             if before != value and key not in FREE_ON_RESUME | SHARING:
                 changes.append(f"{key} was {before}, now {value}")
     before, now = trainer["total_batch_size"], settings["total_batch_size"]

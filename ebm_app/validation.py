@@ -1,5 +1,6 @@
 """Held-out loss and bits per dim of a model in training, and previews of its samples."""
 
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,13 +11,14 @@ from torch import Tensor
 from ebm_app.augmentation import NoAugmentation
 from ebm_app.batches import BatchSource
 from ebm_app.checkpoint import PREVIEWS
-from ebm_app.config import TrainingConfig
+from ebm_app.config import LoopConfig, TrainingConfig
 from ebm_app.data.images import ImageData
 from ebm_app.dequantisation import Dequantiser
 from ebm_app.distributed import Wrap, sharded
 from ebm_app.ebm import EBM, dequantisation_noise
+from ebm_app.flow import Flow
 from ebm_app.images_io import save_grid
-from ebm_app.likelihood import log_likelihood
+from ebm_app.likelihood import log_likelihood, to_bits_per_dim
 from ebm_app.numerics import standard_error
 from ebm_app.objectives import Batch, Objective
 from ebm_app.spaces import Space
@@ -112,3 +114,47 @@ class Validator:
             self.ebm.model, path, Batch(path.sample(batch.u0, batch.u1, batch.t), batch.weight)
         )
         return loss.detach().mean().item()
+
+
+class FlowValidator:
+    """Scores the validation split with the same noise every time."""
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        flow: Flow,
+        data: ImageData,
+        config: LoopConfig,
+        output_dir: Path,
+    ) -> None:
+        self.accelerator, self.flow, self.config = accelerator, flow, config
+        self.levels, self.output_dir = data.validation[: config.validation_images], output_dir
+        self.noise = dequantisation_noise(config.validation_repeats, self.levels, config.seed)
+
+    def run(self, step: int) -> dict[str, float]:
+        """Bits per dim with its standard error, and the loss that it is, -log p(x) / D in nats;
+        writes a preview."""
+        bits = score_flow(self.accelerator, self.flow, self.levels, self.noise)
+        if self.accelerator.is_main_process and self.config.num_preview_images:
+            images = self.flow.sample(self.config.num_preview_images, seed=self.config.seed)
+            save_grid(images, self.output_dir / PREVIEWS / f"step-{step:06d}.png")
+        mean = bits.mean().item()
+        return {
+            "validation_loss": mean * math.log(2) - math.log(self.flow.config.num_levels),
+            "validation_bits_per_dim": mean,
+            "validation_stderr": standard_error(bits).item(),
+        }
+
+
+def score_flow(
+    accelerator: Accelerator, flow: Flow, levels: Tensor, noise: Tensor, batch_size: int = 128
+) -> Tensor:
+    """Bits per dim (N,) of images by a flow, shared among the processes; see
+    :func:`score_split`."""
+
+    def score(rows: Tensor) -> Tensor:
+        device = next(flow.buffers()).device
+        log_prob = flow.log_prob(levels[rows].to(device), noise[:, rows].to(device))
+        return to_bits_per_dim(log_prob, levels[0].numel())[:, None]
+
+    return sharded(accelerator, len(levels), 1, batch_size, score, iter)[:, 0]

@@ -68,6 +68,7 @@ LAYERS = {
     "path_runs": 8,
     "selftest": 8,
     "settings": 8,
+    "tasks": 8,
     "training": 8,
     "training_state": 8,
     "validation": 8,

@@ -24,6 +24,7 @@ from ebm_app.metrics import read_metrics
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.objectives import OBJECTIVES
 from ebm_app.spaces import PixelSpace
+from ebm_app.tasks import EBMTask
 from ebm_app.time_sampling import TIME_SAMPLERS
 from ebm_app.training import Trainer
 
@@ -64,7 +65,18 @@ def trainer(
         eps=eps,
     )
     folder.mkdir(exist_ok=True)
-    return Trainer(Accelerator(cpu=True), ebm_config, config, data, folder)
+    return make(Accelerator(cpu=True), ebm_config, config, data, folder)
+
+
+def make(
+    accelerator: Accelerator,
+    ebm_config: EBMConfig,
+    config: TrainingConfig,
+    data: ImageData,
+    folder: Path,
+) -> Trainer:
+    task = EBMTask(accelerator, ebm_config, config, data, folder)
+    return Trainer(accelerator, task, config, folder)
 
 
 def weights(run: Trainer) -> torch.Tensor:
@@ -128,7 +140,7 @@ def test_every_objective_learns(data, tmp_path, objective):
         checkpointing_steps=60,
         learning_rate=5e-3,
     )
-    before = run.validator.run(0)["validation_loss"]
+    before = run.task.validator.run(0)["validation_loss"]
     run.fit()
     after = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]["validation_loss"]
     assert after < before - 0.2
@@ -146,7 +158,7 @@ def test_the_best_model_stays_at_the_top_and_loads(data, tmp_path):
         for part in ("", f"checkpoint-{best}")
     )
     assert all(torch.equal(top[key], own[key]) for key in top)
-    assert EBM.from_pretrained(tmp_path / "run").config == run.ebm_config
+    assert EBM.from_pretrained(tmp_path / "run").config == run.task.ebm_config
 
 
 def test_rotation_keeps_the_newest(data, tmp_path):
@@ -247,6 +259,6 @@ def test_bf16_trains(data, tmp_path):
     config = EBMConfig("noise", (1, 8, 8), 17, net=NET, num_nodes=8)
     (tmp_path / "run").mkdir()
     half = Accelerator(cpu=True, mixed_precision="bf16")
-    run = Trainer(half, config, replace(CONFIG, mixed_precision="bf16"), data, tmp_path / "run")
+    run = make(half, config, replace(CONFIG, mixed_precision="bf16"), data, tmp_path / "run")
     assert run.fit().loss < 3
     AcceleratorState._reset_state(reset_partial_state=True)

@@ -21,6 +21,7 @@ from ebm_app.distributed import check_processes, make_accelerator, shut_down
 from ebm_app.flow import Flow
 from ebm_app.metrics import METRICS_FILE
 from ebm_app.plots import plot_training
+from ebm_app.tasks import EBMTask
 from ebm_app.training import Trainer
 
 OWN = (
@@ -91,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         config.mixed_precision, device, project_dir=str(output_dir), **tracked
     )
     check_processes(accelerator.num_processes, args.expect_processes)
-    trainer = Trainer(accelerator, ebm_config, config, data, output_dir, flow)
+    task = EBMTask(accelerator, ebm_config, config, data, output_dir, flow)
+    trainer = Trainer(accelerator, task, config, output_dir)
     prepare_output(accelerator, trainer, args, output_dir)
     run = RunRecord(output_dir / "run.json", settings.record(ebm_config, config))
     if accelerator.is_main_process:
