@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ebm_app.augmentation import AUGMENTATIONS
-from ebm_app.config import EBMConfig, PathConfig, TrainingConfig, from_dict, to_dict
+from ebm_app.config import EBMConfig, LoopConfig, PathConfig, TrainingConfig, from_dict, to_dict
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
 from ebm_app.dequantisation import DEQUANTISERS, TruncatedNormal
@@ -84,22 +84,30 @@ def resolve(
 
 def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> None:
     """Raise a UserError for names or values of no use in training, before anything is made."""
+    check_loop(config, data)
     choose("objective", config.objective, OBJECTIVES)
     choose("weighting", config.weighting, WEIGHTINGS)
     choose("time_sampler", config.time_sampler, TIME_SAMPLERS)
-    choose("lr_scheduler", config.lr_scheduler, SCHEDULERS)
-    choose("mixed_precision", config.mixed_precision, ("no", "bf16", "fp16"))
     choose("scale", ebm_config.scale, SCALES)
     choose("time_input", ebm_config.time_input, TimeScoreModel.TIME_INPUTS)
     choose("net_input", ebm_config.net_input, NET_INPUTS)
     if ebm_config.net_input == "x" and ebm_config.input_frequencies:
         raise UserError("--input_frequencies are of u: leave them out with --net_input x")
-    check_report_to(config.report_to)
     check_config(ebm_config.net, *ebm_config.image_shape[1:])
     if not isinstance(build_path(ebm_config), OneSidedPath):
         raise UserError(
             f"path '{ebm_config.path.name}' joins two data sets: images need one from noise"
         )
+    check_eps(ebm_config.eps)
+    if config.objective == "tsm" and config.stein_factor:
+        raise UserError("objective tsm trains no Stein head: give --stein_factor 0")
+
+
+def check_loop(config: LoopConfig, data: ImageData) -> None:
+    """Raise a UserError for names or values of no use in any training."""
+    choose("lr_scheduler", config.lr_scheduler, SCHEDULERS)
+    choose("mixed_precision", config.mixed_precision, ("no", "bf16", "fp16"))
+    check_report_to(config.report_to)
     counts = [name for name in vars(config) if name.endswith(("_steps", "_size", "_limit"))]
     for name in [*counts, "validation_images", "validation_repeats"]:
         if name != "lr_warmup_steps" and getattr(config, name) < 1:
@@ -109,9 +117,6 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
             "at least 2 validation images are needed for a standard error: raise "
             f"--validation_images or add images ({data.name} has {len(data.validation)})"
         )
-    check_eps(ebm_config.eps)
-    if config.objective == "tsm" and config.stein_factor:
-        raise UserError("objective tsm trains no Stein head: give --stein_factor 0")
 
 
 def flatten(settings: dict[str, Any]) -> dict[str, Any]:

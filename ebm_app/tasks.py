@@ -17,12 +17,13 @@ from ebm_app.augmentation import AUGMENTATIONS
 from ebm_app.batches import BatchSource, FlowBatches
 from ebm_app.config import EBMConfig, LoopConfig, TrainingConfig, to_dict
 from ebm_app.data.images import ImageData
-from ebm_app.ebm import EBM
+from ebm_app.ebm import EBM, dequantisation_noise
 from ebm_app.flow import Flow
 from ebm_app.model import TimeScoreModel
+from ebm_app.numerics import standard_error
 from ebm_app.objectives import OBJECTIVES, Batch, Objective
 from ebm_app.time_sampling import TIME_SAMPLERS
-from ebm_app.validation import FlowValidator, Validator
+from ebm_app.validation import FlowValidator, Validator, score_flow
 from ebm_app.weighting import WEIGHTINGS
 
 
@@ -61,6 +62,10 @@ class Task(ABC):
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """What the model is, as JSON: a run is resumed with the same only."""
+
+    def final_figures(self, output_dir: Path) -> dict[str, float]:
+        """Further figures of a finished run, whose best model is in ``output_dir``."""
+        return {}
 
     def update(self, rows: tuple[Tensor, ...], losses: Tensor) -> None:  # noqa: B027 - a hook
         """Learn from the losses (B,) seen on this process's rows; every process calls it."""
@@ -181,6 +186,16 @@ class FlowTask(Task):
         levels, size = data.train.to(accelerator.device), total_batch_size(accelerator, config)
         self.source = FlowBatches(levels, data.num_levels, size, config.seed)
         self.validator = FlowValidator(accelerator, flow, data, config, output_dir)
+        self.accelerator, self.test = accelerator, data.test
+        self.noise = dequantisation_noise(config.validation_repeats, data.test, config.seed)
+
+    def final_figures(self, output_dir: Path) -> dict[str, float]:
+        best = Flow.from_pretrained(output_dir, str(self.accelerator.device))
+        bits = score_flow(self.accelerator, best, self.test, self.noise)
+        return {
+            "test_bits_per_dim": bits.mean().item(),
+            "test_stderr": standard_error(bits).item(),
+        }
 
     def settings(self) -> dict[str, Any]:
         return {"flow": to_dict(self.model.config)}

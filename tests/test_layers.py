@@ -59,6 +59,7 @@ LAYERS = {
     "distributed": 8,
     "images_io": 8,
     "interrupts": 8,
+    "launch": 8,
     "metrics": 8,
     "plots": 8,
     "sampler_plots": 8,

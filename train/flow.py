@@ -1,82 +1,120 @@
 """Fit a flow, in whose latent space an energy model can live, and print its bits per dim.
 
 python train/flow.py --flow gaussian --dataset digits --output_dir runs/gaussian
+accelerate launch train/flow.py --flow spline --dataset digits --output_dir runs/spline
 """
 
 import sys
-from argparse import Namespace
-from collections.abc import Sequence
+from argparse import SUPPRESS, Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 
-from ebm_app.checkpoint import explained_write
-from ebm_app.cli import Parser, RunRecord, run_script
-from ebm_app.data.images import ImageData, load_images
-from ebm_app.ebm import dequantisation_noise
+from ebm_app import checkpoint
+from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.config import LoopConfig, from_dict, to_dict
+from ebm_app.data.images import ImageData
+from ebm_app.distributed import make_accelerator, shut_down
 from ebm_app.errors import UserError, choose
 from ebm_app.flow import Flow, FlowConfig
-from ebm_app.folders import CONFIG_FILE
-from ebm_app.likelihood import to_bits_per_dim
-from ebm_app.numerics import seeded, standard_error
+from ebm_app.launch import add_run_flags, images_of, launch, output_dir_of
+from ebm_app.numerics import seeded
+from ebm_app.settings import check_loop
 from ebm_app.spaces import SPACES
+from ebm_app.tasks import FlowTask
 
 FLOWS = sorted(set(SPACES) - {"ambient"})
+LOOP_KEYS = {field.name for field in fields(LoopConfig)}
+#: what a kind of flow may be told, beside what it is fitted to
+ARGUMENTS = ("margin", "layers", "hidden", "bins")
+#: settings of a training that a flow without one has too
+CLOSED_FORM = {"seed", "validation_images", "validation_repeats", "num_preview_images"}
 #: dequantised images that a flow is fitted to, at least: small data sets are repeated
 MIN_FIT_IMAGES = 30_000
 
 
 def parse_args(argv: Sequence[str] | None) -> Namespace:
-    """The command line."""
+    """The command line; arguments of the flow and of its training are absent unless given."""
     parser = Parser(__doc__)
-    add = parser.add_argument
-    add("--flow", default="gaussian", help=", ".join(FLOWS))
-    add("--dataset", default="digits", help="digits, mnist, fashion_mnist, cifar10 or folder:PATH")
-    add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
-    add("--download", action="store_true", help="fetch a missing data set")
-    add("--resolution", type=int, help="resize and crop the images of a folder to this size")
-    add("--margin", type=float, help="of the logit of a gaussian flow; 1e-6 if not given")
-    add("--repeats", type=int, default=4, help="dequantisation draws that bits per dim average")
-    add("--output_dir", help="where the flow goes; runs/<dataset>-<flow>-flow if not given")
-    add("--overwrite_output_dir", action="store_true", help="replace the flow that is there")
-    add("--seed", type=int, default=0, help="seed of all noise")
+    add_run_flags(parser)
+    parser.add_argument("--flow", default="gaussian", help=", ".join(FLOWS))
+    for name, kind, text in (
+        ("margin", float, "of the logit of a gaussian or spline flow"),
+        ("layers", int, "couplings of a spline flow"),
+        ("hidden", int, "channels of the networks of a spline flow"),
+        ("bins", int, "pieces of a spline"),
+    ):
+        parser.add_argument(f"--{name}", type=kind, default=SUPPRESS, help=text)
+    parser.add_config(LoopConfig)
     return parser.parse_args(argv)
 
 
-def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Fit, save and score; the figures."""
+def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
+    """Fit, train what is left to learn, and score; the figures, on the main process."""
     args = parse_args(argv)
-    choose("flow", args.flow, FLOWS)
-    data = load_images(args.dataset, args.data_root, args.download, args.resolution)
-    name = args.dataset.replace("folder:", "").strip("/").replace("/", "-")
-    output_dir = Path(args.output_dir or f"runs/{name}-{args.flow}-flow")
-    if (output_dir / CONFIG_FILE).exists() and not args.overwrite_output_dir:
+    data, given = images_of(args), vars(args)
+    kind = choose("flow", args.flow, FLOWS)
+    arguments = {name: given[name] for name in ARGUMENTS if name in given}
+    flow = Flow(FlowConfig(data.name, data.image_shape, data.num_levels, kind, arguments))
+    loop = {name: value for name, value in given.items() if name in LOOP_KEYS}
+    config = from_dict(LoopConfig, loop, "training settings")
+    check_loop(config, data)
+    output_dir = output_dir_of(args, f"{kind}-flow")
+    settings = {"flow": to_dict(flow.config), "training": to_dict(config)}
+    fit(flow, data, config.seed)
+
+    def build(accelerator: Accelerator) -> FlowTask:
+        return FlowTask(accelerator, flow, config, data, output_dir)
+
+    if list(flow.parameters()):
+        return launch(args, config, settings, output_dir, build)
+    if unused := sorted(set(loop) - CLOSED_FORM):
         raise UserError(
-            f"{output_dir} holds a model: choose another --output_dir, or give "
-            "--overwrite_output_dir"
+            f"a {kind} flow is fitted in closed form: leave out --{', --'.join(unused)}"
         )
-    record = RunRecord(output_dir / "run.json", vars(args))
-    arguments = {} if args.margin is None else {"margin": args.margin}
-    flow = Flow(FlowConfig(data.name, data.image_shape, data.num_levels, args.flow, arguments))
-    fit(flow, data, args.seed)
-    figures: dict[str, Any] = {"output_dir": str(output_dir)}
-    for prefix, levels in (("", data.validation), ("test_", data.test)):
-        noise = dequantisation_noise(args.repeats, levels, args.seed)
-        bits = to_bits_per_dim(flow.log_prob(levels, noise), data.num_dims)
-        figures[f"{prefix}bits_per_dim"] = bits.mean().item()
-        figures[f"{prefix}stderr"] = standard_error(bits).item()
-    with explained_write(output_dir):
-        flow.save_pretrained(output_dir)
-        record.write(figures)
-    return figures
+    return save(args, settings, output_dir, build)
 
 
 def fit(flow: Flow, data: ImageData, seed: int) -> None:
-    """Set what the flow estimates in closed form, from dequantised training images."""
+    """Set what the flow has in closed form, from dequantised training images."""
     levels = data.train.repeat(max(1, -(-MIN_FIT_IMAGES // len(data.train))), 1, 1, 1)
     noise = torch.rand(levels.shape, generator=seeded("cpu", seed))
     flow.space.fit(flow.dequantise(levels, noise))
+
+
+def save(
+    args: Namespace,
+    settings: dict[str, Any],
+    output_dir: Path,
+    build: Callable[[Accelerator], FlowTask],
+) -> dict[str, Any] | None:
+    """Write and score a flow that has nothing left to learn."""
+    accelerator = make_accelerator(device=resolve_device(args.device))
+    task = build(accelerator)
+    record = RunRecord(output_dir / "run.json", settings)
+    if accelerator.is_main_process:
+        if args.overwrite_output_dir:
+            checkpoint.remove_run(output_dir)
+        checkpoint.refuse_to_overwrite(output_dir)
+        with checkpoint.explained_write(output_dir):
+            task.model.save_pretrained(output_dir)
+    accelerator.wait_for_everyone()
+    found = task.validator.run(0)
+    figures = {
+        "output_dir": str(output_dir),
+        "bits_per_dim": found["validation_bits_per_dim"],
+        "stderr": found["validation_stderr"],
+        **task.final_figures(output_dir),
+    }
+    is_main = accelerator.is_main_process
+    if is_main:
+        record.write(figures)
+    shut_down(accelerator)
+    return figures if is_main else None
 
 
 if __name__ == "__main__":
