@@ -17,7 +17,7 @@ SIGMOID_WIDTH = 4.0
 
 
 def linear(path: GaussianPath, start: float, end: float, num_points: int) -> Tensor:
-    """Evenly spaced in t, as in the paper (appendix F.4)."""
+    """Evenly spaced in t, as in the paper (appendix F.6)."""
     return torch.linspace(start, end, num_points, dtype=torch.float64)
 
 

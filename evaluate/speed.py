@@ -21,7 +21,7 @@ from ebm_app.energy import HEAD, TimeScoreEnergy
 from ebm_app.evaluation import add_data_flags, held_out, open_model
 from ebm_app.pf_ode import clock_grid
 
-#: (rtol, atol) of the paper's AIS (appendix F.4) and of its likelihoods
+#: (rtol, atol) of the paper's AIS (appendix F.6) and of its likelihoods
 TOLERANCES = {"ode 1e-3/1e-6": (1e-3, 1e-6), "ode 1e-6/1e-6": (1e-6, 1e-6)}
 
 

@@ -8,7 +8,7 @@ conditional components given x is
 
 which sum to d/dt log p_t(x) = t (w^T S w - tr(S M_t)). Written so, nothing is divided by 1 - t^2.
 
-Source: paper, appendix F.3 (arXiv:2502.02300); the form above follows from its posterior moments.
+Source: paper, appendix F.4 (arXiv:2502.02300); the form above follows from its posterior moments.
 """
 
 import torch

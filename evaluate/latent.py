@@ -1,0 +1,193 @@
+"""Energy models in the latent spaces of flows, as the paper's table: a row for every flow and
+objective, trained by train/flow.py and train/ebm.py.
+
+python evaluate/latent.py --dataset digits --max_train_steps 1500
+
+What is trained already is not trained again; a run that was cut off goes on.
+"""
+
+import shlex
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from ebm_app import settings
+from ebm_app.checkpoint import checkpoints
+from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.config import read_json
+from ebm_app.data.images import ImageData, load_images
+from ebm_app.ebm import EBM, dequantisation_noise
+from ebm_app.errors import UserError
+from ebm_app.flow import Flow
+from ebm_app.numerics import standard_error
+from ebm_app.tasks import EBMTask
+from ebm_app.validation import score_flow, score_split
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "train"
+#: the flags of each row; TSM trains no Stein head
+OBJECTIVES = {"tsm": ["--stein_factor", "0"], "ctsm_v": []}
+
+
+def parse_args(argv: Sequence[str] | None) -> Namespace:
+    """The command line."""
+    parser = Parser(__doc__)
+    add = parser.add_argument
+    add("--dataset", default="digits", help="digits, mnist, fashion_mnist, cifar10 or folder:PATH")
+    add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
+    add("--flows", nargs="+", default=["gaussian", "copula", "spline"], help="kinds of flow")
+    add("--objectives", nargs="+", default=list(OBJECTIVES), choices=list(OBJECTIVES), help="rows")
+    add("--max_train_steps", type=int, default=1500, help="of every energy model")
+    add("--flow_flags", default="", help="further flags of train/flow.py, in one string")
+    add("--ebm_flags", default="", help="further flags of train/ebm.py, in one string")
+    add("--limit", type=int, help="score the first test images only")
+    add("--repeats", type=int, default=4, help="dequantisation draws of each image")
+    add("--rounds", type=int, default=10, help="training steps timed of each, in turns")
+    add("--output_dir", default="runs/latent", help="where runs and table go")
+    parser.add_common()
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Train what is missing, score, and time; the table."""
+    args = parse_args(argv)
+    folder, device = Path(args.output_dir), resolve_device(args.device)
+    data = load_images(args.dataset, args.data_root)
+    record = RunRecord(folder / "latent.json", vars(args))
+    for kind in args.flows:
+        train_flow(args, folder / kind / "flow", kind)
+        for objective in args.objectives:
+            train_ebm(args, folder / kind, objective)
+    levels = data.test[: args.limit]
+    noise = dequantisation_noise(args.repeats, levels, args.seed)
+    table = []
+    for kind in args.flows:
+        flow = Flow.from_pretrained(folder / kind / "flow", device)
+        seconds = step_seconds(args, data, flow, folder / kind, device)
+        for objective in args.objectives:
+            ebm = EBM.from_pretrained(folder / kind / objective, device)
+            scores = score(flow, ebm, levels, noise)
+            table.append(
+                {"flow": kind, "objective": objective, **scores, "ms": 1e3 * seconds[objective]}
+            )
+    print_table(table)
+    figures = {"table": table, "num_images": len(levels)}
+    record.write(figures)
+    return figures
+
+
+def run(script: str, flags: Sequence[str], output_dir: Path) -> None:
+    """Run a training script, or go on with it, unless it has finished.
+
+    Raises:
+        UserError: where it fails.
+    """
+    record = output_dir / "run.json"
+    if record.exists() and read_json(record).get("figures"):
+        return
+    resumed = ["--resume_from_checkpoint", "latest"] if checkpoints(output_dir) else []
+    command = [sys.executable, str(SCRIPTS / script), *flags, "--output_dir", str(output_dir)]
+    print(shlex.join(["python", f"train/{script}", *command[2:], *resumed]), file=sys.stderr)
+    start = resumed or ["--overwrite_output_dir"]
+    if subprocess.run([*command, *start], stdout=subprocess.DEVNULL).returncode:
+        raise UserError(f"train/{script} failed: see its message above")
+
+
+def train_flow(args: Namespace, output_dir: Path, kind: str) -> None:
+    """Fit a flow."""
+    own = ["--flow", kind, *shlex.split(args.flow_flags)]
+    run("flow.py", [*own, *common(args)], output_dir)
+
+
+def train_ebm(args: Namespace, folder: Path, objective: str) -> None:
+    """Train an energy model in the latent space of the flow in ``folder``."""
+    own = ["--flow", str(folder / "flow"), "--max_train_steps", str(args.max_train_steps)]
+    own += ["--objective", objective, *OBJECTIVES[objective], *shlex.split(args.ebm_flags)]
+    run("ebm.py", [*own, *common(args)], folder / objective)
+
+
+def common(args: Namespace) -> list[str]:
+    """The flags of both scripts."""
+    where = ["--dataset", args.dataset, "--data_root", args.data_root]
+    return [*where, "--seed", str(args.seed), "--device", args.device]
+
+
+def score(flow: Flow, ebm: EBM, levels: Tensor, noise: Tensor) -> dict[str, float]:
+    """Bits per dim of the flow and of the model by its ratio integral, and how much less the
+    model has, on the same points."""
+    accelerator = Accelerator(cpu=ebm.device.type == "cpu")
+    base = score_flow(accelerator, flow, levels, noise)
+    found = score_split(accelerator, ebm, levels, noise).bits_per_dim
+    pairs = {"flow_": base, "": found}
+    figures = {"gain": (base - found).mean().item()}
+    figures["gain_stderr"] = standard_error(base - found).item()
+    for prefix, values in pairs.items():
+        figures[f"{prefix}bits_per_dim"] = values.mean().item()
+        figures[f"{prefix}stderr"] = standard_error(values).item()
+    return figures
+
+
+def step_seconds(
+    args: Namespace, data: ImageData, flow: Flow, folder: Path, device: str
+) -> dict[str, float]:
+    """Seconds of a training step (draw, forward, backward, update) by objective, in turns: the
+    tenth percentile, which other work on the machine does not reach."""
+    steps = {}
+    for objective in args.objectives:
+        base = read_json(folder / objective / "run.json")["settings"]
+        ebm_config, config = settings.resolve(data, {}, base, flow)
+        accelerator = Accelerator(cpu=device == "cpu")
+        steps[objective] = TimedStep(
+            EBMTask(accelerator, ebm_config, config, data, folder, flow), device
+        )
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(args.rounds + 1):
+        for name, step in steps.items():
+            elapsed = step(turn)
+            if turn:  # the first turn warms up
+                seconds[name].append(elapsed)
+    return {name: sorted(values)[len(values) // 10] for name, values in seconds.items()}
+
+
+class TimedStep:
+    """One training step after the other, each with its time."""
+
+    def __init__(self, task: EBMTask, device: str) -> None:
+        self.task, self.device = task, device
+        self.optimizer = torch.optim.AdamW(task.model.parameters())
+
+    def __call__(self, step: int) -> float:
+        """Seconds of step ``step``."""
+        begin = time.perf_counter()
+        self.task.loss_module(*self.task.source.batch(step)).mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - begin
+
+
+def print_table(table: Sequence[dict[str, Any]]) -> None:
+    """A line a row."""
+    print(f"{'flow':10} {'objective':10} {'flow bpd':>18} {'bpd':>18} {'less':>18} {'ms':>8}")
+    for row in table:
+        figures = " ".join(
+            f"{row[name]:9.4f} +- {row[deviation]:.4f}"
+            for name, deviation in (
+                ("flow_bits_per_dim", "flow_stderr"),
+                ("bits_per_dim", "stderr"),
+                ("gain", "gain_stderr"),
+            )
+        )
+        print(f"{row['flow']:10} {row['objective']:10} {figures} {row['ms']:8.1f}")
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))
