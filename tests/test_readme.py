@@ -34,6 +34,9 @@ BUDGETS = {
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods nce --members 1",
     "evaluate/mi.py": "--iterations 2 --problems mi_d40 --methods ctsm_v_time1 --num_folds 2 "
     "--num_seeds 1",
+    "train/flow.py": "--validation_repeats 1",
+    "evaluate/latent.py": "--flows copula --objectives ctsm_v --max_train_steps 1 --limit 3 "
+    f"--repeats 1 --rounds 1 --ebm_flags='{' '.join(TINY[:-2])}'",
     "evaluate/bounds.py": "--num_draws 20 --num_steps 1 4 --num_examples 200 --replicates 3",
 }
 
@@ -83,7 +86,7 @@ def shortened(arguments: list[str]) -> list[str]:
         return [*arguments, *TINY, *schedule, "--validation_steps", "4"]
     for script, flags in BUDGETS.items():
         if script in arguments:
-            return [*arguments, *flags.split()]
+            return [*arguments, *shlex.split(flags)]
     return [*arguments, "--num_images", "2", "--num_steps", "2"]
 
 

@@ -1,0 +1,69 @@
+"""Where the flow is the true model, an energy model in its latent space has nothing to add."""
+
+import math
+
+import pytest
+import torch
+from accelerate import Accelerator
+from exact import generator
+
+from ebm_app.data.images import ImageData
+from ebm_app.ebm import EBM, dequantisation_noise
+from ebm_app.flow import Flow, FlowConfig
+from ebm_app.numerics import standard_error
+from ebm_app.settings import resolve
+from ebm_app.tasks import EBMTask
+from ebm_app.training import Trainer
+
+SHAPE, LEVELS, SEEDS = (1, 4, 4), 256, 3
+GIVEN = {
+    "block_out_channels": (16, 16),
+    "norm_num_groups": 4,
+    "num_nodes": 24,
+    "max_train_steps": 600,
+    "train_batch_size": 128,
+    "validation_steps": 600,
+    "validation_images": 50,
+    "validation_repeats": 1,
+    "num_preview_images": 0,
+    "checkpointing_steps": 600,
+    "lr_warmup_steps": 20,
+    "ema_decay": 0.99,
+    "eps": 1e-5,
+}
+
+
+def gaussian_flow():
+    """A flow fitted to pixels whose logits are one correlated normal, far from black and white."""
+    flow = Flow(FlowConfig("test", SHAPE, LEVELS, "gaussian"))
+    walk = torch.randn((4000, 16), generator=generator(), dtype=torch.float64).cumsum(1) / 4
+    flow.space.fit(torch.sigmoid(walk).view(-1, *SHAPE))
+    return flow
+
+
+def draws(flow, num, seed):
+    images = flow.sample(num, seed)
+    return (images * (LEVELS - 1)).round().to(torch.uint8)
+
+
+@pytest.mark.slow
+def test_the_correction_of_a_true_flow_is_zero_within_its_error(tmp_path):
+    flow = gaussian_flow()
+    data = ImageData("test", LEVELS, draws(flow, 4000, 1), draws(flow, 50, 2), draws(flow, 500, 3))
+    noise = dequantisation_noise(1, data.test, 0)
+    corrections = []
+    for seed in range(SEEDS):
+        ebm_config, config = resolve(data, {**GIVEN, "seed": seed}, None, flow)
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        accelerator = Accelerator(cpu=True)
+        task = EBMTask(accelerator, ebm_config, config, data, folder, flow)
+        Trainer(accelerator, task, config, folder).fit()
+        found = (
+            EBM.from_pretrained(folder).log_prob(data.test.float() / (LEVELS - 1), seed=0).log_prob
+        )
+        corrections.append((found - flow.log_prob(data.test, noise)).mean() / math.log(2) / 16)
+    corrections = torch.stack(corrections)
+    print("correction, bits per dim:", corrections.mean().item(), standard_error(corrections))
+    assert corrections.abs().max() < 0.02
+    assert corrections.mean().abs() < 3 * standard_error(corrections)
