@@ -9,6 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 
+LABELS = {"error": "validation error, nats²", "divergence": "mean log ratio over p₁, nats"}
+
+
 def plot_table(rows: Sequence[dict[str, Any]], target: Path) -> None:
     """Mean squared error by problem, a line a method; hollow marks are the paper's."""
     figure = Figure(figsize=(9, 4.5), layout="constrained")
@@ -40,7 +43,7 @@ def plot_curves(figures: Sequence[dict[str, Any]], name: str, target: Path) -> N
     seeds, a dashed line is the true value where there is one.
 
     Args:
-        name: "error", drawn on a logarithmic axis, or "divergence".
+        name: a key of ``LABELS``; "error" is drawn on a logarithmic axis.
     """
     problems = list(dict.fromkeys(cell["problem"] for cell in figures))
     figure = Figure(figsize=(4 * len(problems), 3.6), layout="constrained")
@@ -56,7 +59,7 @@ def plot_curves(figures: Sequence[dict[str, Any]], name: str, target: Path) -> N
             axes.axhline(truth, color="black", ls="--", lw=1, label="truth")
             axes.set_ylim(min(0.0, axes.get_ylim()[0]), 1.25 * truth)
         axes.set(title=problem, xlabel="step", yscale="log" if name == "error" else "linear")
-    figure.axes[0].set_ylabel({"error": "validation error, nats²"}.get(name, f"{name}, nats"))
+    figure.axes[0].set_ylabel(LABELS[name])
     figure.axes[0].legend(fontsize="x-small")
     figure.savefig(target, dpi=120)
 
