@@ -8,7 +8,6 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-
 LABELS = {"error": "validation error, nats²", "divergence": "mean log ratio over p₁, nats"}
 
 
