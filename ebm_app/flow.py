@@ -64,10 +64,8 @@ class Flow(nn.Module):
     def log_density(self, x: Tensor) -> Tensor:
         """log p(x) = log N(f^-1(x); 0, I) + log |det du/dx| in nats: (B, C, H, W) -> (B,)
         float64."""
-        u = self.space.encode(x)
-        return sum_except_batch(standard_normal_log_density(u.double())) + self.space.log_abs_det(
-            x
-        )
+        u, log_abs_det = self.space.encode_with_log_abs_det(x)
+        return sum_except_batch(standard_normal_log_density(u.double())) + log_abs_det
 
     @torch.no_grad()
     def log_prob(self, levels: Tensor, noise: Tensor) -> Tensor:

@@ -7,11 +7,13 @@ from ebm_app.spaces.base import Space
 from ebm_app.spaces.copula import CopulaSpace
 from ebm_app.spaces.gaussian import GaussianSpace
 from ebm_app.spaces.pixel import PixelSpace
+from ebm_app.spaces.spline import SplineSpace
 
 SPACES: dict[str, type[Space]] = {
     "ambient": PixelSpace,
     "gaussian": GaussianSpace,
     "copula": CopulaSpace,
+    "spline": SplineSpace,
 }
 
 
@@ -30,4 +32,12 @@ def build_space(
     return space.requires_grad_(False)
 
 
-__all__ = ["SPACES", "CopulaSpace", "GaussianSpace", "PixelSpace", "Space", "build_space"]
+__all__ = [
+    "SPACES",
+    "CopulaSpace",
+    "GaussianSpace",
+    "PixelSpace",
+    "Space",
+    "SplineSpace",
+    "build_space",
+]

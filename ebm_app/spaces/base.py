@@ -33,6 +33,10 @@ class Space(nn.Module, ABC):
     def log_abs_det(self, x: Tensor) -> Tensor:
         """log |det du/dx| in nats: (B,) float64, so that log p(x) = log p(u) + log_abs_det(x)."""
 
+    def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(:meth:`encode`, :meth:`log_abs_det`) of x, in one pass where they share work."""
+        return self.encode(x), self.log_abs_det(x)
+
     def fit(self, x: Tensor) -> None:  # noqa: B027 - a hook, not an omission
         """Set what is estimated in closed form from dequantised images (N, C, H, W)."""
 
@@ -55,11 +59,14 @@ class Composed(Space):
         return u
 
     def log_abs_det(self, x: Tensor) -> Tensor:
+        return self.encode_with_log_abs_det(x)[1]
+
+    def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for part in self.parts:
-            total = total + part.log_abs_det(x)
-            x = part.encode(x)
-        return total
+            x, change = part.encode_with_log_abs_det(x)
+            total = total + change
+        return x, total
 
     @torch.no_grad()
     def fit(self, x: Tensor) -> None:

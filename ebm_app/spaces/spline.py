@@ -1,0 +1,118 @@
+"""The spline flow: couplings of rational-quadratic splines, learned by likelihood."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from zuko.transforms import MonotonicRQSTransform
+
+from ebm_app.errors import UserError
+from ebm_app.nets.conditioner import Conditioner
+from ebm_app.numerics import sum_except_batch
+from ebm_app.spaces.base import Composed, Space
+from ebm_app.spaces.logit import Logit
+from ebm_app.spaces.standardise import Standardise
+
+#: a spline is the identity beyond +-BOUND
+BOUND = 5.0
+
+
+class Coupling(Space):
+    r"""One half of the components by splines whose parameters are a function of the other half:
+
+        u_i = x_i (i kept),   u_i = s(x_i; theta_i(x kept)) (i moved),
+        log |det du/dx| = sum_{i moved} log s'(x_i; theta_i).
+
+    The halves are the two colours of a checkerboard over channels, rows and columns. s is a
+    monotone rational-quadratic spline in float64; it starts as the identity, as the conditioner's
+    parameters start at zero.
+
+    Args:
+        image_shape: (C, H, W).
+        parity: 0 or 1, of c + h + w of the components that are kept.
+        hidden: channels of the conditioner. bins: of a spline, from 2 on for it to bend.
+
+    Source: Durkan et al. 2019, arXiv:1906.04032; the checkerboard of Dinh et al. 2017,
+    arXiv:1605.08803, 3.4.
+    """
+
+    def __init__(self, image_shape: Sequence[int], parity: int, hidden: int, bins: int) -> None:
+        super().__init__()
+        self.sizes = [bins, bins, bins - 1]
+        indices = torch.cartesian_prod(*(torch.arange(size) for size in image_shape))
+        is_kept = indices.sum(1) % 2 == parity
+        # not a part of the state: they follow from the arguments
+        self.register_buffer("moved", is_kept.logical_not().nonzero()[:, 0], persistent=False)
+        self.conditioner = Conditioner(
+            is_kept.view(*image_shape), image_shape[0] * sum(self.sizes), hidden
+        )
+
+    def encode(self, x: Tensor) -> Tensor:
+        return self.encode_with_log_abs_det(x)[0]
+
+    def decode(self, u: Tensor) -> Tensor:
+        return self._replace(u, self._spline(u).inv(self._take(u)))
+
+    def log_abs_det(self, x: Tensor) -> Tensor:
+        return self.encode_with_log_abs_det(x)[1]
+
+    def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        moved, log_slope = self._spline(x).call_and_ladj(self._take(x))
+        return self._replace(x, moved), sum_except_batch(log_slope)
+
+    def _spline(self, x: Tensor) -> MonotonicRQSTransform:
+        """The splines of the moved components, given the kept ones of x."""
+        parameters = self.conditioner(x).unflatten(1, (-1, sum(self.sizes))).movedim(2, -1)
+        parameters = parameters.flatten(1, 3)[:, self.moved].double()
+        return MonotonicRQSTransform(*parameters.split(self.sizes, -1), bound=BOUND)
+
+    def _take(self, x: Tensor) -> Tensor:
+        """The moved components of x, (B, M) float64."""
+        return x.flatten(1)[:, self.moved].double()
+
+    def _replace(self, x: Tensor, values: Tensor) -> Tensor:
+        """x with other values (B, M) of its moved components."""
+        return x.flatten(1).index_copy(1, self.moved, values.to(x.dtype)).view_as(x)
+
+
+class SplineSpace(Composed):
+    """Logit, standardisation, then couplings that keep the two halves in turns."""
+
+    @classmethod
+    def build(
+        cls,
+        image_shape: Sequence[int],
+        num_levels: int,
+        margin: float = 1e-3,
+        layers: float = 8,
+        hidden: float = 32,
+        bins: float = 8,
+    ) -> "SplineSpace":
+        """See :class:`Logit` for the margin and :class:`Coupling` for what is of ``layers``
+        couplings.
+
+        Raises:
+            UserError: for an argument that is out of range.
+        """
+        layers, hidden = _whole("layers", layers), _whole("hidden", hidden)
+        bins = _whole("bins", bins)
+        return cls(
+            Logit(margin),
+            Standardise(image_shape),
+            *(Coupling(image_shape, index % 2, hidden, bins) for index in range(layers)),
+        )
+
+    @torch.no_grad()
+    def fit(self, x: Tensor) -> None:
+        """Set the standardisation from x (N, C, H, W); the couplings are learned by likelihood."""
+        # a coupling sets nothing here: no whole data set goes through its network
+        logit, standardise, *_ = self.parts
+        standardise.fit(logit.encode(x))
+
+
+def _whole(name: str, value: float) -> int:
+    """A count that JSON may hold as a float."""
+    if not (math.isfinite(value) and value == int(value) and value >= 1):
+        raise UserError(f"{name} of a spline flow cannot be {value}: give a positive whole number")
+    return int(value)

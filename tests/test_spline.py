@@ -1,0 +1,240 @@
+"""The spline flow: couplings against autograd and quadrature, and what they learn."""
+
+import math
+
+import pytest
+import torch
+from conftest import error_of
+from exact import F64, generator, normal
+
+from ebm_app.errors import UserError
+from ebm_app.flow import Flow, FlowConfig
+from ebm_app.nets.conditioner import Conditioner
+from ebm_app.numerics import standard_normal_log_density, sum_except_batch
+from ebm_app.spaces import SPACES, SplineSpace, build_space
+from ebm_app.spaces.logit import Logit
+from ebm_app.spaces.spline import BOUND, Coupling
+from ebm_app.spaces.standardise import Standardise
+
+SHAPES = [(1, 2, 4), (3, 2, 2), (1, 8, 8)]
+#: shapes whose checkerboard over rows and columns alone, or over channels alone, has an empty half
+NARROW = [(1, 1, 2), (1, 2, 1), (3, 1, 1)]
+SMALL = {"layers": 4, "hidden": 8, "bins": 5}
+
+
+def images(shape, num=4, seed=0):
+    return torch.rand((num, *shape), generator=generator(seed), dtype=F64)
+
+
+def perturb(module, size=0.08):
+    """Other weights than those of the identity."""
+    g = generator(7)
+    for parameter in module.parameters():
+        parameter.data += size * torch.randn(parameter.shape, generator=g)
+    return module
+
+
+def perturbed(shape):
+    space = SplineSpace.build(shape, 5, **SMALL)
+    space.fit(images(shape, 500).square())
+    return perturb(space)
+
+
+def jacobian_of(encode, image):
+    jacobian = torch.autograd.functional.jacobian(lambda i: encode(i[None])[0], image)
+    return jacobian.reshape(image.numel(), image.numel())
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, *NARROW, (1, 1, 1)], ids=str)
+def test_encode_and_decode_are_inverse_to_each_other(shape):
+    space, x, u = perturbed(shape), images(shape, 50), normal((50, *shape))
+    single = space.encode(x.float())
+    assert single.dtype == space.decode(single).dtype == torch.float32
+    assert torch.allclose(space.decode(single), x.float(), rtol=0, atol=1e-5)
+    assert space.encode(x).dtype == F64  # with weights in float32
+    space = space.double()
+    assert torch.allclose(space.decode(space.encode(x)), x, rtol=0, atol=1e-10)
+    assert torch.allclose(space.encode(space.decode(u)), u, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, *NARROW], ids=str)
+def test_log_abs_det_is_that_of_the_jacobian(shape):
+    space, x = perturbed(shape).double(), images(shape, 2)
+    expected = [torch.linalg.slogdet(jacobian_of(space.encode, i)).logabsdet for i in x]
+    result = space.log_abs_det(x)
+    assert result.shape == (2,) and result.dtype == F64
+    assert torch.allclose(result, torch.stack(expected), rtol=0, atol=1e-6)
+    affine = space.parts[0].log_abs_det(x) + space.parts[1].log_abs_det(x)
+    assert (result - affine).abs().max() > 0.05  # the couplings have their share
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, *NARROW], ids=str)
+def test_a_coupling_moves_one_half_by_the_other(shape):
+    halves = []
+    for parity in (0, 1):
+        part = perturb(Coupling(shape, parity, 8, 5)).double()
+        x = normal((1, *shape))
+        jacobian = jacobian_of(part.encode, x[0])
+        moved = part.moved
+        kept = torch.tensor([i for i in range(x.numel()) if i not in moved])
+        assert torch.equal(part.encode(x).flatten()[kept], x.flatten()[kept])
+        assert torch.equal(jacobian[kept], torch.eye(x.numel(), dtype=F64)[kept])
+        assert (jacobian[moved][:, kept] != 0).any()
+        # given the other half every component moves on its own
+        block = jacobian[moved][:, moved]
+        assert torch.equal(block, block.diag().diag()) and (block.diag() > 0).all()
+        assert torch.allclose(part.log_abs_det(x), block.diag().log().sum(), atol=1e-6)
+        halves.append(moved)
+    assert sorted(torch.cat(halves).tolist()) == list(range(math.prod(shape)))
+    assert min(len(half) for half in halves) > 0
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, *NARROW], ids=str)
+def test_couplings_start_as_the_identity(shape):
+    space = SplineSpace.build(shape, 5, **SMALL)
+    for part in space.parts[2:]:
+        x = 3 * normal((20, *shape))
+        assert torch.allclose(part.encode(x), x, rtol=1e-12, atol=1e-12)
+        assert torch.allclose(part.log_abs_det(x), torch.zeros(20, dtype=F64), atol=1e-12)
+
+
+def test_a_coupling_is_the_identity_beyond_its_bound():
+    part = perturb(Coupling((1, 2, 4), 0, 8, 5))
+    x = normal((20, 1, 2, 4)).sign() * (BOUND + 1)
+    assert torch.equal(part.encode(x), x) and torch.equal(part.decode(x), x)
+    assert torch.equal(part.log_abs_det(x), torch.zeros(20, dtype=F64))
+
+
+def test_a_conditioner_reads_what_is_inside_its_mask_and_where_it_is():
+    mask = torch.tensor([[[True, False, True, False], [False, True, False, True]]])
+    x, noise = normal((3, 1, 2, 4)).float(), normal((3, 1, 2, 4), 1).float()
+    net = Conditioner(mask, 5, 8)
+    assert torch.equal(net(x), torch.zeros(3, 5, 2, 4))
+    perturb(net)
+    assert torch.equal(net(torch.where(mask, x, noise)), net(x))
+    assert ((net(torch.where(mask, noise, x)) - net(x)).abs() > 1e-3).any()
+    assert torch.allclose(net(x[1:2]), net(x)[1:2], atol=1e-6)
+    wide = Conditioner(torch.ones(1, 20, 20, dtype=torch.bool), 5, 8)
+    inside = perturb(wide)(torch.ones(1, 1, 20, 20))[0, 0, 8:12, 8:12]  # far from the padding
+    assert inside.flatten().unique().numel() == 16
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_encode_with_log_abs_det_is_both_calls(name):
+    shape = (3, 2, 2)
+    space = perturb(SPACES[name].build(shape, 5))
+    space.fit(images(shape, 500))
+    for x in (images(shape), images(shape).float()):
+        u, log_abs_det = space.encode_with_log_abs_det(x)
+        assert torch.equal(u, space.encode(x))
+        assert torch.equal(log_abs_det, space.log_abs_det(x))
+
+
+def spline_flow(shape, **arguments):
+    return Flow(FlowConfig("test", shape, 5, "spline", SMALL | arguments))
+
+
+def test_a_density_of_two_components_integrates_to_one():
+    flow = spline_flow((1, 1, 2))
+    flow.space.fit(images((1, 1, 2), 500).square())
+    perturb(flow).double()
+    # on an even grid of logits v: the density of v is smooth, that of x is not near its ends
+    logit = Logit(1e-3)
+    v = torch.linspace(-14, 14, 101, dtype=F64)
+    x = logit.decode(torch.cartesian_prod(v, v).view(-1, 1, 1, 2))
+    density = (flow.log_density(x) - logit.log_abs_det(x)).exp().view(len(v), len(v))
+    mass = torch.trapezoid(torch.trapezoid(density, v), v).item()
+    assert mass == pytest.approx(1, abs=1e-3)
+
+
+def test_every_weight_of_the_conditioners_has_a_gradient():
+    flow = spline_flow((1, 2, 4))
+    flow.space.fit(images((1, 2, 4), 500))
+    couplings = perturb(flow.space.parts[2:]).requires_grad_()
+    flow.log_density(images((1, 2, 4), 50).float()).mean().backward()
+    gradients = {name: p.grad for name, p in couplings.named_parameters()}
+    assert len(gradients) == 4 * 12
+    for name, gradient in gradients.items():
+        assert gradient is not None and gradient.isfinite().all() and gradient.any(), name
+
+
+def test_decoding_can_be_differentiated_twice():
+    part = perturb(Coupling((1, 2, 2), 0, 4, 4)).double().requires_grad_(False)
+    u = normal((2, 1, 2, 2)).requires_grad_()
+    assert torch.autograd.gradcheck(part.decode, (u,), atol=1e-5)
+    assert torch.autograd.gradgradcheck(part.decode, (u,), atol=1e-4)
+
+
+class TwoModes:
+    """Images whose logits are 1/2 N(m, s^2 I) + 1/2 N(-m, s^2 I) with m = 1.5 and s = 0.4."""
+
+    logit = Logit(1e-3)
+
+    def sample(self, num, seed):
+        mode = torch.randint(2, (num, 1, 1, 1), generator=generator(seed)) * 2 - 1
+        return self.logit.decode(1.5 * mode + 0.4 * normal((num, 1, 1, 2), seed + 1))
+
+    def log_density(self, x):
+        v = self.logit.encode(x)
+        modes = [
+            sum_except_batch(standard_normal_log_density((v - mean) / 0.4) - math.log(0.4))
+            for mean in (-1.5, 1.5)
+        ]
+        return torch.logsumexp(torch.stack(modes), 0) - math.log(2) + self.logit.log_abs_det(x)
+
+
+def test_a_learned_flow_is_closer_to_two_modes_than_a_gaussian():
+    torch.manual_seed(0)
+    data = TwoModes()
+    train, held_out = data.sample(4000, 0), data.sample(2000, 10)
+    gaussian = Flow(FlowConfig("test", (1, 1, 2), 5, "gaussian", {"margin": 1e-3}))
+    flow = spline_flow((1, 1, 2), layers=2, hidden=16, bins=8)
+    gaussian.space.fit(train)
+    flow.space.fit(train)
+    optimizer = torch.optim.Adam(flow.space.requires_grad_().parameters(), lr=5e-3)
+    g = generator()
+    for _ in range(200):
+        x = train[torch.randint(len(train), (128,), generator=g)].float()
+        optimizer.zero_grad()
+        flow.log_density(x).mean().neg().backward()
+        optimizer.step()
+    with torch.no_grad():
+        learned, linear, exact = (m.log_density(held_out).mean() for m in (flow, gaussian, data))
+    assert learned > linear + 0.5
+    assert exact - 0.2 < learned < exact + 0.02
+
+
+def test_a_spline_flow_comes_back_from_its_folder(tmp_path):
+    flow = spline_flow((1, 2, 4), layers=2.0)
+    flow.space.fit(images((1, 2, 4), 500))
+    perturb(flow).save_pretrained(tmp_path)
+    again, x = Flow.from_pretrained(tmp_path), images((1, 2, 4))
+    assert torch.equal(again.log_density(x), flow.log_density(x))
+
+
+def test_standardised_components_have_mean_zero_and_variance_one():
+    x = images((1, 2, 4), 500).square()
+    part = Standardise((1, 2, 4))
+    part.fit(x.float())
+    u = part.encode(x)
+    assert torch.allclose(u.mean(0), torch.zeros(1, 2, 4, dtype=F64), atol=1e-6)
+    assert torch.allclose(u.std(0), torch.ones(1, 2, 4, dtype=F64), atol=1e-6)
+
+
+def test_a_component_that_never_changes_cannot_be_standardised():
+    x = torch.tensor([[[[0.1, 1.0]]], [[[0.1, 2.0]]], [[[0.1, 3.0]]]])
+    with pytest.raises(UserError, match="change"):
+        Standardise((1, 1, 2)).fit(x)
+
+
+@pytest.mark.parametrize("name", ["layers", "hidden", "bins"])
+@pytest.mark.parametrize("value", [0.0, -1.0, 2.5, math.nan, math.inf])
+def test_counts_are_positive_whole_numbers(name, value):
+    message = error_of(build_space, "spline", (1, 2, 4), 5, {name: value})
+    assert name in message and "whole" in message
+
+
+def test_counts_may_come_as_floats():
+    space = build_space("spline", (1, 2, 4), 5, {"layers": 3.0, "hidden": 4.0, "bins": 4.0})
+    assert len(space.parts) == 2 + 3
+    assert not any(p.requires_grad for p in space.parameters())
