@@ -2,11 +2,13 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
 from conftest import ROOT, TINY, error_of
 from exact import F64, generator
+from safetensors.torch import load_file
 
 from ebm_app import EBM
 from ebm_app.cli import run_script
@@ -126,3 +128,26 @@ def test_what_does_not_fit_is_one_sentence(folders):
     assert "net_input" in error_of(resolve, data, waves, None, flow)
     message = error_of(Flow.from_pretrained, ROOT / "ebm_app" / "pretrained" / "digits")
     assert "unknown keys" in message
+
+
+def test_a_flow_with_weights_is_trained_and_resumes_exactly(
+    tmp_path, image_folder, script, capsys
+):
+    main, runs = script("train/flow.py").main, (tmp_path / "whole", tmp_path / "part")
+    flags = f"--dataset folder:{image_folder} --flow spline --layers 2 --hidden 4 --bins 4"
+    flags += " --max_train_steps 4 --checkpointing_steps 2 --validation_steps 2 --logging_steps 1"
+    flags += " --train_batch_size 4 --validation_images 4 --num_preview_images 4 --device cpu"
+    for run in runs:
+        assert run_script(main, [*flags.split(), "--output_dir", str(run)]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert figures["steps"] == 4 and math.isfinite(figures["test_bits_per_dim"])
+    shutil.rmtree(runs[1] / "checkpoint-4")  # as if cut off after step 2
+    resume = ["--output_dir", str(runs[1]), "--resume_from_checkpoint", "latest"]
+    assert run_script(main, [*flags.split(), *resume]) == 0
+    whole, part = (load_file(run / "checkpoint-4" / "model.safetensors") for run in runs)
+    assert whole.keys() == part.keys() and any("conditioner" in name for name in whole)
+    assert all(torch.equal(whole[name], part[name]) for name in whole)
+    assert (runs[0] / "previews" / "step-000004.png").exists()
+    other = [*flags.split(), *resume, "--bins", "5"]
+    assert run_script(main, other) == 2
+    assert "space_arguments" in capsys.readouterr().err

@@ -59,11 +59,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     data, given = images_of(args), vars(args)
     kind = choose("flow", args.flow, FLOWS)
     arguments = {name: given[name] for name in ARGUMENTS if name in given}
-    flow = Flow(FlowConfig(data.name, data.image_shape, data.num_levels, kind, arguments))
     loop = {name: value for name, value in given.items() if name in LOOP_KEYS}
     config = from_dict(LoopConfig, loop, "training settings")
     check_loop(config, data)
     output_dir = output_dir_of(args, f"{kind}-flow")
+    torch.manual_seed(config.seed)  # the weights that a flow starts with
+    flow = Flow(FlowConfig(data.name, data.image_shape, data.num_levels, kind, arguments))
     settings = {"flow": to_dict(flow.config), "training": to_dict(config)}
     fit(flow, data, config.seed)
 
