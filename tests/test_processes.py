@@ -84,7 +84,7 @@ def whole_runs(tmp_path_factory, image_folder) -> dict[int, Path]:
     return {1: folder / "1", 2: folder / "2"}
 
 
-@pytest.mark.parametrize("num_processes", [1, 2])
+@pytest.mark.parametrize("num_processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_killed_run_resumes_bit_for_bit(tmp_path, image_folder, whole_runs, num_processes):
     flags = ["--train_batch_size", str(8 // num_processes)]
     folder = tmp_path / "run"
@@ -104,7 +104,9 @@ def test_two_processes_train_the_model_of_one_with_twice_the_batch(whole_runs):
             torch.testing.assert_close(one[key], two[key], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_signal_saves_before_it_stops(tmp_path, image_folder, whole_runs, signum):
     folder, flags = tmp_path / "run", ["--train_batch_size", "8"]
     assert run_and_signal(signum, 1, folder, image_folder, *flags) == 128 + signum
