@@ -10,7 +10,14 @@ from torch import Tensor, nn
 
 from ebm_app.config import FORMAT_VERSION
 from ebm_app.data.levels import dequantise, quantise
-from ebm_app.folders import WEIGHTS_FILE, find_folder, load_weights, read_config, write_folder
+from ebm_app.folders import (
+    FLOW,
+    WEIGHTS_FILE,
+    find_folder,
+    load_weights,
+    read_config,
+    write_folder,
+)
 from ebm_app.numerics import seeded, standard_normal_log_density, sum_except_batch
 from ebm_app.spaces import build_space
 
@@ -45,13 +52,13 @@ class Flow(nn.Module):
             UserError: where it is missing, damaged, or another kind of model.
         """
         folder = find_folder(name_or_path)
-        flow = cls(read_config(FlowConfig, folder))
+        flow = cls(read_config(FlowConfig, folder, FLOW))
         load_weights(flow, folder / WEIGHTS_FILE)
         return flow.to(device).eval()
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write config.json and model.safetensors, each aside first and then renamed."""
-        write_folder(self, self.config, folder)
+        write_folder(self, self.config, folder, FLOW)
 
     def latent_space(self) -> dict[str, Any]:
         """The settings of a model whose path lives in this flow's space."""

@@ -11,13 +11,15 @@ from torch import Tensor, nn
 from ebm_app.config import FORMAT_VERSION, from_dict, read_json, to_dict, write_json
 from ebm_app.errors import UserError
 
+#: kinds of model; a config.json that names none is of the first
+EBM, FLOW = "energy model", "flow"
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 BUNDLED = Path(__file__).parent / "pretrained"
 T = TypeVar("T")
 
 
-def read_config(cls: type[T], folder: Path) -> T:
-    """The configuration of a model's folder.
+def read_config(cls: type[T], folder: Path, kind: str = EBM) -> T:
+    """The configuration of a folder that holds a model of this kind.
 
     Raises:
         UserError: where it is missing, of another kind, or of another version.
@@ -29,10 +31,17 @@ def read_config(cls: type[T], folder: Path) -> T:
             f"{folder} has format_version {version}, this version of ebm_app reads "
             f"{FORMAT_VERSION}: save the model anew or install the version that wrote it"
         )
+    found = data.pop("kind", EBM)
+    if found != kind:
+        raise UserError(
+            f"{folder} is the folder of another kind of model ({found}): give one of kind {kind}"
+        )
     return from_dict(cls, data, str(folder / CONFIG_FILE))
 
 
-def write_folder(model: nn.Module, config: Any, folder: str | os.PathLike) -> None:
+def write_folder(
+    model: nn.Module, config: Any, folder: str | os.PathLike, kind: str = EBM
+) -> None:
     """Write config.json and model.safetensors, each aside first and then renamed."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +49,7 @@ def write_folder(model: nn.Module, config: Any, folder: str | os.PathLike) -> No
     save_file(weights_of(model), pending)
     os.replace(pending, folder / WEIGHTS_FILE)
     pending = folder / (CONFIG_FILE + ".tmp")
-    write_json(pending, to_dict(config))
+    write_json(pending, {"kind": kind, **to_dict(config)})
     os.replace(pending, folder / CONFIG_FILE)
 
 

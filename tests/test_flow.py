@@ -127,7 +127,8 @@ def test_what_does_not_fit_is_one_sentence(folders):
     waves = {"net_input": "x", "input_frequencies": (1.0,)}
     assert "net_input" in error_of(resolve, data, waves, None, flow)
     message = error_of(Flow.from_pretrained, ROOT / "ebm_app" / "pretrained" / "digits")
-    assert "unknown keys" in message
+    assert "(energy model)" in message
+    assert "(flow)" in error_of(EBM.from_pretrained, folders / "copula")
 
 
 def test_a_flow_with_weights_is_trained_and_resumes_exactly(
