@@ -39,7 +39,7 @@ def score_methods(sigma: float | None) -> dict[str, Method]:
         "ctsm_time1": scores(objective="ctsm"),
         "ctsm_v_time0": scores(moment="data"),
         "ctsm_v_time1": scores(),
-        "ctsm_v_average": TimeScores(sigma, time_sampler="stratified", ema_decay=0.999),
+        "ctsm_v_stratified": scores(time_sampler="stratified"),
         "ctsm_v_mixture": MixtureResidual(sigma),
     }
 
