@@ -83,8 +83,8 @@ class Uniform(Dequantiser):
         end: float,
     ) -> Dequantised:
         x = dequantise(levels, num_levels, noise)
-        y = space.encode(x)
-        share = space.log_abs_det(x) / x[0].numel() - math.log(num_levels)
+        y, log_abs_det = space.encode_with_log_abs_det(x)
+        share = log_abs_det / x[0].numel() - math.log(num_levels)
         return Dequantised(y, end, share.reshape(-1, *(1,) * (y.ndim - 1)).expand(y.shape))
 
 

@@ -43,7 +43,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add_run_flags(parser)
     parser.add_argument("--flow", default="gaussian", help=", ".join(FLOWS))
     for name, kind, text in (
-        ("margin", float, "of the logit of a gaussian or spline flow"),
+        ("margin", float, "of the logit: 1e-6 (gaussian) or 1e-3 (spline) if not given"),
         ("layers", int, "couplings of a spline flow"),
         ("hidden", int, "channels of the networks of a spline flow"),
         ("bins", int, "pieces of a spline"),
