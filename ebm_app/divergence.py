@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ebm_app.numerics import mixed_seed
+from ebm_app.numerics import seeded
 
 Field = Callable[[Tensor], Tensor]
 #: (f, x (B, *)) -> (f(x) (B, *), K estimates of its divergence (K, B) float64), both detached
@@ -70,6 +70,6 @@ def rademacher_probes(num: int, like: Tensor, seed: int) -> Tensor:
     rows = []
     for example in like.detach().cpu():
         checksum = zlib.crc32(example.contiguous().numpy().tobytes())
-        generator = torch.Generator().manual_seed(mixed_seed(seed, checksum))
+        generator = seeded("cpu", seed, checksum)
         rows.append(torch.randint(2, (num, *example.shape), generator=generator) * 2 - 1)
     return torch.stack(rows, 1).to(like)

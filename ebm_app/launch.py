@@ -88,10 +88,15 @@ def launch(
 def prepare_output(
     accelerator: Accelerator, trainer: Trainer, args: Namespace, output_dir: Path
 ) -> None:
-    """Resume, or make a clean folder; the work of an earlier run is never overwritten unasked."""
+    """Resume, or make a clean folder."""
     if args.resume_from_checkpoint:
         trainer.resume(checkpoint.find_checkpoint(output_dir, args.resume_from_checkpoint))
-        return
+    else:
+        clean_output(accelerator, args, output_dir)
+
+
+def clean_output(accelerator: Accelerator, args: Namespace, output_dir: Path) -> None:
+    """An empty folder; the work of an earlier run is never overwritten unasked."""
     if args.overwrite_output_dir and accelerator.is_main_process:
         checkpoint.remove_run(output_dir)
     accelerator.wait_for_everyone()

@@ -9,9 +9,9 @@ What is trained already is not trained again; a run that was cut off goes on.
 import shlex
 import subprocess
 import sys
-import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from ebm_app.ebm import EBM, dequantisation_noise
 from ebm_app.errors import UserError
 from ebm_app.flow import Flow
 from ebm_app.numerics import standard_error
+from ebm_app.studies.step_times import seconds_in_turns
 from ebm_app.tasks import EBMTask
 from ebm_app.validation import score_flow, score_split
 
@@ -144,34 +145,20 @@ def step_seconds(
         base = read_json(folder / objective / "run.json")["settings"]
         ebm_config, config = settings.resolve(data, {}, base, flow)
         accelerator = Accelerator(cpu=device == "cpu")
-        steps[objective] = TimedStep(
-            EBMTask(accelerator, ebm_config, config, data, folder, flow), device
-        )
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(args.rounds + 1):
-        for name, step in steps.items():
-            elapsed = step(turn)
-            if turn:  # the first turn warms up
-                seconds[name].append(elapsed)
-    return {name: sorted(values)[len(values) // 10] for name, values in seconds.items()}
+        steps[objective] = step_of(EBMTask(accelerator, ebm_config, config, data, folder, flow))
+    return seconds_in_turns(steps, device, args.rounds)
 
 
-class TimedStep:
-    """One training step after the other, each with its time."""
+def step_of(task: EBMTask) -> Callable[[], None]:
+    """One training step after the other."""
+    optimizer, numbers = torch.optim.AdamW(task.model.parameters()), count()
 
-    def __init__(self, task: EBMTask, device: str) -> None:
-        self.task, self.device = task, device
-        self.optimizer = torch.optim.AdamW(task.model.parameters())
+    def step() -> None:
+        task.loss_module(*task.source.batch(next(numbers))).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
-    def __call__(self, step: int) -> float:
-        """Seconds of step ``step``."""
-        begin = time.perf_counter()
-        self.task.loss_module(*self.task.source.batch(step)).mean().backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - begin
+    return step
 
 
 def print_table(table: Sequence[dict[str, Any]]) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from ebm_app import checkpoint
+from ebm_app.checkpoint import explained_write
 from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.config import LoopConfig, from_dict, to_dict
 from ebm_app.data.images import ImageData
 from ebm_app.distributed import make_accelerator, shut_down
 from ebm_app.errors import UserError, choose
 from ebm_app.flow import Flow, FlowConfig
-from ebm_app.launch import add_run_flags, images_of, launch, output_dir_of
+from ebm_app.launch import add_run_flags, clean_output, images_of, launch, output_dir_of
 from ebm_app.numerics import seeded
 from ebm_app.settings import check_loop
 from ebm_app.spaces import SPACES
@@ -97,11 +97,9 @@ def save(
     accelerator = make_accelerator(device=resolve_device(args.device))
     task = build(accelerator)
     record = RunRecord(output_dir / "run.json", settings)
+    clean_output(accelerator, args, output_dir)
     if accelerator.is_main_process:
-        if args.overwrite_output_dir:
-            checkpoint.remove_run(output_dir)
-        checkpoint.refuse_to_overwrite(output_dir)
-        with checkpoint.explained_write(output_dir):
+        with explained_write(output_dir):
             task.model.save_pretrained(output_dir)
     accelerator.wait_for_everyone()
     found = task.validator.run(0)
