@@ -3,14 +3,18 @@
 import importlib.util
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image
 
+from ebm_app.config import EBMConfig
+from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
+from ebm_app.nets.unet import UNetConfig
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch.set_num_threads(1)
@@ -22,6 +26,11 @@ TINY = (
     "--train_batch_size 4 --validation_images 4 --validation_repeats 1 --num_preview_images 4 "
     "--logging_steps 1 --lr_warmup_steps 2 --ema_decay 0.9 --device cpu"
 ).split()
+
+#: models that the web UI is tried with
+NET = UNetConfig((8, 8), norm_num_groups=4)
+GREY = EBMConfig("digits", (1, 8, 8), 17, net=NET, eps=1e-4, num_nodes=8)
+COLOUR = EBMConfig("folder:photos", (3, 4, 8), 256, net=NET, eps=1e-4, num_nodes=8)
 
 
 @pytest.fixture
@@ -57,3 +66,36 @@ def error_of(call, *args, **kwargs) -> str:
     message = str(caught.value)
     assert "\n" not in message and ": " in message, f"not one sentence: {message}"
     return message
+
+
+@pytest.fixture(scope="module")
+def ui(tmp_path_factory) -> SimpleNamespace:
+    """The modules of ui/, imported as by ``python ui/app.py``; no bundled model is offered."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("gradio")))
+        patch.setenv("NO_PROXY", "")
+        patch.setenv("no_proxy", "")
+        patch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
+        patch.syspath_prepend(str(ROOT / "ui"))
+        files = sorted((ROOT / "ui").glob("*.py"))
+        modules = SimpleNamespace(**{file.stem: import_module(file.stem) for file in files})
+        patch.setattr(modules.app, "BUNDLED", tmp_path_factory.mktemp("none"))
+        yield modules
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder with the runs "grey", with a checkpoint, and "colour": tiny, untrained models."""
+    folder = tmp_path_factory.mktemp("models")
+    torch.manual_seed(0)
+    for name, config in (("grey", GREY), ("grey/checkpoint-5", GREY), ("colour", COLOUR)):
+        ebm = EBM(config)
+        torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.1)
+        ebm.save_pretrained(folder / name)
+    (folder / "notes").mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(ui, folder):
+    return ui.app.Models(ui.app.find_models(str(folder / "grey"), str(folder)))

@@ -4,14 +4,13 @@ import json
 import re
 import shutil
 import socket
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from conftest import COLOUR, GREY
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 from PIL import Image
@@ -19,48 +18,11 @@ from PIL import Image
 from ebm_app.cli import run_script
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
-from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.images_io import to_uint8
-from ebm_app.nets.unet import UNetConfig
 from ebm_app.samplers import Frame
 
-NET = UNetConfig((8, 8), norm_num_groups=4)
-GREY = EBMConfig("digits", (1, 8, 8), 17, net=NET, eps=1e-4, num_nodes=8)
-COLOUR = EBMConfig("folder:photos", (3, 4, 8), 256, net=NET, eps=1e-4, num_nodes=8)
 AUTH = ("user", "word")
-
-
-@pytest.fixture(scope="module")
-def ui(tmp_path_factory) -> SimpleNamespace:
-    """The modules of ui/, imported as by ``python ui/app.py``; no bundled model is offered."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("gradio")))
-        patch.setenv("NO_PROXY", "")
-        patch.setenv("no_proxy", "")
-        patch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
-        patch.syspath_prepend(str(ROOT / "ui"))
-        modules = SimpleNamespace(**{n: import_module(n) for n in ("app", "generate", "score")})
-        patch.setattr(modules.app, "BUNDLED", tmp_path_factory.mktemp("none"))
-        yield modules
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    """A folder with the runs "grey", with a checkpoint, and "colour": tiny, untrained models."""
-    folder = tmp_path_factory.mktemp("models")
-    torch.manual_seed(0)
-    for name, config in (("grey", GREY), ("grey/checkpoint-5", GREY), ("colour", COLOUR)):
-        ebm = EBM(config)
-        torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.1)
-        ebm.save_pretrained(folder / name)
-    (folder / "notes").mkdir()
-    return folder
-
-
-@pytest.fixture(scope="module")
-def models(ui, folder):
-    return ui.app.Models(ui.app.find_models(str(folder / "grey"), str(folder)))
 
 
 def digit(index: int = 0) -> torch.Tensor:
@@ -134,7 +96,7 @@ def test_a_new_seed_is_drawn_on_demand_and_told(ui, models):
     seeds = set()
     for _ in range(3):
         *_, (_, text, seed) = ui.generate.generate(models.load, "grey", "pf_ode", 1, 1, 7, True)
-        assert f"seed {seed} ·" in text and 0 <= seed <= ui.generate.MAX_SEED
+        assert f"seed {seed} ·" in text and 0 <= seed <= ui.shared.MAX_SEED
         seeds.add(seed)
     assert len(seeds) == 3
 

@@ -14,6 +14,7 @@ import generate  # noqa: E402
 import gradio as gr  # noqa: E402
 import score  # noqa: E402
 from PIL import Image  # noqa: E402
+from shared import MAX_SEED  # noqa: E402
 
 from ebm_app.cli import Parser, resolve_device, run_script  # noqa: E402
 from ebm_app.config import read_json  # noqa: E402
@@ -193,8 +194,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_common()
     args = parser.parse_args(argv)
     auth = check_auth(args.host, args.auth)
-    if not 0 <= args.seed <= generate.MAX_SEED:
-        raise UserError(f"--seed {args.seed} is out of range: give 0 to {generate.MAX_SEED}")
+    if not 0 <= args.seed <= MAX_SEED:
+        raise UserError(f"--seed {args.seed} is out of range: give 0 to {MAX_SEED}")
     models = Models(find_models(args.model, args.models_dir), resolve_device(args.device))
     if args.model is not None:
         models.load(next(iter(models.folders)))  # a mistake shows now, not on the page

@@ -1,28 +1,18 @@
-"""The tab that draws images, and what both tabs need: exact pixels and errors a visitor can
-read."""
+"""The tab that draws images."""
 
 import json
-import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
-from functools import wraps
-from typing import Any
+from collections.abc import Iterator
 
 import gradio as gr
 from PIL import Image
-from torch import Tensor
+from shared import MAX_SEED, ONE_AT_A_TIME, Load, explained, render
 
-from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
-from ebm_app.images_io import grid_of, to_picture
 from ebm_app.samplers import SAMPLERS, Frame
 
-MAX_IMAGES, MAX_STEPS, MAX_SEED = 64, 200, 2**31 - 1
-#: What a device computes for visitors, one at a time.
-ONE_AT_A_TIME = {"concurrency_id": "device", "concurrency_limit": 1}
+MAX_IMAGES, MAX_STEPS = 64, 200
 RUNNING, STOPPED = "Step", "Stopped after step"
-Load = Callable[[str], EBM]
 
 
 def generate(
@@ -67,33 +57,6 @@ def caption(frame: Frame, label: str, seconds: float) -> str:
 def stopped(text: str) -> str:
     """The caption of a run that was stopped; any other caption stays as it is."""
     return text.replace(RUNNING, STOPPED, 1) if text.startswith(RUNNING) else text
-
-
-def render(images: Tensor, min_pixels: int = 480) -> Image.Image:
-    """Images (B, C, H, W) in [0, 1] as one picture; every pixel is repeated, none is blended."""
-    return to_picture(grid_of(images, min_pixels))
-
-
-def explained(handler: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """A handler whose UserErrors reach the visitor as they are, and whose other errors go to the
-    log, under a number that the visitor is told."""
-
-    @wraps(handler)
-    def run(*args: Any) -> Iterator[Any]:
-        try:
-            yield from handler(*args)
-        except UserError as error:
-            raise gr.Error(str(error), print_exception=False) from None
-        except Exception:
-            number = secrets.token_hex(4)
-            logging.getLogger(__name__).exception("error %s in %s", number, handler.__name__)
-            raise gr.Error(
-                f"This failed on the server, whose log says why under {number}: try another model "
-                "or other settings",
-                print_exception=False,
-            ) from None
-
-    return run
 
 
 def build(load: Load, model: gr.Dropdown, seed: int) -> None:

@@ -7,9 +7,8 @@ from tempfile import TemporaryDirectory
 import gradio as gr
 import numpy as np
 import torch
-from generate import ONE_AT_A_TIME, Load, explained, render
-from gradio.components.image import ImageData
 from PIL import Image, ImageOps
+from shared import ONE_AT_A_TIME, Load, explain_unreadable, explained, render
 from torch import Tensor
 
 from ebm_app.config import EBMConfig
@@ -30,25 +29,6 @@ Bits per dim: {bits:.4f} ± {bits_error:.4f} at eps {eps:g}
 ± is the standard error over {repeats} dequantisation draws, whose mean is a lower bound; \
 integrating over time adds about {error:.1g} nats, with {nfe} evaluations a draw.
 {caveat}"""
-
-
-def explain_unreadable(upload: gr.Image) -> None:
-    """Let an upload answer a file that is no image with a sentence.
-
-    Its method is replaced, because gradio writes a file beside the source of every subclass.
-    """
-    read = upload.preprocess
-
-    def preprocess(payload: ImageData | None) -> str | None:
-        try:
-            return read(payload)
-        except Exception:
-            raise gr.Error(
-                "this file cannot be read as an image: save it as PNG or JPEG",
-                print_exception=False,
-            ) from None
-
-    upload.preprocess = preprocess
 
 
 def score(

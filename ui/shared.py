@@ -1,0 +1,67 @@
+"""What the tabs share: exact pixels, one device, and errors a visitor can read."""
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+import gradio as gr
+from gradio.components.image import ImageData
+from PIL import Image
+from torch import Tensor
+
+from ebm_app.ebm import EBM
+from ebm_app.errors import UserError
+from ebm_app.images_io import grid_of, to_picture
+
+MAX_SEED = 2**31 - 1
+#: What a device computes for visitors, one at a time.
+ONE_AT_A_TIME = {"concurrency_id": "device", "concurrency_limit": 1}
+Load = Callable[[str], EBM]
+
+
+def render(images: Tensor, min_pixels: int = 480) -> Image.Image:
+    """Images (B, C, H, W) in [0, 1] as one picture; every pixel is repeated, none is blended."""
+    return to_picture(grid_of(images, min_pixels))
+
+
+def explained(handler: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """A handler whose UserErrors reach the visitor as they are, and whose other errors go to the
+    log, under a number that the visitor is told."""
+
+    @wraps(handler)
+    def run(*args: Any) -> Iterator[Any]:
+        try:
+            yield from handler(*args)
+        except UserError as error:
+            raise gr.Error(str(error), print_exception=False) from None
+        except Exception:
+            number = secrets.token_hex(4)
+            logging.getLogger(__name__).exception("error %s in %s", number, handler.__name__)
+            raise gr.Error(
+                f"This failed on the server, whose log says why under {number}: try another model "
+                "or other settings",
+                print_exception=False,
+            ) from None
+
+    return run
+
+
+def explain_unreadable(upload: gr.Image) -> None:
+    """Let an upload answer a file that is no image with a sentence.
+
+    Its method is replaced, because gradio writes a file beside the source of every subclass.
+    """
+    read = upload.preprocess
+
+    def preprocess(payload: ImageData | None) -> str | None:
+        try:
+            return read(payload)
+        except Exception:
+            raise gr.Error(
+                "this file cannot be read as an image: save it as PNG or JPEG",
+                print_exception=False,
+            ) from None
+
+    upload.preprocess = preprocess
