@@ -23,6 +23,7 @@ from ebm_app.errors import UserError, choose
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.launch import add_run_flags, clean_output, images_of, launch, output_dir_of
 from ebm_app.numerics import seeded
+from ebm_app.presets import flow_preset
 from ebm_app.settings import check_loop
 from ebm_app.spaces import SPACES
 from ebm_app.tasks import FlowTask
@@ -58,9 +59,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     args = parse_args(argv)
     data, given = images_of(args), vars(args)
     kind = choose("flow", args.flow, FLOWS)
-    arguments = {name: given[name] for name in ARGUMENTS if name in given}
-    loop = {name: value for name, value in given.items() if name in LOOP_KEYS}
-    config = from_dict(LoopConfig, loop, "training settings")
+    arguments, loop = (
+        {name: value for name, value in given.items() if name in keys}
+        for keys in (ARGUMENTS, LOOP_KEYS)
+    )
+    suited, budget = flow_preset(data.name, kind)
+    arguments = {**suited, **arguments}
+    config = from_dict(LoopConfig, {**budget, **loop}, "training settings")
     check_loop(config, data)
     output_dir = output_dir_of(args, f"{kind}-flow")
     torch.manual_seed(config.seed)  # the weights that a flow starts with
