@@ -36,7 +36,7 @@ ui: $(SETUP)
 # the bundled model: the whole budget of the preset, about half an hour on one core
 pretrained: $(SETUP)
 	$(BIN)/python train/ebm.py --dataset digits --output_dir runs/pretrained
-	cp runs/pretrained/config.json runs/pretrained/model.safetensors ebm_app/pretrained/digits/
+	cp runs/pretrained/checkpoint-8000/config.json runs/pretrained/checkpoint-8000/model.safetensors ebm_app/pretrained/digits/
 
 # the figures of the README about the bundled model
 figures: $(SETUP)

@@ -114,9 +114,12 @@ def score_row(
 
 
 def reaches(row: Row, ebm: EBM) -> bool:
-    """Whether the model knows the time at which a row's dequantiser reads its density."""
+    """Whether the model's space has cells for a row's dequantiser, and the model knows the time
+    at which it reads the density."""
     if not isinstance(row.dequantiser, TruncatedNormal):
         return True
+    if ebm.space.scale is None:
+        return False
     path, num_levels = ebm.energy.path, ebm.config.num_levels
     return row.dequantiser.time(num_levels, ebm.space, path) <= ebm.energy.end
 

@@ -23,8 +23,14 @@ PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
     ),
 }
-#: in a latent space the bins have no common width, and a shifted image has an unlikely u
-LATENT: dict[str, Any] = {"input_frequencies": (), "augmentation": "none"}
+#: In a latent space the bins have no common width, and a shifted image has an unlikely u. Bins are
+#: wide there, so that a larger margin blurs none; u is white, and a network sees more in its image.
+LATENT: dict[str, Any] = {
+    "input_frequencies": (),
+    "augmentation": "none",
+    "net_input": "x",
+    "eps": 1e-3,
+}
 #: 256 levels need a smaller margin eps, and frequencies of their own bins
 LARGE = (
     {"input_frequencies": (64.0, 128.0), "eps": 5e-9, "layers_per_block": 2, "dropout": 0.1},

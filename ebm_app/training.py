@@ -32,8 +32,8 @@ from ebm_app.training_state import TrainingState
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a finished run reports: the steps done, the last mean loss, the best validation bits
-    per dim and the throughput of training alone."""
+    """What a finished run reports: the steps done, the last mean loss, the validation bits per
+    dim of the model that is kept and the throughput of training alone."""
 
     steps: int
     loss: float
@@ -46,7 +46,8 @@ class Trainer:
 
     Args:
         accelerator: made by the caller. task: what is learned. config: how.
-        output_dir: where all goes; at its top is always the model with the best validation so far.
+        output_dir: where all goes; at its top is always the model of least validation loss so far.
+            Bits per dim are no criterion: they also fall where a density loses its normalisation.
     """
 
     def __init__(
@@ -70,7 +71,8 @@ class Trainer:
         self.total_batch_size = total_batch_size(accelerator, config)
         self.metrics = MetricsLog(accelerator, output_dir, config)
         self.signals = StopSignals(accelerator)
-        self.step, self.best, self.last_loss, self.seconds = 0, math.inf, math.nan, 0.0
+        self.step, self.last_loss, self.seconds = 0, math.nan, 0.0
+        self.best: dict[str, float] | None = None
         self.pending: list[Tensor] = []
 
     def fit(self) -> TrainingResult:
@@ -104,7 +106,8 @@ class Trainer:
                     folder = self.save()
                 if asked:
                     raise Interrupted(asked, folder)
-        return TrainingResult(self.step, self.last_loss, self.best, self._speed(first))
+        bits_per_dim = self.best["validation_bits_per_dim"]
+        return TrainingResult(self.step, self.last_loss, bits_per_dim, self._speed(first))
 
     def save(self) -> Path:
         """Write a checkpoint of this step, and return its folder."""
@@ -112,7 +115,7 @@ class Trainer:
             trainer = {
                 "step": self.step,
                 "loss": self.last_loss,
-                "best": self.best if math.isfinite(self.best) else None,
+                "best": self.best,
                 **self._settings(),
             }
             tensors, numbers = self.state.collect()
@@ -135,8 +138,7 @@ class Trainer:
             UserError: where it is damaged, or its configuration or total batch differs.
         """
         trainer = self.state.load(folder, self._settings())
-        self.step, self.last_loss = trainer["step"], trainer["loss"]
-        self.best = math.inf if trainer["best"] is None else trainer["best"]
+        self.step, self.last_loss, self.best = (trainer[key] for key in ("step", "loss", "best"))
 
     def _train_step(self) -> None:
         self.loss_module.train()
@@ -196,8 +198,8 @@ class Trainer:
         with self.state.averaged_weights():
             figures = self.task.validator.run(self.step)
             self.metrics.write(self.step, **figures)
-            if figures["validation_bits_per_dim"] < self.best:
-                self.best = figures["validation_bits_per_dim"]
+            if self.best is None or figures["validation_loss"] < self.best["validation_loss"]:
+                self.best = figures
                 if self.accelerator.is_main_process:
                     self.task.model.save_pretrained(self.output_dir)
         self.accelerator.wait_for_everyone()

@@ -70,7 +70,7 @@ class Validator:
     """Scores the validation split with the same noise every time.
 
     Args:
-        objective: measured on one batch of the split, as large as the split.
+        objective: measured on every image of the split as often as it is repeated.
         parts: number of levels, space, dequantiser and time sampler, as for :class:`BatchSource`.
     """
 
@@ -108,12 +108,12 @@ class Validator:
         }
 
     def _loss(self) -> float:
-        batch = self.source.batch(0)
-        path = self.ebm.model.path
-        loss = self.objective(
-            self.ebm.model, path, Batch(path.sample(batch.u0, batch.u1, batch.t), batch.weight)
-        )
-        return loss.detach().mean().item()
+        path, losses = self.ebm.model.path, []
+        for repeat in range(self.config.validation_repeats):
+            u0, u1, t, weight, _ = self.source.batch(repeat)
+            sample = path.sample(u0, u1, t)
+            losses.append(self.objective(self.ebm.model, path, Batch(sample, weight)).detach())
+        return torch.cat(losses).mean().item()
 
 
 class FlowValidator:

@@ -78,12 +78,18 @@ def chosen(args: Namespace, ebm: EBM) -> list[str]:
         return [args.estimator]
     able = [name for name in NAMES if reaches(rows(args)[name], ebm)]
     if len(able) < len(NAMES):
-        print(
-            f"note: without the truncated-normal bound, which at tau {args.tau} is read later "
-            f"than t = {ebm.energy.end}, where the model ends: lower --tau",
-            file=sys.stderr,
-        )
+        print(f"note: without the truncated-normal bound, {why_not(args, ebm)}", file=sys.stderr)
     return able
+
+
+def why_not(args: Namespace, ebm: EBM) -> str:
+    """What keeps a model from the truncated-normal bound."""
+    if ebm.space.scale is None:
+        return f"as {type(ebm.space).__name__} stretches the cells unequally"
+    return (
+        f"which at tau {args.tau} is read later than t = {ebm.energy.end}, where the model ends: "
+        "lower --tau"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:

@@ -7,7 +7,6 @@ What is trained already is not trained again; a run that was cut off goes on.
 """
 
 import shlex
-import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -20,15 +19,15 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from ebm_app import settings
-from ebm_app.checkpoint import checkpoints
 from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.config import read_json
 from ebm_app.data.images import ImageData, load_images
 from ebm_app.ebm import EBM, dequantisation_noise
-from ebm_app.errors import UserError
+from ebm_app.estimators import FlowDensity
 from ebm_app.flow import Flow
 from ebm_app.numerics import standard_error
 from ebm_app.studies.step_times import seconds_in_turns
+from ebm_app.studies.trainings import RUN_FILE, train_once
 from ebm_app.tasks import EBMTask
 from ebm_app.validation import score_flow, score_split
 
@@ -50,6 +49,8 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add("--ebm_flags", default="", help="further flags of train/ebm.py, in one string")
     add("--limit", type=int, help="score the first test images only")
     add("--repeats", type=int, default=4, help="dequantisation draws of each image")
+    add("--flow_limit", type=int, default=50, help="images scored by the probability-flow ODE")
+    add("--flow_steps", type=int, default=12, help="its steps")
     add("--rounds", type=int, default=10, help="training steps timed of each, in turns")
     add("--output_dir", default="runs/latent", help="where runs and table go")
     parser.add_common()
@@ -74,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         seconds = step_seconds(args, data, flow, folder / kind, device)
         for objective in args.objectives:
             ebm = EBM.from_pretrained(folder / kind / objective, device)
-            scores = score(flow, ebm, levels, noise)
+            scores = score(args, flow, ebm, levels, noise)
             table.append(
                 {"flow": kind, "objective": objective, **scores, "ms": 1e3 * seconds[objective]}
             )
@@ -84,34 +85,17 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     return figures
 
 
-def run(script: str, flags: Sequence[str], output_dir: Path) -> None:
-    """Run a training script, or go on with it, unless it has finished.
-
-    Raises:
-        UserError: where it fails.
-    """
-    record = output_dir / "run.json"
-    if record.exists() and read_json(record).get("figures"):
-        return
-    resumed = ["--resume_from_checkpoint", "latest"] if checkpoints(output_dir) else []
-    command = [sys.executable, str(SCRIPTS / script), *flags, "--output_dir", str(output_dir)]
-    print(shlex.join(["python", f"train/{script}", *command[2:], *resumed]), file=sys.stderr)
-    start = resumed or ["--overwrite_output_dir"]
-    if subprocess.run([*command, *start], stdout=subprocess.DEVNULL).returncode:
-        raise UserError(f"train/{script} failed: see its message above")
-
-
 def train_flow(args: Namespace, output_dir: Path, kind: str) -> None:
     """Fit a flow."""
     own = ["--flow", kind, *shlex.split(args.flow_flags)]
-    run("flow.py", [*own, *common(args)], output_dir)
+    train_once(SCRIPTS / "flow.py", [*own, *common(args)], output_dir)
 
 
 def train_ebm(args: Namespace, folder: Path, objective: str) -> None:
     """Train an energy model in the latent space of the flow in ``folder``."""
     own = ["--flow", str(folder / "flow"), "--max_train_steps", str(args.max_train_steps)]
     own += ["--objective", objective, *OBJECTIVES[objective], *shlex.split(args.ebm_flags)]
-    run("ebm.py", [*own, *common(args)], folder / objective)
+    train_once(SCRIPTS / "ebm.py", [*own, *common(args)], folder / objective)
 
 
 def common(args: Namespace) -> list[str]:
@@ -120,18 +104,26 @@ def common(args: Namespace) -> list[str]:
     return [*where, "--seed", str(args.seed), "--device", args.device]
 
 
-def score(flow: Flow, ebm: EBM, levels: Tensor, noise: Tensor) -> dict[str, float]:
-    """Bits per dim of the flow and of the model by its ratio integral, and how much less the
-    model has, on the same points."""
+def score(
+    args: Namespace, flow: Flow, ebm: EBM, levels: Tensor, noise: Tensor
+) -> dict[str, float]:
+    """Bits per dim of the flow and of the model, and how much less the model has on the same
+    points: by the integral of its time score, and on fewer images by its probability-flow ODE,
+    which is normalised whatever the model has learned."""
     accelerator = Accelerator(cpu=ebm.device.type == "cpu")
+    ode = FlowDensity(num_steps=args.flow_steps, num_probes=1, seed=args.seed)
     base = score_flow(accelerator, flow, levels, noise)
-    found = score_split(accelerator, ebm, levels, noise).bits_per_dim
-    pairs = {"flow_": base, "": found}
-    figures = {"gain": (base - found).mean().item()}
-    figures["gain_stderr"] = standard_error(base - found).item()
-    for prefix, values in pairs.items():
-        figures[f"{prefix}bits_per_dim"] = values.mean().item()
-        figures[f"{prefix}stderr"] = standard_error(values).item()
+    few = score_flow(accelerator, flow, levels[: args.flow_limit], noise[:1, : args.flow_limit])
+    ratio = score_split(accelerator, ebm, levels, noise).bits_per_dim
+    found = score_split(
+        accelerator, ebm, levels[: args.flow_limit], noise[:1, : args.flow_limit], estimator=ode
+    ).bits_per_dim
+    parts = {"flow_bits_per_dim": base, "bits_per_dim": ratio, "gain": base - ratio}
+    parts |= {"pf_ode_bits_per_dim": found, "pf_ode_gain": few - found}
+    figures = {}
+    for name, values in parts.items():
+        figures[name] = values.mean().item()
+        figures[f"{name}_stderr"] = standard_error(values).item()
     return figures
 
 
@@ -142,7 +134,7 @@ def step_seconds(
     tenth percentile, which other work on the machine does not reach."""
     steps = {}
     for objective in args.objectives:
-        base = read_json(folder / objective / "run.json")["settings"]
+        base = read_json(folder / objective / RUN_FILE)["settings"]
         ebm_config, config = settings.resolve(data, {}, base, flow)
         accelerator = Accelerator(cpu=device == "cpu")
         steps[objective] = step_of(EBMTask(accelerator, ebm_config, config, data, folder, flow))
@@ -161,19 +153,24 @@ def step_of(task: EBMTask) -> Callable[[], None]:
     return step
 
 
+#: heading -> figure of a row
+COLUMNS = {
+    "flow": "flow_bits_per_dim",
+    "ratio": "bits_per_dim",
+    "less than flow": "gain",
+    "pf_ode": "pf_ode_bits_per_dim",
+    "less than flow*": "pf_ode_gain",
+}
+
+
 def print_table(table: Sequence[dict[str, Any]]) -> None:
     """A line a row."""
-    print(f"{'flow':10} {'objective':10} {'flow bpd':>18} {'bpd':>18} {'less':>18} {'ms':>8}")
+    heads = " ".join(f"{head:>18}" for head in COLUMNS)
+    print(f"{'flow':10} {'objective':10} {heads} {'ms':>8}")
     for row in table:
-        figures = " ".join(
-            f"{row[name]:9.4f} +- {row[deviation]:.4f}"
-            for name, deviation in (
-                ("flow_bits_per_dim", "flow_stderr"),
-                ("bits_per_dim", "stderr"),
-                ("gain", "gain_stderr"),
-            )
-        )
+        figures = " ".join(f"{row[n]:8.4f} +- {row[f'{n}_stderr']:.4f}" for n in COLUMNS.values())
         print(f"{row['flow']:10} {row['objective']:10} {figures} {row['ms']:8.1f}")
+    print("* on the same few images, by the probability-flow ODE, which is always normalised")
 
 
 if __name__ == "__main__":

@@ -111,7 +111,12 @@ def test_scripts_fit_a_flow_and_train_score_and_sample_in_its_space(
     assert run_script(script("train/ebm.py").main, train) == 0
     # the flow is inside the model's folder
     (tmp_path / "flow" / "model.safetensors").unlink()
-    assert run_script(script("evaluate/bpd.py").main, [run, "--limit", "3", "--repeats", "1"]) == 0
+    score = [run, "--limit", "3", "--repeats", "1", "--estimator", "all", "--flow_steps", "2"]
+    capsys.readouterr()
+    assert run_script(script("evaluate/bpd.py").main, score) == 0
+    out, err = capsys.readouterr()
+    assert set(json.loads(out.splitlines()[-1])["estimators"]) == {"ratio", "ode", "pf_ode"}
+    assert "note: without the truncated-normal bound, as CopulaSpace stretches" in err
     draw = [run, "--num_images", "2", "--num_steps", "2", "--output_dir", str(tmp_path / "drawn")]
     assert run_script(script("sample/ebm.py").main, draw) == 0
     assert EBM.from_pretrained(run).config.space == "copula"

@@ -36,7 +36,9 @@ BUDGETS = {
     "--num_seeds 1",
     "train/flow.py": "--validation_repeats 1",
     "evaluate/latent.py": "--flows copula --objectives ctsm_v --max_train_steps 1 --limit 3 "
-    f"--repeats 1 --rounds 1 --ebm_flags='{' '.join(TINY[:-2])}'",
+    f"--flow_limit 2 --flow_steps 2 --repeats 1 --rounds 1 --ebm_flags='{' '.join(TINY[:-2])}'",
+    "evaluate/stability.py": "--variants x --max_train_steps 1 --num_scores 1 --limit 2 "
+    f"--flow_steps 2 --ebm_flags='{' '.join(TINY[:-2])}'",
     "evaluate/bounds.py": "--num_draws 20 --num_steps 1 4 --num_examples 200 --replicates 3",
 }
 
