@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read once, when gradio is imported
 
+import diagnostics  # noqa: E402
 import generate  # noqa: E402
 import gradio as gr  # noqa: E402
 import score  # noqa: E402
@@ -37,6 +38,8 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
             generate.build(models.load, model, seed)
         with gr.Tab("Score"):
             score.build(models.load, model, models.of_dataset("digits"), seed)
+        with gr.Tab("Diagnostics") as tab:
+            diagnostics.build(models, model, tab, seed)
     return app
 
 

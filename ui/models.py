@@ -1,6 +1,7 @@
 """The models that the page offers: found once at the start, opened when a visitor chooses one."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ebm_app.config import read_json
@@ -38,16 +39,23 @@ class Models:
         files = [folder / CONFIG_FILE, folder / WEIGHTS_FILE]
         key = (name, [file.stat().st_mtime_ns for file in files if file.exists()])
         if key != self._key:
-            try:
+            with without_path(folder, name):
                 self._ebm = EBM.from_pretrained(folder, self.device)
-            except UserError as error:  # visitors need not know where models are kept
-                raise UserError(str(error).replace(str(folder), name)) from None
             self._key = key
         return self._ebm
 
     def of_dataset(self, dataset: str) -> set[str]:
         """The names of the models that were trained on a data set."""
         return {name for name, folder in self.folders.items() if _dataset(folder) == dataset}
+
+
+@contextmanager
+def without_path(folder: Path, name: str) -> Iterator[None]:
+    """Let UserErrors name a model, not its folder: visitors need not know where models are."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(str(error).replace(str(folder), name)) from None
 
 
 def _dataset(folder: Path) -> str | None:

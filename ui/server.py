@@ -13,7 +13,10 @@ MAX_QUEUE = 16
 #: of an upload. A picture of more than twice the pixels is refused, since a small file may hold
 #: one that fills memory: the photos of most telephones pass
 MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 8_000_000
-CSS = ".pixels img { image-rendering: pixelated; }"
+CSS = """
+.pixels img { image-rendering: pixelated; }
+.prose table th, .prose table td { border-color: var(--border-color-primary); }
+"""
 
 
 def check_auth(host: str, auth: str | None, no_auth: bool = False) -> tuple[str, str] | None:
