@@ -16,20 +16,23 @@ from shared import MAX_SEED, ONE_AT_A_TIME, Load, explained
 from ebm_app.samplers import SAMPLERS
 
 STARTING = "Starting"
+#: Events of the page alone that wait for nothing.
+AT_ONCE = {"queue": False, "api_visibility": "private"}
 #: How long the last step of a run that was left alone can still be stopped and saved.
 STATE_SECONDS = 3600
 
 
 class Shown(NamedTuple):
     """What the page shows of a run: the grid, a caption, the seed and the scores; of an ended run
-    the animation and all files; of one that can be stopped the run itself."""
+    its other files too; of one that can be stopped the run itself."""
 
     grid: Image.Image | str | None
     caption: str
     seed: int
     scores: list[list[float]] | None = None
     animation: str | None = None
-    files: list[str] | None = None
+    settings: str | None = None
+    archive: str | None = None
     run: Run | None = None
 
 
@@ -49,8 +52,10 @@ def draw(load: Load, settings: RunSettings, scored: bool, cache: str) -> Iterato
 def finish(run: Run, cache: str) -> Shown:
     """A run that has ended or was stopped, with its files."""
     files = write_files(run, cache)
-    shown = Shown(files.grid, run.caption, run.settings.seed, table(run.scores))
-    return shown._replace(animation=files.animation, files=list(files))
+    text, seed = run.caption, run.settings.seed
+    return Shown(
+        files.grid, text, seed, table(run.scores), files.animation, files.settings, files.archive
+    )
 
 
 def stop(run: Run | None, text: str, cache: str) -> Shown:
@@ -71,6 +76,11 @@ def stopped(text: str) -> str:
     if text.startswith(("Step ", "Score ")):
         return f"Stopped after {text[0].lower()}{text[1:]}"
     return text
+
+
+def ready(*files: str | None) -> list[dict]:
+    """Buttons that can be pressed where there is a file to download."""
+    return [gr.update(interactive=file is not None) for file in files]
 
 
 def build(load: Load, model: gr.Dropdown, seed: int) -> None:
@@ -97,12 +107,12 @@ def build(load: Load, model: gr.Dropdown, seed: int) -> None:
             scored = gr.Checkbox(
                 False,
                 label="Score the images",
-                info="log-likelihood of each one, after they are drawn",
+                info=f"log-likelihood of each, over {REPEATS} draws of the dequantisation noise",
             )
             with gr.Row():
-                start_button = gr.Button("Generate", variant="primary")
-                stop_button = gr.Button("Stop")
-            upload = gr.UploadButton("Load settings from a PNG", file_types=[".png"])
+                start_button = gr.Button("Generate", variant="primary", min_width=120)
+                stop_button = gr.Button("Stop", min_width=120)
+            upload = gr.UploadButton("Load settings from a PNG", file_types=[".png"], size="md")
         with gr.Column(scale=2):
             shown = outputs(seed_box)
 
@@ -117,14 +127,14 @@ def build(load: Load, model: gr.Dropdown, seed: int) -> None:
         score_images: bool,
     ) -> Iterator[Shown]:
         """Draw images; returns the grid as a PNG, a caption, the seed that was used, a table of
-        log-likelihoods, an animation, and the files."""
+        log-likelihoods, an animated PNG, the settings as JSON, and a ZIP of all files."""
         seed = secrets.randbelow(MAX_SEED + 1) if randomise else seed
         settings = RunSettings(model, sampler, num_images, num_steps, seed)
-        yield from draw(load, settings, score_images, shown.files.GRADIO_CACHE)
+        yield from draw(load, settings, score_images, shown.archive.GRADIO_CACHE)
 
     @explained
     def halt(run: Run | None, text: str) -> Iterator[Shown]:
-        yield stop(run, text, shown.files.GRADIO_CACHE)
+        yield stop(run, text, shown.archive.GRADIO_CACHE)
 
     @explained
     def load_settings(path: str) -> Iterator[tuple]:
@@ -139,14 +149,17 @@ def build(load: Load, model: gr.Dropdown, seed: int) -> None:
         show_progress="hidden",
         **ONE_AT_A_TIME,
     )
-    stop_button.click(
+    stopping = stop_button.click(
         lambda *args: next(halt(*args)),
         [shown.run, shown.caption],
         list(shown),
         cancels=event,
-        queue=False,
-        api_visibility="private",
+        **AT_ONCE,
     )
+    downloads = [shown.settings, shown.archive]
+    start_button.click(lambda: ready(None, None), None, downloads, **AT_ONCE)
+    for ended in (event, stopping):
+        ended.then(ready, downloads, downloads, **AT_ONCE)
     upload.upload(
         load_settings,
         upload,
@@ -165,30 +178,33 @@ def outputs(seed_box: gr.Number) -> Shown:
         label="Samples",
         format="png",
         interactive=False,
-        height=520,
+        height="min(520px, 92vw)",
         buttons=["download", "fullscreen"],
         alt_text="Grid of the images that were drawn",
         elem_classes="pixels",
     )
     text = gr.Textbox(label="Run", interactive=False)
+    with gr.Row():
+        archive = gr.DownloadButton("Download all (ZIP)", size="md", interactive=False)
+        settings = gr.DownloadButton("Download settings (JSON)", size="md", interactive=False)
     scores = gr.Dataframe(
         headers=list(HEADERS),
         datatype="number",
         interactive=False,
         visible=False,
-        label=f"Images row by row from the top left; ± is the standard error over {REPEATS} "
-        "dequantisation draws",
+        wrap=True,
+        column_widths=["20%", "30%", "27%", "23%"],
+        label="Scores, row by row from the top left",
     )
-    files = gr.File(label="Files of the run", file_count="multiple", interactive=False)
     with gr.Accordion("From noise to images", open=False):
         animation = gr.Image(
-            label="The steps of the run, in a loop",
+            label="Animation",
             format="png",
             interactive=False,
-            height=360,
+            height="min(360px, 92vw)",
             buttons=["download"],
             alt_text="Animation of the images from noise to the last step",
             elem_classes="pixels",
         )
     run = gr.State(time_to_live=STATE_SECONDS)
-    return Shown(grid, text, seed_box, scores, animation, files, run)
+    return Shown(grid, text, seed_box, scores, animation, settings, archive, run)

@@ -6,7 +6,7 @@ from pathlib import Path
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-MAX_FRAMES, MIN_PIXELS = 40, 240
+MAX_FRAMES, MIN_PIXELS = 40, 320
 FRAME_MS, LAST_FRAME_MS = 100, 2000
 
 
