@@ -16,8 +16,7 @@ def plot_place(log_prob: Tensor, value: float) -> Figure:
 
     An image far outside of the others is not drawn to scale: an arrow points to where it lies.
     """
-    figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _empty()
     axes.hist(log_prob.numpy(), bins="auto", color="tab:blue", alpha=0.6, label="held-out images")
     low, high = log_prob.min().item(), log_prob.max().item()
     margin = max(0.5 * (high - low), 1.0)
@@ -29,6 +28,12 @@ def plot_place(log_prob: Tensor, value: float) -> Figure:
     axes.legend(loc="upper left")
     axes.set_ylim(top=1.3 * axes.get_ylim()[1])  # room for the legend
     return figure
+
+
+def _empty() -> tuple[Figure, Axes]:
+    figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
+    figure.get_layout_engine().set(rect=(0, 0, 1, 0.92))  # a page writes its label above
+    return figure, figure.subplots()
 
 
 def _point_beyond(axes: Axes, value: float, right: bool) -> None:
@@ -55,17 +60,16 @@ def plot_shares(components: Tensor) -> Figure:
         components: (C, H, W) in nats; channels are summed. Small maps carry their numbers.
     """
     shares = components.sum(0).numpy()
-    figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _empty()
     norm = CenteredNorm(vcenter=shares.mean())
     image = axes.imshow(shares, cmap="RdBu", norm=norm)
     figure.colorbar(image, ax=axes, label="nats added by a pixel; white is their mean")
-    axes.set(xticks=[], yticks=[])
+    axes.set(xticks=[], yticks=[], xlabel=f"sum: {shares.sum():.1f} nats")
     if shares.size <= MAX_NUMBERS:
         for (row, column), share in np.ndenumerate(shares):
             dark = abs(norm(share) - 0.5) > 0.3
             axes.text(
-                *(column, row, f"{share:.1f}"),
+                *(column, row, f"{share:z.1f}"),
                 **{"ha": "center", "va": "center", "fontsize": 7.5},
                 color="white" if dark else "black",
             )

@@ -12,7 +12,8 @@ from torch import Tensor
 from ebm_app.config import EBMConfig
 from ebm_app.errors import UserError
 
-SIDE, BRUSH = 280, 32  # pixels; such a stroke leaves as much ink as the digits of the data have
+SIDE = 280
+BRUSH = 17  # half the width of a stroke, which leaves about as much ink as the digits have
 NO_COLOUR = "the model's images are in colour: upload an image instead of drawing one"
 
 Size = tuple[float, float]

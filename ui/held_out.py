@@ -13,7 +13,7 @@ from ebm_app.data.images import DATASETS, load_images
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 
-MAX_IMAGES, PIXELS_AT_ONCE = 297, 4096
+MAX_IMAGES, PIXELS_AT_ONCE = 297, 2048
 ABSENT = (
     "There is no percentile: held-out images of this model's data, in the form that it takes, are "
     "not on the server."

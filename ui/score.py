@@ -9,7 +9,6 @@ import gradio as gr
 import score_many
 from draw import NO_COLOUR, canvas, prepare
 from examples import add_examples
-from gradio.components import Component
 from held_out import HeldOut
 from preprocess import ACCEPTED, leave_unread, preprocess
 from scoring import CAVEAT, Score, score, stopped
@@ -58,8 +57,21 @@ def build(load: Load, model: gr.Dropdown, digits: set[str], seed: int) -> None:
                 info="draws of the dequantisation noise: more of them, less uncertainty",
             )
             stop = gr.Button("Stop")
-        with gr.Column():
-            seen, text, shares, place, histogram = add_results()
+        hint = gr.Column()
+        results = gr.Column(visible=False)
+    with hint:
+        gr.Markdown(f"The score of the image appears here. {CAVEAT}")
+    with results:
+        seen, text, place = add_results()
+    with gr.Column(visible=False) as pictures:
+        shares, histogram = add_pictures()
+    text.change(  # what is empty takes no room
+        lambda text: [gr.update(visible=bool(text) == wanted) for wanted in (False, True, True)],
+        text,
+        [hint, results, pictures],
+        queue=False,
+        api_visibility="private",
+    )
     with gr.Accordion("Other estimators of the same score", open=False):
         compare.build(load, model, seen, seed)
     with gr.Accordion("Many files", open=False):
@@ -131,31 +143,29 @@ def add_upload(model: gr.Dropdown, digits: set[str]) -> tuple[gr.Image, gr.Butto
     return upload, gr.Button("Score the image", variant="primary")
 
 
-def add_results() -> tuple[Component, ...]:
-    """The components of a score, in the order of its fields; they take room once there is one."""
-    hint = gr.Markdown(CAVEAT)
-    with gr.Column(visible=False) as results:
-        seen = gr.Image(
-            label="As the model sees it",
-            type="filepath",
-            format="png",
-            interactive=False,
-            height=220,
-            buttons=["download"],
-            alt_text="The image after resizing and rounding to the levels of the model",
-            elem_classes="pixels",
-        )
-        leave_unread(seen)
-        text = gr.Textbox(label="Likelihood", interactive=False, lines=8)
-        place = gr.Textbox(label="Place among held-out images", interactive=False, lines=2)
-        histogram = gr.Plot(label="Place among held-out images, drawn", format="png")
-        shares = gr.Plot(label="Shares of the pixels", format="png")
-        gr.Markdown(SHARES)
-    text.change(
-        lambda text: (gr.update(visible=not text), gr.update(visible=bool(text))),
-        text,
-        [hint, results],
-        queue=False,
-        api_visibility="private",
+def add_results() -> tuple[gr.Image, gr.Textbox, gr.Textbox]:
+    """The image as the model sees it, the report and the place among held-out images."""
+    seen = gr.Image(
+        label="As the model sees it",
+        type="filepath",
+        format="png",
+        interactive=False,
+        height=220,
+        buttons=["download"],
+        alt_text="The image after resizing and rounding to the levels of the model",
+        elem_classes="pixels",
     )
-    return seen, text, shares, place, histogram
+    leave_unread(seen)
+    text = gr.Textbox(label="Likelihood", interactive=False, lines=7)
+    return seen, text, gr.Textbox(label="Place among held-out images", interactive=False, lines=2)
+
+
+def add_pictures() -> tuple[gr.Plot, gr.Plot]:
+    """The map of the pixels' shares and the histogram."""
+    with gr.Row():
+        with gr.Column():
+            histogram = gr.Plot(label="Place among held-out images, drawn", format="png")
+        with gr.Column():
+            shares = gr.Plot(label="Shares of the pixels", format="png")
+            gr.Markdown(SHARES)
+    return shares, histogram
