@@ -33,7 +33,7 @@ def build(models: Models, model: gr.Dropdown, tab: gr.Tab, seed: int) -> None:
             facts = gr.Markdown(label="What is known")
         with gr.Column(scale=3, min_width=300):
             note = gr.Textbox(label="Training", interactive=False, lines=2)
-            curves = gr.Plot(label="Training curves", format="png", visible=False)
+            curves = hidden_plot("Training curves")
     with gr.Accordion("Description and configuration", open=False):
         readme = gr.Textbox(label="Description", interactive=False, max_lines=30)
         config = gr.JSON(label="Configuration")
@@ -75,6 +75,11 @@ def show(figure: Figure | None) -> dict[str, Any]:
     return gr.update(value=figure, visible=figure is not None)
 
 
+def hidden_plot(label: str) -> gr.Plot:
+    """A plot that takes no room until there is one."""
+    return gr.Plot(label=label, format="png", visible=False, elem_classes="below-label")
+
+
 def build_self_test(models: Models, model: gr.Dropdown, seed: int) -> list[gr.Component]:
     """The self-test; its outputs."""
     gr.Markdown(SELF_TEST)
@@ -92,7 +97,7 @@ def build_self_test(models: Models, model: gr.Dropdown, seed: int) -> list[gr.Co
 
     start, stop = build_buttons("Run the self-test")
     text = gr.Textbox(label="Result of the self-test", interactive=False, lines=2)
-    plot = gr.Plot(label="Mean time score: 0 in an exact model", format="png", visible=False)
+    plot = hidden_plot("Mean time score: 0 in an exact model")
     table = gr.Markdown(label="Checks")
     connect(run, [model, num_images], [plot, text, table], start, stop, text)
     return [plot, text, table]
@@ -116,8 +121,8 @@ def build_log_z(models: Models, model: gr.Dropdown, seed: int) -> list[gr.Compon
             yield show(figure), words
 
     start, stop = build_buttons("Estimate log Z")
-    text = gr.Textbox(label="log Z", interactive=False, lines=5)
-    plot = gr.Plot(label="Weights and acceptance by level", format="png", visible=False)
+    text = gr.Textbox(label="log Z", interactive=False, lines=2, max_lines=12)
+    plot = hidden_plot("Weights and acceptance by level")
     connect(run, [model, method, chains, levels], [plot, text], start, stop, text)
     return [plot, text]
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 
 from ebm_app.config import read_json
 from ebm_app.ebm import EBM
@@ -19,7 +20,7 @@ class Models:
 
     def __init__(self, folders: dict[str, Path], device: str = "cpu") -> None:
         self.folders, self.device = folders, device
-        self._key, self._ebm = None, None
+        self._key, self._ebm, self._lock = None, None, Lock()
 
     def folder(self, name: str) -> Path:
         """The folder of a name.
@@ -38,11 +39,12 @@ class Models:
         folder = self.folder(name)
         files = [folder / CONFIG_FILE, folder / WEIGHTS_FILE]
         key = (name, [file.stat().st_mtime_ns for file in files if file.exists()])
-        if key != self._key:
-            with without_path(folder, name):
-                self._ebm = EBM.from_pretrained(folder, self.device)
-            self._key = key
-        return self._ebm
+        with self._lock:  # two visitors may choose two models at once
+            if key != self._key:
+                with without_path(folder, name):
+                    self._ebm = EBM.from_pretrained(folder, self.device)
+                self._key = key
+            return self._ebm
 
     def of_dataset(self, dataset: str) -> set[str]:
         """The names of the models that were trained on a data set."""

@@ -15,6 +15,7 @@ MAX_QUEUE = 16
 MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 8_000_000
 CSS = """
 .pixels img { image-rendering: pixelated; }
+.below-label { padding-top: 2rem; }
 .prose table th, .prose table td { border-color: var(--border-color-primary); }
 """
 
@@ -51,8 +52,13 @@ def serve(app: gr.Blocks, host: str, port: int, auth: tuple[str, str] | None) ->
     for name in ("NO_PROXY", "no_proxy"):  # gradio calls its own page once at the start
         hosts = [os.environ.get(name), *LOCAL_HOSTS]
         os.environ[name] = ",".join(filter(None, hosts))
-    theme = gr.themes.Default().set(
-        body_text_color_subdued="*neutral_600", body_text_color_subdued_dark="*neutral_300"
+    theme = gr.themes.Default().set(  # colours of enough contrast to be read
+        body_text_color_subdued="*neutral_600",
+        body_text_color_subdued_dark="*neutral_300",
+        button_primary_background_fill="*primary_700",
+        button_primary_background_fill_dark="*primary_700",
+        button_primary_background_fill_hover="*primary_800",
+        button_primary_background_fill_hover_dark="*primary_800",
     )
     app.queue(max_size=MAX_QUEUE, default_concurrency_limit=1)
     try:
