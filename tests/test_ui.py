@@ -5,7 +5,6 @@ import re
 import shutil
 import socket
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
 from ebm_app.errors import UserError
 from ebm_app.images_io import to_uint8
-from ebm_app.samplers import Frame
 
 AUTH = ("user", "word")
 
@@ -48,57 +46,6 @@ def tiles(picture: Image.Image, num: int, side: int = 8) -> np.ndarray:
     return np.stack(
         [sheet[r * 9 : r * 9 + side, c * 9 : c * 9 + side] for r, c in corners]
     )  # one pixel lies between two images
-
-
-def test_a_run_shows_a_grid_after_every_step_and_ends_with_the_samples(ui, models):
-    run = list(ui.generate.generate(models.load, "grey", "pf_ode", 5, 3, 7, False))
-    assert run[0] == (None, "Starting · grey · seed 7", 7)
-    heads = [text.split(" · ")[0] for _, text, _ in run[1:]]
-    assert heads == ["Step 1 of 3", "Step 2 of 3", "5 images"]
-    pattern = r"5 images · grey · seed 7 · \d+\.\d s · \d+ evaluations of the score"
-    assert re.fullmatch(pattern, run[-1][1])
-    level = Frame(torch.zeros(5, 1, 8, 8), 1, 3, 9, acceptance=0.826)
-    assert ui.generate.caption(level, "grey", 2.0) == (
-        "Step 1 of 3 · grey · 2.0 s · 9 evaluations of the score · acceptance 0.83"
-    )
-    drawn = models.load("grey").sample(5, seed=7, num_steps=3)
-    assert np.array_equal(tiles(run[-1][0], 5), to_uint8(drawn)[..., 0])
-    made = json.loads(run[-1][0].info["ebm_app"])
-    assert made == {
-        **{"model": "grey", "sampler": "pf_ode", "num_images": 5},
-        **{"num_steps": 3, "seed": 7, "step": 3},
-    }
-
-
-def test_who_stops_iterating_stops_the_sampler(ui):
-    steps = []
-
-    def frames(num_images, sampler, seed, num_steps):
-        try:
-            for step in range(1, num_steps + 1):
-                steps.append(step)
-                yield Frame(torch.zeros(num_images, 1, 8, 8), step, num_steps, step)
-        finally:
-            steps.append("closed")
-
-    ebm = SimpleNamespace(iterate_sample=frames, to_images=lambda x: x)
-    run = ui.generate.generate(lambda name: ebm, "any", "pf_ode", 2, 50, 0, False)
-    shown = [next(run)[1] for _ in range(4)]
-    run.close()
-    assert steps == [1, 2, 3, "closed"]
-    stopped = ui.generate.stopped
-    assert stopped(shown[-1]).startswith("Stopped after step 3 of 50 · any · seed 0")
-    for text in ("", "Starting · seed 1", "2 images · seed 1", stopped(shown[-1])):
-        assert stopped(text) == text
-
-
-def test_a_new_seed_is_drawn_on_demand_and_told(ui, models):
-    seeds = set()
-    for _ in range(3):
-        *_, (_, text, seed) = ui.generate.generate(models.load, "grey", "pf_ode", 1, 1, 7, True)
-        assert f"seed {seed} ·" in text and 0 <= seed <= ui.shared.MAX_SEED
-        seeds.add(seed)
-    assert len(seeds) == 3
 
 
 def test_preprocessing_crops_averages_areas_and_takes_the_nearest_level(ui, tmp_path):
@@ -236,7 +183,7 @@ def test_the_page_has_two_endpoints_and_shows_held_out_digits(ui, folder, page):
     assert set(endpoints) == {"/generate", "/score"}
     names = [[p["parameter_name"] for p in endpoints[n]["parameters"]] for n in sorted(endpoints)]
     assert names == [
-        ["model", "sampler", "num_images", "num_steps", "seed", "randomise"],
+        ["model", "sampler", "num_images", "num_steps", "seed", "randomise", "score_images"],
         ["model", "image", "repeats"],
     ]
     (row,) = [block for block in page.blocks.values() if block.get_block_name() == "dataset"]
@@ -261,13 +208,25 @@ def client(ui, page):
 
 def test_a_client_draws_exact_pixels_and_sees_them_come(client, models):
     job = client.submit("grey", "pf_ode", 4, 3, 9, False, api_name="/generate")
-    path, text, seed = job.result(timeout=30)
-    assert len(job.outputs()) == 4 and text.startswith("4 images · grey · seed 9 · ") and seed == 9
+    path, text, seed, scores, *files = job.result(timeout=30)
+    assert len(job.outputs()) == 5 and text.startswith("4 images · grey · seed 9 · ") and seed == 9
     drawn = models.load("grey").sample(4, seed=9, num_steps=3)
     with Image.open(path) as picture:
         assert picture.format == "PNG"
         assert np.array_equal(tiles(picture, 4), to_uint8(drawn)[..., 0])
         assert json.loads(picture.info["ebm_app"])["seed"] == 9
+    assert scores["data"] == []
+    stem, ends = "grey-pf_ode-seed9", ("-animation.png", ".json", ".zip")
+    assert [Path(file).name for file in files] == [stem + end for end in ends]
+    assert json.loads(Path(files[1]).read_text())["step"] == 3
+
+
+def test_a_client_gets_scores_with_the_images(client, models):
+    job = ("grey", "pf_ode", 3, 2, 9, False, True)
+    _, text, _, scores, *_ = client.predict(*job, api_name="/generate")
+    assert [row[0] for row in scores["data"]] == [1, 2, 3]
+    assert len(scores["headers"]) == len(scores["data"][0]) == 4
+    assert text.endswith(" · scored at eps 0.0001")
 
 
 def test_a_client_scores_an_image(client, tmp_path):
@@ -294,14 +253,16 @@ def test_a_clients_mistakes_are_answered_in_a_sentence(client, tmp_path):
 
 
 def test_a_cancelled_run_ends_early_and_frees_the_device(client, ui, monkeypatch):
-    rendered, render = [], ui.generate.render
-    monkeypatch.setattr(ui.generate, "render", lambda x: rendered.append(1) or render(x))
+    rendered, render = [], ui.sample_run.render
+    monkeypatch.setattr(
+        ui.sample_run, "render", lambda *x, **size: rendered.append(1) or render(*x, **size)
+    )
     job = client.submit("grey", "pf_ode", 1, 200, 0, False, api_name="/generate")
     for _ in job:
         job.cancel()
         break
     client.predict("grey", "pf_ode", 1, 1, 0, False, api_name="/generate")
-    assert len(rendered) < 100
+    assert 2 <= len(rendered) < 100
 
 
 def test_strangers_are_kept_out(client):

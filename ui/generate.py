@@ -164,6 +164,7 @@ def build(load: Load, model: gr.Dropdown, seed: int) -> None:
         load_settings,
         upload,
         [model, sampler, num_images, num_steps, seed_box, randomise],
+        show_progress="hidden",  # a mistake would cover all of these
         api_visibility="private",
     )
     sampler.input(  # not on every change: loaded settings bring their own number of steps
