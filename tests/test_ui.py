@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import COLOUR, GREY
+from conftest import GREY
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 from PIL import Image
 
 from ebm_app.cli import run_script
-from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
 from ebm_app.errors import UserError
 from ebm_app.images_io import to_uint8
@@ -46,60 +45,6 @@ def tiles(picture: Image.Image, num: int, side: int = 8) -> np.ndarray:
     return np.stack(
         [sheet[r * 9 : r * 9 + side, c * 9 : c * 9 + side] for r, c in corners]
     )  # one pixel lies between two images
-
-
-def test_preprocessing_crops_averages_areas_and_takes_the_nearest_level(ui, tmp_path):
-    preprocess = ui.score.preprocess
-    image = digit()
-    assert torch.equal(preprocess(Path(save_digit(tmp_path / "digit.png")), GREY), image)
-    numbers = np.random.RandomState(0)
-    pixels = numbers.randint(0, 256, (32, 48))  # 8 columns on either side are cut off
-    mean = pixels[:, 8:40].reshape(8, 4, 8, 4).mean((1, 3))
-    seen = preprocess(Path(save(tmp_path / "wide.png", pixels)), GREY)
-    assert seen.shape == (1, 1, 8, 8)
-    levels = seen[0, 0] * 16
-    assert torch.equal(levels, levels.round())
-    assert np.abs(levels.numpy() - mean / 255 * 16).max() < 0.5 + 16 / 255
-    colour = numbers.randint(0, 256, (8, 16, 3))
-    seen = preprocess(Path(save(tmp_path / "colour.png", colour)), COLOUR)
-    mean = colour.reshape(4, 2, 8, 2, 3).mean((1, 3))
-    assert seen.shape == (1, 3, 4, 8)
-    assert np.abs(to_uint8(seen)[0] - mean).max() <= 1
-    grey = preprocess(Path(save(tmp_path / "grey.png", pixels[:, :8])), COLOUR)
-    assert torch.equal(grey[:, :1].expand(-1, 3, -1, -1), grey)
-
-
-def test_a_score_is_the_mean_over_draws_with_its_standard_error(ui, models, tmp_path):
-    path = save_digit(tmp_path / "digit.png")
-    (first, working), (seen, text) = ui.score.score(models.load, "grey", path, 12, seed=3)
-    assert working == "Scoring" and first is seen
-    assert np.array_equal(tiles(seen, 1), to_uint8(digit())[..., 0])
-    ebm = models.load("grey")
-    values = ebm.log_prob(digit().expand(12, -1, -1, -1), seed=3).log_prob.numpy()
-    assert values.std() > 0
-    mean, error = values.mean(), values.std(ddof=1) / np.sqrt(12)
-    bits = 64 * np.log(2)
-    assert f"Log-likelihood: {mean:.2f} ± {error:.2f} nats\n" in text
-    assert f"Bits per dim: {-mean / bits:.4f} ± {error / bits:.4f} at eps 0.0001\n" in text
-    assert "12 dequantisation draws" in text and "8 evaluations a draw" in text
-    assert ui.score.CAVEAT in text
-
-
-def test_mistakes_with_an_image_are_explained_without_paths(ui, models, tmp_path):
-    (tmp_path / "text.png").write_text("no image")
-    save(tmp_path / "clear.png", np.zeros((8, 8, 4)))
-    for path, repeats, message in (
-        (None, 4, "there is no image to score"),
-        (str(tmp_path / "text.png"), 4, "cannot read 'text.png' as an image"),
-        (str(tmp_path / "clear.png"), 4, "'clear.png' is transparent"),
-        (save_digit(tmp_path / "digit.png"), 1, "at least 2 repeats"),
-    ):
-        with pytest.raises(UserError, match=message) as caught:
-            list(ui.score.score(models.load, "grey", path, repeats))
-        assert str(tmp_path) not in str(caught.value)
-    two = EBMConfig("folder:pairs", (2, 8, 8), 256)
-    with pytest.raises(UserError, match="2 channels"):
-        ui.score.preprocess(tmp_path / "digit.png", two)
 
 
 def test_visitors_read_mistakes_and_the_log_keeps_the_rest(ui, caplog):
@@ -178,19 +123,12 @@ def page(ui, models):
     return ui.app.build_app(models, seed=5)
 
 
-def test_the_page_has_two_endpoints_and_shows_held_out_digits(ui, folder, page):
-    endpoints = page.get_api_info()["named_endpoints"]
-    assert set(endpoints) == {"/generate", "/score"}
-    names = [[p["parameter_name"] for p in endpoints[n]["parameters"]] for n in sorted(endpoints)]
-    assert names == [
-        ["model", "sampler", "num_images", "num_steps", "seed", "randomise", "score_images"],
-        ["model", "image", "repeats"],
-    ]
+def test_the_page_shows_held_out_digits(ui, folder, page):
     (row,) = [block for block in page.blocks.values() if block.get_block_name() == "dataset"]
     assert row.visible and len(row.samples) == 10
     for index, (sample,) in enumerate(row.samples):
         path = Path(sample["path"] if isinstance(sample, dict) else sample)
-        assert torch.equal(ui.score.preprocess(path, GREY), digit(index))
+        assert torch.equal(ui.preprocess.preprocess(path, GREY), digit(index))
     colour = ui.app.build_app(ui.app.Models({"colour": folder / "colour"}))
     assert not any(b.get_block_name() == "dataset" for b in colour.blocks.values())
 
@@ -231,10 +169,13 @@ def test_a_client_gets_scores_with_the_images(client, models):
 
 def test_a_client_scores_an_image(client, tmp_path):
     image = handle_file(save_digit(tmp_path / "digit.png"))
-    path, text = client.predict("grey", image, 4, api_name="/score")
+    path, text, shares, place, histogram = client.predict("grey", image, 4, api_name="/score")
     with Image.open(path) as picture:
         assert np.array_equal(tiles(picture, 1), to_uint8(digit())[..., 0])
     assert re.match(r"Log-likelihood: -?\d+\.\d+ ± \d+\.\d+ nats\nBits per dim: ", text)
+    assert re.match(r"Percentile \d+: .* of 297 held-out images", place)
+    assert all(plot["plot"].startswith("data:image/png;base64,") for plot in (shares, histogram))
+    table, again = client.predict("grey", handle_file(path), 4, api_name="/estimators")
 
 
 def test_a_clients_mistakes_are_answered_in_a_sentence(client, tmp_path):
@@ -242,7 +183,7 @@ def test_a_clients_mistakes_are_answered_in_a_sentence(client, tmp_path):
     text = handle_file(str(tmp_path / "text.png"))
     for name, arguments, message in (
         ("/score", ("grey", None, 4), "there is no image to score"),
-        ("/score", ("grey", text, 4), "cannot be read as an image"),
+        ("/score", ("grey", text, 4), "cannot read 'text.png' as an image"),
         ("/score", ("/etc", None, 4), "not in the list of choices"),
         ("/generate", ("grey", "gibbs", 4, 3, 9, False), "not in the list of choices"),
         ("/generate", ("grey", "pf_ode", 65, 3, 9, False), "greater than maximum"),

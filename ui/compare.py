@@ -53,6 +53,8 @@ def compare(
     Raises:
         UserError: for no file, or one that cannot be used, and fewer than two draws.
     """
+    if not path:
+        raise UserError("there is no image for the estimators: score one first")
     ebm = load(model)
     image = preprocess(path, ebm.config)
     levels = to_levels(repeated(image, draws), ebm.config.num_levels).to(ebm.device)

@@ -7,6 +7,7 @@ import gradio as gr
 import numpy as np
 from PIL import Image
 from preprocess import on_levels
+from shared import explain_unreadable
 from torch import Tensor
 
 from ebm_app.config import EBMConfig
@@ -101,6 +102,7 @@ def canvas() -> gr.ImageEditor:
         brush=gr.Brush(default_size=BRUSH, colors=["#ffffff"], color_mode="fixed"),
         format="png",
     )
+    explain_unreadable(editor)
     # clearing also takes the background and the brush away, until a value is set again
     editor.clear(blank, None, editor, queue=False, api_visibility="private")
     return editor

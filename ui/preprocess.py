@@ -66,7 +66,7 @@ def repeated(image: Tensor, draws: int) -> Tensor:
         UserError: for fewer than two draws, whose spread is unknown.
     """
     if draws < 2:
-        raise UserError(f"a standard error needs at least 2 repeats, not {draws}")
+        raise UserError(f"{draws} repeats have no standard error: choose at least 2 repeats")
     return image.expand(draws, -1, -1, -1)
 
 
