@@ -12,7 +12,9 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read once, when gradio is im
 
 import generate  # noqa: E402
 import gradio as gr  # noqa: E402
+import information  # noqa: E402
 import score  # noqa: E402
+import toy  # noqa: E402
 from PIL import Image  # noqa: E402
 from shared import MAX_SEED  # noqa: E402
 
@@ -142,6 +144,10 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
             generate.build(models.load, model, seed)
         with gr.Tab("Score"):
             score.build(models.load, model, models.of_dataset("digits"), seed)
+        with gr.Tab("Toy"):
+            toy.build(seed, models.device)
+        with gr.Tab("Mutual information"):
+            information.build(seed, models.device)
     return app.queue(max_size=16, default_concurrency_limit=1)
 
 
