@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 import torch
 from generate import RUNNING, stopped
-from live import eval_every, real, whole
+from live import HIDDEN, eval_every, real, whole
 from matplotlib.figure import Figure
 from shared import MAX_SEED, ONE_AT_A_TIME, explained
 
@@ -104,20 +104,14 @@ def figures(curves: Curves, settings: Mapping[str, Any], truth: float) -> dict[s
     return {**settings, "truth": truth, "methods": methods}
 
 
-def empty(dim: int) -> Figure:
-    """The true value, and no estimate yet."""
-    problem = INFORMATION_PROBLEMS[f"mi_d{dim}"]
-    return plot_approach({}, problem.divergence, problem.training.iterations)
-
-
 def build(seed: int, device: str) -> None:
-    """Put this half of the tab on the page, with its endpoint /mi_gaussian.
+    """Put the tab on the page, with its endpoint /mi_gaussian.
 
     Args:
         seed: the one to begin with. device: where runs take place.
     """
     gr.Markdown(
-        "### Paired Gaussians\nD/2 correlated pairs, whose mutual information is D/4 nats. "
+        "D/2 correlated pairs, whose mutual information is D/4 nats. "
         "One covariance matrix is learned by each method, on the same draws."
     )
     with gr.Row():
@@ -133,8 +127,8 @@ def build(seed: int, device: str) -> None:
                 start = gr.Button("Train", variant="primary")
                 stop = gr.Button("Stop")
         with gr.Column(scale=2, min_width=320):
-            text = gr.Textbox(label="Run", interactive=False, lines=4)
-            plot = gr.Plot(empty(DIMS[0]), label="Estimate and time of a step", format="png")
+            text = gr.Textbox(label="Run", interactive=False, lines=4, placeholder="Not run yet")
+            plot = gr.Plot(label="Estimate and time of a step", format="png", visible=False)
             with gr.Accordion("Figures", open=False):
                 found = gr.JSON(label="Figures", show_label=False)
 
@@ -155,6 +149,6 @@ def build(seed: int, device: str) -> None:
         **ONE_AT_A_TIME,
     )
     stop.click(stopped, text, text, cancels=event, queue=False, api_visibility="private")
-    dim.change(
-        lambda dim: (empty(dim), "", None), dim, [plot, text, found], api_visibility="private"
-    )
+    show = {"queue": False, "api_visibility": "private"}
+    start.click(lambda: gr.update(visible=True), outputs=plot, **show)
+    dim.change(lambda: (HIDDEN, "", None), outputs=[plot, text, found], **show)

@@ -12,7 +12,7 @@ import gradio as gr
 import numpy as np
 import torch
 from generate import RUNNING, stopped
-from live import whole
+from live import HIDDEN, whole
 from matplotlib.figure import Figure
 from shared import MAX_SEED, ONE_AT_A_TIME, explained
 
@@ -176,13 +176,20 @@ def column_names(path: str | None) -> list[str]:
 
 
 def build(seed: int, device: str) -> None:
-    """Put the tab on the page, with its endpoints /mi, /mi_example and /mi_gaussian.
+    """Put the tab on the page, with its endpoints /mi_gaussian, /mi_example and /mi.
 
     Args:
         seed: the one to begin with. device: where the work is done.
     """
+    with gr.Tab("Paired Gaussians"):
+        gaussian_information.build(seed, device)
+    with gr.Tab("Your data"):
+        _build_data(seed, device)
+
+
+def _build_data(seed: int, device: str) -> None:
     gr.Markdown(
-        "### Your data\nHow much do X and Y tell of each other? Row i of both is one draw, and "
+        "How much do X and Y tell of each other? Row i of both is one draw, and "
         f"the rows are independent; up to {MAX_ROWS:,} rows and {MAX_COLUMNS} columns."
     )
     with gr.Row():
@@ -201,6 +208,7 @@ def build(seed: int, device: str) -> None:
                         MIN_ROWS, MAX_ROWS, value=2_000, step=1, label="Rows to draw"
                     )
                     draw = gr.Button("Draw X and Y")
+                    truth = gr.Textbox(label="True value of what was drawn", interactive=False)
             with gr.Tab("Table"):
                 table = _upload("CSV file with a header", ".csv")
                 columns = [
@@ -223,9 +231,10 @@ def build(seed: int, device: str) -> None:
                 start = gr.Button("Estimate", variant="primary")
                 stop = gr.Button("Stop")
         with gr.Column(scale=2, min_width=320):
-            truth = gr.Textbox(label="True value of the data that were drawn", interactive=False)
-            text = gr.Textbox(label="Estimate", interactive=False, lines=4)
-            plot = gr.Plot(plot_folds([], NUM_FOLDS), label="Folds", format="png")
+            text = gr.Textbox(
+                label="Estimate", interactive=False, lines=4, placeholder="Not run yet"
+            )
+            plot = gr.Plot(label="Folds", format="png", visible=False)
             with gr.Accordion("Figures", open=False):
                 found = gr.JSON(label="Figures", show_label=False)
 
@@ -272,11 +281,13 @@ def build(seed: int, device: str) -> None:
         file.upload(lambda: "", outputs=truth, api_visibility="private")
     gr.on(  # an estimate never stands beside other data than its own
         [x.change, y.change, table.change],
-        lambda: (plot_folds([], NUM_FOLDS), "", None),
+        lambda: (HIDDEN, "", None),
         outputs=[plot, text, found],
         api_visibility="private",
     )
-    gaussian_information.build(seed, device)
+    start.click(
+        lambda: gr.update(visible=True), outputs=plot, queue=False, api_visibility="private"
+    )
 
 
 def _upload(label: str, kind: str) -> gr.File:

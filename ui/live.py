@@ -2,10 +2,14 @@
 
 import math
 
+import gradio as gr
+
 from ebm_app.errors import UserError
 
 #: a run shows itself about so often, and after ``MAX_EVERY`` steps at the latest: then it can stop
 SHOWN, MAX_EVERY = 20, 100
+#: of a plot before there is anything to draw, in place of an empty box
+HIDDEN = gr.update(value=None, visible=False)
 
 
 def whole(name: str, value: float, low: int, high: int) -> int:

@@ -114,8 +114,11 @@ def _line(shot: Snapshot) -> str:
 def figures(shots: Sequence[Snapshot]) -> dict[str, Any]:
     """What is known of the trials, for machines; errors in nats^2, divergences in nats."""
     trial = shots[0].trial
-    settings = {name: getattr(trial, name) for name in ("problem", "path", "learning_rate")}
-    settings |= {"iterations": trial.training.iterations, "seed": trial.seed}
+    settings = {  # gradio's client takes whatever has a "path" for a file
+        **{"problem": trial.problem, "path_kind": trial.path},
+        **{"learning_rate": trial.learning_rate, "iterations": trial.training.iterations},
+        "seed": trial.seed,
+    }
     return {**settings, "methods": {shot.trial.method: _figures(shot) for shot in shots}}
 
 
@@ -174,7 +177,7 @@ def build(seed: int, device: str) -> None:
                 start = gr.Button("Train", variant="primary")
                 stop = gr.Button("Stop")
         with gr.Column(scale=2, min_width=320):
-            text = gr.Textbox(label="Run", interactive=False, lines=3)
+            text = gr.Textbox(label="Run", interactive=False, lines=3, placeholder="Not run yet")
             with gr.Row():
                 plot = gr.Plot(preview(first), label="Method", format="png")
                 other = gr.Plot(

@@ -31,7 +31,7 @@ class Plane:
     """
 
     def __init__(
-        self, pair: DiagonalPair | PicturePair, path: GaussianPath, draw: Draw, side: int = 48
+        self, pair: DiagonalPair | PicturePair, path: GaussianPath, draw: Draw, side: int = 40
     ) -> None:
         ones = torch.ones_like(draw.times.t)
         drawn = [point(path, draw, time * ones).xt.double().cpu() for time in TIMES]
@@ -77,7 +77,7 @@ def _window(x: Tensor) -> tuple[float, float, float, float]:
 
 @torch.no_grad()
 def log_ratios_along(
-    ratio: RatioStack, x: Tensor, times: Sequence[float], num_nodes: int = 8
+    ratio: RatioStack, x: Tensor, times: Sequence[float], num_nodes: int = 6
 ) -> Tensor:
     """log p_t/p_0 by every member at the points x (N, D), in nats: (M, T, N), float64.
 

@@ -2,7 +2,8 @@
 
 import torch
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
+from matplotlib.gridspec import SubplotSpec
 
 from ebm_app.data.pairs import Pair
 from ebm_app.numerics import seeded
@@ -10,7 +11,7 @@ from ebm_app.ratios.training import VALIDATION
 from ebm_app.studies.marginals import TIMES
 from ebm_app.studies.trials import Snapshot
 
-WIDTH, DPI = 5.0, 130
+WIDTH, DPI = 5.0, 120
 LOSS, ERROR = "C0", "C1"
 
 
@@ -32,29 +33,32 @@ def plot_pair(pair: Pair, num: int = 400) -> Figure:
 def plot_trial(shot: Snapshot) -> Figure:
     """The curves, estimated against true log ratio where there is a truth, and on the plane p_t as
     drawn and as learned."""
-    heights = [2.4, *([2.9] if shot.has_truth else []), *([2.7] if shot.judge.plane else [])]
-    figure = Figure(figsize=(WIDTH, sum(heights)), dpi=DPI, layout="constrained")
-    figure.suptitle(f"{shot.trial.method} on {shot.trial.problem}", fontsize="medium")
-    rows = list(figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
-    _curves(rows.pop(0), shot)
-    if shot.has_truth:
-        _scatter(rows.pop(0).subplots(), shot)
-    if shot.judge.plane:
-        _densities(rows.pop(0), shot)
+    parts = {"curves": 2.3} | ({"scatter": 3.0} if shot.has_truth else {})
+    parts |= {"densities": 2.4} if shot.judge.plane else {}
+    figure = Figure(figsize=(WIDTH, sum(parts.values())), dpi=DPI)
+    figure.subplots_adjust(left=0.12, right=0.97, bottom=0.3 / figure.get_figheight(), top=0.97)
+    grid = figure.add_gridspec(len(parts), 1, height_ratios=list(parts.values()), hspace=0.3)
+    rows = dict(zip(parts, grid, strict=True))
+    _curves(rows["curves"], shot)
+    if "scatter" in rows:
+        _scatter(figure.add_subplot(rows["scatter"]), shot)
+    if "densities" in rows:
+        _densities(rows["densities"], shot)
     return figure
 
 
-def _curves(figure: SubFigure, shot: Snapshot) -> None:
+def _curves(place: SubplotSpec, shot: Snapshot) -> None:
     panels = [("loss", "loss on held-out draws", LOSS, "linear")]
     if shot.has_truth:
         panels.append(("error", "squared error, nats²", ERROR, "log"))
-    columns = figure.subplots(1, len(panels), squeeze=False)[0]
+    columns = place.subgridspec(1, len(panels), wspace=0.3).subplots(squeeze=False)[0]
     for axes, (name, title, color, scale) in zip(columns, panels, strict=True):
         points = [(at["step"], at[name]) for at in shot.curve if at[name] is not None]
         if points:
             axes.plot(*zip(*points, strict=True), color=color, marker=".", ms=4)
-        axes.set_title(title, fontsize="small")
-        axes.set(xlabel="step", yscale=scale, xlim=(0, shot.trial.training.iterations))
+        axes.set_title(f"{title}, by step", fontsize="small")
+        axes.set(yscale=scale, xlim=(0, shot.trial.training.iterations))
+        axes.tick_params(labelsize="small", which="both")
 
 
 def _scatter(axes: Axes, shot: Snapshot) -> None:
@@ -65,24 +69,26 @@ def _scatter(axes: Axes, shot: Snapshot) -> None:
     # what lies beyond the frame is drawn on its edge
     axes.plot(truth, estimate.clamp(*limits), ls="", marker=".", ms=3, alpha=0.5, color=LOSS)
     axes.plot(limits, limits, color="black", ls="--", lw=1, label="exact")
-    axes.set(xlim=limits, ylim=limits, xlabel="true log ratio, nats", ylabel="estimate, nats")
+    axes.set(xlim=limits, ylim=limits)
+    axes.set_title("estimated against true log ratio, nats", fontsize="small")
+    axes.tick_params(labelsize="small")
     axes.legend(fontsize="small", loc="upper left")
 
 
-def _densities(figure: SubFigure, shot: Snapshot) -> None:
+def _densities(place: SubplotSpec, shot: Snapshot) -> None:
     plane = shot.judge.plane
-    panels = figure.subplots(2, len(TIMES), sharex=True, sharey=True)
+    panels = place.subgridspec(2, len(TIMES), wspace=0.05, hspace=0.05).subplots()
     learned = shot.log_densities.exp()
     for column, time in enumerate(TIMES):
         top = plane.drawn[column].max().item()
         panels[0, column].set_title(f"t = {time:g}", fontsize="small")
         for axes, values in zip(panels[:, column], (plane.drawn, learned), strict=True):
-            axes.set(xticks=[], yticks=[])
+            axes.set(xticks=[], yticks=[], aspect="equal")
             if torch.isnan(values[column]).all():
                 axes.text(0.5, 0.5, "not\nlearned", transform=axes.transAxes, ha="center")
                 continue
             axes.imshow(
                 values[column], origin="lower", extent=plane.limits, vmin=0, vmax=top, cmap="magma"
             )
-    panels[0, 0].set_ylabel("draws", fontsize="small")
-    panels[1, 0].set_ylabel("learned", fontsize="small")
+    panels[0, 0].set_ylabel("draws of $p_t$", fontsize="small")
+    panels[1, 0].set_ylabel("learned $p_t$", fontsize="small")

@@ -6,7 +6,7 @@ draws, and are judged at the same points, so that methods can be compared.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -16,14 +16,15 @@ from ebm_app.data.pairs import KnownPair, MixturePair, Pair
 from ebm_app.data.picture_pairs import PICTURE_PAIRS, PicturePair
 from ebm_app.errors import UserError, choose
 from ebm_app.numerics import seeded
-from ebm_app.ratios.methods import Method, TimeScores
+from ebm_app.ratios.methods import Method, MixtureResidual, TimeScores
 from ebm_app.ratios.stacks import RatioStack
 from ebm_app.ratios.training import TEST, VALIDATION, RatioTrainer, RatioTraining, draw
 from ebm_app.studies.marginals import Plane
 from ebm_app.studies.problems import TOY_PROBLEMS, classifiers, score_methods
 from ebm_app.studies.study import Points, row
 
-NUM_POINTS, NUM_LOSS_DRAWS, NUM_PLANE_DRAWS = 1_000, 2_048, 40_000
+#: what an evaluation costs: it must not take much longer than the steps between two of them
+NUM_POINTS, NUM_LOSS_DRAWS, NUM_PLANE_DRAWS, PICTURE_MODES = 600, 2_048, 40_000, 16
 PAIRS: dict[str, Pair] = {
     **{name: problem.pair for name, problem in TOY_PROBLEMS.items() if "sigma" not in name},
     **PICTURE_PAIRS,
@@ -100,8 +101,11 @@ class Trial:
         return PAIRS[self.problem]
 
     def build(self) -> Method:
-        """The method on its path."""
-        return methods_of(SIGMAS[self.path])[self.method]
+        """The method on its path; a picture takes more modes than the tables' mixtures have."""
+        method = methods_of(SIGMAS[self.path])[self.method]
+        if isinstance(self.pair, PicturePair) and isinstance(method, MixtureResidual):
+            return replace(method, max_modes=PICTURE_MODES, fit_draws=5_000)
+        return method
 
 
 class DataPoints:
