@@ -12,7 +12,9 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read once, when gradio is im
 import diagnostics  # noqa: E402
 import generate  # noqa: E402
 import gradio as gr  # noqa: E402
+import information  # noqa: E402
 import score  # noqa: E402
+import toy  # noqa: E402
 from models import Models, find_models  # noqa: E402
 from server import check_auth, serve  # noqa: E402
 from shared import MAX_SEED  # noqa: E402
@@ -24,7 +26,7 @@ CACHE_SECONDS = 3600
 
 
 def build_app(models: Models, seed: int = 0) -> gr.Blocks:
-    """The page, with its endpoints /generate and /score.
+    """The page: a model to choose, and a tab for each thing to do with it or without one.
 
     Args:
         seed: of the first samples, and of the noise in scores.
@@ -38,6 +40,10 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
             generate.build(models.load, model, seed)
         with gr.Tab("Score"):
             score.build(models.load, model, models.of_dataset("digits"), seed)
+        with gr.Tab("Toy"):
+            toy.build(seed, models.device)
+        with gr.Tab("Mutual information"):
+            information.build(seed, models.device)
         with gr.Tab("Diagnostics") as tab:
             diagnostics.build(models, model, tab, seed)
     return app
