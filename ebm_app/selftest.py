@@ -76,6 +76,10 @@ class Budget:
         if min(self.num_times, self.num_reference) < 2:
             raise UserError("--num_times and --num_reference must be at least 2")
 
+    def num_reports(self, num_images: int) -> int:
+        """How often a self-test on so many images reports."""
+        return self.num_times + 1 + 2 * (math.ceil(num_images / PART) + 1)
+
 
 class Report(NamedTuple):
     """How far a self-test has come: what it is at, the mean time scores and the checks so far."""

@@ -35,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     _, ebm = open_model(args)
     levels = held_out(args, ebm)
     record = RunRecord(Path(args.output_dir) / "selftest.json", vars(args))
-    *_, report = tqdm(iterate_checks(ebm, levels, budget), desc="self-test", unit=" reports")
+    total = budget.num_reports(len(levels))
+    *_, report = tqdm(iterate_checks(ebm, levels, budget), desc="self-test", total=total)
     for check in report.checks:
         print(describe(check))
     output_dir = Path(args.output_dir)

@@ -12,7 +12,7 @@ from conftest import ROOT
 
 pytestmark = pytest.mark.browser
 PICTURES = ROOT / "runs" / "browser"
-TABS = ("Generate", "Score", "Diagnostics")
+TABS = ("Generate", "Score", "Toy", "Mutual information", "Diagnostics")
 WAIT = 30_000
 #: what axe finds in the components of gradio itself, which no setting of the page changes
 OF_GRADIO = {("aria-prohibited-attr", "Empty value")}

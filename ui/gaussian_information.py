@@ -6,10 +6,9 @@ from typing import Any
 
 import gradio as gr
 import torch
-from generate import RUNNING, stopped
 from live import HIDDEN, eval_every, real, whole
 from matplotlib.figure import Figure
-from shared import MAX_SEED, ONE_AT_A_TIME, explained
+from shared import MAX_SEED, ONE_AT_A_TIME, RUNNING, explained, stopped
 
 from ebm_app.errors import UserError, choose
 from ebm_app.numerics import seeded

@@ -11,10 +11,9 @@ import gaussian_information
 import gradio as gr
 import numpy as np
 import torch
-from generate import RUNNING, stopped
 from live import HIDDEN, whole
 from matplotlib.figure import Figure
-from shared import MAX_SEED, ONE_AT_A_TIME, explained
+from shared import MAX_SEED, ONE_AT_A_TIME, RUNNING, explained, stopped
 
 from ebm_app.data.columns import PREPROCESSING, Pair, read_csv_pair, read_pair
 from ebm_app.data.mi_tasks import MI_TASKS

@@ -45,13 +45,14 @@ def log_z(
     )
     label = f"{model} · {method} · {num_chains} chains · seed {seed}"
     paths = Paths(ebm.energy, settings)
-    yield None, f"{RUNNING} · {label}"
+    pilot, total = len(paths.targets), len(paths.targets) + paths.num_levels
+    yield None, f"{RUNNING} 0 of {total} · {label}"
     for level in paths.iterate_tune(noise[:NUM_PILOT], generator):
-        yield None, f"{RUNNING}, step size of level {level} of {num_levels} · {label}"
+        yield None, f"{RUNNING} {level} of {total}, a pilot's · {label}"
     start = paths.start(noise[NUM_PILOT:], generator, is_reverse=False)
     for state in paths.run(start, generator, is_reverse=False):
         figure = levels_figure(state.log_weight.cpu(), state.acceptance, paths.num_levels)
-        yield figure, f"{RUNNING}, level {len(state.acceptance)} of {paths.num_levels} · {label}"
+        yield figure, f"{RUNNING} {pilot + len(state.acceptance)} of {total} · {label}"
     yield figure, f"{report(state)}\n{label}"
 
 

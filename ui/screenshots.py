@@ -6,6 +6,7 @@ python ui/screenshots.py --output_dir docs
 import re
 import sys
 from collections.abc import Callable, Sequence
+from math import cos, pi, sin
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from PIL import Image
 
 from ebm_app.cli import Parser, run_script
 
-WAIT_SECONDS = 600
+WAIT = 600_000  # milliseconds
 #: colours of a picture, which keep a file small
 NUM_COLOURS = 128
 Page = Any  # playwright.sync_api.Page, of an optional package
@@ -25,26 +26,41 @@ def draw_images(page: Page) -> None:
     """A grid of images with their scores."""
     page.get_by_label("Score the images").check()
     press(page, "Generate")
-    wait_for(page, "Run", "^16 images")
+    page.locator("button:visible:enabled", has_text="Download all").wait_for(timeout=WAIT)
 
 
 def score_drawing(page: Page) -> None:
-    """A three, drawn by hand."""
+    """A zero, drawn by hand."""
     canvas = page.locator("canvas").first
     canvas.wait_for()
     page.wait_for_timeout(2000)  # the brush comes after the canvas
     box = canvas.bounding_box()
-    stroke = (0.35, 0.2), (0.5, 0.14), (0.64, 0.22), (0.62, 0.38), (0.46, 0.48)
-    stroke += (0.63, 0.58), (0.66, 0.75), (0.5, 0.86), (0.34, 0.8)
-    points = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in stroke]
+    turns = [2 * pi * step / 24 for step in range(25)]
+    width, height = box["width"], box["height"]
+    points = [
+        (box["x"] + (0.5 + 0.2 * sin(a)) * width, box["y"] + (0.5 - 0.3 * cos(a)) * height)
+        for a in turns
+    ]
     page.mouse.move(*points[0])
     page.mouse.down()
     for point in points[1:]:
-        page.mouse.move(*point, steps=8)
+        page.mouse.move(*point, steps=3)
     page.mouse.up()
     page.wait_for_timeout(1000)
     press(page, "Score the drawing")
-    wait_for(page, "Place among held-out images", "of 297")
+    wait_for(page, "Place among held-out images", r"than \d+ of 297")
+
+
+def compare_methods(page: Page) -> None:
+    """Two methods on a problem of two dimensions."""
+    press(page, "Train")
+    wait_for(page, "Run", r"^\d+ steps")
+
+
+def estimate_information(page: Page) -> None:
+    """The mutual information of paired Gaussians."""
+    press(page, "Train")
+    wait_for(page, "Run", r"^\d+ steps")
 
 
 def diagnose(page: Page) -> None:
@@ -59,6 +75,8 @@ def diagnose(page: Page) -> None:
 ACTIONS: dict[str, Callable[[Page], None]] = {
     "Generate": draw_images,
     "Score": score_drawing,
+    "Toy": compare_methods,
+    "Mutual information": estimate_information,
     "Diagnostics": diagnose,
 }
 
@@ -71,7 +89,7 @@ def press(page: Page, name: str) -> None:
 def wait_for(page: Page, label: str, pattern: str) -> None:
     """Wait until the text of a box is what it should be; an error on the page ends the wait."""
     box = page.get_by_label(label, exact=True).locator("visible=true").first
-    for _ in range(WAIT_SECONDS * 5):
+    for _ in range(WAIT // 200):
         if page.get_by_test_id("toast-body").count():
             raise RuntimeError(page.get_by_test_id("toast-body").first.inner_text())
         if box.count() and re.search(pattern, box.input_value()):

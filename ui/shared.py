@@ -22,7 +22,7 @@ ONE_AT_A_TIME = {"concurrency_id": "device", "concurrency_limit": 1}
 Load = Callable[[str], EBM]
 
 
-RUNNING, STOPPED = "Running", "Stopped"
+RUNNING, STOPPED = "Step", "Stopped after step"
 
 
 def stopped(text: str) -> str:

@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gradio as gr
-from generate import RUNNING, stopped
 from live import eval_every, real, whole
 from matplotlib.figure import Figure
-from shared import MAX_SEED, ONE_AT_A_TIME, explained
+from shared import MAX_SEED, ONE_AT_A_TIME, RUNNING, explained, stopped
 
 from ebm_app.errors import UserError, choose
 from ebm_app.ratios.training import RatioTraining
