@@ -56,7 +56,7 @@ def call(url: str, endpoint: str, arguments: list[Any], timeout: float) -> str:
         answer = client.post(f"{url}{CALLS}/{endpoint}", json={"data": arguments})
         if answer.status_code != 200:
             return answer.text
-        event, last = answer.json()["event_id"], ""
+        event, last, words = answer.json()["event_id"], "", "no answer"
         with client.stream("GET", f"{url}{CALLS}/{endpoint}/{event}") as stream:
             for line in stream.iter_lines():
                 if line.startswith("event: "):
