@@ -9,6 +9,7 @@ from conftest import GREY, error_of
 
 from ebm_app.config import to_dict
 from ebm_app.ebm import EBM
+from ebm_app.estimators import FlowDensity
 from ebm_app.evaluation import held_out_levels
 from ebm_app.log_z import from_forward
 from ebm_app.plots import training_figure
@@ -90,7 +91,9 @@ def test_a_model_that_cannot_be_read_is_explained_without_its_folder(ui, run, tm
     assert "unknown model" in error_of(ui.card.card, run, "../run")
 
 
-def test_the_self_test_reports_as_it_goes_and_ends_with_its_checks(ui, models):
+def test_the_self_test_reports_as_it_goes_and_ends_with_its_checks(ui, models, monkeypatch):
+    for name, value in (("NUM_TIMES", 5), ("NUM_REFERENCE", 4), ("FLOW_STEPS", 2)):
+        monkeypatch.setattr(ui.checks, name, value)
     reports = list(ui.checks.self_test(models.load, "grey", 8, seed=3))
     heads = [text.split(" · ")[0] for _, text, _ in reports]
     total = ui.checks.NUM_TIMES + 1 + 2 * 2
@@ -102,12 +105,12 @@ def test_the_self_test_reports_as_it_goes_and_ends_with_its_checks(ui, models):
     assert heads[-2].startswith(f"Step {total} of {total}, flow") and len(heads) == total + 2
     assert re.match(r"\d of [234] checks passed", heads[-1])
     assert " · grey · 8 held-out images · seed 3" in reports[-1][1]
-    figure, _, table = reports[5]
+    figure, _, table = reports[4]
     (points,) = figure.axes[0].containers
-    assert len(points.lines[0].get_xdata()) == 5 and table == ""
+    assert len(points.lines[0].get_xdata()) == 4 and table == ""
 
     ebm = models.load("grey")
-    budget = Budget(ui.checks.NUM_TIMES, ui.checks.NUM_REFERENCE, seed=3)
+    budget = Budget(5, 4, FlowDensity(num_steps=2, seed=3), seed=3)
     *_, exact = iterate_checks(ebm, held_out_levels(ebm, "digits")[:8], budget)
     for check in exact.checks:
         assert ui.checks.outcome(check) in reports[-1][2]
@@ -153,30 +156,32 @@ def test_a_record_in_the_folder_of_a_model_is_shown(ui, run, tmp_path):
     assert shown[5]["visible"] and shown[6:] == (text, table)
 
 
-@pytest.mark.parametrize("method", ["transported", "ais"])
-def test_log_z_goes_level_by_level_and_is_that_of_the_weights(ui, models, monkeypatch, method):
+def test_log_z_goes_level_by_level_and_is_that_of_the_weights(ui, models, monkeypatch):
     states, report = [], ui.log_z.report
     monkeypatch.setattr(ui.log_z, "report", lambda state: states.append(state) or report(state))
-    shown = list(ui.log_z.log_z(models.load, "grey", method, 3, 2, seed=1))
+    shown = list(ui.log_z.log_z(models.load, "grey", "ais", 3, 2, seed=1))
     heads = [text.split(" · ")[0] for _, text in shown]
-    assert heads[:-1] == ["Step 0 of 5", "Step 1 of 5, a pilot's", "Step 2 of 5, a pilot's"] + [
-        f"Step {step} of 5" for step in (3, 4, 5)
+    assert heads[:-1] == [
+        *("Step 0 of 5", "Step 1 of 5, a pilot's", "Step 2 of 5, a pilot's"),
+        *("Step 3 of 5", "Step 4 of 5", "Step 5 of 5"),
     ]
     assert [figure is None for figure, _ in shown] == [True] * 3 + [False] * 4
-    (state,) = states
+    (state,), (_, text) = states, shown[-1]
     estimate = from_forward(state.log_weight[-1])
-    text = shown[-1][1]
     assert text.startswith(f"log Z: {estimate.log_z:+.2f} ± {estimate.stderr:.2f} nats;")
-    shift = estimate.log_z / (64 * math.log(2))
-    assert (
-        f"changes by {shift:+.4f} ± " in text
-        and f"of 3, acceptance {state.acceptance[:2].mean():.2f}" in text
-    )
-    assert (
-        all(f"Warning: {warning}" in text for warning in estimate.warnings) and estimate.warnings
-    )
-    again = list(ui.log_z.log_z(models.load, "grey", method, 3, 2, seed=1))
-    assert again[-1][1] == text
+    assert f"changes by {estimate.log_z / (64 * math.log(2)):+.4f} ± " in text
+    assert f"of 3, acceptance {state.acceptance[:2].mean():.2f}" in text
+    assert estimate.warnings
+    assert all(f"Warning: {warning}" in text for warning in estimate.warnings)
+    left, right = shown[-1][0].axes
+    assert left.lines[0].get_ydata() == pytest.approx(state.log_weight.mean(1).numpy())
+    assert len(right.lines[0].get_ydata()) == 3
+
+
+def test_the_kinds_of_paths_differ_by_their_transport(ui):
+    transported, ais = (ui.log_z.METHODS[name](7) for name in ("transported", "ais"))
+    assert transported.num_temperatures == ais.num_temperatures == 7
+    assert (transported.flow_steps, ais.flow_steps) == (1, 0)
 
 
 def test_mistakes_about_log_z_are_explained(ui, models):

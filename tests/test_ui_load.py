@@ -1,4 +1,4 @@
-"""The load on the page: how a visitor's fate is told, against a server that answers as gradio's."""
+"""The load on the page: how a visitor's fate is told, against a server that answers as it does."""
 
 import json
 import os

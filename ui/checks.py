@@ -38,14 +38,11 @@ def self_test(load: Load, model: str, num_images: int, seed: int) -> Iterator[Sh
     flow = FlowDensity(num_steps=FLOW_STEPS, seed=seed)
     budget = Budget(NUM_TIMES, NUM_REFERENCE, flow, seed)
     label = f"{model} · {len(levels)} held-out images · seed {seed}"
-    yield None, f"{RUNNING} · {label}", ""
-    for report in iterate_checks(ebm, levels, budget):
-        yield balance_figure(report.balance), f"{report.stage} · {label}", rows(report.checks)
-    yield (
-        balance_figure(report.balance),
-        f"{verdict(report.checks)} · {label}",
-        rows(report.checks),
-    )
+    total = budget.num_reports(len(levels))
+    yield None, f"{RUNNING} 0 of {total} · {label}", ""
+    for step, report in enumerate(iterate_checks(ebm, levels, budget), 1):
+        yield shown(report, f"{RUNNING} {step} of {total}, {report.stage}", label)
+    yield shown(report, verdict(report.checks), label)
 
 
 def recorded(folder: Path) -> Shown:
@@ -54,12 +51,12 @@ def recorded(folder: Path) -> Shown:
         return None, "", ""
     record = read_json(folder / RECORD_FILE)
     report = report_of(record["figures"])
-    label = f"recorded {record['started']}"
-    return (
-        balance_figure(report.balance),
-        f"{verdict(report.checks)} · {label}",
-        rows(report.checks),
-    )
+    return shown(report, verdict(report.checks), f"recorded {record['started']}")
+
+
+def shown(report: Report, head: str, label: str) -> Shown:
+    """A report as it stands on the page."""
+    return balance_figure(report.balance), f"{head} · {label}", rows(report.checks)
 
 
 def report_of(figures: dict[str, Any]) -> Report:
