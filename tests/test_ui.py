@@ -144,7 +144,7 @@ def client(ui, page):
     page.close(verbose=False)
 
 
-def test_a_client_draws_exact_pixels_and_sees_them_come(client, models):
+def test_a_client_draws_exact_pixels_and_sees_them_come(client, page, models):
     job = client.submit("grey", "pf_ode", 4, 3, 9, False, api_name="/generate")
     path, text, seed, scores, *files = job.result(timeout=30)
     assert len(job.outputs()) == 5 and text.startswith("4 images · grey · seed 9 · ") and seed == 9
@@ -157,6 +157,8 @@ def test_a_client_draws_exact_pixels_and_sees_them_come(client, models):
     stem, ends = "grey-pf_ode-seed9", ("-animation.png", ".json", ".zip")
     assert [Path(file).name for file in files] == [stem + end for end in ends]
     assert json.loads(Path(files[1]).read_text())["step"] == 3
+    deleted_in_time = {Path(file).name for group in page.temp_file_sets for file in group}
+    assert deleted_in_time >= {Path(file).name for file in (path, *files)}
 
 
 def test_a_client_gets_scores_with_the_images(client, models):

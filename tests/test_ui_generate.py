@@ -93,8 +93,9 @@ def test_what_stays_of_a_stopped_run_is_all_of_its_last_step(ui, models, setting
     made = {**SETTINGS, "step": 2}
     assert Path(stopped.grid).name == "grey-pf_ode-seed7-step2.png"
     assert np.array_equal(pixels(stopped.grid), pixels(shown.grid))
-    assert json.loads(Path(stopped.settings).read_text()) == made
-    with ZipFile(stopped.archive) as archive:
+    assert stopped.settings["interactive"] and stopped.archive["interactive"]
+    assert json.loads(Path(stopped.settings["value"]).read_text()) == made
+    with ZipFile(stopped.archive["value"]) as archive:
         assert json.loads(archive.read("settings.json")) == made
         last = to_uint8(shown.run.images)[4, ..., 0]
         assert np.array_equal(pixels(io.BytesIO(archive.read("05.png"))), last)
@@ -138,7 +139,7 @@ def test_scores_are_those_of_the_images_in_the_order_of_the_grid(ui, models, set
         float(f"{error:.2f}"),
         float(f"{bits:.4f}"),
     ]
-    with ZipFile(ui.generate.stop(some, "", tmp_path).archive) as archive:
+    with ZipFile(ui.generate.finish(some, tmp_path).archive) as archive:
         rows = list(csv.reader(io.StringIO(archive.read("scores.csv").decode())))
     assert rows[0] == list(ui.sample_scores.HEADERS) and len(rows) == 1 + 8
     assert tuple(map(float, rows[2])) == done.scores[1]
@@ -320,6 +321,18 @@ def test_a_new_seed_is_drawn_on_demand_and_told(ui, page):
     assert shown.seed == 7
     with pytest.raises(ui.generate.gr.Error, match="num_images is out of range"):
         list(run("grey", "pf_ode", 2.5, 1, 7, False, False))
+
+
+def test_stop_cancels_the_run_before_it_looks_what_is_left(page):
+    run = handler(page, "run")
+    (cancelling,) = (fn for fn in page.fns.values() if fn.cancels)
+    assert cancelling.cancels == [run._id] and not cancelling.outputs
+    for fn, other_is_before in ((run, True), (cancelling, False)):
+        clicked = [each for each in page.fns.values() if each.targets == fn.targets]
+        others = [each for each in clicked if each is not fn and each.outputs]
+        assert [each._id < fn._id for each in others] == [other_is_before]
+    (left,) = others
+    assert left.outputs == run.outputs and not left.queue
 
 
 def test_the_endpoint_keeps_its_arguments(page):

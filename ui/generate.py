@@ -66,7 +66,11 @@ def stop(run: Run | None, text: str, cache: str) -> Shown:
     """
     if run is None:
         return Shown(*[gr.skip()] * len(Shown._fields))._replace(caption=stopped(text))
-    return finish(replace(run, caption=stopped(run.caption)), cache)
+    shown = finish(replace(run, caption=stopped(run.caption)), cache)
+    files = {"settings": shown.settings, "archive": shown.archive}
+    return shown._replace(
+        **{name: gr.update(value=file, interactive=True) for name, file in files.items()}
+    )
 
 
 def stopped(text: str) -> str:
@@ -78,9 +82,9 @@ def stopped(text: str) -> str:
     return text
 
 
-def ready(*files: str | None) -> list[dict]:
-    """Buttons that can be pressed where there is a file to download."""
-    return [gr.update(interactive=file is not None) for file in files]
+def locked(is_locked: bool) -> list[dict]:
+    """Both buttons for downloads, which can be pressed or not."""
+    return [gr.update(interactive=not is_locked)] * 2
 
 
 def build(load: Load, model: gr.Dropdown, seed: int) -> None:
@@ -141,6 +145,9 @@ def build(load: Load, model: gr.Dropdown, seed: int) -> None:
         settings = read_settings(path, [name for _, name in model.choices])
         yield *astuple(settings), False
 
+    downloads = [shown.settings, shown.archive]
+    # the listeners of one button go in turn, each after the one before has ended
+    start_button.click(lambda: locked(True), None, downloads, **AT_ONCE)
     event = start_button.click(
         run,
         [model, sampler, num_images, num_steps, seed_box, randomise, scored],
@@ -149,17 +156,11 @@ def build(load: Load, model: gr.Dropdown, seed: int) -> None:
         show_progress="hidden",
         **ONE_AT_A_TIME,
     )
-    stopping = stop_button.click(
-        lambda *args: next(halt(*args)),
-        [shown.run, shown.caption],
-        list(shown),
-        cancels=event,
-        **AT_ONCE,
+    event.success(lambda: locked(False), None, downloads, **AT_ONCE)
+    stop_button.click(None, cancels=event, **AT_ONCE)
+    stop_button.click(  # after the cancel no step comes any more
+        lambda *args: next(halt(*args)), [shown.run, shown.caption], list(shown), **AT_ONCE
     )
-    downloads = [shown.settings, shown.archive]
-    start_button.click(lambda: ready(None, None), None, downloads, **AT_ONCE)
-    for ended in (event, stopping):
-        ended.then(ready, downloads, downloads, **AT_ONCE)
     upload.upload(
         load_settings,
         upload,
@@ -195,7 +196,7 @@ def outputs(seed_box: gr.Number) -> Shown:
         visible=False,
         wrap=True,
         column_widths=["20%", "30%", "27%", "23%"],
-        label="Scores, row by row from the top left",
+        label="Log-likelihoods, row by row from the top left; ± is the standard error",
     )
     with gr.Accordion("From noise to images", open=False):
         animation = gr.Image(

@@ -10,7 +10,7 @@ from ebm_app.likelihood import to_bits_per_dim
 from ebm_app.numerics import mixed_seed, standard_error
 
 REPEATS, BATCH_SIZE = 4, 8
-HEADERS = ("Image", "Log-likelihood (nats)", "Standard error (nats)", "Bits per dim")
+HEADERS = ("Image", "Log p (nats)", "± (nats)", "Bits per dim")
 
 
 class Score(NamedTuple):
