@@ -120,7 +120,9 @@ def test_mistakes_on_the_command_line_end_in_one_sentence(ui, folder, capsys, tm
 
 @pytest.fixture(scope="module")
 def page(ui, models):
-    return ui.app.build_app(models, seed=5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ui.held_out, "MAX_IMAGES", 40)  # the others would cost seconds
+        yield ui.app.build_app(models, seed=5)
 
 
 def test_the_page_shows_held_out_digits(ui, folder, page):
@@ -169,15 +171,37 @@ def test_a_client_gets_scores_with_the_images(client, models):
     assert text.endswith(" · scored at eps 0.0001")
 
 
-def test_a_client_scores_an_image(client, tmp_path):
+def test_a_client_scores_an_image(client, ui, tmp_path, monkeypatch):
     image = handle_file(save_digit(tmp_path / "digit.png"))
     path, text, shares, place, histogram = client.predict("grey", image, 4, api_name="/score")
     with Image.open(path) as picture:
         assert np.array_equal(tiles(picture, 1), to_uint8(digit())[..., 0])
     assert re.match(r"Log-likelihood: -?\d+\.\d+ ± \d+\.\d+ nats\nBits per dim: ", text)
-    assert re.match(r"Percentile \d+: .* of 297 held-out images", place)
+    assert re.match(r"Percentile \d+: .* of 40 held-out images", place)
     assert all(plot["plot"].startswith("data:image/png;base64,") for plot in (shares, histogram))
-    table, again = client.predict("grey", handle_file(path), 4, api_name="/estimators")
+    ratio = {"ratio": ui.compare.estimators(64)["ratio"]}
+    monkeypatch.setattr(ui.compare, "estimators", lambda num_dims: ratio)
+    for file in (handle_file(path), image):  # as the model sees it, or as it was uploaded
+        table, _ = client.predict("grey", file, 4, api_name="/estimators")
+        ((name, nats, *_),) = table["data"]
+        assert name == "ratio" and text.startswith(f"Log-likelihood: {nats:.2f} ")
+
+
+def test_a_client_scores_a_drawing_and_many_files(client, tmp_path):
+    ink = np.zeros((280, 280))
+    ink[40:240, 120:160] = 255
+    stroke = handle_file(save(tmp_path / "=stroke.png", ink))
+    value = {"background": None, "layers": [], "composite": stroke}
+    _, text, *_ = client.predict("grey", value, 4, api_name="/score_drawing")
+    assert text.startswith("Log-likelihood: ")
+    files = [handle_file(save_digit(tmp_path / "digit.png")), stroke]
+    table, sheet, text = client.predict("grey", files, 4, api_name="/score_many")
+    assert text == "2 of 2 files scored"
+    assert [row[0] for row in table["data"]] == ["digit.png", "=stroke.png"]
+    assert len(Path(sheet).read_text(encoding="utf-8").splitlines()) == 3
+    with pytest.raises(AppError, match="the canvas is empty"):
+        empty = {"background": None, "layers": [], "composite": None}
+        client.predict("grey", empty, 4, api_name="/score_drawing")
 
 
 def test_a_clients_mistakes_are_answered_in_a_sentence(client, tmp_path):

@@ -58,9 +58,7 @@ def few(ui):
     """Only the first forty held-out digits, so that a tiny budget scores them all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ui.held_out, "MAX_IMAGES", 40)
-        ui.held_out._test_images.cache_clear()
         yield 40
-    ui.held_out._test_images.cache_clear()
 
 
 def test_preprocessing_crops_averages_areas_and_takes_the_nearest_level(ui, tmp_path):

@@ -33,7 +33,7 @@ for each pixel and step, so for images of at most {MAX_EXACT_DIMS} numbers.
 for a model that was not trained with it.
 
 ± is the standard error over the draws, the same ones for every row; evaluations of the network \
-are those of one draw. The whole table may take a minute."""
+are those of one draw. The table may take minutes."""
 
 Cells = list[str | float]
 

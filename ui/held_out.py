@@ -67,7 +67,7 @@ def held_out_images(config: EBMConfig) -> Tensor | None:
     if config.dataset not in DATASETS:
         return None
     try:
-        images = _test_images(config.dataset)
+        images = _test_images(config.dataset, MAX_IMAGES)
     except UserError:
         return None
     form = (tuple(images.shape[1:]), DATASETS[config.dataset].num_levels)
@@ -75,8 +75,8 @@ def held_out_images(config: EBMConfig) -> Tensor | None:
 
 
 @lru_cache
-def _test_images(dataset: str) -> Tensor:
-    return load_images(dataset).test[:MAX_IMAGES].clone()  # a view would keep the others too
+def _test_images(dataset: str, num: int) -> Tensor:
+    return load_images(dataset).test[:num].clone()  # a view would keep the others too
 
 
 def fingerprint(ebm: EBM) -> str:
