@@ -231,10 +231,11 @@ def page(ui, models):
     return ui.app.build_app(models, seed=5)
 
 
-def test_the_page_has_two_endpoints_and_shows_held_out_digits(ui, folder, page):
+def test_the_page_has_its_endpoints_and_shows_held_out_digits(ui, folder, page):
     endpoints = page.get_api_info()["named_endpoints"]
-    assert set(endpoints) == {"/generate", "/score"}
-    names = [[p["parameter_name"] for p in endpoints[n]["parameters"]] for n in sorted(endpoints)]
+    of_models = ("/generate", "/score")
+    assert set(endpoints) == {*of_models, "/toy", "/mi", "/mi_example", "/mi_gaussian"}
+    names = [[p["parameter_name"] for p in endpoints[n]["parameters"]] for n in of_models]
     assert names == [
         ["model", "sampler", "num_images", "num_steps", "seed", "randomise"],
         ["model", "image", "repeats"],

@@ -130,10 +130,10 @@ def check_auth(host: str, auth: str | None) -> tuple[str, str] | None:
 
 
 def build_app(models: Models, seed: int = 0) -> gr.Blocks:
-    """The page, with its endpoints /generate and /score.
+    """The page, with the endpoints of its tabs.
 
     Args:
-        seed: of the first samples, and of the noise in scores.
+        seed: of the first samples, the noise in scores, and the first trainings.
     """
     cache = (CACHE_SECONDS, CACHE_SECONDS)
     with gr.Blocks(title="ebm_app", analytics_enabled=False, delete_cache=cache) as app:
