@@ -1,9 +1,12 @@
 """Pictures of a trial, narrow enough for a phone: what is to be learned, and where it stands."""
 
-import torch
+import math
+
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
+from matplotlib.ticker import NullFormatter
 
 from ebm_app.data.pairs import Pair
 from ebm_app.numerics import seeded
@@ -58,16 +61,27 @@ def _curves(place: SubplotSpec, shot: Snapshot) -> None:
             axes.plot(*zip(*points, strict=True), color=color, marker=".", ms=4)
         axes.set_title(f"{title}, by step", fontsize="small")
         axes.set(yscale=scale, xlim=(0, shot.trial.training.iterations))
+        if scale == "log":
+            _whole_decades(axes)
         axes.tick_params(labelsize="small", which="both")
 
 
+def _whole_decades(axes: Axes) -> None:
+    """Room for two labels at least, and none between them that would overlap."""
+    low, high = (math.log10(end) for end in axes.get_ylim())
+    axes.set_ylim(10 ** math.floor(low), 10 ** math.ceil(high))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
 def _scatter(axes: Axes, shot: Snapshot) -> None:
-    truth, estimate = shot.judge.points.truth.cpu(), shot.estimate
-    low, high = truth.min().item(), truth.max().item()
+    truth, estimate = shot.judge.points.truth.cpu().numpy(), shot.estimate
+    low, high = truth.min(), truth.max()
     margin = 0.1 * (high - low)
     limits = (low - margin, high + margin)
     # what lies beyond the frame is drawn on its edge
-    axes.plot(truth, estimate.clamp(*limits), ls="", marker=".", ms=3, alpha=0.5, color=LOSS)
+    axes.plot(
+        truth, estimate.clamp(*limits).numpy(), ls="", marker=".", ms=3, alpha=0.5, color=LOSS
+    )
     axes.plot(limits, limits, color="black", ls="--", lw=1, label="exact")
     axes.set(xlim=limits, ylim=limits)
     axes.set_title("estimated against true log ratio, nats", fontsize="small")
@@ -78,13 +92,13 @@ def _scatter(axes: Axes, shot: Snapshot) -> None:
 def _densities(place: SubplotSpec, shot: Snapshot) -> None:
     plane = shot.judge.plane
     panels = place.subgridspec(2, len(TIMES), wspace=0.05, hspace=0.05).subplots()
-    learned = shot.log_densities.exp()
+    drawn, learned = plane.drawn.numpy(), shot.log_densities.exp().numpy()
     for column, time in enumerate(TIMES):
-        top = plane.drawn[column].max().item()
+        top = drawn[column].max()
         panels[0, column].set_title(f"t = {time:g}", fontsize="small")
-        for axes, values in zip(panels[:, column], (plane.drawn, learned), strict=True):
+        for axes, values in zip(panels[:, column], (drawn, learned), strict=True):
             axes.set(xticks=[], yticks=[], aspect="equal")
-            if torch.isnan(values[column]).all():
+            if np.isnan(values[column]).all():
                 axes.text(0.5, 0.5, "not\nlearned", transform=axes.transAxes, ha="center")
                 continue
             axes.imshow(
