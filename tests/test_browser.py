@@ -69,7 +69,12 @@ def text_of(page, label, pattern):
 
 
 def open_tab(page, name):
-    page.get_by_role("tab", name=name, exact=True).click()
+    tab = page.get_by_role("tab", name=name, exact=True)
+    if tab.count():
+        tab.click()
+        return
+    page.get_by_role("button", name="More tabs").click()  # of a narrow window
+    page.locator(".overflow-dropdown:visible").get_by_role("button", name=name).click()
 
 
 def set_number(page, label, value):
@@ -188,8 +193,6 @@ def test_every_tab_is_accessible(visit, theme):
 def test_a_telephone_shows_every_tab_without_scrolling_sideways(visit):
     page = visit(width=390)
     for tab in TABS:
-        if not page.get_by_role("tab", name=tab, exact=True).is_visible():
-            page.get_by_role("button", name="More tabs").click()
         open_tab(page, tab)
         page.wait_for_timeout(1000)
         picture(page, f"telephone-{tab.lower().replace(' ', '-')}")
