@@ -5,7 +5,7 @@ RUN := runs/digits
 STEPS ?= 2000
 SETUP := .venv/.installed
 
-.PHONY: demo test test-all lint ui pretrained figures studies clean
+.PHONY: demo test test-all test-browser lint ui screenshots pretrained figures studies clean
 
 $(SETUP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ebm_app needs Python 3.11 or newer: make PYTHON=python3.x")'
@@ -24,7 +24,11 @@ test: $(SETUP)
 	$(BIN)/python -m pytest -q -n 2
 
 test-all: $(SETUP)
-	$(BIN)/python -m pytest -q -n 2 -m ''
+	$(BIN)/python -m pytest -q -n 2 -m 'not browser'
+
+# the page in a headless Chromium
+test-browser: $(SETUP)
+	$(BIN)/python -m pytest -q -m browser tests/test_browser.py
 
 lint: $(SETUP)
 	$(BIN)/ruff check .
@@ -32,6 +36,10 @@ lint: $(SETUP)
 
 ui: $(SETUP)
 	$(BIN)/python ui/app.py
+
+# the pictures of the page in the README
+screenshots: $(SETUP)
+	$(BIN)/python ui/screenshots.py --output_dir docs
 
 # the bundled model: the whole budget of the preset, about half an hour on one core
 pretrained: $(SETUP)

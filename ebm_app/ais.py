@@ -131,9 +131,19 @@ class Paths:
         """Adapt the step sizes of all levels by a pilot from ``x0`` (B, *), then freeze them."""
         if not self.settings.steps_per_level:
             return
+        for _ in progress(self.iterate_tune(x0, generator), len(self.targets)):
+            pass
+
+    def iterate_tune(self, x0: Tensor, generator: torch.Generator) -> Iterator[int]:
+        """The same, for settings with transitions: the number of levels behind, as they come. The
+        step sizes change after the last."""
         transports = [flow.forward for flow in self.flows]
-        pilot = self._annealed.pilot(x0, self.targets, self.step_sizes, generator, transports)
-        steps = [result.step_size for result in progress(pilot, len(self.targets))]
+        steps = []
+        for result in self._annealed.pilot(
+            x0, self.targets, self.step_sizes, generator, transports
+        ):
+            steps.append(result.step_size)
+            yield len(steps)
         self.step_sizes = torch.stack(steps) * self.settings.step_factor
 
     def start(self, x: Tensor, generator: torch.Generator, is_reverse: bool) -> PathState:

@@ -60,22 +60,39 @@ def open_model(args: Namespace) -> tuple[Accelerator, EBM]:
 
 
 def held_out(args: Namespace, ebm: EBM) -> Tensor:
-    """The images to score, as levels.
+    """The images to score by a script's flags; see :func:`held_out_levels`."""
+    name = args.dataset or ebm.config.dataset
+    data = held_out_levels(ebm, name, args.split, args.data_root, args.download)
+    return check_enough(data[: args.limit])
+
+
+def held_out_levels(
+    ebm: EBM,
+    dataset: str,
+    split: str = "test",
+    data_root: str = "data",
+    download: bool = False,
+) -> Tensor:
+    """Images of a data set as levels (N, C, H, W).
 
     Raises:
-        UserError: where they do not fit the model, or are fewer than two.
+        UserError: where they cannot be read, or do not fit the model.
     """
-    name, (_, height, width) = args.dataset or ebm.config.dataset, ebm.config.image_shape
+    _, height, width = ebm.config.image_shape
     # a folder's images are brought to the model's size as they were for training
-    resolution = height if name.startswith("folder:") and height == width else None
-    data = load_images(name, args.data_root, args.download, resolution)
+    resolution = height if dataset.startswith("folder:") and height == width else None
+    data = load_images(dataset, data_root, download, resolution)
     expected = (tuple(ebm.config.image_shape), ebm.config.num_levels)
     if (data.image_shape, data.num_levels) != expected:
         raise UserError(
             f"the model takes images of shape {expected[0]} with {expected[1]} levels, but "
             f"{data.name} has {data.image_shape} with {data.num_levels}"
         )
-    levels = data.split(args.split)[: args.limit]
+    return data.split(split)
+
+
+def check_enough(levels: Tensor) -> Tensor:
+    """The same images, if they are enough for a standard error; a UserError otherwise."""
     if len(levels) < 2:
         raise UserError("at least 2 images are needed for a standard error: raise --limit")
     return levels

@@ -11,12 +11,16 @@ A check passes where its figure is within what its own error and a stated allowa
 """
 
 import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ebm_app.ebm import EBM, dequantisation_noise
 from ebm_app.energy import TimeScoreEnergy
+from ebm_app.errors import UserError
 from ebm_app.estimators import FlowDensity
 from ebm_app.log_z import LogZ, from_forward
 from ebm_app.numerics import standard_error, sum_except_batch
@@ -25,6 +29,8 @@ from ebm_app.pf_ode import clock_grid
 #: allowances in bits per dim: of the mean time score summed over the clock, of the quadrature, and
 #: of the disagreement of the integral and the flow
 BALANCE, REFINEMENT, FLOW = 0.1, 0.005, 0.05
+#: held-out points that are scored between two reports
+PART = 16
 
 
 class Check(NamedTuple):
@@ -48,12 +54,78 @@ class Balance(NamedTuple):
     stderr: Tensor
 
 
-def balance(
+@dataclass(frozen=True)
+class Budget:
+    """What a self-test may spend.
+
+    Args:
+        num_times: times at which the mean time score is taken. num_reference: draws of N(0, I).
+        flow: the flow that the integral is compared with. seed: of all other noise.
+
+    Raises:
+        UserError: for fewer than two times or draws.
+    """
+
+    num_times: int = 32
+    num_reference: int = 1000
+    flow: FlowDensity = FlowDensity()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what has no standard error."""
+        if min(self.num_times, self.num_reference) < 2:
+            raise UserError("--num_times and --num_reference must be at least 2")
+
+    def num_reports(self, num_images: int) -> int:
+        """How often a self-test on so many images reports."""
+        return self.num_times + 1 + 2 * (math.ceil(num_images / PART) + 1)
+
+
+class Report(NamedTuple):
+    """How far a self-test has come: what it is at, the mean time scores and the checks so far."""
+
+    stage: str
+    balance: Balance
+    checks: tuple[Check, ...]
+
+
+def iterate_checks(ebm: EBM, levels: Tensor, budget: Budget) -> Iterator[Report]:
+    """All checks on held-out ``levels`` (B, C, H, W), B >= 2: a report after every time, and after
+    every few images that are scored."""
+    energy, config = ebm.energy, ebm.config
+    generator = torch.Generator(ebm.device).manual_seed(budget.seed)
+    noise = dequantisation_noise(1, levels, budget.seed)[0]
+    x1 = ebm.dequantiser.training_points(levels, config.num_levels, ebm.space, noise)
+    points = ebm.dequantiser.points(
+        levels, config.num_levels, ebm.space, noise, energy.path, energy.end
+    ).y.to(ebm.device)
+    shape = (budget.num_reference, *points.shape[1:])
+    x0 = torch.randn(shape, generator=generator, device=ebm.device)
+    for found in iterate_balance(energy, x1.to(ebm.device), budget.num_times, generator):
+        yield Report(f"time {len(found.mean)} of {budget.num_times}", found, ())
+    checks = (balance_check(energy, found), reference_check(energy, x0, points[0].numel())[0])
+    yield Report("noise scored", found, checks)
+    for name, differ, check in (
+        ("finer nodes", refinement, refinement_check),
+        ("flow", lambda energy, x: flow_gap(energy, x, budget.flow), flow_check),
+    ):
+        changes = []
+        for change in _in_parts(differ, energy, points):
+            changes.append(change)
+            done = sum(map(len, changes))
+            yield Report(f"{name}: image {done} of {len(points)}", found, checks)
+        checks += (check(energy, torch.cat(changes)),)
+        yield Report(f"{name}: done", found, checks)
+
+
+def iterate_balance(
     energy: TimeScoreEnergy, x1: Tensor, num_times: int, generator: torch.Generator
-) -> Balance:
-    """E_{p_t}[s] over a grid of times, on data ``x1`` (B, *) of the path's space."""
+) -> Iterator[Balance]:
+    """E_{p_t}[s] at one time after the other of a grid, on data ``x1`` (B, *) of the path's
+    space."""
     path = energy.path
     times = clock_grid(path, energy.start, energy.end, num_times + 2)[1:-1]
+    shares = torch.linspace(0, 1, num_times + 2)[1:-1].double()
     scale = path.time_score_variance(times).rsqrt() / x1[0].numel()
     means, errors = [], []
     for t, unit in zip(times, scale, strict=True):
@@ -63,8 +135,7 @@ def balance(
             score = energy.model.time_score(path.sample(x0, x1, time).xt, time).double() * unit
         means.append(score.mean().cpu())
         errors.append(standard_error(score).cpu())
-    shares = torch.linspace(0, 1, num_times + 2)[1:-1].double()
-    return Balance(shares, torch.stack(means), torch.stack(errors))
+        yield Balance(shares[: len(means)], torch.stack(means), torch.stack(errors))
 
 
 def balance_check(energy: TimeScoreEnergy, found: Balance) -> Check:
@@ -93,26 +164,41 @@ def reference_check(energy: TimeScoreEnergy, x0: Tensor, num_dims: int) -> tuple
     return _check("E[p_1/p_0]", value, stderr, BALANCE, "bits per dim", note), estimate
 
 
-def refinement_check(energy: TimeScoreEnergy, x: Tensor) -> Check:
-    """The default rule against one of four times as many nodes, on held-out points (B, *)."""
+def refinement(energy: TimeScoreEnergy, x: Tensor) -> Tensor:
+    """By how much four times as many nodes change the log ratio (B,) at held-out points (B, *), in
+    bits per dim."""
     fine = energy.with_nodes(4 * energy.num_nodes)
-    change = (energy.log_ratio(x).value - fine.log_ratio(x).value) / _scale(x)
-    note = f"{energy.num_nodes} against {fine.num_nodes} nodes, root mean square"
-    value = change.square().mean().sqrt().item()
+    return (energy.log_ratio(x).value - fine.log_ratio(x).value) / _scale(x)
+
+
+def refinement_check(energy: TimeScoreEnergy, changes: Tensor) -> Check:
+    """The default rule against one of four times as many nodes, by the changes (B,)."""
+    note = f"{energy.num_nodes} against {4 * energy.num_nodes} nodes, root mean square"
+    value = changes.square().mean().sqrt().item()
     return _check("quadrature", value, 0.0, REFINEMENT, "bits per dim", note)
 
 
-def flow_check(energy: TimeScoreEnergy, x: Tensor, flow: FlowDensity) -> Check:
-    """Ratio integral less flow density, on held-out points (B, *)."""
+def flow_gap(energy: TimeScoreEnergy, x: Tensor, flow: FlowDensity) -> Tensor:
+    """Bits per dim (B,) by the ratio integral less those by the flow, on held-out points
+    (B, *)."""
     density = sum_except_batch(energy.reference(x)) + energy.log_ratio(x).value
-    gap = (flow(energy, x, energy.end).value - density) / _scale(x)
-    return _check(
-        "ratio against flow",
-        gap.mean().item(),
-        standard_error(gap).item(),
-        FLOW,
-        "bits per dim",
-        "bits by the ratio less bits by the flow",
+    return (flow(energy, x, energy.end).value - density) / _scale(x)
+
+
+def flow_check(energy: TimeScoreEnergy, gaps: Tensor) -> Check:
+    """Ratio integral less flow density, by the gaps (B,)."""
+    note = "bits by the ratio less bits by the flow"
+    value, stderr = gaps.mean().item(), standard_error(gaps).item()
+    return _check("ratio against flow", value, stderr, FLOW, "bits per dim", note)
+
+
+def describe(check: Check) -> str:
+    """A check in one line."""
+    if not check.unit:
+        return f"--   {check.name:20} {check.note}"
+    return (
+        f"{'ok  ' if check.passed else 'FAIL'} {check.name:20} {check.value:+.4f} +- "
+        f"{check.stderr:.4f} {check.unit}, allowed {check.allowance}; {check.note}"
     )
 
 
@@ -123,6 +209,18 @@ def as_record(check: Check) -> dict[str, Any]:
         for key, value in check._asdict().items()
         if not (isinstance(value, float) and math.isnan(value))
     }
+
+
+def from_record(record: dict[str, Any]) -> Check:
+    """The check that :func:`as_record` wrote."""
+    unknown = dict.fromkeys(("value", "stderr", "allowance"), math.nan)
+    return Check(**unknown | record)
+
+
+def _in_parts(
+    differ: Callable[[TimeScoreEnergy, Tensor], Tensor], energy: TimeScoreEnergy, points: Tensor
+) -> Iterator[Tensor]:
+    return (differ(energy, part) for part in points.split(PART))
 
 
 def _scale(x: Tensor) -> float:

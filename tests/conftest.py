@@ -79,7 +79,7 @@ def ui(tmp_path_factory) -> SimpleNamespace:
         patch.syspath_prepend(str(ROOT / "ui"))
         files = sorted((ROOT / "ui").glob("*.py"))
         modules = SimpleNamespace(**{file.stem: import_module(file.stem) for file in files})
-        patch.setattr(modules.app, "BUNDLED", tmp_path_factory.mktemp("none"))
+        patch.setattr(modules.models, "BUNDLED", tmp_path_factory.mktemp("none"))
         yield modules
 
 

@@ -63,6 +63,7 @@ LAYERS = {
     "metrics": 8,
     "plots": 8,
     "sampler_plots": 8,
+    "score_plots": 8,
     "ais_plots": 8,
     "evaluation": 8,
     "log_z_methods": 8,

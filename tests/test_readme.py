@@ -1,14 +1,19 @@
-"""Every command and every snippet of the README, run on tiny data in the order given."""
+"""Every command and every snippet of the README, run on tiny data in the order given; what calls
+the page, against a page of the bundled model."""
 
 import os
 import re
 import shlex
 import shutil
+import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from conftest import ROOT, TINY
@@ -43,12 +48,17 @@ BUDGETS = {
 }
 
 
+#: where the README has the page
+ADDRESS = "http://127.0.0.1:7860"
+
+
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
 def commands() -> list[list[str]]:
-    lines = [line for block in blocks("bash") for line in block.strip().splitlines()]
+    scripts = [block for block in blocks("bash") if "curl" not in block]
+    lines = [line for block in scripts for line in block.strip().splitlines()]
     return [shlex.split(line) for line in lines]
 
 
@@ -68,7 +78,7 @@ def write_mnist(folder: Path) -> None:
 def place(tmp_path_factory) -> Path:
     """A copy of the scripts, with the data that the README's commands name."""
     folder = tmp_path_factory.mktemp("place")
-    for name in ("train", "evaluate", "sample"):
+    for name in ("train", "evaluate", "sample", "ui"):
         shutil.copytree(ROOT / name, folder / name)
     write_mnist(folder / "data" / "MNIST" / "raw")
     (folder / "photos").mkdir()
@@ -97,6 +107,9 @@ def test_commands_run_in_order(place, script, monkeypatch):
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     ran, launched = 0, []
     for program, *arguments in commands():
+        if "ui/app.py" in arguments:
+            check_that_the_page_starts(arguments, place, env)
+            continue
         if program == "make":
             targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
             assert set(arguments) <= set(targets)
@@ -119,9 +132,52 @@ def test_commands_run_in_order(place, script, monkeypatch):
     assert ran >= 8
 
 
+@contextmanager
+def page(arguments: list[str], place: Path, env: dict[str, str]) -> Iterator[str]:
+    """The address of a page that is served by a command, for as long as it is needed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, *arguments, "--port", port]
+    with subprocess.Popen(command, cwd=place, env=env, stdout=subprocess.PIPE, text=True) as run:
+        try:
+            yield run.stdout.readline().split("/ - ")[0]
+        finally:
+            run.terminate()
+
+
+def check_that_the_page_starts(arguments: list[str], place: Path, env: dict[str, str]) -> None:
+    with page(arguments, place, env) as address:
+        assert httpx.get(address).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory) -> Iterator[str]:
+    """A page of the bundled model."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    with page([str(ROOT / "ui" / "app.py")], tmp_path_factory.mktemp("page"), env) as address:
+        yield address
+
+
 @pytest.mark.parametrize("snippet", blocks("python"))
-def test_snippets_run(snippet):
+def test_snippets_run(snippet, request):
+    if ADDRESS in snippet:
+        snippet = snippet.replace(ADDRESS, request.getfixturevalue("address"))
     exec(snippet, {})
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_page_answers_a_shell(address):
+    (script,) = [block for block in blocks("bash") if "curl" in block]
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script.replace(ADDRESS, address)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    events = re.findall(r"^event: (\w+)$", done.stdout, re.MULTILINE)
+    assert events.count("generating") >= 12 and events[-1] == "complete"
 
 
 def test_pictures_are_there():

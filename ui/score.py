@@ -1,121 +1,53 @@
-"""The tab that scores an image: its log-likelihood, with an uncertainty."""
+"""The tab that scores images."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from functools import partial
+from typing import Any
 
+import compare
 import gradio as gr
-import numpy as np
-import torch
-from PIL import Image, ImageOps
-from shared import ONE_AT_A_TIME, Load, explain_unreadable, explained, render
-from torch import Tensor
+import score_many
+from draw import NO_COLOUR, canvas, prepare
+from examples import add_examples
+from held_out import HeldOut
+from preprocess import ACCEPTED, leave_unread, preprocess
+from scoring import CAVEAT, Score, score, stopped
+from shared import ONE_AT_A_TIME, Load, explained
 
-from ebm_app.config import EBMConfig
-from ebm_app.data.folder import read_image
-from ebm_app.data.images import load_images
 from ebm_app.errors import UserError
-from ebm_app.images_io import save_image, to_uint8
-from ebm_app.likelihood import Likelihood
-from ebm_app.numerics import standard_error
 
-MAX_REPEATS, NUM_EXAMPLES = 64, 10
-CAVEAT = (
-    "A high likelihood does not mean that an image is like the training data: smooth or empty "
-    "images can score higher than any of them."
+MAX_REPEATS = 64
+SHARES = (
+    "The map shows where the log-likelihood comes from. The model has one time score for each "
+    "pixel; integrated over time, with the density of the noise, they are shares that add up to "
+    "the log-likelihood. A share is no probability of its pixel: all pixels enter into each."
 )
-REPORT = """Log-likelihood: {log_prob:.2f} ± {log_prob_error:.2f} nats
-Bits per dim: {bits:.4f} ± {bits_error:.4f} at eps {eps:g}
-± is the standard error over {repeats} dequantisation draws, whose mean is a lower bound; \
-integrating over time adds about {error:.1g} nats, with {nfe} evaluations a draw.
-{caveat}"""
 
 
-def score(
-    load: Load, model: str, path: str | None, repeats: int, seed: int = 0
-) -> Iterator[tuple[Image.Image, str]]:
-    """Score an image file: (the image as the model sees it, a text), before and after the work.
-
-    The uncertainty is that of dequantisation: the image is scored ``repeats`` times, each time
-    with other noise inside its levels.
-
-    Args:
-        load: the model of a name. path: the file. seed: of the noise.
-
-    Raises:
-        UserError: for no file, or one that cannot be used.
-    """
-    if not path:
-        raise UserError("there is no image to score: upload one or click on an example")
-    if repeats < 2:
-        raise UserError(f"an uncertainty needs at least 2 repeats, not {repeats}")
-    ebm = load(model)
-    image = preprocess(Path(path), ebm.config)
-    seen = render(image, min_pixels=256)
-    yield seen, "Scoring"
-    result = ebm.log_prob(image.expand(repeats, -1, -1, -1), seed=seed)
-    yield seen, report(result, ebm.config.eps)
-
-
-def preprocess(path: Path, config: EBMConfig) -> Tensor:
-    """An image file (1, C, H, W) on the model's grid of levels in [0, 1].
-
-    The centre of the model's aspect ratio is cut out, its colours are kept or made grey, areas are
-    averaged to the model's pixels, and each value goes to the nearest level.
-
-    Raises:
-        UserError: for a file that cannot be used, and a model of neither grey nor RGB images.
-    """
-    channels, height, width = config.image_shape
-    if channels not in (1, 3):
-        raise UserError(f"the model's images have {channels} channels: choose one of grey or RGB")
+def drawing_offer(load: Load, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Updates that show either the canvas or, for a model of colour images, why there is none."""
     try:
-        image = read_image(path)
-    except UserError as error:  # visitors need not know where uploads are kept
-        raise UserError(str(error).replace(str(path), path.name)) from None
-    image = image.convert("L" if channels == 1 else "RGB")
-    image = ImageOps.fit(image, (width, height), method=Image.Resampling.BOX)
-    pixels = torch.from_numpy(np.array(image)).reshape(height, width, channels).permute(2, 0, 1)
-    top = config.num_levels - 1
-    return ((pixels / 255 * top).round() / top).unsqueeze(0)
-
-
-def report(result: Likelihood, eps: float) -> str:
-    """The text on the scores of one image under several draws of the noise."""
-    return REPORT.format(
-        log_prob=result.log_prob.mean(),
-        log_prob_error=standard_error(result.log_prob),
-        bits=result.bits_per_dim.mean(),
-        bits_error=standard_error(result.bits_per_dim),
-        eps=eps,
-        repeats=len(result.log_prob),
-        error=result.error.mean(),
-        nfe=result.nfe,
-        caveat=CAVEAT,
-    )
+        grey = load(model).config.image_shape[0] == 1
+    except UserError:  # such a model is explained when it scores
+        grey = True
+    return gr.update(visible=grey), gr.update(visible=not grey)
 
 
 def build(load: Load, model: gr.Dropdown, digits: set[str], seed: int) -> None:
-    """Put the tab on the page, with its endpoint /score.
+    """Put the tab on the page, with its endpoints /score, /score_drawing, /score_many and
+    /estimators.
 
     Args:
         model: the page's choice of a model. digits: the names of the models of digits.
         seed: of the noise.
     """
+    held_out = HeldOut()
     with gr.Row():
         with gr.Column():
-            upload = gr.Image(
-                label="Image",
-                type="filepath",
-                image_mode=None,
-                sources=["upload", "clipboard"],
-                height=300,
-                alt_text="The image to score",
-                elem_classes="pixels",
-            )
-            explain_unreadable(upload)
-            if digits:
-                add_examples(upload, model, digits)
+            with gr.Tab("Draw"):
+                drawing, start_drawing = add_canvas(load, model)
+            with gr.Tab("Upload"):
+                upload, start_upload = add_upload(model, digits)
             repeats = gr.Slider(
                 2,
                 MAX_REPEATS,
@@ -124,60 +56,116 @@ def build(load: Load, model: gr.Dropdown, digits: set[str], seed: int) -> None:
                 label="Repeats",
                 info="draws of the dequantisation noise: more of them, less uncertainty",
             )
-            start = gr.Button("Score", variant="primary")
-        with gr.Column():
-            seen = gr.Image(
-                label="As the model sees it",
-                format="png",
-                interactive=False,
-                height=300,
-                buttons=["download"],
-                alt_text="The image after resizing and rounding to the levels of the model",
-                elem_classes="pixels",
-            )
-            text = gr.Textbox(label="Likelihood", interactive=False, lines=8)
+            stop = gr.Button("Stop")
+        hint = gr.Column()
+        results = gr.Column(visible=False)
+    with hint:
+        gr.Markdown(f"The score of the image appears here. {CAVEAT}")
+    with results:
+        seen, text, place = add_results()
+    with gr.Column(visible=False) as pictures:
+        shares, histogram = add_pictures()
+    text.change(  # what is empty takes no room
+        lambda text: [gr.update(visible=bool(text) == wanted) for wanted in (False, True, True)],
+        text,
+        [hint, results, pictures],
+        queue=False,
+        api_visibility="private",
+    )
+    with gr.Accordion("Other estimators of the same score", open=False):
+        compare.build(load, model, seen, seed)
+    with gr.Accordion("Many files", open=False):
+        score_many.build(load, model, repeats, held_out, seed)
 
     @explained
-    def run(model: str, image: str | None, repeats: int) -> Iterator[tuple[Image.Image, str]]:
-        """Score an image; returns it as the model sees it, and the likelihood as text."""
-        yield from score(load, model, image, repeats, seed)
+    def run(model: str, image: str | None, repeats: int) -> Iterator[Score]:
+        """Score an image file; returns it as the model sees it, the likelihood as text, a map of
+        the pixels' shares, and the place among held-out images as text and drawn."""
+        yield from score(load, model, partial(preprocess, image), repeats, held_out, seed)
 
-    start.click(
-        run,
-        [model, upload, repeats],
-        [seen, text],
-        api_name="score",
-        show_progress="hidden",
-        **ONE_AT_A_TIME,
-    )
+    @explained
+    def run_drawing(model: str, drawing: dict[str, Any], repeats: int) -> Iterator[Score]:
+        """Score a drawing, light strokes on a dark ground; returns what /score does."""
+        yield from score(load, model, partial(prepare, drawing), repeats, held_out, seed)
+
+    shown = [seen, text, shares, place, histogram]
+    common = {"outputs": shown, "show_progress": "hidden", **ONE_AT_A_TIME}
+    events = [
+        start_upload.click(run, [model, upload, repeats], api_name="score", **common),
+        start_drawing.click(
+            run_drawing, [model, drawing, repeats], api_name="score_drawing", **common
+        ),
+    ]
+    texts = [text, place]
+    stop.click(stopped, texts, texts, cancels=events, queue=False, api_visibility="private")
     gr.on(  # a score never stands beside another image or model than its own
-        [upload.change, model.change],
-        lambda: (None, ""),
-        outputs=[seen, text],
+        [upload.change, drawing.change, model.change],
+        Score,
+        outputs=shown,
+        cancels=events,
+        queue=False,
         api_visibility="private",
     )
 
 
-def add_examples(upload: gr.Image, model: gr.Dropdown, digits: set[str]) -> None:
-    """A row of held-out digits, shown while a model of digits is chosen."""
-    data = load_images("digits")
-    images = data.test[:NUM_EXAMPLES] / (data.num_levels - 1)
-    pixels = to_uint8(images).repeat(32, 1).repeat(32, 2)
-    with (
-        gr.Column(visible=model.value in digits) as column,
-        TemporaryDirectory() as folder,  # the row keeps copies in gradio's cache
-    ):
-        files = [Path(folder) / f"digit-{index}.png" for index in range(len(pixels))]
-        for file, digit in zip(files, pixels, strict=True):
-            save_image(digit, file)
-        row = gr.Dataset(
-            components=[upload],
-            samples=[[str(file)] for file in files],
-            label="Held-out digits: light on dark, as the model has learned them",
-            type="index",
-        )
-    copies = [sample["path"] for (sample,) in row.samples]
-    row.click(copies.__getitem__, row, upload, api_visibility="private")
-    model.change(
-        lambda name: gr.update(visible=name in digits), model, column, api_visibility="private"
+def add_canvas(load: Load, model: gr.Dropdown) -> tuple[gr.ImageEditor, gr.Button]:
+    """The canvas with its button, or for a model of colour images the reason why there is none."""
+    with gr.Column() as offered:
+        drawing = canvas()
+        start = gr.Button("Score the drawing", variant="primary")
+    refused = gr.Markdown(f"There is no canvas: {NO_COLOUR}.", visible=False)
+    gr.on(  # without a trigger: when the page opens, and when another model is chosen
+        None,
+        partial(drawing_offer, load),
+        model,
+        [offered, refused],
+        queue=False,
+        api_visibility="private",
     )
+    return drawing, start
+
+
+def add_upload(model: gr.Dropdown, digits: set[str]) -> tuple[gr.Image, gr.Button]:
+    """The upload with its examples and its button."""
+    upload = gr.Image(
+        label="Image",
+        type="filepath",
+        image_mode=None,
+        sources=["upload", "clipboard"],
+        height=300,
+        alt_text="The image to score",
+        elem_classes="pixels",
+    )
+    leave_unread(upload)
+    gr.Markdown(ACCEPTED)
+    if digits:
+        add_examples(upload, model, digits)
+    return upload, gr.Button("Score the image", variant="primary")
+
+
+def add_results() -> tuple[gr.Image, gr.Textbox, gr.Textbox]:
+    """The image as the model sees it, the report and the place among held-out images."""
+    seen = gr.Image(
+        label="As the model sees it",
+        type="filepath",
+        format="png",
+        interactive=False,
+        height=220,
+        buttons=["download"],
+        alt_text="The image after resizing and rounding to the levels of the model",
+        elem_classes="pixels",
+    )
+    leave_unread(seen)
+    text = gr.Textbox(label="Likelihood", interactive=False, lines=7)
+    return seen, text, gr.Textbox(label="Place among held-out images", interactive=False, lines=2)
+
+
+def add_pictures() -> tuple[gr.Plot, gr.Plot]:
+    """The map of the pixels' shares and the histogram."""
+    with gr.Row():
+        with gr.Column():
+            histogram = gr.Plot(label="Place among held-out images, drawn", format="png")
+        with gr.Column():
+            shares = gr.Plot(label="Shares of the pixels", format="png")
+            gr.Markdown(SHARES)
+    return shares, histogram

@@ -3,6 +3,7 @@
 import logging
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -21,6 +22,15 @@ ONE_AT_A_TIME = {"concurrency_id": "device", "concurrency_limit": 1}
 Load = Callable[[str], EBM]
 
 
+RUNNING, STOPPED = "Step", "Stopped after step"
+
+
+def stopped(text: str) -> str:
+    """What a text that begins with ``RUNNING`` becomes when its run is stopped; any other stays
+    as it is."""
+    return text.replace(RUNNING, STOPPED, 1) if text.startswith(RUNNING) else text
+
+
 def render(images: Tensor, min_pixels: int = 480) -> Image.Image:
     """Images (B, C, H, W) in [0, 1] as one picture; every pixel is repeated, none is blended."""
     return to_picture(grid_of(images, min_pixels))
@@ -32,20 +42,38 @@ def explained(handler: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[A
 
     @wraps(handler)
     def run(*args: Any) -> Iterator[Any]:
-        try:
+        with explaining(handler.__name__):
             yield from handler(*args)
-        except UserError as error:
-            raise gr.Error(str(error), print_exception=False) from None
-        except Exception:
-            number = secrets.token_hex(4)
-            logging.getLogger(__name__).exception("error %s in %s", number, handler.__name__)
-            raise gr.Error(
-                f"This failed on the server, whose log says why under {number}: try another model "
-                "or other settings",
-                print_exception=False,
-            ) from None
 
     return run
+
+
+def explained_once(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a handler that returns its answer at once."""
+
+    @wraps(handler)
+    def run(*args: Any) -> Any:
+        with explaining(handler.__name__):
+            return handler(*args)
+
+    return run
+
+
+@contextmanager
+def explaining(name: str) -> Iterator[None]:
+    """Turn the errors of a handler into ones that a visitor can read."""
+    try:
+        yield
+    except UserError as error:
+        raise gr.Error(str(error), print_exception=False) from None
+    except Exception:
+        number = secrets.token_hex(4)
+        logging.getLogger(__name__).exception("error %s in %s", number, name)
+        raise gr.Error(
+            f"This failed on the server, whose log says why under {number}: try another model "
+            "or other settings",
+            print_exception=False,
+        ) from None
 
 
 def explain_unreadable(upload: gr.Image) -> None:
@@ -58,6 +86,11 @@ def explain_unreadable(upload: gr.Image) -> None:
     def preprocess(payload: ImageData | None) -> str | None:
         try:
             return read(payload)
+        except Image.DecompressionBombError:
+            raise gr.Error(
+                f"this image has more than {2 * Image.MAX_IMAGE_PIXELS:,} pixels: make it smaller",
+                print_exception=False,
+            ) from None
         except Exception:
             raise gr.Error(
                 "this file cannot be read as an image: save it as PNG or JPEG",

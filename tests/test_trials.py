@@ -1,0 +1,168 @@
+"""Trials that are watched: what a snapshot says, and the densities along a path."""
+
+import math
+
+import pytest
+import torch
+from conftest import error_of
+from exact import F64, normal
+
+from ebm_app.data.pairs import GaussianPair
+from ebm_app.data.picture_pairs import PICTURE_PAIRS
+from ebm_app.numerics import seeded
+from ebm_app.ratios.methods import TimeScores
+from ebm_app.ratios.stacks import RotatedRatio, TimeScoreRatio
+from ebm_app.ratios.training import RatioTraining, draw
+from ebm_app.studies import trials
+from ebm_app.studies.marginals import TIMES, Plane, log_ratios_along
+from ebm_app.studies.trial_plots import plot_pair, plot_trial
+from ebm_app.studies.trials import METHODS, PAIRS, Trial, paths_of, watch
+
+SHORT = RatioTraining(2, 32, eval_every=1)
+SHIFT = 4.0
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Judges of few draws."""
+    for name in ("NUM_POINTS", "NUM_LOSS_DRAWS", "NUM_PLANE_DRAWS"):
+        monkeypatch.setattr(trials, name, 200)
+
+
+class Exact(TimeScoreRatio):
+    """The time score of N(0, I) -> N(4, I): p_t is N(4 t, I)."""
+
+    def time_scores(self, x, t):
+        return (SHIFT * (x.double() - SHIFT * t)).sum(1)[None]
+
+
+def exact():
+    method = TimeScores()
+    pair = GaussianPair(2, SHIFT)
+    return Exact(method.model(pair, [0], "cpu"), method.loss(pair))
+
+
+def closed_form(x, t):
+    return (SHIFT * t * x - SHIFT**2 * t**2 / 2).sum(1)
+
+
+def test_log_ratios_along_a_path_are_integrals_of_the_time_score():
+    x = normal((20, 2))
+    found = log_ratios_along(exact(), x, TIMES)
+    assert found.shape == (1, len(TIMES), 20) and found.dtype == F64
+    expected = torch.stack([closed_form(x, t) for t in TIMES])
+    torch.testing.assert_close(found[0], expected, rtol=0, atol=2e-3)  # the margin at t = 1
+    axes, _ = torch.linalg.qr(normal((2, 2), seed=1))
+    turned = log_ratios_along(RotatedRatio(exact(), axes), x, TIMES)
+    torch.testing.assert_close(turned, log_ratios_along(exact(), x @ axes, TIMES))
+
+
+def plane_of(pair, num=40_000):
+    method = TimeScores()
+    rows = draw(pair, method.sampler.sample, num, seeded("cpu", 1))
+    return Plane(pair, method.path, rows)
+
+
+def test_the_window_holds_the_draws_and_the_learned_mass():
+    plane = plane_of(GaussianPair(2, SHIFT))
+    log_density = plane.log_densities(exact())[0]
+    mass = plane.mass(log_density)
+    assert mass.shape == (5,) and ((mass > 0.99) & (mass < 1.005)).all()
+    drawn = plane.cell_area * plane.drawn.sum((1, 2))
+    assert ((drawn > 0.99) & (drawn <= 1)).all()
+    # a cell of mass p counts Poisson(n p) draws: the mean of its squared z-score is 1
+    expected = 40_000 * plane.cell_area * log_density.exp()
+    counts = 40_000 * plane.cell_area * plane.drawn
+    z = (counts - expected)[expected > 5] / expected[expected > 5].sqrt()
+    assert z.square().mean().item() == pytest.approx(1, abs=0.1)
+
+
+def test_rows_of_the_plane_go_upwards():
+    pair = PICTURE_PAIRS["pinwheel"]  # whose mirror image is another
+    plane = plane_of(pair)
+    truth = pair.log_density1(plane.centres).exp().unflatten(0, (40, 40))
+    assert torch.corrcoef(torch.stack([plane.drawn[-1].flatten(), truth.flatten()]))[0, 1] > 0.9
+    mirrored = torch.stack([plane.drawn[-1].T.flatten(), truth.flatten()])
+    assert torch.corrcoef(mirrored)[0, 1] < 0.5
+
+
+def test_classifiers_know_the_ends_only():
+    *_, shot = watch(Trial("rings", "variance_preserving", "nce", training=SHORT))
+    is_missing = shot.log_densities.isnan().flatten(1)
+    assert is_missing.all(1).tolist() == [False, True, True, True, False]
+    assert not is_missing[[0, -1]].any()
+    assert shot.scalars["mass"] == pytest.approx(
+        shot.judge.plane.mass(shot.log_densities[-1]).item()
+    )
+    plot_trial(shot).savefig("/dev/null", format="png")
+
+
+def test_a_trial_ends_with_its_best_weights_on_fresh_draws():
+    trial = Trial("gaussians_d5", "variance_preserving", "ctsm_v_time1", training=SHORT)
+    *shots, final = watch(trial)
+    assert [(shot.step, shot.is_final) for shot in shots] == [(0, False), (1, False), (2, False)]
+    assert final.is_final and len(final.curve) == 3
+    assert [at["step"] for at in final.curve] == [0, 1, 2]
+    errors = [at["error"] for at in final.curve]
+    assert final.best_step == errors.index(min(errors))
+    for shot in (shots[-1], final):
+        truth = shot.judge.points.truth
+        assert shot.scalars["error"] == pytest.approx((shot.estimate - truth).square().mean())
+    assert not torch.equal(final.judge.points.x, shots[-1].judge.points.x)
+    assert shots[0].step_ms is None and final.step_ms > 0
+    assert final.log_densities is None
+
+
+def test_methods_are_judged_at_the_same_points():
+    first, second = (
+        next(watch(Trial("mixtures_k1", "bridge_sigma1", method, training=SHORT)))
+        for method in ("tsm_uniform", "tre")
+    )
+    assert torch.equal(first.judge.points.x, second.judge.points.x)
+
+
+def test_without_a_closed_form_the_loss_decides():
+    *_, last = watch(Trial("moons", "bridge_sigma1.41", "ctsm_time0", training=SHORT))
+    assert not last.has_truth and last.scalars["error"] == last.scalars["loss"]
+    assert math.isfinite(last.scalars["divergence"])
+
+
+def test_every_method_is_built_on_its_path():
+    built = [Trial("gaussians_d2", "bridge_sigma1", method).build() for method in METHODS]
+    assert len(set(built)) == len(METHODS)
+    assert {method.sigma for method in built} == {1.0}
+    assert paths_of("gaussians_d2") == ["variance_preserving", "bridge_sigma1", "bridge_sigma1.41"]
+
+
+def test_pictures_get_more_modes():
+    def built(problem):
+        return Trial(problem, "bridge_sigma1", "ctsm_v_mixture").build()
+
+    assert built("gaussians_d2").max_modes == 4 < built("moons").max_modes == 16
+
+
+def test_what_is_no_trial_is_refused():
+    good = ("gaussians_d2", "variance_preserving", "nce")
+    for place, message in ((0, "unknown problem 'x'"), (1, "unknown path"), (2, "unknown method")):
+        names = list(good)
+        names[place] = "x"
+        assert message in error_of(Trial, *names)
+    assert (
+        "starts at N(0, I), which mixtures_k2 does not: choose one of bridge_sigma1"
+        in error_of(Trial, "mixtures_k2", *good[1:])
+    )
+    for rate in (0.0, -1.0, math.nan, math.inf):
+        assert f"the learning rate is {rate}: give" in error_of(Trial, *good, learning_rate=rate)
+
+
+def test_a_pair_is_drawn_without_training():
+    figure = plot_pair(PAIRS["gaussians_d20"], num=50)
+    for line, mean in zip(figure.axes[0].lines, (0.0, SHIFT), strict=True):
+        assert len(line.get_xdata()) == 50
+        assert abs(line.get_xdata().mean() - mean) < 0.8
+
+
+def test_estimates_beyond_the_frame_lie_on_its_edge():
+    *_, shot = watch(Trial("rings", "variance_preserving", "ctsm_time1", training=SHORT))
+    axes = plot_trial(shot._replace(estimate=shot.estimate + 1e6)).axes[2]
+    assert axes.lines[0].get_ydata() == pytest.approx(axes.get_ylim()[1])

@@ -1,0 +1,204 @@
+"""The diagnostics tab: the card of a model, its self-test and its log Z by level."""
+
+import json
+import math
+import re
+
+import pytest
+from conftest import GREY, error_of
+
+from ebm_app.config import to_dict
+from ebm_app.ebm import EBM
+from ebm_app.estimators import FlowDensity
+from ebm_app.evaluation import held_out_levels
+from ebm_app.log_z import from_forward
+from ebm_app.plots import training_figure
+from ebm_app.selftest import Budget, Check, as_record, from_record, iterate_checks
+
+LINES = [
+    {"step": 10, "loss": 2.0, "learning_rate": 1e-3},
+    {"step": 20, "loss": 1.5},
+    {"step": 20, "validation_loss": 1.6, "validation_bits_per_dim": 3.0, "validation_stderr": 0.1},
+    {"step": 30, "loss": 1.4},
+    {"step": 30, "validation_loss": 1.7, "validation_bits_per_dim": 3.2, "validation_stderr": 0.2},
+]
+GOOD = Check("quadrature", 0.001, 0.0, 0.005, "bits per dim", True, "32 against 128 nodes")
+BAD = Check("mean time score", -0.5, 0.1, 0.1, "bits per dim", False, "summed over the clock")
+UNMADE = Check("E[p_1/p_0]", math.nan, math.nan, math.nan, "", True, "ESS 1.0 of 100")
+
+
+@pytest.fixture
+def run(ui, tmp_path):
+    """The models of a run with records and a checkpoint."""
+    ebm = EBM(GREY)
+    for folder in (tmp_path / "run", tmp_path / "run" / "checkpoint-20"):
+        ebm.save_pretrained(folder)
+    text = "".join(json.dumps(line) + "\n" for line in LINES)
+    (tmp_path / "run" / "metrics.jsonl").write_text(text)
+    record = {"started": "2025-01-01T00:00:00Z", "versions": {"torch": "2.11"}, "figures": None}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    return ui.models.Models(
+        {"run": tmp_path / "run", "run/checkpoint-20": tmp_path / "run" / "checkpoint-20"}
+    )
+
+
+def test_a_card_says_what_the_files_say(ui, run, tmp_path):
+    found = ui.card.card(run, "run")
+    num_weights = sum(tensor.numel() for tensor in EBM(GREY).state_dict().values())
+    for part in (
+        "| model | run |\n| --- | --- |\n| data | digits |",
+        "| images | 8 × 8 pixels, grey, 17 levels |",
+        f"| weights | {num_weights:,} |",
+        "| steps | the run goes on, or was stopped |",
+    ):
+        assert part in found.facts
+    assert {**to_dict(GREY), "kind": "energy model"} == found.config
+    assert found.readme == ui.card.NO_README
+    assert found.note == (
+        "5 lines up to step 30. Best validation: 3.0000 ± 0.1000 bits per dim at step 20."
+    )
+    figures = {"steps": 8000, "bits_per_dim": 1.65, "output_dir": str(tmp_path)}
+    record = {"started": "2025", "versions": {"torch": "2.11"}, "figures": figures}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    (tmp_path / "run" / "README.md").write_text("Trained on digits.")
+    found = ui.card.card(run, "run")
+    assert "| steps | 8,000 |\n| best validation | 1.6500 bits per dim |" in found.facts
+    assert found.readme == "Trained on digits." and str(tmp_path) not in str(found)
+
+
+def test_a_checkpoint_has_the_curves_of_its_run_and_a_bundled_model_a_sentence(ui, run, models):
+    assert ui.card.card(run, "run/checkpoint-20").note == ui.card.card(run, "run").note
+    found = ui.card.card(models, "colour")
+    assert found.curves is None and found.note == ui.card.NO_CURVES
+    assert "4 × 8 pixels, RGB, 256 levels" in found.facts
+
+
+def test_curves_show_what_a_run_has_come_to(ui):
+    left, right = training_figure(LINES).axes
+    assert [list(line.get_xdata()) for line in left.lines] == [[10, 20, 30], [20, 30]]
+    assert list(left.lines[0].get_ydata()) == [2.0, 1.5, 1.4]
+    assert list(right.lines[0].get_ydata()) == [3.0, 3.2]
+    left, right = training_figure(LINES[:2]).axes  # before the first validation
+    assert len(left.lines) == 1 and not right.lines
+
+
+def test_a_model_that_cannot_be_read_is_explained_without_its_folder(ui, run, tmp_path):
+    (tmp_path / "run" / "model.safetensors").write_bytes(b"no weights")
+    message = error_of(ui.card.card, run, "run")
+    assert message.startswith("run/model.safetensors is damaged")
+    shown = ui.diagnostics.describe(run, "run")
+    assert shown[0] == message and shown[2]["visible"] is False and shown[4] is None
+    assert "unknown model" in error_of(ui.card.card, run, "../run")
+
+
+def test_the_self_test_reports_as_it_goes_and_ends_with_its_checks(ui, models, monkeypatch):
+    for name, value in (("NUM_TIMES", 5), ("NUM_REFERENCE", 4), ("FLOW_STEPS", 2)):
+        monkeypatch.setattr(ui.checks, name, value)
+    reports = list(ui.checks.self_test(models.load, "grey", 8, seed=3))
+    heads = [text.split(" · ")[0] for _, text, _ in reports]
+    total = ui.checks.NUM_TIMES + 1 + 2 * 2
+    assert heads[:3] == [
+        f"Step 0 of {total}",
+        f"Step 1 of {total}, time 1 of {ui.checks.NUM_TIMES}",
+        f"Step 2 of {total}, time 2 of {ui.checks.NUM_TIMES}",
+    ]
+    assert heads[-2].startswith(f"Step {total} of {total}, flow") and len(heads) == total + 2
+    assert re.match(r"\d of [234] checks passed", heads[-1])
+    assert " · grey · 8 held-out images · seed 3" in reports[-1][1]
+    figure, _, table = reports[4]
+    (points,) = figure.axes[0].containers
+    assert len(points.lines[0].get_xdata()) == 4 and table == ""
+
+    ebm = models.load("grey")
+    budget = Budget(5, 4, FlowDensity(num_steps=2, seed=3), seed=3)
+    *_, exact = iterate_checks(ebm, held_out_levels(ebm, "digits")[:8], budget)
+    for check in exact.checks:
+        assert ui.checks.outcome(check) in reports[-1][2]
+    for number in (7, 298):
+        assert "give 8 to 297" in error_of(
+            lambda n: list(ui.checks.self_test(models.load, "grey", n, 0)), number
+        )
+
+
+def test_checks_are_told_in_words(ui):
+    assert (
+        ui.checks.verdict((GOOD, BAD, UNMADE)) == "1 of 2 checks passed, failed: mean time score"
+    )
+    assert ui.checks.verdict((GOOD, UNMADE)) == "1 of 1 checks passed"
+    assert ui.checks.rows((GOOD, BAD, UNMADE)).splitlines()[2:] == [
+        "| quadrature | **passed**: +0.0010 ± 0.0000 bits per dim, allowed 0.005 "
+        "| 32 against 128 nodes |",
+        "| mean time score | **FAILED**: -0.5000 ± 0.1000 bits per dim, allowed 0.1 "
+        "| summed over the clock |",
+        "| E[p₁/p₀] | not made | ESS 1.0 of 100 |",
+    ]
+    assert from_record(as_record(BAD)) == BAD
+    again = from_record(as_record(UNMADE))
+    assert math.isnan(again.value) and again.note == UNMADE.note
+
+
+def test_a_record_in_the_folder_of_a_model_is_shown(ui, run, tmp_path):
+    assert ui.checks.recorded(tmp_path / "run") == (None, "", "")
+    record = {
+        "started": "2025-01-01T00:00:00Z",
+        "figures": {
+            "checks": [as_record(GOOD), as_record(UNMADE)],
+            "mean_time_score": {"shares": [0.3, 0.7], "mean": [0.1, -0.2], "stderr": [0.1, 0.1]},
+        },
+    }
+    (tmp_path / "run" / "selftest.json").write_text(json.dumps(record))
+    figure, text, table = ui.checks.recorded(tmp_path / "run")
+    assert text == "1 of 1 checks passed · recorded 2025-01-01T00:00:00Z"
+    (points,) = figure.axes[0].containers
+    assert points.lines[0].get_ydata() == pytest.approx([0.1, -0.2])
+    assert table == ui.checks.rows((GOOD, UNMADE))
+    shown = ui.diagnostics.describe(run, "run")
+    assert shown[5]["visible"] and shown[6:] == (text, table)
+
+
+def test_log_z_goes_level_by_level_and_is_that_of_the_weights(ui, models, monkeypatch):
+    states, report = [], ui.log_z.report
+    monkeypatch.setattr(ui.log_z, "report", lambda state: states.append(state) or report(state))
+    shown = list(ui.log_z.log_z(models.load, "grey", "ais", 3, 2, seed=1))
+    heads = [text.split(" · ")[0] for _, text in shown]
+    assert heads[:-1] == [
+        *("Step 0 of 5", "Step 1 of 5, a pilot's", "Step 2 of 5, a pilot's"),
+        *("Step 3 of 5", "Step 4 of 5", "Step 5 of 5"),
+    ]
+    assert [figure is None for figure, _ in shown] == [True] * 3 + [False] * 4
+    (state,), (_, text) = states, shown[-1]
+    estimate = from_forward(state.log_weight[-1])
+    assert text.startswith(f"log Z: {estimate.log_z:+.2f} ± {estimate.stderr:.2f} nats;")
+    assert f"changes by {estimate.log_z / (64 * math.log(2)):+.4f} ± " in text
+    assert f"of 3, acceptance {state.acceptance[:2].mean():.2f}" in text
+    assert estimate.warnings
+    assert all(f"Warning: {warning}" in text for warning in estimate.warnings)
+    left, right = shown[-1][0].axes
+    assert left.lines[0].get_ydata() == pytest.approx(state.log_weight.mean(1).numpy())
+    assert len(right.lines[0].get_ydata()) == 3
+
+
+def test_the_kinds_of_paths_differ_by_their_transport(ui):
+    transported, ais = (ui.log_z.METHODS[name](7) for name in ("transported", "ais"))
+    assert transported.num_temperatures == ais.num_temperatures == 7
+    assert (transported.flow_steps, ais.flow_steps) == (1, 0)
+
+
+def test_mistakes_about_log_z_are_explained(ui, models):
+    def call(*arguments):
+        return list(ui.log_z.log_z(models.load, *arguments, seed=0))
+
+    assert "unknown method" in error_of(call, "grey", "gibbs", 3, 2)
+    for chains, levels in ((1, 2), (65, 2), (3, 1), (3, 101)):
+        assert "2 to 64 chains and 2 to 100 levels" in error_of(
+            call, "grey", "ais", chains, levels
+        )
+
+
+def test_a_stopped_run_says_where(ui):
+    stopped = ui.shared.stopped
+    assert (
+        stopped("Step 3 of 9, a pilot's · grey") == "Stopped after step 3 of 9, a pilot's · grey"
+    )
+    for text in ("", "3 of 3 checks passed", stopped("Step 1 of 2")):
+        assert stopped(text) == text

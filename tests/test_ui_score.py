@@ -1,0 +1,356 @@
+"""The Score tab: drawings and files become images, and scores come with what they mean."""
+
+import csv
+import pickle
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from conftest import COLOUR, GREY, error_of
+from PIL import Image
+
+from ebm_app.config import EBMConfig
+from ebm_app.data.images import load_images
+from ebm_app.ebm import dequantisation_noise
+from ebm_app.errors import UserError
+from ebm_app.images_io import to_uint8
+from ebm_app.likelihood import log_likelihood, to_bits_per_dim
+from ebm_app.score_plots import plot_place, plot_shares
+
+MNIST = EBMConfig("mnist", (1, 28, 28), 256)
+
+
+def digit(index: int = 0) -> torch.Tensor:
+    return load_images("digits").test[index : index + 1] / 16
+
+
+def save(path: Path, pixels: np.ndarray, **options) -> str:
+    Image.fromarray(pixels.astype(np.uint8)).save(path, **options)
+    return str(path)
+
+
+def save_digit(path: Path, index: int = 0) -> str:
+    return save(path, to_uint8(digit(index))[0, ..., 0].repeat(10, 0).repeat(10, 1))
+
+
+def drawing(ink: np.ndarray | None) -> dict:
+    return {"background": None, "layers": [], "composite": ink}
+
+
+def strokes(*boxes: tuple[int, int, int, int]) -> dict:
+    """A drawing of filled boxes (top, bottom, left, right)."""
+    ink = np.zeros((280, 280), dtype=np.uint8)
+    for top, bottom, left, right in boxes:
+        ink[top:bottom, left:right] = 255
+    return drawing(ink)
+
+
+@pytest.fixture(scope="module")
+def held_out(ui):
+    return ui.held_out.HeldOut()
+
+
+@pytest.fixture(scope="module")
+def few(ui):
+    """Only the first forty held-out digits, so that a tiny budget scores them all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ui.held_out, "MAX_IMAGES", 40)
+        yield 40
+
+
+def test_preprocessing_crops_averages_areas_and_takes_the_nearest_level(ui, tmp_path):
+    preprocess = ui.preprocess.preprocess
+    assert torch.equal(preprocess(save_digit(tmp_path / "digit.png"), GREY), digit())
+    numbers = np.random.RandomState(0)
+    pixels = numbers.randint(0, 256, (32, 48))  # 8 columns on either side are cut off
+    mean = pixels[:, 8:40].reshape(8, 4, 8, 4).mean((1, 3))
+    seen = preprocess(save(tmp_path / "wide.png", pixels), GREY)
+    assert seen.shape == (1, 1, 8, 8)
+    levels = seen[0, 0] * 16
+    assert torch.equal(levels, levels.round())
+    assert np.abs(levels.numpy() - mean / 255 * 16).max() < 0.5 + 16 / 255
+    colour = numbers.randint(0, 256, (8, 16, 3))
+    seen = preprocess(save(tmp_path / "colour.png", colour), COLOUR)
+    mean = colour.reshape(4, 2, 8, 2, 3).mean((1, 3))
+    assert seen.shape == (1, 3, 4, 8)
+    assert np.abs(to_uint8(seen)[0] - mean).max() <= 1
+    grey = preprocess(save(tmp_path / "grey.png", pixels[:, :8]), COLOUR)
+    assert torch.equal(grey[:, :1].expand(-1, 3, -1, -1), grey)
+
+
+def bad_files(folder: Path) -> dict[str, str]:
+    """Files that cannot be scored, with what is said of each."""
+    grey = np.random.RandomState(0).randint(0, 256, (9, 9)).astype(np.uint8)
+    whole = Path(save(folder / "whole.png", grey)).read_bytes()
+    (folder / "truncated.png").write_bytes(whole[: len(whole) // 2])
+    (folder / "empty.png").write_bytes(b"")
+    (folder / "pickle.png").write_bytes(pickle.dumps({"weights": [1.0]}))
+    more = {"save_all": True, "append_images": [Image.fromarray(255 - grey)]}
+    save(folder / "moving.png", grey, **more)
+    save(folder / "moving.gif", grey, **more)
+    Image.fromarray(grey.astype(np.uint16) * 257).save(folder / "sixteen.png")
+    Image.fromarray(grey).convert("CMYK").save(folder / "cmyk.jpg")
+    save(folder / "clear.png", np.zeros((8, 8, 4)))
+    Image.new("1", (20_000, 20_000)).save(folder / "huge.png")
+    return {
+        "truncated.png": "cannot read 'truncated.png' as an image: ",
+        "empty.png": "cannot read 'empty.png' as an image: save it as PNG or JPEG",
+        "pickle.png": "cannot read 'pickle.png' as an image: save it as PNG or JPEG",
+        "moving.png": "the image 'moving.png' has several frames: ",
+        "moving.gif": "cannot read 'moving.gif' as an image: save it as PNG or JPEG",
+        "sixteen.png": "the image 'sixteen.png' has more than 8 bits per channel: ",
+        "cmyk.jpg": "the image 'cmyk.jpg' has mode CMYK: save it as grey or RGB",
+        "clear.png": "the image 'clear.png' is transparent: ",
+        "huge.png": "the image 'huge.png' has more than ",
+    }
+
+
+def test_every_bad_file_is_explained_in_a_sentence_without_paths(ui, tmp_path):
+    for name, message in bad_files(tmp_path).items():
+        said = error_of(ui.preprocess.preprocess, tmp_path / name, GREY)
+        assert said.startswith(message) and str(tmp_path) not in said
+    assert "no image to score" in error_of(ui.preprocess.preprocess, None, GREY)
+    two = EBMConfig("folder:pairs", (2, 8, 8), 256)
+    assert "2 channels" in error_of(ui.preprocess.preprocess, tmp_path / "whole.png", two)
+    assert "at least 2 repeats" in error_of(ui.preprocess.repeated, digit(), 1)
+    opaque = np.full((8, 8, 4), 255)
+    assert ui.preprocess.preprocess(save(tmp_path / "opaque.png", opaque), GREY).eq(1).all()
+
+
+def test_a_drawn_digit_fills_the_frame_as_the_digits_of_the_data_do(ui):
+    prepare = ui.draw.prepare
+    seen = prepare(strokes((100, 180, 30, 60)), GREY)[0, 0]  # a small bar, off the middle
+    assert torch.equal(seen, prepare(strokes((20, 260, 190, 280)), GREY)[0, 0])  # nor its size
+    bar = torch.zeros(8)
+    bar[2:6] = torch.tensor([0.5, 1, 1, 0.5])  # 30 / 80 of 8 columns, in the middle
+    assert torch.equal(seen, bar.expand(8, 8))
+    wide = prepare(strokes((100, 140, 20, 260)), GREY)[0, 0]
+    assert torch.equal(wide.sum(0), torch.tensor([0.0, 8, 8, 8, 8, 8, 8, 0]))
+    inked = load_images("digits").train[:, 0].float()
+    assert (inked[:, [0, 7]].amax(2) >= 2).all()  # every digit reaches the first and last row
+    assert (inked.sum((0, 1)) / inked.sum())[[0, 7]].sum() < 0.01
+
+
+def test_a_drawing_for_mnist_has_its_box_and_centre_of_mass(ui):
+    seen = ui.draw.prepare(strokes((10, 150, 5, 40), (115, 150, 40, 110)), MNIST)[0, 0]
+    inked = seen > 0  # on up to one more row and column, as the box need not begin with a pixel
+    rows, columns = inked.any(1).nonzero()[:, 0], inked.any(0).nonzero()[:, 0]
+    assert len(rows) in (20, 21) and len(columns) in (15, 16)
+    assert seen.sum() == pytest.approx((140 * 35 + 35 * 70) * (20 / 140) ** 2, rel=0.02)
+    places = torch.arange(28) + 0.5
+    for axis in (0, 1):
+        profile = seen.sum(axis)
+        assert abs((profile * places).sum() / profile.sum() - 14) < 0.1
+    fashion = EBMConfig("fashion_mnist", (1, 28, 28), 256)  # not digits: stays where it was drawn
+    seen = ui.draw.prepare(strokes((10, 150, 0, 40)), fashion)[0, 0]
+    assert seen[1:15, :4].eq(1).all() and seen.sum() == 14 * 4
+
+
+def test_what_cannot_be_drawn_is_explained(ui, models):
+    for empty in (None, drawing(None), strokes()):
+        assert "the canvas is empty" in error_of(ui.draw.prepare, empty, GREY)
+    assert error_of(ui.draw.prepare, strokes((0, 9, 0, 9)), COLOUR) == ui.draw.NO_COLOUR
+    shown = [ui.score.drawing_offer(models.load, name) for name in ("grey", "colour", "none")]
+    visible = [(canvas["visible"], reason["visible"]) for canvas, reason in shown]
+    assert visible == [(True, False), (False, True), (True, False)]
+
+
+def run(ui, models, path, held_out, repeats=12):
+    source = partial(ui.preprocess.preprocess, path)
+    return list(ui.scoring.score(models.load, "grey", source, repeats, held_out, seed=3))
+
+
+def test_a_score_is_the_mean_over_draws_with_its_standard_error(
+    ui, models, held_out, few, tmp_path
+):
+    first, scored, *rest = run(ui, models, save_digit(tmp_path / "digit.png"), held_out)
+    assert first == ui.scoring.Score(first.seen, "Scoring")
+    side = first.seen.width // 8
+    assert np.array_equal(np.asarray(first.seen)[::side, ::side], to_uint8(digit())[0, ..., 0])
+    result = models.load("grey").log_prob(digit().expand(12, -1, -1, -1), seed=3)
+    values = result.log_prob.numpy()
+    assert values.std() > 0
+    mean, error = values.mean(), values.std(ddof=1) / np.sqrt(12)
+    bits = 64 * np.log(2)
+    assert f"Log-likelihood: {mean:.2f} ± {error:.2f} nats\n" in scored.text
+    assert f"Bits per dim: {-mean / bits:.4f} ± {error / bits:.4f} at eps 0.0001\n" in scored.text
+    assert "12 dequantisation draws" in scored.text and "8 evaluations a draw" in scored.text
+    assert ui.scoring.CAVEAT in scored.text
+    (image,) = scored.shares.axes[0].images
+    assert np.allclose(image.get_array(), result.components.mean((0, 1)))
+    assert scored.place == ui.scoring.WAITING and scored.histogram is None  # does not wait for it
+    assert all(step.text == scored.text for step in rest)
+    assert f"of {few} held-out" in rest[-1].place
+    line = rest[-1].histogram.axes[0].lines[0]
+    assert line.get_xdata()[0] == pytest.approx(mean)
+
+
+def test_the_place_of_a_score_is_counted_among_held_out_images(ui, models, few):
+    ebm, held_out = models.load("grey"), ui.held_out.HeldOut()
+    images = ui.held_out.held_out_images(GREY)
+    assert torch.equal(images, load_images("digits").test[:few])
+    steps = list(held_out.scores(ebm, images))
+    assert [(len(s.log_prob), s.total, s.complete) for s in steps] == [
+        (32, 40, False),
+        (40, 40, True),
+    ]
+    values = torch.cat(
+        [ebm.log_prob(images[a:b], seed=a).log_prob for a, b in ((0, 32), (32, 40))]
+    )
+    assert torch.equal(steps[-1].log_prob, values)
+    value = values.sort().values[10].item()
+    assert ui.held_out.percentile(value, steps[-1]) == 25  # 10 of 40 are below
+    assert "Percentile 25: the image scores higher than 10 of 40 " in ui.held_out.describe(
+        value, steps[-1]
+    )
+    assert "of the first 32 of 40 " in ui.held_out.describe(value, steps[0])
+
+
+def test_held_out_images_are_scored_once_for_the_same_weights(ui, models, few, monkeypatch):
+    ebm, held_out = models.load("grey"), ui.held_out.HeldOut()
+    images, asked = ui.held_out.held_out_images(GREY), []
+    score = ebm.log_prob
+    monkeypatch.setattr(
+        ebm, "log_prob", lambda x, seed: asked.append(len(x)) or score(x, seed=seed)
+    )
+    run = held_out.scores(ebm, images)
+    next(run)
+    run.close()  # as Stop does
+    list(held_out.scores(ebm, images))
+    (again,) = held_out.scores(ebm, images)
+    assert asked == [32, 8] and again.complete
+    before = ui.held_out.fingerprint(ebm)
+    weight = ebm.model.net.unet.conv_out.weight
+    with torch.no_grad():
+        weight[0, 0, 0, 0] += 1
+        assert ui.held_out.fingerprint(ebm) != before
+        weight[0, 0, 0, 0] -= 1
+
+
+def test_without_held_out_images_a_sentence_stands_for_the_histogram(ui, models, tmp_path):
+    path = save(tmp_path / "colour.png", np.zeros((4, 8, 3)))
+    source = partial(ui.preprocess.preprocess, path)
+    *_, last = ui.scoring.score(models.load, "colour", source, 2, ui.held_out.HeldOut())
+    assert last.place == ui.held_out.ABSENT and last.histogram is None
+    assert "Log-likelihood" in last.text and last.shares is not None
+    find = ui.held_out.held_out_images
+    assert find(MNIST) is None  # its files are not there
+    assert find(EBMConfig("digits", (1, 16, 16), 17)) is None
+    assert find(EBMConfig("digits", (1, 8, 8), 256)) is None
+
+
+def test_stopping_says_what_there_is(ui):
+    scoring = ui.scoring
+    assert scoring.stopped("Scoring", "") == (scoring.STOPPED, "")
+    assert scoring.stopped("Log-likelihood: 1", scoring.WAITING) == ("Log-likelihood: 1", "")
+    assert scoring.stopped("Log-likelihood: 1", "Percentile 3") == (
+        "Log-likelihood: 1",
+        "Percentile 3",
+    )
+    assert ui.compare.stopped("4 draws · running ode") == "4 draws · stopped before ode"
+    assert (
+        ui.score_many.stopped("Scoring · 1 of 2 files") == "Stopped while scoring · 1 of 2 files"
+    )
+
+
+def test_an_image_far_beyond_the_others_is_pointed_at(ui):
+    values = torch.linspace(-80, -60, 50, dtype=torch.float64)
+    (axes,) = plot_place(values, -65.0).axes
+    assert axes.lines[0].get_xdata()[0] == -65 and not axes.texts
+    for value, edge in ((-2000.0, 0), (500.0, 1)):
+        (axes,) = plot_place(values, value).axes
+        assert not axes.lines and -90 < axes.get_xlim()[0] and axes.get_xlim()[1] < -50
+        (note,) = axes.texts
+        assert note.get_text() == f"this image, {value:.1f}" and note.xy[0] == edge
+
+
+def test_the_map_of_shares_sums_channels_and_carries_numbers_where_they_fit():
+    components = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0)).double()
+    axes = plot_shares(components).axes[0]
+    assert np.allclose(axes.images[0].get_array(), components.sum(0))
+    assert [text.get_text() for text in axes.texts] == [
+        f"{share:z.1f}" for share in components.sum(0).flatten().tolist()
+    ]
+    assert axes.get_xlabel() == f"sum: {components.sum():.1f} nats"
+    norm = axes.images[0].norm
+    assert norm(components.sum(0).mean().item()) == pytest.approx(0.5)
+    assert not plot_shares(torch.zeros(1, 28, 28)).axes[0].texts
+
+
+def test_estimators_stand_side_by_side_on_the_same_draws(ui, models, tmp_path, monkeypatch):
+    choice = ui.compare.estimators(64)
+    assert list(choice) == ["ratio", "ode", "pf_ode", "pf_ode_exact", "truncated_normal"]
+    assert "pf_ode_exact" not in ui.compare.estimators(784)
+
+    def refuse(energy, x, t):
+        raise UserError("the model has no such thing: take another")
+
+    bad = SimpleNamespace(estimator=refuse, dequantiser=None)
+    rows = {"bad": bad, **{name: choice[name] for name in ("ratio", "truncated_normal")}}
+    monkeypatch.setattr(ui.compare, "estimators", lambda num_dims: rows)
+    path = save_digit(tmp_path / "digit.png")
+    steps = list(ui.compare.compare(models.load, "grey", path, 3, seed=5))
+    assert [len(table) for table, _ in steps] == [0, 0, 1, 2]
+    assert "running ratio" in steps[1][1]
+    table, text = steps[-1]
+    assert (
+        text == "2 estimators · 3 draws · without bad: the model has no such thing: take another"
+    )
+    ebm = models.load("grey")
+    levels = (digit() * 16).byte().expand(3, -1, -1, -1)
+    noise = dequantisation_noise(1, levels, 5)
+    for name, cells in zip(("ratio", "truncated_normal"), table, strict=True):
+        dequantiser = rows[name].dequantiser or ebm.dequantiser
+        result = log_likelihood(ebm.energy, ebm.space, levels, 17, noise, dequantiser)
+        mean = result.log_prob.mean()
+        error = result.log_prob.std() / np.sqrt(3)
+        bits = to_bits_per_dim(mean, 64).item()
+        assert cells[:3] == [name, round(mean.item(), 2), round(error.item(), 2)]
+        assert cells[3] == round(bits, 4) and cells[5] == result.nfe and len(cells) == 7
+    assert table[0][1] != table[1][1]
+    assert "score one first" in error_of(
+        lambda: list(ui.compare.compare(models.load, "grey", None, 3))
+    )
+
+
+def test_one_bad_file_does_not_lose_the_others(ui, models, held_out, few, tmp_path):
+    bad = bad_files(tmp_path)
+    good = [save_digit(tmp_path / f"{start}digit.png", i) for i, start in enumerate("=+-@")]
+    paths = [good[0], *(str(tmp_path / name) for name in bad), *good[1:]]
+    steps = []
+    for rows, sheet, text in ui.score_many.score_many(models.load, "grey", paths, 4, held_out, 3):
+        with open(sheet, newline="", encoding="utf-8") as file:
+            steps.append((rows, list(csv.reader(file)), text))
+    rows, (heads, *cells), text = steps[-1]
+    assert text == f"4 of {len(paths)} files scored" and not Path(sheet).exists()
+    assert [row[0] for row in rows] == [Path(path).name for path in paths]
+    assert [len(table) for table, _, _ in steps[: len(paths)]] == list(range(1, len(paths) + 1))
+    for row, (name, message) in zip(rows[1:], bad.items(), strict=False):
+        assert row[1:5] == [None] * 4 and row[5].startswith(message), name
+    ebm = models.load("grey")
+    *_, scores = held_out.scores(ebm, ui.held_out.held_out_images(GREY))
+    for index, row in enumerate([rows[0], *rows[-3:]]):
+        result = ebm.log_prob(digit(index).expand(4, -1, -1, -1), seed=3)
+        mean = result.log_prob.mean().item()
+        assert row[1] == round(mean, 2)
+        assert row[2] == round(result.log_prob.std().item() / 2, 2)
+        assert row[3] == round(result.bits_per_dim.mean().item(), 4)
+        assert row[4] == round(100 * (scores.log_prob < row[1]).double().mean().item())
+        assert row[5] == ""
+    assert heads == ui.score_many.HEADERS
+    names = [f"'{start}digit.png" for start in "=+-@"]  # text, never a formula
+    assert [row[0] for row in (cells[0], *cells[-3:])] == names
+    assert [row[1] for row in cells] == ["" if row[1] is None else str(row[1]) for row in rows]
+
+
+def test_no_files_and_too_many_are_refused(ui, models, held_out):
+    def refusal(paths):
+        return error_of(
+            lambda: list(ui.score_many.score_many(models.load, "grey", paths, 4, held_out))
+        )
+
+    assert "no files to score" in refusal(None) and "no files to score" in refusal([])
+    assert refusal(["a.png"] * 101).startswith("101 files are more than 100: ")

@@ -1,0 +1,43 @@
+"""What the tabs share that train before the visitor's eyes: checked numbers and a pace."""
+
+import math
+
+import gradio as gr
+
+from ebm_app.errors import UserError
+
+#: a run shows itself about so often, and after ``MAX_EVERY`` steps at the latest: then it can stop
+SHOWN, MAX_EVERY = 20, 100
+#: of a plot before there is anything to draw, in place of an empty box
+HIDDEN = gr.update(value=None, visible=False)
+
+
+def whole(name: str, value: float, low: int, high: int) -> int:
+    """A whole number from ``low`` to ``high``.
+
+    Raises:
+        UserError: for any other.
+    """
+    if not (_is_number(value) and low <= value <= high and value == int(value)):
+        raise UserError(f"{name} cannot be {value}: give a whole number from {low} to {high}")
+    return int(value)
+
+
+def real(name: str, value: float, low: float, high: float) -> float:
+    """A number from ``low`` to ``high``.
+
+    Raises:
+        UserError: for any other.
+    """
+    if not (_is_number(value) and low <= value <= high):
+        raise UserError(f"{name} cannot be {value}: give a number from {low:g} to {high:g}")
+    return float(value)
+
+
+def _is_number(value: float) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def eval_every(iterations: int) -> int:
+    """Steps between two looks at a run of so many."""
+    return min(MAX_EVERY, math.ceil(iterations / SHOWN))

@@ -1,0 +1,85 @@
+"""How the page is served: to whom, within which limits, and in which colours."""
+
+import os
+
+import gradio as gr
+from PIL import Image
+
+from ebm_app.errors import UserError
+
+LOCAL_HOSTS = ("127.0.0.1", "localhost")
+#: events that may wait; whoever comes when it is full is told so, and nothing hangs
+MAX_QUEUE = 16
+#: of an upload. A picture of more than twice the pixels is refused, since a small file may hold
+#: one that fills memory: the photos of most telephones pass
+MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 8_000_000
+CSS = """
+.pixels img { image-rendering: pixelated; }
+.below-label { padding-top: 2rem; }
+.prose table th, .prose table td { border-color: var(--border-color-primary); }
+"""
+
+
+def check_auth(host: str, auth: str | None, no_auth: bool = False) -> tuple[str, str] | None:
+    """User and password from "user:password", or None for a page without.
+
+    Raises:
+        UserError: for another form, for both, or for neither where other machines can reach the
+            page.
+    """
+    if auth is None:
+        if host not in LOCAL_HOSTS and not no_auth:
+            raise UserError(
+                f"--host {host} lets others in: protect the page with --auth user:password, or "
+                "say --no_auth to let in everyone"
+            )
+        return None
+    if no_auth:
+        raise UserError("--auth and --no_auth contradict each other: give one of them")
+    user, _, password = auth.partition(":")
+    if not (user and password):
+        raise UserError("--auth has another form: write it as user:password")
+    return user, password
+
+
+def serve(app: gr.Blocks, host: str, port: int, auth: tuple[str, str] | None) -> str:
+    """Serve the page from a thread, on ``host`` and nowhere else; its address.
+
+    Raises:
+        UserError: where the port cannot be used.
+    """
+    Image.MAX_IMAGE_PIXELS = MAX_IMAGE_PIXELS
+    for name in ("NO_PROXY", "no_proxy"):  # gradio calls its own page once at the start
+        hosts = [os.environ.get(name), *LOCAL_HOSTS]
+        os.environ[name] = ",".join(filter(None, hosts))
+    theme = gr.themes.Default().set(  # colours of enough contrast to be read
+        body_text_color_subdued="*neutral_600",
+        body_text_color_subdued_dark="*neutral_300",
+        button_primary_background_fill="*primary_700",
+        button_primary_background_fill_dark="*primary_700",
+        button_primary_background_fill_hover="*primary_800",
+        button_primary_background_fill_hover_dark="*primary_800",
+    )
+    app.queue(max_size=MAX_QUEUE, default_concurrency_limit=1)
+    try:
+        app.launch(
+            server_name=host,
+            server_port=port,
+            auth=auth,
+            share=False,
+            ssr_mode=False,
+            mcp_server=False,
+            enable_monitoring=False,
+            run_history=False,
+            max_file_size=MAX_FILE_SIZE,
+            footer_links=["api"],
+            theme=theme,
+            css=CSS,
+            prevent_thread_lock=True,
+            quiet=True,
+        )
+    except (OSError, OverflowError):
+        raise UserError(
+            f"cannot listen on {host}:{port}, which is in use or no port: give another --port"
+        ) from None
+    return app.local_url
