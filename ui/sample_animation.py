@@ -6,7 +6,7 @@ from pathlib import Path
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-MAX_FRAMES, MIN_PIXELS = 40, 320
+MAX_FRAMES, MAX_ENLARGED = 40, 360
 FRAME_MS, LAST_FRAME_MS = 100, 2000
 
 
@@ -19,10 +19,11 @@ def is_kept(step: int, num_steps: int) -> bool:
 def save_animation(sheets: list[Image.Image], path: Path, info: PngInfo) -> None:
     """Write sheets of one size as the frames of an endless animation that rests on the last.
 
-    Every pixel is repeated, none is blended, and no colour is lost.
+    Pixels are repeated, none is blended, up to ``MAX_ENLARGED`` in a row; no colour is lost.
     """
-    factor = math.ceil(MIN_PIXELS / sheets[0].width)
-    frames = [sheet.resize([side * factor for side in sheet.size], 0) for sheet in sheets]
+    factor = max(1, MAX_ENLARGED // sheets[0].width)
+    size = tuple(side * factor for side in sheets[0].size)
+    frames = [sheet.resize(size, Image.Resampling.NEAREST) for sheet in sheets]
     frames[0].save(
         path,
         save_all=True,
