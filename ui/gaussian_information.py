@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 import torch
 from generate import RUNNING, stopped
-from live import HIDDEN, eval_every, real, whole
+from live import HIDDEN, SHOWN, eval_every, real, whole
 from matplotlib.figure import Figure
 from shared import MAX_SEED, ONE_AT_A_TIME, explained
 
@@ -140,7 +140,8 @@ def build(seed: int, device: str) -> None:
         the step, a text, and the figures."""
         yield from approach(dim, methods, learning_rate, iterations, seed, device)
 
-    event = start.click(
+    shown = start.click(lambda: SHOWN, outputs=plot, queue=False, api_visibility="private")
+    event = shown.then(
         run,
         [dim, methods, learning_rate, iterations, seed_box],
         [plot, text, found],
@@ -149,6 +150,4 @@ def build(seed: int, device: str) -> None:
         **ONE_AT_A_TIME,
     )
     stop.click(stopped, text, text, cancels=event, queue=False, api_visibility="private")
-    show = {"queue": False, "api_visibility": "private"}
-    start.click(lambda: gr.update(visible=True), outputs=plot, **show)
-    dim.change(lambda: (HIDDEN, "", None), outputs=[plot, text, found], **show)
+    dim.change(lambda: (HIDDEN, "", None), outputs=[plot, text, found], api_visibility="private")

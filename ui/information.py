@@ -12,7 +12,7 @@ import gradio as gr
 import numpy as np
 import torch
 from generate import RUNNING, stopped
-from live import HIDDEN, whole
+from live import HIDDEN, SHOWN, whole
 from matplotlib.figure import Figure
 from shared import MAX_SEED, ONE_AT_A_TIME, explained
 
@@ -195,9 +195,8 @@ def _build_data(seed: int, device: str) -> None:
     with gr.Row():
         with gr.Column(scale=1, min_width=280):
             with gr.Tab("Arrays"):
-                with gr.Row():
-                    x = _upload("X (.npy)", ".npy")
-                    y = _upload("Y (.npy)", ".npy")
+                x = _upload("X (.npy)", ".npy")
+                y = _upload("Y (.npy)", ".npy")
                 with gr.Group():
                     task = gr.Dropdown(
                         examples(),
@@ -266,7 +265,8 @@ def _build_data(seed: int, device: str) -> None:
         names = column_names(path)
         yield tuple(gr.update(choices=names, value=[]) for _ in columns)
 
-    event = start.click(
+    shown = start.click(lambda: SHOWN, outputs=plot, queue=False, api_visibility="private")
+    event = shown.then(
         run,
         [x, y, table, *columns, preprocessing, iterations, seed_box],
         [plot, text, found],
@@ -285,10 +285,7 @@ def _build_data(seed: int, device: str) -> None:
         outputs=[plot, text, found],
         api_visibility="private",
     )
-    start.click(
-        lambda: gr.update(visible=True), outputs=plot, queue=False, api_visibility="private"
-    )
 
 
 def _upload(label: str, kind: str) -> gr.File:
-    return gr.File(label=label, file_types=[kind], type="filepath", height=120)
+    return gr.File(label=label, file_types=[kind], type="filepath", height=100)

@@ -7,9 +7,9 @@ import gradio as gr
 from ebm_app.errors import UserError
 
 #: a run shows itself about so often, and after ``MAX_EVERY`` steps at the latest: then it can stop
-SHOWN, MAX_EVERY = 20, 100
-#: of a plot before there is anything to draw, in place of an empty box
-HIDDEN = gr.update(value=None, visible=False)
+TIMES, MAX_EVERY = 20, 100
+#: a plot before there is anything to draw, in place of an empty box, and afterwards
+HIDDEN, SHOWN = gr.update(value=None, visible=False), gr.update(visible=True)
 
 
 def whole(name: str, value: float, low: int, high: int) -> int:
@@ -40,4 +40,4 @@ def _is_number(value: float) -> bool:
 
 def eval_every(iterations: int) -> int:
     """Steps between two looks at a run of so many."""
-    return min(MAX_EVERY, math.ceil(iterations / SHOWN))
+    return min(MAX_EVERY, math.ceil(iterations / TIMES))

@@ -77,7 +77,7 @@ def train(
     if len(set(methods)) < len(methods):
         raise UserError("both methods are the same: choose another to compare with, or none")
     trials = [Trial(problem, path, method, **settings) for method in methods]
-    yield preview(problem), None, f"Starting · {problem} · {path}", {}
+    yield preview(problem), None, f"Starting · {problem_label(problem)} · {PATHS[path]}", {}
     begin = time.perf_counter()
     for shots in zip(*(watch(trial, device) for trial in trials), strict=True):
         first, second = [*map(plot_trial, shots), None][:2]
@@ -90,7 +90,12 @@ def report(shots: Sequence[Snapshot], seconds: float) -> str:
     is_done = all(shot.is_final for shot in shots)
     total = trial.training.iterations
     head = [f"{total} steps" if is_done else f"{RUNNING} {step} of {total}"]
-    head += [trial.problem, trial.path, f"seed {trial.seed}", f"{seconds:.1f} s"]
+    head += [
+        problem_label(trial.problem),
+        PATHS[trial.path],
+        f"seed {trial.seed}",
+        f"{seconds:.1f} s",
+    ]
     return "\n".join([" · ".join(head), *map(_line, shots)])
 
 
@@ -180,9 +185,7 @@ def build(seed: int, device: str) -> None:
             text = gr.Textbox(label="Run", interactive=False, lines=3, placeholder="Not run yet")
             with gr.Row():
                 plot = gr.Plot(preview(first), label="Method", format="png")
-                other = gr.Plot(
-                    label="Compared with", format="png", visible=False, elem_id="toy-second"
-                )
+                other = gr.Plot(label="Compared with", format="png", visible=False)
             with gr.Accordion("Figures", open=False):
                 found = gr.JSON(label="Figures", show_label=False)
 
