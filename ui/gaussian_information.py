@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 import torch
 from generate import RUNNING, stopped
-from live import HIDDEN, SHOWN, eval_every, real, whole
+from live import HIDDEN, MAX_EVERY, SHOWN, eval_every, real, whole
 from matplotlib.figure import Figure
 from shared import MAX_SEED, ONE_AT_A_TIME, explained
 
@@ -54,7 +54,8 @@ def approach(
     settings = {"dim": dim, "learning_rate": rate, "iterations": iterations}
     settings["seed"] = whole("the seed", seed, 0, MAX_SEED)
     problem = INFORMATION_PROBLEMS[name]
-    training = RatioTraining(iterations, problem.training.batch_size, eval_every(iterations))
+    every = eval_every(iterations, MAX_EVERY * DIMS[0] // dim)
+    training = RatioTraining(iterations, problem.training.batch_size, every)
     points = Points(problem.pair, NUM_POINTS, seeded(device, 0, VALIDATION))
     trainers = {
         method: RatioTrainer(

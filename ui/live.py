@@ -38,6 +38,6 @@ def _is_number(value: float) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def eval_every(iterations: int) -> int:
-    """Steps between two looks at a run of so many."""
-    return min(MAX_EVERY, math.ceil(iterations / TIMES))
+def eval_every(iterations: int, most: int = MAX_EVERY) -> int:
+    """Steps between two looks at a run of so many; ``most`` where steps take long."""
+    return min(most, math.ceil(iterations / TIMES))
