@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 import torch
-from live import HIDDEN, eval_every, real, whole
+from live import HIDDEN, MAX_EVERY, SHOWN, eval_every, real, whole
 from matplotlib.figure import Figure
 from shared import MAX_SEED, ONE_AT_A_TIME, RUNNING, explained, stopped
 
@@ -53,7 +53,8 @@ def approach(
     settings = {"dim": dim, "learning_rate": rate, "iterations": iterations}
     settings["seed"] = whole("the seed", seed, 0, MAX_SEED)
     problem = INFORMATION_PROBLEMS[name]
-    training = RatioTraining(iterations, problem.training.batch_size, eval_every(iterations))
+    every = eval_every(iterations, MAX_EVERY * DIMS[0] // dim)
+    training = RatioTraining(iterations, problem.training.batch_size, every)
     points = Points(problem.pair, NUM_POINTS, seeded(device, 0, VALIDATION))
     trainers = {
         method: RatioTrainer(
@@ -139,7 +140,8 @@ def build(seed: int, device: str) -> None:
         the step, a text, and the figures."""
         yield from approach(dim, methods, learning_rate, iterations, seed, device)
 
-    event = start.click(
+    shown = start.click(lambda: SHOWN, outputs=plot, queue=False, api_visibility="private")
+    event = shown.then(
         run,
         [dim, methods, learning_rate, iterations, seed_box],
         [plot, text, found],
@@ -148,6 +150,4 @@ def build(seed: int, device: str) -> None:
         **ONE_AT_A_TIME,
     )
     stop.click(stopped, text, text, cancels=event, queue=False, api_visibility="private")
-    show = {"queue": False, "api_visibility": "private"}
-    start.click(lambda: gr.update(visible=True), outputs=plot, **show)
-    dim.change(lambda: (HIDDEN, "", None), outputs=[plot, text, found], **show)
+    dim.change(lambda: (HIDDEN, "", None), outputs=[plot, text, found], api_visibility="private")

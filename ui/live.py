@@ -7,9 +7,9 @@ import gradio as gr
 from ebm_app.errors import UserError
 
 #: a run shows itself about so often, and after ``MAX_EVERY`` steps at the latest: then it can stop
-SHOWN, MAX_EVERY = 20, 100
-#: of a plot before there is anything to draw, in place of an empty box
-HIDDEN = gr.update(value=None, visible=False)
+TIMES, MAX_EVERY = 20, 100
+#: a plot before there is anything to draw, in place of an empty box, and afterwards
+HIDDEN, SHOWN = gr.update(value=None, visible=False), gr.update(visible=True)
 
 
 def whole(name: str, value: float, low: int, high: int) -> int:
@@ -38,6 +38,6 @@ def _is_number(value: float) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def eval_every(iterations: int) -> int:
-    """Steps between two looks at a run of so many."""
-    return min(MAX_EVERY, math.ceil(iterations / SHOWN))
+def eval_every(iterations: int, most: int = MAX_EVERY) -> int:
+    """Steps between two looks at a run of so many; ``most`` where steps take long."""
+    return min(most, math.ceil(iterations / TIMES))

@@ -7,45 +7,17 @@ from typing import Any
 import gradio as gr
 from live import eval_every, real, whole
 from matplotlib.figure import Figure
-from shared import MAX_SEED, ONE_AT_A_TIME, RUNNING, explained, stopped
+from shared import MAX_SEED, ONE_AT_A_TIME, explained, stopped
+from trial_report import PATHS, figures, method_label, problem_label, report
 
 from ebm_app.errors import UserError, choose
 from ebm_app.ratios.training import RatioTraining
 from ebm_app.studies.trial_plots import plot_pair, plot_trial
-from ebm_app.studies.trials import METHODS, PAIRS, Snapshot, Trial, paths_of, watch
+from ebm_app.studies.trials import METHODS, PAIRS, Trial, paths_of, watch
 
 MAX_ITERATIONS, RATES = 5_000, (1e-5, 0.1)
 NONE = "none"
 Output = tuple[Figure, Figure | None, str, dict[str, Any]]
-NAMES = {"ctsm_v": "CTSM-v", "ctsm": "CTSM", "tsm": "TSM"}
-WEIGHTINGS = {
-    "uniform": "uniform weighting",
-    "stein": "Stein score weighting",
-    "time0": "time score weighting, c of the data",
-    "time1": "time score weighting, c = 1",
-    "stratified": "c = 1, stratified times",
-    "mixture": "c = 1, over Gaussian mixtures",
-}
-BASELINES = {"nce": "NCE, one classifier", "tre": "TRE, eight classifiers"}
-PATHS = {
-    "variance_preserving": "variance preserving",
-    "bridge_sigma1": "Schrödinger bridge, σ = 1",
-    "bridge_sigma1.41": "Schrödinger bridge, σ = √2",
-}
-
-
-def method_label(method: str) -> str:
-    """A method in words."""
-    objective, _, weighting = method.rpartition("_")
-    return BASELINES.get(method) or f"{NAMES[objective]} · {WEIGHTINGS[weighting]}"
-
-
-def problem_label(problem: str) -> str:
-    """A problem in words."""
-    kind, _, size = problem.partition("_")
-    if kind == "gaussians":
-        return f"two Gaussians, D = {size.removeprefix('d')}"
-    return f"mixtures, D = 20, k = {size.removeprefix('k')}" if size else f"{kind}, D = 2"
 
 
 def train(
@@ -76,64 +48,11 @@ def train(
     if len(set(methods)) < len(methods):
         raise UserError("both methods are the same: choose another to compare with, or none")
     trials = [Trial(problem, path, method, **settings) for method in methods]
-    yield preview(problem), None, f"Starting · {problem} · {path}", {}
+    yield preview(problem), None, f"Starting · {problem_label(problem)} · {PATHS[path]}", {}
     begin = time.perf_counter()
     for shots in zip(*(watch(trial, device) for trial in trials), strict=True):
         first, second = [*map(plot_trial, shots), None][:2]
         yield first, second, report(shots, time.perf_counter() - begin), figures(shots)
-
-
-def report(shots: Sequence[Snapshot], seconds: float) -> str:
-    """Where the trials stand, a line for each after a first one on all."""
-    trial, step = shots[0].trial, min(shot.step for shot in shots)
-    is_done = all(shot.is_final for shot in shots)
-    total = trial.training.iterations
-    head = [f"{total} steps" if is_done else f"{RUNNING} {step} of {total}"]
-    head += [trial.problem, trial.path, f"seed {trial.seed}", f"{seconds:.1f} s"]
-    return "\n".join([" · ".join(head), *map(_line, shots)])
-
-
-def _line(shot: Snapshot) -> str:
-    found = shot.scalars
-    parts = [f"best weights, of step {shot.best_step}" if shot.is_final else f"step {shot.step}"]
-    if found["loss"] is None or found["error"] is None:
-        parts.append("not finite any more: lower the learning rate")
-    else:
-        parts.append(f"loss {found['loss']:.4g}")
-        parts.append(
-            f"error {found['error']:.4g} nats²" if shot.has_truth else "no true log ratio known"
-        )
-    if found.get("mass") is not None:
-        parts.append(f"learned p₁ integrates to {found['mass']:.3g}")
-    if shot.step_ms is not None:
-        parts.append(f"{shot.step_ms:.1f} ms a step")
-    return f"{method_label(shot.trial.method)}: " + " · ".join(parts)
-
-
-def figures(shots: Sequence[Snapshot]) -> dict[str, Any]:
-    """What is known of the trials, for machines; errors in nats^2, divergences in nats."""
-    trial = shots[0].trial
-    settings = {  # gradio's client takes whatever has a "path" for a file
-        **{"problem": trial.problem, "path_kind": trial.path},
-        **{"learning_rate": trial.learning_rate, "iterations": trial.training.iterations},
-        "seed": trial.seed,
-    }
-    return {**settings, "methods": {shot.trial.method: _figures(shot) for shot in shots}}
-
-
-def _figures(shot: Snapshot) -> dict[str, Any]:
-    found = dict(shot.scalars)
-    if not shot.has_truth:
-        found["error"] = None  # the best weights were chosen by the loss
-    truth = shot.judge.points.truth
-    if truth is not None:
-        found["divergence_truth"] = shot.judge.points.figures(truth[None])["divergence"].item()
-    judged = "test" if shot.is_final else "validation"
-    return {
-        **{"step": shot.step, "best_step": shot.best_step, "judged_on": judged},
-        **found,
-        "step_ms": shot.step_ms,
-    }
 
 
 def preview(problem: str) -> Figure:
@@ -179,9 +98,7 @@ def build(seed: int, device: str) -> None:
             text = gr.Textbox(label="Run", interactive=False, lines=3, placeholder="Not run yet")
             with gr.Row():
                 plot = gr.Plot(preview(first), label="Method", format="png")
-                other = gr.Plot(
-                    label="Compared with", format="png", visible=False, elem_id="toy-second"
-                )
+                other = gr.Plot(label="Compared with", format="png", visible=False)
             with gr.Accordion("Figures", open=False):
                 found = gr.JSON(label="Figures", show_label=False)
 

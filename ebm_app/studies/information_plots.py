@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from ebm_app.mutual_information import FoldResult, MIEstimate
 from ebm_app.numerics import standard_error
 
-WIDTH, DPI = 5.0, 130
+WIDTH, DPI, HEAD = 4.2, 130, 0.35  # inches, dots an inch, inches
 STYLES = ("-", "--", ":")
 
 
@@ -22,7 +22,7 @@ def plot_approach(
         curves: method -> its evaluations, with "step", "divergence" in nats, None where it is not
             finite, and "step_ms".
     """
-    figure = Figure(figsize=(WIDTH, 4.8), dpi=DPI, layout="constrained")
+    figure = _figure(4.4)
     above, below = figure.subplots(2, 1, height_ratios=[3, 1])
     above.axhline(truth, color="black", ls="--", lw=1, label=f"true value, {truth:g} nats")
     for index, (method, curve) in enumerate(curves.items()):
@@ -49,7 +49,7 @@ def plot_folds(
 ) -> Figure:
     """Mean log ratio over the rows of every fold, with its standard error, and once it is there
     the estimate with its own."""
-    figure = Figure(figsize=(WIDTH, 3.2), dpi=DPI, layout="constrained")
+    figure = _figure(3.0)
     axes = figure.subplots()
     means = [result.log_ratio.mean().item() for result in results]
     errors = [standard_error(result.log_ratio).item() for result in results]
@@ -60,5 +60,12 @@ def plot_folds(
         axes.axhspan(middle - spread, middle + spread, color="C1", alpha=0.2, lw=0)
     axes.set(xlabel="fold", ylabel="mean log ratio, nats", xlim=(0.5, num_folds + 0.5))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(fontsize="small")
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
+    return figure
+
+
+def _figure(height: float) -> Figure:
+    """An empty one, with room above for what a page writes there."""
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI)
+    figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - HEAD / height))
     return figure

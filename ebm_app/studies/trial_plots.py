@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from ebm_app.data.pairs import Pair
 from ebm_app.numerics import seeded
@@ -14,32 +14,36 @@ from ebm_app.ratios.training import VALIDATION
 from ebm_app.studies.marginals import TIMES
 from ebm_app.studies.trials import Snapshot
 
-WIDTH, DPI = 5.0, 120
+WIDTH, DPI, HEAD = 4.2, 130, 0.45  # inches, dots an inch, inches
 LOSS, ERROR = "C0", "C1"
 
 
 def plot_pair(pair: Pair, num: int = 400) -> Figure:
     """Draws of either density, in the first two coordinates."""
-    figure = Figure(figsize=(WIDTH, 3.6), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.6), dpi=DPI)
+    figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - HEAD / 3.6))
     axes = figure.subplots()
     generator = seeded("cpu", 0, VALIDATION)
     for draws, label, marker, color in (
-        (pair.sample0(num, generator), "draws of $p_0$, the reference", "o", "0.6"),
-        (pair.sample1(num, generator), "draws of $p_1$, the data", "x", LOSS),
+        (pair.sample0(num, generator), "$p_0$, reference", "o", "0.6"),
+        (pair.sample1(num, generator), "$p_1$, data", "x", LOSS),
     ):
         axes.plot(*draws[:, :2].T.numpy(), ls="", marker=marker, ms=3, color=color, label=label)
     axes.set(xlabel="first coordinate", ylabel="second coordinate", aspect="equal")
-    figure.legend(loc="outside upper center", ncols=2, fontsize="small")
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     return figure
 
 
 def plot_trial(shot: Snapshot) -> Figure:
     """The curves, estimated against true log ratio where there is a truth, and on the plane p_t as
     drawn and as learned."""
-    parts = {"curves": 2.3} | ({"scatter": 3.0} if shot.has_truth else {})
-    parts |= {"densities": 2.4} if shot.judge.plane else {}
-    figure = Figure(figsize=(WIDTH, sum(parts.values())), dpi=DPI)
-    figure.subplots_adjust(left=0.12, right=0.97, bottom=0.3 / figure.get_figheight(), top=0.97)
+    parts = {"curves": 1.9} | ({"scatter": 2.6} if shot.has_truth else {})
+    parts |= {"densities": 1.75} if shot.judge.plane else {}
+    height = HEAD + sum(parts.values())
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI)
+    figure.subplots_adjust(left=0.13, right=0.95, bottom=0.2 / height, top=1 - HEAD / height)
+    name = f"{shot.trial.method}, {shot.trial.problem}"
+    figure.text(0.98, 1 - 0.03 / height, name, ha="right", va="top", fontsize="small")
     grid = figure.add_gridspec(len(parts), 1, height_ratios=list(parts.values()), hspace=0.3)
     rows = dict(zip(parts, grid, strict=True))
     _curves(rows["curves"], shot)
@@ -51,16 +55,17 @@ def plot_trial(shot: Snapshot) -> Figure:
 
 
 def _curves(place: SubplotSpec, shot: Snapshot) -> None:
-    panels = [("loss", "loss on held-out draws", LOSS, "linear")]
+    panels = [("loss", "held-out loss", LOSS, "linear")]
     if shot.has_truth:
         panels.append(("error", "squared error, nats²", ERROR, "log"))
-    columns = place.subgridspec(1, len(panels), wspace=0.3).subplots(squeeze=False)[0]
+    columns = place.subgridspec(1, len(panels), wspace=0.4).subplots(squeeze=False)[0]
     for axes, (name, title, color, scale) in zip(columns, panels, strict=True):
         points = [(at["step"], at[name]) for at in shot.curve if at[name] is not None]
         if points:
             axes.plot(*zip(*points, strict=True), color=color, marker=".", ms=4)
         axes.set_title(f"{title}, by step", fontsize="small")
         axes.set(yscale=scale, xlim=(0, shot.trial.training.iterations))
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         if scale == "log":
             _whole_decades(axes)
         axes.tick_params(labelsize="small", which="both")
