@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import gradio as gr
 import torch
+from ending import IN_TURN, empty_by, stop_by
 from preprocess import preprocess, repeated
 from shared import ONE_AT_A_TIME, Load, explained
 from torch import Tensor
@@ -99,11 +100,12 @@ def figures(ebm: EBM, levels: Tensor, noise: Tensor, row: Row) -> list[float]:
     return [*numbers, result.nfe, round(time.perf_counter() - begin, 1)]
 
 
-def build(load: Load, model: gr.Dropdown, seen: gr.Image, seed: int) -> None:
+def build(load: Load, model: gr.Dropdown, seen: gr.Image, report: gr.Textbox, seed: int) -> None:
     """Put the comparison on the page, with its endpoint /estimators.
 
     Args:
-        model: the page's choice of a model. seen: the image that was scored. seed: of the noise.
+        model: the page's choice of a model. seen, report: the image that was scored, and what was
+            said of it. seed: of the noise.
     """
     gr.Markdown(NOTES)
     draws = gr.Slider(2, MAX_DRAWS, value=4, step=1, label="Draws of each estimator")
@@ -126,18 +128,11 @@ def build(load: Load, model: gr.Dropdown, seen: gr.Image, seed: int) -> None:
         [model, seen, draws],
         [table, text],
         api_name="estimators",
-        show_progress="hidden",
+        **IN_TURN,
         **ONE_AT_A_TIME,
     )
-    stop.click(stopped, text, text, cancels=event, queue=False, api_visibility="private")
-    gr.on(  # a table never stands beside another image or model than its own
-        [seen.change, model.change],
-        lambda: (None, ""),
-        outputs=[table, text],
-        cancels=event,
-        queue=False,
-        api_visibility="private",
-    )
+    stop_by(stop, [event], stopped, [text])
+    empty_by([report.change, model.change], [event], [table, text])
 
 
 def stopped(text: str) -> str:

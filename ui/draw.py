@@ -5,6 +5,7 @@ from typing import Any
 
 import gradio as gr
 import numpy as np
+from ending import AT_ONCE
 from PIL import Image
 from preprocess import on_levels
 from shared import explain_unreadable
@@ -104,5 +105,5 @@ def canvas() -> gr.ImageEditor:
     )
     explain_unreadable(editor)
     # clearing also takes the background and the brush away, until a value is set again
-    editor.clear(blank, None, editor, queue=False, api_visibility="private")
+    editor.clear(blank, None, editor, **AT_ONCE)
     return editor

@@ -8,6 +8,7 @@ import compare
 import gradio as gr
 import score_many
 from draw import NO_COLOUR, canvas, prepare
+from ending import AT_ONCE, IN_TURN, empty_by, stop_by
 from examples import add_examples
 from held_out import HeldOut
 from preprocess import ACCEPTED, leave_unread, preprocess
@@ -69,11 +70,10 @@ def build(load: Load, model: gr.Dropdown, digits: set[str], seed: int) -> None:
         lambda text: [gr.update(visible=bool(text) == wanted) for wanted in (False, True, True)],
         text,
         [hint, results, pictures],
-        queue=False,
-        api_visibility="private",
+        **AT_ONCE,
     )
     with gr.Accordion("Other estimators of the same score", open=False):
-        compare.build(load, model, seen, seed)
+        compare.build(load, model, seen, text, seed)
     with gr.Accordion("Many files", open=False):
         score_many.build(load, model, repeats, held_out, seed)
 
@@ -89,23 +89,16 @@ def build(load: Load, model: gr.Dropdown, digits: set[str], seed: int) -> None:
         yield from score(load, model, partial(prepare, drawing), repeats, held_out, seed)
 
     shown = [seen, text, shares, place, histogram]
-    common = {"outputs": shown, "show_progress": "hidden", **ONE_AT_A_TIME}
+    common = {"outputs": shown, **IN_TURN, **ONE_AT_A_TIME}
     events = [
         start_upload.click(run, [model, upload, repeats], api_name="score", **common),
         start_drawing.click(
             run_drawing, [model, drawing, repeats], api_name="score_drawing", **common
         ),
     ]
-    texts = [text, place]
-    stop.click(stopped, texts, texts, cancels=events, queue=False, api_visibility="private")
-    gr.on(  # a score never stands beside another image or model than its own
-        [upload.change, drawing.change, model.change],
-        Score,
-        outputs=shown,
-        cancels=events,
-        queue=False,
-        api_visibility="private",
-    )
+    stop_by(stop, events, stopped, [text, place])
+    # not by a change of the drawing, which sending it brings about too
+    empty_by([upload.change, drawing.input, model.change], events, shown)
 
 
 def add_canvas(load: Load, model: gr.Dropdown) -> tuple[gr.ImageEditor, gr.Button]:
@@ -113,14 +106,13 @@ def add_canvas(load: Load, model: gr.Dropdown) -> tuple[gr.ImageEditor, gr.Butto
     with gr.Column() as offered:
         drawing = canvas()
         start = gr.Button("Score the drawing", variant="primary")
-    refused = gr.Markdown(f"There is no canvas: {NO_COLOUR}.", visible=False)
+    refused = gr.Markdown(f"{NO_COLOUR.capitalize()}.", visible=False)
     gr.on(  # without a trigger: when the page opens, and when another model is chosen
         None,
         partial(drawing_offer, load),
         model,
         [offered, refused],
-        queue=False,
-        api_visibility="private",
+        **AT_ONCE,
     )
     return drawing, start
 

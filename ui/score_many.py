@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import gradio as gr
+from ending import IN_TURN, empty_by, stop_by
 from held_out import HeldOut, HeldOutScores, held_out_images, percentile
 from preprocess import preprocess, repeated
 from shared import ONE_AT_A_TIME, Load, explained
@@ -159,15 +160,8 @@ def build(
         [model, files, repeats],
         [table, sheet, text],
         api_name="score_many",
-        show_progress="hidden",
+        **IN_TURN,
         **ONE_AT_A_TIME,
     )
-    stop.click(stopped, text, text, cancels=event, queue=False, api_visibility="private")
-    gr.on(  # a table never stands beside other files or another model than its own
-        [files.change, model.change],
-        lambda: (None, None, ""),
-        outputs=[table, sheet, text],
-        cancels=event,
-        queue=False,
-        api_visibility="private",
-    )
+    stop_by(stop, [event], stopped, [text])
+    empty_by([files.change, model.change], [event], [table, sheet, text])
