@@ -24,7 +24,7 @@ PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
 }
 #: In a latent space the bins have no common width, and a shifted image has an unlikely u. Bins are
-#: wide there, so that a larger margin blurs none; u is white, and a network sees more in its image.
+#: wide there, so that a larger margin blurs none; u is white, its image shows a network more.
 LATENT: dict[str, Any] = {
     "input_frequencies": (),
     "augmentation": "none",

@@ -20,8 +20,6 @@ MAX_SEED = 2**31 - 1
 #: What a device computes for visitors, one at a time.
 ONE_AT_A_TIME = {"concurrency_id": "device", "concurrency_limit": 1}
 Load = Callable[[str], EBM]
-
-
 RUNNING, STOPPED = "Step", "Stopped after step"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from generate import RUNNING
+from shared import RUNNING
 
 from ebm_app.studies.trials import Snapshot
 
