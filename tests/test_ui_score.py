@@ -1,6 +1,7 @@
 """The Score tab: drawings and files become images, and scores come with what they mean."""
 
 import csv
+import json
 import pickle
 from functools import partial
 from pathlib import Path
@@ -254,6 +255,22 @@ def test_stopping_says_what_there_is(ui):
     assert (
         ui.score_many.stopped("Scoring · 1 of 2 files") == "Stopped while scoring · 1 of 2 files"
     )
+
+
+def test_another_choice_ends_a_run_before_its_results_are_emptied(ui):
+    gr = ui.app.gr
+    with gr.Blocks() as page:
+        choice, text, image = gr.Textbox(), gr.Textbox(), gr.Image()
+        table = gr.Dataframe(headers=["a", "b"])
+        event = gr.Button().click(lambda: ("", None, None), None, [text, image, table])
+        ui.ending.empty_by([choice.change], [event], [text, image, table])
+    run, *others = page.fns.values()
+    kinds = [(bool(fn.cancels), bool(fn.js)) for fn in others]
+    assert others[kinds.index((True, False))].cancels == [run._id]
+    assert kinds.index((True, False)) < kinds.index((False, True))
+    blanks = json.loads(others[kinds.index((False, True))].js.removeprefix("() => "))
+    assert blanks[:2] == ["", None] and blanks[2]["headers"] == ["a", "b"]
+    assert not any(cell for row in blanks[2]["data"] for cell in row)
 
 
 def test_an_image_far_beyond_the_others_is_pointed_at(ui):
