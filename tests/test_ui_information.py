@@ -105,7 +105,7 @@ def test_an_estimate_comes_fold_by_fold(ui, tmp_path):
     heads = [text.split(" · ")[0] for _, text, _ in shown[:-1]]
     assert heads == ["Starting", "Step 1 of 3 folds", "Step 2 of 3 folds"]
     assert "over 400 rows left out" in shown[2][1]
-    assert ui.generate.stopped(shown[2][1]).startswith("Stopped after step 2 of 3 folds")
+    assert ui.shared.stopped(shown[2][1]).startswith("Stopped after step 2 of 3 folds")
     plot, text, found = shown[-1]
     assert abs(found["mutual_information"] - 0.4133) < 4 * found["stderr"] < 0.4
     assert f"{found['mutual_information']:.4f} ± {found['stderr']:.4f} nats\n600 rows" in text

@@ -7,6 +7,7 @@ import card
 import checks
 import gradio as gr
 import log_z
+from ending import stop_by
 from matplotlib.figure import Figure
 from models import Models
 from shared import ONE_AT_A_TIME, explained, explained_once, stopped
@@ -151,4 +152,4 @@ def connect(
         api_visibility="private",
         **ONE_AT_A_TIME,
     )
-    stop.click(stopped, text, text, cancels=event, queue=False, api_visibility="private")
+    stop_by(stop, [event], stopped, [text])

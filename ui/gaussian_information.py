@@ -6,6 +6,7 @@ from typing import Any
 
 import gradio as gr
 import torch
+from ending import stop_by
 from live import HIDDEN, MAX_EVERY, SHOWN, eval_every, real, whole
 from matplotlib.figure import Figure
 from shared import MAX_SEED, ONE_AT_A_TIME, RUNNING, explained, stopped
@@ -149,5 +150,5 @@ def build(seed: int, device: str) -> None:
         show_progress="hidden",
         **ONE_AT_A_TIME,
     )
-    stop.click(stopped, text, text, cancels=event, queue=False, api_visibility="private")
+    stop_by(stop, [event], stopped, [text])
     dim.change(lambda: (HIDDEN, "", None), outputs=[plot, text, found], api_visibility="private")

@@ -6,6 +6,7 @@ from dataclasses import astuple, replace
 from typing import NamedTuple
 
 import gradio as gr
+from ending import AT_ONCE, IN_TURN
 from PIL import Image
 from sample_files import write_files
 from sample_run import Run, generate, label
@@ -16,8 +17,6 @@ from shared import MAX_SEED, ONE_AT_A_TIME, Load, explained
 from ebm_app.samplers import SAMPLERS
 
 STARTING = "Starting"
-#: Events of the page alone that wait for nothing.
-AT_ONCE = {"queue": False, "api_visibility": "private"}
 #: How long the last step of a run that was left alone can still be stopped and saved.
 STATE_SECONDS = 3600
 
@@ -153,7 +152,7 @@ def build(load: Load, model: gr.Dropdown, seed: int) -> None:
         [model, sampler, num_images, num_steps, seed_box, randomise, scored],
         list(shown),
         api_name="generate",
-        show_progress="hidden",
+        **IN_TURN,
         **ONE_AT_A_TIME,
     )
     event.success(lambda: locked(False), None, downloads, **AT_ONCE)

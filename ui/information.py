@@ -9,6 +9,7 @@ from typing import Any
 import gaussian_information
 import gradio as gr
 import torch
+from ending import stop_by
 from live import HIDDEN, SHOWN, whole
 from matplotlib.figure import Figure
 from paired_data import (
@@ -193,7 +194,7 @@ def _build_data(seed: int, device: str) -> None:
         show_progress="hidden",
         **ONE_AT_A_TIME,
     )
-    stop.click(stopped, text, text, cancels=event, queue=False, api_visibility="private")
+    stop_by(stop, [event], stopped, [text])
     draw.click(example, [task, num_rows, seed_box], [x, y, table, truth], api_name="mi_example")
     table.change(list_columns, table, columns, api_visibility="private")
     for file in (x, y, table):

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gradio as gr
+from ending import stop_by
 from live import eval_every, real, whole
 from matplotlib.figure import Figure
 from shared import MAX_SEED, ONE_AT_A_TIME, explained, stopped
@@ -125,7 +126,7 @@ def build(seed: int, device: str) -> None:
         show_progress="hidden",
         **ONE_AT_A_TIME,
     )
-    stop.click(stopped, text, text, cancels=event, queue=False, api_visibility="private")
+    stop_by(stop, [event], stopped, [text])
     second.change(
         lambda name: gr.update(visible=name != NONE), second, other, api_visibility="private"
     )
