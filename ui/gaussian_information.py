@@ -7,7 +7,18 @@ from typing import Any
 import gradio as gr
 import torch
 from ending import stop_by
-from live import HIDDEN, MAX_EVERY, SHOWN, eval_every, real, whole
+from live import (
+    HIDDEN,
+    MAX_EVERY,
+    MAX_ITERATIONS,
+    RATES,
+    SHOWN,
+    eval_every,
+    real,
+    train_and_stop,
+    training_numbers,
+    whole,
+)
 from matplotlib.figure import Figure
 from shared import MAX_SEED, ONE_AT_A_TIME, RUNNING, explained, stopped
 
@@ -18,7 +29,7 @@ from ebm_app.studies.information_plots import plot_approach
 from ebm_app.studies.problems import INFORMATION_PROBLEMS, PAPER_INFORMATION
 from ebm_app.studies.study import Points, row
 
-MAX_ITERATIONS, RATES, NUM_POINTS = 5_000, (1e-5, 0.1), 2_000
+NUM_POINTS = 2_000
 DIMS = list(PAPER_INFORMATION)
 METHODS = {"CTSM-v": "ctsm_v_time1", "CTSM": "ctsm_time1", "TSM": "tsm_stein"}
 Curves = dict[str, list[dict[str, Any]]]
@@ -119,14 +130,8 @@ def build(seed: int, device: str) -> None:
         with gr.Column(scale=1, min_width=280):
             dim = gr.Dropdown([(f"D = {dim}", dim) for dim in DIMS], value=DIMS[0], label="Size")
             methods = gr.CheckboxGroup(list(METHODS), value=["CTSM-v"], label="Methods")
-            learning_rate = gr.Number(
-                5e-3, label="Learning rate", minimum=RATES[0], maximum=RATES[1], step=1e-4
-            )
-            iterations = gr.Slider(1, MAX_ITERATIONS, value=500, step=1, label="Iterations")
-            seed_box = gr.Number(seed, label="Seed", precision=0, minimum=0, maximum=MAX_SEED)
-            with gr.Row():
-                start = gr.Button("Train", variant="primary")
-                stop = gr.Button("Stop")
+            numbers = training_numbers(5e-3, 500, seed)
+            start, stop = train_and_stop()
         with gr.Column(scale=2, min_width=320):
             text = gr.Textbox(label="Run", interactive=False, lines=4, placeholder="Not run yet")
             plot = gr.Plot(label="Estimate and time of a step", format="png", visible=False)
@@ -144,7 +149,7 @@ def build(seed: int, device: str) -> None:
     shown = start.click(lambda: SHOWN, outputs=plot, queue=False, api_visibility="private")
     event = shown.then(
         run,
-        [dim, methods, learning_rate, iterations, seed_box],
+        [dim, methods, *numbers],
         [plot, text, found],
         api_name="mi_gaussian",
         show_progress="hidden",

@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 from ending import stop_by
-from live import eval_every, real, whole
+from live import MAX_ITERATIONS, RATES, eval_every, real, train_and_stop, training_numbers, whole
 from matplotlib.figure import Figure
 from shared import MAX_SEED, ONE_AT_A_TIME, explained, stopped
 from trial_report import PATHS, figures, method_label, problem_label, report
@@ -16,7 +16,6 @@ from ebm_app.ratios.training import RatioTraining
 from ebm_app.studies.trial_plots import plot_pair, plot_trial
 from ebm_app.studies.trials import METHODS, PAIRS, Trial, paths_of, watch
 
-MAX_ITERATIONS, RATES = 5_000, (1e-5, 0.1)
 NONE = "none"
 Output = tuple[Figure, Figure | None, str, dict[str, Any]]
 
@@ -87,14 +86,8 @@ def build(seed: int, device: str) -> None:
                 label="Compare with",
                 info="a second method, on the same draws",
             )
-            learning_rate = gr.Number(
-                2e-3, label="Learning rate", minimum=RATES[0], maximum=RATES[1], step=1e-4
-            )
-            iterations = gr.Slider(1, MAX_ITERATIONS, value=1_000, step=1, label="Iterations")
-            seed_box = gr.Number(seed, label="Seed", precision=0, minimum=0, maximum=MAX_SEED)
-            with gr.Row():
-                start = gr.Button("Train", variant="primary")
-                stop = gr.Button("Stop")
+            numbers = training_numbers(2e-3, 1_000, seed)
+            start, stop = train_and_stop()
         with gr.Column(scale=2, min_width=320):
             text = gr.Textbox(label="Run", interactive=False, lines=3, placeholder="Not run yet")
             with gr.Row():
@@ -120,7 +113,7 @@ def build(seed: int, device: str) -> None:
 
     event = start.click(
         run,
-        [problem, path, method, second, learning_rate, iterations, seed_box],
+        [problem, path, method, second, *numbers],
         [plot, other, text, found],
         api_name="toy",
         show_progress="hidden",
