@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.divergence import jacobian
+from ebm_app.errors import UserError
 from ebm_app.numerics import standard_normal_log_density, sum_except_batch
 from ebm_app.pf_ode import ClockField
 
@@ -39,7 +40,7 @@ class ReversibleFlow:
         times: N + 1 >= 2 times, in order, at the middle of which (in the clock) alpha > 0.
 
     Raises (its methods):
-        ValueError: where the fixed-point iteration for m does not settle, or the step back settles
+        UserError: where the fixed-point iteration for m does not settle, or the step back settles
             elsewhere, as happens where a step is too long for the field; take more steps.
     """
 
@@ -84,10 +85,10 @@ class ReversibleFlow:
         return Moved(x, log_det)
 
     def _check_return(self, y: Tensor, middle: Tensor, half: float, t: float) -> None:
-        """Raise a ValueError unless the step back from ``y`` has the same midpoint."""
+        """Raise a UserError unless the step back from ``y`` has the same midpoint."""
         gap = (self._middle(y, -half, t) - middle).abs().max().item()
         if gap > 1e3 * torch.finfo(y.dtype).eps * y.abs().max().clamp(min=1).item():
-            raise ValueError(
+            raise UserError(
                 f"the step at t = {t} leads back elsewhere, {gap:.1e} away: take more steps"
             )
 
@@ -102,7 +103,7 @@ class ReversibleFlow:
             middle = update
             if change <= tolerance:
                 return middle
-        raise ValueError(
+        raise UserError(
             f"the implicit step at t = {t} has not settled after {self.max_iterations} iterations "
             f"(last change {change:.1e}): take more steps"
         )
