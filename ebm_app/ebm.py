@@ -23,13 +23,14 @@ from ebm_app.folders import (
 )
 from ebm_app.likelihood import Likelihood, log_likelihood
 from ebm_app.model import TimeScoreModel
-from ebm_app.nets.decoded import Decoded
+from ebm_app.nets.decoded import Decoded, Joined
 from ebm_app.nets.unet import UNet
 from ebm_app.paths import PATHS, GaussianPath
 from ebm_app.samplers import SAMPLERS, Frame, Sampler
 from ebm_app.spaces import build_space
 
-NET_INPUTS = ("u", "x")
+#: what a network reads: the latent point u, its image x, or both
+NET_INPUTS: dict[str, type[Decoded] | None] = {"u": None, "x": Decoded, "ux": Joined}
 T = TypeVar("T")
 
 
@@ -53,6 +54,7 @@ class EBM(nn.Module):
         super().__init__()
         self.config = config
         channels, height, width = config.image_shape
+        reader = NET_INPUTS[choose("net_input", config.net_input, NET_INPUTS)]
         net_channels = channels * (1 + 2 * len(config.input_frequencies)) + config.condition_dim
         heads = 2 if config.stein_head else 1
         choose("dequantisation", config.dequantisation, DEQUANTISERS)
@@ -60,9 +62,11 @@ class EBM(nn.Module):
             config.space, config.image_shape, config.num_levels, config.space_arguments
         )
         self.dequantiser = DEQUANTISERS[config.dequantisation]()
+        if reader is not None:
+            net_channels += reader.more * channels
         net: nn.Module = UNet((net_channels, height, width), heads * channels, config.net)
-        if choose("net_input", config.net_input, NET_INPUTS) == "x":
-            net = Decoded(net, self.space.decode, channels)
+        if reader is not None:
+            net = reader(net, self.space.decode, channels)
         self.model = TimeScoreModel(
             net,
             build_path(config),

@@ -91,8 +91,8 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
     choose("scale", ebm_config.scale, SCALES)
     choose("time_input", ebm_config.time_input, TimeScoreModel.TIME_INPUTS)
     choose("net_input", ebm_config.net_input, NET_INPUTS)
-    if ebm_config.net_input == "x" and ebm_config.input_frequencies:
-        raise UserError("--input_frequencies are of u: leave them out with --net_input x")
+    if ebm_config.net_input != "u" and ebm_config.input_frequencies:
+        raise UserError("--input_frequencies are of u alone: leave them out, or --net_input u")
     check_config(ebm_config.net, *ebm_config.image_shape[1:])
     if not isinstance(build_path(ebm_config), OneSidedPath):
         raise UserError(

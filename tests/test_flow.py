@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from ebm_app import EBM
 from ebm_app.cli import run_script
 from ebm_app.data.images import ImageData
+from ebm_app.ebm import NET_INPUTS
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.settings import resolve
 
@@ -65,7 +66,7 @@ def test_a_fitted_flow_is_better_than_uniform_and_comes_back_from_its_folder(kin
     assert not any(p.requires_grad for p in again.parameters())
 
 
-@pytest.mark.parametrize("net_input", ["u", "x"])
+@pytest.mark.parametrize("net_input", NET_INPUTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_untrained_model_in_latent_space_is_its_flow(kind, net_input, folders):
     flow = Flow.from_pretrained(folders / kind)
@@ -82,17 +83,19 @@ def test_an_untrained_model_in_latent_space_is_its_flow(kind, net_input, folders
     assert ebm.sample(3, sampler="pf_ode", num_steps=2).shape == (3, *SHAPE)
 
 
-def test_the_network_reads_the_image(folders):
+@pytest.mark.parametrize("net_input", ["x", "ux"])
+def test_the_network_reads_the_image(net_input, folders):
     flow = Flow.from_pretrained(folders / "copula")
     data = ImageData("test", LEVELS, *(random_levels(20, seed) for seed in (5, 6, 7)))
-    given = {"net_input": "x", "block_out_channels": (8, 8), "norm_num_groups": 4}
+    given = {"net_input": net_input, "block_out_channels": (8, 8), "norm_num_groups": 4}
     ebm = EBM(resolve(data, given, None, flow)[0])
     ebm.space.load_state_dict(flow.space.state_dict())
     u, t = torch.randn((2, *SHAPE), generator=generator()), torch.tensor([0.2, 0.7], dtype=F64)
     seen = []
     ebm.model.net.net.register_forward_hook(lambda module, inputs, out: seen.append(inputs[0]))
     ebm.model(u, t)
-    assert torch.allclose(seen[0], 2 * flow.space.decode(u) - 1)
+    assert torch.allclose(seen[0][:, :1], 2 * flow.space.decode(u) - 1)
+    assert torch.equal(seen[0][:, 1:], u if net_input == "ux" else u[:, :0])
 
 
 def test_scripts_fit_a_flow_and_train_score_and_sample_in_its_space(

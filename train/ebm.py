@@ -33,7 +33,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     model = parser.add_argument_group("model (the data set's preset where not given)")
     for name, kind, text in (
         ("space", str, "ambient, or with --flow its kind: gaussian, copula or spline"),
-        ("net_input", str, "in a latent space, what the network reads: u, or the image x of u"),
+        ("net_input", str, "in a latent space, what the network reads: u, its image x, or ux"),
         ("path", str, "linear_vp, or vp: the paper's, with beta 0.1 to 20"),
         ("c", str, "second moment of the data that the path assumes: a number, or data"),
         ("dequantisation", str, "uniform, or truncated_normal: train on the centres of the cells"),

@@ -17,6 +17,9 @@ class Decoded(nn.Module):
         channels: C; what follows in the network's input is passed on.
     """
 
+    #: how often C more channels the network has than without the image
+    more = 0
+
     def __init__(self, net: nn.Module, decode: Callable[[Tensor], Tensor], channels: int) -> None:
         super().__init__()
         self.net, self.decode, self.channels = net, decode, channels
@@ -24,4 +27,17 @@ class Decoded(nn.Module):
     def forward(self, u: Tensor, t: Tensor) -> Tensor:
         """u (B, C + more, H, W), t (B,) -> the network's output."""
         image = 2 * self.decode(u[:, : self.channels]) - 1
-        return self.net(torch.cat([image, u[:, self.channels :]], 1), t)
+        return self.net(torch.cat([image, self.beside(u)], 1), t)
+
+    def beside(self, u: Tensor) -> Tensor:
+        """What of u the network sees beside the image."""
+        return u[:, self.channels :]
+
+
+class Joined(Decoded):
+    """(u, t) -> net((2 x - 1, u), t): the network reads both sides."""
+
+    more = 1
+
+    def beside(self, u: Tensor) -> Tensor:
+        return u
