@@ -2,11 +2,13 @@
 
 import importlib.util
 import os
+import struct
 import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -57,6 +59,18 @@ def image_folder(tmp_path_factory) -> Path:
         pixels = torch.randint(0, 256, (8, 8), generator=generator, dtype=torch.uint8)
         Image.fromarray(pixels.numpy()).save(folder / f"{index:02d}.png")
     return folder
+
+
+def write_mnist(folder: Path) -> None:
+    """A data set of noise in the files that torchvision reads."""
+    folder.mkdir(parents=True)
+    numbers = np.random.RandomState(0)
+    for part, num in (("train", 60), ("t10k", 12)):
+        pixels = numbers.randint(0, 256, (num, 28, 28)).astype(np.uint8)
+        head = struct.pack(">IIII", 0x803, num, 28, 28)
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(head + pixels.tobytes())
+        labels = struct.pack(">II", 0x801, num) + bytes(num)
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(labels)
 
 
 def error_of(call, *args, **kwargs) -> str:

@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from conftest import ROOT, TINY
+from conftest import ROOT, TINY, write_mnist
 from PIL import Image
 
 from ebm_app.cli import run_script
@@ -60,18 +59,6 @@ def commands() -> list[list[str]]:
     scripts = [block for block in blocks("bash") if "curl" not in block]
     lines = [line for block in scripts for line in block.strip().splitlines()]
     return [shlex.split(line) for line in lines]
-
-
-def write_mnist(folder: Path) -> None:
-    """A data set of noise in the files that torchvision reads."""
-    folder.mkdir(parents=True)
-    numbers = np.random.RandomState(0)
-    for part, num in (("train", 60), ("t10k", 12)):
-        pixels = numbers.randint(0, 256, (num, 28, 28)).astype(np.uint8)
-        head = struct.pack(">IIII", 0x803, num, 28, 28)
-        (folder / f"{part}-images-idx3-ubyte").write_bytes(head + pixels.tobytes())
-        labels = struct.pack(">II", 0x801, num) + bytes(num)
-        (folder / f"{part}-labels-idx1-ubyte").write_bytes(labels)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import COLOUR, GREY, error_of
+from conftest import COLOUR, GREY, error_of, write_mnist
 from PIL import Image
 
 from ebm_app.config import EBMConfig
@@ -191,7 +191,7 @@ def test_a_score_is_the_mean_over_draws_with_its_standard_error(
 
 def test_the_place_of_a_score_is_counted_among_held_out_images(ui, models, few):
     ebm, held_out = models.load("grey"), ui.held_out.HeldOut()
-    images = ui.held_out.held_out_images(GREY)
+    images = ui.held_out.HeldOut().images(GREY)
     assert torch.equal(images, load_images("digits").test[:few])
     steps = list(held_out.scores(ebm, images))
     assert [(len(s.log_prob), s.total, s.complete) for s in steps] == [
@@ -212,7 +212,7 @@ def test_the_place_of_a_score_is_counted_among_held_out_images(ui, models, few):
 
 def test_held_out_images_are_scored_once_for_the_same_weights(ui, models, few, monkeypatch):
     ebm, held_out = models.load("grey"), ui.held_out.HeldOut()
-    images, asked = ui.held_out.held_out_images(GREY), []
+    images, asked = ui.held_out.HeldOut().images(GREY), []
     score = ebm.log_prob
     monkeypatch.setattr(
         ebm, "log_prob", lambda x, seed: asked.append(len(x)) or score(x, seed=seed)
@@ -237,8 +237,10 @@ def test_without_held_out_images_a_sentence_stands_for_the_histogram(ui, models,
     *_, last = ui.scoring.score(models.load, "colour", source, 2, ui.held_out.HeldOut())
     assert last.place == ui.held_out.ABSENT and last.histogram is None
     assert "Log-likelihood" in last.text and last.shares is not None
-    find = ui.held_out.held_out_images
+    find = ui.held_out.HeldOut().images
     assert find(MNIST) is None  # its files are not there
+    write_mnist(tmp_path / "MNIST" / "raw")
+    assert ui.held_out.HeldOut(str(tmp_path)).images(MNIST).shape == (12, 1, 28, 28)
     assert find(EBMConfig("digits", (1, 16, 16), 17)) is None
     assert find(EBMConfig("digits", (1, 8, 8), 256)) is None
 
@@ -348,7 +350,7 @@ def test_one_bad_file_does_not_lose_the_others(ui, models, held_out, few, tmp_pa
     for row, (name, message) in zip(rows[1:], bad.items(), strict=False):
         assert row[1:5] == [None] * 4 and row[5].startswith(message), name
     ebm = models.load("grey")
-    *_, scores = held_out.scores(ebm, ui.held_out.held_out_images(GREY))
+    *_, scores = held_out.scores(ebm, ui.held_out.HeldOut().images(GREY))
     for index, row in enumerate([rows[0], *rows[-3:]]):
         result = ebm.log_prob(digit(index).expand(4, -1, -1, -1), seed=3)
         mean = result.log_prob.mean().item()

@@ -39,7 +39,7 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
         with gr.Tab("Generate"):
             generate.build(models.load, model, seed)
         with gr.Tab("Score"):
-            score.build(models.load, model, models.of_dataset("digits"), seed)
+            score.build(models, model, seed)
         with gr.Tab("Toy"):
             toy.build(seed, models.device)
         with gr.Tab("Mutual information"):
@@ -55,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add = parser.add_argument
     add("--model", help="a folder, a bundled name or a hub id; offered first")
     add("--models_dir", help="a folder of runs, all of which are offered")
+    add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
     add("--host", default="127.0.0.1", help="address to listen on; others need --auth")
     add("--port", type=int, default=7860, help="port to listen on")
     add("--auth", help="user:password that visitors must give")
@@ -64,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     auth = check_auth(args.host, args.auth, args.no_auth)
     if not 0 <= args.seed <= MAX_SEED:
         raise UserError(f"--seed {args.seed} is out of range: give 0 to {MAX_SEED}")
-    models = Models(find_models(args.model, args.models_dir), resolve_device(args.device))
+    folders, device = find_models(args.model, args.models_dir), resolve_device(args.device)
+    models = Models(folders, device, args.data_root)
     if args.model is not None:
         models.load(next(iter(models.folders)))  # a mistake shows now, not on the page
     app = build_app(models, args.seed)

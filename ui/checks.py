@@ -22,11 +22,14 @@ NUM_TIMES, NUM_REFERENCE, FLOW_STEPS = 16, 100, 20
 Shown = tuple[Figure | None, str, str]
 
 
-def self_test(load: Load, model: str, num_images: int, seed: int) -> Iterator[Shown]:
+def self_test(
+    load: Load, model: str, num_images: int, seed: int, data_root: str = "data"
+) -> Iterator[Shown]:
     """Test a model on held-out images of its data: (mean time score, a text, the checks).
 
     Args:
         load: the model of a name. num_images: at most; there may be fewer. seed: of all noise.
+        data_root: folder of the data sets.
 
     Raises:
         UserError: where the data are not there, or a number is out of range.
@@ -34,7 +37,7 @@ def self_test(load: Load, model: str, num_images: int, seed: int) -> Iterator[Sh
     if not MIN_IMAGES <= num_images <= MAX_IMAGES:
         raise UserError(f"{num_images} images are not possible: give {MIN_IMAGES} to {MAX_IMAGES}")
     ebm = load(model)
-    levels = held_out_levels(ebm, ebm.config.dataset)[:num_images]
+    levels = held_out_levels(ebm, ebm.config.dataset, data_root=data_root)[:num_images]
     flow = FlowDensity(num_steps=FLOW_STEPS, seed=seed)
     budget = Budget(NUM_TIMES, NUM_REFERENCE, flow, seed)
     label = f"{model} · {len(levels)} held-out images · seed {seed}"

@@ -93,7 +93,9 @@ def build_self_test(models: Models, model: gr.Dropdown, seed: int) -> list[gr.Co
 
     @explained
     def run(name: str, num_images: int) -> Iterator[tuple[Any, ...]]:
-        for figure, words, rows in checks.self_test(models.load, name, num_images, seed):
+        for figure, words, rows in checks.self_test(
+            models.load, name, num_images, seed, models.data_root
+        ):
             yield show(figure), words, rows
 
     start, stop = build_buttons("Run the self-test")

@@ -34,10 +34,27 @@ class HeldOutScores(NamedTuple):
 
 class HeldOut:
     """Scores of held-out images, with one dequantisation draw each, kept in memory by the model's
-    weights."""
+    weights.
 
-    def __init__(self) -> None:
+    Args:
+        data_root: folder of the data sets.
+    """
+
+    def __init__(self, data_root: str = "data") -> None:
+        self.data_root = data_root
         self._kept: dict[str, dict[int, Tensor]] = {}
+
+    def images(self, config: EBMConfig) -> Tensor | None:
+        """Levels (N, C, H, W) of the first held-out images of a model's data set, None where they
+        are not on this machine or do not fit the model."""
+        if config.dataset not in DATASETS:
+            return None
+        try:
+            images = _test_images(config.dataset, self.data_root, MAX_IMAGES)
+        except UserError:
+            return None
+        form = (tuple(images.shape[1:]), DATASETS[config.dataset].num_levels)
+        return images if form == (tuple(config.image_shape), config.num_levels) else None
 
     def scores(self, ebm: EBM, images: Tensor) -> Iterator[HeldOutScores]:
         """The scores so far, after every group of images; the last are complete.
@@ -61,22 +78,9 @@ def _gather(groups: dict[int, Tensor], total: int) -> HeldOutScores:
     return HeldOutScores(torch.cat([groups[start] for start in sorted(groups)]), total)
 
 
-def held_out_images(config: EBMConfig) -> Tensor | None:
-    """Levels (N, C, H, W) of the first held-out images of a model's data set, None where they are
-    not on this machine or do not fit the model."""
-    if config.dataset not in DATASETS:
-        return None
-    try:
-        images = _test_images(config.dataset, MAX_IMAGES)
-    except UserError:
-        return None
-    form = (tuple(images.shape[1:]), DATASETS[config.dataset].num_levels)
-    return images if form == (tuple(config.image_shape), config.num_levels) else None
-
-
 @lru_cache
-def _test_images(dataset: str, num: int) -> Tensor:
-    return load_images(dataset).test[:num].clone()  # a view would keep the others too
+def _test_images(dataset: str, data_root: str, num: int) -> Tensor:
+    return load_images(dataset, data_root).test[:num].clone()  # a view would keep the others too
 
 
 def fingerprint(ebm: EBM) -> str:

@@ -15,11 +15,13 @@ class Models:
     """The models a visitor may choose, by name; no other folder is ever opened.
 
     Args:
-        folders: name to folder. device: where models run.
+        folders: name to folder. device: where models run. data_root: folder of the data sets.
     """
 
-    def __init__(self, folders: dict[str, Path], device: str = "cpu") -> None:
-        self.folders, self.device = folders, device
+    def __init__(
+        self, folders: dict[str, Path], device: str = "cpu", data_root: str = "data"
+    ) -> None:
+        self.folders, self.device, self.data_root = folders, device, data_root
         self._key, self._ebm, self._lock = None, None, Lock()
 
     def folder(self, name: str) -> Path:

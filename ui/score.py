@@ -11,6 +11,7 @@ from draw import NO_COLOUR, canvas, prepare
 from ending import AT_ONCE, IN_TURN, empty_by, stop_by
 from examples import add_examples
 from held_out import HeldOut
+from models import Models
 from preprocess import ACCEPTED, leave_unread, preprocess
 from scoring import CAVEAT, Score, score, stopped
 from shared import ONE_AT_A_TIME, Load, explained
@@ -34,21 +35,20 @@ def drawing_offer(load: Load, model: str) -> tuple[dict[str, Any], dict[str, Any
     return gr.update(visible=grey), gr.update(visible=not grey)
 
 
-def build(load: Load, model: gr.Dropdown, digits: set[str], seed: int) -> None:
+def build(models: Models, model: gr.Dropdown, seed: int) -> None:
     """Put the tab on the page, with its endpoints /score, /score_drawing, /score_many and
     /estimators.
 
     Args:
-        model: the page's choice of a model. digits: the names of the models of digits.
-        seed: of the noise.
+        model: the page's choice of a model. seed: of the noise.
     """
-    held_out = HeldOut()
+    load, held_out = models.load, HeldOut(models.data_root)
     with gr.Row():
         with gr.Column():
             with gr.Tab("Draw"):
                 drawing, start_drawing = add_canvas(load, model)
             with gr.Tab("Upload"):
-                upload, start_upload = add_upload(model, digits)
+                upload, start_upload = add_upload(model, models.of_dataset("digits"))
             repeats = gr.Slider(
                 2,
                 MAX_REPEATS,

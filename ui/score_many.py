@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import gradio as gr
 from ending import IN_TURN, empty_by, stop_by
-from held_out import HeldOut, HeldOutScores, held_out_images, percentile
+from held_out import HeldOut, HeldOutScores, percentile
 from preprocess import preprocess, repeated
 from shared import ONE_AT_A_TIME, Load, explained
 
@@ -89,7 +89,7 @@ def score_file(ebm: EBM, path: Path, repeats: int, seed: int) -> Cells:
 
 
 def _compared(ebm: EBM, held_out: HeldOut) -> Iterator[HeldOutScores]:
-    images = held_out_images(ebm.config)
+    images = held_out.images(ebm.config)
     if images is not None:
         yield from held_out.scores(ebm, images)
 

@@ -4,7 +4,7 @@ from, and its place among held-out images."""
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from held_out import ABSENT, HeldOut, describe, held_out_images
+from held_out import ABSENT, HeldOut, describe
 from matplotlib.figure import Figure
 from PIL import Image
 from preprocess import repeated
@@ -75,7 +75,7 @@ def score(
 def compared(ebm: EBM, value: float, held_out: HeldOut) -> Iterator[tuple[str, Figure | None]]:
     """The place of a log-likelihood in nats among those of held-out images, in words and drawn,
     while they are scored."""
-    images = held_out_images(ebm.config)
+    images = held_out.images(ebm.config)
     if images is None:
         yield ABSENT, None
         return
