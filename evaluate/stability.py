@@ -32,10 +32,10 @@ SCRIPT = Path(__file__).resolve().parent.parent / "train" / "ebm.py"
 PAPER = ["--scale", "raw", "--time_input", "time", "--time_sampler", "importance"]
 #: what the network reads, and how it is parametrised: flags of train/ebm.py
 VARIANTS = {
-    "u": [],
+    "u": ["--net_input", "u"],
     "x": ["--net_input", "x"],
-    "u_paper": PAPER,
-    "x_paper": [*PAPER, "--net_input", "x"],
+    "u_paper": ["--net_input", "u", *PAPER],
+    "x_paper": ["--net_input", "x", *PAPER],
 }
 
 
