@@ -111,6 +111,14 @@ def test_a_grid_is_drawn(visit):
     assert barriers(page) == []
 
 
+def test_the_waits_of_a_visitor_are_timed_in_turn(ui, browser, address):
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    seconds = ui.times.visit(context.new_page(), address)
+    context.close()
+    assert list(seconds) == ["page", "first_picture", "grid_of_16", "score"]
+    assert 0 < seconds["first_picture"] < seconds["grid_of_16"]
+
+
 def test_a_run_is_stopped_and_what_it_drew_stays(visit):
     page = visit()
     set_number(page, "Steps", 200)

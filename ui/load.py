@@ -103,7 +103,7 @@ def own_page(model: str) -> Iterator[tuple[str, int]]:
 
 def besiege(url: str, process: int | None, args: Any) -> dict[str, Any]:
     """Send all visitors at once; the figures, memory in MB."""
-    arguments = [args.model, "pf_ode", args.num_images, args.num_steps, 0, False]
+    arguments = [args.model, "pf_ode", args.num_images, args.num_steps, 0, False, False]
     one = visit(url, "generate", arguments, args.timeout)  # what the first call loads stays
     before = memory(process, "VmRSS")
     begin = time.perf_counter()
