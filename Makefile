@@ -56,12 +56,15 @@ figures: $(SETUP)
 	$(BIN)/python evaluate/speed.py digits --output_dir runs/figures/speed
 	cp runs/figures/ais/ais.png runs/figures/samplers/samplers.png runs/figures/selftest/selftest.png docs/
 
-# the tables and figures of the README about density ratios: hours; what is there is not run again
+# the tables and figures of the README about latent spaces and density ratios: hours; what is there
+# is not run again
 studies: $(SETUP)
 	$(BIN)/torchrun --standalone --nproc_per_node 2 evaluate/toy.py --output_dir runs/toy
 	$(BIN)/torchrun --standalone --nproc_per_node 2 evaluate/mi.py --output_dir runs/mi
 	$(BIN)/python evaluate/bounds.py --output_dir runs/bounds
-	cp runs/toy/toy.png docs/
+	$(BIN)/python evaluate/latent.py --max_train_steps 1000 --ebm_flags "--train_batch_size 64" --output_dir runs/latent
+	$(BIN)/python evaluate/stability.py runs/latent/copula/flow --variants u x x_paper --max_train_steps 1000 --num_scores 5 --limit 50 --flow_steps 12 --ebm_flags "--train_batch_size 64" --output_dir runs/stability
+	cp runs/toy/toy.png runs/stability/stability.png docs/
 	cp runs/mi/mi_curves.png docs/mutual_information.png
 	cp runs/bounds/theorem4.png runs/bounds/proposition5.png docs/
 

@@ -1,0 +1,83 @@
+"""Studies that train: runs are made once, and every checkpoint of one is scored."""
+
+import json
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from conftest import TINY, error_of
+
+from ebm_app.cli import run_script
+from ebm_app.studies import trainings
+
+SCRIPT = Path("train/ebm.py")
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The commands that are started; each leaves the record of a finished run."""
+    commands = []
+
+    def run(command, **_):
+        commands.append(command[1:])
+        folder = Path(command[command.index("--output_dir") + 1])
+        folder.mkdir(exist_ok=True)
+        record = {"command": command[1:], "figures": {"steps": 1}}
+        (folder / "run.json").write_text(json.dumps(record))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return commands
+
+
+def test_a_finished_run_is_not_made_again_and_no_other_run_is_taken_for_it(started, tmp_path):
+    for _ in range(2):
+        trainings.train_once(SCRIPT, ["--seed", "1"], tmp_path / "run")
+    assert started == [
+        [*("train/ebm.py", "--seed", "1", "--output_dir"), str(tmp_path / "run")]
+        + ["--overwrite_output_dir"]
+    ]
+    message = error_of(trainings.train_once, SCRIPT, ["--seed", "2"], tmp_path / "run")
+    assert "other flags" in message and len(started) == 1
+
+
+def test_a_run_that_was_cut_off_goes_on(started, tmp_path):
+    trainings.train_once(SCRIPT, [], tmp_path)
+    record = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**record, "figures": None}))
+    (tmp_path / "checkpoint-5").mkdir()
+    trainings.train_once(SCRIPT, [], tmp_path)
+    assert started[1][-2:] == ["--resume_from_checkpoint", "latest"]
+
+
+def test_a_failing_script_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=2))
+    assert "ebm.py failed" in error_of(trainings.train_once, SCRIPT, [], tmp_path / "run")
+
+
+def test_every_checkpoint_is_scored_by_both_estimators(tmp_path, script, monkeypatch, capsys):
+    flow, study = str(tmp_path / "flow"), script("evaluate/stability.py")
+    fit = ["--flow", "copula", "--output_dir", flow, "--num_preview_images", "0"]
+    assert run_script(script("train/flow.py").main, fit) == 0
+
+    def train(path, flags, output_dir):
+        main = script(f"train/{path.name}").main
+        assert run_script(main, [*flags, "--output_dir", str(output_dir)]) == 0
+
+    monkeypatch.setattr(study, "train_once", train)
+    flags = "--variants u x_paper --max_train_steps 4 --num_scores 2 --limit 3 --flow_steps 2"
+    own = ["--ebm_flags", " ".join(TINY[:-2]), "--output_dir", str(tmp_path / "study")]
+    assert run_script(study.main, [flow, *flags.split(), *own, "--device", "cpu"]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert {name: [row["step"] for row in rows] for name, rows in figures["curves"].items()} == {
+        "u": [2, 4],
+        "x_paper": [2, 4],
+    }
+    for row in sum(figures["curves"].values(), []):
+        for name in ("ratio", "pf_ode"):
+            assert row[name] == pytest.approx(figures["flow"] - row[f"{name}_gain"])
+    runs = [tmp_path / "study" / name / "run.json" for name in figures["curves"]]
+    inputs = [json.loads(run.read_text())["settings"]["ebm"]["net_input"] for run in runs]
+    assert inputs == ["u", "x"]
+    assert (tmp_path / "study" / "stability.png").exists()
