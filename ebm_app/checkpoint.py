@@ -23,7 +23,8 @@ from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE, read_tensors
 
-PREFIX, STATE, PREVIEWS, METRICS_FILE = "checkpoint-", "state", "previews", "metrics.jsonl"
+PREFIX, STATE, PREVIEWS = "checkpoint-", "state", "previews"
+METRICS_FILE, RUN_FILE = "metrics.jsonl", "run.json"
 TENSORS_FILE, TRAINER_FILE = "trainer.safetensors", "trainer.json"
 
 

@@ -72,7 +72,7 @@ def launch(
     task = build(accelerator)
     trainer = Trainer(accelerator, task, config, output_dir)
     prepare_output(accelerator, trainer, args, output_dir)
-    run = RunRecord(output_dir / "run.json", settings)
+    run = RunRecord(output_dir / checkpoint.RUN_FILE, settings)
     if accelerator.is_main_process:
         run.write(None)
     result = trainer.fit()

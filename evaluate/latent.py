@@ -19,6 +19,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from ebm_app import settings
+from ebm_app.checkpoint import RUN_FILE
 from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.config import read_json
 from ebm_app.data.images import ImageData, load_images
@@ -27,7 +28,7 @@ from ebm_app.estimators import FlowDensity
 from ebm_app.flow import Flow
 from ebm_app.numerics import standard_error
 from ebm_app.studies.step_times import seconds_in_turns
-from ebm_app.studies.trainings import RUN_FILE, train_once
+from ebm_app.studies.trainings import train_once
 from ebm_app.tasks import EBMTask
 from ebm_app.validation import score_flow, score_split
 

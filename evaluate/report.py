@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ebm_app.checkpoint import explained_write
+from ebm_app.checkpoint import RUN_FILE, explained_write
 from ebm_app.cli import Parser, run_script
 from ebm_app.config import read_json
 from ebm_app.errors import UserError
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser = Parser(__doc__)
     parser.add_argument("run", help="folder of a training run that was scored")
     folder = Path(parser.parse_args(argv).run)
-    run, score = read_json(folder / "run.json"), read_json(folder / "bpd.json")
+    run, score = read_json(folder / RUN_FILE), read_json(folder / "bpd.json")
     if run["figures"] is None:
         raise UserError(f"the run in {folder} has not ended: resume it, or report on another")
     text = TEMPLATE.format(

@@ -20,7 +20,7 @@ LINES = [
     {"step": 20, "loss": 1.5},
     {"step": 20, "validation_loss": 1.6, "validation_bits_per_dim": 3.0, "validation_stderr": 0.1},
     {"step": 30, "loss": 1.4},
-    {"step": 30, "validation_loss": 1.7, "validation_bits_per_dim": 3.2, "validation_stderr": 0.2},
+    {"step": 30, "validation_loss": 1.7, "validation_bits_per_dim": 2.9, "validation_stderr": 0.2},
 ]
 GOOD = Check("quadrature", 0.001, 0.0, 0.005, "bits per dim", True, "32 against 128 nodes")
 BAD = Check("mean time score", -0.5, 0.1, 0.1, "bits per dim", False, "summed over the clock")
@@ -55,14 +55,15 @@ def test_a_card_says_what_the_files_say(ui, run, tmp_path):
     assert {**to_dict(GREY), "kind": "energy model"} == found.config
     assert found.readme == ui.card.NO_README
     assert found.note == (
-        "5 lines up to step 30. Best validation: 3.0000 ± 0.1000 bits per dim at step 20."
+        "5 lines up to step 30. The model of least validation loss: 3.0000 ± 0.1000 bits per dim "
+        "at step 20."
     )
     figures = {"steps": 8000, "bits_per_dim": 1.65, "output_dir": str(tmp_path)}
     record = {"started": "2025", "versions": {"torch": "2.11"}, "figures": figures}
     (tmp_path / "run" / "run.json").write_text(json.dumps(record))
     (tmp_path / "run" / "README.md").write_text("Trained on digits.")
     found = ui.card.card(run, "run")
-    assert "| steps | 8,000 |\n| best validation | 1.6500 bits per dim |" in found.facts
+    assert "| steps | 8,000 |\n| validation | 1.6500 bits per dim |" in found.facts
     assert found.readme == "Trained on digits." and str(tmp_path) not in str(found)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from ebm_app.checkpoint import explained_write
+from ebm_app.checkpoint import RUN_FILE, explained_write
 from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.config import LoopConfig, from_dict, to_dict
 from ebm_app.data.images import ImageData
@@ -101,7 +101,7 @@ def save(
     """Write and score a flow that has nothing left to learn."""
     accelerator = make_accelerator(device=resolve_device(args.device))
     task = build(accelerator)
-    record = RunRecord(output_dir / "run.json", settings)
+    record = RunRecord(output_dir / RUN_FILE, settings)
     clean_output(accelerator, args, output_dir)
     if accelerator.is_main_process:
         with explained_write(output_dir):

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 from models import Models, without_path
 
-from ebm_app.checkpoint import METRICS_FILE, PREFIX
+from ebm_app.checkpoint import METRICS_FILE, PREFIX, RUN_FILE
 from ebm_app.config import EBMConfig, read_json
 from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE, read_config, read_tensors
 from ebm_app.metrics import read_metrics
 from ebm_app.plots import training_figure
 
-README_FILE, RUN_FILE = "README.md", "run.json"
+README_FILE = "README.md"
 NO_CURVES = "No training curves: the folder of this model holds none."
 NO_README = "This model comes without a description of its own."
 
@@ -77,7 +77,7 @@ def run_facts(folder: Path) -> dict[str, str]:
     return {
         **found,
         "steps": f"{figures['steps']:,}",
-        "best validation": f"{figures['bits_per_dim']:.4f} bits per dim",
+        "validation": f"{figures['bits_per_dim']:.4f} bits per dim",
     }
 
 
@@ -92,11 +92,11 @@ def note(lines: list[dict[str, float]]) -> str:
     if not lines:
         return NO_CURVES
     text = f"{len(lines)} lines up to step {lines[-1]['step']:,}."
-    scored = [line for line in lines if "validation_bits_per_dim" in line]
+    scored = [line for line in lines if "validation_loss" in line]
     if scored:
-        best = min(scored, key=lambda line: line["validation_bits_per_dim"])
+        best = min(scored, key=lambda line: line["validation_loss"])
         text += (
-            f" Best validation: {best['validation_bits_per_dim']:.4f} ± "
+            f" The model of least validation loss: {best['validation_bits_per_dim']:.4f} ± "
             f"{best['validation_stderr']:.4f} bits per dim at step {best['step']:,}."
         )
     return text

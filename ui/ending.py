@@ -13,11 +13,16 @@ IN_TURN = {"trigger_mode": "always_last", "show_progress": "hidden"}
 
 
 def stop_by(
-    button: gr.Button, events: Sequence[Any], stopped: Callable[..., Any], texts: list[gr.Textbox]
+    button: gr.Button,
+    events: Sequence[Any],
+    stopped: Callable[..., Any],
+    inputs: list[Component],
+    outputs: list[Component] | None = None,
 ) -> None:
-    """Let a button end runs and then say so in their texts."""
+    """Let a button end runs and then say so in their texts, or in other outputs."""
     button.click(None, cancels=list(events), **AT_ONCE)
-    button.click(stopped, texts, texts, **AT_ONCE)  # after the cancel no step comes any more
+    # after the cancel no step comes any more
+    button.click(stopped, inputs, inputs if outputs is None else outputs, **AT_ONCE)
 
 
 def empty_by(

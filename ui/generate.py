@@ -6,13 +6,13 @@ from dataclasses import astuple, replace
 from typing import NamedTuple
 
 import gradio as gr
-from ending import AT_ONCE, IN_TURN
+from ending import AT_ONCE, IN_TURN, stop_by
 from PIL import Image
 from sample_files import write_files
 from sample_run import Run, generate, label
 from sample_scores import HEADERS, REPEATS, table
 from sample_settings import MAX_IMAGES, MAX_STEPS, RunSettings, read_settings
-from shared import MAX_SEED, ONE_AT_A_TIME, Load, explained
+from shared import MAX_SEED, ONE_AT_A_TIME, Load, explained, explained_once
 
 from ebm_app.samplers import SAMPLERS
 
@@ -135,14 +135,14 @@ def build(load: Load, model: gr.Dropdown, seed: int) -> None:
         settings = RunSettings(model, sampler, num_images, num_steps, seed)
         yield from draw(load, settings, score_images, shown.archive.GRADIO_CACHE)
 
-    @explained
-    def halt(run: Run | None, text: str) -> Iterator[Shown]:
-        yield stop(run, text, shown.archive.GRADIO_CACHE)
+    @explained_once
+    def halt(run: Run | None, text: str) -> Shown:
+        return stop(run, text, shown.archive.GRADIO_CACHE)
 
-    @explained
-    def load_settings(path: str) -> Iterator[tuple]:
+    @explained_once
+    def load_settings(path: str) -> tuple:
         settings = read_settings(path, [name for _, name in model.choices])
-        yield *astuple(settings), False
+        return *astuple(settings), False
 
     downloads = [shown.settings, shown.archive]
     # the listeners of one button go in turn, each after the one before has ended
@@ -156,10 +156,7 @@ def build(load: Load, model: gr.Dropdown, seed: int) -> None:
         **ONE_AT_A_TIME,
     )
     event.success(lambda: locked(False), None, downloads, **AT_ONCE)
-    stop_button.click(None, cancels=event, **AT_ONCE)
-    stop_button.click(  # after the cancel no step comes any more
-        lambda *args: next(halt(*args)), [shown.run, shown.caption], list(shown), **AT_ONCE
-    )
+    stop_by(stop_button, [event], halt, [shown.run, shown.caption], list(shown))
     upload.upload(
         load_settings,
         upload,

@@ -6,11 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ebm_app.checkpoint import checkpoints
+from ebm_app.checkpoint import RUN_FILE, checkpoints
 from ebm_app.config import read_json
 from ebm_app.errors import UserError
-
-RUN_FILE = "run.json"
 
 
 def train_once(script: Path, flags: Sequence[str], output_dir: Path) -> None:
