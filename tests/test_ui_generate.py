@@ -304,7 +304,7 @@ def test_a_loaded_png_sets_every_field_and_keeps_the_seed(page, tmp_path):
     assert labels == ["Model", "Sampler", "Images", "Steps", "Seed", "New seed for every run"]
     values = {**SETTINGS, "model": "colour", "sampler": "annealed_hmc"}
     path = save_png(tmp_path / "a.png", json.dumps(values))
-    assert list(load.fn(path)) == [("colour", "annealed_hmc", 5, 3, 7, False)]
+    assert load.fn(path) == ("colour", "annealed_hmc", 5, 3, 7, False)
     (sampler,) = (block for block in load.outputs if block.label == "Sampler")
     events = [event for fn in page.fns.values() for id_, event in fn.targets if id_ == sampler._id]
     assert events == ["input"]  # a "change" would replace the loaded number of steps
