@@ -43,6 +43,7 @@ class Shuffled:
 
     def __init__(self, num: int, batch_size: int, seed: int) -> None:
         self.num, self.batch_size, self.seed = num, batch_size, seed
+        self._order: tuple[int, Tensor] | None = None
 
     def indices(self, step: int) -> Tensor:
         """Indices (batch_size,) of the examples of ``step`` = 0, 1, ..."""
@@ -55,7 +56,10 @@ class Shuffled:
         return torch.cat(parts)
 
     def _permutation(self, epoch: int) -> Tensor:
-        return torch.randperm(self.num, generator=seeded("cpu", self.seed, 2, epoch))
+        if self._order is None or self._order[0] != epoch:  # costly where steps are short
+            generator = seeded("cpu", self.seed, 2, epoch)
+            self._order = epoch, torch.randperm(self.num, generator=generator)
+        return self._order[1]
 
 
 class BatchSource(Shuffled):

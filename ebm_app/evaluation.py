@@ -31,7 +31,7 @@ class Row(NamedTuple):
     dequantiser: Dequantiser | None = None
 
 
-def add_data_flags(parser: Parser) -> None:
+def add_data_flags(parser: Parser, batch_size: int = 128) -> None:
     """The flags of a script that scores held-out images of a model."""
     add = parser.add_argument
     add("model", help="a folder, a bundled name or a hub id")
@@ -41,7 +41,7 @@ def add_data_flags(parser: Parser) -> None:
     add("--split", default="test", help="train, validation or test")
     add("--limit", type=int, help="score the first images only")
     add("--repeats", type=int, default=4, help="dequantisation draws of each image")
-    add("--batch_size", type=int, default=128, help="images scored together")
+    add("--batch_size", type=int, default=batch_size, help="images taken together")
     add("--eps", type=float, help="margin left at t = 1; the model's own if not given")
 
 

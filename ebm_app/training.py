@@ -57,7 +57,10 @@ class Trainer:
         self.output_dir = output_dir
         self.parameters = list(task.model.parameters())
         optimizer = torch.optim.AdamW(
-            self.parameters, lr=config.learning_rate, weight_decay=config.adam_weight_decay
+            self.parameters,
+            lr=config.learning_rate,
+            weight_decay=config.adam_weight_decay,
+            fused=True,
         )
         self.scheduler = get_scheduler(
             config.lr_scheduler,
@@ -66,7 +69,7 @@ class Trainer:
             num_training_steps=config.max_train_steps,
         )
         self.loss_module, self.optimizer = accelerator.prepare(task.loss_module, optimizer)
-        self.ema = EMAModel(self.parameters, decay=config.ema_decay)
+        self.ema = EMAModel(self.parameters, decay=config.ema_decay, foreach=True)
         self.state = TrainingState(task, optimizer, self.scheduler, self.ema, accelerator.scaler)
         self.total_batch_size = total_batch_size(accelerator, config)
         self.metrics = MetricsLog(accelerator, output_dir, config)
@@ -89,7 +92,7 @@ class Trainer:
         with bar, self.signals, checkpoint.explained_write(self.output_dir):
             while self.step < total:
                 begin = time.perf_counter()
-                self._train_step()
+                self.train_step()
                 self.step += 1
                 asked = self.signals.asked(self._due(self.config.logging_steps))
                 periods = (self.config.checkpointing_steps, self.config.validation_steps)
@@ -140,7 +143,8 @@ class Trainer:
         trainer = self.state.load(folder, self._settings())
         self.step, self.last_loss, self.best = (trainer[key] for key in ("step", "loss", "best"))
 
-    def _train_step(self) -> None:
+    def train_step(self) -> None:
+        """One update of the weights and of their average."""
         self.loss_module.train()
         whole = self.task.source.batch(self.step)
         # dropout is the only user of the global generator

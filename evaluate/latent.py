@@ -9,14 +9,11 @@ What is trained already is not trained again; a run that was cut off goes on.
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
-from itertools import count
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import Accelerator
-from torch import Tensor
 
 from ebm_app import settings
 from ebm_app.checkpoint import RUN_FILE
@@ -24,13 +21,13 @@ from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.config import read_json
 from ebm_app.data.images import ImageData, load_images
 from ebm_app.ebm import EBM, dequantisation_noise
-from ebm_app.estimators import FlowDensity
 from ebm_app.flow import Flow
 from ebm_app.numerics import standard_error
-from ebm_app.studies.step_times import seconds_in_turns
+from ebm_app.studies.gains import HeldOut, figures_of
+from ebm_app.studies.timing import seconds_in_turns
 from ebm_app.studies.trainings import train_once
 from ebm_app.tasks import EBMTask
-from ebm_app.validation import score_flow, score_split
+from ebm_app.training import Trainer
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "train"
 #: the flags of each row; TSM trains no Stein head
@@ -70,16 +67,19 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             train_ebm(args, folder / kind, objective)
     levels = data.test[: args.limit]
     noise = dequantisation_noise(args.repeats, levels, args.seed)
+    held_out = HeldOut(levels, noise, args.flow_limit, args.flow_steps, args.seed)
+    accelerator = Accelerator(cpu=device == "cpu")
     table = []
     for kind in args.flows:
         flow = Flow.from_pretrained(folder / kind / "flow", device)
+        base = held_out.bits_of_flow(accelerator, flow)
+        own = {"flow_bits": base["ratio"].mean().item()}
+        own["flow_bits_stderr"] = standard_error(base["ratio"]).item()
         seconds = step_seconds(args, data, flow, folder / kind, device)
         for objective in args.objectives:
             ebm = EBM.from_pretrained(folder / kind / objective, device)
-            scores = score(args, flow, ebm, levels, noise)
-            table.append(
-                {"flow": kind, "objective": objective, **scores, "ms": 1e3 * seconds[objective]}
-            )
+            row = {"flow": kind, "objective": objective, "ms": 1e3 * seconds[objective]}
+            table.append({**row, **own, **figures_of(held_out.bits_of(accelerator, ebm), base)})
     print_table(table)
     figures = {"table": table, "num_images": len(levels)}
     record.write(figures)
@@ -105,61 +105,26 @@ def common(args: Namespace) -> list[str]:
     return [*where, "--seed", str(args.seed), "--device", args.device]
 
 
-def score(
-    args: Namespace, flow: Flow, ebm: EBM, levels: Tensor, noise: Tensor
-) -> dict[str, float]:
-    """Bits per dim of the flow and of the model, and how much less the model has on the same
-    points: by the integral of its time score, and on fewer images by its probability-flow ODE,
-    which is normalised whatever the model has learned."""
-    accelerator = Accelerator(cpu=ebm.device.type == "cpu")
-    ode = FlowDensity(num_steps=args.flow_steps, num_probes=1, seed=args.seed)
-    base = score_flow(accelerator, flow, levels, noise)
-    few = score_flow(accelerator, flow, levels[: args.flow_limit], noise[:1, : args.flow_limit])
-    ratio = score_split(accelerator, ebm, levels, noise).bits_per_dim
-    found = score_split(
-        accelerator, ebm, levels[: args.flow_limit], noise[:1, : args.flow_limit], estimator=ode
-    ).bits_per_dim
-    parts = {"flow_bits_per_dim": base, "bits_per_dim": ratio, "gain": base - ratio}
-    parts |= {"pf_ode_bits_per_dim": found, "pf_ode_gain": few - found}
-    figures = {}
-    for name, values in parts.items():
-        figures[name] = values.mean().item()
-        figures[f"{name}_stderr"] = standard_error(values).item()
-    return figures
-
-
 def step_seconds(
     args: Namespace, data: ImageData, flow: Flow, folder: Path, device: str
 ) -> dict[str, float]:
-    """Seconds of a training step (draw, forward, backward, update) by objective, in turns: the
-    tenth percentile, which other work on the machine does not reach."""
+    """Seconds of a training step by objective, in turns."""
     steps = {}
     for objective in args.objectives:
         base = read_json(folder / objective / RUN_FILE)["settings"]
         ebm_config, config = settings.resolve(data, {}, base, flow)
         accelerator = Accelerator(cpu=device == "cpu")
-        steps[objective] = step_of(EBMTask(accelerator, ebm_config, config, data, folder, flow))
+        task = EBMTask(accelerator, ebm_config, config, data, folder, flow)
+        steps[objective] = Trainer(accelerator, task, config, folder).train_step
     return seconds_in_turns(steps, device, args.rounds)
-
-
-def step_of(task: EBMTask) -> Callable[[], None]:
-    """One training step after the other."""
-    optimizer, numbers = torch.optim.AdamW(task.model.parameters()), count()
-
-    def step() -> None:
-        task.loss_module(*task.source.batch(next(numbers))).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
 
 
 #: heading -> figure of a row
 COLUMNS = {
-    "flow": "flow_bits_per_dim",
-    "ratio": "bits_per_dim",
-    "less than flow": "gain",
-    "pf_ode": "pf_ode_bits_per_dim",
+    "flow": "flow_bits",
+    "ratio": "ratio",
+    "less than flow": "ratio_gain",
+    "pf_ode": "pf_ode",
     "less than flow*": "pf_ode_gain",
 }
 

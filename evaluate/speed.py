@@ -1,148 +1,208 @@
-"""Seconds of likelihoods and of leapfrog steps, as ratios within one run.
+"""What training steps, likelihoods, leapfrog steps and samples cost, as ratios within one run.
 
 python evaluate/speed.py digits
+python evaluate/speed.py digits --parts training --batch_size 256 --compile
 """
 
-import statistics
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Sequence
-from math import log
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
-from torchdiffeq import odeint
 
+from ebm_app.checkpoint import explained_write
 from ebm_app.cli import Parser, RunRecord, run_script
-from ebm_app.ebm import dequantisation_noise
-from ebm_app.energy import HEAD, TimeScoreEnergy
+from ebm_app.ebm import EBM, dequantisation_noise
+from ebm_app.errors import choose
 from ebm_app.evaluation import add_data_flags, held_out, open_model
-from ebm_app.pf_ode import clock_grid
+from ebm_app.samplers import SAMPLERS
+from ebm_app.studies import training_speed as training
+from ebm_app.studies.likelihood_speed import adaptive, at_equal_error, fixed_nodes
+from ebm_app.studies.score_speed import TOLERANCES, fields
+from ebm_app.studies.speed_plots import plot_speed
+from ebm_app.studies.timing import seconds_in_turns
 
-#: (rtol, atol) of the paper's AIS (appendix F.6) and of its likelihoods
-TOLERANCES = {"ode 1e-3/1e-6": (1e-3, 1e-6), "ode 1e-6/1e-6": (1e-6, 1e-6)}
+#: objectives whose steps are compared, on the same network without a Stein head
+OBJECTIVES = ("ctsm_v", "ctsm", "tsm")
+Rows = list[dict[str, Any]]
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measure, in turns so that a noisy machine slows all alike; the ratios."""
+    """Measure, in turns so that a noisy machine slows all alike; tables by part."""
     parser = Parser(__doc__)
-    add_data_flags(parser)
+    add_data_flags(parser, batch_size=64)
     add = parser.add_argument
-    add("--rounds", type=int, default=5, help="measurements of each, of which the median is told")
-    add("--quick", action="store_true", help="one round of 4 images")
-    add("--output_dir", default="runs/speed", help="where the record goes")
+    add("--parts", nargs="+", default=list(PARTS), help=f"of {', '.join(PARTS)}")
+    add("--rounds", type=int, default=10, help="turns, of which the tenth percentile is told")
+    add("--compile", action="store_true", help="time compiled training steps too: minutes")
+    add("--quick", action="store_true", help="one turn of 4 images")
+    add("--output_dir", default="runs/speed", help="where the record and the plot go")
     parser.add_common()
     args = parser.parse_args(argv)
-    rounds, args.limit = (1, 4) if args.quick else (args.rounds, args.limit or 32)
+    args.limit = args.limit or 32
+    if args.quick:
+        args.rounds, args.batch_size, args.limit = 1, 4, 4
+    parts = {name: PARTS[choose("part", name, PARTS)] for name in args.parts}
     _, ebm = open_model(args)
-    energy, levels = ebm.energy, held_out(args, ebm)
-    record = RunRecord(Path(args.output_dir) / "speed.json", vars(args))
+    folder = Path(args.output_dir)
+    record = RunRecord(folder / "speed.json", vars(args))
+    found = {}
+    for name, part in parts.items():
+        found[name] = part(ebm, args)
+        print(f"{name}\n{table(found[name])}\n")
+    with explained_write(folder):
+        record.write(found)
+        plot_speed(found, folder / "speed.png")
+    return found
+
+
+def training_part(ebm: EBM, args: Namespace) -> Rows:
+    """Whole training steps beside the bare network, and what bounds them."""
+    device = ebm.device.type
+    steps = steps_of(ebm, args.batch_size)
+    actions = {name: steps.trainer(name).train_step for name in OBJECTIVES}
+    actions = {"bare network": training.bare_network(steps.trainer("ctsm_v")), **actions}
+    actions["ctsm_v and Stein head"] = steps.trainer("ctsm_v", stein_head=True).train_step
+    actions["ctsm_v in bfloat16"] = training.under_autocast(
+        steps.trainer("ctsm_v").train_step, device
+    )
+    if args.compile:
+        actions["ctsm_v compiled"] = training.compiled(steps.trainer("ctsm_v"))
+    product, operations = training.matrix_product(device)
+    seconds = seconds_in_turns({**actions, "matrix product": product}, device, args.rounds)
+    attainable = operations / seconds["matrix product"]
+    rows = []
+    for name, action in actions.items():
+        row = {
+            "step": name,
+            "ms": 1e3 * seconds[name],
+            "of the bare network": seconds[name] / seconds["bare network"],
+            "images/s": args.batch_size / seconds[name],
+        }
+        if name in ("bare network", *OBJECTIVES):
+            row["MB for backward"] = training.saved_bytes(action) / 1e6
+        if name in ("bare network", "ctsm_v"):
+            rate = training.flops(action) / seconds[name]
+            row |= {"GFLOP/s": rate / 1e9, "of a matrix product": rate / attainable}
+        rows.append(row)
+    return rows
+
+
+def profile_part(ebm: EBM, args: Namespace) -> Rows:
+    """The operations in which a CTSM-v step spends its time."""
+    trainer = steps_of(ebm, args.batch_size).trainer("ctsm_v")
+    trainer.train_step()
+    shares = training.top_operations(trainer.train_step, ebm.device.type)
+    return [{"operation": name, "share": share} for name, share in shares.items()]
+
+
+def growth_part(ebm: EBM, args: Namespace) -> Rows:
+    """Seconds and memory of a step by batch size and, in the ambient space, by image size."""
+    whole = steps_of(ebm, args.batch_size)
+    cases = [replace(whole, batch_size=max(1, args.batch_size // k)) for k in (4, 2, 1)]
+    if ebm.config.space == "ambient":
+        channels, height, width = ebm.config.image_shape
+        for k in (2, 3):
+            shape = (channels, k * height, k * width)
+            few = max(1, args.batch_size // k**2)
+            config = replace(ebm.config, image_shape=shape)
+            cases.append(replace(whole, config=config, batch_size=few))
+    rows = []
+    for case in cases:
+        steps = {name: case.trainer(name).train_step for name in ("ctsm_v", "tsm")}
+        seconds = seconds_in_turns(steps, ebm.device.type, max(1, args.rounds // 3))
+        _, height, width = case.config.image_shape
+        row: dict[str, Any] = {"batch": case.batch_size, "pixels": f"{height}x{width}"}
+        for name, step in steps.items():
+            row[f"{name}, ms an image"] = 1e3 * seconds[name] / case.batch_size
+            row[f"{name}, MB an image"] = training.saved_bytes(step) / 1e6 / case.batch_size
+        rows.append(row)
+    return rows
+
+
+def likelihood_part(ebm: EBM, args: Namespace) -> Rows:
+    """Fixed nodes against adaptive solves at equal error."""
+    points = held_out_points(ebm, args)
+    rules, solves = fixed_nodes(ebm.energy, points), adaptive(ebm.energy, points)
+    pairs = {pair.adaptive: pair for pair in at_equal_error(solves, rules)}
+    rows = []
+    for way in [*rules, *solves]:
+        row = {"by": way.name, "evaluations": way.nfe, "off by, bits per dim": way.error}
+        if way in pairs:
+            row |= {"as exact": pairs[way].fixed.name, "times fewer": pairs[way].ratio}
+        rows.append(row)
+    return rows
+
+
+def leapfrog_part(ebm: EBM, args: Namespace) -> Rows:
+    """The field of one leapfrog step by head, nodes and differentiated solve."""
+    points = held_out_points(ebm, args)
+    seconds = seconds_in_turns(
+        fields(ebm.energy, points), ebm.device.type, max(1, args.rounds // 3)
+    )
+    rows = []
+    for name, taken in seconds.items():
+        row = {"by": name, "ms an image": 1e3 * taken / len(points)}
+        if name not in TOLERANCES:
+            row |= {f"times faster than {ode}": seconds[ode] / taken for ode in TOLERANCES}
+        rows.append(row)
+    return rows
+
+
+def sampling_part(ebm: EBM, args: Namespace) -> Rows:
+    """Seconds a sample, by the samplers' own settings; one step each where quick."""
+    options = {"num_steps": 1} if args.quick else {}
+    num, rows = min(args.limit, 16), []
+    for name in SAMPLERS:
+        begin = time.perf_counter()
+        for frame in ebm.iterate_sample(num, name, args.seed, **options):
+            evaluations = frame.nfe
+        taken = time.perf_counter() - begin
+        rows.append({"sampler": name, "s an image": taken / num, "evaluations": evaluations})
+    return rows
+
+
+PARTS: dict[str, Callable[[EBM, Namespace], Rows]] = {
+    "training": training_part,
+    "profile": profile_part,
+    "growth": growth_part,
+    "likelihood": likelihood_part,
+    "leapfrog": leapfrog_part,
+    "sampling": sampling_part,
+}
+
+
+def steps_of(ebm: EBM, batch_size: int) -> training.Steps:
+    """Training steps of a model's own kind."""
+    space = ebm.space.state_dict()
+    return training.Steps(ebm.config, batch_size, space, ebm.device.type)
+
+
+def held_out_points(ebm: EBM, args: Namespace) -> Tensor:
+    """Held-out images (B, *) in the space of the path, with one dequantisation draw each."""
+    levels = held_out(args, ebm)
     noise = dequantisation_noise(1, levels, args.seed)[0]
-    x = ebm.dequantiser.points(
-        levels, ebm.config.num_levels, ebm.space, noise, energy.path, energy.end
-    ).y.to(ebm.device)
-    likelihoods = likelihood_tasks(energy, x)
-    gradients = gradient_tasks(energy, x)
-    seconds, values = measure({**likelihoods, **gradients}, rounds, ebm.device)
-    exact = values["likelihood rk45"]
-    bits = {
-        name: (values[name] - exact).abs().max().item() / (x[0].numel() * log(2))
-        for name in likelihoods
-    }
-    table = [
-        {"task": name, "seconds": seconds[name], "error_bits_per_dim": bits.get(name)}
-        for name in seconds
-    ]
-    for row in table:
-        error = row["error_bits_per_dim"]
-        tail = "" if error is None else f"   largest difference to rk45 {error:.1e} bits per dim"
-        print(f"{row['task']:34} {1e3 * row['seconds'] / len(x):9.2f} ms an image{tail}")
-    ratios = {
-        f"likelihood: rk45 / {name}": seconds["likelihood rk45"] / seconds[name]
-        for name in likelihoods
-        if name != "likelihood rk45"
-    } | {
-        f"leapfrog: {ode} / {name}": seconds[f"leapfrog {ode}"] / seconds[name]
-        for ode in TOLERANCES
-        for name in gradients
-        if name.removeprefix("leapfrog ") not in TOLERANCES
-    }
-    for name, ratio in ratios.items():
-        print(f"{name:60} {ratio:8.1f}")
-    figures = {"ratios": ratios, "table": table, "num_images": len(x), "model": args.model}
-    record.write(figures)
-    return figures
+    points = ebm.dequantiser.points(
+        levels, ebm.config.num_levels, ebm.space, noise, ebm.energy.path, ebm.energy.end
+    )
+    return points.y.to(ebm.device)
 
 
-def likelihood_tasks(energy: TimeScoreEnergy, x: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """Log ratios (B,) of the points, by fixed nodes and by the paper's protocol."""
-    return {
-        f"likelihood {n} nodes": lambda n=n: energy.with_nodes(n).log_ratio(x).value
-        for n in (32, 64)
-    } | {"likelihood rk45": lambda: energy.log_ratio(x, integrator="rk45").value}
+def table(rows: Rows) -> str:
+    """Markdown; a row without a figure has an empty cell."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [names, ["---"] * len(names)]
+    lines += [[cell(row.get(name, "")) for name in names] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def gradient_tasks(energy: TimeScoreEnergy, x: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """The field of one leapfrog step (B, *) in the middle of the clock: by the Stein head, by the
-    gradient of few nodes, and by differentiating an adaptive ODE solve, as the paper does."""
-    t = clock_grid(energy.path, energy.start, energy.end, 3)[1].item()
-    time_t = torch.tensor(t, dtype=torch.float64)
-    alpha, deviation = energy.path.alpha(time_t).item(), energy.path.variance(time_t).sqrt().item()
-    generator = torch.Generator(x.device).manual_seed(0)
-    noise = torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
-    point = alpha * x + deviation * noise
-    tasks: dict[str, Callable[[], Tensor]] = {
-        f"leapfrog {n} nodes": lambda n=n: energy.with_nodes(n).score(point, t) for n in (4, 12)
-    }
-    if energy.model.stein_channels:
-        head = energy.stein_score(HEAD)
-
-        @torch.no_grad()
-        def by_head() -> Tensor:
-            return head(point, t)
-
-        tasks["leapfrog head"] = by_head
-    for name, (rtol, atol) in TOLERANCES.items():
-        tasks[f"leapfrog {name}"] = lambda r=rtol, a=atol: ode_gradient(energy, point, t, r, a)
-    return tasks
-
-
-def ode_gradient(energy: TimeScoreEnergy, x: Tensor, t: float, rtol: float, atol: float) -> Tensor:
-    """grad log p_t by back-propagation through torchdiffeq's dopri5."""
-    with torch.enable_grad():
-        point = x.detach().requires_grad_()
-        times = torch.tensor([energy.start, t], dtype=torch.float64, device=x.device)
-        zero = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        solution = odeint(
-            lambda s, _: energy.model.time_score(point, s.expand(len(x))).double(),
-            zero,
-            times,
-            rtol=rtol,
-            atol=atol,
-            method="dopri5",
-            options={"step_t": times[1:], "first_step": 1e-4},
-        )
-        (gradient,) = torch.autograd.grad(solution[-1].sum(), point)
-    return gradient - x
-
-
-def measure(
-    tasks: dict[str, Callable[[], Tensor]], rounds: int, device: torch.device
-) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """Median seconds of every task, taken in turns after one unmeasured round, and its result."""
-    seconds: dict[str, list[float]] = {name: [] for name in tasks}
-    values: dict[str, Tensor] = {}
-    for k in range(rounds + 1):
-        for name, task in tasks.items():
-            begin = time.perf_counter()
-            values[name] = task()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            if k:
-                seconds[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(taken) for name, taken in seconds.items()}, values
+def cell(value: str | float) -> str:
+    """A figure with three digits."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

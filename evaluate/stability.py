@@ -10,11 +10,9 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from accelerate import Accelerator
 from matplotlib.figure import Figure
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from ebm_app.checkpoint import checkpoints
@@ -22,11 +20,10 @@ from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.data.images import load_images
 from ebm_app.distributed import make_accelerator, shut_down
 from ebm_app.ebm import EBM, dequantisation_noise
-from ebm_app.estimators import Estimator, FlowDensity, RatioIntegral
 from ebm_app.flow import Flow
 from ebm_app.numerics import standard_error
+from ebm_app.studies.gains import HeldOut, figures_of, in_words
 from ebm_app.studies.trainings import train_once
-from ebm_app.validation import score_flow, score_split
 
 SCRIPT = Path(__file__).resolve().parent.parent / "train" / "ebm.py"
 PAPER = ["--scale", "raw", "--time_input", "time", "--time_sampler", "importance"]
@@ -37,15 +34,6 @@ VARIANTS = {
     "u_paper": ["--net_input", "u", *PAPER],
     "x_paper": ["--net_input", "x", *PAPER],
 }
-
-
-class Images(NamedTuple):
-    """What is scored: levels (N, C, H, W), noise (1, N, C, H, W), and the flow's own bits per dim
-    (N,)."""
-
-    levels: Tensor
-    noise: Tensor
-    base: Tensor
 
 
 def parse_args(argv: Sequence[str] | None) -> Namespace:
@@ -74,19 +62,21 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     flow = Flow.from_pretrained(args.flow, str(accelerator.device))
     levels = load_images(flow.config.dataset, args.data_root).test[: args.limit]
     noise = dequantisation_noise(1, levels, args.seed)
-    images = Images(levels, noise, score_flow(accelerator, flow, levels, noise))
-    base, deviation = images.base.mean().item(), standard_error(images.base).item()
-    print(f"the flow itself: {base:.4f} +- {deviation:.4f} bits per dim")
+    held_out = HeldOut(levels, noise, len(levels), args.flow_steps, args.seed)
+    base = held_out.bits_of_flow(accelerator, flow)
+    mean, deviation = base["ratio"].mean().item(), standard_error(base["ratio"]).item()
+    print(f"the flow itself: {mean:.4f} +- {deviation:.4f} bits per dim")
     curves = {}
     for name in args.variants:
         train(args, folder / name, VARIANTS[name])
-        curves[name] = [
-            {"step": step, **score(args, accelerator, run, images)}
-            for step, run in tqdm(steps_of(folder / name), desc=name)
-        ]
+        curves[name] = []
+        for step, run in tqdm(steps_of(folder / name), desc=name):
+            ebm = EBM.from_pretrained(run, str(accelerator.device))
+            row = figures_of(held_out.bits_of(accelerator, ebm), base)
+            curves[name].append({"step": step, **row})
         for row in curves[name]:
-            print(f"{name:8} {row['step']:6d}  " + "  ".join(describe(row)), flush=True)
-    figures = {"flow": base, "curves": curves, "num_images": len(levels)}
+            print(f"{name:8} {row['step']:6d}  {in_words(row, 'the flow')}", flush=True)
+    figures = {"flow": mean, "curves": curves, "num_images": len(levels)}
     plot(curves, folder / "stability.png")
     record.write(figures)
     shut_down(accelerator)
@@ -107,38 +97,6 @@ def train(args: Namespace, output_dir: Path, variant: Sequence[str]) -> None:
 def steps_of(run: Path) -> list[tuple[int, Path]]:
     """(step, folder) of the checkpoints of a run."""
     return [(int(folder.name.rpartition("-")[2]), folder) for folder in checkpoints(run)]
-
-
-def score(
-    args: Namespace, accelerator: Accelerator, run: Path, images: Images
-) -> dict[str, float]:
-    """Bits per dim of a checkpoint by either estimator, and how much less than the flow's on the
-    same points."""
-    ebm = EBM.from_pretrained(run, str(accelerator.device))
-    figures = {}
-    for name, estimator in estimators(args).items():
-        bits = score_split(
-            accelerator, ebm, images.levels, images.noise, estimator=estimator
-        ).bits_per_dim
-        figures[name] = bits.mean().item()
-        figures[f"{name}_gain"] = (images.base - bits).mean().item()
-        figures[f"{name}_gain_stderr"] = standard_error(images.base - bits).item()
-    return figures
-
-
-def estimators(args: Namespace) -> dict[str, Estimator]:
-    """The two ways to score."""
-    flow = FlowDensity(num_steps=args.flow_steps, num_probes=1, seed=args.seed)
-    return {"ratio": RatioIntegral(), "pf_ode": flow}
-
-
-def describe(row: dict[str, float]) -> list[str]:
-    """A checkpoint in words."""
-    return [
-        f"{name} {row[name]:.4f} ({row[f'{name}_gain']:+.4f} +- {row[f'{name}_gain_stderr']:.4f} "
-        "under the flow)"
-        for name in ("ratio", "pf_ode")
-    ]
 
 
 def plot(curves: dict[str, list[dict[str, float]]], target: Path) -> None:

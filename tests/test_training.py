@@ -186,14 +186,14 @@ def test_a_full_disk_leaves_the_previous_checkpoint(data, tmp_path, monkeypatch)
 
 def test_a_loss_that_is_not_finite_stops_with_its_step(data, tmp_path):
     run = trainer(data, tmp_path / "run", logging_steps=3)
-    step = run._train_step
+    step = run.train_step
 
     def poisoned() -> None:
         step()
         if run.step == 4:
             run.pending[-1] = torch.tensor(float("nan"))
 
-    run._train_step = poisoned
+    run.train_step = poisoned
     with pytest.raises(UserError, match="loss of step 5 is not finite: try a smaller"):
         run.fit()
     assert (tmp_path / "run" / "checkpoint-4").is_dir()
