@@ -56,16 +56,47 @@ def test_a_failing_script_is_told(monkeypatch, tmp_path):
     assert "ebm.py failed" in error_of(trainings.train_once, SCRIPT, [], tmp_path / "run")
 
 
-def test_every_checkpoint_is_scored_by_both_estimators(tmp_path, script, monkeypatch, capsys):
-    flow, study = str(tmp_path / "flow"), script("evaluate/stability.py")
-    fit = ["--flow", "copula", "--output_dir", flow, "--num_preview_images", "0"]
-    assert run_script(script("train/flow.py").main, fit) == 0
+@pytest.fixture
+def here(script, monkeypatch):
+    """A study whose trainings run in this process, by the script's path."""
 
     def train(path, flags, output_dir):
         main = script(f"train/{path.name}").main
         assert run_script(main, [*flags, "--output_dir", str(output_dir)]) == 0
 
-    monkeypatch.setattr(study, "train_once", train)
+    def study(path):
+        found = script(path)
+        monkeypatch.setattr(found, "train_once", train)
+        return found
+
+    return study
+
+
+def test_a_lever_is_measured_against_the_base(tmp_path, here, capsys):
+    study = here("evaluate/levers.py")
+    flags = "--max_train_steps 3 --limit 5 --flow_limit 3 --flow_steps 2 --device cpu".split()
+    own = ["--ebm_flags", " ".join(TINY[:-2]), "--output_dir", str(tmp_path)]
+    chosen = ["--variants", "plain time", "ten times eps"]
+    assert run_script(study.main, [*flags, *own, *chosen]) == 0
+    base, time, eps = json.loads(capsys.readouterr().out.splitlines()[-1])["table"]
+    assert [row["variant"] for row in (base, time, eps)] == ["base", *chosen[1:]]
+    for name in ("ratio", "pf_ode"):
+        assert base[f"{name}_gain"] == base[f"{name}_gain_stderr"] == 0
+        for row in (time, eps):
+            assert row[f"{name}_gain"] == pytest.approx(base[name] - row[name])
+    folders = ["base", "plain-time", "ten-times-eps"]
+    models = [json.loads((tmp_path / name / "config.json").read_text()) for name in folders]
+    assert [model["time_input"] for model in models] == ["clock", "time", "clock"]
+    assert models[2]["eps"] == pytest.approx(10 * models[0]["eps"])
+    assert "| plain time | " in (tmp_path / "levers.md").read_text()
+    assert run_script(study.main, [*flags, *own, "--variants", "luck"]) == 2
+    assert "unknown variant 'luck'" in capsys.readouterr().err
+
+
+def test_every_checkpoint_is_scored_by_both_estimators(tmp_path, script, here, capsys):
+    flow, study = str(tmp_path / "flow"), here("evaluate/stability.py")
+    fit = ["--flow", "copula", "--output_dir", flow, "--num_preview_images", "0"]
+    assert run_script(script("train/flow.py").main, fit) == 0
     flags = "--variants u x_paper --max_train_steps 4 --num_scores 2 --limit 3 --flow_steps 2"
     own = ["--ebm_flags", " ".join(TINY[:-2]), "--output_dir", str(tmp_path / "study")]
     assert run_script(study.main, [flow, *flags.split(), *own, "--device", "cpu"]) == 0
