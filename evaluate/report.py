@@ -19,7 +19,7 @@ TEMPLATE = """# {name}
 | --- | --- |
 | steps | {steps} |
 | images a second in training | {images_per_second:.0f} |
-| best validation bits per dim | {validation:.4f} |
+| bits per dim in validation | {validation:.4f} |
 | bits per dim, {num_images} {split} images | **{bits_per_dim:.4f} ± {stderr:.4f}** |
 | estimated numerical error | {numerical_error:.1e} |
 | dequantisation draws of each image | {repeats} |

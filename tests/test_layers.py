@@ -61,6 +61,7 @@ LAYERS = {
     "interrupts": 8,
     "launch": 8,
     "metrics": 8,
+    "neighbours": 1,
     "plots": 8,
     "sampler_plots": 8,
     "score_plots": 8,
