@@ -1,7 +1,8 @@
-"""Energy models in the latent spaces of flows, as the paper's table: a row for every flow and
-objective, trained by train/flow.py and train/ebm.py.
+"""Energy models in the latent spaces of flows and in pixel space, as the paper's table: a row for
+every space and objective, trained by train/flow.py and train/ebm.py.
 
 python evaluate/latent.py --dataset digits --max_train_steps 1500
+python evaluate/latent.py --dataset mnist --spaces ambient gaussian --max_train_steps 10000
 
 What is trained already is not trained again; a run that was cut off goes on.
 """
@@ -30,6 +31,7 @@ from ebm_app.tasks import EBMTask
 from ebm_app.training import Trainer
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "train"
+AMBIENT, FLOWS = "ambient", ["gaussian", "copula", "spline"]
 #: the flags of each row; TSM trains no Stein head
 OBJECTIVES = {"tsm": ["--stein_factor", "0"], "ctsm_v": []}
 
@@ -40,7 +42,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add = parser.add_argument
     add("--dataset", default="digits", help="digits, mnist, fashion_mnist, cifar10 or folder:PATH")
     add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
-    add("--flows", nargs="+", default=["gaussian", "copula", "spline"], help="kinds of flow")
+    add("--spaces", nargs="+", default=FLOWS, choices=[AMBIENT, *FLOWS], help="kinds of rows")
     add("--objectives", nargs="+", default=list(OBJECTIVES), choices=list(OBJECTIVES), help="rows")
     add("--max_train_steps", type=int, default=1500, help="of every energy model")
     add("--flow_flags", default="", help="further flags of train/flow.py, in one string")
@@ -61,24 +63,27 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     folder, device = Path(args.output_dir), resolve_device(args.device)
     data = load_images(args.dataset, args.data_root)
     record = RunRecord(folder / "latent.json", vars(args))
-    for kind in args.flows:
-        train_flow(args, folder / kind / "flow", kind)
+    for space in args.spaces:
+        if space != AMBIENT:
+            train_flow(args, folder / space / "flow", space)
         for objective in args.objectives:
-            train_ebm(args, folder / kind, objective)
+            train_ebm(args, folder / space, objective)
     levels = data.test[: args.limit]
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     held_out = HeldOut(levels, noise, args.flow_limit, args.flow_steps, args.seed)
     accelerator = Accelerator(cpu=device == "cpu")
     table = []
-    for kind in args.flows:
-        flow = Flow.from_pretrained(folder / kind / "flow", device)
-        base = held_out.bits_of_flow(accelerator, flow)
-        own = {"flow_bits": base["ratio"].mean().item()}
-        own["flow_bits_stderr"] = standard_error(base["ratio"]).item()
-        seconds = step_seconds(args, data, flow, folder / kind, device)
+    for space in args.spaces:
+        base, own, flow = None, {}, None
+        if space != AMBIENT:
+            flow = Flow.from_pretrained(folder / space / "flow", device)
+            base = held_out.bits_of_flow(accelerator, flow)
+            own["flow_bits"] = base["ratio"].mean().item()
+            own["flow_bits_stderr"] = standard_error(base["ratio"]).item()
+        seconds = step_seconds(args, data, flow, folder / space, device)
         for objective in args.objectives:
-            ebm = EBM.from_pretrained(folder / kind / objective, device)
-            row = {"flow": kind, "objective": objective, "ms": 1e3 * seconds[objective]}
+            ebm = EBM.from_pretrained(folder / space / objective, device)
+            row = {"space": space, "objective": objective, "ms": 1e3 * seconds[objective]}
             table.append({**row, **own, **figures_of(held_out.bits_of(accelerator, ebm), base)})
     print_table(table)
     figures = {"table": table, "num_images": len(levels)}
@@ -93,8 +98,9 @@ def train_flow(args: Namespace, output_dir: Path, kind: str) -> None:
 
 
 def train_ebm(args: Namespace, folder: Path, objective: str) -> None:
-    """Train an energy model in the latent space of the flow in ``folder``."""
-    own = ["--flow", str(folder / "flow"), "--max_train_steps", str(args.max_train_steps)]
+    """Train an energy model in the latent space of the flow in ``folder``, if it is there."""
+    own = ["--flow", str(folder / "flow")] if (folder / "flow").exists() else []
+    own += ["--max_train_steps", str(args.max_train_steps)]
     own += ["--objective", objective, *OBJECTIVES[objective], *shlex.split(args.ebm_flags)]
     train_once(SCRIPTS / "ebm.py", [*own, *common(args)], folder / objective)
 
@@ -106,7 +112,7 @@ def common(args: Namespace) -> list[str]:
 
 
 def step_seconds(
-    args: Namespace, data: ImageData, flow: Flow, folder: Path, device: str
+    args: Namespace, data: ImageData, flow: Flow | None, folder: Path, device: str
 ) -> dict[str, float]:
     """Seconds of a training step by objective, in turns."""
     steps = {}
@@ -130,13 +136,18 @@ COLUMNS = {
 
 
 def print_table(table: Sequence[dict[str, Any]]) -> None:
-    """A line a row."""
+    """A line a row; there is no flow to compare with in the ambient space."""
     heads = " ".join(f"{head:>18}" for head in COLUMNS)
-    print(f"{'flow':10} {'objective':10} {heads} {'ms':>8}")
+    print(f"{'space':10} {'objective':10} {heads} {'ms':>8}")
     for row in table:
-        figures = " ".join(f"{row[n]:8.4f} +- {row[f'{n}_stderr']:.4f}" for n in COLUMNS.values())
-        print(f"{row['flow']:10} {row['objective']:10} {figures} {row['ms']:8.1f}")
+        figures = " ".join(f"{cell(row, name):>18}" for name in COLUMNS.values())
+        print(f"{row['space']:10} {row['objective']:10} {figures} {row['ms']:8.1f}")
     print("* on the same few images, by the probability-flow ODE, which is always normalised")
+
+
+def cell(row: dict[str, Any], name: str) -> str:
+    """A figure with its standard error."""
+    return f"{row[name]:.4f} +- {row[f'{name}_stderr']:.4f}" if name in row else "-"
 
 
 if __name__ == "__main__":

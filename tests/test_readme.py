@@ -39,7 +39,7 @@ BUDGETS = {
     "evaluate/mi.py": "--iterations 2 --problems mi_d40 --methods ctsm_v_time1 --num_folds 2 "
     "--num_seeds 1",
     "train/flow.py": "--validation_repeats 1",
-    "evaluate/latent.py": "--flows copula --objectives ctsm_v --max_train_steps 1 --limit 3 "
+    "evaluate/latent.py": "--spaces copula --objectives ctsm_v --max_train_steps 1 --limit 3 "
     f"--flow_limit 2 --flow_steps 2 --repeats 1 --rounds 1 --ebm_flags='{' '.join(TINY[:-2])}'",
     "evaluate/stability.py": "--variants x --max_train_steps 1 --num_scores 1 --limit 2 "
     f"--flow_steps 2 --ebm_flags='{' '.join(TINY[:-2])}'",

@@ -56,14 +56,14 @@ class HeldOut:
         }
 
 
-def figures_of(bits: Bits, base: Bits) -> dict[str, float]:
+def figures_of(bits: Bits, base: Bits | None) -> dict[str, float]:
     """By estimator the mean, its standard error over images, and the gain: how much less than the
-    base on the same images, with its own standard error."""
+    base, if there is one, on the same images, with its own standard error."""
+    gains = {} if base is None else {f"{name}_gain": base[name] - bits[name] for name in base}
     figures = {}
-    for name in ESTIMATORS:
-        for key, values in ((name, bits[name]), (f"{name}_gain", base[name] - bits[name])):
-            figures[key] = values.mean().item()
-            figures[f"{key}_stderr"] = standard_error(values).item()
+    for name, values in {**bits, **gains}.items():
+        figures[name] = values.mean().item()
+        figures[f"{name}_stderr"] = standard_error(values).item()
     return figures
 
 
