@@ -36,6 +36,13 @@ def check_processes(started: int, expected: int) -> None:
         )
 
 
+def describe_devices(accelerator: Accelerator) -> str:
+    """What a run computes on: "1 x cpu", "8 x NVIDIA H100"."""
+    device = accelerator.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return f"{accelerator.num_processes} x {name}"
+
+
 def shut_down(accelerator: Accelerator, *prepared: Any) -> None:
     """End a run: release the prepared objects, meet, and close trackers and process group.
 

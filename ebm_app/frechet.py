@@ -109,6 +109,19 @@ def confidence(logits: Tensor) -> float:
     return logits.double().softmax(1).amax(1).mean().item()
 
 
+def clear_share(logits: Tensor, probability: float = 0.9) -> float:
+    """The share of logits (N, num_classes) whose most likely class has at least this
+    probability."""
+    return (logits.double().softmax(1).amax(1) >= probability).double().mean().item()
+
+
+def class_balance(logits: Tensor) -> float:
+    """The smallest share of a class over the largest, of logits (N, num_classes): from 0, where a
+    class is missing, to 1."""
+    shares = class_histogram(logits)
+    return (shares.min() / shares.max()).item()
+
+
 @dataclass(frozen=True, eq=False)
 class Reference:
     """What images are compared with.
@@ -122,12 +135,14 @@ class Reference:
     histogram: Tensor
 
     def figures(self, features: Tensor, logits: Tensor) -> dict[str, float]:
-        """``frechet``, ``histogram_distance`` and ``confidence`` of N images by their features
-        (N, D) and logits (N, num_classes)."""
+        """``frechet``, ``histogram_distance``, ``class_balance``, ``confidence`` and
+        ``clear_share`` of N images by their features (N, D) and logits (N, num_classes)."""
         return {
             "frechet": frechet_distance(features, self.features),
             "histogram_distance": total_variation(class_histogram(logits), self.histogram),
+            "class_balance": class_balance(logits),
             "confidence": confidence(logits),
+            "clear_share": clear_share(logits),
         }
 
     def floor(

@@ -12,7 +12,12 @@ from ebm_app import checkpoint
 from ebm_app.cli import Parser, RunRecord, resolve_device
 from ebm_app.config import LoopConfig
 from ebm_app.data.images import ImageData, load_images
-from ebm_app.distributed import check_processes, make_accelerator, shut_down
+from ebm_app.distributed import (
+    check_processes,
+    describe_devices,
+    make_accelerator,
+    shut_down,
+)
 from ebm_app.metrics import METRICS_FILE
 from ebm_app.plots import plot_training
 from ebm_app.tasks import Task
@@ -76,7 +81,12 @@ def launch(
     if accelerator.is_main_process:
         run.write(None)
     result = trainer.fit()
-    figures = {"output_dir": str(output_dir), **asdict(result), **task.final_figures(output_dir)}
+    figures = {
+        "output_dir": str(output_dir),
+        "device": describe_devices(accelerator),
+        **asdict(result),
+        **task.final_figures(output_dir),
+    }
     is_main = accelerator.is_main_process
     if is_main:
         plot_training(output_dir / METRICS_FILE, output_dir / "loss.png")

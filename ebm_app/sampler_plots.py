@@ -13,19 +13,21 @@ PANELS = {
     "histogram_distance": ("total variation distance of class shares", "linear"),
 }
 #: keys of the last columns of the table
-FIGURES = ("frechet", "histogram_distance", "confidence")
+FIGURES = ("frechet", "histogram_distance", "class_balance", "confidence", "clear_share")
 HEAD = """\
-| run | nfe | seconds | Frechet distance | histogram distance | confidence |
-| --- | ---: | ---: | ---: | ---: | ---: |
+| run | nfe | seconds | Frechet distance | histogram distance | balance | confidence | clear |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 NOTES = """
 nfe: evaluations of the Stein score for an image, those of a pilot run included. By the integral,
 one costs as many evaluations of the network as there are nodes, and their gradient; the energies
 of accept steps are not counted, but are in the seconds.
 Frechet distance: of the classifier's features to those of the test images. Histogram distance:
-total variation between the classes seen and the training labels. Confidence: mean probability of
-the most likely class. Training images, as many as were drawn: what a perfect sampler would reach,
-the mean of several draws and the spread of one, which is about the noise of the other rows too.
+total variation between the classes seen and the training labels. Balance: the rarest class over
+the most frequent one. Confidence: mean probability of the most likely class; clear: share of the
+images where it is at least 0.9. Training images, as many as were drawn: what a perfect sampler
+would reach, the mean of several draws and the spread of one, which is about the noise of the other
+rows too.
 
 ![samplers](samplers.png)
 """

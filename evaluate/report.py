@@ -1,10 +1,14 @@
 """Write report.md of a training run from the records beside it.
 
 python evaluate/report.py runs/digits
+python evaluate/report.py runs/digits --output card.md
+
+The run must have been scored (evaluate/bpd.py). What evaluate/ais.py, evaluate/samplers.py and
+evaluate/neighbours.py wrote with the run's folder as --output_dir becomes part of the report.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +16,17 @@ from ebm_app.checkpoint import RUN_FILE, explained_write
 from ebm_app.cli import Parser, run_script
 from ebm_app.config import read_json
 from ebm_app.errors import UserError
+from ebm_app.sampler_plots import samplers_table
 
-TEMPLATE = """# {name}
+HEAD = """# {name}
+
+An energy-based model of {dataset} images ({shape}) in the space {space}, learned by {objective}.
 
 | figure | value |
 | --- | --- |
-| steps | {steps} |
+| steps of {batch} images | {steps} |
 | images a second in training | {images_per_second:.0f} |
+| seconds of the whole run, on {device} | {run_seconds:.0f} |
 | bits per dim in validation | {validation:.4f} |
 | bits per dim, {num_images} {split} images | **{bits_per_dim:.4f} ± {stderr:.4f}** |
 | estimated numerical error | {numerical_error:.1e} |
@@ -28,44 +36,128 @@ TEMPLATE = """# {name}
 
 Stopping at t = 1 - eps, and a density that is normalised only as far as the time score is exact,
 are part of these bits: compare them with others at the same eps.
-
-![samples](samples/grid.png)
-
-![training](loss.png)
-
-Trained by `{train}`, scored by `{score}`; revision {git_revision}, torch {torch}.
 """
+PICTURES = {"samples/grid.png": "samples", "loss.png": "training", "neighbours.png": "neighbours"}
+FOOT = "Trained by `{command}`; revision {git_revision}, torch {torch}.\n"
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Write the report and print its figures."""
     parser = Parser(__doc__)
-    parser.add_argument("run", help="folder of a training run that was scored")
-    folder = Path(parser.parse_args(argv).run)
+    add = parser.add_argument
+    add("run", help="folder of a training run that was scored")
+    add("--output", help="the file to write, in place of report.md in that folder")
+    args = parser.parse_args(argv)
+    folder = Path(args.run)
     run, score = read_json(folder / RUN_FILE), read_json(folder / "bpd.json")
     if run["figures"] is None:
         raise UserError(f"the run in {folder} has not ended: resume it, or report on another")
-    text = TEMPLATE.format(
-        name=folder.name,
-        steps=run["figures"]["steps"],
-        images_per_second=run["figures"]["images_per_second"],
-        validation=run["figures"]["bits_per_dim"],
-        train=" ".join(run["command"]),
-        score=" ".join(score["command"]),
-        git_revision=run["git_revision"],
-        torch=run["versions"]["torch"],
-        **score["figures"],
-    )
-    with explained_write(folder):
-        (folder / "report.md").write_text(text, encoding="utf-8")
+    target = Path(args.output) if args.output else folder / "report.md"
+    parts = [head(folder.name, run, score), likelihoods(score)]
+    for file, section in SECTIONS.items():
+        if (folder / file).exists():
+            parts.append(section(read_json(folder / file)))
+    if target.parent == folder:
+        parts += [f"![{what}]({file})\n" for file, what in PICTURES.items() if shows(folder, file)]
+    command = " ".join(run["command"])
+    versions = {"git_revision": run["git_revision"], "torch": run["versions"]["torch"]}
+    parts.append(FOOT.format(command=command, **versions))
+    with explained_write(target.parent):
+        target.write_text("\n".join(part for part in parts if part), encoding="utf-8")
     keys = ("bits_per_dim", "stderr", "eps")
     figures = {key: score["figures"][key] for key in keys}
     print(
         f"{folder.name}, held out: {figures['bits_per_dim']:.4f} +- {figures['stderr']:.4f} "
-        f"bits per dim at eps {figures['eps']:g}; see {folder}/report.md"
+        f"bits per dim at eps {figures['eps']:g}; see {target}"
     )
-    return {"report": str(folder / "report.md"), **figures}
+    return {"report": str(target), **figures}
 
+
+def shows(folder: Path, file: str) -> bool:
+    """Whether a picture belongs into the report: the samples in any case, as they are promised."""
+    return file == "samples/grid.png" or (folder / file).exists()
+
+
+def head(name: str, run: dict[str, Any], score: dict[str, Any]) -> str:
+    """What was trained, for how long, and the main figures."""
+    ebm, training = run["settings"]["ebm"], run["settings"]["training"]
+    return HEAD.format(
+        name=name,
+        dataset=ebm["dataset"],
+        shape=" × ".join(map(str, ebm["image_shape"])),
+        space=ebm["space"],
+        objective=training["objective"].replace("_", "-").upper(),
+        batch=training["train_batch_size"],
+        steps=run["figures"]["steps"],
+        images_per_second=run["figures"]["images_per_second"],
+        run_seconds=run["seconds"],
+        device=run["figures"]["device"],
+        validation=run["figures"]["bits_per_dim"],
+        **score["figures"],
+    )
+
+
+def likelihoods(score: dict[str, Any]) -> str:
+    """Bits per dim by every estimator, where several scored."""
+    estimators = score["figures"].get("estimators")
+    if not estimators:
+        return f"Scored by `{' '.join(score['command'])}`.\n"
+    lines = [
+        f"| {name} | {row['bits_per_dim']:.4f} ± {row['stderr']:.4f} | {row['eps']:.1e} | "
+        f"{row['nfe']:.0f} |"
+        for name, row in estimators.items()
+    ]
+    table = "\n".join(["| estimator | bits per dim | eps | evaluations |", "| --- " * 4 + "|"])
+    command = " ".join(score["command"])
+    return (
+        f"## Bits per dim by every estimator\n\n{table}\n"
+        + "\n".join(lines)
+        + (f"\n\n`{command}`\n")
+    )
+
+
+def normalisation(ais: dict[str, Any]) -> str:
+    """log Z by every method."""
+    lines = [
+        f"| {name} | {row['log_z']:.2f} ± {row['stderr']:.2f} | {row['ess']:.1f} of {row['num']} |"
+        for name, row in ais["figures"]["methods"].items()
+    ]
+    figures = ais["figures"]
+    return (
+        "## log Z of the integral, in nats\n\n| method | log Z | effective sample size |\n"
+        "| --- | --- | --- |\n" + "\n".join(lines) + f"\n\nNormalised by `{figures['method']}`: "
+        f"{figures['bits_per_dim']:.4f} ± {figures['bits_per_dim_stderr']:.4f} bits per dim.\n\n"
+        f"`{' '.join(ais['command'])}`\n"
+    )
+
+
+def samples(study: dict[str, Any]) -> str:
+    """What the samplers draw, judged by a classifier."""
+    figures = study["figures"]
+    accuracy = f"a classifier of {100 * figures['classifier_accuracy']:.1f} percent accuracy"
+    table = samplers_table(figures["table"], figures["floor"])
+    return f"## Samples, judged by {accuracy}\n\n{table}\n`{' '.join(study['command'])}`\n"
+
+
+def copies(study: dict[str, Any]) -> str:
+    """How near the samples lie to the training images."""
+    figures = study["figures"]
+    return (
+        f"## Copies\n\nMedian distance to the nearest training image, root mean square of the "
+        f"pixels: {figures['median_distance']:.4f} of {figures['num_images']} drawn images, "
+        f"{figures['median_distance_held_out']:.4f} of {figures['num_held_out']} held-out ones. "
+        f"{100 * figures['copies']:.1f} percent of the drawn lie nearer than all but "
+        f"{100 * figures['quantile']:g} percent of the held-out; {figures['identical']} are "
+        f"identical.\n\n`{' '.join(study['command'])}`\n"
+    )
+
+
+#: record beside the run -> its section
+SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "ais.json": normalisation,
+    "samplers.json": samples,
+    "neighbours.json": copies,
+}
 
 if __name__ == "__main__":
     sys.exit(run_script(main))

@@ -16,7 +16,7 @@ from ebm_app.frechet import (
     total_variation,
 )
 
-FIGURES = ("frechet", "histogram_distance", "confidence")
+FIGURES = ("frechet", "histogram_distance", "class_balance", "confidence", "clear_share")
 
 
 def rows_of(mean, factor, num=40, seed=0):
@@ -105,19 +105,25 @@ def test_what_is_no_covariance_or_no_feature_set_is_refused():
 
 
 def test_histograms_confidence_and_their_record():
-    logits = torch.tensor([[0.0, math.log(3)], [math.log(9), 0.0], [0.0, 0.0], [5.0, 5.0]])
+    logits = torch.tensor([[0.0, math.log(3)], [math.log(10), 0.0], [0.0, 0.0], [5.0, 5.0]])
     assert class_histogram(logits).tolist() == [0.75, 0.25]
     assert label_histogram(torch.tensor([0, 2, 2]), 4).tolist() == pytest.approx(
         [1 / 3, 0, 2 / 3, 0]
     )
-    assert confidence(logits) == pytest.approx((0.75 + 0.9 + 0.5 + 0.5) / 4)
+    assert confidence(logits) == pytest.approx((0.75 + 10 / 11 + 0.5 + 0.5) / 4)
     a, b = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.0, 0.25, 0.75])
     assert total_variation(a, b) == 0.75 and total_variation(a, a) == 0
     assert total_variation(a, torch.tensor([0.0, 0.0, 1.0])) == 1
     features = normal((4, 3))
     figures = Reference(features + 1, torch.tensor([0.25, 0.75])).figures(features, logits)
     assert figures == pytest.approx(
-        {"frechet": 3, "histogram_distance": 0.5, "confidence": confidence(logits)}
+        {
+            "frechet": 3,
+            "histogram_distance": 0.5,
+            "class_balance": 1 / 3,
+            "confidence": confidence(logits),
+            "clear_share": 0.25,
+        }
     )
     with pytest.raises(ValueError, match="no labels"):
         label_histogram(torch.zeros(0, dtype=torch.long), 2)

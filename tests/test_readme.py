@@ -34,6 +34,7 @@ BUDGETS = {
     "evaluate/samplers.py": "--num_images 4 --classifier_steps 5 --run pf_ode",
     "evaluate/leapfrog.py": "--num_chains 2 --transitions 2 --shares 0.5 --nodes 3 "
     "--leapfrog_steps 1",
+    "evaluate/neighbours.py": "--num_images 4 --num_shown 2",
     "evaluate/speed.py": "--quick --parts likelihood",
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods nce --members 1",
     "evaluate/mi.py": "--iterations 2 --problems mi_d40 --methods ctsm_v_time1 --num_folds 2 "

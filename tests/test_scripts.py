@@ -55,6 +55,24 @@ def test_training_leaves_everything_a_user_expects(trained):
         assert EBM.from_pretrained(folder).config.image_shape == (1, 8, 8)
 
 
+def write_studies(run):
+    """Records of the other studies, beside a run."""
+    row = {"log_z": 0.25, "stderr": 0.5, "ess": 3.0, "num": 8}
+    ais = {"methods": {"bridge": row}, "method": "bridge"}
+    ais |= {"bits_per_dim": 1.5, "bits_per_dim_stderr": 0.1}
+    judged = dict.fromkeys(
+        ("frechet", "histogram_distance", "class_balance", "confidence", "clear_share"), 0.5
+    )
+    floor = {**judged, "spread": judged, "num_images": 4}
+    drawn = {"run": "pf_ode", "nfe": 7, "seconds": 1.0, **judged}
+    samplers = {"classifier_accuracy": 0.99, "floor": floor, "table": [drawn]}
+    copies = {"median_distance": 0.125, "num_images": 4, "copies": 0.02, "quantile": 0.01}
+    copies |= {"median_distance_held_out": 0.25, "num_held_out": 5, "identical": 0}
+    for name, figures in {"ais": ais, "samplers": samplers, "neighbours": copies}.items():
+        record = {"command": [f"{name}.py"], "figures": figures}
+        (run / f"{name}.json").write_text(json.dumps(record))
+
+
 def test_score_then_report(trained, script, capsys, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(trained, run)
@@ -72,7 +90,15 @@ def test_score_then_report(trained, script, capsys, tmp_path):
     assert both["ratio"]["bits_per_dim"] == pytest.approx(both["ode"]["bits_per_dim"], abs=0.05)
     assert "estimator" in out and both["ode"]["nfe"] > both["ratio"]["nfe"]
     assert call(script("evaluate/report.py"), run) == 0
-    assert "samples/grid.png" in (run / "report.md").read_text()
+    text = (run / "report.md").read_text()
+    assert "samples/grid.png" in text and "| seconds of the whole run, on 1 x cpu | " in text
+    assert f"| ode | {both['ode']['bits_per_dim']:.4f} ± " in text and "## log Z" not in text
+    write_studies(run)
+    assert call(script("evaluate/report.py"), run, "--output", tmp_path / "card.md") == 0
+    card = (tmp_path / "card.md").read_text()
+    assert "![" not in card and "| bridge | 0.25 ± 0.50 | 3.0 of 8 |" in card
+    assert "by a classifier of 99.0 percent accuracy" in card and "| pf_ode | 7 | " in card
+    assert "0.1250 of 4 drawn images, 0.2500 of 5 held-out ones. 2.0 percent" in card
     (run / "run.json").write_text('{"figures": null}')
     assert call(script("evaluate/report.py"), run) == 2
     assert "has not ended" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 Rows = list[dict[str, Any]]
 
@@ -39,6 +40,9 @@ def plot_growth(axes: Axes, rows: Rows) -> None:
     for name in ("ctsm_v", "tsm"):
         axes.plot(labels, [row[f"{name}, ms an image"] for row in rows], "o", label=name)
     axes.set(yscale="log", ylabel="ms an image of a training step", xlabel="batch")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.tick_params("x", rotation=30)
     axes.legend()
 
