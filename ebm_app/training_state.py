@@ -18,6 +18,8 @@ from ebm_app.tasks import Task
 
 #: how a total batch is shared out may change: a step depends on the total alone
 SHARING = {"train_batch_size", "gradient_accumulation_steps"}
+#: this learning rate does not depend on where a run will end
+OPEN_ENDED = "constant_with_warmup"
 
 
 @dataclass
@@ -88,11 +90,13 @@ class TrainingState:
 
 def check_same(trainer: dict[str, Any], settings: dict[str, Any], folder: Path) -> None:
     """Raise a UserError where settings that change the weights differ from a checkpoint's."""
-    changes = []
+    changes, free = [], FREE_ON_RESUME | SHARING
+    if settings["training"]["lr_scheduler"] == OPEN_ENDED:
+        free |= {"max_train_steps"}
     for kind in (name for name, value in settings.items() if isinstance(value, dict)):
         for key, value in settings[kind].items():
             before = trainer.get(kind, {}).get(key)
-            if before != value and key not in FREE_ON_RESUME | SHARING:
+            if before != value and key not in free:
                 changes.append(f"{key} was {before}, now {value}")
     before, now = trainer["total_batch_size"], settings["total_batch_size"]
     if before != now:

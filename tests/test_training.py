@@ -114,6 +114,20 @@ def test_resume_is_exact_in_mid_epoch_with_dropout(data, tmp_path, changes):
         assert a == b
 
 
+def test_a_run_of_constant_learning_rate_can_go_on_beyond_its_end(data, tmp_path):
+    constant = {"lr_scheduler": "constant_with_warmup"}
+    whole = trainer(data, tmp_path / "whole", **constant)
+    whole.fit()
+    trainer(data, tmp_path / "part", max_train_steps=4, **constant).fit()
+    longer = trainer(data, tmp_path / "part", **constant)
+    longer.resume(tmp_path / "part" / "checkpoint-4")
+    assert longer.fit().steps == 8
+    assert torch.equal(weights(whole), weights(longer))
+    with pytest.raises(UserError, match="max_train_steps was 8, now 9"):
+        trainer(data, tmp_path / "a").fit()
+        trainer(data, tmp_path / "a", max_train_steps=9).resume(tmp_path / "a" / "checkpoint-8")
+
+
 def test_accumulated_batches_train_as_one_large_batch(data, tmp_path):
     runs = [
         trainer(data, tmp_path / str(n), train_batch_size=12 // n, gradient_accumulation_steps=n)
