@@ -23,7 +23,7 @@ def plot_theorem4(rows: Sequence[Row], target: Path) -> None:
 
     Args:
         rows: each with ``problem``, ``path``, ``error``, ``first_order``, ``bound`` and the fields
-            of :class:`ebm_app.bounds.KLBound`. target: a PNG file.
+            of :class:`ebm_app.bounds.theorem4.KLBound`. target: a PNG file.
     """
     problems, paths = distinct(rows, "problem"), distinct(rows, "path")
     size = (1 + 3.4 * len(paths), 0.8 + 2.6 * len(problems))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from exact import F64, ExactModel, generator, normal
 
-from ebm_app.data.mi_tasks import BlockGaussian
+from ebm_app.data.mi_laws import BlockGaussian
 from ebm_app.data.pairs import GaussianPair, JointPair, MixturePair
 from ebm_app.nets.stack import Stack
 from ebm_app.numerics import seeded

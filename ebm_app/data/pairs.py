@@ -24,7 +24,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from ebm_app.data.mi_tasks import BlockGaussian
+from ebm_app.data.mi_laws import BlockGaussian
 from ebm_app.errors import UserError
 from ebm_app.numerics import standard_normal_log_density
 

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
-from ebm_app.data.mi_tasks import BlockGaussian
+from ebm_app.data.mi_laws import BlockGaussian
 from ebm_app.data.pairs import GaussianPair, JointPair, KnownPair, MixturePair
 from ebm_app.ratios.methods import (
     Classifiers,

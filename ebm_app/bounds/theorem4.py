@@ -1,0 +1,195 @@
+r"""Theorem 4: the error of a log density from time scores on a grid, where the score is known.
+
+Let s(x, t) = d/dt log p_t(x), estimated by s_hat at t_i = i/K, i = 1, ..., K. With
+
+    log p1_hat(x) = (1/K) sum_i s_hat(x, t_i) + log p_0(x),     KL = E_{p1}[log p1 - log p1_hat],
+
+and |s(x, t) - s(x, t')| <= L(x) |t - t'|, Theorem 4 says
+
+    KL^2 <= E_{p1}[(log p1 - log p1_hat)^2]
+         <= E_{p1}[L^2] / (2 K^2) + 2 E_{p1, p_K(t)}[(s - s_hat)^2],     p_K uniform on the grid.
+
+Its steps hold x by x, hence for averages over any draws of p1. The triangle inequality gives |KL|
+<= E[L^2]^(1/2) / (2 K) + E[(s - s_hat)^2]^(1/2), never the weaker bound and one that is attained.
+p1_hat is not normalised: this KL may be negative, and the divergence from p1_hat / Z is KL + log
+Z. For that one the theorem is false: with p0 = p1 = N(0, 1) and s_hat = a (x^2 - 1) / 2 its square
+should be at most a^2, but it is -a/2 - log(1 - a)/2, which grows without limit as a goes to 1.
+
+Log densities are in nats, s in nats per unit of t. Tensors are float64.
+
+Source: Yu, Klami, Hyvarinen, Korba, Chehab (ICML 2025), section 5 and appendix D
+(arXiv:2502.02300).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import jvp, vmap
+
+from ebm_app.numerics import standard_error
+from ebm_app.paths import GaussianPath, PathSample
+
+#: (x (B, D), t ()) -> a time score or an error of one (B,)
+ScoreFunction = Callable[[Tensor, Tensor], Tensor]
+
+
+def noise_variance(path: GaussianPath, t: Tensor) -> Tensor:
+    """n_t, the variance of x_t given x1 for x0 ~ N(0, I): that of the path, and what its mean
+    takes of x0. Like ``t``."""
+    one, zero = torch.ones_like(t), torch.zeros_like(t)
+    share_of_x0 = path.mean(PathSample(one, zero, t, zero, zero))
+    return path.variance(t) + share_of_x0.square()
+
+
+@dataclass(frozen=True)
+class GaussianMixture:
+    """Data p1 = sum_k w_k N(m_k, s_k^2 I) on a path from N(0, I): every marginal is known,
+
+        p_t = sum_k w_k N(alpha_t m_k, (alpha_t^2 s_k^2 + n_t) I),
+
+    and regular at both ends, where the path's conditional densities are not.
+
+    Args:
+        means: (K, D), float64. stds, weights: K numbers.
+    """
+
+    path: GaussianPath
+    means: Tensor
+    stds: Sequence[float]
+    weights: Sequence[float] = (1.0,)
+
+    def draw(self, num: int, generator: torch.Generator) -> Tensor:
+        """Draws of p1: (num, D), on the device of the generator."""
+        place = {"dtype": torch.float64, "device": generator.device}
+        weights, stds = (torch.tensor(part, **place) for part in (self.weights, self.stds))
+        mode = torch.multinomial(weights, num, replacement=True, generator=generator)
+        noise = torch.randn((num, self.means.shape[1]), generator=generator, **place)
+        return self.means.to(noise)[mode] + stds[mode, None] * noise
+
+    def log_density(self, x: Tensor, t: Tensor) -> Tensor:
+        """log p_t(x) at a time (): (B, D) -> (B,)."""
+        alpha, noise = self.path.alpha(t), noise_variance(self.path, t)
+        modes = []
+        for mean, std, weight in zip(self.means.to(x), self.stds, self.weights, strict=True):
+            u = (alpha * std).square() + noise
+            square = (x - alpha * mean).square().sum(1)
+            log_normal = -0.5 * (square / u + x.shape[1] * torch.log(2 * math.pi * u))
+            modes.append(log_normal + math.log(weight))
+        return torch.logsumexp(torch.stack(modes), 0)
+
+    def time_score(self, x: Tensor, t: Tensor) -> Tensor:
+        """s(x, t) = d/dt log p_t(x) at a time (): (B, D) -> (B,)."""
+        return jvp(lambda time: self.log_density(x, time), (t,), (torch.ones_like(t),))[1]
+
+    def time_score_dt(self, x: Tensor, t: Tensor) -> Tensor:
+        """d/dt s(x, t): (B,)."""
+        return jvp(lambda time: self.time_score(x, time), (t,), (torch.ones_like(t),))[1]
+
+    def log_ratio(self, x: Tensor) -> Tensor:
+        """log p1(x) - log p0(x), p0 being the path's own, not quite N(0, I) on VPPath: (B,)."""
+        start, end = torch.tensor([0.0, 1.0]).to(x)
+        return self.log_density(x, end) - self.log_density(x, start)
+
+
+def at_times(function: ScoreFunction, x: Tensor, times: Tensor) -> Tensor:
+    """function(x, t) (B,) at every one of ``times`` (T,): (T, B)."""
+    return vmap(lambda t: function(x, t), chunk_size=max(1, 20_000 // len(x)))(times)
+
+
+def lipschitz_constant(problem: GaussianMixture, x: Tensor, num_times: int = 129) -> Tensor:
+    """L(x), the largest |ds/dt| over ``num_times`` times evenly spread over [0, 1]: (B,).
+
+    From below, by a relative error that falls like the square of their distance.
+    """
+    times = torch.linspace(0, 1, num_times, dtype=x.dtype, device=x.device)
+    return at_times(problem.time_score_dt, x, times).abs().amax(0)
+
+
+def first_order(problem: GaussianMixture, x: Tensor) -> Tensor:
+    """E[s(x, 0) - s(x, 1)] / 2 over draws x of p1, the limit of K KL for the exact score: ().
+
+    E_{p1}[s(x, 1)] = 0, and where alpha_0 = n'_0 = 0 the other expectation is alpha'_0 |E x1|^2.
+    """
+    start, end = torch.tensor([0.0, 1.0]).to(x)
+    return (problem.time_score(x, start) - problem.time_score(x, end)).mean() / 2
+
+
+@dataclass(frozen=True)
+class Ripple:
+    """An error s_hat - s = size (1 + sin(x_1 + ... + x_D + 2 pi t)) of a time score.
+
+    Over a grid of K > 2 steps its mean is ``size`` and its mean square 3/2 size^2, at every x.
+    """
+
+    size: float = 0.0
+
+    def __call__(self, x: Tensor, t: Tensor) -> Tensor:
+        return self.size * (1 + torch.sin(x.sum(1) + 2 * math.pi * t))
+
+
+class KLBound(NamedTuple):
+    """Theorem 4 at K steps, by averages over draws of p1, with standard errors.
+
+    kl: E[log p1 - log p1_hat] (nats), of either sign. mean_square: E[(log p1 - log p1_hat)^2].
+    discretisation, estimation: the two terms of the bound (nats^2).
+    """
+
+    num_steps: int
+    kl: float
+    mean_square: float
+    discretisation: float
+    estimation: float
+    kl_stderr: float
+    bound_stderr: float
+
+    @property
+    def bound(self) -> float:
+        """The right-hand side, which bounds kl^2 (nats^2)."""
+        return self.discretisation + self.estimation
+
+    @property
+    def triangle_bound(self) -> float:
+        """The bound on kl^2 by the triangle inequality (nats^2)."""
+        return (math.sqrt(self.discretisation / 2) + math.sqrt(self.estimation / 2)) ** 2
+
+    @property
+    def ratio(self) -> float:
+        """sqrt(bound) / |kl|: how many times what it bounds the bound is, in nats."""
+        return math.sqrt(self.bound) / abs(self.kl) if self.kl else math.inf
+
+
+def kl_bound(
+    problem: GaussianMixture,
+    x: Tensor,
+    lipschitz: Tensor,
+    num_steps: int,
+    error: ScoreFunction = Ripple(),
+) -> KLBound:
+    """Both sides of Theorem 4 from draws ``x`` (B, D) of p1 and their L(x) (B,).
+
+    Args:
+        error: (x, t ()) -> s_hat - s (B,), such as a :class:`Ripple`; none by default.
+    """
+    times = torch.arange(1, num_steps + 1).to(x) / num_steps
+    difference = at_times(error, x, times)
+    integral = (at_times(problem.time_score, x, times) + difference).mean(0)
+    gap, square = problem.log_ratio(x) - integral, difference.square().mean(0)
+    discretisation, estimation = lipschitz.square() / (2 * num_steps**2), 2 * square
+    stderrs = (standard_error(part).item() for part in (gap, discretisation + estimation))
+    means = (part.mean().item() for part in (gap, gap.square(), discretisation, estimation))
+    return KLBound(num_steps, *means, *stderrs)
+
+
+def normal_rule(mean: Tensor, std: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """Points (Q, D) and weights (Q,) for N(mean, std^2 I): a product of Gauss-Hermite rules, exact
+    for polynomials of degree 2 num_nodes - 1 in each component."""
+    rule = np.polynomial.hermite_e.hermegauss(num_nodes)
+    nodes, weights = (torch.from_numpy(part).to(mean) for part in rule)
+    grids = (torch.cartesian_prod(*[part] * len(mean)) for part in (nodes, weights))
+    points, weight = (grid.reshape(-1, len(mean)) for grid in grids)
+    return mean + std * points, weight.prod(1) / weight.prod(1).sum()
