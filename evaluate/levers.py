@@ -48,7 +48,7 @@ def variants(config: EBMConfig) -> dict[str, list[str]]:
         "learned times": ["--time_sampler", "loss_history"],
         "plain time": ["--time_input", "time"],
         "raw output": ["--scale", "raw"],
-        "slow time": ["--t_scale", f"{config.net.t_scale / 4:g}"],
+        "fast time": ["--t_scale", f"{4 * config.net.t_scale:g}"],
         "half the channels": ["--block_out_channels", *(f"{n // 2}" for n in channels)],
         "twice the channels": ["--block_out_channels", *(f"{2 * n}" for n in channels)],
         "no average": ["--ema_decay", "0"],

@@ -24,7 +24,8 @@ class UNetConfig:
         num_heads: attention heads.
         norm_num_groups: groups of the group normalisations.
         dropout: dropout probability inside the residual blocks.
-        t_scale: the embedded time is t_scale * t; it sets the highest frequency in t, in radians.
+        t_scale: the embedded time is t_scale * t; it sets the highest frequency in t, in radians,
+            and with it how many quadrature nodes the ripples of the network ask for.
     """
 
     block_out_channels: tuple[int, ...] = (32, 64)
@@ -33,7 +34,7 @@ class UNetConfig:
     num_heads: int = 4
     norm_num_groups: int = 8
     dropout: float = 0.0
-    t_scale: float = 100.0
+    t_scale: float = 25.0
 
 
 class UNet(nn.Module):
