@@ -8,7 +8,7 @@ Sources: Hutchinson 1989; Grathwohl et al. 2019, FFJORD, arXiv:1810.01367, secti
 """
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -67,9 +67,25 @@ def rademacher_probes(num: int, like: Tensor, seed: int) -> Tensor:
     Those of an example are drawn from a seed mixed with the bytes of that example, so that its
     estimate is the same in every batch and on every process.
     """
-    rows = []
-    for example in like.detach().cpu():
-        checksum = zlib.crc32(example.contiguous().numpy().tobytes())
-        generator = seeded("cpu", seed, checksum)
-        rows.append(torch.randint(2, (num, *example.shape), generator=generator) * 2 - 1)
+    rows = [
+        torch.randint(2, (num, *example.shape), generator=generator) * 2 - 1
+        for example, generator in with_generators(like, seed)
+    ]
     return torch.stack(rows, 1).to(like)
+
+
+def normal_draws(num: int, like: Tensor, seed: int) -> Tensor:
+    """Standard normal draws (num, B, *) for points ``like`` (B, *), seeded as the probes are, by
+    the points in single precision."""
+    rows = [
+        torch.randn((num, *example.shape), generator=generator)
+        for example, generator in with_generators(like.float(), seed)
+    ]
+    return torch.stack(rows, 1).to(like)
+
+
+def with_generators(points: Tensor, seed: int) -> Iterator[tuple[Tensor, torch.Generator]]:
+    """Every example of ``points`` (B, *) with a generator of its own, on the CPU."""
+    for example in points.detach().cpu():
+        checksum = zlib.crc32(example.contiguous().numpy().tobytes())
+        yield example, seeded("cpu", seed, checksum)

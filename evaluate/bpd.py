@@ -16,7 +16,7 @@ from ebm_app.cli import Parser, RunRecord, run_script
 from ebm_app.dequantisation import TruncatedNormal
 from ebm_app.distributed import shut_down
 from ebm_app.ebm import EBM, dequantisation_noise
-from ebm_app.estimators import FlowDensity, RatioIntegral, RatioODE
+from ebm_app.estimators import FlowDensity, RatioIntegral, RatioODE, VariationalBound
 from ebm_app.evaluation import (
     Row,
     add_data_flags,
@@ -29,11 +29,12 @@ from ebm_app.evaluation import (
 )
 from ebm_app.pf_ode import SOLVERS
 
-NAMES = ("ratio", "ode", "pf_ode", "truncated_normal", "truncated_normal_pf_ode")
+NAMES = ("ratio", "ode", "pf_ode", "elbo", "truncated_normal", "truncated_normal_pf_ode")
 NOTES = """
 ratio, ode: the integral of the time score, by fixed nodes and by RK45 at 1e-6; normalised only as
 far as the time score is exact (python evaluate/ais.py gives log Z).
 pf_ode: the density of the model's own flow, normalised.
+elbo: an upper bound on the bits of the model's own diffusion, whose density is normalised.
 truncated_normal: the bound at tau = 3, by the integral and by the flow. It is loose by about half
 a bit for a model that was not trained for it (--dequantisation truncated_normal).
 All stop at t = 1 - eps; compare figures at one eps only."""
@@ -51,7 +52,8 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add("--flow_steps", type=int, default=20, help="its steps in the clock, if fixed")
     add("--tolerance", type=float, default=1e-5, help="its tolerance, if adaptive")
     add("--num_probes", type=int, default=2, help="probes of its divergence; 0: exact, D passes")
-    add("--score", help="its Stein score: head or integral; the head where the model has one")
+    add("--num_draws", type=int, default=2, help="draws of the noise at a node of the elbo")
+    add("--score", help="the Stein score: head or integral; the head where the model has one")
     add("--output_dir", default="runs/bpd", help="where the record goes")
     parser.add_common()
     return parser.parse_args(argv)
@@ -67,6 +69,7 @@ def rows(args: Namespace) -> dict[str, Row]:
         "ratio": Row(RatioIntegral()),
         "ode": Row(RatioODE()),
         "pf_ode": Row(flow),
+        "elbo": Row(VariationalBound(num_draws=args.num_draws, score=args.score, seed=args.seed)),
         "truncated_normal": Row(RatioIntegral(), truncated),
         "truncated_normal_pf_ode": Row(flow, truncated),
     }

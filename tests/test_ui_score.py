@@ -301,7 +301,7 @@ def test_the_map_of_shares_sums_channels_and_carries_numbers_where_they_fit():
 
 def test_estimators_stand_side_by_side_on_the_same_draws(ui, models, tmp_path, monkeypatch):
     choice = ui.compare.estimators(64)
-    assert list(choice) == ["ratio", "ode", "pf_ode", "pf_ode_exact", "truncated_normal"]
+    assert list(choice) == ["ratio", "ode", "pf_ode", "pf_ode_exact", "elbo", "truncated_normal"]
     assert "pf_ode_exact" not in ui.compare.estimators(784)
 
     def refuse(energy, x, t):

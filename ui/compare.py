@@ -30,6 +30,8 @@ solver; normalised as far as the time score is exact.
 random probes.
 - **pf_ode_exact**: the density of a flow in discrete steps, without that noise; a backward pass \
 for each pixel and step, so for images of at most {MAX_EXACT_DIMS} numbers.
+- **elbo**: a lower bound by the model's own diffusion, which is normalised; by noisy copies of \
+the image, whose noise shows in ±.
 - **truncated_normal**: the ratio under another dequantisation; loose by about half a bit per dim \
 for a model that was not trained with it.
 

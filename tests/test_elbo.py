@@ -1,0 +1,95 @@
+"""The variational bound: attained by an exact score; any other loses what it must."""
+
+import pytest
+import torch
+from exact import F64, ExactModel, PixelHistograms, normal, two_modes, z_score
+
+from ebm_app.energy import TimeScoreEnergy
+from ebm_app.errors import UserError
+from ebm_app.estimators import VariationalBound, bound_rule
+from ebm_app.numerics import sum_except_batch
+from ebm_app.paths import LinearVPPath, VPPath
+
+SHAPES = [(2,), (1, 4, 4)]
+PATHS = [LinearVPPath(), VPPath()]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=["linear", "vp"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("t", [0.9, 1 - 1e-4])
+def test_an_exact_score_attains_the_bound(path, shape, t):
+    """Within the standard error that it states, which is the deviation of one example from
+    another."""
+    model = two_modes(path, 1e-4, shape, stein_channels=1)
+    x = torch.cat([model.data((80, *shape)), normal((80, *shape), 1)])
+    found = VariationalBound(num_draws=30)(TimeScoreEnergy(model), x, t)
+    deviation = found.value - model.log_density(x, t)
+    assert z_score(deviation[:, None]) < 4
+    share = deviation.square().mean() / found.error.square().mean()
+    assert share.sqrt() == pytest.approx(1, abs=0.35)
+
+
+def test_an_exact_score_of_pixels_attains_the_bound():
+    model = PixelHistograms(LinearVPPath(), 1e-4, (0.1, 0.2, 0.4, 0.05, 0.25))
+    x = model.levels((30, 1, 2, 2)).double() * 0.4 - 0.8 + 0.1 * normal((30, 1, 2, 2))
+    found = VariationalBound(num_draws=20)(TimeScoreEnergy(model), x, 0.97)
+    assert z_score((found.value - model.log_density(x, 0.97))[:, None]) < 4
+
+
+@pytest.mark.parametrize("path", PATHS, ids=["linear", "vp"])
+def test_the_reference_has_its_own_density_without_noise(path):
+    model = ExactModel(path, 1e-4, [[0.0]], [1.0], stein_channels=1)
+    x = normal((5, 3))
+    found = VariationalBound()(TimeScoreEnergy(model), x, 0.95)
+    assert torch.allclose(found.value, model.log_density(x, 0.95), rtol=0, atol=1e-3)
+    assert found.error.max() < 1e-3
+
+
+@pytest.mark.parametrize("path", PATHS, ids=["linear", "vp"])
+def test_a_wrong_score_loses_the_divergence_of_the_two_diffusions(path):
+    """On average over the law itself, 1/2 int w E|s - s_true|^2 dl, which is known here."""
+    pull, t = 0.7, 0.9
+
+    class Pulled(ExactModel):
+        def score(self, x, t):
+            return super().score(x, t) - pull * x
+
+    model = Pulled(path, 1e-4, [[0.5]], [0.6], stein_channels=1)
+    time = torch.tensor(t, dtype=F64)
+    x1 = 0.5 + 0.6 * normal((4000, 2), 1)
+    x = path.alpha(time) * x1 + path.variance(time).sqrt() * normal((4000, 2), 2)
+    bound = VariationalBound()
+    lost = model.log_density(x, t) - bound(TimeScoreEnergy(model), x, t).value
+    expected = 0.0
+    for node in bound_rule(path, t, bound.start, bound.tail, bound.num_nodes):
+        r = torch.tensor(node.time, dtype=F64)
+        square = path.alpha(r).square() * (0.5**2 + 0.6**2) + path.variance(r)
+        expected += node.weight / 2 * node.deviation**2 * pull**2 * 2 * square.item()
+    assert expected > 0.5 and z_score(lost[:, None], expected) < 4
+
+
+def test_components_sum_to_the_value_and_one_draw_knows_no_error():
+    model = two_modes(LinearVPPath(), 1e-4, (1, 4, 4), stein_channels=1)
+    x = normal((3, 1, 4, 4))
+    found = VariationalBound(num_draws=1)(TimeScoreEnergy(model), x, 0.9)
+    assert torch.allclose(sum_except_batch(found.components), found.value, rtol=1e-12)
+    assert found.error.isnan().all() and found.nfe == 32
+    assert VariationalBound()(TimeScoreEnergy(model), x, 0.9).nfe == 64
+
+
+@pytest.mark.parametrize("path", PATHS, ids=["linear", "vp"])
+def test_nodes_lie_on_the_transition_of_the_path(path):
+    """a x + deviation e has, over x_t of the path, the mean and the variance of the path at r."""
+    t = torch.tensor(0.99, dtype=F64)
+    for node in bound_rule(path, 0.99, 1e-3, 1e-5, 9):
+        r = torch.tensor(node.time, dtype=F64)
+        assert node.a * path.alpha(t) == pytest.approx(path.alpha(r).item(), rel=1e-12)
+        variance = node.a**2 * path.variance(t) + node.deviation**2
+        assert variance == pytest.approx(path.variance(r).item(), rel=1e-9)
+
+
+def test_too_few_nodes_or_draws_are_refused():
+    energy = TimeScoreEnergy(two_modes(LinearVPPath(), 1e-4, (2,), stein_channels=1))
+    for settings in ({"num_nodes": 2}, {"num_draws": 0}):
+        with pytest.raises(UserError, match="make no bound: give at least 3 and 1"):
+            VariationalBound(**settings)(energy, normal((2, 2)), 0.9)
