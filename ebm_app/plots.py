@@ -28,13 +28,15 @@ def training_figure(lines: list[dict[str, float]]) -> Figure:
             left.plot(*zip(*points, strict=True), label=label)
     left.set(xlabel="step", ylabel="loss")
     left.legend()
-    points = [
-        (line["step"], line["validation_bits_per_dim"], line["validation_stderr"])
-        for line in lines
-        if "validation_bits_per_dim" in line
-    ]
-    if points:
-        right.errorbar(*zip(*points, strict=True), capsize=3, marker="o")
+    for key, label in (("validation", "integral"), ("validation_elbo", "variational bound")):
+        points = [
+            (line["step"], line[f"{key}_bits_per_dim"], line[f"{key}_stderr"])
+            for line in lines
+            if f"{key}_bits_per_dim" in line
+        ]
+        if points:
+            right.errorbar(*zip(*points, strict=True), capsize=3, marker="o", label=label)
+            right.legend()
     right.set(xlabel="step", ylabel="validation bits per dim")
     return figure
 

@@ -16,6 +16,7 @@ from ebm_app.data.images import ImageData
 from ebm_app.dequantisation import Dequantiser
 from ebm_app.distributed import Wrap, sharded
 from ebm_app.ebm import EBM, dequantisation_noise
+from ebm_app.estimators import Estimator, RatioIntegral, VariationalBound
 from ebm_app.flow import Flow
 from ebm_app.images_io import save_grid
 from ebm_app.likelihood import log_likelihood, to_bits_per_dim
@@ -92,19 +93,24 @@ class Validator:
         self.noise = dequantisation_noise(config.validation_repeats, self.levels, config.seed)
 
     def run(self, step: int) -> dict[str, float]:
-        """Validation loss and bits per dim with its standard error over images; writes a
-        preview."""
+        """Validation loss and bits per dim with its standard error over images, by the integral
+        and, of a model with a Stein head, by the variational bound; writes a preview."""
         self.ebm.eval()
-        bits_per_dim = score_split(
-            self.accelerator, self.ebm, self.levels, self.noise
-        ).bits_per_dim
+        figures = {"validation_loss": self._loss(), **self._bits("validation", RatioIntegral())}
+        if self.ebm.config.stein_head:
+            figures |= self._bits("validation_elbo", VariationalBound(seed=self.config.seed))
         if self.accelerator.is_main_process and self.config.num_preview_images:
             images = self.ebm.sample(self.config.num_preview_images, seed=self.config.seed)
             save_grid(images, self.output_dir / PREVIEWS / f"step-{step:06d}.png")
+        return figures
+
+    def _bits(self, name: str, estimator: Estimator) -> dict[str, float]:
+        bits = score_split(
+            self.accelerator, self.ebm, self.levels, self.noise, estimator=estimator
+        ).bits_per_dim
         return {
-            "validation_loss": self._loss(),
-            "validation_bits_per_dim": bits_per_dim.mean().item(),
-            "validation_stderr": standard_error(bits_per_dim).item(),
+            f"{name}_bits_per_dim": bits.mean().item(),
+            f"{name}_stderr": standard_error(bits).item(),
         }
 
     def _loss(self) -> float:
