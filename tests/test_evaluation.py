@@ -15,7 +15,7 @@ from ebm_app.cli import run_script
 from ebm_app.config import EBMConfig, UNetConfig
 from ebm_app.ebm import EBM
 
-NAMES = {"ratio", "ode", "pf_ode", "truncated_normal", "truncated_normal_pf_ode"}
+NAMES = {"ratio", "ode", "pf_ode", "elbo", "truncated_normal", "truncated_normal_pf_ode"}
 METHODS = {"ais", "raise", "ode_importance", "transported", "bridge"}
 LADDER = (
     "--num_chains 4 --num_temperatures 3 --transport_levels 6 --flow_steps 6 --block_size 2 "
@@ -83,7 +83,7 @@ def test_all_estimators_stand_in_one_table_with_their_disagreements(
     assert all(wanted <= set(row) for row in rows.values())
     assert {key: figures[key] for key in rows["ratio"]} == rows["ratio"]
     pairs = {(pair["first"], pair["second"]): pair for pair in figures["disagreements"]}
-    assert len(pairs) == 10
+    assert len(pairs) == 15
     pair, (a, b) = pairs[("ratio", "pf_ode")], (rows["ratio"], rows["pf_ode"])
     assert pair["difference"] == pytest.approx(a["bits_per_dim"] - b["bits_per_dim"], abs=1e-12)
     assert abs(pairs[("ratio", "ode")]["difference"]) < 0.05
@@ -98,7 +98,7 @@ def test_a_bound_beyond_the_end_of_the_model_is_left_out_in_words(model, script,
     flags = [model, "--limit", 2, "--repeats", 1, "--flow_steps", 2, "--eps", 1e-2]
     bpd = script("evaluate/bpd.py")
     figures, captured = call(bpd, capsys, *flags, "--estimator", "all", "--output_dir", tmp_path)
-    assert set(figures["estimators"]) == {"ratio", "ode", "pf_ode"}
+    assert set(figures["estimators"]) == {"ratio", "ode", "pf_ode", "elbo"}
     assert "without the truncated-normal bound" in captured.err
     only = [str(flag) for flag in (*flags, "--estimator", "truncated_normal")]
     assert run_script(bpd.main, [*only, "--output_dir", str(tmp_path)]) == 2

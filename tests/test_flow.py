@@ -118,7 +118,12 @@ def test_scripts_fit_a_flow_and_train_score_and_sample_in_its_space(
     capsys.readouterr()
     assert run_script(script("evaluate/bpd.py").main, score) == 0
     out, err = capsys.readouterr()
-    assert set(json.loads(out.splitlines()[-1])["estimators"]) == {"ratio", "ode", "pf_ode"}
+    assert set(json.loads(out.splitlines()[-1])["estimators"]) == {
+        "ratio",
+        "ode",
+        "pf_ode",
+        "elbo",
+    }
     assert "note: without the truncated-normal bound, as CopulaSpace stretches" in err
     draw = [run, "--num_images", "2", "--num_steps", "2", "--output_dir", str(tmp_path / "drawn")]
     assert run_script(script("sample/ebm.py").main, draw) == 0

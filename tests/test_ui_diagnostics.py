@@ -74,6 +74,14 @@ def test_a_checkpoint_has_the_curves_of_its_run_and_a_bundled_model_a_sentence(u
     assert "4 × 8 pixels, RGB, 256 levels" in found.facts
 
 
+def test_the_note_tells_the_variational_bound_too(ui):
+    elbo = {"validation_elbo_bits_per_dim": 2.5, "validation_elbo_stderr": 0.25}
+    text = ui.card.note([*LINES[:2], {**LINES[2], **elbo}])
+    assert text.endswith("at step 20. By the variational bound: 2.5000 ± 0.2500.")
+    _, right = training_figure([*LINES[:2], {**LINES[2], **elbo}]).axes
+    assert [line.get_label() for line in right.containers] == ["integral", "variational bound"]
+
+
 def test_curves_show_what_a_run_has_come_to(ui):
     left, right = training_figure(LINES).axes
     assert [list(line.get_xdata()) for line in left.lines] == [[10, 20, 30], [20, 30]]

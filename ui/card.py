@@ -99,4 +99,9 @@ def note(lines: list[dict[str, float]]) -> str:
             f" The model of least validation loss: {best['validation_bits_per_dim']:.4f} ± "
             f"{best['validation_stderr']:.4f} bits per dim at step {best['step']:,}."
         )
+        if "validation_elbo_bits_per_dim" in best:
+            text += (
+                f" By the variational bound: {best['validation_elbo_bits_per_dim']:.4f} ± "
+                f"{best['validation_elbo_stderr']:.4f}."
+            )
     return text
