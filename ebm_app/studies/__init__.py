@@ -1,1 +1,1 @@
-"""Tables of log-ratio estimators: problems by methods, beside the figures of the paper."""
+"""Studies: tables of estimators, of trainings and of what things cost, beside the paper's figures."""
