@@ -1,1 +1,1 @@
-"""Studies: tables of estimators, of trainings and of what things cost, beside the paper's figures."""
+"""Studies: tables of estimators, trainings and costs, beside the figures of the paper."""
