@@ -98,7 +98,8 @@ class Validator:
         self.ebm.eval()
         figures = {"validation_loss": self._loss(), **self._bits("validation", RatioIntegral())}
         if self.ebm.config.stein_head:
-            figures |= self._bits("validation_elbo", VariationalBound(seed=self.config.seed))
+            bound = VariationalBound(num_draws=1, seed=self.config.seed)
+            figures |= self._bits("validation_elbo", bound)
         if self.accelerator.is_main_process and self.config.num_preview_images:
             images = self.ebm.sample(self.config.num_preview_images, seed=self.config.seed)
             save_grid(images, self.output_dir / PREVIEWS / f"step-{step:06d}.png")
