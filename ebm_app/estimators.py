@@ -240,8 +240,8 @@ class VariationalBound(Estimator):
 
     @staticmethod
     def _moment(path: OneSidedPath, t: float) -> float:
-        time = torch.tensor(t, dtype=torch.float64)
-        return (path.alpha(time).square() + path.variance(time)).item()
+        alpha, ratio = _alpha_and_ratio(path, t)
+        return alpha**2 * (1 + ratio**2)
 
 
 ESTIMATORS: dict[str, type[Estimator]] = {

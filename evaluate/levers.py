@@ -24,7 +24,7 @@ from ebm_app.ebm import EBM, dequantisation_noise
 from ebm_app.errors import choose
 from ebm_app.settings import resolve
 from ebm_app.studies.gains import Bits, HeldOut, figures_of, in_words
-from ebm_app.studies.likelihood_speed import fixed_nodes
+from ebm_app.studies.likelihood_speed import fixed_nodes, reference
 from ebm_app.studies.trainings import train_once
 
 SCRIPT = Path(__file__).resolve().parent.parent / "train" / "ebm.py"
@@ -126,7 +126,8 @@ def integration_error(accelerator: Accelerator, ebm: EBM, held_out: HeldOut) -> 
     points = ebm.dequantiser.points(
         levels, ebm.config.num_levels, ebm.space, noise[0], ebm.energy.path, ebm.energy.end
     )
-    (found,) = fixed_nodes(ebm.energy, points.y.to(accelerator.device), [ebm.energy.num_nodes])
+    y = points.y.to(accelerator.device)
+    (found,) = fixed_nodes(ebm.energy, y, reference(ebm.energy, y), [ebm.energy.num_nodes])
     return found.error
 
 

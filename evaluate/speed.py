@@ -21,7 +21,7 @@ from ebm_app.errors import choose
 from ebm_app.evaluation import add_data_flags, held_out, open_model
 from ebm_app.samplers import SAMPLERS
 from ebm_app.studies import training_speed as training
-from ebm_app.studies.likelihood_speed import adaptive, at_equal_error, fixed_nodes
+from ebm_app.studies.likelihood_speed import adaptive, at_equal_error, fixed_nodes, reference
 from ebm_app.studies.score_speed import TOLERANCES, fields
 from ebm_app.studies.speed_plots import plot_speed
 from ebm_app.studies.timing import seconds_in_turns
@@ -127,7 +127,8 @@ def growth_part(ebm: EBM, args: Namespace) -> Rows:
 def likelihood_part(ebm: EBM, args: Namespace) -> Rows:
     """Fixed nodes against adaptive solves at equal error."""
     points = held_out_points(ebm, args)
-    rules, solves = fixed_nodes(ebm.energy, points), adaptive(ebm.energy, points)
+    given = ebm.energy, points, reference(ebm.energy, points)
+    rules, solves = fixed_nodes(*given), adaptive(*given)
     pairs = {pair.adaptive: pair for pair in at_equal_error(solves, rules)}
     rows = []
     for way in [*rules, *solves]:

@@ -14,7 +14,13 @@ from ebm_app.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath
 from ebm_app.spaces import build_space
 from ebm_app.studies import training_speed as training
-from ebm_app.studies.likelihood_speed import Integration, adaptive, at_equal_error, fixed_nodes
+from ebm_app.studies.likelihood_speed import (
+    Integration,
+    adaptive,
+    at_equal_error,
+    fixed_nodes,
+    reference,
+)
 
 BATCH = 3
 
@@ -95,7 +101,9 @@ def test_under_autocast_the_network_computes_in_bfloat16(steps):
 def test_integrals_of_an_exact_model_get_better_with_more_evaluations():
     energy = TimeScoreEnergy(two_modes(LinearVPPath(), 1e-5, (1, 2, 2)))
     x = torch.randn((4, 1, 2, 2), generator=generator(), dtype=torch.float64)
-    rules, solves = fixed_nodes(energy, x, (6, 12, 24)), adaptive(energy, x, (1e-2, 1e-5))
+    truth = reference(energy, x)
+    rules = fixed_nodes(energy, x, truth, (6, 12, 24))
+    solves = adaptive(energy, x, truth, (1e-2, 1e-5))
     assert [rule.nfe for rule in rules] == [6, 12, 24]
     for ways in (rules, solves):
         errors, costs = [way.error for way in ways], [way.nfe for way in ways]

@@ -35,21 +35,24 @@ class Comparison(NamedTuple):
         return self.adaptive.nfe / self.fixed.nfe
 
 
+def reference(energy: TimeScoreEnergy, x: Tensor) -> Tensor:
+    """The log ratios (B,) of points x (B, *) that all others are compared with."""
+    return energy.with_nodes(REFERENCE).log_ratio(x).value
+
+
 def fixed_nodes(
-    energy: TimeScoreEnergy, x: Tensor, nodes: Sequence[int] = NODES
+    energy: TimeScoreEnergy, x: Tensor, truth: Tensor, nodes: Sequence[int] = NODES
 ) -> list[Integration]:
-    """Log ratios of points x (B, *) by Gauss-Legendre rules."""
-    truth = energy.with_nodes(REFERENCE).log_ratio(x).value
+    """Log ratios of points x (B, *) by Gauss-Legendre rules; ``truth`` by :func:`reference`."""
     return [
         measured(f"{num} nodes", energy.with_nodes(num).log_ratio(x), truth, x) for num in nodes
     ]
 
 
 def adaptive(
-    energy: TimeScoreEnergy, x: Tensor, tolerances: Sequence[float] = TOLERANCES
+    energy: TimeScoreEnergy, x: Tensor, truth: Tensor, tolerances: Sequence[float] = TOLERANCES
 ) -> list[Integration]:
     """The same by SciPy's RK45, the paper's protocol, rtol and atol being equal."""
-    truth = energy.with_nodes(REFERENCE).log_ratio(x).value
     return [
         measured(
             f"rk45 at {tolerance:g}",
