@@ -49,7 +49,7 @@ class EBMConfig:
     path: PathConfig = PathConfig()
     eps: float = 5e-7
     net: UNetConfig = UNetConfig()
-    scale: str = "normalised"
+    prediction: str = "moments"
     time_input: str = "clock"
     stein_head: bool = True
     input_frequencies: tuple[float, ...] = ()

@@ -71,7 +71,7 @@ class EBM(nn.Module):
             net,
             build_path(config),
             config.eps,
-            scale=config.scale,
+            prediction=config.prediction,
             time_input=config.time_input,
             stein_channels=channels if config.stein_head else 0,
             input_frequencies=config.input_frequencies,

@@ -1,7 +1,7 @@
 """A network joined to a path: what it predicts, in raw units.
 
-The network sees a time in [0, 1]; it predicts the components of the time score, in raw units or
-divided by their standard deviation along the path, and optionally a Stein head.
+The network sees a time in [0, 1]; it predicts what the components of the time score are made of
+(see ``predictions``), and optionally a Stein head.
 """
 
 import math
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ebm_app.errors import choose
 from ebm_app.numerics import expand_like, sum_except_batch
 from ebm_app.paths import GaussianPath
+from ebm_app.predictions import PREDICTIONS
 
 
 class ModelOutput(NamedTuple):
@@ -24,19 +25,6 @@ class ModelOutput(NamedTuple):
     score: Tensor | None
 
 
-def raw_scale(path: GaussianPath, t: Tensor) -> Tensor:
-    """The network predicts the time score itself: right where the marginal is regular at t = 1."""
-    return torch.ones_like(t)
-
-
-def normalised_scale(path: GaussianPath, t: Tensor) -> Tensor:
-    """The network predicts components of unit variance: right for images (paper, appendix F.5)."""
-    return path.time_score_variance(t).sqrt()
-
-
-SCALES = {"raw": raw_scale, "normalised": normalised_scale}
-
-
 class TimeScoreModel(nn.Module):
     """Time score and, if trained, Stein score of a path's marginals p_t.
 
@@ -45,7 +33,7 @@ class TimeScoreModel(nn.Module):
             single output gives the time score itself.
         path: the path.
         eps: margin of the interval of times, as in :meth:`GaussianPath.interval`.
-        scale: a key of SCALES.
+        prediction: a key of PREDICTIONS.
         time_input: a key of :attr:`TIME_INPUTS`.
         stein_channels: how many of the last channels (dimension 1) of the net's output are the
             Stein head h, with score = a_t x + b_t h; 0 for no head.
@@ -54,7 +42,8 @@ class TimeScoreModel(nn.Module):
             condition (see ``augmentation``).
 
     Raises:
-        UserError: for an unknown scale or time_input.
+        UserError: for an unknown prediction or time_input, or a prediction that is not for this path
+            or this head.
     """
 
     def __init__(
@@ -62,7 +51,7 @@ class TimeScoreModel(nn.Module):
         net: nn.Module,
         path: GaussianPath,
         eps: float,
-        scale: str = "normalised",
+        prediction: str = "normalised",
         time_input: str = "clock",
         stein_channels: int = 0,
         input_frequencies: Sequence[float] = (),
@@ -70,7 +59,8 @@ class TimeScoreModel(nn.Module):
     ) -> None:
         super().__init__()
         self.net, self.path, self.eps = net, path, eps
-        self.scale = SCALES[choose("scale", scale, SCALES)]
+        self.prediction = PREDICTIONS[choose("prediction", prediction, PREDICTIONS)]
+        self.prediction.check(path, stein_channels > 0)
         choose("time_input", time_input, self.TIME_INPUTS)
         self.time_input = self.TIME_INPUTS[time_input]
         self.stein_channels = stein_channels
@@ -83,11 +73,10 @@ class TimeScoreModel(nn.Module):
         out = self.net(self.features(x, t, condition), self.time_input(self, t).to(x.dtype))
         # the scales reach 1e5: out of a half-precision network's range
         out = out if out.dtype == torch.float64 else out.float()
-        raw = out[:, : out.shape[1] - self.stein_channels]
-        components = raw * expand_like(self.scale(self.path, t), raw)
+        raw, head = out.tensor_split([out.shape[1] - self.stein_channels], dim=1)
+        components = self.prediction(self.path, x, t, raw, head)
         if not self.stein_channels:
             return ModelOutput(components, None)
-        head = out[:, -self.stein_channels :]
         skip, gain = self.path.score_skip(t), self.path.score_gain(t)
         return ModelOutput(components, expand_like(skip, x) * x + expand_like(gain, x) * head)
 

@@ -14,10 +14,11 @@ from ebm_app.ebm import NET_INPUTS, build_path
 from ebm_app.errors import UserError, choose
 from ebm_app.flow import Flow
 from ebm_app.metrics import check_report_to
-from ebm_app.model import SCALES, TimeScoreModel
+from ebm_app.model import TimeScoreModel
 from ebm_app.nets.unet import UNetConfig, check_config
 from ebm_app.objectives import OBJECTIVES
 from ebm_app.paths import OneSidedPath, check_eps
+from ebm_app.predictions import PREDICTIONS
 from ebm_app.presets import LATENT, preset
 from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.time_sampling import TIME_SAMPLERS
@@ -26,7 +27,7 @@ from ebm_app.weighting import WEIGHTINGS, second_moment
 SCHEDULERS = ("constant_with_warmup", "cosine", "linear")
 NET_KEYS = {f.name for f in fields(UNetConfig)}
 TRAINING_KEYS = {f.name for f in fields(TrainingConfig)}
-EBM_KEYS = {"space", "space_arguments", "dequantisation", "eps", "num_nodes", "scale"}
+EBM_KEYS = {"space", "space_arguments", "dequantisation", "eps", "num_nodes", "prediction"}
 EBM_KEYS |= {"time_input", "input_frequencies", "net_input"}
 PATH_KEYS = {"path", "c", "path_arguments"}
 
@@ -67,11 +68,13 @@ def resolve(
         _moment(merged.get("c", 1.0), data, space),
         merged.get("path_arguments", {}),
     )
+    has_head = training_config.stein_factor > 0
     model = {
         "dataset": data.name,
         "image_shape": data.image_shape,
         "num_levels": data.num_levels,
-        "stein_head": training_config.stein_factor > 0,
+        "stein_head": has_head,
+        "prediction": EBMConfig.prediction if has_head else "normalised",
         "condition_dim": _condition_dim(training_config.augmentation),
         **_only(merged, EBM_KEYS),
         **({} if flow is None else flow.latent_space()),
@@ -88,16 +91,18 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
     choose("objective", config.objective, OBJECTIVES)
     choose("weighting", config.weighting, WEIGHTINGS)
     choose("time_sampler", config.time_sampler, TIME_SAMPLERS)
-    choose("scale", ebm_config.scale, SCALES)
+    choose("prediction", ebm_config.prediction, PREDICTIONS)
     choose("time_input", ebm_config.time_input, TimeScoreModel.TIME_INPUTS)
     choose("net_input", ebm_config.net_input, NET_INPUTS)
     if ebm_config.net_input != "u" and ebm_config.input_frequencies:
         raise UserError("--input_frequencies are of u alone: leave them out, or --net_input u")
     check_config(ebm_config.net, *ebm_config.image_shape[1:])
-    if not isinstance(build_path(ebm_config), OneSidedPath):
+    path = build_path(ebm_config)
+    if not isinstance(path, OneSidedPath):
         raise UserError(
             f"path '{ebm_config.path.name}' joins two data sets: images need one from noise"
         )
+    PREDICTIONS[ebm_config.prediction].check(path, ebm_config.stein_head)
     check_eps(ebm_config.eps)
     if config.objective == "tsm" and config.stein_factor:
         raise UserError("objective tsm trains no Stein head: give --stein_factor 0")

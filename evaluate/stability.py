@@ -26,7 +26,7 @@ from ebm_app.studies.gains import HeldOut, figures_of, in_words
 from ebm_app.studies.trainings import train_once
 
 SCRIPT = Path(__file__).resolve().parent.parent / "train" / "ebm.py"
-PAPER = ["--scale", "raw", "--time_input", "time", "--time_sampler", "importance"]
+PAPER = ["--prediction", "raw", "--time_input", "time", "--time_sampler", "importance"]
 #: what the network reads, and how it is parametrised: flags of train/ebm.py
 VARIANTS = {
     "u": ["--net_input", "u"],

@@ -36,6 +36,7 @@ LAYERS = {
     "reversible_flow": 3,
     "schedules": 3,
     "time_sampling": 2,
+    "predictions": 2,
     "weighting": 2,
     "model": 3,
     "energy": 4,

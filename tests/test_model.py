@@ -6,7 +6,7 @@ from exact import F64, ExactBridge, ExactModel, normal, z_score
 from torch import nn
 
 from ebm_app.errors import UserError
-from ebm_app.model import SCALES, TimeScoreModel
+from ebm_app.model import TimeScoreModel
 from ebm_app.nets.mlp import MLP
 from ebm_app.nets.unet import UNet, UNetConfig
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
@@ -44,9 +44,9 @@ def times(path, num=7):
 def test_raw_output_is_the_time_score_and_normalised_output_has_unit_variance(path, shape):
     """Where E delta^2 = c per dimension, the target divided by the scale has second moment 1."""
     t, x = times(path), normal((7, *shape))
-    raw = TimeScoreModel(Constant(3.0), path, EPS, scale="raw")(x, t)
+    raw = TimeScoreModel(Constant(3.0), path, EPS, prediction="raw")(x, t)
     assert torch.equal(raw.components, torch.full_like(x, 3.0)) and raw.score is None
-    scale = TimeScoreModel(Constant(1.0), path, EPS, scale="normalised")(x, t).components
+    scale = TimeScoreModel(Constant(1.0), path, EPS, prediction="normalised")(x, t).components
     width = (path.c / 2) ** 0.5
     exact = (
         ExactBridge(path, EPS, (0.0, width), (0.0, width))
@@ -126,15 +126,15 @@ def test_a_score_is_asked_of_a_model_without_a_head():
         model.score(normal((2, 2)), torch.tensor([0.5, 0.5], dtype=F64))
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_a_net_with_one_output_is_a_time_score(scale):
+@pytest.mark.parametrize("prediction", ["raw", "normalised"])
+def test_a_net_with_one_output_is_a_time_score(prediction):
     torch.manual_seed(0)
     net = MLP(3, 1).double()
-    model = TimeScoreModel(net, LinearVPPath(), EPS, scale, "time")
+    model = TimeScoreModel(net, LinearVPPath(), EPS, prediction, "time")
     x, t = normal((4, 3)), torch.tensor([0.1, 0.4, 0.6, 0.9], dtype=F64)
     ratio = model.time_score(x, t) / net(x, t)[:, 0]
     assert ratio.shape == (4,) and model(x, t).components.shape == (4, 1)
-    wide = TimeScoreModel(Constant(1.0), LinearVPPath(), EPS, scale)(x, t).components[:, 0]
+    wide = TimeScoreModel(Constant(1.0), LinearVPPath(), EPS, prediction)(x, t).components[:, 0]
     assert torch.allclose(ratio, wide, rtol=1e-9)
 
 
@@ -169,6 +169,6 @@ def test_input_waves_are_the_mean_of_what_noise_makes_of_them(path, shape):
 
 
 def test_unknown_names_are_the_users_mistake():
-    for settings in ({"scale": "unit"}, {"time_input": "day"}):
+    for settings in ({"prediction": "unit"}, {"time_input": "day"}):
         with pytest.raises(UserError, match="choose one of"):
             TimeScoreModel(Constant(0.0), LinearVPPath(), EPS, **settings)

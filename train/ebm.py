@@ -39,7 +39,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
         ("dequantisation", str, "uniform, or truncated_normal: train on the centres of the cells"),
         ("eps", float, "margin left at t = 1; truncated_normal says where to stop"),
         ("num_nodes", int, "quadrature nodes of a likelihood"),
-        ("scale", str, "what the network predicts: the time score normalised, or raw"),
+        ("prediction", str, "what the network predicts: moments, normalised or raw time scores"),
         ("time_input", str, "what the network sees: clock or time"),
         ("layers_per_block", int, "residual blocks of a level"),
         ("num_heads", int, "attention heads"),

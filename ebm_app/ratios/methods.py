@@ -79,7 +79,7 @@ class TimeScores(Method):
         out = pair.dim if self.objective == "ctsm_v" else 1
         members = [self._member(pair.dim, out, seed) for seed in seeds]
         net = MLPStack(members).to(device)
-        return TimeScoreModel(net, self.path, EPS, scale="raw", time_input="time")
+        return TimeScoreModel(net, self.path, EPS, prediction="raw", time_input="time")
 
     def loss(self, pair: Pair) -> Objective:
         """The objective with its weighting."""
@@ -147,7 +147,7 @@ class CovarianceScores(TimeScores):
 
     def model(self, pair: Pair, seeds: Sequence[int], device: str) -> TimeScoreModel:
         net = GaussianStack(len(seeds), pair.dim, self.num_times or None).to(device)
-        return TimeScoreModel(net, self.path, EPS, scale="raw", time_input="time")
+        return TimeScoreModel(net, self.path, EPS, prediction="raw", time_input="time")
 
 
 @dataclass(frozen=True)
