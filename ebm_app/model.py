@@ -42,8 +42,8 @@ class TimeScoreModel(nn.Module):
             condition (see ``augmentation``).
 
     Raises:
-        UserError: for an unknown prediction or time_input, or a prediction that is not for this path
-            or this head.
+        UserError: for an unknown prediction or time_input, or a prediction that is not for this
+            path or this head.
     """
 
     def __init__(
