@@ -89,7 +89,7 @@ class LoopConfig:
 class TrainingConfig(LoopConfig):
     """How an energy-based model is trained."""
 
-    objective: str = _doc("ctsm, ctsm_v or tsm", "ctsm_v")
+    objective: str = _doc("ctsm, ctsm_v, ctsm_m or tsm", "ctsm_m")
     weighting: str = _doc("lambda(t): uniform, stein_score or time_score", "time_score")
     time_sampler: str = _doc(
         "uniform, stratified, importance, arc_length or loss_history", "arc_length"

@@ -18,11 +18,13 @@ from ebm_app.predictions import PREDICTIONS
 
 
 class ModelOutput(NamedTuple):
-    """Components of the time score (B, *) in nats per unit of t, which sum to it, and the Stein
-    score (B, *) where the model has that head."""
+    """Components of the time score (B, *) in nats per unit of t, which sum to it, the Stein score
+    (B, *) where the model has that head, and the posterior variance (B, *) of that head's target
+    where the model predicts it."""
 
     components: Tensor
     score: Tensor | None
+    variance: Tensor | None = None
 
 
 class TimeScoreModel(nn.Module):
@@ -74,11 +76,12 @@ class TimeScoreModel(nn.Module):
         # the scales reach 1e5: out of a half-precision network's range
         out = out if out.dtype == torch.float64 else out.float()
         raw, head = out.tensor_split([out.shape[1] - self.stein_channels], dim=1)
-        components = self.prediction(self.path, x, t, raw, head)
+        components, variance = self.prediction(self.path, x, t, raw, head)
         if not self.stein_channels:
             return ModelOutput(components, None)
         skip, gain = self.path.score_skip(t), self.path.score_gain(t)
-        return ModelOutput(components, expand_like(skip, x) * x + expand_like(gain, x) * head)
+        score = expand_like(skip, x) * x + expand_like(gain, x) * head
+        return ModelOutput(components, score, variance)
 
     def features(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         r"""x joined, along dimension 1, by g sin(2 pi f x) and g cos(2 pi f x) for each frequency

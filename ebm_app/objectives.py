@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ebm_app.model import ModelOutput
-from ebm_app.numerics import mean_except_batch, sum_except_batch
-from ebm_app.paths import GaussianPath, PathSample
+from ebm_app.numerics import expand_like, mean_except_batch, sum_except_batch
+from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
 from ebm_app.weighting import ScoreResidual, SteinScore, TimeScore, Weighting
 
 Model = Callable[[Tensor, Tensor], ModelOutput]
@@ -54,6 +54,33 @@ def components_error(output: ModelOutput, path: GaussianPath, sample: PathSample
             f"CTSM-v needs components {tuple(target.shape)}, not {tuple(output.components.shape)}"
         )
     return mean_except_batch((target - output.components).square())
+
+
+def reduced_components_error(
+    output: ModelOutput, path: OneSidedPath, sample: PathSample
+) -> Tensor:
+    r"""Mean over components of the squared error against a conditional target of less noise: (B,).
+
+    With e = E[eps | x] and d = E[x1 | x] by the Stein head, eps - e and x1 - d have mean 0 given
+    x. Taken from the conditional components, what is linear in them leaves
+
+        f = (v' / 2v) (e^2 + (eps - e)^2 - 1) + (alpha' / sqrt(v)) (d e + (x1 - d) (eps - e)),
+
+    a control variate: E[f | x] is the time score still, where the head is exact, and its noise is
+    that of a squared posterior deviation instead of that of eps^2. Against the components of
+    ``predictions.Moments`` all but the variance w cancels: f - s = b (g^2 - w), with g the
+    deviation of the head's target from the head, which this error does not train, and b =
+    :meth:`OneSidedPath.variance_gain`.
+
+    Raises:
+        ValueError: where the model predicts no posterior variance.
+    """
+    if output.variance is None:
+        raise ValueError("a target of less noise needs a model that predicts moments")
+    deviation = path.conditional_score(sample) - output.score.detach()
+    deviation = deviation / expand_like(path.score_gain(sample.t), deviation)
+    gain = expand_like(path.variance_gain(sample.t), deviation)
+    return mean_except_batch((gain * (deviation.square() - output.variance)).square())
 
 
 def stein_score_error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
@@ -106,6 +133,12 @@ def ctsm_v(weighting: Weighting | None = None, stein_factor: float = 0.0) -> Con
     return _with_head(Term(components_error, weighting or TimeScore()), stein_factor)
 
 
+def ctsm_m(weighting: Weighting | None = None, stein_factor: float = 1.0) -> ConditionalRegression:
+    """CTSM-v with a control variate, for a model that predicts posterior moments: its mean by the
+    Stein head's regression, its variance by :func:`reduced_components_error`."""
+    return _with_head(Term(reduced_components_error, weighting or TimeScore()), stein_factor)
+
+
 def denoising_score_matching(weighting: Weighting | None = None) -> ConditionalRegression:
     """Vincent 2011: regression of a Stein head on the conditional Stein score."""
     return ConditionalRegression(Term(stein_score_error, weighting or SteinScore()))
@@ -154,5 +187,6 @@ class TSM(Objective):
 OBJECTIVES: dict[str, Callable[[Weighting, float, float], Objective]] = {
     "ctsm": lambda weighting, stein_factor, eps: ctsm(weighting, stein_factor),
     "ctsm_v": lambda weighting, stein_factor, eps: ctsm_v(weighting, stein_factor),
+    "ctsm_m": lambda weighting, stein_factor, eps: ctsm_m(weighting, stein_factor),
     "tsm": lambda weighting, stein_factor, eps: TSM(weighting, eps),
 }

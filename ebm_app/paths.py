@@ -242,6 +242,14 @@ class OneSidedPath(GaussianPath):
         m = self._marginal_variance(t)
         return math.sqrt(self.c) * self.alpha(t) / (self.variance(t) * m).sqrt()
 
+    def variance_gain(self, t: Tensor) -> Tensor:
+        """What a posterior variance of 1 of a Stein head's target adds to a component of the time
+        score (see ``predictions``): c alpha / m (alpha v' / 2v - alpha'), in nats per unit of
+        t."""
+        alpha, v = self.alpha(t), self.variance(t)
+        rate = alpha * self.variance_dt(t) / (2 * v) - self.alpha_dt(t)
+        return self.c * alpha / self._marginal_variance(t) * rate
+
     def _marginal_variance(self, t: Tensor) -> Tensor:
         return self.c * self.alpha(t).square() + self.variance(t)
 

@@ -40,9 +40,10 @@ class Prediction(ABC):
     @abstractmethod
     def __call__(
         self, path: GaussianPath, x: Tensor, t: Tensor, out: Tensor, head: Tensor
-    ) -> Tensor:
-        """Components (B, *), in nats per unit of t, at x (B, *) and t (B,); ``out`` is the output
-        of the network but for its Stein head, ``head`` that head, of 0 channels for none."""
+    ) -> tuple[Tensor, Tensor | None]:
+        """Components (B, *), in nats per unit of t, at x (B, *) and t (B,), and the posterior
+        variance w (B, *) where one is predicted; ``out`` is the output of the network but for its
+        Stein head, ``head`` that head, of 0 channels for none."""
 
 
 class Raw(Prediction):
@@ -50,8 +51,8 @@ class Raw(Prediction):
 
     def __call__(
         self, path: GaussianPath, x: Tensor, t: Tensor, out: Tensor, head: Tensor
-    ) -> Tensor:
-        return out
+    ) -> tuple[Tensor, Tensor | None]:
+        return out, None
 
 
 class Normalised(Prediction):
@@ -59,8 +60,8 @@ class Normalised(Prediction):
 
     def __call__(
         self, path: GaussianPath, x: Tensor, t: Tensor, out: Tensor, head: Tensor
-    ) -> Tensor:
-        return out * expand_like(path.time_score_variance(t).sqrt(), out)
+    ) -> tuple[Tensor, Tensor | None]:
+        return out * expand_like(path.time_score_variance(t).sqrt(), out), None
 
 
 class Moments(Prediction):
@@ -77,17 +78,16 @@ class Moments(Prediction):
 
     def __call__(
         self, path: GaussianPath, x: Tensor, t: Tensor, out: Tensor, head: Tensor
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor | None]:
         if out.shape != x.shape:
             raise ValueError(f"a variance needs shape {tuple(x.shape)}, not {tuple(out.shape)}")
         alpha, v, c = path.alpha(t), path.variance(t), path.c
         m = c * alpha.square() + v
         spread, drift = path.variance_dt(t) / (2 * v), path.alpha_dt(t) / v.sqrt()
-        w_factor = spread * c * alpha.square() / m - drift * c * alpha * v.sqrt() / m
         e = _sum((v.sqrt() / m, x), (-math.sqrt(c) * alpha / m.sqrt(), head))
         d = _sum((c * alpha / m, x), ((c * v / m).sqrt(), head))
         w = functional.softplus(out) / math.log(2)
-        return _sum((spread, e.square() - 1), (drift, d * e), (w_factor, w))
+        return _sum((spread, e.square() - 1), (drift, d * e), (path.variance_gain(t), w)), w
 
 
 def _sum(*terms: tuple[Tensor, Tensor]) -> Tensor:

@@ -32,7 +32,7 @@ LATENT: dict[str, Any] = {
     "eps": 1e-3,
 }
 #: 256 levels need a smaller margin eps, frequencies of their own bins, and more nodes for so long
-#: an integral; the Stein head, which the time score is made of, learns faster with more weight
+#: an integral
 LARGE = (
     {
         "input_frequencies": (64.0, 128.0),
@@ -42,7 +42,6 @@ LARGE = (
         "dropout": 0.1,
     },
     {
-        "stein_factor": 4.0,
         "max_train_steps": 100_000,
         "train_batch_size": 256,
         "learning_rate": 1e-3,

@@ -60,6 +60,10 @@ def resolve(
     unknown = set(merged) - NET_KEYS - TRAINING_KEYS - EBM_KEYS - PATH_KEYS
     if unknown:
         raise UserError(f"unknown settings: {', '.join(sorted(unknown))}")
+    has_head = merged.get("stein_factor", TrainingConfig.stein_factor) > 0
+    merged.setdefault("prediction", EBMConfig.prediction if has_head else "normalised")
+    is_default = merged["prediction"] == EBMConfig.prediction
+    merged.setdefault("objective", TrainingConfig.objective if is_default else "ctsm_v")
     training_config = from_dict(TrainingConfig, _only(merged, TRAINING_KEYS), "training settings")
     net = from_dict(UNetConfig, _only(merged, NET_KEYS), "network settings")
     space = _space(merged, data, flow)
@@ -68,13 +72,11 @@ def resolve(
         _moment(merged.get("c", 1.0), data, space),
         merged.get("path_arguments", {}),
     )
-    has_head = training_config.stein_factor > 0
     model = {
         "dataset": data.name,
         "image_shape": data.image_shape,
         "num_levels": data.num_levels,
         "stein_head": has_head,
-        "prediction": EBMConfig.prediction if has_head else "normalised",
         "condition_dim": _condition_dim(training_config.augmentation),
         **_only(merged, EBM_KEYS),
         **({} if flow is None else flow.latent_space()),
@@ -104,6 +106,8 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
         )
     PREDICTIONS[ebm_config.prediction].check(path, ebm_config.stein_head)
     check_eps(ebm_config.eps)
+    if config.objective == "ctsm_m" and ebm_config.prediction != "moments":
+        raise UserError("objective ctsm_m trains moments: give --prediction moments or ctsm_v")
     if config.objective == "tsm" and config.stein_factor:
         raise UserError("objective tsm trains no Stein head: give --stein_factor 0")
 

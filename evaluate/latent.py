@@ -33,7 +33,11 @@ from ebm_app.training import Trainer
 SCRIPTS = Path(__file__).resolve().parent.parent / "train"
 AMBIENT, FLOWS = "ambient", ["gaussian", "copula", "spline"]
 #: the flags of each row; TSM trains no Stein head
-OBJECTIVES = {"tsm": ["--stein_factor", "0"], "ctsm_v": []}
+OBJECTIVES = {
+    "tsm": ["--stein_factor", "0"],
+    "ctsm_v": ["--prediction", "normalised"],
+    "ctsm_m": [],
+}
 
 
 def parse_args(argv: Sequence[str] | None) -> Namespace:

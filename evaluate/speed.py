@@ -66,7 +66,7 @@ def training_part(ebm: EBM, args: Namespace) -> Rows:
     steps = steps_of(ebm, args.batch_size)
     actions = {name: steps.trainer(name).train_step for name in OBJECTIVES}
     actions = {"bare network": training.bare_network(steps.trainer("ctsm_v")), **actions}
-    actions["ctsm_v and Stein head"] = steps.trainer("ctsm_v", stein_head=True).train_step
+    actions["ctsm_m and Stein head"] = steps.trainer("ctsm_m", stein_head=True).train_step
     actions["ctsm_v in bfloat16"] = training.under_autocast(
         steps.trainer("ctsm_v").train_step, device
     )

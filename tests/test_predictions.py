@@ -10,7 +10,13 @@ from torch import nn
 from ebm_app.errors import UserError
 from ebm_app.model import TimeScoreModel
 from ebm_app.numerics import expand_like
-from ebm_app.objectives import Batch, ctsm_v
+from ebm_app.objectives import (
+    Batch,
+    components_error,
+    ctsm_m,
+    ctsm_v,
+    reduced_components_error,
+)
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 
 EPS = 1e-5
@@ -96,30 +102,88 @@ def test_a_network_of_zeros_is_exact_for_gaussian_data(path):
         assert ((found - exact(x, t).components) / size).abs().max() < bound
 
 
-@pytest.mark.parametrize("name", ["linear", "vp c"])
-def test_the_regression_of_ctsm_v_is_least_at_the_exact_moments(name):
-    """By the same draws: a variance or a head off by a little raises the loss."""
-    path = PATHS[name]
-    exact = two_modes(path, EPS, (1,))
-    t = torch.full((40_000,), 0.7, dtype=F64)
-    exact.time = t
-    sample = exact.sample(t, (len(t), 1))
-    batch = Batch(sample, torch.ones_like(t))
+class Off(ExactMoments):
+    """The same, its variance (before the softplus) and its head off by numbers."""
 
-    class Off(ExactMoments):
-        def forward(self, x, t):
-            return super().forward(x, t) + torch.tensor(self.shift, dtype=F64)
+    def __init__(self, exact, shift):
+        super().__init__(exact)
+        self.shift = nn.Parameter(torch.tensor(shift, dtype=F64))
+
+    def forward(self, x, t):
+        return super().forward(x, t) + self.shift
+
+
+def draws(path, time, num=40_000, means=((-1.2,), (1.2,)), stds=(0.4, 0.4)):
+    """An exact model of two modes and a draw of the path at one time."""
+    exact = ExactModel(path, EPS, means, stds, (0.3, 0.7), stein_channels=1)
+    exact.time = torch.full((num,), time, dtype=F64)
+    return exact, exact.sample(exact.time, (num, 1))
+
+
+def off_by(exact, *shift):
+    return TimeScoreModel(Off(exact, shift), exact.path, EPS, "moments", stein_channels=1)
+
+
+@pytest.mark.parametrize("name", ["linear", "vp c"])
+@pytest.mark.parametrize("objective", [ctsm_v(), ctsm_m()], ids=["ctsm_v", "ctsm_m"])
+def test_the_regressions_are_least_at_the_exact_moments(name, objective):
+    """By the same draws: a variance off by a little raises the loss, for CTSM-v a head as well."""
+    exact, sample = draws(PATHS[name], 0.7)
+    batch = Batch(sample, torch.ones_like(sample.t))
 
     def loss(*shift):
-        net = Off(exact)
-        net.shift = shift
-        model = TimeScoreModel(net, path, EPS, "moments", stein_channels=1)
-        return ctsm_v()(model, path, batch)
+        return objective(off_by(exact, *shift), exact.path, batch)
 
     best = loss(0.0, 0.0)
-    for shift in ((0.5, 0.0), (-0.5, 0.0), (0.0, 0.2), (0.0, -0.2)):
+    heads = ((0.0, 0.2), (0.0, -0.2)) if objective.terms[0].error is components_error else ()
+    for shift in ((0.5, 0.0), (-0.5, 0.0), *heads):
         rise = loss(*shift) - best
-        assert rise.mean() > 4 * rise.std() / math.sqrt(len(t))
+        assert rise.mean() > 4 * rise.std() / math.sqrt(rise.numel()), shift
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+@pytest.mark.parametrize("shift", [(0.0, 0.0), (0.4, -0.3)], ids=["exact", "off"])
+def test_the_reduced_error_is_that_of_its_target(path, shift):
+    """Of the target as its equation says it, whatever the network says."""
+    for time in (0.1, 0.6, 0.99, 1 - 1e-6):
+        exact, sample = draws(path, time, 50)
+        with torch.no_grad():
+            out = off_by(exact, *shift)(sample.xt, sample.t)
+        v = path.variance(sample.t)[:, None]
+        e = -v.sqrt() * out.score
+        d = path.denoise(sample.xt, out.score, sample.t)
+        noise, data = sample.eps - e, sample.x1 - d
+        spread = path.variance_dt(sample.t)[:, None] / (2 * v)
+        drift = path.alpha_dt(sample.t)[:, None] / v.sqrt()
+        target = spread * (e.square() + noise.square() - 1) + drift * (d * e + data * noise)
+        error = (target - out.components).square().mean(1)
+        found = reduced_components_error(out, path, sample)
+        assert torch.allclose(found, error, rtol=1e-4, atol=1e-9 * float(error.mean()))
+
+
+@pytest.mark.parametrize(("time", "times_less"), [(0.1, 100), (0.9, 100), (0.99, 30), (0.999, 3)])
+def test_the_reduced_target_has_the_mean_of_the_other_and_less_noise(time, times_less):
+    """The noise is the target less the exact time score; for a pixel that hardly changes, until
+    the noise of the path is as little."""
+    path = LinearVPPath()
+    exact, sample = draws(path, time, means=((-0.9,), (-0.9,)), stds=(0.02, 0.02))
+    with torch.no_grad():
+        out = off_by(exact, 0.0, 0.0)(sample.xt, sample.t)
+    plain = path.conditional_components(sample) - out.components
+    gain = path.variance_gain(sample.t)[:, None]
+    deviation = (path.conditional_score(sample) - out.score) / path.score_gain(sample.t)[:, None]
+    reduced = gain * (deviation.square() - out.variance)
+    for noise in (plain, reduced):
+        assert abs(noise.mean()) < 4 * noise.std() / math.sqrt(noise.numel())
+    assert plain.var() > times_less * reduced.var()
+
+
+def test_the_reduced_error_does_not_train_the_head():
+    exact, sample = draws(LinearVPPath(), 0.7, 100)
+    model = off_by(exact, 0.3, 0.3)
+    error = reduced_components_error(model(sample.xt, sample.t), exact.path, sample)
+    (gradient,) = torch.autograd.grad(error.mean(), model.net.shift)
+    assert gradient[0] != 0 and gradient[1] == 0
 
 
 def test_moments_are_refused_where_they_mean_nothing():
@@ -127,6 +191,10 @@ def test_moments_are_refused_where_they_mean_nothing():
         TimeScoreModel(Outputs(0.0), SchrodingerBridgePath(), EPS, "moments", stein_channels=1)
     with pytest.raises(UserError, match="needs a Stein head"):
         TimeScoreModel(Outputs(0.0), LinearVPPath(), EPS, "moments")
+    plain = TimeScoreModel(Outputs(0.0, 0.0), LinearVPPath(), EPS, stein_channels=1)
+    exact, sample = draws(LinearVPPath(), 0.5, 3)
+    with pytest.raises(ValueError, match="needs a model that predicts moments"):
+        reduced_components_error(plain(sample.xt, sample.t), exact.path, sample)
     wide = TimeScoreModel(Outputs(0.0, 0.0), LinearVPPath(), EPS, "moments", stein_channels=3)
     with pytest.raises(ValueError, match="a variance needs shape"):
         wide(normal((2, 2)), torch.tensor([0.1, 0.2], dtype=F64))

@@ -37,6 +37,21 @@ def test_a_record_comes_back_whole_and_another_path_drops_its_arguments(digits):
 
 
 @pytest.mark.parametrize(
+    ("given", "prediction", "objective"),
+    [
+        ({}, "moments", "ctsm_m"),
+        ({"objective": "ctsm_v"}, "moments", "ctsm_v"),
+        ({"prediction": "raw"}, "raw", "ctsm_v"),
+        ({"stein_factor": 0.0}, "normalised", "ctsm_v"),
+        ({"stein_factor": 0.0, "objective": "tsm"}, "normalised", "tsm"),
+    ],
+)
+def test_prediction_and_objective_go_together(digits, given, prediction, objective):
+    ebm, training = settings.resolve(digits, given)
+    assert (ebm.prediction, training.objective) == (prediction, objective)
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"colour": 1}, "unknown settings: colour"),

@@ -34,7 +34,7 @@ def test_objectives_are_timed_on_the_same_network(steps):
     trainers = {name: steps.trainer(name) for name in ("ctsm_v", "ctsm", "tsm")}
     sizes = {sum(p.numel() for p in trainer.parameters) for trainer in trainers.values()}
     assert len(sizes) == 1 and not trainers["tsm"].task.model.config.stein_head
-    with_head = steps.trainer("ctsm_v", stein_head=True)
+    with_head = steps.trainer("ctsm_m", stein_head=True)
     assert sum(p.numel() for p in with_head.parameters) > sizes.pop()
     for trainer in (*trainers.values(), with_head):
         before = [p.clone() for p in trainer.parameters]

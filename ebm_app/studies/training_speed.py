@@ -39,9 +39,13 @@ class Steps:
         """A run that is never begun: its steps are taken one by one.
 
         Args:
-            objective: a key of ``OBJECTIVES``. stein_head: whether the network has that head too.
+            objective: a key of ``OBJECTIVES``. stein_head: whether the network has that head too,
+                and predicts moments.
         """
-        ebm_config = replace(self.config, stein_head=stein_head, condition_dim=0)
+        prediction = "moments" if stein_head else "normalised"
+        ebm_config = replace(
+            self.config, stein_head=stein_head, prediction=prediction, condition_dim=0
+        )
         config = TrainingConfig(
             train_batch_size=self.batch_size,
             objective=objective,
