@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from ebm_app.cli import run_script
 from ebm_app.config import EBMConfig
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
@@ -48,6 +49,22 @@ def script() -> "callable":
         return module
 
     return load
+
+
+@pytest.fixture
+def here(script, monkeypatch):
+    """A script by its path, whose trainings, if it starts any, run in this process."""
+
+    def train(path, flags, output_dir):
+        main = script(f"train/{path.name}").main
+        assert run_script(main, [*flags, "--output_dir", str(output_dir)]) == 0
+
+    def study(path):
+        found = script(path)
+        monkeypatch.setattr(found, "train_once", train, raising=False)
+        return found
+
+    return study
 
 
 @pytest.fixture(scope="session")

@@ -90,7 +90,7 @@ def shortened(arguments: list[str]) -> list[str]:
     return [*arguments, "--num_images", "2", "--num_steps", "2"]
 
 
-def test_commands_run_in_order(place, script, monkeypatch):
+def test_commands_run_in_order(place, here, monkeypatch):
     monkeypatch.chdir(place)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     ran, launched = 0, []
@@ -109,7 +109,7 @@ def test_commands_run_in_order(place, script, monkeypatch):
         is_one = program == "accelerate" and "--multi_gpu" not in arguments
         if program == "python" or (is_one and program in launched):
             name, *flags = shortened(arguments[is_one:])
-            assert run_script(script(name).main, flags) == 0, shlex.join(arguments)
+            assert run_script(here(name).main, flags) == 0, shlex.join(arguments)
             ran += 1
             continue
         launched.append(program)

@@ -56,22 +56,6 @@ def test_a_failing_script_is_told(monkeypatch, tmp_path):
     assert "ebm.py failed" in error_of(trainings.train_once, SCRIPT, [], tmp_path / "run")
 
 
-@pytest.fixture
-def here(script, monkeypatch):
-    """A study whose trainings run in this process, by the script's path."""
-
-    def train(path, flags, output_dir):
-        main = script(f"train/{path.name}").main
-        assert run_script(main, [*flags, "--output_dir", str(output_dir)]) == 0
-
-    def study(path):
-        found = script(path)
-        monkeypatch.setattr(found, "train_once", train)
-        return found
-
-    return study
-
-
 def test_a_lever_is_measured_against_the_base(tmp_path, here, capsys):
     study = here("evaluate/levers.py")
     flags = "--max_train_steps 3 --limit 5 --flow_limit 3 --flow_steps 2 --device cpu".split()
