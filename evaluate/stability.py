@@ -91,7 +91,7 @@ def train(args: Namespace, output_dir: Path, variant: Sequence[str]) -> None:
     flags += ["--max_train_steps", str(args.max_train_steps)]
     flags += ["--checkpointing_steps", str(every), "--validation_steps", str(every)]
     flags += ["--checkpoints_total_limit", str(args.num_scores + 1), "--num_preview_images", "0"]
-    train_once(SCRIPT, [*flags, *variant, *shlex.split(args.ebm_flags)], output_dir)
+    train_once(SCRIPT, [*flags, *shlex.split(args.ebm_flags), *variant], output_dir)
 
 
 def steps_of(run: Path) -> list[tuple[int, Path]]:
