@@ -43,7 +43,7 @@ screenshots: $(SETUP)
 
 # the bundled model: the whole budget of the preset, about half an hour on one core
 pretrained: $(SETUP)
-	$(BIN)/python train/ebm.py --dataset digits --t_scale 100 --prediction normalised --output_dir runs/pretrained
+	$(BIN)/python train/ebm.py --dataset digits --t_scale 100 --prediction normalised --input_frequencies 8.5 17 --output_dir runs/pretrained
 	cp runs/pretrained/checkpoint-8000/config.json runs/pretrained/checkpoint-8000/model.safetensors ebm_app/pretrained/digits/
 
 # the figures of the README about the bundled model

@@ -12,7 +12,7 @@ PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "block_out_channels": (48, 64),
             "dropout": 0.05,
             "eps": 1e-6,
-            "input_frequencies": (8.5, 17.0),
+            "input_frequencies": (1.0, 2.0, 4.25, 8.5, 17.0),
         },
         {
             "augmentation": "affine",
@@ -31,11 +31,11 @@ LATENT: dict[str, Any] = {
     "net_input": "x",
     "eps": 1e-3,
 }
-#: 256 levels need a smaller margin eps, frequencies of their own bins, and more nodes for so long
-#: an integral
+#: 256 levels need a smaller margin eps, more nodes for so long an integral, and frequencies down
+#: from those of their bins: noise between the width of a bin and that of a stroke shows in them
 LARGE = (
     {
-        "input_frequencies": (64.0, 128.0),
+        "input_frequencies": (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0),
         "eps": 5e-9,
         "num_nodes": 64,
         "layers_per_block": 2,

@@ -40,7 +40,7 @@ COLUMNS = {
 
 def variants(config: EBMConfig) -> dict[str, list[str]]:
     """Flags of train/ebm.py by the name of the change."""
-    channels = config.net.block_out_channels
+    channels, waves = config.net.block_out_channels, config.input_frequencies
     return {
         BASE: [],
         "uniform times": ["--time_sampler", "uniform"],
@@ -50,6 +50,8 @@ def variants(config: EBMConfig) -> dict[str, list[str]]:
         "CTSM-v of moments": ["--objective", "ctsm_v"],
         "CTSM-v, no moments": ["--prediction", "normalised"],
         "the same, raw": ["--prediction", "raw"],
+        "waves of the bins only": ["--input_frequencies", *(f"{f:g}" for f in waves[-2:])],
+        "no waves": ["--input_frequencies"],
         "fast time": ["--t_scale", f"{4 * config.net.t_scale:g}"],
         "half the channels": ["--block_out_channels", *(f"{n // 2}" for n in channels)],
         "twice the channels": ["--block_out_channels", *(f"{2 * n}" for n in channels)],
