@@ -70,6 +70,9 @@ class LoopConfig:
         "constant_with_warmup, linear or cosine: what follows the warm-up", "cosine"
     )
     lr_warmup_steps: int = _doc("steps over which the learning rate rises", 100)
+    lr_decay_steps: int = _doc(
+        "last steps over which a rate of constant_with_warmup falls to 0; others fall all along", 0
+    )
     adam_weight_decay: float = _doc("decoupled weight decay", 0.0)
     max_grad_norm: float = _doc("gradients are clipped to this norm", 100.0)
     ema_decay: float = _doc("decay of the averaged weights, which are the ones saved", 0.999)

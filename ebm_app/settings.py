@@ -13,6 +13,7 @@ from ebm_app.dequantisation import DEQUANTISERS, TruncatedNormal
 from ebm_app.ebm import NET_INPUTS, build_path
 from ebm_app.errors import UserError, choose
 from ebm_app.flow import Flow
+from ebm_app.learning_rate import OPEN_ENDED, SCHEDULERS
 from ebm_app.metrics import check_report_to
 from ebm_app.model import TimeScoreModel
 from ebm_app.nets.unet import UNetConfig, check_config
@@ -24,7 +25,6 @@ from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.time_sampling import TIME_SAMPLERS
 from ebm_app.weighting import WEIGHTINGS, second_moment
 
-SCHEDULERS = ("constant_with_warmup", "cosine", "linear")
 NET_KEYS = {f.name for f in fields(UNetConfig)}
 TRAINING_KEYS = {f.name for f in fields(TrainingConfig)}
 EBM_KEYS = {"space", "space_arguments", "dequantisation", "eps", "num_nodes", "prediction"}
@@ -119,8 +119,14 @@ def check_loop(config: LoopConfig, data: ImageData) -> None:
     check_report_to(config.report_to)
     counts = [name for name in vars(config) if name.endswith(("_steps", "_size", "_limit"))]
     for name in [*counts, "validation_images", "validation_repeats"]:
-        if name != "lr_warmup_steps" and getattr(config, name) < 1:
-            raise UserError(f"{name} must be at least 1, not {getattr(config, name)}")
+        least = 0 if name.startswith("lr_") else 1
+        if getattr(config, name) < least:
+            raise UserError(f"{name} must be at least {least}, not {getattr(config, name)}")
+    if config.lr_decay_steps and config.lr_scheduler != OPEN_ENDED:
+        raise UserError(
+            f"--lr_decay_steps is for --lr_scheduler {OPEN_ENDED}: {config.lr_scheduler} falls "
+            "all along"
+        )
     if min(config.validation_images, len(data.validation)) < 2:
         raise UserError(
             "at least 2 validation images are needed for a standard error: raise "

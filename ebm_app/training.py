@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from diffusers.optimization import get_scheduler
 from diffusers.training_utils import EMAModel
 from torch import Tensor
 from tqdm.auto import tqdm
@@ -24,6 +23,7 @@ from ebm_app import checkpoint
 from ebm_app.config import LoopConfig, to_dict
 from ebm_app.errors import UserError
 from ebm_app.interrupts import Interrupted, StopSignals
+from ebm_app.learning_rate import scheduler_of
 from ebm_app.metrics import MetricsLog
 from ebm_app.numerics import mixed_seed
 from ebm_app.tasks import Rows, Task, total_batch_size
@@ -62,12 +62,7 @@ class Trainer:
             weight_decay=config.adam_weight_decay,
             fused=True,
         )
-        self.scheduler = get_scheduler(
-            config.lr_scheduler,
-            optimizer,
-            num_warmup_steps=config.lr_warmup_steps,
-            num_training_steps=config.max_train_steps,
-        )
+        self.scheduler = scheduler_of(optimizer, config)
         self.loss_module, self.optimizer = accelerator.prepare(task.loss_module, optimizer)
         self.ema = EMAModel(self.parameters, decay=config.ema_decay, foreach=True)
         self.state = TrainingState(task, optimizer, self.scheduler, self.ema, accelerator.scaler)

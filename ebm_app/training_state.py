@@ -14,12 +14,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from ebm_app.checkpoint import load_state
 from ebm_app.config import FREE_ON_RESUME
 from ebm_app.errors import UserError
+from ebm_app.learning_rate import OPEN_ENDED, first_falling_step
 from ebm_app.tasks import Task
 
 #: how a total batch is shared out may change: a step depends on the total alone
 SHARING = {"train_batch_size", "gradient_accumulation_steps"}
-#: this learning rate does not depend on where a run will end
-OPEN_ENDED = "constant_with_warmup"
 
 
 @dataclass
@@ -91,8 +90,12 @@ class TrainingState:
 def check_same(trainer: dict[str, Any], settings: dict[str, Any], folder: Path) -> None:
     """Raise a UserError where settings that change the weights differ from a checkpoint's."""
     changes, free = [], FREE_ON_RESUME | SHARING
-    if settings["training"]["lr_scheduler"] == OPEN_ENDED:
-        free |= {"max_train_steps"}
+    steps = trainer["step"]
+    if settings["training"]["lr_scheduler"] == OPEN_ENDED and all(
+        steps <= first_falling_step(training)
+        for training in (trainer["training"], settings["training"])
+    ):
+        free |= {"max_train_steps", "lr_decay_steps"}
     for kind in (name for name, value in settings.items() if isinstance(value, dict)):
         for key, value in settings[kind].items():
             before = trainer.get(kind, {}).get(key)

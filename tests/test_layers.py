@@ -61,6 +61,7 @@ LAYERS = {
     "images_io": 8,
     "interrupts": 8,
     "launch": 8,
+    "learning_rate": 8,
     "metrics": 8,
     "neighbours": 1,
     "plots": 8,

@@ -20,6 +20,7 @@ from ebm_app.data.images import ImageData
 from ebm_app.dequantisation import Uniform
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
+from ebm_app.learning_rate import OPEN_ENDED, open_ended_factor
 from ebm_app.metrics import read_metrics
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.objectives import OBJECTIVES
@@ -116,6 +117,16 @@ def test_resume_is_exact_in_mid_epoch_with_dropout(data, tmp_path, changes):
         assert a == b
 
 
+def test_an_open_ended_rate_rises_stays_and_falls():
+    config = replace(
+        CONFIG, lr_scheduler=OPEN_ENDED, lr_warmup_steps=4, lr_decay_steps=5, max_train_steps=20
+    )
+    factors = [open_ended_factor(config, step) for step in range(21)]
+    assert factors[:5] == [0.0, 0.25, 0.5, 0.75, 1.0] and set(factors[4:16]) == {1.0}
+    assert factors[15:] == [1.0, 0.8, 0.6, 0.4, 0.2, 0.0]
+    assert open_ended_factor(replace(config, lr_warmup_steps=0, lr_decay_steps=0), 0) == 1.0
+
+
 def test_a_run_of_constant_learning_rate_can_go_on_beyond_its_end(data, tmp_path):
     constant = {"lr_scheduler": "constant_with_warmup"}
     whole = trainer(data, tmp_path / "whole", **constant)
@@ -125,6 +136,18 @@ def test_a_run_of_constant_learning_rate_can_go_on_beyond_its_end(data, tmp_path
     longer.resume(tmp_path / "part" / "checkpoint-4")
     assert longer.fit().steps == 8
     assert torch.equal(weights(whole), weights(longer))
+    falling = {**constant, "lr_decay_steps": 4}
+    ended = trainer(data, tmp_path / "ended", **falling)
+    ended.fit()
+    assert not torch.equal(weights(ended), weights(whole))
+    late = trainer(data, tmp_path / "part", **falling)  # the fall is decided on when it begins
+    late.resume(tmp_path / "part" / "checkpoint-4")
+    late.fit()
+    assert torch.equal(weights(ended), weights(late))
+    with pytest.raises(UserError, match="max_train_steps was 8, now 9"):
+        trainer(data, tmp_path / "ended", max_train_steps=9, **falling).resume(
+            tmp_path / "ended" / "checkpoint-8"
+        )
     with pytest.raises(UserError, match="max_train_steps was 8, now 9"):
         trainer(data, tmp_path / "a").fit()
         trainer(data, tmp_path / "a", max_train_steps=9).resume(tmp_path / "a" / "checkpoint-8")
