@@ -235,11 +235,11 @@ class OneSidedPath(GaussianPath):
         The head then learns the residual over that score, which vanishes at t = 0.
         Source: the preconditioning of Karras et al. 2022, arXiv:2206.00364, derived for this path.
         """
-        return -1 / self._marginal_variance(t)
+        return -1 / self.marginal_variance(t)
 
     def score_gain(self, t: Tensor) -> Tensor:
         """sqrt(c) alpha / sqrt(v m): the residual's standard deviation where E x1^2 = c."""
-        m = self._marginal_variance(t)
+        m = self.marginal_variance(t)
         return math.sqrt(self.c) * self.alpha(t) / (self.variance(t) * m).sqrt()
 
     def variance_gain(self, t: Tensor) -> Tensor:
@@ -248,9 +248,10 @@ class OneSidedPath(GaussianPath):
         t."""
         alpha, v = self.alpha(t), self.variance(t)
         rate = alpha * self.variance_dt(t) / (2 * v) - self.alpha_dt(t)
-        return self.c * alpha / self._marginal_variance(t) * rate
+        return self.c * alpha / self.marginal_variance(t) * rate
 
-    def _marginal_variance(self, t: Tensor) -> Tensor:
+    def marginal_variance(self, t: Tensor) -> Tensor:
+        """m_t = c alpha^2 + v, the second moment of x_t per component."""
         return self.c * self.alpha(t).square() + self.variance(t)
 
 

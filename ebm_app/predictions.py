@@ -82,7 +82,7 @@ class Moments(Prediction):
         if out.shape != x.shape:
             raise ValueError(f"a variance needs shape {tuple(x.shape)}, not {tuple(out.shape)}")
         alpha, v, c = path.alpha(t), path.variance(t), path.c
-        m = c * alpha.square() + v
+        m = path.marginal_variance(t)
         spread, drift = path.variance_dt(t) / (2 * v), path.alpha_dt(t) / v.sqrt()
         e = _sum((v.sqrt() / m, x), (-math.sqrt(c) * alpha / m.sqrt(), head))
         d = _sum((c * alpha / m, x), ((c * v / m).sqrt(), head))
