@@ -104,7 +104,7 @@ class TrainingConfig(LoopConfig):
 #: Settings of a run that may differ when it is resumed: they change no weight.
 FREE_ON_RESUME = frozenset(
     {"checkpointing_steps", "checkpoints_total_limit", "logging_steps", "report_to"}
-    | {"validation_steps", "num_preview_images"}
+    | {"validation_steps", "num_preview_images", "num_nodes"}
 )
 
 
