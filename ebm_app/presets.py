@@ -31,8 +31,8 @@ LATENT: dict[str, Any] = {
     "net_input": "x",
     "eps": 1e-3,
 }
-#: 256 levels need a smaller margin eps, and frequencies down from those of their bins: noise between
-#: the width of a bin and that of a stroke shows in them
+#: 256 levels need a smaller margin eps, and frequencies down from those of their bins: noise
+#: between the width of a bin and that of a stroke shows in them
 LARGE = (
     {
         "input_frequencies": (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0),
