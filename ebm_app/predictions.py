@@ -100,3 +100,8 @@ PREDICTIONS: dict[str, Prediction] = {
     "normalised": Normalised(),
     "moments": Moments(),
 }
+
+
+def default_prediction(has_head: bool) -> str:
+    """The key of PREDICTIONS that suits a network with a Stein head, or one without."""
+    return "moments" if has_head else "normalised"

@@ -19,7 +19,7 @@ from ebm_app.model import TimeScoreModel
 from ebm_app.nets.unet import UNetConfig, check_config
 from ebm_app.objectives import OBJECTIVES
 from ebm_app.paths import OneSidedPath, check_eps
-from ebm_app.predictions import PREDICTIONS
+from ebm_app.predictions import PREDICTIONS, default_prediction
 from ebm_app.presets import LATENT, preset
 from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.time_sampling import TIME_SAMPLERS
@@ -61,9 +61,8 @@ def resolve(
     if unknown:
         raise UserError(f"unknown settings: {', '.join(sorted(unknown))}")
     has_head = merged.get("stein_factor", TrainingConfig.stein_factor) > 0
-    merged.setdefault("prediction", EBMConfig.prediction if has_head else "normalised")
-    is_default = merged["prediction"] == EBMConfig.prediction
-    merged.setdefault("objective", TrainingConfig.objective if is_default else "ctsm_v")
+    merged.setdefault("prediction", default_prediction(has_head))
+    merged.setdefault("objective", "ctsm_m" if merged["prediction"] == "moments" else "ctsm_v")
     training_config = from_dict(TrainingConfig, _only(merged, TRAINING_KEYS), "training settings")
     net = from_dict(UNetConfig, _only(merged, NET_KEYS), "network settings")
     space = _space(merged, data, flow)

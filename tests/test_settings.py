@@ -15,7 +15,8 @@ def digits():
 def test_preset_then_flags(digits):
     ebm, training = settings.resolve(digits, {"dropout": 0.3, "max_train_steps": 7})
     assert ebm.net.dropout == 0.3 and training.max_train_steps == 7
-    assert ebm.input_frequencies[-2:] == (8.5, 17.0) and training.augmentation == "affine"
+    assert ebm.input_frequencies == (1.0, 2.0, 4.25, 8.5, 17.0)
+    assert training.augmentation == "affine"
     assert ebm.image_shape == (1, 8, 8) and ebm.num_levels == 17 and ebm.condition_dim == 6
 
 

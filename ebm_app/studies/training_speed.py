@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ebm_app.config import EBMConfig, TrainingConfig
 from ebm_app.data.images import ImageData
+from ebm_app.predictions import default_prediction
 from ebm_app.tasks import EBMTask
 from ebm_app.training import Trainer
 
@@ -42,9 +43,11 @@ class Steps:
             objective: a key of ``OBJECTIVES``. stein_head: whether the network has that head too,
                 and predicts moments.
         """
-        prediction = "moments" if stein_head else "normalised"
         ebm_config = replace(
-            self.config, stein_head=stein_head, prediction=prediction, condition_dim=0
+            self.config,
+            stein_head=stein_head,
+            prediction=default_prediction(stein_head),
+            condition_dim=0,
         )
         config = TrainingConfig(
             train_batch_size=self.batch_size,
