@@ -33,12 +33,14 @@ from ebm_app.training_state import TrainingState
 @dataclass(frozen=True)
 class TrainingResult:
     """What a finished run reports: the steps done, the last mean loss, the validation bits per
-    dim of the model that is kept and the throughput of training alone."""
+    dim of the model that is kept, the throughput since the last start, and the seconds of all
+    steps, those before a resume with them; validation is in neither."""
 
     steps: int
     loss: float
     bits_per_dim: float
     images_per_second: float
+    training_seconds: float
 
 
 class Trainer:
@@ -70,6 +72,7 @@ class Trainer:
         self.metrics = MetricsLog(accelerator, output_dir, config)
         self.signals = StopSignals(accelerator)
         self.step, self.last_loss, self.seconds = 0, math.nan, 0.0
+        self.start = (self.step, self.seconds)
         self.best: dict[str, float] | None = None
         self.pending: list[Tensor] = []
 
@@ -80,10 +83,10 @@ class Trainer:
             UserError: for a loss that is not finite, or a full disk. Interrupted: after a signal,
                 once a checkpoint is saved.
         """
-        first, total = self.step, self.config.max_train_steps
-        self.metrics.start(first)
+        total = self.config.max_train_steps
+        self.metrics.start(self.step)
         hidden = not self.accelerator.is_main_process
-        bar = tqdm(total=total, initial=first, disable=hidden, desc="train", mininterval=1)
+        bar = tqdm(total=total, initial=self.step, disable=hidden, desc="train", mininterval=1)
         with bar, self.signals, checkpoint.explained_write(self.output_dir):
             while self.step < total:
                 begin = time.perf_counter()
@@ -92,11 +95,11 @@ class Trainer:
                 asked = self.signals.asked(self._due(self.config.logging_steps))
                 periods = (self.config.checkpointing_steps, self.config.validation_steps)
                 if asked or any(map(self._due, (self.config.logging_steps, *periods))):
-                    self._log(first)
+                    self._log()
                 self.seconds += time.perf_counter() - begin
                 bar.update()
                 if not math.isnan(self.last_loss):
-                    text = f"loss {self.last_loss:.4f}, {self._speed(first):.0f} images/s"
+                    text = f"loss {self.last_loss:.4f}, {self._speed():.0f} images/s"
                     bar.set_postfix_str(text, refresh=False)
                 if self._due(self.config.validation_steps):
                     self._validate()
@@ -105,7 +108,7 @@ class Trainer:
                 if asked:
                     raise Interrupted(asked, folder)
         bits_per_dim = self.best["validation_bits_per_dim"]
-        return TrainingResult(self.step, self.last_loss, bits_per_dim, self._speed(first))
+        return TrainingResult(self.step, self.last_loss, bits_per_dim, self._speed(), self.seconds)
 
     def save(self) -> Path:
         """Write a checkpoint of this step, and return its folder."""
@@ -113,6 +116,7 @@ class Trainer:
             trainer = {
                 "step": self.step,
                 "loss": self.last_loss,
+                "seconds": self.seconds,
                 "best": self.best,
                 **self._settings(),
             }
@@ -137,6 +141,8 @@ class Trainer:
         """
         trainer = self.state.load(folder, self._settings())
         self.step, self.last_loss, self.best = (trainer[key] for key in ("step", "loss", "best"))
+        self.seconds = trainer["seconds"]
+        self.start = (self.step, self.seconds)
 
     def train_step(self) -> None:
         """One update of the weights and of their average."""
@@ -172,10 +178,11 @@ class Trainer:
     def _due(self, period: int) -> bool:
         return self.step % period == 0 or self.step == self.config.max_train_steps
 
-    def _speed(self, first: int) -> float:
-        return (self.step - first) * self.total_batch_size / max(self.seconds, 1e-9)
+    def _speed(self) -> float:
+        step, seconds = self.start
+        return (self.step - step) * self.total_batch_size / max(self.seconds - seconds, 1e-9)
 
-    def _log(self, first: int) -> None:
+    def _log(self) -> None:
         losses = self.accelerator.reduce(torch.stack(self.pending), "mean").cpu()
         if not losses.isfinite().all():
             bad = self.step - len(losses) + 1 + int((~losses.isfinite()).nonzero()[0])
@@ -190,7 +197,7 @@ class Trainer:
             self.step,
             loss=self.last_loss,
             learning_rate=rate,
-            images_per_second=self._speed(first),
+            images_per_second=self._speed(),
         )
 
     def _validate(self) -> None:

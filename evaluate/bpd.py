@@ -45,7 +45,13 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     parser = Parser(__doc__)
     add_data_flags(parser)
     add = parser.add_argument
-    add("--estimator", default="ratio", choices=[*NAMES, "all"], help="how log p is found")
+    add(
+        "--estimator",
+        nargs="+",
+        default=["ratio"],
+        choices=[*NAMES, "all"],
+        help="how log p is found; the first one gives the figure that a report begins with",
+    )
     add("--num_nodes", type=int, help="quadrature nodes; the model's own if not given")
     add("--tau", type=float, default=3.0, help="truncation of the truncated-normal bound")
     add("--solver", default="rk4", choices=sorted(SOLVERS), help="of the probability-flow ODE")
@@ -77,8 +83,8 @@ def rows(args: Namespace) -> dict[str, Row]:
 
 def chosen(args: Namespace, ebm: EBM) -> list[str]:
     """The estimators asked for; of all of them, those that the model can answer."""
-    if args.estimator != "all":
-        return [args.estimator]
+    if "all" not in args.estimator:
+        return list(dict.fromkeys(args.estimator))
     able = [name for name in NAMES if reaches(rows(args)[name], ebm)]
     if len(able) < len(NAMES):
         print(f"note: without the truncated-normal bound, {why_not(args, ebm)}", file=sys.stderr)
@@ -111,12 +117,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         scores[name], results[name] = score_row(
             accelerator, ebm, levels, noise, rows(args)[name], args.batch_size, bar
         )
-    figures = {**next(iter(results.values())), "split": args.split, "model": args.model}
-    if len(results) > 1:
-        figures.update(estimators=results, disagreements=disagreements(scores))
+    first = next(iter(results))
+    figures = {**results[first], "estimator": first, "split": args.split, "model": args.model}
+    figures.update(estimators=results, disagreements=disagreements(scores))
     if is_main:
         print_rows(results)
-        for pair in figures.get("disagreements", []):
+        for pair in figures["disagreements"]:
             print(
                 f"{pair['first']} - {pair['second']}: {pair['difference']:+.4f} "
                 f"+- {pair['stderr']:.4f} bits per dim"

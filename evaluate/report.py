@@ -4,7 +4,8 @@ python evaluate/report.py runs/digits
 python evaluate/report.py runs/digits --output card.md
 
 The run must have been scored (evaluate/bpd.py). What evaluate/ais.py, evaluate/samplers.py and
-evaluate/neighbours.py wrote with the run's folder as --output_dir becomes part of the report.
+evaluate/neighbours.py wrote with the run's folder as --output_dir becomes part of the report, and
+so does what evaluate/bpd.py wrote to a subfolder of it, of other images or estimators.
 """
 
 import sys
@@ -26,13 +27,11 @@ An energy-based model of {dataset} images ({shape}) in the space {space}, learne
 | --- | --- |
 | steps of {batch} images | {steps} |
 | images a second in training | {images_per_second:.0f} |
-| seconds of the whole run, on {device} | {run_seconds:.0f} |
+| seconds of training, on {device} | {training_seconds:.0f} |
 | bits per dim in validation | {validation:.4f} |
-| bits per dim, {num_images} {split} images | **{bits_per_dim:.4f} ± {stderr:.4f}** |
-| estimated numerical error | {numerical_error:.1e} |
-| dequantisation draws of each image | {repeats} |
+| images scored, and draws of each | {num_images} of the split `{split}`, {repeats} |
+| bits per dim by `{estimator}` | **{bits_per_dim:.4f} ± {stderr:.4f}** |
 | margin eps at t = 1 (variance left) | {eps:g} ({final_variance:.1e}) |
-| evaluations of the network for an image | {nfe:.0f} |
 
 Stopping at t = 1 - eps, and a density that is normalised only as far as the time score is exact,
 are part of these bits: compare them with others at the same eps.
@@ -53,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if run["figures"] is None:
         raise UserError(f"the run in {folder} has not ended: resume it, or report on another")
     target = Path(args.output) if args.output else folder / "report.md"
-    parts = [head(folder.name, run, score), likelihoods(score)]
+    scores = [score, *(read_json(file) for file in sorted(folder.glob("*/bpd.json")))]
+    parts = [head(folder.name, run, score), likelihoods(scores)]
     for file, section in SECTIONS.items():
         if (folder / file).exists():
             parts.append(section(read_json(folder / file)))
@@ -90,30 +90,26 @@ def head(name: str, run: dict[str, Any], score: dict[str, Any]) -> str:
         batch=training["train_batch_size"],
         steps=run["figures"]["steps"],
         images_per_second=run["figures"]["images_per_second"],
-        run_seconds=run["seconds"],
+        training_seconds=run["figures"]["training_seconds"],
         device=run["figures"]["device"],
         validation=run["figures"]["bits_per_dim"],
         **score["figures"],
     )
 
 
-def likelihoods(score: dict[str, Any]) -> str:
-    """Bits per dim by every estimator, where several scored."""
-    estimators = score["figures"].get("estimators")
-    if not estimators:
-        return f"Scored by `{' '.join(score['command'])}`.\n"
-    lines = [
-        f"| {name} | {row['bits_per_dim']:.4f} ± {row['stderr']:.4f} | {row['eps']:.1e} | "
-        f"{row['nfe']:.0f} |"
-        for name, row in estimators.items()
-    ]
-    table = "\n".join(["| estimator | bits per dim | eps | evaluations |", "| --- " * 4 + "|"])
-    command = " ".join(score["command"])
-    return (
-        f"## Bits per dim by every estimator\n\n{table}\n"
-        + "\n".join(lines)
-        + (f"\n\n`{command}`\n")
-    )
+def likelihoods(scores: Sequence[dict[str, Any]]) -> str:
+    """Bits per dim by every estimator of every record."""
+    heads = ("estimator", "bits per dim", "images × draws", "eps", "evaluations", "own error")
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    for name, row in (pair for score in scores for pair in score["figures"]["estimators"].items()):
+        error = row["numerical_error"]
+        lines.append(
+            f"| {name} | {row['bits_per_dim']:.4f} ± {row['stderr']:.4f} | "
+            f"{row['num_images']} × {row['repeats']} | {row['eps']:.1e} | {row['nfe']:.0f} | "
+            f"{'' if error is None else f'{error:.1e}'} |"
+        )
+    commands = [f"- `{' '.join(score['command'])}`" for score in scores]
+    return "\n".join(["## Bits per dim by every estimator\n", *lines, "", *commands, ""])
 
 
 def normalisation(ais: dict[str, Any]) -> str:

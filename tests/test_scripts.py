@@ -89,10 +89,18 @@ def test_score_then_report(trained, script, capsys, tmp_path):
     assert figures["num_images"] == 3
     assert both["ratio"]["bits_per_dim"] == pytest.approx(both["ode"]["bits_per_dim"], abs=0.05)
     assert "estimator" in out and both["ode"]["nfe"] > both["ratio"]["nfe"]
+    few = ["--estimator", "elbo", "ratio", "--limit", 2, "--repeats", 1, "--device", "cpu"]
+    assert call(script("evaluate/bpd.py"), run, *few, "--output_dir", run / "few") == 0
+    assert last_json(capsys.readouterr().out)["estimator"] == "elbo"
     assert call(script("evaluate/report.py"), run) == 0
     text = (run / "report.md").read_text()
-    assert "samples/grid.png" in text and "| seconds of the whole run, on 1 x cpu | " in text
+    assert "samples/grid.png" in text and "| seconds of training, on 1 x cpu | " in text
     assert f"| ode | {both['ode']['bits_per_dim']:.4f} ± " in text and "## log Z" not in text
+    assert (
+        "| 3 of the split `train`, 2 |\n| bits per dim by `ratio` | " in text
+        and " | 3 × 2 | " in text
+    )
+    assert text.index("| elbo | ") < text.rindex("| elbo | ") and " | 2 × 1 | " in text
     write_studies(run)
     assert call(script("evaluate/report.py"), run, "--output", tmp_path / "card.md") == 0
     card = (tmp_path / "card.md").read_text()

@@ -105,9 +105,12 @@ def test_resume_is_exact_in_mid_epoch_with_dropout(data, tmp_path, changes):
     shutil.rmtree(tmp_path / "part" / "checkpoint-8")  # as if cut off after step 4
     resumed = trainer(data, tmp_path / "part", net, **changes)
     resumed.resume(checkpoint.find_checkpoint(tmp_path / "part", "latest"))
-    assert resumed.step == 4
+    assert resumed.step == 4 and resumed.seconds > 0
+    before = resumed.seconds
     result = resumed.fit()
-    assert result.steps == 8
+    assert result.steps == 8 and result.training_seconds > before
+    speed = 4 * resumed.total_batch_size / (result.training_seconds - before)
+    assert result.images_per_second == pytest.approx(speed)
     assert torch.equal(weights(whole), weights(resumed))
     for a, b in zip(whole.ema.shadow_params, resumed.ema.shadow_params, strict=True):
         assert torch.equal(a, b)
