@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import ROOT, TINY
 from PIL import Image
 
@@ -53,6 +54,20 @@ def test_training_leaves_everything_a_user_expects(trained):
     assert record["versions"]["torch"]
     for folder in (trained, trained / "checkpoint-2"):
         assert EBM.from_pretrained(folder).config.image_shape == (1, 8, 8)
+
+
+def test_a_run_starts_from_the_weights_of_a_model(trained, script, image_folder, tmp_path, capsys):
+    flags = ["--dataset", f"folder:{image_folder}", *TINY, "--max_train_steps", 1]
+    still = ["--learning_rate", 0, "--init_from", trained, "--output_dir", tmp_path / "still"]
+    assert call(script("train/ebm.py"), *flags, *still) == 0
+    before, after = (
+        EBM.from_pretrained(run).state_dict() for run in (trained, tmp_path / "still")
+    )
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    other = ["--init_from", trained, "--prediction", "raw", "--output_dir", tmp_path / "other"]
+    assert call(script("train/ebm.py"), *flags, *other) == 2
+    assert "prediction is raw, there moments" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
 
 
 def write_studies(run):

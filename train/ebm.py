@@ -15,11 +15,12 @@ from accelerate import Accelerator
 from ebm_app import settings
 from ebm_app.cli import Parser, run_script
 from ebm_app.config import TrainingConfig, read_json
+from ebm_app.fine_tuning import start_from
 from ebm_app.flow import Flow
 from ebm_app.launch import RUN_FLAGS, add_run_flags, images_of, launch, output_dir_of
 from ebm_app.tasks import EBMTask
 
-OWN = RUN_FLAGS | {"flow", "config", "dry_run"}
+OWN = RUN_FLAGS | {"flow", "config", "init_from", "dry_run"}
 
 
 def parse_args(argv: Sequence[str] | None) -> Namespace:
@@ -29,6 +30,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add = parser.add_argument
     add("--flow", help="a folder made by train/flow.py: the path lives in its latent space")
     add("--config", help="a run.json to take settings from; flags override it")
+    add("--init_from", help="a folder, a bundled name or a hub id: start from its weights")
     add("--dry_run", action="store_true", help="print the resolved settings and stop")
     model = parser.add_argument_group("model (the data set's preset where not given)")
     for name, kind, text in (
@@ -72,7 +74,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     output_dir = output_dir_of(args, ebm_config.space)
 
     def build(accelerator: Accelerator) -> EBMTask:
-        return EBMTask(accelerator, ebm_config, config, data, output_dir, flow)
+        task = EBMTask(accelerator, ebm_config, config, data, output_dir, flow)
+        if args.init_from:
+            start_from(task.model, args.init_from)
+        return task
 
     return launch(args, config, settings.record(ebm_config, config), output_dir, build)
 

@@ -1,0 +1,38 @@
+"""A run that starts from the weights of a model instead of fresh ones."""
+
+import os
+from dataclasses import asdict
+
+import torch
+
+from ebm_app.config import EBMConfig
+from ebm_app.ebm import EBM
+from ebm_app.errors import UserError
+from ebm_app.folders import WEIGHTS_FILE, find_folder, load_weights, read_config
+
+#: what may differ between the model and the run that starts from it: the weights do not know of it
+FREE = frozenset({"dataset", "num_nodes", "eps", "dequantisation"})
+
+
+def start_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
+    """Give a model the weights of another one: a folder, a bundled name or a hub id.
+
+    Raises:
+        UserError: where none is found, or its configuration or its flow is another one.
+    """
+    folder = find_folder(name_or_path)
+    theirs, ours = asdict(read_config(EBMConfig, folder)), asdict(ebm.config)
+    changes = [
+        f"{key} is {ours[key]}, there {theirs[key]}"
+        for key in ours
+        if key not in FREE and ours[key] != theirs[key]
+    ]
+    if changes:
+        raise UserError(
+            f"this run's model is not that of {name_or_path} ({'; '.join(changes)}): give its "
+            "settings, or its run.json with --config"
+        )
+    space = {name: tensor.clone() for name, tensor in ebm.space.state_dict().items()}
+    load_weights(ebm, folder / WEIGHTS_FILE)
+    if not all(torch.equal(space[name], now) for name, now in ebm.space.state_dict().items()):
+        raise UserError(f"{name_or_path} lives in the latent space of another flow: give that one")
