@@ -14,6 +14,7 @@ from ebm_app import EBM
 from ebm_app.cli import run_script
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import NET_INPUTS
+from ebm_app.fine_tuning import start_from
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.settings import resolve
 
@@ -128,6 +129,20 @@ def test_scripts_fit_a_flow_and_train_score_and_sample_in_its_space(
     draw = [run, "--num_images", "2", "--num_steps", "2", "--output_dir", str(tmp_path / "drawn")]
     assert run_script(script("sample/ebm.py").main, draw) == 0
     assert EBM.from_pretrained(run).config.space == "copula"
+
+
+def test_a_run_starts_from_a_model_of_its_own_flow_only(folders, tmp_path):
+    flow = Flow.from_pretrained(folders / "copula")
+    data = ImageData("test", LEVELS, *(random_levels(20, seed) for seed in (5, 6, 7)))
+    given = {"block_out_channels": (8, 8), "norm_num_groups": 4}
+    ebm, other = (EBM(resolve(data, given, None, flow)[0]) for _ in range(2))
+    for model in (ebm, other):
+        model.space.load_state_dict(flow.space.state_dict())
+    ebm.save_pretrained(tmp_path / "model")
+    start_from(other, tmp_path / "model")
+    assert all(map(torch.equal, ebm.state_dict().values(), other.state_dict().values()))
+    next(value for value in other.space.state_dict().values()).add_(0.1)
+    assert "another flow" in error_of(start_from, other, tmp_path / "model")
 
 
 def test_what_does_not_fit_is_one_sentence(folders):
