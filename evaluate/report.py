@@ -5,9 +5,11 @@ python evaluate/report.py runs/digits --output card.md
 
 The run must have been scored (evaluate/bpd.py). What evaluate/ais.py, evaluate/samplers.py and
 evaluate/neighbours.py wrote with the run's folder as --output_dir becomes part of the report, and
-so does what evaluate/bpd.py wrote to a subfolder of it, of other images or estimators.
+so does what evaluate/bpd.py wrote to a subfolder of it, of other images or estimators. Pictures
+are copied to the folder of --output.
 """
 
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,7 +38,12 @@ An energy-based model of {dataset} images ({shape}) in the space {space}, learne
 Stopping at t = 1 - eps, and a density that is normalised only as far as the time score is exact,
 are part of these bits: compare them with others at the same eps.
 """
-PICTURES = {"samples/grid.png": "samples", "loss.png": "training", "neighbours.png": "neighbours"}
+PICTURES = {
+    "samples/grid.png": "samples",
+    "samples_hmc/grid.png": "samples by annealed HMC",
+    "neighbours.png": "drawn, and the nearest training images",
+    "loss.png": "training",
+}
 FOOT = "Trained by `{command}`; revision {git_revision}, torch {torch}.\n"
 
 
@@ -57,8 +64,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     for file, section in SECTIONS.items():
         if (folder / file).exists():
             parts.append(section(read_json(folder / file)))
-    if target.parent == folder:
-        parts += [f"![{what}]({file})\n" for file, what in PICTURES.items() if shows(folder, file)]
+    with explained_write(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        parts += pictures(folder, target.parent)
     command = " ".join(run["command"])
     versions = {"git_revision": run["git_revision"], "torch": run["versions"]["torch"]}
     parts.append(FOOT.format(command=command, **versions))
@@ -73,9 +81,19 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     return {"report": str(target), **figures}
 
 
-def shows(folder: Path, file: str) -> bool:
-    """Whether a picture belongs into the report: the samples in any case, as they are promised."""
-    return file == "samples/grid.png" or (folder / file).exists()
+def pictures(folder: Path, target: Path) -> list[str]:
+    """A line for every picture of a run, copied to the folder of the report if that is another."""
+    found = {file: what for file, what in PICTURES.items() if (folder / file).exists()}
+    if target.samefile(folder):
+        return [f"![{what}]({file})\n" for file, what in found.items()]
+    for file in found:
+        shutil.copyfile(folder / file, target / flat(file))
+    return [f"![{what}]({flat(file)})\n" for file, what in found.items()]
+
+
+def flat(file: str) -> str:
+    """The name of a picture outside its folder."""
+    return file.replace("/", "_")
 
 
 def head(name: str, run: dict[str, Any], score: dict[str, Any]) -> str:

@@ -107,19 +107,28 @@ def test_score_then_report(trained, script, capsys, tmp_path):
     few = ["--estimator", "elbo", "ratio", "--limit", 2, "--repeats", 1, "--device", "cpu"]
     assert call(script("evaluate/bpd.py"), run, *few, "--output_dir", run / "few") == 0
     assert last_json(capsys.readouterr().out)["estimator"] == "elbo"
+    (run / "samples").mkdir()
+    (run / "samples" / "grid.png").write_bytes((run / "loss.png").read_bytes())
     assert call(script("evaluate/report.py"), run) == 0
     text = (run / "report.md").read_text()
-    assert "samples/grid.png" in text and "| seconds of training, on 1 x cpu | " in text
-    assert f"| ode | {both['ode']['bits_per_dim']:.4f} ± " in text and "## log Z" not in text
     assert (
-        "| 3 of the split `train`, 2 |\n| bits per dim by `ratio` | " in text
-        and " | 3 × 2 | " in text
+        "![samples](samples/grid.png)" in text and "| seconds of training, on 1 x cpu | " in text
     )
+    assert f"| ode | {both['ode']['bits_per_dim']:.4f} ± " in text and "## log Z" not in text
+    assert "| 3 of the split `train`, 2 |\n| bits per dim by `ratio` | " in text
+    assert " | 3 × 2 | " in text
     assert text.index("| elbo | ") < text.rindex("| elbo | ") and " | 2 × 1 | " in text
     write_studies(run)
-    assert call(script("evaluate/report.py"), run, "--output", tmp_path / "card.md") == 0
-    card = (tmp_path / "card.md").read_text()
-    assert "![" not in card and "| bridge | 0.25 ± 0.50 | 3.0 of 8 |" in card
+    assert (
+        call(script("evaluate/report.py"), run, "--output", tmp_path / "card" / "README.md") == 0
+    )
+    card = (tmp_path / "card" / "README.md").read_text()
+    assert "![samples](samples_grid.png)" in card and "neighbours.png" not in card
+    assert {path.name for path in (tmp_path / "card").glob("*.png")} == {
+        "samples_grid.png",
+        "loss.png",
+    }
+    assert "| bridge | 0.25 ± 0.50 | 3.0 of 8 |" in card
     assert "by a classifier of 99.0 percent accuracy" in card and "| pf_ode | 7 | " in card
     assert "0.1250 of 4 drawn images, 0.2500 of 5 held-out ones. 2.0 percent" in card
     (run / "run.json").write_text('{"figures": null}')
