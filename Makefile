@@ -5,7 +5,7 @@ RUN := runs/digits
 STEPS ?= 2000
 SETUP := .venv/.installed
 
-.PHONY: demo test test-all test-browser lint ui screenshots pretrained figures studies clean
+.PHONY: demo test test-all test-browser lint ui screenshots pretrained mnist mnist-card figures studies clean
 
 $(SETUP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ebm_app needs Python 3.11 or newer: make PYTHON=python3.x")'
@@ -45,6 +45,25 @@ screenshots: $(SETUP)
 pretrained: $(SETUP)
 	$(BIN)/python train/ebm.py --dataset digits --t_scale 100 --prediction normalised --input_frequencies 8.5 17 --output_dir runs/pretrained
 	cp runs/pretrained/checkpoint-8000/config.json runs/pretrained/checkpoint-8000/model.safetensors ebm_app/pretrained/digits/
+
+# the bundled MNIST model, about two hours on one core; MNIST's files lie in DATA, in torchvision's layout
+DATA ?= data
+MNIST := runs/mnist
+BUNDLE := ebm_app/pretrained/mnist
+mnist: $(SETUP)
+	$(BIN)/python train/ebm.py --config $(BUNDLE)/run.json --dataset mnist --data_root $(DATA) --output_dir $(MNIST)
+	cp $(MNIST)/config.json $(MNIST)/model.safetensors $(MNIST)/metrics.jsonl $(MNIST)/run.json $(BUNDLE)/
+
+# its card: every figure of what `make mnist` left, about two hours on one core
+mnist-card: $(SETUP)
+	$(BIN)/python evaluate/bpd.py $(MNIST) --data_root $(DATA) --estimator elbo ratio --repeats 1 --num_draws 1 --output_dir $(MNIST)
+	$(BIN)/python evaluate/bpd.py $(MNIST) --data_root $(DATA) --estimator all --limit 100 --repeats 1 --output_dir $(MNIST)/hundred
+	$(BIN)/python evaluate/ais.py $(MNIST) --data_root $(DATA) --method all --num_chains 8 --block_size 8 --transport_levels 12 --flow_steps 12 --limit 100 --repeats 1 --output_dir $(MNIST)
+	$(BIN)/python evaluate/samplers.py $(MNIST) --data_root $(DATA) --run "pf_ode num_steps=12" --run "pf_ode num_steps=25" --run "annealed_hmc num_steps=20 steps_per_level=1 num_leapfrog_steps=4 final_steps=5" --output_dir $(MNIST)
+	$(BIN)/python evaluate/neighbours.py $(MNIST) --data_root $(DATA) --output_dir $(MNIST)
+	$(BIN)/python sample/ebm.py $(MNIST) --num_images 100 --output_dir $(MNIST)/samples
+	$(BIN)/python sample/ebm.py $(MNIST) --num_images 36 --sampler annealed_hmc --output_dir $(MNIST)/samples_hmc
+	$(BIN)/python evaluate/report.py $(MNIST) --output $(BUNDLE)/README.md
 
 # the figures of the README about the bundled model
 figures: $(SETUP)

@@ -61,7 +61,7 @@ def test_a_card_says_what_the_files_say(ui, run, tmp_path):
     figures = {"steps": 8000, "bits_per_dim": 1.65, "output_dir": str(tmp_path)}
     record = {"started": "2025", "versions": {"torch": "2.11"}, "figures": figures}
     (tmp_path / "run" / "run.json").write_text(json.dumps(record))
-    (tmp_path / "run" / "README.md").write_text("Trained on digits.")
+    (tmp_path / "run" / "README.md").write_text("![samples](grid.png)\n\nTrained on digits.")
     found = ui.card.card(run, "run")
     assert "| steps | 8,000 |\n| validation | 1.6500 bits per dim |" in found.facts
     assert found.readme == "Trained on digits." and str(tmp_path) not in str(found)

@@ -1,5 +1,6 @@
 """What is known about a model, from the files in its folder and in that of its run."""
 
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from ebm_app.metrics import read_metrics
 from ebm_app.plots import training_figure
 
 README_FILE = "README.md"
+PICTURE = re.compile(r"!\[[^\]]*\]\([^)]*\)\n*")  # the page serves no file of a model's folder
 NO_CURVES = "No training curves: the folder of this model holds none."
 NO_README = "This model comes without a description of its own."
 
@@ -41,7 +43,9 @@ def card(models: Models, name: str) -> Card:
         num_weights = sum(tensor.numel() for tensor in weights.values())
         rows = {"model": name, **facts(config, num_weights), **run_facts(run_folder(folder))}
         readme = folder / README_FILE
-        text = readme.read_text(encoding="utf-8") if readme.is_file() else NO_README
+        text = (
+            PICTURE.sub("", readme.read_text(encoding="utf-8")) if readme.is_file() else NO_README
+        )
         lines = read_metrics(run_folder(folder) / METRICS_FILE)
         stored = read_json(folder / CONFIG_FILE)
     return Card(table(rows), text, stored, training_figure(lines) if lines else None, note(lines))
