@@ -43,7 +43,13 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     parser = Parser(__doc__)
     add_data_flags(parser)
     add = parser.add_argument
-    add("--method", default=DEFAULT, choices=[*METHODS, "all"], help="how log Z is found")
+    add(
+        "--method",
+        nargs="+",
+        default=[DEFAULT],
+        choices=[*METHODS, "all"],
+        help="how log Z is found; the figures are normalised by the default or else the first",
+    )
     add("--num_chains", type=int, default=64, help="paths of each run")
     add("--num_temperatures", type=int, default=100, help="levels of plain AIS and RAISE")
     add("--transport_levels", type=int, default=48, help="levels of transported AIS")
@@ -82,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         levels, ebm.config.num_levels, ebm.space, noise[0], ebm.energy.path, ebm.energy.end
     )
     methods = make_methods(args, accelerator, ebm, points.y, output_dir)
-    names = list(METHODS) if args.method == "all" else [args.method]
+    names = list(METHODS if "all" in args.method else dict.fromkeys(args.method))
     results = {}
     for name in names:
         results[name] = METHODS[name](methods)

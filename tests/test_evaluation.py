@@ -136,13 +136,14 @@ def test_every_method_finds_log_z_and_the_default_is_the_headline(model, script,
     assert "other settings" in capsys.readouterr().err
 
 
-def test_one_method_needs_only_its_own_runs(model, script, capsys, tmp_path):
+def test_methods_need_only_their_own_runs(model, script, capsys, tmp_path):
     figures, _ = call(
         script("evaluate/ais.py"), capsys, model, *LADDER, "--output_dir", tmp_path,
-        "--method", "ode_importance",
+        "--method", "ode_importance", "ais",
     )  # fmt: skip
-    assert figures["method"] == "ode_importance" and set(figures["methods"]) == {"ode_importance"}
-    assert [path.name for path in (tmp_path / "paths").iterdir()] == ["flow"]
+    assert figures["method"] == "ode_importance"
+    assert set(figures["methods"]) == {"ode_importance", "ais"}
+    assert {path.name for path in (tmp_path / "paths").iterdir()} == {"flow", "ais"}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from PIL import Image
 from ebm_app.cli import run_script
 from ebm_app.data.images import load_images
 from ebm_app.errors import UserError
+from ebm_app.folders import BUNDLED
 from ebm_app.images_io import to_uint8
 
 AUTH = ("user", "word")
@@ -78,6 +79,12 @@ def test_only_folders_with_a_model_are_offered_each_once(ui, folder, tmp_path):
     for name in (str(folder / "colour"), "../grey", ""):
         with pytest.raises(UserError, match="unknown model .*: choose one of colour, grey"):
             models.load(name)
+
+
+def test_the_bundled_models_are_offered_by_default(ui, monkeypatch):
+    monkeypatch.setattr(ui.models, "BUNDLED", BUNDLED)
+    assert list(ui.app.find_models(None, None)) == ["mnist", "digits"]
+    assert list(ui.app.find_models("digits", None)) == ["digits", "mnist"]
 
 
 def test_a_model_is_kept_until_its_files_change(ui, folder, tmp_path):

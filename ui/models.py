@@ -10,6 +10,9 @@ from ebm_app.ebm import EBM
 from ebm_app.errors import UserError, choose
 from ebm_app.folders import BUNDLED, CONFIG_FILE, WEIGHTS_FILE, find_folder
 
+#: the bundled model that a visitor sees first
+FIRST = "mnist"
+
 
 class Models:
     """The models a visitor may choose, by name; no other folder is ever opened.
@@ -97,7 +100,7 @@ def _candidates(model: str | None, models_dir: str | None) -> Iterator[tuple[str
         folder = find_folder(model)
         yield (model if folder.parent == BUNDLED else folder.resolve().name), folder
     if BUNDLED.is_dir():
-        yield from _below(BUNDLED, "*")
+        yield from sorted(_below(BUNDLED, "*"), key=lambda found: found[0] != FIRST)
     if models_dir is not None:
         if not Path(models_dir).is_dir():
             raise UserError(f"there is no folder '{models_dir}': give another --models_dir")
