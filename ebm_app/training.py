@@ -94,9 +94,11 @@ class Trainer:
                 self.step += 1
                 asked = self.signals.asked(self._due(self.config.logging_steps))
                 periods = (self.config.checkpointing_steps, self.config.validation_steps)
-                if asked or any(map(self._due, (self.config.logging_steps, *periods))):
-                    self._log()
+                due = asked or any(map(self._due, (self.config.logging_steps, *periods)))
+                losses = self._losses() if due else None
                 self.seconds += time.perf_counter() - begin
+                if losses is not None:
+                    self._log(losses)
                 bar.update()
                 if not math.isnan(self.last_loss):
                     text = f"loss {self.last_loss:.4f}, {self._speed():.0f} images/s"
@@ -182,8 +184,13 @@ class Trainer:
         step, seconds = self.start
         return (self.step - step) * self.total_batch_size / max(self.seconds - seconds, 1e-9)
 
-    def _log(self) -> None:
+    def _losses(self) -> Tensor:
+        """The losses of the steps since the last call, once the device has computed them."""
         losses = self.accelerator.reduce(torch.stack(self.pending), "mean").cpu()
+        self.pending = []
+        return losses
+
+    def _log(self, losses: Tensor) -> None:
         if not losses.isfinite().all():
             bad = self.step - len(losses) + 1 + int((~losses.isfinite()).nonzero()[0])
             raise UserError(
@@ -191,7 +198,7 @@ class Trainer:
                 "--max_grad_norm, --mixed_precision no, or a larger --eps; earlier checkpoints "
                 "are intact"
             )
-        self.pending, self.last_loss = [], losses.mean().item()
+        self.last_loss = losses.mean().item()
         rate = self.scheduler.get_last_lr()[0]
         self.metrics.write(
             self.step,

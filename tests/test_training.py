@@ -111,6 +111,7 @@ def test_resume_is_exact_in_mid_epoch_with_dropout(data, tmp_path, changes):
     assert result.steps == 8 and result.training_seconds > before
     speed = 4 * resumed.total_batch_size / (result.training_seconds - before)
     assert result.images_per_second == pytest.approx(speed)
+    assert read_metrics(resumed.metrics.path)[-2]["images_per_second"] == pytest.approx(speed)
     assert torch.equal(weights(whole), weights(resumed))
     for a, b in zip(whole.ema.shadow_params, resumed.ema.shadow_params, strict=True):
         assert torch.equal(a, b)
