@@ -33,14 +33,15 @@ from ebm_app.training_state import TrainingState
 @dataclass(frozen=True)
 class TrainingResult:
     """What a finished run reports: the steps done, the last mean loss, the validation bits per
-    dim of the model that is kept, the throughput since the last start, and the seconds of all
-    steps, those before a resume with them; validation is in neither."""
+    dim of the model that is kept, the throughput since the last start, the seconds of all steps,
+    those before a resume with them (validation is in neither), and the images of a step."""
 
     steps: int
     loss: float
     bits_per_dim: float
     images_per_second: float
     training_seconds: float
+    total_batch_size: int
 
 
 class Trainer:
@@ -110,7 +111,10 @@ class Trainer:
                 if asked:
                     raise Interrupted(asked, folder)
         bits_per_dim = self.best["validation_bits_per_dim"]
-        return TrainingResult(self.step, self.last_loss, bits_per_dim, self._speed(), self.seconds)
+        times = (self._speed(), self.seconds)
+        return TrainingResult(
+            self.step, self.last_loss, bits_per_dim, *times, self.total_batch_size
+        )
 
     def save(self) -> Path:
         """Write a checkpoint of this step, and return its folder."""

@@ -29,7 +29,7 @@ An energy-based model of {dataset} images ({shape}) in the space {space}, learne
 | --- | --- |
 | steps of {batch} images | {steps} |
 | images a second in training | {images_per_second:.0f} |
-| seconds of training, on {device} | {training_seconds:.0f} |
+| seconds of training; device at its end | {training_seconds:.0f}; {device} |
 | bits per dim in validation | {validation:.4f} |
 | images scored, and draws of each | {num_images} of the split `{split}`, {repeats} |
 | bits per dim by `{estimator}` | **{bits_per_dim:.4f} ± {stderr:.4f}** |
@@ -105,7 +105,7 @@ def head(name: str, run: dict[str, Any], score: dict[str, Any]) -> str:
         shape=" × ".join(map(str, ebm["image_shape"])),
         space=ebm["space"],
         objective=training["objective"].replace("_", "-").upper(),
-        batch=training["train_batch_size"],
+        batch=run["figures"]["total_batch_size"],
         steps=run["figures"]["steps"],
         images_per_second=run["figures"]["images_per_second"],
         training_seconds=run["figures"]["training_seconds"],
