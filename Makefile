@@ -61,7 +61,7 @@ mnist-card: $(SETUP)
 	$(BIN)/python evaluate/bpd.py $(MNIST) --data_root $(DATA) --estimator all --limit 100 --repeats 1 --output_dir $(MNIST)/hundred
 	$(BIN)/python evaluate/samplers.py $(MNIST) --data_root $(DATA) --run "pf_ode num_steps=6" --run "pf_ode num_steps=12" --run "pf_ode num_steps=25" --run "pf_ode num_steps=50" --output_dir $(MNIST)
 	$(BIN)/python evaluate/neighbours.py $(MNIST) --data_root $(DATA) --output_dir $(MNIST)
-	$(BIN)/python evaluate/ais.py $(MNIST) --data_root $(DATA) --method ode_importance ais raise --num_chains 2 --block_size 2 --flow_steps 24 --limit 100 --repeats 1 --output_dir $(MNIST)
+	$(BIN)/python evaluate/ais.py $(MNIST) --data_root $(DATA) --method ode_importance --num_chains 3 --block_size 3 --flow_steps 16 --limit 100 --repeats 1 --output_dir $(MNIST)
 	$(BIN)/python sample/ebm.py $(MNIST) --num_images 100 --output_dir $(MNIST)/samples
 	$(BIN)/python sample/ebm.py $(MNIST) --num_images 16 --sampler annealed_hmc --output_dir $(MNIST)/samples_hmc
 	$(BIN)/python evaluate/report.py $(MNIST) --output $(BUNDLE)/README.md

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ebm_app.metrics import read_metrics
 from ebm_app.selftest import Balance
@@ -38,6 +39,8 @@ def training_figure(lines: list[dict[str, float]]) -> Figure:
             right.errorbar(*zip(*points, strict=True), capsize=3, marker="o", label=label)
             right.legend()
     right.set(xlabel="step", ylabel="validation bits per dim")
+    for axes in (left, right):
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     return figure
 
 

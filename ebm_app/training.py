@@ -111,9 +111,13 @@ class Trainer:
                 if asked:
                     raise Interrupted(asked, folder)
         bits_per_dim = self.best["validation_bits_per_dim"]
-        times = (self._speed(), self.seconds)
         return TrainingResult(
-            self.step, self.last_loss, bits_per_dim, *times, self.total_batch_size
+            self.step,
+            self.last_loss,
+            bits_per_dim,
+            self._speed(),
+            self.seconds,
+            self.total_batch_size,
         )
 
     def save(self) -> Path:
