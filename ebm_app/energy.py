@@ -22,6 +22,9 @@ from ebm_app.quadrature import SOLVERS, Rule, rule_on
 QUADRATURE = "quadrature"
 INTEGRATORS = (QUADRATURE, *SOLVERS)
 HEAD, INTEGRAL = "head", "integral"
+#: numbers of x that a network gets together: on a CPU, memory of more than these is fresh at every
+#: layer, and to have it cleared costs as much as the network
+CHUNK_SIZES, LARGE_CHUNK = {"cpu": 2**16}, 2**20
 
 
 @lru_cache(maxsize=1024)
@@ -71,7 +74,8 @@ class TimeScoreEnergy:
         num_nodes: nodes of the rule for the whole interval [t0, t1], at least 3; a part that is a
             share s of its clock gets n + s (num_nodes - n) with n = ``min_nodes``: measured on
             Gaussian data, parts are then as accurate as the whole, which s num_nodes is not.
-        chunk_size: how many network inputs are evaluated together.
+        chunk_size: how many numbers of x, those of all points at all times, the network gets
+            together; what suits the device if not given.
 
     Raises:
         UserError: for fewer than 3 nodes.
@@ -79,7 +83,9 @@ class TimeScoreEnergy:
 
     min_nodes = 8
 
-    def __init__(self, model: TimeScoreModel, num_nodes: int = 32, chunk_size: int = 1024) -> None:
+    def __init__(
+        self, model: TimeScoreModel, num_nodes: int = 32, chunk_size: int | None = None
+    ) -> None:
         if num_nodes < 3:
             raise UserError(f"num_nodes must be at least 3, not {num_nodes}")
         self.model, self.path = model, model.path
@@ -176,7 +182,7 @@ class TimeScoreEnergy:
         end = self.end if t is None else t
         log_density = sum_except_batch(self.reference(x))
         gradient, is_outer = -x, torch.is_grad_enabled() and x.requires_grad
-        for times, weights, _ in self._chunks(len(x), self.start, end):
+        for times, weights, _ in self._chunks(x, self.start, end):
             with torch.enable_grad():
                 point = x if is_outer else x.detach().requires_grad_()
                 part = torch.tensordot(weights.to(x.device), self._rate(point, times), dims=1)
@@ -212,7 +218,7 @@ class TimeScoreEnergy:
         """Evaluations of the network in one call of :meth:`stein_score` at time t."""
         if (source or HEAD) == HEAD and self.model.stein_channels:
             return 1
-        return sum(len(times) for times, _, _ in self._chunks(1, self.start, t))
+        return len(self._rule(self.start, t)[0])
 
     def reference(self, x: Tensor) -> Tensor:
         """log N(x; 0, I), the density at t = 0, per component: (B, *) -> (B, *) float64.
@@ -228,7 +234,7 @@ class TimeScoreEnergy:
 
     def _quadrature(self, x: Tensor, t0: float, t1: float) -> LogRatio:
         parts, coarse, nfe = [], [], 0
-        for times, weights, coarse_weights in self._chunks(len(x), t0, t1):
+        for times, weights, coarse_weights in self._chunks(x, t0, t1):
             rate = self._rate(x, times)
             parts.append(torch.tensordot(weights.to(x.device), rate, dims=1))
             coarse.append(torch.tensordot(coarse_weights.to(x.device), rate, dims=1))
@@ -238,12 +244,16 @@ class TimeScoreEnergy:
         error = (value - sum_except_batch(torch.stack(coarse).sum(0))).abs()
         return LogRatio(value, error, components, nfe)
 
-    def _chunks(self, batch: int, t0: float, t1: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """The rule of :func:`clock_rule` from t0 to t1, in groups that are evaluated together."""
+    def _chunks(self, x: Tensor, t0: float, t1: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The rule from t0 to t1, in groups of times that are evaluated together."""
+        together = self.chunk_size or CHUNK_SIZES.get(x.device.type, LARGE_CHUNK)
+        size = max(1, together // max(1, x.numel()))
+        return zip(*(part.split(size) for part in self._rule(t0, t1)), strict=True)
+
+    def _rule(self, t0: float, t1: float) -> tuple[Tensor, Tensor, Tensor]:
+        """The rule of :func:`clock_rule` from t0 to t1."""
         counts = (self.num_nodes, min(self.min_nodes, self.num_nodes))
-        rule = clock_rule(self.path, (self.start, self.end), (t0, t1), *counts)
-        size = max(1, self.chunk_size // max(1, batch))
-        return zip(*(part.split(size) for part in rule), strict=True)
+        return clock_rule(self.path, (self.start, self.end), (t0, t1), *counts)
 
     def _rate(self, x: Tensor, times: Tensor) -> Tensor:
         """Components of the time score of every x at every time: (n, B, *) float64."""

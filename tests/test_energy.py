@@ -119,8 +119,8 @@ def test_values_do_not_depend_on_batch_mates_or_chunks(shape):
     alone = torch.cat([TimeScoreEnergy(model).log_ratio(x[i : i + 1]).value for i in range(6)])
     assert torch.allclose(whole.value, alone, rtol=1e-12, atol=1e-12)
     density, score = TimeScoreEnergy(model).log_density_and_score(x, 0.9)
-    for chunk_size in (1, 7, 20, 64):
-        energy = TimeScoreEnergy(model, chunk_size=chunk_size)
+    for num_inputs in (1, 7, 20, 64):
+        energy = TimeScoreEnergy(model, chunk_size=num_inputs * x[0].numel())
         chunked = energy.log_ratio(x)
         assert chunked.nfe == whole.nfe
         for left, right in zip(whole[:3], chunked[:3], strict=True):
@@ -215,7 +215,7 @@ class Counted(nn.Module):
 @pytest.mark.parametrize("integrator", INTEGRATORS)
 def test_nfe_counts_the_evaluations_of_an_example(integrator):
     model = Counted(gaussian(LinearVPPath()))
-    energy, x = TimeScoreEnergy(model, 20, chunk_size=12), normal((4, 2))
+    energy, x = TimeScoreEnergy(model, 20, chunk_size=12 * 2), normal((4, 2))
     whole = energy.log_ratio(x, integrator=integrator)
     assert sum(model.sizes) == 4 * whole.nfe and max(model.sizes) <= 12
     part = energy.log_ratio(x, 0.3, 0.6, integrator)
