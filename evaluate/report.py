@@ -131,17 +131,24 @@ def likelihoods(scores: Sequence[dict[str, Any]]) -> str:
 
 
 def normalisation(ais: dict[str, Any]) -> str:
-    """log Z by every method."""
+    """log Z by every method, with its warnings; bits per dim by it only where there are none."""
+    figures = ais["figures"]
+    methods = figures["methods"]
     lines = [
         f"| {name} | {row['log_z']:.2f} ± {row['stderr']:.2f} | {row['ess']:.1f} of {row['num']} |"
-        for name, row in ais["figures"]["methods"].items()
+        for name, row in methods.items()
     ]
-    figures = ais["figures"]
+    notes = [f"- `{name}`: {note}" for name, row in methods.items() for note in row["warnings"]]
+    verdict = (
+        f"Normalised by `{figures['method']}`: {figures['bits_per_dim']:.4f} ± "
+        f"{figures['bits_per_dim_stderr']:.4f} bits per dim."
+    )
+    if methods[figures["method"]]["warnings"]:
+        verdict = f"No bits per dim are normalised by `{figures['method']}`: not to be believed."
     return (
         "## log Z of the integral, in nats\n\n| method | log Z | effective sample size |\n"
-        "| --- | --- | --- |\n" + "\n".join(lines) + f"\n\nNormalised by `{figures['method']}`: "
-        f"{figures['bits_per_dim']:.4f} ± {figures['bits_per_dim_stderr']:.4f} bits per dim.\n\n"
-        f"`{' '.join(ais['command'])}`\n"
+        "| --- | --- | --- |\n"
+        + "\n".join([*lines, "", *notes, "", verdict, "", f"`{' '.join(ais['command'])}`", ""])
     )
 
 

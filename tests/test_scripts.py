@@ -70,10 +70,11 @@ def test_a_run_starts_from_the_weights_of_a_model(trained, script, image_folder,
     assert not (tmp_path / "other").exists()
 
 
-def write_studies(run):
+def write_studies(run, method):
     """Records of the other studies, beside a run."""
-    row = {"log_z": 0.25, "stderr": 0.5, "ess": 3.0, "num": 8}
-    ais = {"methods": {"bridge": row}, "method": "bridge"}
+    row = {"log_z": 0.25, "stderr": 0.5, "ess": 3.0, "num": 8, "warnings": []}
+    bad = {**row, "ess": 1.0, "warnings": ["1.0 of 8 paths carry the weight"]}
+    ais = {"methods": {"bridge": row, "ais": bad}, "method": method}
     ais |= {"bits_per_dim": 1.5, "bits_per_dim_stderr": 0.1}
     judged = dict.fromkeys(
         ("frechet", "histogram_distance", "class_balance", "confidence", "clear_share"), 0.5
@@ -117,7 +118,11 @@ def test_score_then_report(trained, script, capsys, tmp_path):
     assert "| 3 of the split `train`, 2 |\n| bits per dim by `ratio` | " in text
     assert " | 3 × 2 | " in text
     assert text.index("| elbo | ") < text.rindex("| elbo | ") and " | 2 × 1 | " in text
-    write_studies(run)
+    write_studies(run, "ais")
+    assert call(script("evaluate/report.py"), run) == 0
+    text = (run / "report.md").read_text()
+    assert "- `ais`: 1.0 of 8 paths carry the weight" in text and "Normalised by" not in text
+    write_studies(run, "bridge")
     assert (
         call(script("evaluate/report.py"), run, "--output", tmp_path / "card" / "README.md") == 0
     )
@@ -127,6 +132,7 @@ def test_score_then_report(trained, script, capsys, tmp_path):
         "samples_grid.png",
         "loss.png",
     }
+    assert "Normalised by `bridge`: 1.5000 ± 0.1000 bits per dim" in card
     assert "| bridge | 0.25 ± 0.50 | 3.0 of 8 |" in card
     assert "by a classifier of 99.0 percent accuracy" in card and "| pf_ode | 7 | " in card
     assert "0.1250 of 4 drawn images, 0.2500 of 5 held-out ones. 2.0 percent" in card
