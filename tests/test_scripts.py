@@ -113,7 +113,7 @@ def test_score_then_report(trained, script, capsys, tmp_path):
     assert call(script("evaluate/report.py"), run) == 0
     text = (run / "report.md").read_text()
     assert "![samples](samples/grid.png)" in text
-    assert "; 1 x cpu |\n| bits per dim in validation | " in text
+    assert "; 1 x cpu |\n| bits per dim in validation, " in text
     assert f"| ode | {both['ode']['bits_per_dim']:.4f} ± " in text and "## log Z" not in text
     assert "| 3 of the split `train`, 2 |\n| bits per dim by `ratio` | " in text
     assert " | 3 × 2 | " in text
