@@ -54,7 +54,7 @@ mnist: $(SETUP)
 	$(BIN)/torchrun --standalone --nproc_per_node 2 train/ebm.py --config $(BUNDLE)/run.json --dataset mnist --data_root $(DATA) --output_dir $(MNIST) --expect_processes 2
 	cp $(MNIST)/config.json $(MNIST)/model.safetensors $(MNIST)/metrics.jsonl $(MNIST)/run.json $(BUNDLE)/
 
-# its card: every figure of what `make mnist` left, about two hours on one core
+# its card: every figure of what `make mnist` left, about an hour and a half on one core
 mnist-card: $(SETUP)
 	$(BIN)/python evaluate/bpd.py $(MNIST) --data_root $(DATA) --estimator elbo --repeats 1 --num_draws 1 --output_dir $(MNIST)
 	$(BIN)/python evaluate/bpd.py $(MNIST) --data_root $(DATA) --estimator ratio --repeats 1 --num_nodes 24 --output_dir $(MNIST)/ratio
