@@ -8,6 +8,8 @@ import dataclasses
 import json
 import types
 import typing
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -111,6 +113,17 @@ FREE_ON_RESUME = frozenset(
 def to_dict(config: Any) -> dict[str, Any]:
     """A dataclass as JSON-ready data."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def changes_of(
+    before: Mapping[str, Any], now: Mapping[str, Any], free: AbstractSet[str]
+) -> list[str]:
+    """The settings ``now`` that were others ``before``, but for the ``free`` ones, in words."""
+    return [
+        f"{key} was {before.get(key)}, now {value}"
+        for key, value in now.items()
+        if key not in free and before.get(key) != value
+    ]
 
 
 def from_dict(cls: type[T], data: dict[str, Any], where: str) -> T:

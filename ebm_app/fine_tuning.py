@@ -1,11 +1,10 @@
 """A run that starts from the weights of a model instead of fresh ones."""
 
 import os
-from dataclasses import asdict
 
 import torch
 
-from ebm_app.config import EBMConfig
+from ebm_app.config import EBMConfig, changes_of, to_dict
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.folders import WEIGHTS_FILE, find_folder, load_weights, read_config
@@ -21,12 +20,8 @@ def start_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
         UserError: where none is found, or its configuration or its flow is another one.
     """
     folder = find_folder(name_or_path)
-    theirs, ours = asdict(read_config(EBMConfig, folder)), asdict(ebm.config)
-    changes = [
-        f"{key} is {ours[key]}, there {theirs[key]}"
-        for key in ours
-        if key not in FREE and ours[key] != theirs[key]
-    ]
+    theirs = to_dict(read_config(EBMConfig, folder))
+    changes = changes_of(theirs, to_dict(ebm.config), FREE)
     if changes:
         raise UserError(
             f"this run's model is not that of {name_or_path} ({'; '.join(changes)}): give its "

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from ebm_app.checkpoint import load_state
-from ebm_app.config import FREE_ON_RESUME
+from ebm_app.config import FREE_ON_RESUME, changes_of
 from ebm_app.errors import UserError
 from ebm_app.learning_rate import OPEN_ENDED, first_falling_step
 from ebm_app.tasks import Task
@@ -97,10 +97,7 @@ def check_same(trainer: dict[str, Any], settings: dict[str, Any], folder: Path) 
     ):
         free |= {"max_train_steps", "lr_decay_steps"}
     for kind in (name for name, value in settings.items() if isinstance(value, dict)):
-        for key, value in settings[kind].items():
-            before = trainer.get(kind, {}).get(key)
-            if before != value and key not in free:
-                changes.append(f"{key} was {before}, now {value}")
+        changes += changes_of(trainer.get(kind, {}), settings[kind], free)
     before, now = trainer["total_batch_size"], settings["total_batch_size"]
     if before != now:
         changes.append(

@@ -19,8 +19,9 @@ import torch
 from tqdm.auto import tqdm
 
 from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
-from ebm_app.data.columns import PREPROCESSING, Pair, read_csv_pair, read_pair
+from ebm_app.data.columns import Pair, read_csv_pair, read_pair
 from ebm_app.data.mi_tasks import MI_TASKS
+from ebm_app.data.preprocessing import PREPROCESSING
 from ebm_app.errors import UserError, choose
 from ebm_app.mutual_information import MIEstimate, MISettings, folds, summarise
 from ebm_app.ratios.training import RatioTraining

@@ -1,4 +1,4 @@
-"""A user's paired data: both readers, the sentence behind each mistake, and the preprocessing."""
+"""A user's paired data: both readers and the sentence behind each mistake."""
 
 import math
 import pickle
@@ -6,10 +6,9 @@ import pickle
 import numpy as np
 import pytest
 from conftest import error_of
-from scipy import stats
 
 from ebm_app.data import columns
-from ebm_app.data.columns import PREPROCESSING, check_pair, read_csv_pair, read_npy, read_pair
+from ebm_app.data.columns import check_pair, read_csv_pair, read_npy, read_pair
 
 
 def random(seed=0):
@@ -258,91 +257,3 @@ def test_one_column_on_both_sides():
     message = error_of(check_pair, NUMBERS[:, :2], NUMBERS[:, 1:])
     assert "column 2 of x and column 1 of y" in message and "no bound" in message
     check_pair(NUMBERS[:, [0, 0]], NUMBERS[:, 1:])  # one column twice in x adds nothing, finite
-
-
-# preprocessing
-
-ROWS = 400
-LAWS = {
-    "normal": random(1).normal(3, 2, ROWS),
-    "Cauchy": random(2).standard_cauchy(ROWS),
-    "uniform, far away": 1e8 + random(3).random(ROWS),
-    "counts": random(4).poisson(2, ROWS).astype(float),
-    "mostly 0": np.where(np.arange(ROWS) % 10 == 0, random(5).random(ROWS), 0.0),
-    "huge": random(6).normal(0, 1, ROWS) * 1e307,
-    "tiny": random(6).normal(0, 1, ROWS) * 1e-300,
-    "two neighbours of float64": np.where(np.arange(ROWS) % 3 == 0, 1.0, np.nextafter(1.0, 2.0)),
-}
-LAW_CASES = pytest.mark.parametrize("column", LAWS.values(), ids=LAWS.keys())
-KEYS = pytest.mark.parametrize("key", PREPROCESSING)
-
-
-@KEYS
-@LAW_CASES
-def test_each_map_increases_and_keeps_ties(key, column):
-    z = PREPROCESSING[key](np.stack([column, LAWS["normal"]], 1))
-    assert z.shape == (ROWS, 2) and z.dtype == np.float64 and np.isfinite(z).all()
-    mapped = z[np.argsort(column), 0]
-    steps, sorted_column = np.diff(mapped), np.sort(column)
-    assert (steps[np.diff(sorted_column) == 0] == 0).all()
-    assert (steps[np.diff(sorted_column) > 0] > 0).all()
-    alone = PREPROCESSING[key](column[:, None])
-    np.testing.assert_allclose(z[:, :1], alone, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("key", ["none", "asinh"])
-@LAW_CASES
-def test_standardised_moments(key, column):
-    z = PREPROCESSING[key](column[:, None])
-    assert abs(z.mean()) < 1e-12 and abs(z.var() - 1) < 1e-12
-
-
-@LAW_CASES
-def test_no_preprocessing_is_linear(column):
-    z = PREPROCESSING["none"](column[:, None])[:, 0]
-    slope = (z.max() - z.min()) / (column.max() / 4 - column.min() / 4)
-    np.testing.assert_allclose(z - z[0], slope * (column / 4 - column[0] / 4), atol=1e-12)
-
-
-@KEYS
-def test_scale_and_place_of_a_column_do_not_matter(key):
-    column = LAWS["Cauchy"][:, None]
-    expected = PREPROCESSING[key](column)
-    np.testing.assert_allclose(PREPROCESSING[key](1e3 * column - 7), expected, atol=1e-9)
-
-
-INCREASING = (np.exp, np.arctan, lambda v: v**3, lambda v: 1e6 * v - 3, lambda v: np.sign(v) + v)
-
-
-@pytest.mark.parametrize("increasing", INCREASING)
-def test_ranks_do_not_see_an_increasing_map(increasing):
-    column = np.round(LAWS["normal"], 2)[:, None]  # with some ties
-    ranked = PREPROCESSING["rank"]
-    assert np.array_equal(ranked(increasing(column)), ranked(column))
-    np.testing.assert_allclose(ranked(-column), -ranked(column), atol=1e-12)
-
-
-@LAW_CASES
-def test_ranks_are_normal_scores(column):
-    z = PREPROCESSING["rank"](column[:, None])[:, 0]
-    expected = stats.norm.ppf(stats.rankdata(column) / (ROWS + 1))
-    np.testing.assert_allclose(z, expected, rtol=1e-10, atol=1e-12)
-    if len(np.unique(column)) == ROWS:
-        assert stats.kstest(z, "norm").statistic < 1 / ROWS
-        assert abs(z.mean()) < 1e-12 and 0.96 < z.var() < 1
-
-
-def test_asinh_is_a_logarithm_in_the_tails_and_linear_inside():
-    inner = np.linspace(-2, 2, 2001)
-    column = np.concatenate([[-1e12, -1e6], inner, [1e6, 1e12]])[:, None]
-    z = PREPROCESSING["asinh"](column)[:, 0]
-    np.testing.assert_allclose(z, -z[::-1], atol=1e-12)
-    scale = np.quantile(column, 0.75) - np.quantile(column, 0.25)
-    expected = np.log(1e12 / 1e6) / np.arcsinh(0.002 / scale)
-    assert (z[-1] - z[-2]) / (z[1003] - z[1002]) == pytest.approx(expected, rel=1e-6)
-
-
-@KEYS
-def test_a_constant_column_has_no_preprocessing(key):
-    values = np.stack([LAWS["normal"], np.full(ROWS, 0.1)], 1)
-    assert "column 2 is constant" in error_of(PREPROCESSING[key], values)

@@ -17,8 +17,8 @@ from ebm_app.paths import (
     OneSidedPath,
     SchrodingerBridgePath,
     VPPath,
-    arc_length,
 )
+from ebm_app.paths.base import arc_length
 
 F64 = torch.float64
 SHAPES = [(7, 5), (7, 2, 3, 4)]

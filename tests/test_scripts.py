@@ -66,7 +66,7 @@ def test_a_run_starts_from_the_weights_of_a_model(trained, script, image_folder,
     assert all(torch.equal(before[name], after[name]) for name in before)
     other = ["--init_from", trained, "--prediction", "raw", "--output_dir", tmp_path / "other"]
     assert call(script("train/ebm.py"), *flags, *other) == 2
-    assert "prediction is raw, there moments" in capsys.readouterr().err
+    assert "prediction was moments, now raw" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
 
 

@@ -24,7 +24,7 @@ from paired_data import (
 )
 from shared import MAX_SEED, ONE_AT_A_TIME, RUNNING, explained, stopped
 
-from ebm_app.data.columns import PREPROCESSING
+from ebm_app.data.preprocessing import PREPROCESSING
 from ebm_app.errors import choose
 from ebm_app.mutual_information import FoldResult, MIEstimate, MISettings, folds, summarise
 from ebm_app.ratios.training import RatioTraining

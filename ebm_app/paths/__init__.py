@@ -1,0 +1,22 @@
+"""Conditional Gaussian paths, by the name that ``--path`` takes."""
+
+from ebm_app.paths.base import GaussianPath, PathSample, check_eps
+from ebm_app.paths.bridge import SchrodingerBridgePath
+from ebm_app.paths.one_sided import LinearVPPath, OneSidedPath, VPPath
+
+PATHS: dict[str, type[GaussianPath]] = {
+    "linear_vp": LinearVPPath,
+    "vp": VPPath,
+    "schrodinger_bridge": SchrodingerBridgePath,
+}
+
+__all__ = [
+    "PATHS",
+    "GaussianPath",
+    "LinearVPPath",
+    "OneSidedPath",
+    "PathSample",
+    "SchrodingerBridgePath",
+    "VPPath",
+    "check_eps",
+]

@@ -1,0 +1,60 @@
+"""The path between any two densities."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ebm_app.errors import UserError
+from ebm_app.paths.base import GaussianPath, PathSample, arc_length
+
+
+class SchrodingerBridgePath(GaussianPath):
+    """Two sided: mean (1 - t) x0 + t x1, v_t = sigma^2 t (1 - t), any p0 and p1; z = (x0, x1).
+
+    ``c`` is E||x1 - x0||^2 / D. With sigma = 0 points can be drawn but no conditional quantity
+    exists.
+    """
+
+    def __init__(self, sigma: float = 1.0, c: float = 1.0) -> None:
+        super().__init__(c)
+        if not 0 <= sigma < math.inf:
+            raise UserError(f"SchrodingerBridgePath needs a finite sigma >= 0, not {sigma}")
+        self.sigma = float(sigma)
+
+    def sample(self, x0: Tensor, x1: Tensor, t: Tensor, noise: Tensor) -> PathSample:
+        """x_t for endpoints (B, *), ``t`` (B,) and standard normal ``noise`` (B, *)."""
+        return self.complete(x0, x1, t, eps=noise)
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return t
+
+    def variance(self, t: Tensor) -> Tensor:
+        return self.sigma**2 * t * (1 - t)
+
+    def endpoints(self, sample: PathSample) -> tuple[Tensor, Tensor]:
+        return sample.x0, sample.x1 - sample.x0
+
+    def interval(self, eps: float) -> tuple[float, float]:
+        return eps, 1.0 - eps
+
+    def alpha_dt(self, t: Tensor) -> Tensor:
+        return torch.ones_like(t)
+
+    def variance_dt(self, t: Tensor) -> Tensor:
+        return self.sigma**2 * (1 - 2 * t)
+
+    def velocity(self, x: Tensor, score: Tensor, t: Tensor) -> Tensor:
+        """As the base class says, for x0 ~ N(0, I) drawn independently of x1."""
+        n, n_dt = (1 - t).square() + self.variance(t), self.variance_dt(t) - 2 * (1 - t)
+        return self._velocity(x, score, t, n, n_dt)
+
+    def clock(self, t: Tensor) -> Tensor:
+        """Arc length measured from t = 1/2, in closed form; infinite at both ends.
+
+        Raises:
+            UserError: for sigma = 0.
+        """
+        if self.sigma == 0:
+            raise UserError("a Schrodinger bridge with sigma = 0 has no clock: use sigma > 0")
+        return arc_length(2 * t - 1, 4 * t * (1 - t), self.c / self.sigma**2)
