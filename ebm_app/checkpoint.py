@@ -14,14 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from ebm_app.config import read_json, write_json
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE, read_tensors
+from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE, read_tensors, write_tensors
 
 PREFIX, STATE, PREVIEWS = "checkpoint-", "state", "previews"
 METRICS_FILE, RUN_FILE = "metrics.jsonl", "run.json"
@@ -105,10 +103,7 @@ def save_checkpoint(
         try:
             ebm.save_pretrained(pending)
             (pending / STATE).mkdir()
-            save_file(
-                {name: value.detach().cpu().contiguous() for name, value in tensors.items()},
-                pending / STATE / TENSORS_FILE,
-            )
+            write_tensors(pending / STATE / TENSORS_FILE, tensors)
             write_json(pending / STATE / TRAINER_FILE, trainer)
             _sync(pending)
             # a run resumed from an earlier checkpoint may come by this step again
@@ -146,9 +141,6 @@ def explained_write(folder: Path) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
             raise UserError(f"{folder} is not writable: {error.strerror}; {consequence}") from None
         raise
-    except SafetensorError as error:
-        # safetensors reports a failed write in its own exception, with the system's message inside
-        raise UserError(f"could not save in {folder} ({error}); {consequence}") from None
 
 
 def _remove(folder: Path) -> None:

@@ -1,11 +1,12 @@
 """Folders that hold a model: config.json and model.safetensors, written and read as one."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ebm_app.config import FORMAT_VERSION, from_dict, read_json, to_dict, write_json
@@ -46,7 +47,7 @@ def write_folder(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     pending = folder / (WEIGHTS_FILE + ".tmp")
-    save_file(weights_of(model), pending)
+    write_tensors(pending, model.state_dict())
     os.replace(pending, folder / WEIGHTS_FILE)
     pending = folder / (CONFIG_FILE + ".tmp")
     write_json(pending, {"kind": kind, **to_dict(config)})
@@ -86,11 +87,13 @@ def _from_hub(repository: str) -> Path:
         ) from None
 
 
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """The state of a module as contiguous CPU tensors, ready for safetensors."""
-    return {
-        name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()
-    }
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file with the permissions of any other: the library's own way to a file
+    leaves it unreadable for everyone else."""
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    path.write_bytes(save(ready, metadata))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import torch
 from accelerate import Accelerator
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from ebm_app.ais import Annealing, Paths, PathState, Progress
 from ebm_app.checkpoint import explained_write
 from ebm_app.energy import TimeScoreEnergy
 from ebm_app.errors import UserError
+from ebm_app.folders import write_tensors
 from ebm_app.numerics import seeded
 
 #: how often the state of a block is written, in seconds
@@ -177,8 +177,7 @@ class PathRun:
         with explained_write(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             pending = file.with_suffix(".tmp")
-            tensors = {key: value.cpu().contiguous() for key, value in tensors.items()}
-            save_file(tensors, pending, metadata={"identity": identity})
+            write_tensors(pending, tensors, {"identity": identity})
             os.replace(pending, file)
 
     def _load(self, file: Path, identity: str) -> dict[str, Tensor] | None:

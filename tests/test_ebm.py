@@ -40,6 +40,12 @@ def images(num: int = 3) -> torch.Tensor:
     return torch.randint(0, 17, (num, 1, 8, 8), generator=generator) / 16
 
 
+def test_who_may_read_the_configuration_may_read_the_weights(ebm, tmp_path):
+    ebm.save_pretrained(tmp_path)
+    config, weights = (tmp_path / name for name in ("config.json", "model.safetensors"))
+    assert weights.stat().st_mode == config.stat().st_mode
+
+
 def test_round_trip_gives_equal_outputs(ebm, tmp_path):
     ebm.save_pretrained(tmp_path / "model")
     assert {path.name for path in (tmp_path / "model").iterdir()} == {

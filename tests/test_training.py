@@ -219,7 +219,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(data, tmp_path, monkeypatch)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     run.step = 5
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(checkpoint, "write_tensors", full)
     with pytest.raises(UserError, match="no space left.*earlier checkpoints are intact"):
         run.save()
     assert [f.name for f in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-4"]
