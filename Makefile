@@ -41,10 +41,11 @@ ui: $(SETUP)
 screenshots: $(SETUP)
 	$(BIN)/python ui/screenshots.py --output_dir docs
 
-# the bundled model: the whole budget of the preset, about half an hour on one core
+# the bundled digits model: the whole budget of the preset, about half an hour on one core
+DIGITS := ebm_app/pretrained/digits
 pretrained: $(SETUP)
-	$(BIN)/python train/ebm.py --dataset digits --t_scale 100 --prediction normalised --input_frequencies 8.5 17 --output_dir runs/pretrained
-	cp runs/pretrained/checkpoint-8000/config.json runs/pretrained/checkpoint-8000/model.safetensors ebm_app/pretrained/digits/
+	$(BIN)/python train/ebm.py --dataset digits --output_dir runs/pretrained
+	cd runs/pretrained && cp checkpoint-8000/config.json checkpoint-8000/model.safetensors metrics.jsonl run.json loss.png ../../$(DIGITS)/
 
 # the bundled MNIST model, an hour and a half on two cores; its files lie in DATA, in torchvision's layout
 DATA ?= data
@@ -66,15 +67,22 @@ mnist-card: $(SETUP)
 	$(BIN)/python sample/ebm.py $(MNIST) --num_images 16 --sampler annealed_hmc --output_dir $(MNIST)/samples_hmc
 	$(BIN)/python evaluate/report.py $(MNIST) --output $(BUNDLE)/README.md
 
-# the figures of the README about the bundled model
+# the figures of the README about the bundled digits model, and its card
+FIGURES := runs/figures/digits
 figures: $(SETUP)
-	$(BIN)/python evaluate/bpd.py digits --estimator all --repeats 1 --output_dir runs/figures/bpd
-	$(BIN)/python evaluate/selftest.py digits --output_dir runs/figures/selftest
-	$(BIN)/python evaluate/ais.py digits --method all --num_chains 96 --output_dir runs/figures/ais
-	$(BIN)/python evaluate/samplers.py digits --output_dir runs/figures/samplers
-	$(BIN)/python evaluate/leapfrog.py digits --output_dir runs/figures/leapfrog
-	$(BIN)/python evaluate/speed.py digits --output_dir runs/figures/speed
-	cp runs/figures/ais/ais.png runs/figures/samplers/samplers.png runs/figures/selftest/selftest.png docs/
+	$(BIN)/python evaluate/bpd.py digits --estimator all --repeats 1 --output_dir $(FIGURES)
+	$(BIN)/python evaluate/bpd.py digits --output_dir $(FIGURES)/ratio
+	$(BIN)/python evaluate/selftest.py digits --output_dir $(FIGURES)
+	$(BIN)/python evaluate/ais.py digits --method all --num_chains 96 --output_dir $(FIGURES)
+	$(BIN)/python evaluate/samplers.py digits --output_dir $(FIGURES)
+	$(BIN)/python evaluate/neighbours.py digits --output_dir $(FIGURES)
+	$(BIN)/python evaluate/leapfrog.py digits --output_dir $(FIGURES)
+	$(BIN)/python evaluate/speed.py digits --output_dir $(FIGURES)
+	$(BIN)/python sample/ebm.py digits --num_images 100 --output_dir $(FIGURES)/samples
+	cp $(DIGITS)/run.json $(DIGITS)/loss.png $(FIGURES)/
+	$(BIN)/python evaluate/report.py $(FIGURES) --output $(DIGITS)/README.md
+	cd $(FIGURES) && cp ais.png samplers.png selftest.png speed.png ../../../docs/
+	cp $(FIGURES)/samples/grid.png docs/digits.png
 
 # the tables and figures of the README about latent spaces and density ratios: hours; what is there
 # is not run again
