@@ -9,7 +9,6 @@ import math
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -109,11 +108,6 @@ class ImportanceSampler(TimeSampler):
         density = (1 + r.square()) / (1 - r.square()).square() / z * self.r1
         return TimeSample(self.between(r / self.r1), 1 / density)
 
-    def distribution(self, t: Tensor) -> Tensor:
-        """The share of the draws before t: r / (1 - r^2) / Z."""
-        r = self.r1 * (t - self.start) / (self.end - self.start)
-        return r / (1 - r.square()) * (1 - self.r1**2) / self.r1
-
 
 class ArcLength(TimeSampler):
     """Uniform in the Fisher-Rao clock of the path, evenly spread within a batch.
@@ -149,21 +143,6 @@ class ArcLength(TimeSampler):
         left, right = knots[index], knots[index + 1]
         weight = (right - left) * (self.num_knots - 1) / (self.end - self.start)
         return TimeSample(torch.lerp(left, right, position - index), weight)
-
-
-class Balanced(ArcLength):
-    """Half of the times uniform in the clock, half by the paper's heuristic; stratified.
-
-    The clock gives every factor of noise as many times, also those so small that they show each
-    level of a pixel plainly; the heuristic gives nearly all to those at which images take shape.
-    The inverse of both shares' mean is tabulated as the clock's.
-    """
-
-    def __init__(self, path: GaussianPath, eps: float) -> None:
-        super().__init__(path, eps)
-        even = torch.linspace(0, 1, self.num_knots, dtype=torch.float64)
-        shares = (even + ImportanceSampler(path, eps).distribution(self.knots)) / 2
-        self.knots = torch.from_numpy(np.interp(even, shares, self.knots))
 
 
 class LossHistory(TimeSampler):
@@ -250,6 +229,5 @@ TIME_SAMPLERS: dict[str, type[TimeSampler]] = {
     "stratified": Stratified,
     "importance": ImportanceSampler,
     "arc_length": ArcLength,
-    "balanced": Balanced,
     "loss_history": LossHistory,
 }
