@@ -45,7 +45,7 @@ screenshots: $(SETUP)
 DIGITS := ebm_app/pretrained/digits
 pretrained: $(SETUP)
 	$(BIN)/python train/ebm.py --dataset digits --output_dir runs/pretrained
-	cd runs/pretrained && cp checkpoint-8000/config.json checkpoint-8000/model.safetensors metrics.jsonl run.json loss.png ../../$(DIGITS)/
+	cd runs/pretrained && cp config.json model.safetensors metrics.jsonl run.json loss.png ../../$(DIGITS)/
 
 # the bundled MNIST model, an hour and a half on two cores; its files lie in DATA, in torchvision's layout
 DATA ?= data
