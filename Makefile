@@ -79,7 +79,7 @@ figures: $(SETUP)
 	$(BIN)/python evaluate/leapfrog.py digits --output_dir $(FIGURES)
 	$(BIN)/python evaluate/speed.py digits --output_dir $(FIGURES)
 	$(BIN)/python sample/ebm.py digits --num_images 100 --output_dir $(FIGURES)/samples
-	cp $(DIGITS)/run.json $(DIGITS)/loss.png $(FIGURES)/
+	cp $(DIGITS)/run.json $(DIGITS)/metrics.jsonl $(DIGITS)/loss.png $(FIGURES)/
 	$(BIN)/python evaluate/report.py $(FIGURES) --output $(DIGITS)/README.md
 	cd $(FIGURES) && cp ais.png samplers.png selftest.png speed.png ../../../docs/
 	cp $(FIGURES)/samples/grid.png docs/digits.png

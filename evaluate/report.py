@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ebm_app.checkpoint import RUN_FILE, explained_write
+from ebm_app.checkpoint import METRICS_FILE, RUN_FILE, explained_write
 from ebm_app.cli import Parser, run_script
 from ebm_app.config import read_json
 from ebm_app.errors import UserError
+from ebm_app.metrics import read_metrics
 from ebm_app.sampler_plots import samplers_table
 
 HEAD = """# {name}
@@ -27,7 +28,7 @@ An energy-based model of {dataset} images ({shape}) in the space {space}, learne
 
 | figure | value |
 | --- | --- |
-| steps of {batch} images | {steps} |
+| steps of {batch} images; of the model kept, by least validation loss | {steps}; {kept} |
 | images a second in training | {images_per_second:.0f} |
 | seconds of training; device at its end | {training_seconds:.0f}; {device} |
 | bits per dim in validation, by the integral | {validation:.4f} |
@@ -60,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         raise UserError(f"the run in {folder} has not ended: resume it, or report on another")
     target = Path(args.output) if args.output else folder / "report.md"
     scores = [score, *(read_json(file) for file in sorted(folder.glob("*/bpd.json")))]
-    parts = [head(folder.name, run, score), likelihoods(scores)]
+    parts = [head(folder.name, run, score, kept_step(folder)), likelihoods(scores)]
     for file, section in SECTIONS.items():
         if (folder / file).exists():
             parts.append(section(read_json(folder / file)))
@@ -96,7 +97,16 @@ def flat(file: str) -> str:
     return file.replace("/", "_")
 
 
-def head(name: str, run: dict[str, Any], score: dict[str, Any]) -> str:
+def kept_step(folder: Path) -> int:
+    """The step of least validation loss."""
+    lines = read_metrics(folder / METRICS_FILE)
+    validations = [line for line in lines if "validation_loss" in line]
+    if not validations:
+        raise UserError(f"{folder} lacks the run's {METRICS_FILE}: copy it there")
+    return int(min(validations, key=lambda line: line["validation_loss"])["step"])
+
+
+def head(name: str, run: dict[str, Any], score: dict[str, Any], kept: int) -> str:
     """What was trained, for how long, and the main figures."""
     ebm, training = run["settings"]["ebm"], run["settings"]["training"]
     return HEAD.format(
@@ -107,6 +117,7 @@ def head(name: str, run: dict[str, Any], score: dict[str, Any]) -> str:
         objective=training["objective"].replace("_", "-").upper(),
         batch=run["figures"]["total_batch_size"],
         steps=run["figures"]["steps"],
+        kept=kept,
         images_per_second=run["figures"]["images_per_second"],
         training_seconds=run["figures"]["training_seconds"],
         device=run["figures"]["device"],

@@ -110,9 +110,11 @@ def test_score_then_report(trained, script, capsys, tmp_path):
     assert last_json(capsys.readouterr().out)["estimator"] == "elbo"
     (run / "samples").mkdir()
     (run / "samples" / "grid.png").write_bytes((run / "loss.png").read_bytes())
+    validations = ({"step": step, "validation_loss": loss} for step, loss in ((1, 0.5), (2, 0.7)))
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in validations))
     assert call(script("evaluate/report.py"), run) == 0
     text = (run / "report.md").read_text()
-    assert "![samples](samples/grid.png)" in text
+    assert "![samples](samples/grid.png)" in text and "validation loss | 4; 1 |" in text
     assert "; 1 x cpu |\n| bits per dim in validation, " in text
     assert f"| ode | {both['ode']['bits_per_dim']:.4f} ± " in text and "## log Z" not in text
     assert "| 3 of the split `train`, 2 |\n| bits per dim by `ratio` | " in text
