@@ -53,7 +53,8 @@ def open_model(args: Namespace) -> tuple[Accelerator, EBM]:
         ebm.energy = ebm.energy.with_eps(args.eps)
         if args.eps < ebm.model.eps:
             print(
-                f"note: trained for eps {ebm.model.eps} only, so this extrapolates",
+                f"note: trained to eps {ebm.model.eps} only: what the integral adds beyond it was "
+                "never learned, and may be too few bits",
                 file=sys.stderr,
             )
     return accelerator, ebm

@@ -105,6 +105,14 @@ def test_a_bound_beyond_the_end_of_the_model_is_left_out_in_words(model, script,
     assert "lower tau" in capsys.readouterr().err
 
 
+def test_a_margin_that_was_never_learned_is_named(model, script, capsys, tmp_path):
+    flags = [model, "--limit", 2, "--repeats", 1, "--output_dir", tmp_path]
+    note = "trained to eps 0.0001 only"
+    for eps, told in ((1e-5, True), (1e-3, False)):
+        _, captured = call(script("evaluate/bpd.py"), capsys, *flags, "--eps", eps)
+        assert (note in captured.err) == told
+
+
 def test_every_method_finds_log_z_and_the_default_is_the_headline(model, script, capsys, tmp_path):
     ais = script("evaluate/ais.py")
     arguments = [model, *LADDER, "--output_dir", tmp_path / "all", "--method", "all"]
