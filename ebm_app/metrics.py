@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -48,3 +49,9 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
         return []
     text = path.read_text(encoding="utf-8")
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def best_validation(lines: Iterable[dict[str, float]]) -> dict[str, float] | None:
+    """The line of the model that a run keeps, of least validation loss; None before the first."""
+    validations = [line for line in lines if "validation_loss" in line]
+    return min(validations, key=lambda line: line["validation_loss"], default=None)

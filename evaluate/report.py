@@ -19,7 +19,7 @@ from ebm_app.checkpoint import METRICS_FILE, RUN_FILE, explained_write
 from ebm_app.cli import Parser, run_script
 from ebm_app.config import read_json
 from ebm_app.errors import UserError
-from ebm_app.metrics import read_metrics
+from ebm_app.metrics import best_validation, read_metrics
 from ebm_app.sampler_plots import samplers_table
 
 HEAD = """# {name}
@@ -99,11 +99,10 @@ def flat(file: str) -> str:
 
 def kept_step(folder: Path) -> int:
     """The step of least validation loss."""
-    lines = read_metrics(folder / METRICS_FILE)
-    validations = [line for line in lines if "validation_loss" in line]
-    if not validations:
+    best = best_validation(read_metrics(folder / METRICS_FILE))
+    if best is None:
         raise UserError(f"{folder} lacks the run's {METRICS_FILE}: copy it there")
-    return int(min(validations, key=lambda line: line["validation_loss"])["step"])
+    return int(best["step"])
 
 
 def head(name: str, run: dict[str, Any], score: dict[str, Any], kept: int) -> str:

@@ -10,7 +10,7 @@ from models import Models, without_path
 from ebm_app.checkpoint import METRICS_FILE, PREFIX, RUN_FILE
 from ebm_app.config import EBMConfig, read_json
 from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE, read_config, read_tensors
-from ebm_app.metrics import read_metrics
+from ebm_app.metrics import best_validation, read_metrics
 from ebm_app.plots import training_figure
 
 README_FILE = "README.md"
@@ -96,9 +96,8 @@ def note(lines: list[dict[str, float]]) -> str:
     if not lines:
         return NO_CURVES
     text = f"{len(lines)} lines up to step {lines[-1]['step']:,}."
-    scored = [line for line in lines if "validation_loss" in line]
-    if scored:
-        best = min(scored, key=lambda line: line["validation_loss"])
+    best = best_validation(lines)
+    if best is not None:
         text += (
             f" The model of least validation loss: {best['validation_bits_per_dim']:.4f} ± "
             f"{best['validation_stderr']:.4f} bits per dim at step {best['step']:,}."
