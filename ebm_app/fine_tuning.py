@@ -1,10 +1,12 @@
 """A run that starts from the weights of a model instead of fresh ones."""
 
 import os
+from typing import Any
 
 import torch
 
-from ebm_app.config import EBMConfig, changes_of, to_dict
+from ebm_app.checkpoint import RUN_FILE
+from ebm_app.config import EBMConfig, changes_of, read_json, to_dict
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.folders import WEIGHTS_FILE, find_folder, load_weights, read_config
@@ -31,3 +33,21 @@ def start_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
     load_weights(ebm, folder / WEIGHTS_FILE)
     if not all(torch.equal(space[name], now) for name, now in ebm.space.state_dict().items()):
         raise UserError(f"{name_or_path} lives in the latent space of another flow: give that one")
+
+
+def trained_before(name_or_path: str | os.PathLike) -> dict[str, Any]:
+    """What the weights of a model have seen, for the record of a run that starts from them.
+
+    Returns:
+        The model's name, and the steps, images and seconds of its training, with those of the
+        training before it; nothing but the name where no run.json of a finished run lies there.
+    """
+    record = find_folder(name_or_path) / RUN_FILE
+    run = read_json(record) if record.exists() else {}
+    figures = run.get("figures")
+    if figures is None:
+        return {"model": str(name_or_path)}
+    earlier = run["settings"].get("init_from", {})
+    images = figures["steps"] * figures["total_batch_size"]
+    seen = {key: figures[key] for key in ("steps", "training_seconds")} | {"images": images}
+    return {"model": str(name_or_path), **{key: seen[key] + earlier.get(key, 0) for key in seen}}

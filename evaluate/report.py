@@ -29,7 +29,7 @@ An energy-based model of {dataset} images ({shape}) in the space {space}, learne
 | figure | value |
 | --- | --- |
 | steps of {batch} images; of the model kept, by least validation loss | {steps}; {kept} |
-| images a second in training | {images_per_second:.0f} |
+{before}| images a second in training | {images_per_second:.0f} |
 | seconds of training; device at its end | {training_seconds:.0f}; {device} |
 | bits per dim in validation, by the integral | {validation:.4f} |
 | images scored, and draws of each | {num_images} of the split `{split}`, {repeats} |
@@ -45,6 +45,7 @@ PICTURES = {
     "neighbours.png": "drawn, and the nearest training images",
     "loss.png": "training",
 }
+BEFORE = "| trained before, as `{model}`: steps; images; seconds | {seen} |\n"
 FOOT = "Trained by `{command}`; revision {git_revision}, torch {torch}.\n"
 
 
@@ -117,12 +118,22 @@ def head(name: str, run: dict[str, Any], score: dict[str, Any], kept: int) -> st
         batch=run["figures"]["total_batch_size"],
         steps=run["figures"]["steps"],
         kept=kept,
+        before=trained_before(run["settings"]),
         images_per_second=run["figures"]["images_per_second"],
         training_seconds=run["figures"]["training_seconds"],
         device=run["figures"]["device"],
         validation=run["figures"]["bits_per_dim"],
         **score["figures"],
     )
+
+
+def trained_before(settings: dict[str, Any]) -> str:
+    """A row on the training of the weights that a run started from, if it started from any."""
+    if "init_from" not in settings:
+        return ""
+    before = settings["init_from"]
+    seen = "{steps}; {images}; {training_seconds:.0f}" if "steps" in before else "not recorded"
+    return BEFORE.format(model=before["model"], seen=seen.format(**before))
 
 
 def likelihoods(scores: Sequence[dict[str, Any]]) -> str:

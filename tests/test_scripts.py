@@ -58,12 +58,26 @@ def test_training_leaves_everything_a_user_expects(trained):
 
 def test_a_run_starts_from_the_weights_of_a_model(trained, script, image_folder, tmp_path, capsys):
     flags = ["--dataset", f"folder:{image_folder}", *TINY, "--max_train_steps", 1]
+    flags += ["--lr_scheduler", "constant_with_warmup"]
     still = ["--learning_rate", 0, "--init_from", trained, "--output_dir", tmp_path / "still"]
     assert call(script("train/ebm.py"), *flags, *still) == 0
     before, after = (
         EBM.from_pretrained(run).state_dict() for run in (trained, tmp_path / "still")
     )
     assert all(torch.equal(before[name], after[name]) for name in before)
+    record = tmp_path / "still" / "run.json"
+    seen = json.loads(record.read_text())["settings"]["init_from"]
+    first = json.loads((trained / "run.json").read_text())["figures"]
+    images = 4 * first["total_batch_size"]
+    counts = {"steps": 4, "images": images, "training_seconds": first["training_seconds"]}
+    assert seen == {"model": str(trained), **counts}
+    further = ["--max_train_steps", 2, "--resume_from_checkpoint", "latest"]
+    assert call(script("train/ebm.py"), *flags, *still, *further) == 0
+    assert json.loads(record.read_text())["settings"]["init_from"] == seen
+    again = ["--init_from", tmp_path / "still", "--output_dir", tmp_path / "again"]
+    assert call(script("train/ebm.py"), *flags, *again) == 0
+    seen = json.loads((tmp_path / "again" / "run.json").read_text())["settings"]["init_from"]
+    assert seen["steps"] == 6 and seen["images"] == images * 6 / 4
     other = ["--init_from", trained, "--prediction", "raw", "--output_dir", tmp_path / "other"]
     assert call(script("train/ebm.py"), *flags, *other) == 2
     assert "prediction was moments, now raw" in capsys.readouterr().err
@@ -138,6 +152,17 @@ def test_score_then_report(trained, script, capsys, tmp_path):
     assert "| bridge | 0.25 ± 0.50 | 3.0 of 8 |" in card
     assert "by a classifier of 99.0 percent accuracy" in card and "| pf_ode | 7 | " in card
     assert "0.1250 of 4 drawn images, 0.2500 of 5 held-out ones. 2.0 percent" in card
+    assert "trained before" not in card
+    record = json.loads((run / "run.json").read_text())
+    for before, row in (
+        ({"steps": 3, "images": 6, "training_seconds": 1.5}, "3; 6; 2 |"),
+        ({}, "not recorded |"),
+    ):
+        record["settings"]["init_from"] = {"model": "first", **before}
+        (run / "run.json").write_text(json.dumps(record))
+        assert call(script("evaluate/report.py"), run) == 0
+        text = (run / "report.md").read_text()
+        assert f"\n| trained before, as `first`: steps; images; seconds | {row}\n" in text
     (run / "run.json").write_text('{"figures": null}')
     assert call(script("evaluate/report.py"), run) == 2
     assert "has not ended" in capsys.readouterr().err

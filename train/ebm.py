@@ -13,9 +13,10 @@ from typing import Any
 from accelerate import Accelerator
 
 from ebm_app import settings
+from ebm_app.checkpoint import RUN_FILE, find_checkpoint
 from ebm_app.cli import Parser, run_script
 from ebm_app.config import TrainingConfig, read_json
-from ebm_app.fine_tuning import start_from
+from ebm_app.fine_tuning import start_from, trained_before
 from ebm_app.flow import Flow
 from ebm_app.launch import RUN_FLAGS, add_run_flags, images_of, launch, output_dir_of
 from ebm_app.tasks import EBMTask
@@ -30,7 +31,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add = parser.add_argument
     add("--flow", help="a folder made by train/flow.py: the path lives in its latent space")
     add("--config", help="a run.json to take settings from; flags override it")
-    add("--init_from", help="a folder, a bundled name or a hub id: start from its weights")
+    add("--init_from", help="a folder, a bundled name or a hub id whose weights a new run takes")
     add("--dry_run", action="store_true", help="print the resolved settings and stop")
     model = parser.add_argument_group("model (the data set's preset where not given)")
     for name, kind, text in (
@@ -75,11 +76,21 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
     def build(accelerator: Accelerator) -> EBMTask:
         task = EBMTask(accelerator, ebm_config, config, data, output_dir, flow)
-        if args.init_from:
+        if args.init_from and not args.resume_from_checkpoint:
             start_from(task.model, args.init_from)
         return task
 
-    return launch(args, config, settings.record(ebm_config, config), output_dir, build)
+    record = settings.record(ebm_config, config) | first_weights(args, output_dir)
+    return launch(args, config, record, output_dir, build)
+
+
+def first_weights(args: Namespace, output_dir: Path) -> dict[str, Any]:
+    """Where the weights of a run come from, as its record tells it; nothing if it is new."""
+    if not args.resume_from_checkpoint:
+        return {"init_from": trained_before(args.init_from)} if args.init_from else {}
+    run = find_checkpoint(output_dir, args.resume_from_checkpoint).parent / RUN_FILE
+    before = read_json(run)["settings"] if run.exists() else {}
+    return {key: value for key, value in before.items() if key == "init_from"}
 
 
 if __name__ == "__main__":
