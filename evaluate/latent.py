@@ -55,6 +55,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add("--repeats", type=int, default=4, help="dequantisation draws of each image")
     add("--flow_limit", type=int, default=50, help="images scored by the probability-flow ODE")
     add("--flow_steps", type=int, default=12, help="its steps")
+    add("--batch_size", type=int, default=128, help="images scored together")
     add("--rounds", type=int, default=10, help="training steps timed of each, in turns")
     add("--output_dir", default="runs/latent", help="where runs and table go")
     parser.add_common()
@@ -74,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             train_ebm(args, folder / space, objective)
     levels = data.test[: args.limit]
     noise = dequantisation_noise(args.repeats, levels, args.seed)
-    held_out = HeldOut(levels, noise, args.flow_limit, args.flow_steps, args.seed)
+    few = (args.flow_limit, args.flow_steps)
+    held_out = HeldOut(levels, noise, *few, args.seed, args.batch_size)
     accelerator = Accelerator(cpu=device == "cpu")
     table = []
     for space in args.spaces:

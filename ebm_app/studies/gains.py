@@ -28,6 +28,7 @@ class HeldOut:
         levels: (N, C, H, W). noise: (K, N, C, H, W).
         num_few: images that the probability flow scores, with the first draw of noise.
         flow_steps: its steps, of the classical Runge-Kutta method. seed: of its probes.
+        batch_size: images scored together.
     """
 
     levels: Tensor
@@ -35,6 +36,7 @@ class HeldOut:
     num_few: int
     flow_steps: int
     seed: int = 0
+    batch_size: int = 128
 
     @property
     def few(self) -> tuple[Tensor, Tensor]:
@@ -44,8 +46,8 @@ class HeldOut:
     def bits_of(self, accelerator: Accelerator, ebm: EBM) -> Bits:
         """Of an energy model."""
         flow = FlowDensity(num_steps=self.flow_steps, num_probes=1, seed=self.seed)
-        ratio = score_split(accelerator, ebm, self.levels, self.noise)
-        few = score_split(accelerator, ebm, *self.few, estimator=flow)
+        ratio = score_split(accelerator, ebm, self.levels, self.noise, self.batch_size)
+        few = score_split(accelerator, ebm, *self.few, self.batch_size, estimator=flow)
         return {"ratio": ratio.bits_per_dim, "pf_ode": few.bits_per_dim}
 
     def bits_of_flow(self, accelerator: Accelerator, flow: Flow) -> Bits:
