@@ -5,97 +5,23 @@ import math
 import pytest
 import torch
 from exact import SinePath
-from scipy.integrate import quad
-from torch.distributions import Normal
+from path_cases import (
+    CASES,
+    F64,
+    assert_close,
+    derivative,
+    draw,
+    every_path,
+    every_shape,
+    log_normal,
+    normal,
+    times,
+    z_score,
+)
 
 from ebm_app.errors import UserError
 from ebm_app.numerics import expand_like
-from ebm_app.paths import (
-    PATHS,
-    GaussianPath,
-    LinearVPPath,
-    OneSidedPath,
-    SchrodingerBridgePath,
-    VPPath,
-)
-from ebm_app.paths.base import arc_length
-
-F64 = torch.float64
-SHAPES = [(7, 5), (7, 2, 3, 4)]
-
-
-class SineDiffusion(OneSidedPath):
-    """The same from N(0, I), and not variance preserving: the noise shrinks faster."""
-
-    alpha = SinePath.alpha
-
-    def variance(self, t):
-        return torch.cos(math.pi * t / 2).pow(3) * (1 - t)
-
-
-CASES = {
-    "linear_vp": LinearVPPath(),
-    "linear_vp c=0.3": LinearVPPath(c=0.3),
-    "linear_vp c=2": LinearVPPath(c=2),
-    "linear_vp c=5": LinearVPPath(c=5),
-    "vp": VPPath(),
-    "vp c=2.5": VPPath(0.5, 6, c=2.5),
-    "vp constant rate": VPPath(3, 3, c=0.4),
-    "bridge sigma=0.5": SchrodingerBridgePath(0.5),
-    "bridge sigma=0.5 c=0.5": SchrodingerBridgePath(0.5, c=0.5),
-    "bridge c=0.3": SchrodingerBridgePath(c=0.3),
-    "bridge sigma=sqrt2 c=2": SchrodingerBridgePath(math.sqrt(2), c=2),
-    "bridge sigma=sqrt2 c=7": SchrodingerBridgePath(math.sqrt(2), c=7),
-    "user": SinePath(c=1.5),
-    "user one-sided": SineDiffusion(c=0.6),
-}
-ONE_SIDED = {name: path for name, path in CASES.items() if isinstance(path, OneSidedPath)}
-every_path = pytest.mark.parametrize("path", CASES.values(), ids=CASES)
-every_one_sided_path = pytest.mark.parametrize("path", ONE_SIDED.values(), ids=ONE_SIDED)
-every_shape = pytest.mark.parametrize("shape", SHAPES, ids=["D", "CHW"])
-
-
-def normal(shape, seed):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
-
-
-def skewed(shape, seed):
-    """Independent values with second moment 1 and mean sqrt(1/2): neither Gaussian nor centred."""
-    uniform = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
-    return -(1 - uniform).log() / math.sqrt(2)
-
-
-def times(num=7):
-    return torch.linspace(0.03, 0.97, num, dtype=F64)
-
-
-def draw(path, shape, t, delta=skewed, seed=0):
-    """A sample whose delta has second moment c in every component."""
-    x0, delta = normal(shape, seed), math.sqrt(path.c) * delta(shape, seed + 1)
-    if isinstance(path, SchrodingerBridgePath):
-        return path.sample(x0, x0 + delta, t, normal(shape, seed + 2))
-    return path.complete(x0, delta, t, x0)
-
-
-def log_normal(path, sample, t, x):
-    """log N(x_i; mean_t(z), v_t) for every component."""
-    spread = expand_like(path.variance(t).sqrt(), x)
-    return Normal(path.mean(sample._replace(t=t)), spread).log_prob(x)
-
-
-def derivative(function, t):
-    """d function / dt at every element of ``t``, by reverse mode."""
-    t = t.clone().requires_grad_()
-    return torch.autograd.grad(function(t).sum(), t)[0]
-
-
-def z_score(values, expected):
-    """How many standard errors the mean over (B, *) is off; all values are independent."""
-    return abs(values.mean() - expected) / values.std() * math.sqrt(values.numel())
-
-
-def assert_close(actual, expected, tol=1e-10):
-    torch.testing.assert_close(actual, expected, rtol=tol, atol=tol)
+from ebm_app.paths import PATHS, GaussianPath, LinearVPPath, SchrodingerBridgePath, VPPath
 
 
 def test_cases_cover_every_path():
@@ -140,66 +66,6 @@ def test_overrides_equal_the_defaults_which_equal_reverse_mode(path):
     assert_close(path.time_score_variance(t), path.time_score_variance(t, path.c))
 
 
-@pytest.mark.parametrize("shape", [(20_000, 4), (10_000, 2, 2, 2)], ids=["D", "CHW"])
-@every_path
-def test_variance_of_the_time_score(path, shape):
-    for k, time in enumerate((0.1, 0.5, 0.8)):
-        t = torch.full(shape[:1], time, dtype=F64)
-        components = path.conditional_components(draw(path, shape, t, seed=10 * k))
-        assert z_score(components, 0) < 4
-        assert z_score(components.square(), path.time_score_variance(t[0])) < 4
-
-
-@pytest.mark.parametrize("k", [0.3, 1.0, 2.0, 3.0, 9.0])
-def test_arc_length_is_its_integral(k):
-    def integrand(r):
-        return math.sqrt(k + (2 - k) * r * r) / (1 - r * r)
-
-    for s in (-0.99, -0.4, 0.0, 0.2, 0.9, 0.999):
-        r = torch.tensor(s, dtype=F64)
-        value = arc_length(r, (1 - r) * (1 + r), k).item()
-        assert value == pytest.approx(quad(integrand, 0, s, epsabs=1e-12)[0], rel=1e-9, abs=1e-12)
-
-
-@every_path
-def test_clock_integrates_the_standard_deviation(path):
-    t = times(20)
-    rate = path.time_score_variance(t).sqrt()
-    assert_close(derivative(path.clock, t) / rate, torch.ones_like(t), 1e-9)
-
-    def speed(s):
-        return path.time_score_variance(torch.tensor(s, dtype=F64)).sqrt().item()
-
-    expected = quad(speed, 0.2, 0.9, epsabs=1e-12)[0]
-    ends = path.clock(torch.tensor([0.2, 0.9], dtype=F64))
-    assert (ends[1] - ends[0]).item() == pytest.approx(expected, rel=1e-9)
-
-
-@every_path
-def test_closed_form_clock_differs_as_the_default_one(path):
-    t = torch.tensor([1e-6, 1e-3, 0.2, 0.5, 0.7, 0.99, 1 - 1e-6], dtype=F64)
-    default = GaussianPath.clock(path, t)
-    assert_close(path.clock(t).diff(), default.diff(), 1e-8)
-    assert default[3] == 0
-
-
-def test_default_clock_of_a_variance_preserving_path():
-    """Its arc length depends on alpha alone, hence is known; at t = 0 it is finite."""
-    path = SinePath(c=1.5)
-    t = torch.tensor([0.0, 1e-9, 1e-4, 0.3, 0.9, 1 - 1e-4], dtype=F64)
-    expected = arc_length(path.alpha(t), path.variance(t), path.c)
-    clock = path.clock(t)
-    assert_close(clock - clock[0], expected, 1e-9)
-
-
-@every_path
-def test_clock_inverse(path):
-    t = torch.tensor([1e-7, 1e-3, 0.2, 0.5, 0.9, 1 - 1e-3, 1 - 1e-5, 1 - 1e-7], dtype=F64)
-    inverse = path.clock_inverse(path.clock(t))
-    assert_close(inverse, t, 1e-12)
-    assert ((inverse - t) / (1 - t)).abs().max() < 5e-9  # 1 - t itself is known to 1e-9
-
-
 @every_shape
 def test_endpoints(shape):
     zero, one = torch.zeros(shape[0], dtype=F64), torch.ones(shape[0], dtype=F64)
@@ -214,16 +80,6 @@ def test_endpoints(shape):
         path = SchrodingerBridgePath(sigma)
         assert torch.equal(path.sample(x0, x1, zero, noise).xt, x0)
         assert_close(path.sample(x0, x1, one, noise).xt, x1, 1e-15)
-
-
-def test_vp_schedule_is_the_exponential_of_its_integrated_rate():
-    for low, high in ((0.1, 20.0), (0.5, 6.0), (3.0, 3.0)):
-        path = VPPath(low, high)
-        for t in (0.0, 0.3, 0.9, 1.0):
-            exponent = quad(lambda s, b0=low, b1=high: b0 + s * (b1 - b0), 0, 1 - t)[0] / 2
-            alpha = path.alpha(torch.tensor(t, dtype=F64)).item()
-            assert alpha == pytest.approx(math.exp(-exponent), rel=1e-12)
-    assert VPPath().alpha(torch.tensor(0.0, dtype=F64)).item() == pytest.approx(0.0066, abs=5e-5)
 
 
 def test_bridge_of_equal_variances_preserves_them():
@@ -251,78 +107,6 @@ def test_stein_head_has_a_target_of_unit_second_moment(path, shape):
         skip, gain = (expand_like(f(t), sample.xt) for f in (path.score_skip, path.score_gain))
         target = (path.conditional_score(sample) - skip * sample.xt) / gain
         assert z_score(target.square(), 1) < 4
-
-
-def mixture(path, t, x):
-    """log q_t(x_i) per component, where x1 is -1 with probability 0.4 and 2 with 0.6, and the
-    mean of x1 given x_t by Bayes' formula."""
-    spread = expand_like(path.variance(t).sqrt(), x)
-    logs = torch.stack(
-        [
-            math.log(p) + Normal(value * expand_like(path.alpha(t), x), spread).log_prob(x)
-            for value, p in ((-1.0, 0.4), (2.0, 0.6))
-        ]
-    )
-    posterior = logs.softmax(0)
-    return logs.logsumexp(0), 2 * posterior[1] - posterior[0]
-
-
-def gaussian(path, t, x, variance):
-    """log q_t(x_i) per component where x1 ~ N(0, variance)."""
-    total = path.alpha(t).square() * variance + path.variance(t)
-    return Normal(0.0, expand_like(total.sqrt(), x)).log_prob(x)
-
-
-@every_shape
-@every_one_sided_path
-def test_skip_is_the_score_of_gaussian_data(path, shape):
-    t, x = times(), normal(shape, 3)
-    score = derivative(lambda y: gaussian(path, t, y, path.c), x)
-    assert_close(expand_like(path.score_skip(t), x) * x, score)
-
-
-@every_shape
-@every_one_sided_path
-def test_velocity_carries_the_variance_of_gaussian_data(path, shape):
-    t, x, variance = times(), normal(shape, 4), 1.7
-    score = derivative(lambda y: gaussian(path, t, y, variance), x)
-    growth = derivative(
-        lambda s: (path.alpha(s).square() * variance + path.variance(s)).sqrt().log(), t
-    )
-    assert_close(path.velocity(x, score, t), expand_like(growth, x) * x, 1e-9)
-    one = path.velocity(x[2:3], score[2:3], t[2])
-    assert_close(one, path.velocity(x, score, t)[2:3], 1e-14)
-
-
-@every_shape
-@every_one_sided_path
-def test_velocity_obeys_the_continuity_equation_of_a_mixture(path, shape):
-    """d/dt log q + u' + u (log q)' = 0 in every component, q_t not Gaussian."""
-    t, x = times(), normal(shape, 5)
-
-    def velocity(y):
-        score = torch.func.grad(lambda z: mixture(path, t, z)[0].sum())(y)
-        return path.velocity(y, score, t)
-
-    _, rate = torch.func.jvp(lambda s: mixture(path, s, x)[0], (t,), (torch.ones_like(t),))
-    u, divergence = torch.func.jvp(velocity, (x,), (torch.ones_like(x),))
-    score = derivative(lambda y: mixture(path, t, y)[0], x)
-    scale = rate.abs() + divergence.abs() + (u * score).abs() + 1e-3
-    assert ((rate + divergence + u * score) / scale).abs().max() < 1e-10
-
-
-@every_shape
-@every_one_sided_path
-def test_denoise_is_the_posterior_mean(path, shape):
-    t, x, variance = times(), normal(shape, 6), 1.7
-    score = derivative(lambda y: mixture(path, t, y)[0], x)
-    assert_close(path.denoise(x, score, t), mixture(path, t, x)[1], 1e-9)
-    score = derivative(lambda y: gaussian(path, t, y, variance), x)
-    alpha, v = path.alpha(t), path.variance(t)
-    gain = (
-        alpha / v / (1 / variance + alpha.square() / v)
-    )  # precisions of prior and likelihood add
-    assert_close(path.denoise(x, score, t), expand_like(gain, x) * x, 1e-9)
 
 
 @every_path

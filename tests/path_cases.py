@@ -1,0 +1,93 @@
+"""Paths to test on, and what the tests of paths share: draws, derivatives, distances."""
+
+import math
+
+import pytest
+import torch
+from exact import SinePath
+from torch.distributions import Normal
+
+from ebm_app.numerics import expand_like
+from ebm_app.paths import (
+    LinearVPPath,
+    OneSidedPath,
+    SchrodingerBridgePath,
+    VPPath,
+)
+
+F64 = torch.float64
+SHAPES = [(7, 5), (7, 2, 3, 4)]
+
+
+class SineDiffusion(OneSidedPath):
+    """The same from N(0, I), and not variance preserving: the noise shrinks faster."""
+
+    alpha = SinePath.alpha
+
+    def variance(self, t):
+        return torch.cos(math.pi * t / 2).pow(3) * (1 - t)
+
+
+CASES = {
+    "linear_vp": LinearVPPath(),
+    "linear_vp c=0.3": LinearVPPath(c=0.3),
+    "linear_vp c=2": LinearVPPath(c=2),
+    "linear_vp c=5": LinearVPPath(c=5),
+    "vp": VPPath(),
+    "vp c=2.5": VPPath(0.5, 6, c=2.5),
+    "vp constant rate": VPPath(3, 3, c=0.4),
+    "bridge sigma=0.5": SchrodingerBridgePath(0.5),
+    "bridge sigma=0.5 c=0.5": SchrodingerBridgePath(0.5, c=0.5),
+    "bridge c=0.3": SchrodingerBridgePath(c=0.3),
+    "bridge sigma=sqrt2 c=2": SchrodingerBridgePath(math.sqrt(2), c=2),
+    "bridge sigma=sqrt2 c=7": SchrodingerBridgePath(math.sqrt(2), c=7),
+    "user": SinePath(c=1.5),
+    "user one-sided": SineDiffusion(c=0.6),
+}
+ONE_SIDED = {name: path for name, path in CASES.items() if isinstance(path, OneSidedPath)}
+every_path = pytest.mark.parametrize("path", CASES.values(), ids=CASES)
+every_one_sided_path = pytest.mark.parametrize("path", ONE_SIDED.values(), ids=ONE_SIDED)
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=["D", "CHW"])
+
+
+def normal(shape, seed):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
+
+
+def skewed(shape, seed):
+    """Independent values with second moment 1 and mean sqrt(1/2): neither Gaussian nor centred."""
+    uniform = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
+    return -(1 - uniform).log() / math.sqrt(2)
+
+
+def times(num=7):
+    return torch.linspace(0.03, 0.97, num, dtype=F64)
+
+
+def draw(path, shape, t, delta=skewed, seed=0):
+    """A sample whose delta has second moment c in every component."""
+    x0, delta = normal(shape, seed), math.sqrt(path.c) * delta(shape, seed + 1)
+    if isinstance(path, SchrodingerBridgePath):
+        return path.sample(x0, x0 + delta, t, normal(shape, seed + 2))
+    return path.complete(x0, delta, t, x0)
+
+
+def log_normal(path, sample, t, x):
+    """log N(x_i; mean_t(z), v_t) for every component."""
+    spread = expand_like(path.variance(t).sqrt(), x)
+    return Normal(path.mean(sample._replace(t=t)), spread).log_prob(x)
+
+
+def derivative(function, t):
+    """d function / dt at every element of ``t``, by reverse mode."""
+    t = t.clone().requires_grad_()
+    return torch.autograd.grad(function(t).sum(), t)[0]
+
+
+def z_score(values, expected):
+    """How many standard errors the mean over (B, *) is off; all values are independent."""
+    return abs(values.mean() - expected) / values.std() * math.sqrt(values.numel())
+
+
+def assert_close(actual, expected, tol=1e-10):
+    torch.testing.assert_close(actual, expected, rtol=tol, atol=tol)
