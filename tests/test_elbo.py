@@ -6,7 +6,8 @@ from exact import F64, ExactModel, PixelHistograms, normal, two_modes, z_score
 
 from ebm_app.energy import TimeScoreEnergy
 from ebm_app.errors import UserError
-from ebm_app.estimators import VariationalBound, bound_rule
+from ebm_app.estimators import VariationalBound
+from ebm_app.estimators.bound import bound_rule
 from ebm_app.numerics import sum_except_batch
 from ebm_app.paths import LinearVPPath, VPPath
 

@@ -58,7 +58,7 @@ LAYERS = {
     "checkpoint": 8,
     "cli": 8,
     "distributed": 8,
-    "fine_tuning": 9,
+    "fine_tuning": 8,
     "images_io": 8,
     "interrupts": 8,
     "launch": 8,
