@@ -22,6 +22,7 @@ LINES = [
     {"step": 30, "loss": 1.4},
     {"step": 30, "validation_loss": 1.7, "validation_bits_per_dim": 2.9, "validation_stderr": 0.2},
 ]
+RECORD = {"started": "2025-01-01T00:00:00Z", "versions": {"torch": "2.11"}, "settings": {}}
 GOOD = Check("quadrature", 0.001, 0.0, 0.005, "bits per dim", True, "32 against 128 nodes")
 BAD = Check("mean time score", -0.5, 0.1, 0.1, "bits per dim", False, "summed over the clock")
 UNMADE = Check("E[p_1/p_0]", math.nan, math.nan, math.nan, "", True, "ESS 1.0 of 100")
@@ -35,8 +36,7 @@ def run(ui, tmp_path):
         ebm.save_pretrained(folder)
     text = "".join(json.dumps(line) + "\n" for line in LINES)
     (tmp_path / "run" / "metrics.jsonl").write_text(text)
-    record = {"started": "2025-01-01T00:00:00Z", "versions": {"torch": "2.11"}, "figures": None}
-    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    (tmp_path / "run" / "run.json").write_text(json.dumps({**RECORD, "figures": None}))
     return ui.models.Models(
         {"run": tmp_path / "run", "run/checkpoint-20": tmp_path / "run" / "checkpoint-20"}
     )
@@ -59,12 +59,19 @@ def test_a_card_says_what_the_files_say(ui, run, tmp_path):
         "at step 20."
     )
     figures = {"steps": 8000, "bits_per_dim": 1.65, "output_dir": str(tmp_path)}
-    record = {"started": "2025", "versions": {"torch": "2.11"}, "figures": figures}
-    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    (tmp_path / "run" / "run.json").write_text(json.dumps({**RECORD, "figures": figures}))
     (tmp_path / "run" / "README.md").write_text("![samples](grid.png)\n\nTrained on digits.")
     found = ui.card.card(run, "run")
     assert "| steps | 8,000 |\n| validation | 1.6500 bits per dim |" in found.facts
     assert found.readme == "Trained on digits." and str(tmp_path) not in str(found)
+    assert "started from" not in found.facts
+    for seen, text in (({"steps": 17000}, "17,000 steps"), ({}, "an unrecorded run")):
+        settings = {"init_from": {"model": str(tmp_path), **seen}}
+        record = {**RECORD, "settings": settings, "figures": figures}
+        (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+        found = ui.card.card(run, "run")
+        assert f"| started from | the weights of {text} |\n| steps | 8,000 |" in found.facts
+        assert str(tmp_path) not in str(found)
 
 
 def test_a_checkpoint_has_the_curves_of_its_run_and_a_bundled_model_a_sentence(ui, run, models):

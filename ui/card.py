@@ -75,6 +75,9 @@ def run_facts(folder: Path) -> dict[str, str]:
         return {}
     run = read_json(folder / RUN_FILE)
     found = {"trained": f"{run['started']}, torch {run['versions']['torch']}"}
+    if before := run["settings"].get("init_from"):
+        steps = f"of {before['steps']:,} steps" if "steps" in before else "of an unrecorded run"
+        found["started from"] = f"the weights {steps}"
     figures = run["figures"]
     if figures is None:
         return {**found, "steps": "the run goes on, or was stopped"}
