@@ -237,7 +237,7 @@ def test_without_held_out_images_a_sentence_stands_for_the_histogram(ui, models,
     *_, last = ui.scoring.score(models.load, "colour", source, 2, ui.held_out.HeldOut())
     assert last.place == ui.held_out.ABSENT and last.histogram is None
     assert "Log-likelihood" in last.text and last.shares is not None
-    find = ui.held_out.HeldOut().images
+    find = ui.held_out.HeldOut(str(tmp_path / "empty")).images
     assert find(MNIST) is None  # its files are not there
     write_mnist(tmp_path / "MNIST" / "raw")
     assert ui.held_out.HeldOut(str(tmp_path)).images(MNIST).shape == (12, 1, 28, 28)
