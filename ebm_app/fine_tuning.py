@@ -39,15 +39,15 @@ def trained_before(name_or_path: str | os.PathLike) -> dict[str, Any]:
     """What the weights of a model have seen, for the record of a run that starts from them.
 
     Returns:
-        The model's name, and the steps, images and seconds of its training, with those of the
-        training before it; nothing but the name where no run.json of a finished run lies there.
+        The model's name, and the steps, images and seconds of its training to its end, with those
+        of the training before it; the name alone where the records do not tell all of that.
     """
     record = find_folder(name_or_path) / RUN_FILE
     run = read_json(record) if record.exists() else {}
-    figures = run.get("figures")
-    if figures is None:
-        return {"model": str(name_or_path)}
-    earlier = run["settings"].get("init_from", {})
-    images = figures["steps"] * figures["total_batch_size"]
-    seen = {key: figures[key] for key in ("steps", "training_seconds")} | {"images": images}
-    return {"model": str(name_or_path), **{key: seen[key] + earlier.get(key, 0) for key in seen}}
+    named, figures = {"model": str(name_or_path)}, run.get("figures")
+    nothing = dict.fromkeys(("steps", "images", "training_seconds"), 0)
+    earlier = run.get("settings", {}).get("init_from", nothing)
+    if figures is None or "steps" not in earlier:
+        return named
+    own = {**figures, "images": figures["steps"] * figures["total_batch_size"]}
+    return named | {key: own[key] + earlier[key] for key in nothing}

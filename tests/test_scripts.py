@@ -14,6 +14,7 @@ from PIL import Image
 
 from ebm_app.cli import run_script
 from ebm_app.ebm import EBM
+from ebm_app.fine_tuning import trained_before
 
 
 def call(module, *args: object) -> int:
@@ -78,6 +79,12 @@ def test_a_run_starts_from_the_weights_of_a_model(trained, script, image_folder,
     assert call(script("train/ebm.py"), *flags, *again) == 0
     seen = json.loads((tmp_path / "again" / "run.json").read_text())["settings"]["init_from"]
     assert seen["steps"] == 6 and seen["images"] == images * 6 / 4
+    forgotten = json.loads(record.read_text())
+    forgotten["settings"]["init_from"] = {"model": "lost"}
+    record.write_text(json.dumps(forgotten))
+    assert trained_before(tmp_path / "still") == {"model": str(tmp_path / "still")}
+    unfinished = trained / "checkpoint-2"
+    assert trained_before(unfinished) == {"model": str(unfinished)}
     other = ["--init_from", trained, "--prediction", "raw", "--output_dir", tmp_path / "other"]
     assert call(script("train/ebm.py"), *flags, *other) == 2
     assert "prediction was moments, now raw" in capsys.readouterr().err
