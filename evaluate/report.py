@@ -118,7 +118,7 @@ def head(name: str, run: dict[str, Any], score: dict[str, Any], kept: int) -> st
         batch=run["figures"]["total_batch_size"],
         steps=run["figures"]["steps"],
         kept=kept,
-        before=trained_before(run["settings"]),
+        before=row_before(run["settings"]),
         images_per_second=run["figures"]["images_per_second"],
         training_seconds=run["figures"]["training_seconds"],
         device=run["figures"]["device"],
@@ -127,7 +127,7 @@ def head(name: str, run: dict[str, Any], score: dict[str, Any], kept: int) -> st
     )
 
 
-def trained_before(settings: dict[str, Any]) -> str:
+def row_before(settings: dict[str, Any]) -> str:
     """A row on the training of the weights that a run started from, if it started from any."""
     if "init_from" not in settings:
         return ""

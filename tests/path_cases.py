@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from exact import SinePath
+from exact import F64, SinePath, normal
 from torch.distributions import Normal
 
 from ebm_app.numerics import expand_like
@@ -15,7 +15,6 @@ from ebm_app.paths import (
     VPPath,
 )
 
-F64 = torch.float64
 SHAPES = [(7, 5), (7, 2, 3, 4)]
 
 
@@ -48,10 +47,6 @@ ONE_SIDED = {name: path for name, path in CASES.items() if isinstance(path, OneS
 every_path = pytest.mark.parametrize("path", CASES.values(), ids=CASES)
 every_one_sided_path = pytest.mark.parametrize("path", ONE_SIDED.values(), ids=ONE_SIDED)
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=["D", "CHW"])
-
-
-def normal(shape, seed):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
 
 
 def skewed(shape, seed):

@@ -4,21 +4,13 @@ import math
 
 import pytest
 import torch
+from exact import F64, generator, normal
 
 from ebm_app import annealing, hmc
 from ebm_app.annealing import AnnealedHMC, Level
 from ebm_app.numerics import standard_error, standard_normal_log_density, sum_except_batch
 
-F64 = torch.float64
 IMAGE = (1, 2, 2)
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def normal(shape, seed=0):
-    return torch.randn(shape, generator=generator(seed), dtype=F64)
 
 
 def geometric(log_density, levels):

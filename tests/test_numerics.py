@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from exact import F64, normal
 
 from ebm_app.numerics import (
     effective_sample_size,
@@ -15,13 +16,8 @@ from ebm_app.numerics import (
     sum_except_batch,
 )
 
-F64 = torch.float64
 SHAPES = [(4, 3), (4, 2, 3, 5)]
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=["D", "CHW"])
-
-
-def normal(shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
 
 
 @every_shape

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from exact import F64, normal
 
 from ebm_app.numerics import expand_like
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
@@ -17,7 +18,6 @@ from ebm_app.weighting import (
     second_moment,
 )
 
-F64 = torch.float64
 PATHS = {
     "linear_vp": LinearVPPath(),
     "linear_vp c=3": LinearVPPath(c=3),
@@ -34,10 +34,6 @@ CHECKED = {
 }
 every_path = pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
 every_shape = pytest.mark.parametrize("shape", [(30_000, 4), (10_000, 2, 3, 2)], ids=["D", "CHW"])
-
-
-def normal(shape, seed):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
 
 
 def draw(path, delta, time, seed=0):

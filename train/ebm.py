@@ -86,11 +86,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
 def first_weights(args: Namespace, output_dir: Path) -> dict[str, Any]:
     """Where the weights of a run come from, as its record tells it; nothing if it is new."""
-    if not args.resume_from_checkpoint:
-        return {"init_from": trained_before(args.init_from)} if args.init_from else {}
-    run = find_checkpoint(output_dir, args.resume_from_checkpoint).parent / RUN_FILE
-    before = read_json(run)["settings"] if run.exists() else {}
-    return {key: value for key, value in before.items() if key == "init_from"}
+    if args.resume_from_checkpoint:
+        run = find_checkpoint(output_dir, args.resume_from_checkpoint).parent / RUN_FILE
+        before = read_json(run)["settings"].get("init_from") if run.exists() else None
+    else:
+        before = trained_before(args.init_from) if args.init_from else None
+    return {"init_from": before} if before else {}
 
 
 if __name__ == "__main__":
