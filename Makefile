@@ -39,7 +39,7 @@ ui: $(SETUP)
 
 # the pictures of the page in the README
 screenshots: $(SETUP)
-	$(BIN)/python ui/screenshots.py --output_dir docs
+	$(BIN)/python tools/screenshots.py --output_dir docs
 
 # the bundled digits model: the whole budget of the preset, about half an hour on one core
 DIGITS := ebm_app/pretrained/digits

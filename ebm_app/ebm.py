@@ -3,35 +3,32 @@ do."""
 
 import os
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ebm_app.config import EBMConfig
 from ebm_app.data.levels import quantise, to_levels
-from ebm_app.dequantisation import DEQUANTISERS
-from ebm_app.energy import TimeScoreEnergy
-from ebm_app.errors import UserError, choose
-from ebm_app.estimators import ESTIMATORS, Estimator
-from ebm_app.folders import (
+from ebm_app.errors import UserError
+from ebm_app.likelihood import ESTIMATORS, Estimator
+from ebm_app.likelihood.bits import Likelihood, log_likelihood
+from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
+from ebm_app.models.config import EBMConfig
+from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.models.folders import (
     WEIGHTS_FILE,
     find_folder,
     load_weights,
     read_config,
     write_folder,
 )
-from ebm_app.likelihood import Likelihood, log_likelihood
-from ebm_app.model import TimeScoreModel
-from ebm_app.nets.decoded import Decoded, Joined
+from ebm_app.models.time_score import TimeScoreModel
+from ebm_app.nets.inputs import NET_INPUTS
 from ebm_app.nets.unet import UNet
 from ebm_app.paths import PATHS, GaussianPath
-from ebm_app.samplers import SAMPLERS, Frame, Sampler
+from ebm_app.registry import choose, make
+from ebm_app.sampling.samplers import SAMPLERS, Frame, Sampler
 from ebm_app.spaces import build_space
-
-#: what a network reads: the latent point u, its image x, or both
-NET_INPUTS: dict[str, type[Decoded] | None] = {"u": None, "x": Decoded, "ux": Joined}
-T = TypeVar("T")
 
 
 def build_path(config: EBMConfig) -> GaussianPath:
@@ -110,7 +107,7 @@ class EBM(nn.Module):
         estimator: str | Estimator = "ratio",
         **settings: Any,
     ) -> Likelihood:
-        """Log-likelihood of quantised images; see :func:`ebm_app.likelihood.log_likelihood`.
+        """Log-likelihood of quantised images; see :func:`ebm_app.likelihood.bits.log_likelihood`.
 
         Args:
             images: (B, C, H, W) in [0, 1] on the grid of the model's levels.
@@ -163,27 +160,3 @@ class EBM(nn.Module):
     def to_images(self, x: Tensor) -> Tensor:
         """Points of the path's space as quantised images in [0, 1], on the CPU."""
         return quantise(self.space.decode(x), self.config.num_levels).cpu()
-
-
-def make(kinds: dict[str, type[T]], what: str, name: str | T, settings: dict[str, Any]) -> T:
-    """One of ``kinds`` by name with its settings, of which None leaves the default; an object that
-    is none of the names is returned as it is.
-
-    Raises:
-        UserError: for an unknown name or setting.
-    """
-    if not isinstance(name, str):
-        return name
-    choose(what, name, kinds)
-    given = {key: value for key, value in settings.items() if value is not None}
-    try:
-        return kinds[name](**given)
-    except TypeError as error:
-        raise UserError(f"{what} '{name}': {error}") from None
-
-
-def dequantisation_noise(repeats: int, levels: Tensor, seed: int) -> Tensor:
-    """Uniform numbers (repeats, B, C, H, W), drawn on the CPU: the same on every device."""
-    if repeats < 1:
-        raise UserError(f"dequantisation needs at least 1 repeat, not {repeats}")
-    return torch.rand((repeats, *levels.shape), generator=torch.Generator().manual_seed(seed))

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ebm_app.config import FORMAT_VERSION
 from ebm_app.data.levels import dequantise, quantise
-from ebm_app.folders import (
+from ebm_app.models.config import FORMAT_VERSION
+from ebm_app.models.folders import (
     FLOW,
     WEIGHTS_FILE,
     find_folder,

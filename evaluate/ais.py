@@ -16,26 +16,20 @@ from accelerate import Accelerator
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ebm_app.ais import Annealing
-from ebm_app.ais_plots import plot_paths
-from ebm_app.cli import Parser, RunRecord, run_script
-from ebm_app.distributed import shut_down
-from ebm_app.ebm import EBM, dequantisation_noise
-from ebm_app.estimators import RatioIntegral
-from ebm_app.evaluation import Row, add_data_flags, held_out, open_model, score_row
-from ebm_app.likelihood import to_bits_per_dim
-from ebm_app.log_z import LogZ
-from ebm_app.log_z_methods import (
-    DEFAULT,
-    METHODS,
-    LogZMethods,
-    Result,
-    agreement,
-    raise_log_prob,
-)
+from ebm_app.ebm import EBM
+from ebm_app.evaluation.command_line import Row, add_data_flags, held_out, open_model, score_row
+from ebm_app.likelihood import RatioIntegral
+from ebm_app.likelihood.bits import to_bits_per_dim
+from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.log_z.ais import Annealing
+from ebm_app.log_z.estimates import LogZ
+from ebm_app.log_z.methods import DEFAULT, METHODS, LogZMethods, Result, agreement, raise_log_prob
+from ebm_app.log_z.plots import plot_paths
+from ebm_app.log_z.runs import PathRun
 from ebm_app.numerics import mixed_seed, standard_error, sum_except_batch
-from ebm_app.path_runs import PathRun
-from ebm_app.schedules import SCHEDULES
+from ebm_app.runs.cli import Parser, RunRecord, run_script
+from ebm_app.runs.processes import shut_down
+from ebm_app.sampling.schedules import SCHEDULES
 
 
 def parse_args(argv: Sequence[str] | None) -> Namespace:

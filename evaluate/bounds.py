@@ -27,13 +27,13 @@ from ebm_app.bounds import (
     kl_bound,
     lipschitz_constant,
 )
-from ebm_app.bounds_plots import plot_proposition5, plot_theorem4
-from ebm_app.checkpoint import explained_write
-from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.bounds.plots import plot_proposition5, plot_theorem4
 from ebm_app.errors import UserError
 from ebm_app.numerics import seeded, standard_error
+from ebm_app.objectives.weighting import WEIGHTINGS
 from ebm_app.paths import PATHS, LinearVPPath, PathSample
-from ebm_app.weighting import WEIGHTINGS
+from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.runs.files import explained_write
 
 Row = dict[str, Any]
 #: name -> means (K, D), standard deviations and weights of a mixture of Gaussians

@@ -12,12 +12,8 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ebm_app.cli import Parser, RunRecord, run_script
-from ebm_app.dequantisation import TruncatedNormal
-from ebm_app.distributed import shut_down
-from ebm_app.ebm import EBM, dequantisation_noise
-from ebm_app.estimators import FlowDensity, RatioIntegral, RatioODE, VariationalBound
-from ebm_app.evaluation import (
+from ebm_app.ebm import EBM
+from ebm_app.evaluation.command_line import (
     Row,
     add_data_flags,
     disagreements,
@@ -27,7 +23,11 @@ from ebm_app.evaluation import (
     reaches,
     score_row,
 )
-from ebm_app.pf_ode import SOLVERS
+from ebm_app.likelihood import FlowDensity, RatioIntegral, RatioODE, VariationalBound
+from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
+from ebm_app.probability_flow.ode import SOLVERS
+from ebm_app.runs.cli import Parser, RunRecord, run_script
+from ebm_app.runs.processes import shut_down
 
 NAMES = ("ratio", "ode", "pf_ode", "elbo", "truncated_normal", "truncated_normal_pf_ode")
 NOTES = """

@@ -16,19 +16,20 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from ebm_app import settings
-from ebm_app.checkpoint import RUN_FILE
-from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
-from ebm_app.config import read_json
 from ebm_app.data.images import ImageData, load_images
-from ebm_app.ebm import EBM, dequantisation_noise
+from ebm_app.ebm import EBM
 from ebm_app.flow import Flow
+from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.models.config import read_json
 from ebm_app.numerics import standard_error
+from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.runs.files import RUN_FILE
 from ebm_app.studies.gains import HeldOut, figures_of
 from ebm_app.studies.timing import seconds_in_turns
 from ebm_app.studies.trainings import train_once
-from ebm_app.tasks import EBMTask
-from ebm_app.training import Trainer
+from ebm_app.training import settings
+from ebm_app.training.tasks import EBMTask
+from ebm_app.training.trainer import Trainer
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "train"
 AMBIENT, FLOWS = "ambient", ["gaussian", "copula", "spline"]

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebm_app import hmc
-from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.ebm import EBM
-from ebm_app.energy import HEAD, INTEGRAL, TimeScoreEnergy
 from ebm_app.errors import UserError
+from ebm_app.models.energy import HEAD, INTEGRAL, TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
-from ebm_app.pf_ode import RK4, ClockField, FixedSteps, Score
+from ebm_app.probability_flow.ode import RK4, ClockField, FixedSteps, Score
+from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.sampling import hmc
 
 COLUMNS = (
     "share",

@@ -15,17 +15,18 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from ebm_app.checkpoint import RUN_FILE, explained_write
-from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
-from ebm_app.config import EBMConfig, read_json
 from ebm_app.data.images import load_images
-from ebm_app.distributed import make_accelerator, shut_down
-from ebm_app.ebm import EBM, dequantisation_noise
-from ebm_app.errors import choose
-from ebm_app.settings import resolve
+from ebm_app.ebm import EBM
+from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.models.config import EBMConfig, read_json
+from ebm_app.registry import choose
+from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.runs.files import RUN_FILE, explained_write
+from ebm_app.runs.processes import make_accelerator, shut_down
 from ebm_app.studies.gains import Bits, HeldOut, figures_of, in_words
 from ebm_app.studies.likelihood_speed import fixed_nodes, reference
 from ebm_app.studies.trainings import train_once
+from ebm_app.training.settings import resolve
 
 SCRIPT = Path(__file__).resolve().parent.parent / "train" / "ebm.py"
 BASE = "base"

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from ebm_app.checkpoint import explained_write
-from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.data.images import load_images
+from ebm_app.data.png import grid_of, save_image
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.images_io import grid_of, save_image
-from ebm_app.neighbours import nearest, share_of_copies
-from ebm_app.samplers import SAMPLERS
+from ebm_app.evaluation.memorisation import nearest, share_of_copies
+from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.runs.files import explained_write
+from ebm_app.sampling.samplers import SAMPLERS
 
 QUANTILE = 0.01
 

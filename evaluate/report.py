@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ebm_app.checkpoint import METRICS_FILE, RUN_FILE, explained_write
-from ebm_app.cli import Parser, run_script
-from ebm_app.config import read_json
 from ebm_app.errors import UserError
-from ebm_app.metrics import best_validation, read_metrics
-from ebm_app.sampler_plots import samplers_table
+from ebm_app.evaluation.sample_plots import samplers_table
+from ebm_app.models.config import read_json
+from ebm_app.runs.cli import Parser, run_script
+from ebm_app.runs.files import METRICS_FILE, RUN_FILE, explained_write
+from ebm_app.training.metrics import best_validation, read_metrics
 
 HEAD = """# {name}
 

@@ -18,19 +18,20 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ebm_app.checkpoint import explained_write
-from ebm_app.classifier import train_classifier
-from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
-from ebm_app.config import from_dict, read_json
 from ebm_app.data.images import load_images
 from ebm_app.data.labels import load_labels
 from ebm_app.ebm import EBM
-from ebm_app.errors import UserError, choose
-from ebm_app.folders import WEIGHTS_FILE, find_folder
-from ebm_app.frechet import Reference, label_histogram
+from ebm_app.errors import UserError
+from ebm_app.evaluation.classifier import train_classifier
+from ebm_app.evaluation.frechet import Reference, label_histogram
+from ebm_app.evaluation.sample_plots import NOTES, plot_samplers, samplers_table
+from ebm_app.models.config import from_dict, read_json
+from ebm_app.models.folders import WEIGHTS_FILE, find_folder
 from ebm_app.numerics import mixed_seed
-from ebm_app.sampler_plots import NOTES, plot_samplers, samplers_table
-from ebm_app.samplers import SAMPLERS, Sampler
+from ebm_app.registry import choose
+from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.runs.files import explained_write
+from ebm_app.sampling.samplers import SAMPLERS, Sampler
 
 HMC = "steps_per_level=1 num_leapfrog_steps=4 final_steps=5"
 DEFAULT_RUNS = (

@@ -14,11 +14,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ebm_app.checkpoint import RUN_FILE
-from ebm_app.cli import Parser, RunRecord, run_script
-from ebm_app.config import read_json
 from ebm_app.errors import UserError
-from ebm_app.folders import WEIGHTS_FILE, read_tensors
+from ebm_app.models.config import read_json
+from ebm_app.models.folders import WEIGHTS_FILE, read_tensors
+from ebm_app.runs.cli import Parser, RunRecord, run_script
+from ebm_app.runs.files import RUN_FILE
 from ebm_app.studies.scaling import efficiency, exchange_seconds
 
 SCRIPT = Path(__file__).resolve().parent.parent / "train" / "ebm.py"

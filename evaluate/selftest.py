@@ -10,12 +10,12 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ebm_app.checkpoint import explained_write
-from ebm_app.cli import Parser, RunRecord, run_script
-from ebm_app.estimators import FlowDensity
-from ebm_app.evaluation import add_data_flags, held_out, open_model
-from ebm_app.plots import plot_balance
-from ebm_app.selftest import Budget, as_record, describe, iterate_checks
+from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
+from ebm_app.evaluation.likelihood_plots import plot_balance
+from ebm_app.evaluation.selftest import Budget, as_record, describe, iterate_checks
+from ebm_app.likelihood import FlowDensity
+from ebm_app.runs.cli import Parser, RunRecord, run_script
+from ebm_app.runs.files import explained_write
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:

@@ -15,15 +15,16 @@ from typing import Any
 from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
-from ebm_app.checkpoint import checkpoints
-from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.data.images import load_images
-from ebm_app.distributed import make_accelerator, shut_down
-from ebm_app.ebm import EBM, dequantisation_noise
+from ebm_app.ebm import EBM
 from ebm_app.flow import Flow
+from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.numerics import standard_error
+from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.runs.processes import make_accelerator, shut_down
 from ebm_app.studies.gains import HeldOut, figures_of, in_words
 from ebm_app.studies.trainings import train_once
+from ebm_app.training.checkpoint import checkpoints
 
 SCRIPT = Path(__file__).resolve().parent.parent / "train" / "ebm.py"
 PAPER = ["--prediction", "raw", "--time_input", "time", "--time_sampler", "importance"]

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ebm_app.cli import Parser, run_script
-from ebm_app.studies.problems import TOY_PROBLEMS
-from ebm_app.studies.runner import add_study_flags, budget_of, chosen_cells, run_study
-from ebm_app.studies.study import Budget
+from ebm_app.ratios.studies.problems import TOY_PROBLEMS
+from ebm_app.ratios.studies.runner import add_study_flags, budget_of, chosen_cells, run_study
+from ebm_app.ratios.studies.study import Budget
+from ebm_app.runs.cli import Parser, run_script
 
 QUICK_PROBLEMS = ["gaussians_d10", "mixtures_k1"]
 QUICK_METHODS = ["nce", "tsm_stein", "ctsm_time1", "ctsm_v_time1", "ctsm_v_mixture"]

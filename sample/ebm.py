@@ -11,11 +11,11 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ebm_app.checkpoint import explained_write
-from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.data.png import save_grid, save_image, to_uint8
 from ebm_app.ebm import EBM
-from ebm_app.images_io import save_grid, save_image, to_uint8
-from ebm_app.samplers import SAMPLERS
+from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.runs.files import explained_write
+from ebm_app.sampling.samplers import SAMPLERS
 
 #: further settings, each of one sampler
 SETTINGS = {

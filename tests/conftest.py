@@ -13,11 +13,11 @@ import pytest
 import torch
 from PIL import Image
 
-from ebm_app.cli import run_script
-from ebm_app.config import EBMConfig
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
+from ebm_app.models.config import EBMConfig
 from ebm_app.nets.unet import UNetConfig
+from ebm_app.runs.cli import run_script
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch.set_num_threads(1)
@@ -99,17 +99,54 @@ def error_of(call, *args, **kwargs) -> str:
     return message
 
 
+#: the modules of the page, by the names that tests use
+PAGE = {
+    "app": "app",
+    "card": "diagnostics.card",
+    "checks": "diagnostics.checks",
+    "compare": "score.compare",
+    "diagnostics": "diagnostics.tab",
+    "draw": "score.canvas",
+    "ending": "ending",
+    "examples": "score.examples",
+    "gaussian_information": "information.gaussian",
+    "generate": "generate.tab",
+    "held_out": "score.held_out",
+    "information": "information.tab",
+    "live": "live",
+    "log_z": "diagnostics.log_z",
+    "models": "models",
+    "paired_data": "information.paired_data",
+    "preprocess": "score.uploads",
+    "sample_animation": "generate.animation",
+    "sample_files": "generate.files",
+    "sample_run": "generate.run",
+    "sample_scores": "generate.likelihoods",
+    "sample_settings": "generate.settings",
+    "score": "score.tab",
+    "score_many": "score.many_images",
+    "scoring": "score.one_image",
+    "server": "server",
+    "shared": "shared",
+    "toy": "toy.tab",
+    "trial_report": "toy.report",
+}
+
+
 @pytest.fixture(scope="module")
 def ui(tmp_path_factory) -> SimpleNamespace:
-    """The modules of ui/, imported as by ``python ui/app.py``; no bundled model is offered."""
+    """The modules of the page; no bundled model is offered."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("gradio")))
         patch.setenv("NO_PROXY", "")
         patch.setenv("no_proxy", "")
         patch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
-        patch.syspath_prepend(str(ROOT / "ui"))
-        files = sorted((ROOT / "ui").glob("*.py"))
-        modules = SimpleNamespace(**{file.stem: import_module(file.stem) for file in files})
+        modules = SimpleNamespace(
+            **{name: import_module(f"ebm_app.web.{module}") for name, module in PAGE.items()}
+        )
+        patch.syspath_prepend(str(ROOT / "tools"))
+        for name in ("browser", "load", "times"):
+            setattr(modules, name, import_module(name))
         patch.setattr(modules.models, "BUNDLED", tmp_path_factory.mktemp("none"))
         yield modules
 

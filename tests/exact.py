@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ebm_app.model import ModelOutput
+from ebm_app.models.time_score import ModelOutput
 from ebm_app.numerics import expand_like, sum_except_batch
 from ebm_app.paths import GaussianPath, PathSample
 

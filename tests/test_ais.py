@@ -11,10 +11,10 @@ import pytest
 import torch
 from exact import F64, ExactModel, generator, normal, z_score
 
-from ebm_app.ais import Annealing, Paths
-from ebm_app.energy import TimeScoreEnergy
 from ebm_app.errors import UserError
-from ebm_app.log_z import bennett, from_forward, from_reverse
+from ebm_app.log_z.ais import Annealing, Paths
+from ebm_app.log_z.estimates import bennett, from_forward, from_reverse
+from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
 from ebm_app.paths import LinearVPPath
 

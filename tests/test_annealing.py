@@ -6,9 +6,9 @@ import pytest
 import torch
 from exact import F64, generator, normal
 
-from ebm_app import annealing, hmc
-from ebm_app.annealing import AnnealedHMC, Level
 from ebm_app.numerics import standard_error, standard_normal_log_density, sum_except_batch
+from ebm_app.sampling import annealing, hmc
+from ebm_app.sampling.annealing import AnnealedHMC, Level
 
 IMAGE = (1, 2, 2)
 

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from ebm_app.augmentation import AUGMENTATIONS, Affine, NoAugmentation
 from ebm_app.data import load_images
-from ebm_app.model import TimeScoreModel
+from ebm_app.data.augmentation import AUGMENTATIONS, Affine, NoAugmentation
+from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.nets.unet import UNet, UNetConfig
 from ebm_app.paths import LinearVPPath
 

@@ -23,10 +23,10 @@ from ebm_app.bounds import (
     lipschitz_constant,
 )
 from ebm_app.errors import UserError
-from ebm_app.model import ModelOutput
-from ebm_app.objectives import Batch, ctsm, ctsm_v
+from ebm_app.models.time_score import ModelOutput
+from ebm_app.objectives.regression import Batch, ctsm, ctsm_v
+from ebm_app.objectives.weighting import TimeScore, Uniform
 from ebm_app.paths import LinearVPPath, PathSample, SchrodingerBridgePath, VPPath
-from ebm_app.weighting import TimeScore, Uniform
 
 SHIFT = torch.tensor([[1.0, -0.5]], dtype=F64)
 PAIR = torch.tensor([[-1.0, 0.5, 0.0], [1.5, 0.5, 0.3]], dtype=F64)

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from ebm_app.bounds import Fits
-from ebm_app.cli import run_script
-from ebm_app.config import read_json
+from ebm_app.models.config import read_json
+from ebm_app.runs.cli import run_script
 
 TINY = "--num_draws 20 --num_steps 1 4 --num_examples 200 400 --replicates 3 --device cpu".split()
 

@@ -10,9 +10,9 @@ from conftest import error_of
 from exact import generator
 from torchvision import datasets
 
-from ebm_app.classifier import Classifier, shifted, train_classifier
 from ebm_app.data.images import DATASETS, load_images
 from ebm_app.data.labels import load_labels
+from ebm_app.evaluation.classifier import Classifier, shifted, train_classifier
 
 SPLITS = ("train", "validation", "test")
 

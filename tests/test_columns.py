@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from conftest import error_of
 
-from ebm_app.data import columns
-from ebm_app.data.columns import check_pair, read_csv_pair, read_npy, read_pair
+from ebm_app.ratios.data import columns
+from ebm_app.ratios.data.columns import check_pair, read_csv_pair, read_npy, read_pair
 
 
 def random(seed=0):

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from ebm_app.config import (
+from ebm_app.errors import UserError
+from ebm_app.models.config import (
     EBMConfig,
     PathConfig,
     TrainingConfig,
@@ -13,7 +14,6 @@ from ebm_app.config import (
     to_dict,
     write_json,
 )
-from ebm_app.errors import UserError
 from ebm_app.nets.unet import UNetConfig
 
 EXAMPLE = EBMConfig(

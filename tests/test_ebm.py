@@ -8,13 +8,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ebm_app import EBM
-from ebm_app.config import EBMConfig, PathConfig
 from ebm_app.data.levels import to_levels
-from ebm_app.ebm import make
 from ebm_app.errors import UserError
-from ebm_app.folders import BUNDLED, find_folder
+from ebm_app.models.config import EBMConfig, PathConfig
+from ebm_app.models.folders import BUNDLED, find_folder
 from ebm_app.nets.unet import UNetConfig
-from ebm_app.samplers import SAMPLERS
+from ebm_app.registry import make
+from ebm_app.sampling.samplers import SAMPLERS
 
 CONFIG = EBMConfig(
     dataset="digits",

@@ -4,10 +4,10 @@ import pytest
 import torch
 from exact import F64, ExactModel, PixelHistograms, normal, two_modes, z_score
 
-from ebm_app.energy import TimeScoreEnergy
 from ebm_app.errors import UserError
-from ebm_app.estimators import VariationalBound
-from ebm_app.estimators.bound import bound_rule
+from ebm_app.likelihood import VariationalBound
+from ebm_app.likelihood.elbo import bound_rule
+from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
 from ebm_app.paths import LinearVPPath, VPPath
 

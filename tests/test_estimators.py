@@ -15,18 +15,18 @@ from exact import (
     z_score,
 )
 
-from ebm_app.ebm import make
-from ebm_app.energy import TimeScoreEnergy
 from ebm_app.errors import UserError
-from ebm_app.estimators import (
+from ebm_app.likelihood import (
     ESTIMATORS,
     FlowDensity,
     RatioIntegral,
     RatioODE,
     ReversibleFlowDensity,
 )
+from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath
+from ebm_app.registry import make
 
 SHAPES = [(2,), (16,), (1, 4, 4)]
 T = 0.99

@@ -11,10 +11,10 @@ import torch
 from conftest import ROOT
 from PIL import Image
 
-from ebm_app.ais import Paths
-from ebm_app.cli import run_script
-from ebm_app.config import EBMConfig, PathConfig, UNetConfig
 from ebm_app.ebm import EBM
+from ebm_app.log_z.ais import Paths
+from ebm_app.models.config import EBMConfig, PathConfig, UNetConfig
+from ebm_app.runs.cli import run_script
 
 NAMES = {"ratio", "ode", "pf_ode", "elbo", "truncated_normal", "truncated_normal_pf_ode"}
 METHODS = {"ais", "raise", "ode_importance", "transported", "bridge"}

@@ -11,12 +11,12 @@ from exact import F64, generator
 from safetensors.torch import load_file
 
 from ebm_app import EBM
-from ebm_app.cli import run_script
 from ebm_app.data.images import ImageData
-from ebm_app.ebm import NET_INPUTS
-from ebm_app.fine_tuning import start_from
 from ebm_app.flow import Flow, FlowConfig
-from ebm_app.settings import resolve
+from ebm_app.nets.inputs import NET_INPUTS
+from ebm_app.runs.cli import run_script
+from ebm_app.training.fine_tuning import start_from
+from ebm_app.training.settings import resolve
 
 SHAPE, LEVELS = (1, 4, 4), 17
 KINDS = ("gaussian", "copula")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from exact import F64, generator, normal
 
-from ebm_app.frechet import (
+from ebm_app.evaluation.frechet import (
     Reference,
     class_histogram,
     confidence,

@@ -14,10 +14,10 @@ from exact import (
     z_score,
 )
 
-from ebm_app.dequantisation import TruncatedNormal, Uniform
-from ebm_app.energy import TimeScoreEnergy
-from ebm_app.estimators import Estimator, FlowDensity, LogDensity, RatioIntegral
-from ebm_app.likelihood import log_likelihood, to_bits_per_dim
+from ebm_app.likelihood import Estimator, FlowDensity, LogDensity, RatioIntegral
+from ebm_app.likelihood.bits import log_likelihood, to_bits_per_dim
+from ebm_app.likelihood.dequantisation import TruncatedNormal, Uniform
+from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import standard_normal_log_density, sum_except_batch
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.spaces import PixelSpace

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from ebm_app import hmc
 from ebm_app.numerics import standard_error, sum_except_batch
+from ebm_app.sampling import hmc
 
 CHAINS, TRANSITIONS = 20_000, 4
 F64 = torch.float64

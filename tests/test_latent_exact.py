@@ -8,12 +8,13 @@ from accelerate import Accelerator
 from exact import generator
 
 from ebm_app.data.images import ImageData
-from ebm_app.ebm import EBM, dequantisation_noise
+from ebm_app.ebm import EBM
 from ebm_app.flow import Flow, FlowConfig
+from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.numerics import standard_error
-from ebm_app.settings import resolve
-from ebm_app.tasks import EBMTask
-from ebm_app.training import Trainer
+from ebm_app.training.settings import resolve
+from ebm_app.training.tasks import EBMTask
+from ebm_app.training.trainer import Trainer
 
 SHAPE, LEVELS, SEEDS = (1, 4, 4), 256, 3
 GIVEN = {

@@ -6,11 +6,11 @@ import pytest
 import torch
 from exact import F64, ExactBridge, ExactModel, generator, two_modes, z_score
 
-from ebm_app.energy import INTEGRATORS, LogRatio, TimeScoreEnergy
 from ebm_app.errors import UserError
-from ebm_app.estimators import RatioIntegral
-from ebm_app.likelihood import log_likelihood, to_bits_per_dim
-from ebm_app.model import ModelOutput
+from ebm_app.likelihood import RatioIntegral
+from ebm_app.likelihood.bits import log_likelihood, to_bits_per_dim
+from ebm_app.models.energy import INTEGRATORS, LogRatio, TimeScoreEnergy
+from ebm_app.models.time_score import ModelOutput
 from ebm_app.numerics import standard_normal_log_density, sum_except_batch
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath
 from ebm_app.spaces import PixelSpace

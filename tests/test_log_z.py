@@ -7,7 +7,7 @@ import pytest
 import torch
 from exact import F64, normal
 
-from ebm_app.log_z import bennett, doubts, from_forward, from_reverse
+from ebm_app.log_z.estimates import bennett, doubts, from_forward, from_reverse
 
 MEAN = -3.0
 

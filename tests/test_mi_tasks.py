@@ -10,14 +10,14 @@ from exact import F64, generator, normal, z_score
 from scipy import stats
 from torch.distributions import MultivariateNormal
 
-from ebm_app.data.mi_laws import (
+from ebm_app.ratios.data.mi_distributions import (
     AdditiveUniform,
     BlockGaussian,
     CorrelatedNormal,
     DenseNormal,
     StudentT,
 )
-from ebm_app.data.mi_tasks import MI_TASKS, TRANSFORMS, Transformed, mixture_quantile
+from ebm_app.ratios.data.mi_tasks import MI_TASKS, TRANSFORMS, Transformed, mixture_quantile
 
 NUM = 20_000
 PAIR = CorrelatedNormal((0.75,), 1, 1)

@@ -7,7 +7,7 @@ import torch
 from exact import F64, ExactBridge, ExactModel, generator, normal
 
 from ebm_app.errors import UserError
-from ebm_app.model import ModelOutput
+from ebm_app.models.time_score import ModelOutput
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.ratios.mixture_base import (
     MixtureBase,

@@ -6,10 +6,10 @@ from exact import F64, ExactBridge, ExactModel, normal, z_score
 from torch import nn
 
 from ebm_app.errors import UserError
-from ebm_app.model import TimeScoreModel
-from ebm_app.nets.mlp import MLP
+from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.nets.unet import UNet, UNetConfig
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
+from ebm_app.ratios.mlp import MLP
 
 IMAGE = (2, 4, 4)
 EPS = 1e-5

@@ -5,8 +5,8 @@ import torch
 from exact import F64, normal
 
 from ebm_app.errors import UserError
-from ebm_app.nets.mlp import MLP
 from ebm_app.nets.unet import UNet, UNetConfig, check_config, max_levels
+from ebm_app.ratios.mlp import MLP
 
 IMAGES = {(1, 8, 8): (8, 16), (1, 28, 28): (8, 16, 16), (3, 32, 32): (8, 8, 16)}
 PLAIN = UNetConfig(block_out_channels=(8, 16), num_heads=2)

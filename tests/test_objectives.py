@@ -4,12 +4,12 @@ import pytest
 import torch
 from exact import F64, ExactBridge, ExactModel, generator, normal, two_modes, z_score
 
-from ebm_app.model import ModelOutput
+from ebm_app.models.time_score import ModelOutput
 from ebm_app.numerics import expand_like
-from ebm_app.objectives import TSM, Batch, ctsm, ctsm_v, denoising_score_matching
+from ebm_app.objectives.regression import TSM, Batch, ctsm, ctsm_v, denoising_score_matching
+from ebm_app.objectives.time_sampling import ArcLength, LossHistory, Stratified
+from ebm_app.objectives.weighting import SteinScore, TimeScore, Uniform, Weighting
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.time_sampling import ArcLength, LossHistory, Stratified
-from ebm_app.weighting import SteinScore, TimeScore, Uniform, Weighting
 
 IMAGE = (1, 4, 4)
 MARGIN = 0.02

@@ -7,10 +7,23 @@ import pytest
 import torch
 from exact import F64, ExactBridge, ExactModel, SinePath, normal, two_modes, z_score
 
-from ebm_app.divergence import exact_divergence, hutchinson, no_divergence, rademacher_probes
 from ebm_app.errors import UserError
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.pf_ode import HEUN, RK4, SOLVERS, AdaptiveSteps, ClockField, FixedSteps, clock_grid
+from ebm_app.probability_flow.divergence import (
+    exact_divergence,
+    hutchinson,
+    no_divergence,
+    rademacher_probes,
+)
+from ebm_app.probability_flow.ode import (
+    HEUN,
+    RK4,
+    SOLVERS,
+    AdaptiveSteps,
+    ClockField,
+    FixedSteps,
+    clock_grid,
+)
 
 SHAPES, SMALL = [(2,), (1, 4, 4)], [(2,), (1, 2, 2)]
 PATHS = {"linear": LinearVPPath(), "linear c": LinearVPPath(c=0.4), "vp": VPPath()}

@@ -7,8 +7,8 @@ import torch
 from conftest import error_of
 from exact import F64, generator, z_score
 
-from ebm_app.data.picture_pairs import PICTURE_PAIRS, KnownPicturePair, PicturePair
-from ebm_app.data.pictures import PICTURES
+from ebm_app.ratios.data.plane import PICTURES
+from ebm_app.ratios.data.plane_pairs import PICTURE_PAIRS, KnownPicturePair, PicturePair
 
 every_pair = pytest.mark.parametrize("name", PICTURE_PAIRS)
 KNOWN = [name for name, pair in PICTURE_PAIRS.items() if isinstance(pair, KnownPicturePair)]

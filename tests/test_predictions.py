@@ -8,9 +8,9 @@ from exact import F64, ExactModel, normal, two_modes
 from torch import nn
 
 from ebm_app.errors import UserError
-from ebm_app.model import TimeScoreModel
+from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.numerics import expand_like
-from ebm_app.objectives import (
+from ebm_app.objectives.regression import (
     Batch,
     components_error,
     ctsm_m,

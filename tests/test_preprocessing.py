@@ -5,7 +5,7 @@ import pytest
 from conftest import error_of
 from scipy import stats
 
-from ebm_app.data.preprocessing import PREPROCESSING
+from ebm_app.ratios.data.preprocessing import PREPROCESSING
 
 
 def random(seed):

@@ -13,8 +13,8 @@ import torch
 from conftest import ROOT, TINY
 from safetensors.torch import load_file
 
-from ebm_app.config import read_json
-from ebm_app.metrics import read_metrics
+from ebm_app.models.config import read_json
+from ebm_app.training.metrics import read_metrics
 
 STEPS = ["--max_train_steps", "40", "--checkpointing_steps", "10", "--validation_steps", "20"]
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from exact import F64, ExactModel, generator, normal
 
-from ebm_app.data.mi_laws import BlockGaussian
-from ebm_app.data.pairs import GaussianPair, JointPair, MixturePair
-from ebm_app.nets.stack import Stack
 from ebm_app.numerics import seeded
-from ebm_app.objectives import ctsm
+from ebm_app.objectives.regression import ctsm
+from ebm_app.objectives.time_sampling import SharedTimes, Stratified, TimeSample
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath
+from ebm_app.ratios.data.mi_distributions import BlockGaussian
+from ebm_app.ratios.data.pairs import GaussianPair, JointPair, MixturePair
 from ebm_app.ratios.methods import (
     Classifiers,
     CovarianceScores,
@@ -19,10 +19,10 @@ from ebm_app.ratios.methods import (
     TimeScores,
     seeded_mlp,
 )
+from ebm_app.ratios.nets import Stack
 from ebm_app.ratios.stacks import Draw, RotatedRatio, TelescopingRatio, TimeScoreRatio, point
+from ebm_app.ratios.studies.study import Points
 from ebm_app.ratios.training import RatioTrainer, RatioTraining, draw
-from ebm_app.studies.study import Points
-from ebm_app.time_sampling import SharedTimes, Stratified, TimeSample
 
 
 class Exact(ExactModel):

@@ -18,7 +18,7 @@ import pytest
 from conftest import ROOT, TINY, write_mnist
 from PIL import Image
 
-from ebm_app.cli import run_script
+from ebm_app.runs.cli import run_script
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROGRAMS = {

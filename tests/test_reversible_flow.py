@@ -7,8 +7,8 @@ from exact import F64, ExactBridge, ExactModel, normal, two_modes
 
 from ebm_app.numerics import standard_normal_log_density, sum_except_batch
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.pf_ode import ClockField, clock_grid
-from ebm_app.reversible_flow import ReversibleFlow
+from ebm_app.probability_flow.midpoint import ReversibleFlow
+from ebm_app.probability_flow.ode import ClockField, clock_grid
 
 SHAPES = [(2,), (1, 2, 2)]
 PATHS = {"linear": LinearVPPath(), "vp": VPPath()}

@@ -7,9 +7,9 @@ import torch
 from exact import F64, ExactModel, generator, normal
 from scipy import stats
 
-from ebm_app.energy import TimeScoreEnergy
+from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath
-from ebm_app.samplers import AnnealedHMCSampler, PFODESampler
+from ebm_app.sampling.samplers import AnnealedHMCSampler, PFODESampler
 
 SHAPES, NUM = [(16,), (1, 4, 4)], 3000
 SAMPLERS = {

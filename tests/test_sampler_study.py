@@ -5,8 +5,8 @@ import json
 import pytest
 from PIL import Image
 
-from ebm_app.cli import run_script
 from ebm_app.ebm import EBM
+from ebm_app.runs.cli import run_script
 
 FLOW = "pf_ode num_steps=1"
 HMC = (

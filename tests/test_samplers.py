@@ -4,12 +4,12 @@ import pytest
 import torch
 from exact import F64, ExactModel, generator, normal, two_modes, z_score
 
-from ebm_app.ebm import make
-from ebm_app.energy import TimeScoreEnergy
 from ebm_app.errors import UserError
+from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath, VPPath
-from ebm_app.pf_ode import clock_grid
-from ebm_app.samplers import SAMPLERS, AnnealedHMCSampler, PFODESampler
+from ebm_app.probability_flow.ode import clock_grid
+from ebm_app.registry import make
+from ebm_app.sampling.samplers import SAMPLERS, AnnealedHMCSampler, PFODESampler
 
 SHAPES = [(2,), (1, 2, 2)]
 MEAN, STD = 0.7, 0.5

@@ -5,7 +5,7 @@ import json
 import pytest
 from conftest import TINY
 
-from ebm_app.cli import run_script
+from ebm_app.runs.cli import run_script
 from ebm_app.studies.scaling import Link, efficiency, exchange_seconds
 
 FAST, SLOW = Link(10.0, 0.5), Link(2.0, 3.0)

@@ -6,7 +6,7 @@ from exact import F64
 
 from ebm_app.errors import UserError
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.schedules import SCHEDULES, ladder
+from ebm_app.sampling.schedules import SCHEDULES, ladder
 
 PATHS = {
     "linear": (LinearVPPath(), 0.0, 0.999),

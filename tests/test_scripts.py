@@ -12,9 +12,9 @@ import torch
 from conftest import ROOT, TINY
 from PIL import Image
 
-from ebm_app.cli import run_script
 from ebm_app.ebm import EBM
-from ebm_app.fine_tuning import trained_before
+from ebm_app.runs.cli import run_script
+from ebm_app.training.fine_tuning import trained_before
 
 
 def call(module, *args: object) -> int:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ebm_app import settings
 from ebm_app.data import load_images
 from ebm_app.errors import UserError
+from ebm_app.training import settings
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,12 @@ import pytest
 import torch
 from exact import F64, generator, normal
 
-from ebm_app.model import TimeScoreModel
-from ebm_app.nets.gaussian import GaussianStack
-from ebm_app.nets.mlp import MLP
-from ebm_app.nets.stack import MLPStack, StackAdam
-from ebm_app.objectives import Batch, ctsm_v
+from ebm_app.models.time_score import TimeScoreModel
+from ebm_app.objectives.regression import Batch, ctsm_v
 from ebm_app.paths import LinearVPPath
+from ebm_app.ratios.gaussian_net import GaussianStack
+from ebm_app.ratios.mlp import MLP
+from ebm_app.ratios.nets import MLPStack, StackAdam
 
 
 def members(num=3, dim=4, out=2):

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from ebm_app.cli import run_script
 from ebm_app.errors import UserError
-from ebm_app.studies.problems import INFORMATION_PROBLEMS, PROBLEMS, TOY_PROBLEMS
-from ebm_app.studies.reported import REPORTED
-from ebm_app.studies.step_times import step_times
-from ebm_app.studies.study import Budget, Study
-from ebm_app.studies.tables import to_csv, to_markdown
+from ebm_app.ratios.studies.problems import INFORMATION_PROBLEMS, PROBLEMS, TOY_PROBLEMS
+from ebm_app.ratios.studies.reported import REPORTED
+from ebm_app.ratios.studies.step_times import step_times
+from ebm_app.ratios.studies.study import Budget, Study
+from ebm_app.ratios.studies.tables import to_csv, to_markdown
+from ebm_app.runs.cli import run_script
 
 ROOT = Path(__file__).parent.parent
 SMALL = Budget(num_seeds=2, num_points=40, iterations=4, learning_rates=(1e-3, 1e-2))

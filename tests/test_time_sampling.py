@@ -11,8 +11,7 @@ from scipy.integrate import quad
 from scipy.stats import kstest
 
 from ebm_app.errors import UserError
-from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.time_sampling import (
+from ebm_app.objectives.time_sampling import (
     TIME_SAMPLERS,
     ArcLength,
     ImportanceSampler,
@@ -20,6 +19,7 @@ from ebm_app.time_sampling import (
     stratified_numbers,
     uniform_numbers,
 )
+from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 
 F64 = torch.float64
 NUM = 20_000

@@ -12,22 +12,22 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 
-from ebm_app import checkpoint
-from ebm_app.augmentation import AUGMENTATIONS, Affine
-from ebm_app.batches import BatchSource
-from ebm_app.config import EBMConfig, TrainingConfig, read_json
+from ebm_app.data.augmentation import AUGMENTATIONS, Affine
 from ebm_app.data.images import ImageData
-from ebm_app.dequantisation import Uniform
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.learning_rate import OPEN_ENDED, open_ended_factor
-from ebm_app.metrics import read_metrics
+from ebm_app.likelihood.dequantisation import Uniform
+from ebm_app.models.config import EBMConfig, TrainingConfig, read_json
 from ebm_app.nets.unet import UNetConfig
-from ebm_app.objectives import OBJECTIVES
+from ebm_app.objectives.regression import OBJECTIVES
+from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.spaces import PixelSpace
-from ebm_app.tasks import EBMTask
-from ebm_app.time_sampling import TIME_SAMPLERS
-from ebm_app.training import Trainer
+from ebm_app.training import checkpoint
+from ebm_app.training.batches import BatchSource
+from ebm_app.training.learning_rate import OPEN_ENDED, open_ended_factor
+from ebm_app.training.metrics import read_metrics
+from ebm_app.training.tasks import EBMTask
+from ebm_app.training.trainer import Trainer
 
 NET = UNetConfig(block_out_channels=(8, 8), norm_num_groups=4)
 CONFIG = TrainingConfig(

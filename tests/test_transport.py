@@ -6,9 +6,9 @@ import pytest
 import torch
 from exact import F64, generator, normal, z_score
 
-from ebm_app import annealing, hmc
-from ebm_app.annealing import AnnealedHMC, Level, stay
 from ebm_app.numerics import standard_normal_log_density, sum_except_batch
+from ebm_app.sampling import annealing, hmc
+from ebm_app.sampling.annealing import AnnealedHMC, Level, stay
 
 SHAPES = [(3,), (1, 2, 2)]
 STEP = torch.tensor(0.3, dtype=F64)

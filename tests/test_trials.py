@@ -7,16 +7,16 @@ import torch
 from conftest import error_of
 from exact import F64, normal
 
-from ebm_app.data.pairs import GaussianPair
-from ebm_app.data.picture_pairs import PICTURE_PAIRS
 from ebm_app.numerics import seeded
+from ebm_app.ratios.data.pairs import GaussianPair
+from ebm_app.ratios.data.plane_pairs import PICTURE_PAIRS
 from ebm_app.ratios.methods import TimeScores
 from ebm_app.ratios.stacks import RotatedRatio, TimeScoreRatio
+from ebm_app.ratios.studies import trials
+from ebm_app.ratios.studies.marginals import TIMES, Plane, log_ratios_along
+from ebm_app.ratios.studies.trial_plots import plot_pair, plot_trial
+from ebm_app.ratios.studies.trials import METHODS, PAIRS, Trial, paths_of, watch
 from ebm_app.ratios.training import RatioTraining, draw
-from ebm_app.studies import trials
-from ebm_app.studies.marginals import TIMES, Plane, log_ratios_along
-from ebm_app.studies.trial_plots import plot_pair, plot_trial
-from ebm_app.studies.trials import METHODS, PAIRS, Trial, paths_of, watch
 
 SHORT = RatioTraining(2, 32, eval_every=1)
 SHIFT = 4.0

@@ -14,11 +14,11 @@ from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 from PIL import Image
 
-from ebm_app.cli import run_script
 from ebm_app.data.images import load_images
+from ebm_app.data.png import to_uint8
 from ebm_app.errors import UserError
-from ebm_app.folders import BUNDLED
-from ebm_app.images_io import to_uint8
+from ebm_app.models.folders import BUNDLED
+from ebm_app.runs.cli import run_script
 
 AUTH = ("user", "word")
 

@@ -7,13 +7,13 @@ import re
 import pytest
 from conftest import GREY, error_of
 
-from ebm_app.config import to_dict
 from ebm_app.ebm import EBM
-from ebm_app.estimators import FlowDensity
-from ebm_app.evaluation import held_out_levels
-from ebm_app.log_z import from_forward
-from ebm_app.plots import training_figure
-from ebm_app.selftest import Budget, Check, as_record, from_record, iterate_checks
+from ebm_app.evaluation.command_line import held_out_levels
+from ebm_app.evaluation.selftest import Budget, Check, as_record, from_record, iterate_checks
+from ebm_app.likelihood import FlowDensity
+from ebm_app.log_z.estimates import from_forward
+from ebm_app.models.config import to_dict
+from ebm_app.training.plots import training_figure
 
 LINES = [
     {"step": 10, "loss": 2.0, "learning_rate": 1e-3},

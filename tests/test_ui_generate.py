@@ -18,9 +18,9 @@ from conftest import error_of
 from PIL import Image, ImageSequence
 from PIL.PngImagePlugin import PngInfo
 
-from ebm_app.images_io import to_uint8
+from ebm_app.data.png import to_uint8
 from ebm_app.numerics import mixed_seed
-from ebm_app.samplers import Frame
+from ebm_app.sampling.samplers import Frame
 
 SETTINGS = {"model": "grey", "sampler": "pf_ode", "num_images": 5, "num_steps": 3, "seed": 7}
 

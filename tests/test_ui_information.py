@@ -13,8 +13,8 @@ from conftest import error_of
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 
-from ebm_app import mutual_information
-from ebm_app.data.mi_tasks import MI_TASKS
+from ebm_app.ratios import mutual_information
+from ebm_app.ratios.data.mi_tasks import MI_TASKS
 from ebm_app.ratios.methods import MixtureResidual
 from ebm_app.ratios.training import RatioTrainer
 

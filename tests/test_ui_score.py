@@ -13,13 +13,13 @@ import torch
 from conftest import COLOUR, GREY, error_of, write_mnist
 from PIL import Image
 
-from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
-from ebm_app.ebm import dequantisation_noise
+from ebm_app.data.png import to_uint8
 from ebm_app.errors import UserError
-from ebm_app.images_io import to_uint8
-from ebm_app.likelihood import log_likelihood, to_bits_per_dim
-from ebm_app.score_plots import plot_place, plot_shares
+from ebm_app.evaluation.likelihood_plots import plot_place, plot_shares
+from ebm_app.likelihood.bits import log_likelihood, to_bits_per_dim
+from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.models.config import EBMConfig
 
 MNIST = EBMConfig("mnist", (1, 28, 28), 256)
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from conftest import error_of
 
+from ebm_app.ratios.studies import trials
 from ebm_app.ratios.training import RatioTrainer
-from ebm_app.studies import trials
 
 RUN = ("gaussians_d2", "variance_preserving")
 

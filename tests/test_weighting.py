@@ -8,8 +8,7 @@ import torch
 from exact import F64, normal
 
 from ebm_app.numerics import expand_like
-from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.weighting import (
+from ebm_app.objectives.weighting import (
     WEIGHTINGS,
     ScoreResidual,
     SteinScore,
@@ -17,6 +16,7 @@ from ebm_app.weighting import (
     Uniform,
     second_moment,
 )
+from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 
 PATHS = {
     "linear_vp": LinearVPPath(),

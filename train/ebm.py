@@ -12,14 +12,21 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from ebm_app import settings
-from ebm_app.checkpoint import RUN_FILE, find_checkpoint
-from ebm_app.cli import Parser, run_script
-from ebm_app.config import TrainingConfig, read_json
-from ebm_app.fine_tuning import start_from, trained_before
 from ebm_app.flow import Flow
-from ebm_app.launch import RUN_FLAGS, add_run_flags, images_of, launch, output_dir_of
-from ebm_app.tasks import EBMTask
+from ebm_app.models.config import TrainingConfig, read_json
+from ebm_app.runs.cli import Parser, run_script
+from ebm_app.runs.files import RUN_FILE
+from ebm_app.training import settings
+from ebm_app.training.checkpoint import find_checkpoint
+from ebm_app.training.command_line import (
+    RUN_FLAGS,
+    add_run_flags,
+    images_of,
+    launch,
+    output_dir_of,
+)
+from ebm_app.training.fine_tuning import start_from, trained_before
+from ebm_app.training.tasks import EBMTask
 
 OWN = RUN_FLAGS | {"flow", "config", "init_from", "dry_run"}
 

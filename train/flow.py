@@ -14,19 +14,26 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from ebm_app.checkpoint import RUN_FILE, explained_write
-from ebm_app.cli import Parser, RunRecord, resolve_device, run_script
-from ebm_app.config import LoopConfig, from_dict, to_dict
 from ebm_app.data.images import ImageData
-from ebm_app.distributed import make_accelerator, shut_down
-from ebm_app.errors import UserError, choose
+from ebm_app.errors import UserError
 from ebm_app.flow import Flow, FlowConfig
-from ebm_app.launch import add_run_flags, clean_output, images_of, launch, output_dir_of
+from ebm_app.models.config import LoopConfig, from_dict, to_dict
 from ebm_app.numerics import seeded
-from ebm_app.presets import flow_preset
-from ebm_app.settings import check_loop
+from ebm_app.registry import choose
+from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.runs.files import RUN_FILE, explained_write
+from ebm_app.runs.processes import make_accelerator, shut_down
 from ebm_app.spaces import SPACES
-from ebm_app.tasks import FlowTask
+from ebm_app.training.command_line import (
+    add_run_flags,
+    clean_output,
+    images_of,
+    launch,
+    output_dir_of,
+)
+from ebm_app.training.presets import flow_preset
+from ebm_app.training.settings import check_loop
+from ebm_app.training.tasks import FlowTask
 
 FLOWS = sorted(set(SPACES) - {"ambient"})
 LOOP_KEYS = {field.name for field in fields(LoopConfig)}

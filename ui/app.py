@@ -9,44 +9,12 @@ from collections.abc import Sequence
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read once, when gradio is imported
 
-import diagnostics  # noqa: E402
-import generate  # noqa: E402
-import gradio as gr  # noqa: E402
-import information  # noqa: E402
-import score  # noqa: E402
-import toy  # noqa: E402
-from models import Models, find_models  # noqa: E402
-from server import check_auth, serve  # noqa: E402
-from shared import MAX_SEED  # noqa: E402
-
-from ebm_app.cli import Parser, resolve_device, run_script  # noqa: E402
 from ebm_app.errors import UserError  # noqa: E402
-
-CACHE_SECONDS = 3600
-
-
-def build_app(models: Models, seed: int = 0) -> gr.Blocks:
-    """The page: a model to choose, and a tab for each thing to do with it or without one.
-
-    Args:
-        seed: of the first samples, the noise in scores, and the first trainings.
-    """
-    cache = (CACHE_SECONDS, CACHE_SECONDS)
-    with gr.Blocks(title="ebm_app", analytics_enabled=False, delete_cache=cache) as app:
-        gr.Markdown("# ebm_app\nEnergy-based models of images, learned from time scores.")
-        names = list(models.folders)
-        model = gr.Dropdown(names, value=names[0], label="Model")
-        with gr.Tab("Generate"):
-            generate.build(models.load, model, seed)
-        with gr.Tab("Score"):
-            score.build(models, model, seed)
-        with gr.Tab("Toy"):
-            toy.build(seed, models.device)
-        with gr.Tab("Mutual information"):
-            information.build(seed, models.device)
-        with gr.Tab("Diagnostics") as tab:
-            diagnostics.build(models, model, tab, seed)
-    return app
+from ebm_app.runs.cli import Parser, resolve_device, run_script  # noqa: E402
+from ebm_app.web.app import build_app  # noqa: E402
+from ebm_app.web.models import Models, find_models  # noqa: E402
+from ebm_app.web.server import check_auth, serve  # noqa: E402
+from ebm_app.web.shared import MAX_SEED  # noqa: E402
 
 
 def main(argv: Sequence[str] | None = None) -> None:

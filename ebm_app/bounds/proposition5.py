@@ -31,12 +31,12 @@ from torch import Tensor
 from torch.func import jacfwd, vmap
 
 from ebm_app.bounds.theorem4 import GaussianMixture, normal_rule
-from ebm_app.errors import choose
 from ebm_app.numerics import expand_like
+from ebm_app.objectives.time_sampling import UniformTime
+from ebm_app.objectives.weighting import Weighting
 from ebm_app.paths import OneSidedPath, PathSample
 from ebm_app.quadrature import rule_on
-from ebm_app.time_sampling import UniformTime
-from ebm_app.weighting import Weighting
+from ebm_app.registry import choose
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,8 @@ class Regression:
         """rho_i = sqrt(lambda) w_i for every target: (B, m).
 
         The loss of an example is the sum of their squares; CTSM-v's is D times that of
-        :func:`ebm_app.objectives.ctsm_v`, which leaves theta_hat, and H^-1 G H^-1, as they are.
+        :func:`ebm_app.objectives.regression.ctsm_v`, which leaves theta_hat, and H^-1 G H^-1, as
+        they are.
         """
         path = self.family.path
         components = self.family.components(theta, sample.xt, sample.t)

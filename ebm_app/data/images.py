@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ebm_app.data.folder import read_folder
 from ebm_app.data.levels import MAX_LEVELS, check_levels
-from ebm_app.errors import UserError, choose
+from ebm_app.errors import UserError
+from ebm_app.registry import choose
 
 FOLDER = "folder:"
 # What torchvision raises on a failed download and on a file that is not what its name says.

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ebm_app.data.pairs import Pair
-from ebm_app.model import TimeScoreModel
-from ebm_app.nets.gaussian import GaussianStack
-from ebm_app.nets.mlp import MLP
-from ebm_app.nets.stack import MLPStack
+from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.numerics import mixed_seed, seeded
-from ebm_app.objectives import OBJECTIVES, Objective
+from ebm_app.objectives.regression import OBJECTIVES, Objective
+from ebm_app.objectives.time_sampling import TIME_SAMPLERS, SharedTimes, TimeSampler
+from ebm_app.objectives.weighting import WEIGHTINGS, TimeScore, Weighting
 from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath
+from ebm_app.ratios.data.pairs import Pair
+from ebm_app.ratios.gaussian_net import GaussianStack
 from ebm_app.ratios.mixture_base import MixtureBase, ResidualModel, fit_modes, principal_axes
+from ebm_app.ratios.mlp import MLP
+from ebm_app.ratios.nets import MLPStack
 from ebm_app.ratios.stacks import RatioStack, RotatedRatio, TelescopingRatio, TimeScoreRatio
-from ebm_app.time_sampling import TIME_SAMPLERS, SharedTimes, TimeSampler
-from ebm_app.weighting import WEIGHTINGS, TimeScore, Weighting
 
 #: margin left at the degenerate ends of a path
 EPS = 1e-5

@@ -21,7 +21,7 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 
 from ebm_app.errors import UserError
-from ebm_app.model import ModelOutput, TimeScoreModel
+from ebm_app.models.time_score import ModelOutput, TimeScoreModel
 from ebm_app.paths import GaussianPath, PathSample
 
 

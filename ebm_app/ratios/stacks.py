@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ebm_app.model import TimeScoreModel
-from ebm_app.nets.stack import Stack
-from ebm_app.objectives import Batch, Objective
+from ebm_app.models.time_score import TimeScoreModel
+from ebm_app.objectives.regression import Batch, Objective
+from ebm_app.objectives.time_sampling import TimeSample
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
 from ebm_app.quadrature import integrate_rk45, rule_on
-from ebm_app.time_sampling import TimeSample
+from ebm_app.ratios.nets import Stack
 
 
 class Draw(NamedTuple):

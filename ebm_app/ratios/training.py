@@ -18,13 +18,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.data.pairs import Pair
 from ebm_app.errors import UserError
-from ebm_app.nets.stack import StackAdam
 from ebm_app.numerics import seeded
+from ebm_app.objectives.time_sampling import TimeSample
+from ebm_app.ratios.data.pairs import Pair
 from ebm_app.ratios.methods import Method
+from ebm_app.ratios.nets import StackAdam
 from ebm_app.ratios.stacks import Draw, RatioStack
-from ebm_app.time_sampling import TimeSample
 
 TRAIN, VALIDATION, TEST = range(3)
 #: (estimators) -> figures by name, (M,) each; the best has the least "error"

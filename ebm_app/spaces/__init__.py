@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from ebm_app.errors import UserError, choose
+from ebm_app.errors import UserError
+from ebm_app.registry import choose
 from ebm_app.spaces.base import Space
 from ebm_app.spaces.copula import CopulaSpace
 from ebm_app.spaces.gaussian import GaussianSpace

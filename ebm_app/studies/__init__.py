@@ -1,1 +1,1 @@
-"""Studies: tables of estimators, trainings and costs, beside the figures of the paper."""
+"""Costs and ablations of models of images."""

@@ -10,10 +10,10 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from ebm_app.ebm import EBM
-from ebm_app.estimators import FlowDensity
+from ebm_app.evaluation.bits_per_dim import score_flow, score_split
 from ebm_app.flow import Flow
+from ebm_app.likelihood import FlowDensity
 from ebm_app.numerics import standard_error
-from ebm_app.validation import score_flow, score_split
 
 ESTIMATORS = ("ratio", "pf_ode")
 #: bits per dim of the images, by estimator

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ebm_app.energy import LogRatio, TimeScoreEnergy
+from ebm_app.models.energy import LogRatio, TimeScoreEnergy
 
 NODES = (8, 12, 16, 24, 32, 48, 64, 96, 128)
 TOLERANCES = (1e-3, 1e-4, 1e-5, 1e-6)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torchdiffeq import odeint
 
-from ebm_app.energy import HEAD, TimeScoreEnergy
-from ebm_app.pf_ode import clock_grid
+from ebm_app.models.energy import HEAD, TimeScoreEnergy
+from ebm_app.probability_flow.ode import clock_grid
 
 #: (rtol, atol) of the paper's AIS (appendix F.6) and of its likelihoods
 TOLERANCES = {"ode 1e-3/1e-6": (1e-3, 1e-6), "ode 1e-6/1e-6": (1e-6, 1e-6)}

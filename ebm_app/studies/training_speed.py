@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from ebm_app.config import EBMConfig, TrainingConfig
 from ebm_app.data.images import ImageData
-from ebm_app.predictions import default_prediction
-from ebm_app.tasks import EBMTask
-from ebm_app.training import Trainer
+from ebm_app.models.config import EBMConfig, TrainingConfig
+from ebm_app.models.parametrisation import default_prediction
+from ebm_app.training.tasks import EBMTask
+from ebm_app.training.trainer import Trainer
 
 Action = Callable[[], None]
 #: side of the matrices whose product tells what a device can do

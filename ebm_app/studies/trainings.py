@@ -6,9 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ebm_app.checkpoint import RUN_FILE, checkpoints
-from ebm_app.config import read_json
 from ebm_app.errors import UserError
+from ebm_app.models.config import read_json
+from ebm_app.runs.files import RUN_FILE
+from ebm_app.training.checkpoint import checkpoints
 
 
 def train_once(script: Path, flags: Sequence[str], output_dir: Path) -> None:

@@ -1,0 +1,1 @@
+"""Figures of a trained model: bits per dim, self-test, samples."""

@@ -1,0 +1,38 @@
+"""What an estimator of log p_t(x) is, and the Stein score whose cost it counts."""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ebm_app.models.energy import TimeScoreEnergy
+
+
+class LogDensity(NamedTuple):
+    """log p_t(x) (B,) float64, an estimate of the numerical error of each (B,), the parts (B, *)
+    that sum to the value, or None, and the evaluations of the network for each example."""
+
+    value: Tensor
+    error: Tensor
+    components: Tensor | None
+    nfe: int
+
+
+class Estimator(ABC):
+    """log p_t(x) of a model; a subclass is a frozen dataclass of its settings."""
+
+    @abstractmethod
+    def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
+        """log p_t at ``x`` (B, *)."""
+
+
+class CountedScore:
+    """A Stein score of an energy that counts its evaluations of the network, ``nfe``."""
+
+    def __init__(self, energy: TimeScoreEnergy, source: str | None) -> None:
+        self.energy, self.source, self.nfe = energy, source, 0
+        self.score = energy.stein_score(source)
+
+    def __call__(self, x: Tensor, t: float) -> Tensor:
+        self.nfe += self.energy.score_cost(self.source, t)
+        return self.score(x, t)

@@ -1,0 +1,76 @@
+"""log p_t(x) as the density of the model's own flow."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ebm_app.errors import UserError
+from ebm_app.likelihood.estimator import CountedScore, Estimator, LogDensity
+from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.numerics import sum_except_batch
+from ebm_app.probability_flow.divergence import exact_divergence, hutchinson, rademacher_probes
+from ebm_app.probability_flow.midpoint import ReversibleFlow
+from ebm_app.probability_flow.ode import SOLVERS, ClockField, clock_grid
+from ebm_app.registry import choose
+
+
+@dataclass(frozen=True)
+class FlowDensity(Estimator):
+    """The density of the model's own flow, by the change of variables along the probability-flow
+    ODE: log N(x_0; 0, I) - integral of div u, from x back to x_0.
+
+    Args:
+        solver, num_steps, tolerance: as for :class:`ebm_app.sampling.samplers.PFODESampler`.
+        num_probes: Rademacher probes of the divergence, frozen for the solve; 0 takes it exactly,
+            by D backward passes at every evaluation.
+        score: "head", "integral" or None, as for :meth:`TimeScoreEnergy.stein_score`.
+        start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
+        seed: of the probes; those of an example do not depend on its batch.
+
+    ``error`` is the standard error over the probes, unknown (NaN) for a single one; 0 for the
+    exact divergence. The error of the solver is not in it: compare two numbers of steps.
+    """
+
+    solver: str = "rk4"
+    num_steps: int = 20
+    tolerance: float = 1e-5
+    num_probes: int = 2
+    score: str | None = None
+    start: float = 1e-4
+    seed: int = 0
+
+    def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
+        if self.num_probes < 0:
+            raise UserError(f"num_probes must not be negative: {self.num_probes}")
+        solver = SOLVERS[choose("solver", self.solver, SOLVERS)](self.num_steps, self.tolerance)
+        divergence = exact_divergence
+        if self.num_probes:
+            divergence = hutchinson(rademacher_probes(self.num_probes, x, self.seed))
+        score = CountedScore(energy, self.score)
+        *_, end = solver.flow(ClockField(score, energy.path), x, t, self.start, divergence)
+        value = sum_except_batch(energy.reference(end.x)) + end.log_det.mean(0)
+        error = torch.full_like(value, math.nan if self.num_probes else 0.0)
+        if self.num_probes > 1:
+            error = end.log_det.std(0, unbiased=True) / math.sqrt(self.num_probes)
+        return LogDensity(value, error, None, score.nfe)
+
+
+@dataclass(frozen=True)
+class ReversibleFlowDensity(Estimator):
+    """The density of the discrete flow of ``reversible_flow``: normalised without an error of
+    discretisation, by D backward passes a step. Arguments as for :class:`FlowDensity`."""
+
+    num_steps: int = 40
+    score: str | None = None
+    start: float = 1e-4
+
+    def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
+        if self.num_steps < 1:
+            raise UserError(f"the flow needs at least 1 step, not {self.num_steps}")
+        score = CountedScore(energy, self.score)
+        times = clock_grid(energy.path, self.start, t, self.num_steps + 1)
+        energy.reference(x[:1])  # refuses a path whose reference is not N(0, I)
+        value = ReversibleFlow(ClockField(score, energy.path), times.tolist()).log_density(x)
+        return LogDensity(value, torch.zeros_like(value), None, score.nfe)

@@ -1,0 +1,32 @@
+"""log p_t(x) as the integral of the time score."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ebm_app.likelihood.estimator import Estimator, LogDensity
+from ebm_app.models.energy import QUADRATURE, TimeScoreEnergy
+from ebm_app.numerics import sum_except_batch
+
+
+@dataclass(frozen=True)
+class RatioIntegral(Estimator):
+    """log N(x; 0, I) + integral of the time score from 0 to t, by fixed nodes."""
+
+    integrator: str = QUADRATURE
+
+    def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
+        reference = energy.reference(x)
+        ratio = energy.log_ratio(x, t1=t, integrator=self.integrator)
+        components = ratio.components
+        if components is not None and components.shape == x.shape:
+            components = components + reference
+        value = ratio.value + sum_except_batch(reference)
+        return LogDensity(value, ratio.error, components, ratio.nfe)
+
+
+@dataclass(frozen=True)
+class RatioODE(RatioIntegral):
+    """The same by an adaptive solve, the paper's protocol: RK45 at 1e-6 (appendix F.2)."""
+
+    integrator: str = "rk45"

@@ -1,0 +1,1 @@
+"""The normalising constant of a model."""

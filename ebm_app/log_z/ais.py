@@ -1,0 +1,240 @@
+r"""Annealed paths through the model's own marginals: what AIS, RAISE and their kin weigh.
+
+The levels are the model's densities p_hat_k(x) = N(x; 0, I) exp(int_0^{t_k} s dt), each known up
+to its constant Z_k, with Z_0 = 1. A level may be reached by a transport: exactly invertible steps
+of the probability-flow ODE. The weight of a forward path has mean Z_K, and that of a reverse path
+from a sample of p_hat_K / Z_K has a reciprocal of mean 1 / Z_K:
+
+- AIS: forward, no transport. RAISE: the same in reverse from data, where the mean of -log w is
+  also a stochastic bound on the log-likelihood of the annealing process itself.
+- importance sampling from the flow: transport, no transitions.
+- transported AIS: both.
+
+The density that the accept step reads and the one that the increment of log w reads are the same
+function, a rule of ``num_nodes``: the weights are exact for it. A last level without transitions
+carries them over to the energy's own, finer rule.
+
+Sources: Neal 2001, arXiv:physics/9803008; Burda, Grosse, Salakhutdinov 2015, arXiv:1412.8566
+(RAISE); Vaikuntanathan and Jarzynski 2011, arXiv:1101.2612 (transport); Jarzynski 1997 and Crooks
+1999 for the two directions.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ebm_app.errors import UserError
+from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
+from ebm_app.numerics import sum_except_batch
+from ebm_app.probability_flow.midpoint import ReversibleFlow
+from ebm_app.probability_flow.ode import ClockField
+from ebm_app.sampling.annealing import AnnealedHMC, Level, stay, temper
+from ebm_app.sampling.hmc import Target
+from ebm_app.sampling.schedules import ladder
+
+#: (records, their number) -> the same records, shown as they come
+Progress = Callable[[Iterable[Any], int], Iterable[Any]]
+
+
+class PathState(NamedTuple):
+    """B paths after some of their levels.
+
+    Attributes:
+        position: (B, *). log_density: (B,), of the level just left, there.
+        log_weight: (k + 1, B), the logarithm of the weight after 0, ..., k levels, in nats.
+        acceptance: (k,), mean acceptance probability of the k levels behind; NaN without moves.
+        rng: state of the generator; with it the paths go on as if never stopped.
+        nfe: calls of the leapfrog's field so far.
+    """
+
+    position: Tensor
+    log_density: Tensor
+    log_weight: Tensor
+    acceptance: Tensor
+    rng: Tensor
+    nfe: Tensor
+
+
+@dataclass(frozen=True)
+class Annealing:
+    """Settings of annealed paths.
+
+    Args:
+        num_temperatures: levels K. schedule: their spacing, a key of ``SCHEDULES``.
+        steps_per_level, num_leapfrog_steps: HMC transitions at a level, leapfrog steps of each;
+            without transitions the paths are importance sampling.
+        flow_steps: implicit midpoint steps of the transport to each level; 0 for none.
+        score: of the leapfrog, "integral" or "head". flow_score: of the transport.
+        num_nodes: quadrature nodes of the levels' densities.
+        score_nodes: nodes of the integral whose gradient drives the leapfrog: few do, since the
+            accept step corrects for them.
+        step_factor: by which the adapted step sizes are multiplied, to see what depends on them.
+        flow_start: the time at which the transport takes N(0, I) for p_t; its alpha exceeds 0.
+
+    Raises:
+        UserError: for numbers that make no path.
+    """
+
+    num_temperatures: int = 24
+    schedule: str = "clock"
+    steps_per_level: int = 2
+    num_leapfrog_steps: int = 3
+    flow_steps: int = 0
+    score: str = INTEGRAL
+    flow_score: str | None = None
+    num_nodes: int = 8
+    score_nodes: int = 4
+    step_factor: float = 1.0
+    flow_start: float = 1e-4
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that make no path."""
+        if min(self.steps_per_level, self.flow_steps) < 0:
+            raise UserError("steps_per_level and flow_steps must not be negative")
+        if self.num_leapfrog_steps < 1 or not self.step_factor > 0:
+            raise UserError("num_leapfrog_steps must be at least 1, step_factor positive")
+
+
+class Paths:
+    """The levels of a model, forward and in reverse.
+
+    Args:
+        energy: the model; ``energy.end`` is the last level.
+        settings: of the paths.
+    """
+
+    def __init__(self, energy: TimeScoreEnergy, settings: Annealing) -> None:
+        self.energy, self.settings = energy, settings
+        self.coarse = energy.with_nodes(settings.num_nodes)
+        self.times = ladder(
+            settings.schedule, energy.path, energy.start, energy.end, settings.num_temperatures
+        )
+        score = energy.with_nodes(settings.score_nodes).stein_score(settings.score)
+        self.targets = [
+            Target(partial(self.coarse.proposal_log_density, t=t), partial(score, t=t))
+            for t in self.times[1:].tolist()
+        ]
+        self.flows = self._flows() if settings.flow_steps else []
+        deviation = energy.path.variance(self.times[1:]).sqrt()
+        self.step_sizes = 0.3 * deviation
+
+    @property
+    def num_levels(self) -> int:
+        """Levels of a run, the last or first of which is read only."""
+        return len(self.targets) + 1
+
+    def tune(self, x0: Tensor, generator: torch.Generator, progress: Progress) -> None:
+        """Adapt the step sizes of all levels by a pilot from ``x0`` (B, *), then freeze them."""
+        if not self.settings.steps_per_level:
+            return
+        for _ in progress(self.iterate_tune(x0, generator), len(self.targets)):
+            pass
+
+    def iterate_tune(self, x0: Tensor, generator: torch.Generator) -> Iterator[int]:
+        """The same, for settings with transitions: the number of levels behind, as they come. The
+        step sizes change after the last."""
+        transports = [flow.forward for flow in self.flows]
+        steps = []
+        for result in self._annealed.pilot(
+            x0, self.targets, self.step_sizes, generator, transports
+        ):
+            steps.append(result.step_size)
+            yield len(steps)
+        self.step_sizes = torch.stack(steps) * self.settings.step_factor
+
+    def start(self, x: Tensor, generator: torch.Generator, is_reverse: bool) -> PathState:
+        """Paths about to leave ``x`` (B, *): draws from N(0, I), or points of the model for a
+        reverse run."""
+        density = self._final if is_reverse else self._reference
+        zero = torch.zeros(1, len(x), dtype=torch.float64, device=x.device)
+        rng, nfe = generator.get_state(), torch.zeros((), dtype=torch.int64)
+        return PathState(x, density.log_density(x), zero, torch.zeros(0), rng, nfe)
+
+    def run(
+        self, state: PathState, generator: torch.Generator, is_reverse: bool
+    ) -> Iterator[PathState]:
+        """The states after each of the levels that ``state`` has not passed yet.
+
+        ``log_weight`` has the forward sign in both directions.
+        """
+        levels = self._backward_levels() if is_reverse else self._forward_levels()
+        sign = -1 if is_reverse else 1
+        generator.set_state(state.rng)
+        rest = levels[len(state.acceptance) :]
+        if not rest:
+            return
+        for result in temper(state.position, rest, self.settings.num_leapfrog_steps, generator):
+            increment = result.entry_log_density + result.log_det - state.log_density
+            state = PathState(
+                result.state.position,
+                result.state.log_density,
+                torch.cat([state.log_weight, state.log_weight[-1:] + sign * increment]),
+                torch.cat([state.acceptance, result.acceptance.float().cpu()[None]]),
+                generator.get_state(),
+                state.nfe + result.nfe,
+            )
+            yield state
+
+    @property
+    def _annealed(self) -> AnnealedHMC:
+        return AnnealedHMC(
+            steps_per_level=self.settings.steps_per_level,
+            num_leapfrog_steps=self.settings.num_leapfrog_steps,
+            warmup_steps=10,
+            pilot_steps=min(4 * self.settings.num_temperatures, 100),
+            adapt_factor=1.1,
+        )
+
+    @property
+    def _reference(self) -> Target:
+        return Target(lambda x: sum_except_batch(self.energy.reference(x)), torch.zeros_like)
+
+    @property
+    def _final(self) -> Target:
+        return Target(
+            lambda x: self.energy.proposal_log_density(x, self.energy.end), torch.zeros_like
+        )
+
+    def _forward_levels(self) -> list[Level]:
+        moves = [flow.forward for flow in self.flows] or [stay] * len(self.targets)
+        return [
+            *(
+                Level(target, step, self.settings.steps_per_level, move)
+                for target, step, move in zip(self.targets, self.step_sizes, moves, strict=True)
+            ),
+            Level(self._final, self.step_sizes[-1], 0),
+        ]
+
+    def _backward_levels(self) -> list[Level]:
+        """Level K first, as it was reached; each further one through the inverse of the transport
+        that led away from it; the reference at the end."""
+        back = [flow.backward for flow in reversed(self.flows)] or [stay] * len(self.targets)
+        moves = [stay, *back]
+        steps = self.step_sizes.flip(0)
+        return [
+            *(
+                Level(target, step, self.settings.steps_per_level, move)
+                for target, step, move in zip(
+                    reversed(self.targets), steps, moves[:-1], strict=True
+                )
+            ),
+            Level(self._reference, steps[-1], 0, moves[-1]),
+        ]
+
+    def _flows(self) -> list[ReversibleFlow]:
+        field = ClockField(self.energy.stein_score(self.settings.flow_score), self.energy.path)
+        path, num = self.energy.path, self.settings.flow_steps
+        times = self.times.clone()
+        times[0] = max(times[0].item(), self.settings.flow_start)
+        tau = path.clock(times)
+        flows = []
+        for k in range(len(times) - 1):
+            inner = torch.linspace(tau[k].item(), tau[k + 1].item(), num + 1, dtype=torch.float64)
+            grid = path.clock_inverse(inner)
+            grid[0], grid[-1] = times[k], times[k + 1]
+            flows.append(ReversibleFlow(field, grid.tolist()))
+        return flows

@@ -1,0 +1,156 @@
+"""log Z of a model by independent methods, each made of a few runs of annealed paths."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ebm_app.log_z.ais import Annealing, Progress
+from ebm_app.log_z.estimates import LogZ, bennett, from_forward, from_reverse
+from ebm_app.log_z.runs import PathRun, PathTable
+
+#: the method with the smallest honest error on the trained models it was tried on
+DEFAULT = "transported"
+
+#: (settings, name of the run) -> run; runs of different names must not share their noise
+MakeRun = Callable[[Annealing, str], PathRun]
+
+
+class Result(NamedTuple):
+    """An estimate with the runs behind it: the mean acceptance over the levels with transitions,
+    or None; the estimate of the reverse paths, where the forward paths are the headline."""
+
+    estimate: LogZ
+    acceptance: float | None
+    reverse: LogZ | None
+    tables: dict[str, PathTable]
+
+
+class LogZMethods:
+    """The methods for one model; a run that several of them need is made once.
+
+    Args:
+        make_run: (settings, name of its folder) -> run.
+        plain, transported: settings of AIS and of transported AIS.
+        flow_steps: steps of the flow that importance sampling draws from.
+        num_chains: forward paths of a run.
+        data: points (N, *) of held-out data at the model's last time, for RAISE.
+        progress: name of a run -> what wraps its records.
+    """
+
+    def __init__(
+        self,
+        make_run: MakeRun,
+        plain: Annealing,
+        transported: Annealing,
+        flow_steps: int,
+        num_chains: int,
+        data: Tensor,
+        progress: Callable[[str], Progress],
+    ) -> None:
+        flow = replace(transported, num_temperatures=flow_steps, flow_steps=1, steps_per_level=0)
+        self.settings = {"ais": plain, "transported": transported, "flow": flow}
+        self.make_run, self.num_chains, self.data = make_run, num_chains, data
+        self.progress = progress
+        self._runs: dict[str, PathRun] = {}
+        self._tables: dict[str, PathTable] = {}
+
+    def ais(self) -> Result:
+        """Annealed importance sampling through the model's p_t, from N(0, I)."""
+        table = self._forward("ais")
+        return Result(from_forward(table.log_weight[-1]), _acceptance(table), None, {"ais": table})
+
+    def raise_(self) -> Result:
+        """The same paths in reverse, from held-out data: an upper bound of log Z as far as the
+        data are samples of the model."""
+        table = self._reverse("ais", self.data, "raise")
+        return Result(
+            from_reverse(table.log_weight[-1]), _acceptance(table), None, {"raise": table}
+        )
+
+    def ode_importance(self) -> Result:
+        """Importance sampling from the discrete flow, whose density is exact."""
+        table = self._forward("flow")
+        return Result(from_forward(table.log_weight[-1]), None, None, {"flow": table})
+
+    def transported(self) -> Result:
+        """AIS whose levels are reached by the flow; the reverse paths start from its own weighted
+        end points."""
+        table = self._forward("transported")
+        log_weight = table.log_weight[-1]
+        back = self._reverse("transported", table.position, "transported, reverse")
+        return Result(
+            from_forward(log_weight),
+            _acceptance(table),
+            from_reverse(back.log_weight[-1], log_weight),
+            {"transported": table, "transported, reverse": back},
+        )
+
+    def bridge(self) -> Result:
+        """Bennett's ratio of samples of the flow and samples of the model, the end points of
+        transported AIS by their weights."""
+        table, flow = self._forward("transported"), self._forward("flow")
+        share = table.log_weight[-1]
+        back = self._reverse("flow", table.position, "flow, reverse")
+        estimate = bennett(flow.log_weight[-1], back.log_weight[-1], share)
+        return Result(
+            estimate,
+            _acceptance(table),
+            from_reverse(back.log_weight[-1], share),
+            {"flow": flow, "flow, reverse": back},
+        )
+
+    def _run(self, name: str) -> PathRun:
+        if name not in self._runs:
+            self._runs[name] = self.make_run(self.settings[name], name)
+            self._runs[name].tune(self.progress(f"{name}, pilot"))
+        return self._runs[name]
+
+    def _forward(self, name: str) -> PathTable:
+        if name not in self._tables:
+            run = self._run(name)
+            self._tables[name] = run.forward(self.num_chains, self.progress(name))
+        return self._tables[name]
+
+    def _reverse(self, name: str, points: Tensor, label: str) -> PathTable:
+        if label not in self._tables:
+            self._tables[label] = self._run(name).reverse(points, self.progress(label))
+        return self._tables[label]
+
+
+METHODS: dict[str, Callable[[LogZMethods], Result]] = {
+    "ais": LogZMethods.ais,
+    "raise": LogZMethods.raise_,
+    "ode_importance": LogZMethods.ode_importance,
+    "transported": LogZMethods.transported,
+    "bridge": LogZMethods.bridge,
+}
+
+
+def _acceptance(table: PathTable) -> float | None:
+    moved = table.acceptance[~table.acceptance.isnan()]
+    return moved.mean().item() if len(moved) else None
+
+
+def raise_log_prob(table: PathTable, log_density: Tensor) -> Tensor:
+    """Of RAISE's reverse paths: a conservative estimate (N,) of the log density, in nats, that the
+    annealing process itself gives to their starting points (Burda et al. 2015, section 4).
+
+    Args:
+        log_density: (N,), log p_hat at the starting points.
+    """
+    return log_density - table.log_weight[-1].to(log_density)
+
+
+def agreement(result: Result) -> tuple[str, ...]:
+    """What forward and reverse say about each other, in words; empty if all is well."""
+    if result.reverse is None:
+        return ()
+    gap = result.reverse.log_z - result.estimate.log_z
+    if abs(gap) <= 3:
+        return ()
+    return (
+        f"forward and reverse differ by {gap:+.1f} nats: the paths do not follow their levels, "
+        "take more temperatures or more transitions",
+    )

@@ -1,0 +1,1 @@
+"""Time-score models, their energy, and the folders that hold them."""

@@ -1,0 +1,264 @@
+r"""Log densities from time scores: log p_t(x) = log N(x; 0, I) + integral_0^t d/ds log p_s(x) ds.
+
+With x fixed the log ratio is a one-dimensional integral. Its default is a Gauss-Legendre rule
+whose nodes lie in the path's Fisher-Rao clock, where the integrand has unit scale; the adaptive
+ODE solve is the paper's protocol and an independent check. All values are in nats.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ebm_app.errors import UserError
+from ebm_app.models.time_score import TimeScoreModel
+from ebm_app.numerics import standard_normal_log_density, sum_except_batch
+from ebm_app.paths import GaussianPath, OneSidedPath, check_eps
+from ebm_app.quadrature import SOLVERS, Rule, rule_on
+from ebm_app.registry import choose
+
+QUADRATURE = "quadrature"
+INTEGRATORS = (QUADRATURE, *SOLVERS)
+HEAD, INTEGRAL = "head", "integral"
+#: numbers of x that a network gets together: on a CPU, memory of more than these is fresh at every
+#: layer, and to have it cleared costs as much as the network
+CHUNK_SIZES, LARGE_CHUNK = {"cpu": 2**16}, 2**20
+
+
+@lru_cache(maxsize=1024)
+def clock_rule(
+    path: GaussianPath,
+    whole: tuple[float, float],
+    part: tuple[float, float],
+    num_nodes: int,
+    min_nodes: int,
+) -> Rule:
+    """A rule in t on ``part``, whose nodes lie in the clock: its weights carry dt / d tau.
+
+    It has min_nodes + s (num_nodes - min_nodes) nodes, where s is the share of ``part`` in the
+    clock of ``whole``. Kept, because inverting the clock costs as much as a small network.
+    """
+    whole_ends, ends = (
+        path.clock(torch.tensor(pair, dtype=torch.float64)) for pair in (whole, part)
+    )
+    share = ((ends[1] - ends[0]) / (whole_ends[1] - whole_ends[0])).abs().item()
+    rule = rule_on(
+        math.ceil(min_nodes + share * (num_nodes - min_nodes)), ends[0].item(), ends[1].item()
+    )
+    times = path.clock_inverse(rule.nodes)
+    dt = path.time_score_variance(times).rsqrt()
+    return Rule(times, rule.weights * dt, rule.coarse_weights * dt)
+
+
+class LogRatio(NamedTuple):
+    """log p_t1(x) - log p_t0(x) in nats.
+
+    value (B,) float64; error (B,): estimate of the integration error of each example; components
+    (B, *): the parts that sum to ``value``, one for each output of the network, None from an ODE
+    solve; nfe: evaluations of the network for each example.
+    """
+
+    value: Tensor
+    error: Tensor
+    components: Tensor | None
+    nfe: int
+
+
+class TimeScoreEnergy:
+    """The energy-based model of a time score: log ratios, log densities and their gradients.
+
+    Args:
+        model: predicts d/dt log p_t(x) on [t0, t1].
+        num_nodes: nodes of the rule for the whole interval [t0, t1], at least 3; a part that is a
+            share s of its clock gets n + s (num_nodes - n) with n = ``min_nodes``: measured on
+            Gaussian data, parts are then as accurate as the whole, which s num_nodes is not.
+        chunk_size: how many numbers of x, those of all points at all times, the network gets
+            together; what suits the device if not given.
+
+    Raises:
+        UserError: for fewer than 3 nodes.
+    """
+
+    min_nodes = 8
+
+    def __init__(
+        self, model: TimeScoreModel, num_nodes: int = 32, chunk_size: int | None = None
+    ) -> None:
+        if num_nodes < 3:
+            raise UserError(f"num_nodes must be at least 3, not {num_nodes}")
+        self.model, self.path = model, model.path
+        self.num_nodes, self.chunk_size = num_nodes, chunk_size
+        self.start, self.end = model.interval
+
+    def with_nodes(self, num_nodes: int) -> "TimeScoreEnergy":
+        """The same energy by a rule of another size."""
+        other = TimeScoreEnergy(self.model, num_nodes, self.chunk_size)
+        other.start, other.end = self.start, self.end
+        return other
+
+    def with_eps(self, eps: float) -> "TimeScoreEnergy":
+        """The same energy with another margin, which extrapolates if below the model's own.
+
+        Raises:
+            UserError: for a margin outside (0, 0.5).
+        """
+        check_eps(eps)
+        other = TimeScoreEnergy(self.model, self.num_nodes, self.chunk_size)
+        other.start, other.end = self.path.interval(eps)
+        return other
+
+    def log_ratio(
+        self,
+        x: Tensor,
+        t0: float | None = None,
+        t1: float | None = None,
+        integrator: str = QUADRATURE,
+        rtol: float = 1e-6,
+        atol: float = 1e-6,
+    ) -> LogRatio:
+        """log p_t1(x) - log p_t0(x) for x (B, *); the model's whole interval by default.
+
+        Args:
+            integrator: "quadrature", or an adaptive solver: "dopri5" (torchdiffeq), "rk45"
+            (SciPy).
+            rtol, atol: tolerances of a solver; 1e-6 in the paper's protocol.
+
+        Raises:
+            UserError: for an unknown integrator. ValueError: for a non-finite result.
+        """
+        choose("integrator", integrator, INTEGRATORS)
+        t0, t1 = self.start if t0 is None else t0, self.end if t1 is None else t1
+        with torch.no_grad():
+            if integrator == QUADRATURE:
+                result = self._quadrature(x, t0, t1)
+            else:
+                integral = SOLVERS[integrator](
+                    lambda t: self.model.time_score(x, t.expand(len(x))),
+                    t0,
+                    t1,
+                    like=x[(slice(None),) + (0,) * (x.ndim - 1)],
+                    rtol=rtol,
+                    atol=atol,
+                )
+                result = LogRatio(integral.value, integral.error, None, integral.nfe)
+        if not result.value.isfinite().all():
+            raise ValueError(
+                f"the log ratio from t = {t0} to {t1} is not finite: check x and model"
+            )
+        return result
+
+    def log_density(
+        self, x: Tensor, t: float | None = None, integrator: str = QUADRATURE
+    ) -> Tensor:
+        """log p_t(x), in nats: (B, *) -> (B,) float64; t = 1 - eps by default.
+
+        It is normalised as far as the learned time score is exact.
+
+        Raises:
+            UserError: on a two-sided path, whose reference density is not known.
+        """
+        reference = sum_except_batch(self.reference(x))
+        return reference + self.log_ratio(x, self.start, t, integrator).value
+
+    @torch.no_grad()
+    def proposal_log_density(self, x: Tensor, t: float) -> Tensor:
+        """log p_t(x) by quadrature; where the network overflows, not finite instead of an error.
+
+        For points that a Markov chain proposes, which it rejects there: (B, *) -> (B,) float64.
+        """
+        return sum_except_batch(self.reference(x)) + self._quadrature(x, self.start, t).value
+
+    def score(self, x: Tensor, t: float | None = None) -> Tensor:
+        """grad_x log p_t(x) as the gradient of the time integral (paper, section 6): (B, *).
+
+        It can be differentiated again where ``x`` requires a gradient.
+        """
+        return self.log_density_and_score(x, t)[1]
+
+    def log_density_and_score(self, x: Tensor, t: float | None = None) -> tuple[Tensor, Tensor]:
+        """log p_t(x) (B,) and its gradient (B, *), from the same evaluations of the network."""
+        end = self.end if t is None else t
+        log_density = sum_except_batch(self.reference(x))
+        gradient, is_outer = -x, torch.is_grad_enabled() and x.requires_grad
+        for times, weights, _ in self._chunks(x, self.start, end):
+            with torch.enable_grad():
+                point = x if is_outer else x.detach().requires_grad_()
+                part = torch.tensordot(weights.to(x.device), self._rate(point, times), dims=1)
+                part_gradient = torch.autograd.grad(part.sum(), point, create_graph=is_outer)[0]
+                gradient = gradient + part_gradient
+            log_density = log_density + sum_except_batch(part.detach())
+        return log_density, gradient
+
+    def stein_score(self, source: str | None = None) -> Callable[[Tensor, float], Tensor]:
+        """(x, t) -> grad_x log p_t(x) from the model's "head" or the gradient of the "integral".
+
+        None takes the head where the model has one: it costs one evaluation of the network instead
+        of a differentiated integral. Where autograd is on, it can be differentiated again.
+
+        Raises:
+            UserError: for an unknown source, or the head of a model without one.
+        """
+        has_head = self.model.stein_channels > 0
+        source = choose("score", source or (HEAD if has_head else INTEGRAL), (HEAD, INTEGRAL))
+        if source == INTEGRAL:
+            return self.score
+        if not has_head:
+            raise UserError("this model has no Stein head: take the score from the integral")
+
+        def head(x: Tensor, t: float) -> Tensor:
+            return self.model.score(
+                x, torch.full((len(x),), t, dtype=torch.float64, device=x.device)
+            )
+
+        return head
+
+    def score_cost(self, source: str | None, t: float) -> int:
+        """Evaluations of the network in one call of :meth:`stein_score` at time t."""
+        if (source or HEAD) == HEAD and self.model.stein_channels:
+            return 1
+        return len(self._rule(self.start, t)[0])
+
+    def reference(self, x: Tensor) -> Tensor:
+        """log N(x; 0, I), the density at t = 0, per component: (B, *) -> (B, *) float64.
+
+        Raises:
+            UserError: on a two-sided path, whose reference density is not known.
+        """
+        if not isinstance(self.path, OneSidedPath):
+            raise UserError(
+                f"{type(self.path).__name__} has no known reference density: use log_ratio"
+            )
+        return standard_normal_log_density(x.double())
+
+    def _quadrature(self, x: Tensor, t0: float, t1: float) -> LogRatio:
+        parts, coarse, nfe = [], [], 0
+        for times, weights, coarse_weights in self._chunks(x, t0, t1):
+            rate = self._rate(x, times)
+            parts.append(torch.tensordot(weights.to(x.device), rate, dims=1))
+            coarse.append(torch.tensordot(coarse_weights.to(x.device), rate, dims=1))
+            nfe += len(times)
+        components = torch.stack(parts).sum(0)
+        value = sum_except_batch(components)
+        error = (value - sum_except_batch(torch.stack(coarse).sum(0))).abs()
+        return LogRatio(value, error, components, nfe)
+
+    def _chunks(self, x: Tensor, t0: float, t1: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The rule from t0 to t1, in groups of times that are evaluated together."""
+        together = self.chunk_size or CHUNK_SIZES.get(x.device.type, LARGE_CHUNK)
+        size = max(1, together // max(1, x.numel()))
+        return zip(*(part.split(size) for part in self._rule(t0, t1)), strict=True)
+
+    def _rule(self, t0: float, t1: float) -> tuple[Tensor, Tensor, Tensor]:
+        """The rule of :func:`clock_rule` from t0 to t1."""
+        counts = (self.num_nodes, min(self.min_nodes, self.num_nodes))
+        return clock_rule(self.path, (self.start, self.end), (t0, t1), *counts)
+
+    def _rate(self, x: Tensor, times: Tensor) -> Tensor:
+        """Components of the time score of every x at every time: (n, B, *) float64."""
+        num = len(times)
+        t = times.to(x.device).repeat_interleave(len(x))
+        components = self.model(x.repeat(num, *(1,) * (x.ndim - 1)), t).components
+        return components.double().unflatten(0, (num, len(x)))

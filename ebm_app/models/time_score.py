@@ -1,0 +1,130 @@
+"""A network joined to a path: what it predicts, in raw units.
+
+The network sees a time in [0, 1]; it predicts what the components of the time score are made of
+(see ``predictions``), and optionally a Stein head.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ebm_app.models.parametrisation import PREDICTIONS
+from ebm_app.numerics import expand_like, sum_except_batch
+from ebm_app.paths import GaussianPath
+from ebm_app.registry import choose
+
+
+class ModelOutput(NamedTuple):
+    """Components of the time score (B, *) in nats per unit of t, which sum to it, the Stein score
+    (B, *) where the model has that head, and the posterior variance (B, *) of that head's target
+    where the model predicts it."""
+
+    components: Tensor
+    score: Tensor | None
+    variance: Tensor | None = None
+
+
+class TimeScoreModel(nn.Module):
+    """Time score and, if trained, Stein score of a path's marginals p_t.
+
+    Args:
+        net: (x (B, *), time (B,)) -> tensor whose first channels are the components; a net with a
+            single output gives the time score itself.
+        path: the path.
+        eps: margin of the interval of times, as in :meth:`GaussianPath.interval`.
+        prediction: a key of PREDICTIONS.
+        time_input: a key of :attr:`TIME_INPUTS`.
+        stein_channels: how many of the last channels (dimension 1) of the net's output are the
+            Stein head h, with score = a_t x + b_t h; 0 for no head.
+        input_frequencies: see :meth:`features`; the net gets 1 + 2 n times as many channels.
+        condition_dim: the net gets so many more channels, one constant plane for each number of a
+            condition (see ``augmentation``).
+
+    Raises:
+        UserError: for an unknown prediction or time_input, or a prediction that is not for this
+            path or this head.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        path: GaussianPath,
+        eps: float,
+        prediction: str = "normalised",
+        time_input: str = "clock",
+        stein_channels: int = 0,
+        input_frequencies: Sequence[float] = (),
+        condition_dim: int = 0,
+    ) -> None:
+        super().__init__()
+        self.net, self.path, self.eps = net, path, eps
+        self.prediction = PREDICTIONS[choose("prediction", prediction, PREDICTIONS)]
+        self.prediction.check(path, stein_channels > 0)
+        choose("time_input", time_input, self.TIME_INPUTS)
+        self.time_input = self.TIME_INPUTS[time_input]
+        self.stein_channels = stein_channels
+        self.input_frequencies, self.condition_dim = tuple(input_frequencies), condition_dim
+        self.interval = path.interval(eps)
+
+    def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> ModelOutput:
+        """x (B, *), t (B,) float64 and condition (B, condition_dim), zero if None ->
+        :class:`ModelOutput`."""
+        out = self.net(self.features(x, t, condition), self.time_input(self, t).to(x.dtype))
+        # the scales reach 1e5: out of a half-precision network's range
+        out = out if out.dtype == torch.float64 else out.float()
+        raw, head = out.tensor_split([out.shape[1] - self.stein_channels], dim=1)
+        components, variance = self.prediction(self.path, x, t, raw, head)
+        if not self.stein_channels:
+            return ModelOutput(components, None)
+        skip, gain = self.path.score_skip(t), self.path.score_gain(t)
+        score = expand_like(skip, x) * x + expand_like(gain, x) * head
+        return ModelOutput(components, score, variance)
+
+    def features(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        r"""x joined, along dimension 1, by g sin(2 pi f x) and g cos(2 pi f x) for each frequency
+        f, and by the planes of the condition.
+
+        The waves make the bins of quantised data visible (Kingma et al. 2021, arXiv:2107.00630,
+        appendix C). Their gain g = exp(-2 pi^2 f^2 v_t) is what noise of variance v_t leaves of a
+        wave in the mean: without it the clean points at which a likelihood asks for early times
+        would show waves that noisy training points never have.
+        """
+        parts = [x]
+        for frequency in self.input_frequencies:
+            gain = torch.exp(-2 * (math.pi * frequency) ** 2 * self.path.variance(t))
+            angle = 2 * math.pi * frequency * x
+            parts += [expand_like(gain, x) * wave for wave in (angle.sin(), angle.cos())]
+        if self.condition_dim:
+            given = x.new_zeros(len(x), self.condition_dim) if condition is None else condition
+            planes = given.to(x.dtype).reshape(*given.shape, *(1,) * (x.ndim - 2))
+            parts.append(planes.expand(-1, -1, *x.shape[2:]))
+        return torch.cat(parts, dim=1)
+
+    def time_score(self, x: Tensor, t: Tensor) -> Tensor:
+        """d/dt log p_t(x): (B,)."""
+        return sum_except_batch(self(x, t).components)
+
+    def score(self, x: Tensor, t: Tensor) -> Tensor:
+        """The Stein head's grad_x log p_t(x): (B, *).
+
+        Raises:
+            ValueError: if the model has no Stein head.
+        """
+        score = self(x, t).score
+        if score is None:
+            raise ValueError("this model has no Stein head: use the gradient of the time integral")
+        return score
+
+    def _time(self, t: Tensor) -> Tensor:
+        return t
+
+    def _clock(self, t: Tensor) -> Tensor:
+        ends = torch.tensor(self.interval, dtype=t.dtype, device=t.device)
+        start, end = self.path.clock(ends)
+        return (self.path.clock(t) - start) / (end - start)
+
+    #: How the net sees t: as it is, or as the fraction of the path's arc length behind it.
+    TIME_INPUTS = {"time": _time, "clock": _clock}

@@ -1,0 +1,1 @@
+"""What a time score is trained on."""

@@ -1,0 +1,192 @@
+r"""Training objectives, each a loss per example (B,).
+
+``ConditionalRegression`` is Theorem 3 of the paper (arXiv:2502.02300): the minimiser of
+E[lambda(t) ||f(x, t | z) - s(x, t)||^2] is s = E[f | x], whatever the conditional target f. CTSM,
+CTSM-v and denoising score matching are its cases. ``TSM`` is the baseline, by integration by
+parts.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ebm_app.models.time_score import ModelOutput
+from ebm_app.numerics import expand_like, mean_except_batch, sum_except_batch
+from ebm_app.objectives.weighting import ScoreResidual, SteinScore, TimeScore, Weighting
+from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
+
+Model = Callable[[Tensor, Tensor], ModelOutput]
+
+
+class Batch(NamedTuple):
+    """A path sample and the importance weights (B,) of its times (see ``time_sampling``)."""
+
+    sample: PathSample
+    weight: Tensor
+
+
+class Objective(ABC):
+    """A loss per example for a model of the time score along a path."""
+
+    @abstractmethod
+    def __call__(self, model: Model, path: GaussianPath, batch: Batch) -> Tensor:
+        """Loss (B,)."""
+
+
+def time_score_error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
+    """(d/dt log p_t(x | z) - sum of components)^2: (B,)."""
+    target = path.conditional_time_score(sample)
+    return (target - sum_except_batch(output.components)).square()
+
+
+def components_error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
+    """Mean over components of the squared error of each: (B,).
+
+    Raises:
+        ValueError: where the model does not predict every component.
+    """
+    target = path.conditional_components(sample)
+    if output.components.shape != target.shape:
+        raise ValueError(
+            f"CTSM-v needs components {tuple(target.shape)}, not {tuple(output.components.shape)}"
+        )
+    return mean_except_batch((target - output.components).square())
+
+
+def reduced_components_error(
+    output: ModelOutput, path: OneSidedPath, sample: PathSample
+) -> Tensor:
+    r"""Mean over components of the squared error against a conditional target of less noise: (B,).
+
+    With e = E[eps | x] and d = E[x1 | x] by the Stein head, eps - e and x1 - d have mean 0 given
+    x. Taken from the conditional components, what is linear in them leaves
+
+        f = (v' / 2v) (e^2 + (eps - e)^2 - 1) + (alpha' / sqrt(v)) (d e + (x1 - d) (eps - e)),
+
+    a control variate: E[f | x] is the time score still, where the head is exact, and its noise is
+    that of a squared posterior deviation instead of that of eps^2. Against the components of
+    ``predictions.Moments`` all but the variance w cancels: f - s = b (g^2 - w), with g the
+    deviation of the head's target from the head, which this error does not train, and b =
+    :meth:`OneSidedPath.variance_gain`.
+
+    Raises:
+        ValueError: where the model predicts no posterior variance.
+    """
+    if output.variance is None:
+        raise ValueError("a target of less noise needs a model that predicts moments")
+    deviation = path.conditional_score(sample) - output.score.detach()
+    deviation = deviation / expand_like(path.score_gain(sample.t), deviation)
+    gain = expand_like(path.variance_gain(sample.t), deviation)
+    return mean_except_batch((gain * (deviation.square() - output.variance)).square())
+
+
+def stein_score_error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
+    """Mean over components of the squared error of the Stein head: (B,)."""
+    return mean_except_batch((path.conditional_score(sample) - output.score).square())
+
+
+class Term(NamedTuple):
+    """One regression: its squared error, its weighting lambda(t) and its factor in the loss."""
+
+    error: Callable[[ModelOutput, GaussianPath, PathSample], Tensor]
+    weighting: Weighting
+    factor: float = 1.0
+
+
+class ConditionalRegression(Objective):
+    """Sum of lambda(t) |f - s|^2 over terms that share one forward pass (Theorem 3)."""
+
+    def __init__(self, *terms: Term) -> None:
+        self.terms = terms
+
+    def __call__(self, model: Model, path: GaussianPath, batch: Batch) -> Tensor:
+        sample = batch.sample
+        output = model(sample.xt, sample.t)
+        losses = (
+            term.factor * term.weighting(path, sample.t) * term.error(output, path, sample)
+            for term in self.terms
+        )
+        return torch.stack(list(losses)).sum(0)
+
+
+def _with_head(term: Term, stein_factor: float) -> ConditionalRegression:
+    if stein_factor == 0:
+        return ConditionalRegression(term)
+    return ConditionalRegression(term, Term(stein_score_error, ScoreResidual(), stein_factor))
+
+
+def ctsm(weighting: Weighting | None = None, stein_factor: float = 0.0) -> ConditionalRegression:
+    """CTSM: regression on the conditional time score (Theorem 1).
+
+    Args:
+        weighting: lambda(t); time score normalisation by default.
+        stein_factor: weight of a Stein head trained in the same pass; 0 for a model without one.
+    """
+    return _with_head(Term(time_score_error, weighting or TimeScore()), stein_factor)
+
+
+def ctsm_v(weighting: Weighting | None = None, stein_factor: float = 0.0) -> ConditionalRegression:
+    """CTSM-v: regression on every component of it (Theorem 2); arguments as for :func:`ctsm`."""
+    return _with_head(Term(components_error, weighting or TimeScore()), stein_factor)
+
+
+def ctsm_m(weighting: Weighting | None = None, stein_factor: float = 1.0) -> ConditionalRegression:
+    """CTSM-v with a control variate, for a model that predicts posterior moments: its mean by the
+    Stein head's regression, its variance by :func:`reduced_components_error`."""
+    return _with_head(Term(reduced_components_error, weighting or TimeScore()), stein_factor)
+
+
+def denoising_score_matching(weighting: Weighting | None = None) -> ConditionalRegression:
+    """Vincent 2011: regression of a Stein head on the conditional Stein score."""
+    return ConditionalRegression(Term(stein_score_error, weighting or SteinScore()))
+
+
+class TSM(Objective):
+    r"""Time score matching by integration by parts, for s(x, t) the model's time score:
+
+        [2 lambda(t0) s(x_t0, t0) - 2 lambda(t1) s(x_t1, t1)] / (t1 - t0)
+          + E_t[w (2 lambda ds/dt + 2 lambda' s + lambda s^2)],   t uniform on [t0, t1], w its
+          weight.
+
+    It equals E_t[lambda (d/dt log p_t(x) - s)^2] up to a constant. The paper's eq. 6 writes lambda
+    = 1 at both ends; the factor 2 on lambda' is the one its appendix F.1 corrects.
+
+    Source: Choi et al. 2022, arXiv:2111.11010, and the paper.
+    """
+
+    def __init__(self, weighting: Weighting | None = None, eps: float = 1e-5) -> None:
+        self.weighting, self.eps = weighting or TimeScore(), eps
+
+    def __call__(self, model: Model, path: GaussianPath, batch: Batch) -> Tensor:
+        sample, (start, end) = batch.sample, path.interval(self.eps)
+        t = sample.t.detach().requires_grad_()
+        s = sum_except_batch(model(sample.xt, t).components)
+        (s_dt,) = torch.autograd.grad(s.sum(), t, create_graph=True)
+        weight, weight_dt = (
+            self.weighting(path, sample.t),
+            self.weighting.derivative(path, sample.t),
+        )
+        interior = 2 * weight * s_dt + 2 * weight_dt * s + weight * s.square()
+        boundary = self._boundary(model, path, sample, start) - self._boundary(
+            model, path, sample, end
+        )
+        return batch.weight * interior + boundary / (end - start)
+
+    def _boundary(
+        self, model: Model, path: GaussianPath, sample: PathSample, time: float
+    ) -> Tensor:
+        t = torch.full_like(sample.t, time)
+        x = path.complete(sample.x0, sample.x1, t, sample.eps).xt
+        return 2 * self.weighting(path, t) * sum_except_batch(model(x, t).components)
+
+
+#: name -> objective of (weighting, factor of the Stein head, margin eps of the times)
+OBJECTIVES: dict[str, Callable[[Weighting, float, float], Objective]] = {
+    "ctsm": lambda weighting, stein_factor, eps: ctsm(weighting, stein_factor),
+    "ctsm_v": lambda weighting, stein_factor, eps: ctsm_v(weighting, stein_factor),
+    "ctsm_m": lambda weighting, stein_factor, eps: ctsm_m(weighting, stein_factor),
+    "tsm": lambda weighting, stein_factor, eps: TSM(weighting, eps),
+}

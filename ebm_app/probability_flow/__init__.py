@@ -1,0 +1,1 @@
+"""The probability-flow ODE of a score."""

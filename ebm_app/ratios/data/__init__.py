@@ -1,0 +1,1 @@
+"""Pairs of samples whose density ratio is learned."""

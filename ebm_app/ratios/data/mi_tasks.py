@@ -1,0 +1,124 @@
+"""Laws whose coordinates are mapped, and the named tasks: the paper's four and the benchmark of
+Czyz et al. (arXiv:2306.11078)."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from ebm_app.ratios.data.mi_distributions import (
+    AdditiveUniform,
+    BlockGaussian,
+    CorrelatedNormal,
+    DenseNormal,
+    MITask,
+    Pair,
+    StudentT,
+)
+from ebm_app.registry import choose
+
+Map = Callable[[Tensor], Tensor]
+
+
+def normal_cdf(x: Tensor) -> Tensor:
+    """Phi(x): (*) -> (*). Its lower tail keeps its digits, which torch.special.ndtr loses."""
+    return torch.erfc(-x / math.sqrt(2)) / 2
+
+
+def mixture_quantile(z: Tensor, weight: float, low_mean: float, high_mean: float) -> Tensor:
+    """The q with w Phi(q - m) + (1 - w) Phi(q - m') = Phi(z), for means m <= m': (*) -> (*).
+
+    It maps N(0, 1) to the mixture w N(m, 1) + (1 - w) N(m', 1) and is increasing.
+    """
+    sign = torch.where(z > 0, -1.0, 1.0)  # above 0 the upper tails are compared
+    low, high, target = z + low_mean, z + high_mean, normal_cdf(sign * z)
+    for _ in range(60):  # a bracket of width m' - m, down to the rounding of float64
+        q = (low + high) / 2
+        lower, upper = (normal_cdf(sign * (q - mean)) for mean in (low_mean, high_mean))
+        is_below = sign * (weight * lower + (1 - weight) * upper - target) < 0
+        low, high = torch.where(is_below, q, low), torch.where(is_below, high, q)
+    return (low + high) / 2
+
+
+def half_cube(x: Tensor) -> Tensor:
+    """x sqrt|x|: (*) -> (*)."""
+    return x * x.abs().sqrt()
+
+
+#: Increasing maps, of the coordinates of X and of those of Y.
+TRANSFORMS: dict[str, tuple[Map, Map]] = {
+    "asinh": (torch.asinh, torch.asinh),
+    "bimodal": (
+        lambda x: mixture_quantile(x, 0.3, 0.0, 5.0),
+        lambda y: mixture_quantile(y, 0.5, -1.0, 3.0),
+    ),
+    "half_cube": (half_cube, half_cube),
+    "normal_cdf": (normal_cdf, normal_cdf),
+}
+
+
+@dataclass(frozen=True)
+class Transformed(MITask):
+    r"""A task with an increasing map on every coordinate, which leaves I as it is.
+
+    The maps of arXiv:2306.11078: "asinh" shortens tails, "half_cube" lengthens them, "normal_cdf"
+    makes N(0, 1) uniform, and "bimodal" makes of it 0.3 N(0, 1) + 0.7 N(5, 1) in X and
+    0.5 N(-1, 1) + 0.5 N(3, 1) in Y.
+
+    Raises:
+        UserError: for a ``name`` that is not a key of ``TRANSFORMS``.
+    """
+
+    base: MITask
+    name: str
+
+    def __post_init__(self) -> None:
+        choose("transform", self.name, TRANSFORMS)
+
+    @property
+    def dim_x(self) -> int:
+        """That of the base."""
+        return self.base.dim_x
+
+    @property
+    def dim_y(self) -> int:
+        """That of the base."""
+        return self.base.dim_y
+
+    @property
+    def mutual_information(self) -> float:
+        """That of the base, in nats."""
+        return self.base.mutual_information
+
+    def draw(self, num: int, generator: Generator) -> Pair:
+        """Draws of the base, mapped."""
+        x, y = self.base.draw(num, generator)
+        map_x, map_y = TRANSFORMS[self.name]
+        return map_x(x), map_y(y)
+
+
+_NORMAL = CorrelatedNormal((0.75,), 1, 1)
+_SPARSE = {d: CorrelatedNormal((0.8, 0.8), d, d) for d in (2, 3, 5, 25)}
+_STUDENT = {
+    f"student_{d}x{d}_df{df}": StudentT((), df, d, d)
+    for d, df in ((1, 1), (2, 1), (2, 2), (3, 2), (3, 3), (5, 2), (5, 3))
+}
+_MAPPED = [(name, d) for name in ("half_cube", "normal_cdf") for d in (3, 5, 25)]
+
+#: The paper's four and the benchmark of arXiv:2306.11078, by law and dimensions.
+MI_TASKS: dict[str, MITask] = {
+    **{f"block_gaussian_{dim}": BlockGaussian(dim) for dim in (40, 80, 160, 320)},
+    "normal_1x1": _NORMAL,
+    **{f"{name}_1x1": Transformed(_NORMAL, name) for name in TRANSFORMS if name != "asinh"},
+    **{f"additive_uniform_{noise}": AdditiveUniform(noise) for noise in (0.1, 0.75)},
+    **{f"dense_{d}x{d}": DenseNormal(0.5, d, d) for d in (2, 3, 5, 25, 50)},
+    **{f"sparse_{d}x{d}": task for d, task in _SPARSE.items()},
+    **{f"{name}_{d}x{d}": Transformed(_SPARSE[d], name) for name, d in _MAPPED},
+    **_STUDENT,
+    **{
+        f"asinh_{name}": Transformed(_STUDENT[name], "asinh")
+        for name in ("student_1x1_df1", "student_2x2_df1", "student_3x3_df2", "student_5x5_df2")
+    },
+}

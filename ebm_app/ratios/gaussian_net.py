@@ -1,0 +1,58 @@
+r"""The time score of N(0, I) -> N(0, Sigma) on the path x_t = t x_1 + sqrt(1 - t^2) x_0, with one
+matrix S = Sigma - I to learn.
+
+p_t is N(0, I + t^2 S). With M_t = (I + t^2 S)^-1 and w = M_t x, the posterior mean of the
+conditional components given x is
+
+    E[d/dt log p_t(x_i | x_1) | x] = t ((S w)_i w_i - (S M_t)_ii),
+
+which sum to d/dt log p_t(x) = t (w^T S w - tr(S M_t)). Written so, nothing is divided by 1 - t^2.
+
+Source: paper, appendix F.4 (arXiv:2502.02300); the form above follows from its posterior moments.
+"""
+
+import torch
+from torch import Tensor
+
+from ebm_app.ratios.nets import Stack
+
+
+class GaussianStack(Stack):
+    """M such networks, their S symmetrised from free matrices (D, D) that start at zero.
+
+    An inverse is taken for each distinct time, not for each example: a part of a batch must come
+    in ``num_times`` equal runs of one time each, or be of a single time.
+
+    Args:
+        num_members: M. dim: D. num_times: distinct times in a part of the batch; None for one of
+            each example's own.
+    """
+
+    def __init__(self, num_members: int, dim: int, num_times: int | None = None) -> None:
+        super().__init__(torch.zeros(num_members, dim * dim))
+        self.dim, self.num_times = dim, num_times
+
+    def covariance(self) -> Tensor:
+        """Sigma = I + S by member, (M, D, D)."""
+        free = self.weights.unflatten(1, (self.dim, self.dim))
+        return torch.eye(self.dim).to(free) + (free + free.mT) / 2
+
+    def mutual_information(self) -> Tensor:
+        """-1/2 log det Sigma, by member (M,), in nats, where the two marginals are N(0, I); NaN
+        for a Sigma that is not positive."""
+        sign, log_abs = torch.linalg.slogdet(self.covariance().double())
+        return torch.where(sign > 0, -0.5 * log_abs, torch.nan)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        members = self.num_members
+        rows = len(x) // members
+        times = rows if self.num_times is None else self.num_times
+        if bool((t == t[0]).all()):  # as a time integral asks for it
+            times = 1
+        identity = torch.eye(self.dim).to(x)
+        s = (self.covariance() - identity)[:, None]  # (M, 1, D, D)
+        t = t.unflatten(0, (members, times, -1)).mean(2)[..., None, None]  # (M, T, 1, 1)
+        inverse = torch.linalg.inv(identity + t.square() * s)
+        w = x.unflatten(0, (members, times, -1)) @ inverse
+        trace = (s * inverse).sum(-1)[:, :, None]
+        return (t * ((w @ s) * w - trace)).reshape(x.shape)

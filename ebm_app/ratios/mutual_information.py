@@ -1,0 +1,189 @@
+r"""Mutual information of data, from the time score between the product of the marginals and the
+joint density.
+
+    I(X; Y) = E_{p(x, y)} log p(x, y) / (p(x) p(y)),   in nats.
+
+Pairs (x_i, y_i) are draws of p_1 and pairs (x_i, y_j) of p_0. The estimate is cross-fitted: the
+rows are cut into folds, a log ratio is learned without each in turn by CTSM-v on a bridge from p_0
+to p_1, over a base of Gaussian mixtures, and averaged over the rows left out. X and Y are whitened
+each for itself first, which changes no mutual information and leaves p_0 with covariance I.
+
+Source: arXiv:2502.02300, sections 3 and 6.3, for Gaussians; here for any data.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ebm_app.errors import UserError
+from ebm_app.numerics import log_mean_exp, mixed_seed, seeded, standard_error
+from ebm_app.ratios.data.pairs import Pair
+from ebm_app.ratios.methods import MixtureResidual
+from ebm_app.ratios.stacks import RatioStack
+from ebm_app.ratios.training import RatioTrainer, RatioTraining, draw
+
+FOLDS, CHECK = 5, 6
+
+
+@dataclass(frozen=True, eq=False)
+class RowsPair(Pair):
+    """Rows (N, dx) and (N, dy) of paired data: p_1 draws a row of both, p_0 a row of each."""
+
+    x: Tensor
+    y: Tensor
+
+    @property
+    def dim(self) -> int:
+        """D = dx + dy."""
+        return self.x.shape[1] + self.y.shape[1]
+
+    def sample0(self, num: int, generator: torch.Generator) -> Tensor:
+        rows = (self._rows(num, generator) for _ in range(2))
+        return torch.cat([part[row] for part, row in zip((self.x, self.y), rows, strict=True)], 1)
+
+    def sample1(self, num: int, generator: torch.Generator) -> Tensor:
+        row = self._rows(num, generator)
+        return torch.cat([self.x[row], self.y[row]], 1)
+
+    def data_moment(self) -> float:
+        return self.joint.double().square().mean().item()
+
+    def bridge_moment(self) -> float:
+        return 2 * self.joint.double().var(0, unbiased=False).mean().item()
+
+    @property
+    def joint(self) -> Tensor:
+        """(N, D)."""
+        return torch.cat([self.x, self.y], 1)
+
+    def take(self, rows: Tensor) -> "RowsPair":
+        """Some of the rows."""
+        return RowsPair(self.x[rows], self.y[rows])
+
+    def _rows(self, num: int, generator: torch.Generator) -> Tensor:
+        return torch.randint(len(self.x), (num,), device=generator.device, generator=generator)
+
+
+@dataclass(frozen=True)
+class MISettings:
+    """How much work an estimate is.
+
+    Args:
+        num_folds: parts of the rows, each left out once, at least 2.
+        num_seeds: estimates that are averaged, of other folds, weights and draws.
+        learning_rate: of Adam. training: the budget of each fold.
+        validation_share: of the rows learned from, by whose loss the best weights are chosen.
+    """
+
+    num_folds: int = 3
+    num_seeds: int = 2
+    learning_rate: float = 1e-3
+    training: RatioTraining = RatioTraining(iterations=2_000, eval_every=200)
+    validation_share: float = 0.15
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that make no estimate."""
+        if self.num_folds < 2 or self.num_seeds < 1:
+            raise UserError("an estimate needs at least 2 folds and 1 seed")
+
+
+class FoldResult(NamedTuple):
+    """Of one fold of one seed: the rows left out, their log ratios (n,), log E[p_1/p_0] over pairs
+    of p_0 among them, which is 0 where the ratio is normalised, and the step that was best."""
+
+    seed: int
+    rows: Tensor
+    log_ratio: Tensor
+    log_normaliser: float
+    best_step: int
+
+
+class MIEstimate(NamedTuple):
+    """Nats: the estimate, its standard error (rows, and seeds if there are several), the mean
+    log E_{p_0}[p_1/p_0], and the best step of every fold."""
+
+    mutual_information: float
+    stderr: float
+    log_normaliser: float
+    best_steps: list[int]
+
+
+def folds(x: Tensor, y: Tensor, settings: MISettings, seed: int = 0) -> Iterator[FoldResult]:
+    """Learn and judge, fold by fold and seed by seed.
+
+    Args:
+        x, y: (N, dx) and (N, dy), preprocessed; on the device of the work.
+    """
+    data = RowsPair(*(whiten(part).to(torch.get_default_dtype()) for part in (x, y)))
+    for repeat in range(settings.num_seeds):
+        order = torch.randperm(len(x), generator=seeded("cpu", seed, repeat, FOLDS)).to(x.device)
+        for number, held_out in enumerate(order.tensor_split(settings.num_folds)):
+            rest = order[~torch.isin(order, held_out)]
+            trainer = _train(data, rest, settings, mixed_seed(seed, repeat, number))
+            with trainer.best_weights() as ratio:
+                values = ratio.log_ratio(data.take(held_out).joint)[0]
+                generator = seeded(str(x.device), seed, repeat, number, CHECK)
+                apart = data.take(held_out).sample0(len(held_out), generator)
+                normaliser = log_mean_exp(ratio.log_ratio(apart)[0]).item()
+            step = trainer.best_step.item()
+            yield FoldResult(repeat, held_out.cpu(), values.cpu(), normaliser, step)
+
+
+def summarise(results: Iterable[FoldResult], num_rows: int, num_seeds: int) -> MIEstimate:
+    """Join the folds."""
+    values = torch.zeros(num_seeds, num_rows, dtype=torch.float64)
+    normalisers, steps = [], []
+    for result in results:
+        values[result.seed, result.rows] = result.log_ratio.double()
+        normalisers.append(result.log_normaliser)
+        steps.append(result.best_step)
+    by_seed = values.mean(1)
+    of_rows = standard_error(values.mean(0)).item()
+    of_seeds = standard_error(by_seed).item() if num_seeds > 1 else 0.0
+    mean_normaliser = sum(normalisers) / len(normalisers)
+    return MIEstimate(by_seed.mean().item(), math.hypot(of_rows, of_seeds), mean_normaliser, steps)
+
+
+def _train(data: RowsPair, rows: Tensor, settings: MISettings, seed: int) -> RatioTrainer:
+    num = max(2, round(settings.validation_share * len(rows)))
+    validation, train = data.take(rows[:num]), data.take(rows[num:])
+    method = MixtureResidual(math.sqrt(2), fit_draws=len(train.x))
+    device = str(rows.device)
+    trainer = RatioTrainer(
+        *(method, train, [seed], torch.tensor([settings.learning_rate]), settings.training),
+        _loss_on(validation, method, seeded(device, seed, FOLDS)),
+        device,
+    )
+    for _ in trainer.run():
+        pass
+    return trainer
+
+
+def _loss_on(
+    pair: RowsPair, method: MixtureResidual, generator: torch.Generator, num: int = 8192
+) -> Callable[[RatioStack], dict[str, Tensor]]:
+    """The loss on draws that stay the same."""
+    frozen = draw(pair, method.sampler.sample, num, generator)
+
+    @torch.no_grad()
+    def criterion(ratio: RatioStack) -> dict[str, Tensor]:
+        return {"error": ratio.loss(frozen).double().mean()[None]}
+
+    return criterion
+
+
+def whiten(x: Tensor) -> Tensor:
+    """Rows (N, d) with mean 0 and covariance I by a linear bijection, in float64.
+
+    Raises:
+        UserError: where the columns are linearly dependent.
+    """
+    centred = x.double() - x.double().mean(0)
+    values, vectors = torch.linalg.eigh(torch.cov(centred.T).reshape(x.shape[1], -1))
+    if not values.min() > 1e-10 * values.max():
+        raise UserError("the columns are linearly dependent: drop those that others determine")
+    return centred @ vectors / values.sqrt()

@@ -1,0 +1,1 @@
+"""The paper's tables of density ratios and mutual information."""

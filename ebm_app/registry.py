@@ -1,0 +1,37 @@
+"""A kind of thing is chosen by its name in a dict, beside the classes that it holds."""
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from ebm_app.errors import UserError
+
+T = TypeVar("T")
+
+
+def choose(kind: str, name: str, options: Iterable[str]) -> str:
+    """Return ``name`` if it is one of ``options``.
+
+    Raises:
+        UserError: otherwise; the message lists the valid names.
+    """
+    names = sorted(options)
+    if name not in names:
+        raise UserError(f"unknown {kind} '{name}': choose one of {', '.join(names)}")
+    return name
+
+
+def make(kinds: dict[str, type[T]], what: str, name: str | T, settings: dict[str, Any]) -> T:
+    """One of ``kinds`` by name with its settings, of which None leaves the default; an object that
+    is none of the names is returned as it is.
+
+    Raises:
+        UserError: for an unknown name or setting.
+    """
+    if not isinstance(name, str):
+        return name
+    choose(what, name, kinds)
+    given = {key: value for key, value in settings.items() if value is not None}
+    try:
+        return kinds[name](**given)
+    except TypeError as error:
+        raise UserError(f"{what} '{name}': {error}") from None

@@ -1,0 +1,174 @@
+"""Drawing from an energy-based model, by the name that ``--sampler`` takes.
+
+A sampler starts from N(0, I) and yields frames, so that a caller can show progress and stop. Both
+need a Stein score: the model's head, or the gradient of the time integral.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ebm_app.errors import UserError
+from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
+from ebm_app.probability_flow.ode import SOLVERS, ClockField
+from ebm_app.registry import choose
+from ebm_app.sampling.annealing import AnnealedHMC
+from ebm_app.sampling.hmc import Target
+from ebm_app.sampling.schedules import ladder
+
+
+class Frame(NamedTuple):
+    """Points (B, *) in the space of the path after ``step`` of ``num_steps`` steps; ``nfe`` counts
+    evaluations of the Stein score, ``acceptance`` is that of the last level or None."""
+
+    x: Tensor
+    step: int
+    num_steps: int
+    nfe: int
+    acceptance: float | None = None
+
+
+class Sampler(ABC):
+    """Draws from p_1 of an energy; a subclass is a frozen dataclass of its settings."""
+
+    @abstractmethod
+    def iterate(
+        self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
+    ) -> Iterator[Frame]:
+        """Frames from the reference draws ``x0`` (B, *) to the samples, which are the last
+        frame."""
+
+
+@dataclass(frozen=True)
+class PFODESampler(Sampler):
+    """The probability-flow ODE, then one denoising step (Tweedie's formula) from where it stops.
+
+    Args:
+        num_steps: steps, of two evaluations of the Stein score by Heun's method, of four by RK4.
+        solver: "heun", "rk4", or the adaptive "dopri5", which finds its own number of steps.
+        tolerance: rtol and atol of an adaptive solver.
+        score: "head", "integral" or None, as for
+            :meth:`TimeScoreEnergy.stein_score`.
+        start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
+        end_variance: conditional variance at which the flow stops and the image is denoised.
+    """
+
+    num_steps: int = 25
+    solver: str = "heun"
+    tolerance: float = 1e-5
+    score: str | None = None
+    start: float = 1e-3
+    end_variance: float = 1e-3
+
+    def iterate(
+        self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
+    ) -> Iterator[Frame]:
+        score, path = energy.stein_score(self.score), energy.path
+        solver = SOLVERS[choose("solver", self.solver, SOLVERS)](self.num_steps, self.tolerance)
+        end = _time_of_variance(energy, self.end_variance)
+        if not self.start < end:
+            raise UserError(f"the flow must start before t = {end}, where it stops: lower start")
+        state = None
+        for state in solver.flow(ClockField(score, path), x0, self.start, end):
+            if state.step < state.num_steps:
+                yield Frame(state.x, state.step, state.num_steps, state.nfe)
+        t = torch.tensor(end, dtype=torch.float64)
+        with torch.no_grad():
+            denoised = path.denoise(state.x, score(state.x, end), t)
+        yield Frame(denoised, state.num_steps, state.num_steps, state.nfe + 1)
+
+
+@dataclass(frozen=True)
+class AnnealedHMCSampler(Sampler):
+    """HMC through the model's own p_t (paper, section 6), its step sizes adapted by pilot chains
+    that go ahead of the others, level by level.
+
+    The leapfrog is driven by the Stein score; the accept step uses the energy, so every level
+    keeps its p_t invariant whichever score drives it.
+
+    Args:
+        num_steps: levels. schedule: their spacing, a key of ``SCHEDULES``.
+        steps_per_level, num_leapfrog_steps: HMC steps at a level, leapfrog steps of each.
+        final_steps: further HMC steps at the last level.
+        pilot_size: chains of the pilot.
+        score: "integral" or "head". The gradient of the integral, by few nodes too, belongs to the
+            energy; a trained head differs from it, and is accepted at far smaller steps only.
+        num_nodes: quadrature nodes of the energy that the accept step reads.
+        score_nodes: nodes of the integral whose gradient drives the leapfrog.
+        end_variance: conditional variance of the last level.
+    """
+
+    num_steps: int = 20
+    schedule: str = "clock"
+    steps_per_level: int = 2
+    num_leapfrog_steps: int = 5
+    final_steps: int = 5
+    pilot_size: int = 4
+    score: str = INTEGRAL
+    num_nodes: int = 8
+    score_nodes: int = 4
+    end_variance: float = 1e-3
+
+    def iterate(
+        self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
+    ) -> Iterator[Frame]:
+        times = self._times(energy)
+        score = energy.with_nodes(self.score_nodes).stein_score(self.score)
+        energy = energy.with_nodes(self.num_nodes)
+        targets = [
+            Target(partial(energy.proposal_log_density, t=t), partial(score, t=t))
+            for t in times.tolist()
+        ]
+        deviations = energy.path.variance(times).sqrt()
+        annealed = AnnealedHMC(
+            steps_per_level=self.steps_per_level,
+            num_leapfrog_steps=self.num_leapfrog_steps,
+            final_steps=self.final_steps,
+            warmup_steps=10,
+            pilot_steps=min(4 * self.num_steps, 100),
+            adapt_factor=1.1,
+        )
+        pilot_x0 = torch.randn(
+            (self.pilot_size, *x0.shape[1:]), dtype=x0.dtype, device=x0.device, generator=generator
+        )
+        nfe = 0
+        for result in annealed.iterate(pilot_x0, x0, targets, 0.3 * deviations, generator):
+            nfe += result.nfe
+            acceptance = result.acceptance.item()
+            yield Frame(result.state.position, result.index + 1, len(targets), nfe, acceptance)
+
+    def _times(self, energy: TimeScoreEnergy) -> Tensor:
+        for name in ("num_steps", "steps_per_level", "num_leapfrog_steps", "pilot_size"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.final_steps < 0:
+            raise UserError(f"final_steps must not be negative: {self.final_steps}")
+        end = _time_of_variance(energy, self.end_variance)
+        return ladder(self.schedule, energy.path, energy.start, end, self.num_steps)[1:]
+
+
+def _time_of_variance(energy: TimeScoreEnergy, variance: float) -> float:
+    """The last time of the model, or the earlier one at which the path's variance falls to
+    ``variance``.
+
+    Raises:
+        UserError: where the variance never exceeds ``variance``.
+    """
+    low, high = energy.start, energy.end
+    if not energy.path.variance(torch.tensor(low, dtype=torch.float64)) > variance:
+        raise UserError(f"end_variance {variance} is not below the variance at the start")
+    for _ in range(60):
+        middle = (low + high) / 2
+        if energy.path.variance(torch.tensor(middle, dtype=torch.float64)) > variance:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+SAMPLERS: dict[str, type[Sampler]] = {"pf_ode": PFODESampler, "annealed_hmc": AnnealedHMCSampler}

@@ -1,0 +1,53 @@
+"""A run that starts from the weights of a model instead of fresh ones."""
+
+import os
+from typing import Any
+
+import torch
+
+from ebm_app.ebm import EBM
+from ebm_app.errors import UserError
+from ebm_app.models.config import EBMConfig, changes_of, read_json, to_dict
+from ebm_app.models.folders import WEIGHTS_FILE, find_folder, load_weights, read_config
+from ebm_app.runs.files import RUN_FILE
+
+#: what may differ between the model and the run that starts from it: the weights do not know of it
+FREE = frozenset({"dataset", "num_nodes", "eps", "dequantisation"})
+
+
+def start_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
+    """Give a model the weights of another one: a folder, a bundled name or a hub id.
+
+    Raises:
+        UserError: where none is found, or its configuration or its flow is another one.
+    """
+    folder = find_folder(name_or_path)
+    theirs = to_dict(read_config(EBMConfig, folder))
+    changes = changes_of(theirs, to_dict(ebm.config), FREE)
+    if changes:
+        raise UserError(
+            f"this run's model is not that of {name_or_path} ({'; '.join(changes)}): give its "
+            "settings, or its run.json with --config"
+        )
+    space = {name: tensor.clone() for name, tensor in ebm.space.state_dict().items()}
+    load_weights(ebm, folder / WEIGHTS_FILE)
+    if not all(torch.equal(space[name], now) for name, now in ebm.space.state_dict().items()):
+        raise UserError(f"{name_or_path} lives in the latent space of another flow: give that one")
+
+
+def trained_before(name_or_path: str | os.PathLike) -> dict[str, Any]:
+    """What the weights of a model have seen, for the record of a run that starts from them.
+
+    Returns:
+        The model's name, and the steps, images and seconds of its training to its end, with those
+        of the training before it; the name alone where the records do not tell all of that.
+    """
+    record = find_folder(name_or_path) / RUN_FILE
+    run = read_json(record) if record.exists() else {}
+    named, figures = {"model": str(name_or_path)}, run.get("figures")
+    nothing = dict.fromkeys(("steps", "images", "training_seconds"), 0)
+    earlier = run.get("settings", {}).get("init_from", nothing)
+    if figures is None or "steps" not in earlier:
+        return named
+    own = {**figures, "images": figures["steps"] * figures["total_batch_size"]}
+    return named | {key: own[key] + earlier[key] for key in nothing}

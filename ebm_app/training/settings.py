@@ -1,0 +1,215 @@
+"""From a data set, its preset and a user's own settings to the configurations of a run."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+
+from ebm_app.data.augmentation import AUGMENTATIONS
+from ebm_app.data.images import ImageData
+from ebm_app.data.levels import dequantise
+from ebm_app.ebm import build_path
+from ebm_app.errors import UserError
+from ebm_app.flow import Flow
+from ebm_app.likelihood.dequantisation import DEQUANTISERS, TruncatedNormal
+from ebm_app.models.config import (
+    EBMConfig,
+    LoopConfig,
+    PathConfig,
+    TrainingConfig,
+    from_dict,
+    to_dict,
+)
+from ebm_app.models.parametrisation import PREDICTIONS, default_prediction
+from ebm_app.models.time_score import TimeScoreModel
+from ebm_app.nets.inputs import NET_INPUTS
+from ebm_app.nets.unet import UNetConfig, check_config
+from ebm_app.objectives.regression import OBJECTIVES
+from ebm_app.objectives.time_sampling import TIME_SAMPLERS
+from ebm_app.objectives.weighting import WEIGHTINGS, second_moment
+from ebm_app.paths import OneSidedPath, check_eps
+from ebm_app.registry import choose
+from ebm_app.spaces import SPACES, Space, build_space
+from ebm_app.training.learning_rate import OPEN_ENDED, SCHEDULERS
+from ebm_app.training.metrics import check_report_to
+from ebm_app.training.presets import LATENT, preset
+
+NET_KEYS = {f.name for f in fields(UNetConfig)}
+TRAINING_KEYS = {f.name for f in fields(TrainingConfig)}
+EBM_KEYS = {"space", "space_arguments", "dequantisation", "eps", "num_nodes", "prediction"}
+EBM_KEYS |= {"time_input", "input_frequencies", "net_input"}
+PATH_KEYS = {"path", "c", "path_arguments"}
+
+
+def resolve(
+    data: ImageData,
+    given: dict[str, Any],
+    base: dict[str, Any] | None = None,
+    flow: Flow | None = None,
+) -> tuple[EBMConfig, TrainingConfig]:
+    """The configurations of a run: a recorded run or the preset, overridden by what is given.
+
+    Args:
+        data: the images, which fix shape and levels.
+        given: flat settings by name; ``c`` may be "data" for the data's own second moment.
+        base: the "settings" of a run record, or None for the data set's preset.
+        flow: whose latent space the path lives in; None for the ambient space.
+
+    Raises:
+        UserError: for unknown names or wrong types, or a flow of other images.
+    """
+    if base is None:
+        model, training = preset(data.name, data.image_shape)
+        merged = {**model, **training, **({} if flow is None else LATENT)}
+    else:
+        merged = flatten(base)
+    if "path" in given:  # the arguments of another path are not this one's
+        merged.pop("path_arguments", None)
+    merged.update(given)
+    unknown = set(merged) - NET_KEYS - TRAINING_KEYS - EBM_KEYS - PATH_KEYS
+    if unknown:
+        raise UserError(f"unknown settings: {', '.join(sorted(unknown))}")
+    has_head = merged.get("stein_factor", TrainingConfig.stein_factor) > 0
+    merged.setdefault("prediction", default_prediction(has_head))
+    merged.setdefault("objective", "ctsm_m" if merged["prediction"] == "moments" else "ctsm_v")
+    training_config = from_dict(TrainingConfig, _only(merged, TRAINING_KEYS), "training settings")
+    net = from_dict(UNetConfig, _only(merged, NET_KEYS), "network settings")
+    space = _space(merged, data, flow)
+    path = PathConfig(
+        merged.get("path", PathConfig.name),
+        _moment(merged.get("c", 1.0), data, space),
+        merged.get("path_arguments", {}),
+    )
+    model = {
+        "dataset": data.name,
+        "image_shape": data.image_shape,
+        "num_levels": data.num_levels,
+        "stein_head": has_head,
+        "condition_dim": _condition_dim(training_config.augmentation),
+        **_only(merged, EBM_KEYS),
+        **({} if flow is None else flow.latent_space()),
+    }
+    config = replace(from_dict(EBMConfig, model, "model settings"), path=path, net=net)
+    config = replace(config, eps=_eps(config, space, "eps" in given))
+    check(config, training_config, data)
+    return config, training_config
+
+
+def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> None:
+    """Raise a UserError for names or values of no use in training, before anything is made."""
+    check_loop(config, data)
+    choose("objective", config.objective, OBJECTIVES)
+    choose("weighting", config.weighting, WEIGHTINGS)
+    choose("time_sampler", config.time_sampler, TIME_SAMPLERS)
+    choose("prediction", ebm_config.prediction, PREDICTIONS)
+    choose("time_input", ebm_config.time_input, TimeScoreModel.TIME_INPUTS)
+    choose("net_input", ebm_config.net_input, NET_INPUTS)
+    if ebm_config.net_input != "u" and ebm_config.input_frequencies:
+        raise UserError("--input_frequencies are of u alone: leave them out, or --net_input u")
+    check_config(ebm_config.net, *ebm_config.image_shape[1:])
+    path = build_path(ebm_config)
+    if not isinstance(path, OneSidedPath):
+        raise UserError(
+            f"path '{ebm_config.path.name}' joins two data sets: images need one from noise"
+        )
+    PREDICTIONS[ebm_config.prediction].check(path, ebm_config.stein_head)
+    check_eps(ebm_config.eps)
+    if config.objective == "ctsm_m" and ebm_config.prediction != "moments":
+        raise UserError("objective ctsm_m trains moments: give --prediction moments or ctsm_v")
+    if config.objective == "tsm" and config.stein_factor:
+        raise UserError("objective tsm trains no Stein head: give --stein_factor 0")
+
+
+def check_loop(config: LoopConfig, data: ImageData) -> None:
+    """Raise a UserError for names or values of no use in any training."""
+    choose("lr_scheduler", config.lr_scheduler, SCHEDULERS)
+    choose("mixed_precision", config.mixed_precision, ("no", "bf16", "fp16"))
+    check_report_to(config.report_to)
+    counts = [name for name in vars(config) if name.endswith(("_steps", "_size", "_limit"))]
+    for name in [*counts, "validation_images", "validation_repeats"]:
+        least = 0 if name.startswith("lr_") else 1
+        if getattr(config, name) < least:
+            raise UserError(f"{name} must be at least {least}, not {getattr(config, name)}")
+    if config.lr_decay_steps and config.lr_scheduler != OPEN_ENDED:
+        raise UserError(
+            f"--lr_decay_steps is for --lr_scheduler {OPEN_ENDED}: {config.lr_scheduler} falls "
+            "all along"
+        )
+    if min(config.validation_images, len(data.validation)) < 2:
+        raise UserError(
+            "at least 2 validation images are needed for a standard error: raise "
+            f"--validation_images or add images ({data.name} has {len(data.validation)})"
+        )
+
+
+def flatten(settings: dict[str, Any]) -> dict[str, Any]:
+    """The flat settings of a run record.
+
+    Raises:
+        UserError: where it is not the record of a training run.
+    """
+    try:
+        ebm, training = settings["ebm"], settings["training"]
+        path = {"path": ebm["path"]["name"], "c": ebm["path"]["c"]}
+        path["path_arguments"] = ebm["path"]["arguments"]
+        return {**training, **ebm["net"], **path, **{key: ebm[key] for key in EBM_KEYS}}
+    except (KeyError, TypeError) as error:
+        raise UserError(f"the configuration is not a training run's: {error} is missing") from None
+
+
+def record(config: EBMConfig, training: TrainingConfig) -> dict[str, Any]:
+    """The settings that a run record holds, and that :func:`resolve` takes as its base."""
+    return {"ebm": to_dict(config), "training": to_dict(training)}
+
+
+def _only(settings: dict[str, Any], keys: set[str]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key in keys}
+
+
+def _condition_dim(name: str) -> int:
+    return AUGMENTATIONS[choose("augmentation", name, AUGMENTATIONS)].dim
+
+
+def _eps(config: EBMConfig, space: Space, is_given: bool) -> float:
+    """The margin of a configuration: by its dequantiser where that says how far to go."""
+    choose("dequantisation", config.dequantisation, DEQUANTISERS)
+    dequantiser, path = DEQUANTISERS[config.dequantisation](), build_path(config)
+    if is_given or not isinstance(dequantiser, TruncatedNormal):
+        return config.eps
+    return 1 - dequantiser.time(config.num_levels, space, path)
+
+
+def _space(merged: dict[str, Any], data: ImageData, flow: Flow | None) -> Space:
+    """The fitted space of a run.
+
+    Raises:
+        UserError: where the name and the flow, or the flow and the images, do not agree.
+    """
+    name = merged.get("space", EBMConfig.space if flow is None else flow.config.space)
+    if flow is None:
+        if choose("space", name, SPACES) != EBMConfig.space:
+            raise UserError(
+                f"--space {name} is a flow's: give --flow, a folder made by train/flow.py"
+            )
+        return build_space(name, data.image_shape, data.num_levels, {})
+    if name != flow.config.space:
+        raise UserError(
+            f"--space is {name}, but --flow holds {flow.config.space}: leave --space out"
+        )
+    made, found = ((tuple(part.image_shape), part.num_levels) for part in (flow.config, data))
+    if made != found:
+        raise UserError(
+            f"the flow was made for images of shape {made[0]} with {made[1]} levels, "
+            f"{data.name} has {found[0]} with {found[1]}: fit a flow to this data set"
+        )
+    return flow.space
+
+
+def _moment(c: float | str, data: ImageData, space: Space) -> float:
+    if c != "data":
+        try:
+            return float(c)
+        except ValueError:
+            raise UserError(f"--c takes a number or the word data, not '{c}'") from None
+    middle = dequantise(data.train, data.num_levels, torch.full(data.train.shape, 0.5))
+    return second_moment(space.encode(middle))

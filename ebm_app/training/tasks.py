@@ -1,0 +1,203 @@
+"""What a training run learns: a model, the loss of a batch, and how both are judged.
+
+The loop (``training``) knows no more of it than this. Everything is built before the run begins or
+is resumed, and a batch is a function of (seed, step) alone.
+"""
+
+from abc import ABC, abstractmethod
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from ebm_app.data.augmentation import AUGMENTATIONS
+from ebm_app.data.images import ImageData
+from ebm_app.ebm import EBM
+from ebm_app.evaluation.bits_per_dim import score_flow
+from ebm_app.flow import Flow
+from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig, to_dict
+from ebm_app.models.time_score import TimeScoreModel
+from ebm_app.numerics import standard_error
+from ebm_app.objectives.regression import OBJECTIVES, Batch, Objective
+from ebm_app.objectives.time_sampling import TIME_SAMPLERS
+from ebm_app.objectives.weighting import WEIGHTINGS
+from ebm_app.training.batches import BatchSource, FlowBatches
+from ebm_app.training.validation import FlowValidator, Validator
+
+
+class Rows(Protocol):
+    """A batch: a named tuple of tensors (B, *), the arguments of the loss."""
+
+    def rows(self, start: int, end: int) -> tuple[Tensor, ...]:
+        """The examples from ``start`` to ``end``."""
+
+
+class Source(Protocol):
+    """Draws batches."""
+
+    def batch(self, step: int) -> Rows:
+        """The whole batch of a step, over all processes."""
+
+
+class Judge(Protocol):
+    """Judges the model."""
+
+    def run(self, step: int) -> dict[str, float]:
+        """``validation_loss``, ``validation_bits_per_dim`` and ``validation_stderr``."""
+
+
+class Task(ABC):
+    """A model (with ``save_pretrained``), its ``loss_module`` (a batch's rows -> losses (B,)), the
+    ``source`` of the batches and the ``validator``."""
+
+    #: whether :meth:`update` is to be called
+    learns = False
+    model: nn.Module
+    loss_module: nn.Module
+    source: Source
+    validator: Judge
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What the model is, as JSON: a run is resumed with the same only."""
+
+    def final_figures(self, output_dir: Path) -> dict[str, float]:
+        """Further figures of a finished run, whose best model is in ``output_dir``."""
+        return {}
+
+    def update(self, rows: tuple[Tensor, ...], losses: Tensor) -> None:  # noqa: B027 - a hook
+        """Learn from the losses (B,) seen on this process's rows; every process calls it."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What :meth:`update` has learned, to be saved with a checkpoint."""
+        return {}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what :meth:`state` returned."""
+        if state:
+            raise ValueError(f"{type(self).__name__} has no state, but was given {sorted(state)}")
+
+
+def total_batch_size(accelerator: Accelerator, config: LoopConfig) -> int:
+    """Examples of an optimizer step, over all processes."""
+    share = config.train_batch_size * config.gradient_accumulation_steps
+    return share * accelerator.num_processes
+
+
+class TimeScoreLoss(nn.Module):
+    """Losses (B,) of a batch: the one module that is wrapped for several processes, so that an
+    objective may call the model as often as it needs within one forward pass."""
+
+    def __init__(self, model: TimeScoreModel, objective: Objective) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(
+        self, u0: Tensor, u1: Tensor, t: Tensor, weight: Tensor, condition: Tensor
+    ) -> Tensor:
+        """See ``objectives``."""
+        path, model = self.model.path, partial(self.model, condition=condition)
+        return self.objective(model, path, Batch(path.sample(u0, u1, t), weight))
+
+
+class EBMTask(Task):
+    """The time score of images.
+
+    Args:
+        accelerator: of the run. ebm_config, config: what is trained and how. data: images.
+        output_dir: where previews go.
+        flow: whose fitted space the model takes over; None for the ambient space.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        ebm_config: EBMConfig,
+        config: TrainingConfig,
+        data: ImageData,
+        output_dir: Path,
+        flow: Flow | None = None,
+    ) -> None:
+        torch.manual_seed(config.seed)
+        self.accelerator, self.ebm_config = accelerator, ebm_config
+        self.model = EBM(ebm_config)
+        if flow is not None:
+            self.model.space.load_state_dict(flow.space.state_dict())
+        self.model.to(accelerator.device)
+        weighting = WEIGHTINGS[config.weighting]()
+        objective = OBJECTIVES[config.objective](weighting, config.stein_factor, ebm_config.eps)
+        self.loss_module = TimeScoreLoss(self.model.model, objective)
+        self.sampler = TIME_SAMPLERS[config.time_sampler](self.model.model.path, ebm_config.eps)
+        self.learns = self.sampler.learns
+        parts = (data.num_levels, self.model.space, self.model.dequantiser, self.sampler)
+        levels = data.train.to(accelerator.device)
+        size = total_batch_size(accelerator, config)
+        augmentation = AUGMENTATIONS[config.augmentation]()
+        self.source = BatchSource(levels, *parts, augmentation, size, config.seed)
+        self.validator = Validator(
+            accelerator, self.model, objective, parts, data, config, output_dir
+        )
+
+    def settings(self) -> dict[str, Any]:
+        return {"ebm": to_dict(self.ebm_config)}
+
+    def update(self, rows: tuple[Tensor, ...], losses: Tensor) -> None:
+        self.sampler.update(*(self.accelerator.gather(seen) for seen in (rows.t, losses)))
+
+    def state(self) -> dict[str, Tensor]:
+        return self.sampler.state()
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.sampler.load_state(state)
+
+
+class NegativeLogDensity(nn.Module):
+    """-log p(x) / D in nats: the loss of a flow."""
+
+    def __init__(self, flow: Flow) -> None:
+        super().__init__()
+        self.flow = flow
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, C, H, W) -> (B,)."""
+        return -self.flow.log_density(x) / x[0].numel()
+
+
+class FlowTask(Task):
+    """The weights of a flow by maximum likelihood; what it has in closed form is fitted before.
+
+    Args:
+        accelerator: of the run. flow: fitted. config: how it is trained. data: images.
+        output_dir: where previews go.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        flow: Flow,
+        config: LoopConfig,
+        data: ImageData,
+        output_dir: Path,
+    ) -> None:
+        self.model = flow.requires_grad_(True).to(accelerator.device)
+        self.loss_module = NegativeLogDensity(flow)
+        levels, size = data.train.to(accelerator.device), total_batch_size(accelerator, config)
+        self.source = FlowBatches(levels, data.num_levels, size, config.seed)
+        self.validator = FlowValidator(accelerator, flow, data, config, output_dir)
+        self.accelerator, self.test = accelerator, data.test
+        self.noise = dequantisation_noise(config.validation_repeats, data.test, config.seed)
+
+    def final_figures(self, output_dir: Path) -> dict[str, float]:
+        best = Flow.from_pretrained(output_dir, str(self.accelerator.device))
+        bits = score_flow(self.accelerator, best, self.test, self.noise)
+        return {
+            "test_bits_per_dim": bits.mean().item(),
+            "test_stderr": standard_error(bits).item(),
+        }
+
+    def settings(self) -> dict[str, Any]:
+        return {"flow": to_dict(self.model.config)}

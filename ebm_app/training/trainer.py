@@ -1,0 +1,233 @@
+"""The one training loop, on accelerate: any number of processes, exact resume, nothing lost.
+
+The batch of a step is a function of (seed, step) alone (``batches``), the learning rate one of the
+step, so that a checkpoint needs weights, averaged weights, optimizer and step to go on bit for
+bit.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from diffusers.training_utils import EMAModel
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from ebm_app.errors import UserError
+from ebm_app.models.config import LoopConfig, to_dict
+from ebm_app.numerics import mixed_seed
+from ebm_app.runs.interrupts import Interrupted, StopSignals
+from ebm_app.training import checkpoint
+from ebm_app.training.learning_rate import scheduler_of
+from ebm_app.training.metrics import MetricsLog
+from ebm_app.training.state import TrainingState
+from ebm_app.training.tasks import Rows, Task, total_batch_size
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a finished run reports: the steps done, the last mean loss, the validation bits per
+    dim of the model that is kept, the throughput since the last start, the seconds of all steps,
+    those before a resume with them (validation is in neither), and the images of a step."""
+
+    steps: int
+    loss: float
+    bits_per_dim: float
+    images_per_second: float
+    training_seconds: float
+    total_batch_size: int
+
+
+class Trainer:
+    """A run: prepares its parts, resumes if asked, then :meth:`fit`.
+
+    Args:
+        accelerator: made by the caller. task: what is learned. config: how.
+        output_dir: where all goes; at its top is always the model of least validation loss so far.
+            Bits per dim are no criterion: they also fall where a density loses its normalisation.
+    """
+
+    def __init__(
+        self, accelerator: Accelerator, task: Task, config: LoopConfig, output_dir: Path
+    ) -> None:
+        self.accelerator, self.task, self.config = accelerator, task, config
+        self.output_dir = output_dir
+        self.parameters = list(task.model.parameters())
+        optimizer = torch.optim.AdamW(
+            self.parameters,
+            lr=config.learning_rate,
+            weight_decay=config.adam_weight_decay,
+            fused=True,
+        )
+        self.scheduler = scheduler_of(optimizer, config)
+        self.loss_module, self.optimizer = accelerator.prepare(task.loss_module, optimizer)
+        self.ema = EMAModel(self.parameters, decay=config.ema_decay, foreach=True)
+        self.state = TrainingState(task, optimizer, self.scheduler, self.ema, accelerator.scaler)
+        self.total_batch_size = total_batch_size(accelerator, config)
+        self.metrics = MetricsLog(accelerator, output_dir, config)
+        self.signals = StopSignals(accelerator)
+        self.step, self.last_loss, self.seconds = 0, math.nan, 0.0
+        self.start = (self.step, self.seconds)
+        self.best: dict[str, float] | None = None
+        self.pending: list[Tensor] = []
+
+    def fit(self) -> TrainingResult:
+        """Train to ``max_train_steps``.
+
+        Raises:
+            UserError: for a loss that is not finite, or a full disk. Interrupted: after a signal,
+                once a checkpoint is saved.
+        """
+        total = self.config.max_train_steps
+        self.metrics.start(self.step)
+        hidden = not self.accelerator.is_main_process
+        bar = tqdm(total=total, initial=self.step, disable=hidden, desc="train", mininterval=1)
+        with bar, self.signals, checkpoint.explained_write(self.output_dir):
+            while self.step < total:
+                begin = time.perf_counter()
+                self.train_step()
+                self.step += 1
+                asked = self.signals.asked(self._due(self.config.logging_steps))
+                periods = (self.config.checkpointing_steps, self.config.validation_steps)
+                due = asked or any(map(self._due, (self.config.logging_steps, *periods)))
+                losses = self._losses() if due else None
+                self.seconds += time.perf_counter() - begin
+                if losses is not None:
+                    self._log(losses)
+                bar.update()
+                if not math.isnan(self.last_loss):
+                    text = f"loss {self.last_loss:.4f}, {self._speed():.0f} images/s"
+                    bar.set_postfix_str(text, refresh=False)
+                if self._due(self.config.validation_steps):
+                    self._validate()
+                if asked or self._due(self.config.checkpointing_steps):
+                    folder = self.save()
+                if asked:
+                    raise Interrupted(asked, folder)
+        bits_per_dim = self.best["validation_bits_per_dim"]
+        return TrainingResult(
+            self.step,
+            self.last_loss,
+            bits_per_dim,
+            self._speed(),
+            self.seconds,
+            self.total_batch_size,
+        )
+
+    def save(self) -> Path:
+        """Write a checkpoint of this step, and return its folder."""
+        if self.accelerator.is_main_process:
+            trainer = {
+                "step": self.step,
+                "loss": self.last_loss,
+                "seconds": self.seconds,
+                "best": self.best,
+                **self._settings(),
+            }
+            tensors, numbers = self.state.collect()
+            with self.state.averaged_weights():
+                checkpoint.save_checkpoint(
+                    self.output_dir,
+                    self.step,
+                    self.task.model,
+                    tensors,
+                    {**trainer, **numbers},
+                    self.config.checkpoints_total_limit,
+                )
+        self.accelerator.wait_for_everyone()
+        return checkpoint.folder_of(self.output_dir, self.step)
+
+    def resume(self, folder: Path) -> None:
+        """Go on from a checkpoint.
+
+        Raises:
+            UserError: where it is damaged, or its configuration or total batch differs.
+        """
+        trainer = self.state.load(folder, self._settings())
+        self.step, self.last_loss, self.best = (trainer[key] for key in ("step", "loss", "best"))
+        self.seconds = trainer["seconds"]
+        self.start = (self.step, self.seconds)
+
+    def train_step(self) -> None:
+        """One update of the weights and of their average."""
+        self.loss_module.train()
+        whole = self.task.source.batch(self.step)
+        # dropout is the only user of the global generator
+        rank = self.accelerator.process_index
+        torch.manual_seed(mixed_seed(self.config.seed, 3, self.step, rank))
+        losses = []
+        for rows, context in self._own_rows(whole):
+            with context:
+                loss = self.loss_module(*rows)
+                self.accelerator.backward(loss.mean() / self.config.gradient_accumulation_steps)
+            losses.append(loss.detach())
+            if self.task.learns:
+                self.task.update(rows, losses[-1])
+        self.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.scheduler.step()
+        self.ema.step(self.parameters)
+        self.pending.append(torch.cat(losses).mean())
+
+    def _own_rows(self, whole: Rows) -> Iterator[tuple[Rows, AbstractContextManager[Any]]]:
+        """This process's parts of a batch; gradients are exchanged in the last one only."""
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        size, last = self.config.train_batch_size, self.config.gradient_accumulation_steps - 1
+        for micro in range(last + 1):
+            start = (micro * world + rank) * size
+            alone = nullcontext() if micro == last else self.accelerator.no_sync(self.loss_module)
+            yield whole.rows(start, start + size), alone
+
+    def _due(self, period: int) -> bool:
+        return self.step % period == 0 or self.step == self.config.max_train_steps
+
+    def _speed(self) -> float:
+        step, seconds = self.start
+        return (self.step - step) * self.total_batch_size / max(self.seconds - seconds, 1e-9)
+
+    def _losses(self) -> Tensor:
+        """The losses of the steps since the last call, once the device has computed them."""
+        losses = self.accelerator.reduce(torch.stack(self.pending), "mean").cpu()
+        self.pending = []
+        return losses
+
+    def _log(self, losses: Tensor) -> None:
+        if not losses.isfinite().all():
+            bad = self.step - len(losses) + 1 + int((~losses.isfinite()).nonzero()[0])
+            raise UserError(
+                f"the loss of step {bad} is not finite: try a smaller --learning_rate or "
+                "--max_grad_norm, --mixed_precision no, or a larger --eps; earlier checkpoints "
+                "are intact"
+            )
+        self.last_loss = losses.mean().item()
+        rate = self.scheduler.get_last_lr()[0]
+        self.metrics.write(
+            self.step,
+            loss=self.last_loss,
+            learning_rate=rate,
+            images_per_second=self._speed(),
+        )
+
+    def _validate(self) -> None:
+        with self.state.averaged_weights():
+            figures = self.task.validator.run(self.step)
+            self.metrics.write(self.step, **figures)
+            if self.best is None or figures["validation_loss"] < self.best["validation_loss"]:
+                self.best = figures
+                if self.accelerator.is_main_process:
+                    self.task.model.save_pretrained(self.output_dir)
+        self.accelerator.wait_for_everyone()
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            **self.task.settings(),
+            "training": to_dict(self.config),
+            "total_batch_size": self.total_batch_size,
+        }

@@ -1,0 +1,1 @@
+"""The web page: a folder for each tab, and what the tabs share."""

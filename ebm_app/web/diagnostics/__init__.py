@@ -1,0 +1,1 @@
+"""The tab that shows a model's card and checks it."""

@@ -1,0 +1,97 @@
+"""The self-test of a model, live or from the record of an earlier one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from ebm_app.errors import UserError
+from ebm_app.evaluation.command_line import held_out_levels
+from ebm_app.evaluation.likelihood_plots import balance_figure
+from ebm_app.evaluation.selftest import Balance, Budget, Check, Report, from_record, iterate_checks
+from ebm_app.likelihood import FlowDensity
+from ebm_app.models.config import read_json
+from ebm_app.web.shared import RUNNING, Load
+
+RECORD_FILE = "selftest.json"
+MIN_IMAGES, MAX_IMAGES, DEFAULT_IMAGES = 8, 297, 32
+NUM_TIMES, NUM_REFERENCE, FLOW_STEPS = 16, 100, 20
+#: the mean time score, a text, and the checks as a Markdown table
+Shown = tuple[Figure | None, str, str]
+
+
+def self_test(
+    load: Load, model: str, num_images: int, seed: int, data_root: str = "data"
+) -> Iterator[Shown]:
+    """Test a model on held-out images of its data: (mean time score, a text, the checks).
+
+    Args:
+        load: the model of a name. num_images: at most; there may be fewer. seed: of all noise.
+        data_root: folder of the data sets.
+
+    Raises:
+        UserError: where the data are not there, or a number is out of range.
+    """
+    if not MIN_IMAGES <= num_images <= MAX_IMAGES:
+        raise UserError(f"{num_images} images are not possible: give {MIN_IMAGES} to {MAX_IMAGES}")
+    ebm = load(model)
+    levels = held_out_levels(ebm, ebm.config.dataset, data_root=data_root)[:num_images]
+    flow = FlowDensity(num_steps=FLOW_STEPS, seed=seed)
+    budget = Budget(NUM_TIMES, NUM_REFERENCE, flow, seed)
+    label = f"{model} · {len(levels)} held-out images · seed {seed}"
+    total = budget.num_reports(len(levels))
+    yield None, f"{RUNNING} 0 of {total} · {label}", ""
+    for step, report in enumerate(iterate_checks(ebm, levels, budget), 1):
+        yield shown(report, f"{RUNNING} {step} of {total}, {report.stage}", label)
+    yield shown(report, verdict(report.checks), label)
+
+
+def recorded(folder: Path) -> Shown:
+    """What ``evaluate/selftest.py --output_dir`` left in the folder of a model, or nothing."""
+    if not (folder / RECORD_FILE).is_file():
+        return None, "", ""
+    record = read_json(folder / RECORD_FILE)
+    report = report_of(record["figures"])
+    return shown(report, verdict(report.checks), f"recorded {record['started']}")
+
+
+def shown(report: Report, head: str, label: str) -> Shown:
+    """A report as it stands on the page."""
+    return balance_figure(report.balance), f"{head} · {label}", rows(report.checks)
+
+
+def report_of(figures: dict[str, Any]) -> Report:
+    """The end of a self-test, from the figures of its record."""
+    values = {key: torch.tensor(numbers) for key, numbers in figures["mean_time_score"].items()}
+    return Report("", Balance(**values), tuple(map(from_record, figures["checks"])))
+
+
+def verdict(checks: tuple[Check, ...]) -> str:
+    """How many checks passed, of those that were made."""
+    made = [check for check in checks if check.unit]
+    failed = [check.name for check in made if not check.passed]
+    text = f"{len(made) - len(failed)} of {len(made)} checks passed"
+    return f"{text}, failed: {', '.join(failed)}" if failed else text
+
+
+def rows(checks: tuple[Check, ...]) -> str:
+    """The checks as a Markdown table, with a note under each; nothing before there are any."""
+    if not checks:
+        return ""
+    lines = [
+        f"| {check.name} | {outcome(check)} | {check.note} |".replace("[p_1/p_0]", "[p₁/p₀]")
+        for check in checks
+    ]
+    return "\n".join(["| check | outcome | note |", "| --- | --- | --- |", *lines])
+
+
+def outcome(check: Check) -> str:
+    """Whether a check passed, and by what figures."""
+    if not check.unit:
+        return "not made"
+    return (
+        f"**{'passed' if check.passed else 'FAILED'}**: {check.value:+.4f} ± {check.stderr:.4f} "
+        f"{check.unit}, allowed {check.allowance:g}"
+    )

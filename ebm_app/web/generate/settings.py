@@ -1,0 +1,82 @@
+"""The settings of a run, and how they are read back from a PNG that the page made."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+from PIL import Image
+
+from ebm_app.data.folder import UNREADABLE
+from ebm_app.errors import UserError
+from ebm_app.registry import choose
+from ebm_app.sampling.samplers import SAMPLERS
+from ebm_app.web.shared import MAX_SEED
+
+MAX_IMAGES, MAX_STEPS = 64, 200
+LIMITS = {"num_images": (1, MAX_IMAGES), "num_steps": (1, MAX_STEPS), "seed": (0, MAX_SEED)}
+#: Where a PNG keeps them, as JSON.
+PNG_KEY = "ebm_app"
+#: What may be told back to a visitor: a name from a file could be long, or markup.
+PLAIN_NAME = re.compile(r"[\w./ ()-]{1,100}")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What fixes the images of a run.
+
+    Raises:
+        UserError: for an unknown sampler, or a number out of its limits.
+    """
+
+    model: str
+    sampler: str
+    num_images: int
+    num_steps: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        choose("sampler", self.sampler, SAMPLERS)
+        for name, (low, high) in LIMITS.items():
+            value = getattr(self, name)
+            if type(value) is not int or not low <= value <= high:
+                raise UserError(f"{name} is out of range: give a whole number, {low} to {high}")
+
+
+def read_settings(path: str, models: Iterable[str]) -> RunSettings:
+    """The settings in a PNG.
+
+    Args:
+        models: the names that may be chosen.
+
+    Raises:
+        UserError: for a file that is no whole PNG, or has no settings or unusable ones.
+    """
+    try:
+        with Image.open(path, formats=["PNG"]) as picture:
+            text = picture.info.get(PNG_KEY)
+            picture.verify()
+    except (*UNREADABLE, Image.DecompressionBombError):
+        raise UserError("this file is no PNG or a damaged one: load it as it was saved") from None
+    if text is None:
+        raise UserError("this PNG holds no settings: load one that was downloaded from this page")
+    settings = parse_settings(text)
+    choose("model", settings.model, models)
+    return settings
+
+
+def parse_settings(text: str) -> RunSettings:
+    """Settings from the JSON in a PNG, which anyone may have written.
+
+    Raises:
+        UserError: where something is missing, of another type or out of range.
+    """
+    try:
+        found = json.loads(text)
+        values = {field.name: found[field.name] for field in fields(RunSettings)}
+        is_plain = all(PLAIN_NAME.fullmatch(values[name]) for name in ("model", "sampler"))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        is_plain = False
+    if not is_plain:
+        raise UserError("the settings in this PNG are damaged: load the file as it was saved")
+    return RunSettings(**values)

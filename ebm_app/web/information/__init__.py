@@ -1,0 +1,1 @@
+"""The tab that estimates mutual information."""

@@ -1,0 +1,114 @@
+"""The models that the page offers: found once at the start, opened when a visitor chooses one."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+
+from ebm_app.ebm import EBM
+from ebm_app.errors import UserError
+from ebm_app.models.config import read_json
+from ebm_app.models.folders import BUNDLED, CONFIG_FILE, WEIGHTS_FILE, find_folder
+from ebm_app.registry import choose
+
+#: the bundled model that a visitor sees first
+FIRST = "mnist"
+
+
+class Models:
+    """The models a visitor may choose, by name; no other folder is ever opened.
+
+    Args:
+        folders: name to folder. device: where models run. data_root: folder of the data sets.
+    """
+
+    def __init__(
+        self, folders: dict[str, Path], device: str = "cpu", data_root: str = "data"
+    ) -> None:
+        self.folders, self.device, self.data_root = folders, device, data_root
+        self._key, self._ebm, self._lock = None, None, Lock()
+
+    def folder(self, name: str) -> Path:
+        """The folder of a name.
+
+        Raises:
+            UserError: for an unknown name.
+        """
+        return self.folders[choose("model", name, self.folders)]
+
+    def load(self, name: str) -> EBM:
+        """The model of a name. The last one is kept until its files change.
+
+        Raises:
+            UserError: for an unknown name, or a folder that does not hold a model.
+        """
+        folder = self.folder(name)
+        files = [folder / CONFIG_FILE, folder / WEIGHTS_FILE]
+        key = (name, [file.stat().st_mtime_ns for file in files if file.exists()])
+        with self._lock:  # two visitors may choose two models at once
+            if key != self._key:
+                with without_path(folder, name):
+                    self._ebm = EBM.from_pretrained(folder, self.device)
+                self._key = key
+            return self._ebm
+
+    def of_dataset(self, dataset: str) -> set[str]:
+        """The names of the models that were trained on a data set."""
+        return {name for name, folder in self.folders.items() if _dataset(folder) == dataset}
+
+
+@contextmanager
+def without_path(folder: Path, name: str) -> Iterator[None]:
+    """Let UserErrors name a model, not its folder: visitors need not know where models are."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(str(error).replace(str(folder), name)) from None
+
+
+def _dataset(folder: Path) -> str | None:
+    try:
+        return read_json(folder / CONFIG_FILE).get("dataset")
+    except (UserError, AttributeError):  # such a model is explained when it is chosen
+        return None
+
+
+def find_models(model: str | None, models_dir: str | None) -> dict[str, Path]:
+    """The models to offer: ``model`` first, then the bundled ones, then those in ``models_dir``.
+
+    Args:
+        model: a folder, a bundled name or a hub id.
+        models_dir: a folder of runs; their checkpoints are models too.
+
+    Raises:
+        UserError: where none is found, or what was asked for is not there.
+    """
+    found: dict[str, Path] = {}
+    for name, folder in _candidates(model, models_dir):
+        if any(folder.samefile(other) for other in found.values()):
+            continue
+        found[f"{name} ({len(found) + 1})" if name in found else name] = folder
+    if not found:
+        raise UserError(
+            "no model was found: train one, python train/ebm.py --output_dir runs/digits, and "
+            "pass it with --model runs/digits"
+        )
+    return found
+
+
+def _candidates(model: str | None, models_dir: str | None) -> Iterator[tuple[str, Path]]:
+    if model is not None:
+        folder = find_folder(model)
+        yield (model if folder.parent == BUNDLED else folder.resolve().name), folder
+    if BUNDLED.is_dir():
+        yield from sorted(_below(BUNDLED, "*"), key=lambda found: found[0] != FIRST)
+    if models_dir is not None:
+        if not Path(models_dir).is_dir():
+            raise UserError(f"there is no folder '{models_dir}': give another --models_dir")
+        yield from _below(Path(models_dir), "*")
+        yield from _below(Path(models_dir), "*/*")
+
+
+def _below(root: Path, pattern: str) -> list[tuple[str, Path]]:
+    files = sorted(root.glob(f"{pattern}/{CONFIG_FILE}"))
+    return [(file.parent.relative_to(root).as_posix(), file.parent) for file in files]

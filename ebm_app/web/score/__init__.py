@@ -1,0 +1,1 @@
+"""The tab that finds the log-likelihood of images."""

@@ -1,0 +1,163 @@
+"""The tab that scores images."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import gradio as gr
+
+from ebm_app.errors import UserError
+from ebm_app.web.ending import AT_ONCE, IN_TURN, empty_by, stop_by
+from ebm_app.web.models import Models
+from ebm_app.web.score import compare
+from ebm_app.web.score import many_images as score_many
+from ebm_app.web.score.canvas import NO_COLOUR, canvas, prepare
+from ebm_app.web.score.examples import add_examples
+from ebm_app.web.score.held_out import HeldOut
+from ebm_app.web.score.one_image import CAVEAT, Score, score, stopped
+from ebm_app.web.score.uploads import ACCEPTED, leave_unread, preprocess
+from ebm_app.web.shared import ONE_AT_A_TIME, Load, explained
+
+MAX_REPEATS = 64
+SHARES = (
+    "The map shows where the log-likelihood comes from. The model has one time score for each "
+    "pixel; integrated over time, with the density of the noise, they are shares that add up to "
+    "the log-likelihood. A share is no probability of its pixel: all pixels enter into each."
+)
+
+
+def drawing_offer(load: Load, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Updates that show either the canvas or, for a model of colour images, why there is none."""
+    try:
+        grey = load(model).config.image_shape[0] == 1
+    except UserError:  # such a model is explained when it scores
+        grey = True
+    return gr.update(visible=grey), gr.update(visible=not grey)
+
+
+def build(models: Models, model: gr.Dropdown, seed: int) -> None:
+    """Put the tab on the page, with its endpoints /score, /score_drawing, /score_many and
+    /estimators.
+
+    Args:
+        model: the page's choice of a model. seed: of the noise.
+    """
+    load, held_out = models.load, HeldOut(models.data_root)
+    with gr.Row():
+        with gr.Column():
+            with gr.Tab("Draw"):
+                drawing, start_drawing = add_canvas(load, model)
+            with gr.Tab("Upload"):
+                upload, start_upload = add_upload(model, models.of_dataset("digits"))
+            repeats = gr.Slider(
+                2,
+                MAX_REPEATS,
+                value=16,
+                step=1,
+                label="Repeats",
+                info="draws of the dequantisation noise: more of them, less uncertainty",
+            )
+            stop = gr.Button("Stop")
+        hint = gr.Column()
+        results = gr.Column(visible=False)
+    with hint:
+        gr.Markdown(f"The score of the image appears here. {CAVEAT}")
+    with results:
+        seen, text, place = add_results()
+    with gr.Column(visible=False) as pictures:
+        shares, histogram = add_pictures()
+    text.change(  # what is empty takes no room
+        lambda text: [gr.update(visible=bool(text) == wanted) for wanted in (False, True, True)],
+        text,
+        [hint, results, pictures],
+        **AT_ONCE,
+    )
+    with gr.Accordion("Other estimators of the same score", open=False):
+        compare.build(load, model, seen, text, seed)
+    with gr.Accordion("Many files", open=False):
+        score_many.build(load, model, repeats, held_out, seed)
+
+    @explained
+    def run(model: str, image: str | None, repeats: int) -> Iterator[Score]:
+        """Score an image file; returns it as the model sees it, the likelihood as text, a map of
+        the pixels' shares, and the place among held-out images as text and drawn."""
+        yield from score(load, model, partial(preprocess, image), repeats, held_out, seed)
+
+    @explained
+    def run_drawing(model: str, drawing: dict[str, Any], repeats: int) -> Iterator[Score]:
+        """Score a drawing, light strokes on a dark ground; returns what /score does."""
+        yield from score(load, model, partial(prepare, drawing), repeats, held_out, seed)
+
+    shown = [seen, text, shares, place, histogram]
+    common = {"outputs": shown, **IN_TURN, **ONE_AT_A_TIME}
+    events = [
+        start_upload.click(run, [model, upload, repeats], api_name="score", **common),
+        start_drawing.click(
+            run_drawing, [model, drawing, repeats], api_name="score_drawing", **common
+        ),
+    ]
+    stop_by(stop, events, stopped, [text, place])
+    # not by a change of the drawing, which sending it brings about too
+    empty_by([upload.change, drawing.input, model.change], events, shown)
+
+
+def add_canvas(load: Load, model: gr.Dropdown) -> tuple[gr.ImageEditor, gr.Button]:
+    """The canvas with its button, or for a model of colour images the reason why there is none."""
+    with gr.Column() as offered:
+        drawing = canvas()
+        start = gr.Button("Score the drawing", variant="primary")
+    refused = gr.Markdown(f"{NO_COLOUR.capitalize()}.", visible=False)
+    gr.on(  # without a trigger: when the page opens, and when another model is chosen
+        None,
+        partial(drawing_offer, load),
+        model,
+        [offered, refused],
+        **AT_ONCE,
+    )
+    return drawing, start
+
+
+def add_upload(model: gr.Dropdown, digits: set[str]) -> tuple[gr.Image, gr.Button]:
+    """The upload with its examples and its button."""
+    upload = gr.Image(
+        label="Image",
+        type="filepath",
+        image_mode=None,
+        sources=["upload", "clipboard"],
+        height=300,
+        alt_text="The image to score",
+        elem_classes="pixels",
+    )
+    leave_unread(upload)
+    gr.Markdown(ACCEPTED)
+    if digits:
+        add_examples(upload, model, digits)
+    return upload, gr.Button("Score the image", variant="primary")
+
+
+def add_results() -> tuple[gr.Image, gr.Textbox, gr.Textbox]:
+    """The image as the model sees it, the report and the place among held-out images."""
+    seen = gr.Image(
+        label="As the model sees it",
+        type="filepath",
+        format="png",
+        interactive=False,
+        height=220,
+        buttons=["download"],
+        alt_text="The image after resizing and rounding to the levels of the model",
+        elem_classes="pixels",
+    )
+    leave_unread(seen)
+    text = gr.Textbox(label="Likelihood", interactive=False, lines=7)
+    return seen, text, gr.Textbox(label="Place among held-out images", interactive=False, lines=2)
+
+
+def add_pictures() -> tuple[gr.Plot, gr.Plot]:
+    """The map of the pixels' shares and the histogram."""
+    with gr.Row():
+        with gr.Column():
+            histogram = gr.Plot(label="Place among held-out images, drawn", format="png")
+        with gr.Column():
+            shares = gr.Plot(label="Shares of the pixels", format="png")
+            gr.Markdown(SHARES)
+    return shares, histogram

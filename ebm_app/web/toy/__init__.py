@@ -1,0 +1,1 @@
+"""The tab that trains density ratios in the plane."""

@@ -1,0 +1,95 @@
+"""What trials have come to, in words and as figures."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ebm_app.ratios.studies.trials import Snapshot
+from ebm_app.web.shared import RUNNING
+
+NAMES = {"ctsm_v": "CTSM-v", "ctsm": "CTSM", "tsm": "TSM"}
+WEIGHTINGS = {
+    "uniform": "uniform weighting",
+    "stein": "Stein score weighting",
+    "time0": "time score weighting, c of the data",
+    "time1": "time score weighting, c = 1",
+    "stratified": "c = 1, stratified times",
+    "mixture": "c = 1, over Gaussian mixtures",
+}
+BASELINES = {"nce": "NCE, one classifier", "tre": "TRE, eight classifiers"}
+PATHS = {
+    "variance_preserving": "variance preserving",
+    "bridge_sigma1": "Schrödinger bridge, σ = 1",
+    "bridge_sigma1.41": "Schrödinger bridge, σ = √2",
+}
+
+
+def method_label(method: str) -> str:
+    """A method in words."""
+    objective, _, weighting = method.rpartition("_")
+    return BASELINES.get(method) or f"{NAMES[objective]} · {WEIGHTINGS[weighting]}"
+
+
+def problem_label(problem: str) -> str:
+    """A problem in words."""
+    kind, _, size = problem.partition("_")
+    if kind == "gaussians":
+        return f"two Gaussians, D = {size.removeprefix('d')}"
+    return f"mixtures, D = 20, k = {size.removeprefix('k')}" if size else f"{kind}, D = 2"
+
+
+def report(shots: Sequence[Snapshot], seconds: float) -> str:
+    """Where the trials stand, a line for each after a first one on all."""
+    trial, step = shots[0].trial, min(shot.step for shot in shots)
+    is_done = all(shot.is_final for shot in shots)
+    total = trial.training.iterations
+    head = [f"{total} steps" if is_done else f"{RUNNING} {step} of {total}"]
+    head += [
+        problem_label(trial.problem),
+        PATHS[trial.path],
+        f"seed {trial.seed}",
+        f"{seconds:.1f} s",
+    ]
+    return "\n".join([" · ".join(head), *map(_line, shots)])
+
+
+def _line(shot: Snapshot) -> str:
+    found = shot.scalars
+    parts = [f"best weights, of step {shot.best_step}" if shot.is_final else f"step {shot.step}"]
+    if found["loss"] is None or found["error"] is None:
+        parts.append("not finite any more: lower the learning rate")
+    else:
+        parts.append(f"loss {found['loss']:.4g}")
+        parts.append(
+            f"error {found['error']:.4g} nats²" if shot.has_truth else "no true log ratio known"
+        )
+    if found.get("mass") is not None:
+        parts.append(f"learned p₁ integrates to {found['mass']:.3g}")
+    if shot.step_ms is not None:
+        parts.append(f"{shot.step_ms:.1f} ms a step")
+    return f"{method_label(shot.trial.method)}: " + " · ".join(parts)
+
+
+def figures(shots: Sequence[Snapshot]) -> dict[str, Any]:
+    """What is known of the trials, for machines; errors in nats^2, divergences in nats."""
+    trial = shots[0].trial
+    settings = {  # gradio's client takes whatever has a "path" for a file
+        **{"problem": trial.problem, "path_kind": trial.path},
+        **{"learning_rate": trial.learning_rate, "iterations": trial.training.iterations},
+        "seed": trial.seed,
+    }
+    return {**settings, "methods": {shot.trial.method: _figures(shot) for shot in shots}}
+
+
+def _figures(shot: Snapshot) -> dict[str, Any]:
+    found = dict(shot.scalars)
+    if not shot.has_truth:
+        found["error"] = None  # the best weights were chosen by the loss
+    truth = shot.judge.points.truth
+    if truth is not None:
+        found["divergence_truth"] = shot.judge.points.figures(truth[None])["divergence"].item()
+    judged = "test" if shot.is_final else "validation"
+    return {
+        **{"step": shot.step, "best_step": shot.best_step, "judged_on": judged},
+        **found,
+        "step_ms": shot.step_ms,
+    }

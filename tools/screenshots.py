@@ -1,0 +1,137 @@
+"""Pictures of every tab of the page, at work with a model.
+
+python ui/screenshots.py --output_dir docs
+"""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from math import cos, pi, sin
+from pathlib import Path
+from typing import Any
+
+from browser import open_browser
+from load import own_page
+from PIL import Image
+
+from ebm_app.runs.cli import Parser, run_script
+
+WAIT = 600_000  # milliseconds
+#: colours of a picture, which keep a file small
+NUM_COLOURS = 128
+Page = Any  # playwright.sync_api.Page, of an optional package
+
+
+def draw_images(page: Page) -> None:
+    """A grid of images with their scores."""
+    page.get_by_label("Score the images").check()
+    press(page, "Generate")
+    page.locator("button:visible:enabled", has_text="Download all").wait_for(timeout=WAIT)
+
+
+def score_drawing(page: Page) -> None:
+    """A zero, drawn by hand."""
+    canvas = page.locator("canvas").first
+    canvas.wait_for()
+    page.wait_for_timeout(2000)  # the brush comes after the canvas
+    box = canvas.bounding_box()
+    turns = [2 * pi * step / 24 for step in range(25)]
+    width, height = box["width"], box["height"]
+    points = [
+        (box["x"] + (0.5 + 0.2 * sin(a)) * width, box["y"] + (0.5 - 0.3 * cos(a)) * height)
+        for a in turns
+    ]
+    page.mouse.move(*points[0])
+    page.mouse.down()
+    for point in points[1:]:
+        page.mouse.move(*point, steps=3)
+    page.mouse.up()
+    page.wait_for_timeout(1000)
+    press(page, "Score the drawing")
+    wait_for(page, "Place among held-out images", r"than \d+ of 297")
+
+
+def compare_methods(page: Page) -> None:
+    """Two methods on a problem of two dimensions."""
+    press(page, "Train")
+    wait_for(page, "Run", r"^\d+ steps")
+
+
+def estimate_information(page: Page) -> None:
+    """The mutual information of paired Gaussians."""
+    press(page, "Train")
+    wait_for(page, "Run", r"^\d+ steps")
+
+
+def diagnose(page: Page) -> None:
+    """The self-test and log Z."""
+    press(page, "Run the self-test")
+    wait_for(page, "Result of the self-test", "checks passed")
+    press(page, "Estimate log Z")
+    wait_for(page, "log Z", "Effective")
+
+
+#: what to do on each tab before its picture is taken
+ACTIONS: dict[str, Callable[[Page], None]] = {
+    "Generate": draw_images,
+    "Score": score_drawing,
+    "Toy": compare_methods,
+    "Mutual information": estimate_information,
+    "Diagnostics": diagnose,
+}
+
+
+def press(page: Page, name: str) -> None:
+    """Press a button of the tab that is open."""
+    page.get_by_role("button", name=name, exact=True).locator("visible=true").click()
+
+
+def wait_for(page: Page, label: str, pattern: str) -> None:
+    """Wait until the text of a box is what it should be; an error on the page ends the wait."""
+    box = page.get_by_label(label, exact=True).locator("visible=true").first
+    for _ in range(WAIT // 200):
+        if page.get_by_test_id("toast-body").count():
+            raise RuntimeError(page.get_by_test_id("toast-body").first.inner_text())
+        if box.count() and re.search(pattern, box.input_value()):
+            return
+        page.wait_for_timeout(200)
+    raise TimeoutError(f"'{label}' did not become {pattern}: {box.input_value()}")
+
+
+def take(page: Page, tab: str, file: Path) -> None:
+    """A picture of a tab, in few colours."""
+    page.get_by_role("tab", name=tab, exact=True).click()
+    page.wait_for_timeout(1000)
+    ACTIONS[tab](page)
+    page.mouse.move(0, 0)
+    page.wait_for_timeout(1500)
+    page.screenshot(path=file, full_page=True)
+    with Image.open(file) as picture:
+        small = picture.convert("RGB").quantize(NUM_COLOURS)
+    small.save(file, optimize=True)
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Open the page, visit every tab, and write ui-<tab>.png."""
+    parser = Parser(__doc__)
+    add = parser.add_argument
+    add("--model", default="digits", help="a folder or a bundled name")
+    add("--tab", nargs="*", default=list(ACTIONS), choices=list(ACTIONS), help="which tabs")
+    add("--width", type=int, default=1280, help="of the window, in pixels")
+    add("--theme", default="light", choices=["light", "dark"], help="colours of the page")
+    add("--output_dir", default="runs/screenshots", help="where the pictures go")
+    args = parser.parse_args(argv)
+    folder = Path(args.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    with own_page(args.model) as (url, _), open_browser() as browser:
+        page = browser.new_page(viewport={"width": args.width, "height": 900})
+        page.goto(f"{url}?__theme={args.theme}")
+        for tab in args.tab:
+            files.append(folder / f"ui-{tab.lower().replace(' ', '-')}.png")
+            take(page, tab, files[-1])
+    return {"files": [str(file) for file in files]}
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))
