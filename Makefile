@@ -68,7 +68,7 @@ mnist-card: $(SETUP)
 	$(BIN)/python evaluate/bpd.py $(MNIST) --data_root $(DATA) --estimator all --limit 100 --repeats 1 --output_dir $(MNIST)/hundred
 	$(BIN)/python evaluate/samplers.py $(MNIST) --data_root $(DATA) --run "pf_ode num_steps=6" --run "pf_ode num_steps=12" --run "pf_ode num_steps=25" --run "pf_ode num_steps=50" --output_dir $(MNIST)
 	$(BIN)/python evaluate/neighbours.py $(MNIST) --data_root $(DATA) --output_dir $(MNIST)
-	$(BIN)/python evaluate/ais.py $(MNIST) --data_root $(DATA) --method ode_importance --num_chains 3 --block_size 3 --flow_steps 16 --limit 100 --repeats 1 --output_dir $(MNIST)
+	$(BIN)/python evaluate/ais.py $(MNIST) --data_root $(DATA) --method ode_importance --num_chains 3 --block_size 3 --pf_ode_steps 16 --limit 100 --repeats 1 --output_dir $(MNIST)
 	$(BIN)/python sample/ebm.py $(MNIST) --num_images 100 --output_dir $(MNIST)/samples
 	$(BIN)/python sample/ebm.py $(MNIST) --num_images 16 --sampler annealed_hmc --output_dir $(MNIST)/samples_hmc
 	$(BIN)/python evaluate/report.py $(MNIST) --output $(BUNDLE)/README.md
@@ -98,7 +98,7 @@ studies: $(SETUP)
 	$(BIN)/python evaluate/bounds.py --output_dir runs/bounds
 	$(BIN)/python evaluate/latent.py --objectives ctsm_v tsm --max_train_steps 1000 --ebm_flags "--train_batch_size 64 --t_scale 100" --output_dir runs/latent
 	$(BIN)/python evaluate/latent.py --objectives ctsm_m --max_train_steps 1000 --ebm_flags "--train_batch_size 64" --output_dir runs/latent-default
-	$(BIN)/python evaluate/stability.py runs/latent/copula/flow --variants u x x_paper --max_train_steps 1000 --num_scores 5 --limit 50 --flow_steps 12 --ebm_flags "--train_batch_size 64 --prediction normalised --t_scale 100" --output_dir runs/stability
+	$(BIN)/python evaluate/stability.py runs/latent/copula/flow --variants u x x_paper --max_train_steps 1000 --num_scores 5 --limit 50 --pf_ode_steps 12 --ebm_flags "--train_batch_size 64 --prediction normalised --t_scale 100" --output_dir runs/stability
 	cp runs/toy/toy.png runs/stability/stability.png docs/
 	cp runs/mi/mi_curves.png docs/mutual_information.png
 	cp runs/bounds/theorem4.png runs/bounds/proposition5.png docs/

@@ -24,8 +24,8 @@ from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.log_z.ais import Annealing
 from ebm_app.log_z.estimates import LogZ
 from ebm_app.log_z.methods import DEFAULT, METHODS, LogZMethods, Result, agreement, raise_log_prob
-from ebm_app.log_z.plots import plot_paths
-from ebm_app.log_z.runs import PathRun
+from ebm_app.log_z.plots import plot_chains
+from ebm_app.log_z.runs import ChainRun
 from ebm_app.numerics import mixed_seed, standard_error, sum_except_batch
 from ebm_app.runs.cli import Parser, RunRecord, run_script
 from ebm_app.runs.processes import shut_down
@@ -46,10 +46,10 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     )
     add("--num_chains", type=int, default=64, help="paths of each run")
     add("--num_temperatures", type=int, default=100, help="levels of plain AIS and RAISE")
-    add("--transport_levels", type=int, default=48, help="levels of transported AIS")
-    add("--flow_steps", type=int, default=48, help="steps of the flow as a proposal")
+    add("--transported_temperatures", type=int, default=48, help="levels of transported AIS")
+    add("--pf_ode_steps", type=int, default=48, help="steps of the flow as a proposal")
     add("--schedule", default="clock", choices=sorted(SCHEDULES), help="spacing of the levels")
-    add("--steps_per_level", type=int, default=1, help="HMC transitions at a level")
+    add("--steps_per_temperature", type=int, default=1, help="HMC transitions at a level")
     add("--num_leapfrog_steps", type=int, default=4, help="leapfrog steps of each")
     add("--num_nodes", type=int, default=8, help="quadrature nodes of a level's density")
     add("--score_nodes", type=int, default=4, help="nodes of the leapfrog's gradient")
@@ -62,11 +62,11 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     return parser.parse_args(argv)
 
 
-def annealing(args: Namespace, num_levels: int, flow_steps: int) -> Annealing:
+def annealing(args: Namespace, num_levels: int, pf_ode_steps: int) -> Annealing:
     """The settings of paths."""
-    names = ("schedule", "steps_per_level", "num_leapfrog_steps", "num_nodes", "score_nodes")
+    names = ("schedule", "steps_per_temperature", "num_leapfrog_steps", "num_nodes", "score_nodes")
     given = {name: getattr(args, name) for name in (*names, "score", "step_factor")}
-    return Annealing(num_levels, flow_steps=flow_steps, **given)
+    return Annealing(num_levels, pf_ode_steps=pf_ode_steps, **given)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         )
         tables = {k: v for result in results.values() for k, v in result.tables.items()}
         estimates = {k: (v["log_z"], v["stderr"]) for k, v in figures.items()}
-        plot_paths(tables, estimates, output_dir / "ais.png")
+        plot_chains(tables, estimates, output_dir / "ais.png")
         record.write(answer)
     shut_down(accelerator)
     return answer if is_main else None
@@ -131,8 +131,8 @@ def make_methods(
 ) -> LogZMethods:
     """The methods with their runs in folders below ``output_dir``."""
 
-    def make_run(settings: Annealing, name: str) -> PathRun:
-        return PathRun(
+    def make_run(settings: Annealing, name: str) -> ChainRun:
+        return ChainRun(
             accelerator,
             ebm.energy,
             settings,
@@ -149,9 +149,9 @@ def make_methods(
         )
 
     plain = annealing(args, args.num_temperatures, 0)
-    transported = annealing(args, args.transport_levels, 1)
+    transported = annealing(args, args.transported_temperatures, 1)
     return LogZMethods(
-        *(make_run, plain, transported, args.flow_steps, args.num_chains),
+        *(make_run, plain, transported, args.pf_ode_steps, args.num_chains),
         *(data[: args.num_chains], progress),
     )
 

@@ -23,7 +23,7 @@ from ebm_app.evaluation.command_line import (
     reaches,
     score_row,
 )
-from ebm_app.likelihood import FlowDensity, RatioIntegral, RatioODE, VariationalBound
+from ebm_app.likelihood import PFODEDensity, RatioIntegral, RatioODE, VariationalBound
 from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
 from ebm_app.probability_flow.ode import SOLVERS
 from ebm_app.runs.cli import Parser, RunRecord, run_script
@@ -55,7 +55,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add("--num_nodes", type=int, help="quadrature nodes; the model's own if not given")
     add("--tau", type=float, default=3.0, help="truncation of the truncated-normal bound")
     add("--solver", default="rk4", choices=sorted(SOLVERS), help="of the probability-flow ODE")
-    add("--flow_steps", type=int, default=20, help="its steps in the clock, if fixed")
+    add("--pf_ode_steps", type=int, default=20, help="its steps in the clock, if fixed")
     add("--tolerance", type=float, default=1e-5, help="its tolerance, if adaptive")
     add("--num_probes", type=int, default=2, help="probes of its divergence; 0: exact, D passes")
     add("--num_draws", type=int, default=2, help="draws of the noise at a node of the elbo")
@@ -67,8 +67,8 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
 
 def rows(args: Namespace) -> dict[str, Row]:
     """The estimators by name."""
-    flow = FlowDensity(
-        args.solver, args.flow_steps, args.tolerance, args.num_probes, args.score, seed=args.seed
+    flow = PFODEDensity(
+        args.solver, args.pf_ode_steps, args.tolerance, args.num_probes, args.score, seed=args.seed
     )
     truncated = TruncatedNormal(args.tau)
     return {

@@ -54,8 +54,8 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add("--ebm_flags", default="", help="further flags of train/ebm.py, in one string")
     add("--limit", type=int, help="score the first test images only")
     add("--repeats", type=int, default=4, help="dequantisation draws of each image")
-    add("--flow_limit", type=int, default=50, help="images scored by the probability-flow ODE")
-    add("--flow_steps", type=int, default=12, help="its steps")
+    add("--pf_ode_limit", type=int, default=50, help="images scored by the probability-flow ODE")
+    add("--pf_ode_steps", type=int, default=12, help="its steps")
     add("--batch_size", type=int, default=128, help="images scored together")
     add("--rounds", type=int, default=10, help="training steps timed of each, in turns")
     add("--output_dir", default="runs/latent", help="where runs and table go")
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             train_ebm(args, folder / space, objective)
     levels = data.test[: args.limit]
     noise = dequantisation_noise(args.repeats, levels, args.seed)
-    few = (args.flow_limit, args.flow_steps)
+    few = (args.pf_ode_limit, args.pf_ode_steps)
     held_out = HeldOut(levels, noise, *few, args.seed, args.batch_size)
     accelerator = Accelerator(cpu=device == "cpu")
     table = []

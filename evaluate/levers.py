@@ -75,8 +75,8 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add("--ebm_flags", default="", help="further flags of train/ebm.py, in one string")
     add("--limit", type=int, help="score the first test images only")
     add("--repeats", type=int, default=1, help="dequantisation draws of each image")
-    add("--flow_limit", type=int, default=50, help="images scored by the probability-flow ODE")
-    add("--flow_steps", type=int, default=12, help="its steps")
+    add("--pf_ode_limit", type=int, default=50, help="images scored by the probability-flow ODE")
+    add("--pf_ode_steps", type=int, default=12, help="its steps")
     add("--output_dir", default="runs/levers", help="where runs and table go")
     parser.add_common()
     return parser.parse_args(argv)
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     accelerator = make_accelerator(device=resolve_device(args.device))
     levels = data.test[: args.limit]
     noise = dequantisation_noise(args.repeats, levels, args.seed)
-    held_out = HeldOut(levels, noise, args.flow_limit, args.flow_steps, args.seed)
+    held_out = HeldOut(levels, noise, args.pf_ode_limit, args.pf_ode_steps, args.seed)
     base: Bits | None = None
     table = []
     for name in dict.fromkeys([BASE, *names]):

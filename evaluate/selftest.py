@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
 from ebm_app.evaluation.likelihood_plots import plot_balance
 from ebm_app.evaluation.selftest import Budget, as_record, describe, iterate_checks
-from ebm_app.likelihood import FlowDensity
+from ebm_app.likelihood import PFODEDensity
 from ebm_app.runs.cli import Parser, RunRecord, run_script
 from ebm_app.runs.files import explained_write
 
@@ -26,11 +26,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     add("--num_times", type=int, default=32, help="times at which the mean time score is taken")
     add("--num_reference", type=int, default=1000, help="draws of N(0, I)")
     add("--num_probes", type=int, default=2, help="probes of the flow's divergence; 0: exact")
-    add("--flow_steps", type=int, default=20, help="Runge-Kutta steps of the flow")
+    add("--pf_ode_steps", type=int, default=20, help="Runge-Kutta steps of the flow")
     add("--output_dir", default="runs/selftest", help="where record and plot go")
     parser.add_common()
     args = parser.parse_args(argv)
-    flow = FlowDensity(num_steps=args.flow_steps, num_probes=args.num_probes, seed=args.seed)
+    flow = PFODEDensity(num_steps=args.pf_ode_steps, num_probes=args.num_probes, seed=args.seed)
     budget = Budget(args.num_times, args.num_reference, flow, args.seed)
     _, ebm = open_model(args)
     levels = held_out(args, ebm)

@@ -47,7 +47,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add("--max_train_steps", type=int, default=3000, help="of every run")
     add("--num_scores", type=int, default=6, help="checkpoints scored of every run")
     add("--limit", type=int, default=100, help="held-out images scored")
-    add("--flow_steps", type=int, default=20, help="steps of the probability-flow ODE")
+    add("--pf_ode_steps", type=int, default=20, help="steps of the probability-flow ODE")
     add("--ebm_flags", default="", help="further flags of train/ebm.py, in one string")
     add("--output_dir", default="runs/stability", help="where runs, table and plot go")
     parser.add_common()
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     flow = Flow.from_pretrained(args.flow, str(accelerator.device))
     levels = load_images(flow.config.dataset, args.data_root).test[: args.limit]
     noise = dequantisation_noise(1, levels, args.seed)
-    held_out = HeldOut(levels, noise, len(levels), args.flow_steps, args.seed)
+    held_out = HeldOut(levels, noise, len(levels), args.pf_ode_steps, args.seed)
     base = held_out.bits_of_flow(accelerator, flow)
     mean, deviation = base["ratio"].mean().item(), standard_error(base["ratio"]).item()
     print(f"the flow itself: {mean:.4f} +- {deviation:.4f} bits per dim")

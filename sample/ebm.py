@@ -22,7 +22,7 @@ SETTINGS = {
     "solver": (str, "pf_ode: heun, rk4 or dopri5"),
     "tolerance": (float, "pf_ode: tolerance of dopri5"),
     "schedule": (str, "annealed_hmc: clock, sigmoid or linear"),
-    "steps_per_level": (int, "annealed_hmc: transitions at a level"),
+    "steps_per_temperature": (int, "annealed_hmc: transitions at a level"),
     "num_leapfrog_steps": (int, "annealed_hmc: leapfrog steps of a transition"),
     "final_steps": (int, "annealed_hmc: further transitions at the last level"),
     "num_nodes": (int, "annealed_hmc: nodes of the density that the accept step reads"),

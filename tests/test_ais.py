@@ -12,7 +12,7 @@ import torch
 from exact import F64, ExactModel, generator, normal, z_score
 
 from ebm_app.errors import UserError
-from ebm_app.log_z.ais import Annealing, Paths
+from ebm_app.log_z.ais import Annealing, Chains
 from ebm_app.log_z.estimates import bennett, from_forward, from_reverse
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
@@ -20,9 +20,9 @@ from ebm_app.paths import LinearVPPath
 
 #: shape -> (m, s)
 LAWS = {(16,): (1.4, 0.8), (1, 4, 4): (1.4, 0.8), (64,): (1.4, 0.88), (2,): (1.4, 0.7)}
-PLAIN = Annealing(16, steps_per_level=4, num_leapfrog_steps=1, score="head")
-TRANSPORTED = replace(PLAIN, num_temperatures=4, flow_steps=1, steps_per_level=2)
-FLOW = replace(TRANSPORTED, steps_per_level=0)
+PLAIN = Annealing(16, steps_per_temperature=4, num_leapfrog_steps=1, score="head")
+TRANSPORTED = replace(PLAIN, num_temperatures=4, pf_ode_steps=1, steps_per_temperature=2)
+FLOW = replace(TRANSPORTED, steps_per_temperature=0)
 METHODS = {"plain": PLAIN, "transported": TRANSPORTED, "flow": FLOW}
 FACTORS = (0.22, 1.0, 4.5)
 slow = pytest.mark.slow
@@ -38,7 +38,7 @@ def mixture(shape, model=ExactModel, **settings):
 
 def ladder(model, settings, seed=0):
     """Tuned paths."""
-    paths = Paths(TimeScoreEnergy(model, 24), settings)
+    paths = Chains(TimeScoreEnergy(model, 24), settings)
     g = generator(seed)
     paths.tune(
         torch.randn((64, *model.means.shape[1:]), generator=g, dtype=F64), g, lambda r, n: r
@@ -147,11 +147,11 @@ def test_a_wrong_time_score_shifts_log_z_by_its_own_integral(name, shape):
         assert torch.allclose(moved, torch.full_like(moved, shift), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("flow_steps", [1, 3])
+@pytest.mark.parametrize("pf_ode_steps", [1, 3])
 @pytest.mark.parametrize("shape", [(16,), (1, 4, 4)], ids=str)
-def test_without_transitions_the_way_back_has_the_weights_of_the_way_there(shape, flow_steps):
+def test_without_transitions_the_way_back_has_the_weights_of_the_way_there(shape, pf_ode_steps):
     """And they are log p_hat less the log density of the image of N(0, I)."""
-    paths = ladder(mixture(shape), replace(FLOW, flow_steps=flow_steps))
+    paths = ladder(mixture(shape), replace(FLOW, pf_ode_steps=pf_ode_steps))
     there = forward(paths, 50)
     *_, back = states(paths, there.position, 9, is_reverse=True)
     assert torch.allclose(back.log_weight[-1], there.log_weight[-1], rtol=0, atol=1e-9)
@@ -201,7 +201,7 @@ def test_states_record_the_weights_and_the_acceptance_level_by_level(name):
         moved = whole[-1].acceptance[:-1]
         assert name == "flow" or ((moved > 0) & (moved <= 1)).all()
         assert whole[0].log_weight.abs().max() == 0
-        steps = paths.settings.steps_per_level * paths.settings.num_leapfrog_steps
+        steps = paths.settings.steps_per_temperature * paths.settings.num_leapfrog_steps
         assert whole[-1].nfe == paths.num_levels + steps * (paths.num_levels - 1)
     assert torch.equal(before, torch.random.get_rng_state())
 
@@ -231,8 +231,8 @@ def test_step_sizes_are_tuned_then_multiplied():
 
 def test_settings_that_make_no_paths_are_the_users_mistake():
     for settings, message in (
-        ({"steps_per_level": -1}, "must not be negative"),
-        ({"flow_steps": -1}, "must not be negative"),
+        ({"steps_per_temperature": -1}, "must not be negative"),
+        ({"pf_ode_steps": -1}, "must not be negative"),
         ({"num_leapfrog_steps": 0}, "num_leapfrog_steps must be at least 1"),
         ({"step_factor": 0.0}, "step_factor positive"),
         ({"step_factor": math.nan}, "step_factor positive"),
@@ -245,8 +245,8 @@ def test_settings_that_make_no_paths_are_the_users_mistake():
         ({"schedule": "cosine"}, "unknown schedule 'cosine'"),
         ({"score": "tail"}, "unknown score 'tail'"),
         ({"score": "head"}, "no Stein head"),
-        ({"flow_steps": 1, "flow_score": "head"}, "no Stein head"),
+        ({"pf_ode_steps": 1, "pf_ode_score": "head"}, "no Stein head"),
         ({"num_nodes": 2}, "num_nodes must be at least 3"),
     ):
         with pytest.raises(UserError, match=message):
-            Paths(energy, Annealing(**settings))
+            Chains(energy, Annealing(**settings))

@@ -8,7 +8,7 @@ from exact import F64, generator, normal
 
 from ebm_app.numerics import standard_error, standard_normal_log_density, sum_except_batch
 from ebm_app.sampling import annealing, hmc
-from ebm_app.sampling.annealing import AnnealedHMC, Level
+from ebm_app.sampling.annealing import AnnealedHMC, IntermediateDistribution
 
 IMAGE = (1, 2, 2)
 
@@ -50,7 +50,7 @@ def z_score(values, expected):
 @pytest.mark.parametrize("shape", [(2,), IMAGE])
 def test_shifted_gaussian_of_both_shapes(shape):
     targets = geometric(shifted_gaussian, 8)
-    settings = AnnealedHMC(steps_per_level=2, num_leapfrog_steps=4, final_steps=20)
+    settings = AnnealedHMC(steps_per_temperature=2, num_leapfrog_steps=4, final_steps=20)
     guess = torch.linspace(1.0, 0.5, 8, dtype=F64)
     x0 = normal((4000, *shape), 1)
     results = list(settings.iterate(normal((500, *shape)), x0, targets, guess, generator(2)))
@@ -64,7 +64,7 @@ def test_shifted_gaussian_of_both_shapes(shape):
 
 def test_unbalanced_modes_end_with_their_masses():
     targets = geometric(two_modes(0.25, 1.3, 0.6), 12)
-    settings = AnnealedHMC(steps_per_level=4, num_leapfrog_steps=4, final_steps=40)
+    settings = AnnealedHMC(steps_per_temperature=4, num_leapfrog_steps=4, final_steps=40)
     guess = torch.full((12,), 0.5, dtype=F64)
     pilot_x0, x0 = normal((400, 2)), normal((4000, 2), 1)
     *_, last = settings.iterate(pilot_x0, x0, targets, guess, generator(2))
@@ -83,7 +83,7 @@ def test_records_give_log_z_and_the_masses_of_modes_that_no_chain_crosses():
     """Modes ten standard deviations apart; Z = 2 pi, since the target leaves out two constants."""
     steps = torch.linspace(0.9, 0.4, 20, dtype=F64)
     targets = geometric(two_modes(0.25, 2.5, 0.5), 20)
-    levels = [Level(t, h, 2) for t, h in zip(targets, steps, strict=True)]
+    levels = [IntermediateDistribution(t, h, 2) for t, h in zip(targets, steps, strict=True)]
     x0 = normal((3000, 2), 3)
     log_weight, before = 0.0, sum_except_batch(standard_normal_log_density(x0))
     for result in annealing.temper(x0, levels, 4, generator(4)):
@@ -100,14 +100,14 @@ def test_records_give_log_z_and_the_masses_of_modes_that_no_chain_crosses():
 def test_pilot_finds_the_scale_and_the_reported_run_keeps_it(guess):
     """One leapfrog step, because with more the acceptance is not monotone in the step."""
     targets = geometric(shifted_gaussian, 6)
-    settings = AnnealedHMC(steps_per_level=5, num_leapfrog_steps=1, warmup_steps=120)
+    settings = AnnealedHMC(steps_per_temperature=5, num_leapfrog_steps=1, warmup_steps=120)
     width = (1 + 3 * torch.linspace(1 / 6, 1, 6, dtype=F64)).rsqrt()  # of the levels, all Gaussian
     pilot_x0, x0 = normal((500, *IMAGE)), normal((500, *IMAGE), 1)
     results = list(settings.iterate(pilot_x0, x0, targets, guess * width, generator()))
     acceptance = torch.stack([r.acceptance for r in results])
     assert acceptance.shape == (6,) and (acceptance - 0.65).abs().max() < 0.08
     steps = torch.stack([r.step_size for r in results])
-    kept = [Level(*level, 5) for level in zip(targets, steps, strict=True)]
+    kept = [IntermediateDistribution(*level, 5) for level in zip(targets, steps, strict=True)]
     alone = list(annealing.temper(x0, kept, 1, generator(1)))
     assert torch.equal(torch.stack([r.step_size for r in alone]), steps)
     assert (torch.stack([r.acceptance for r in alone]) - acceptance).abs().max() < 0.05
@@ -176,7 +176,7 @@ def test_temper_takes_a_step_size_for_each_chain():
     target = hmc.target_from_log_density(shifted_gaussian)
     steps = torch.tensor([1e-6, 0.3], dtype=F64).repeat(10)
     x0 = normal((20, *IMAGE))
-    (result,) = annealing.temper(x0, [Level(target, steps, 1)], 2, generator())
+    (result,) = annealing.temper(x0, [IntermediateDistribution(target, steps, 1)], 2, generator())
     moved = (result.state.position - x0).flatten(1).norm(dim=1)
     assert moved[::2].max() < 1e-4 < moved[1::2].mean()
     assert torch.equal(result.step_size, steps)
@@ -188,7 +188,7 @@ def test_bad_settings_raise_before_any_work():
     with pytest.raises(ValueError, match="at least one level"):
         annealing.temper(x0, [], 3, g)
     with pytest.raises(ValueError, match="num_steps"):
-        annealing.temper(x0, [Level(target, one[0], -1)], 3, g)
+        annealing.temper(x0, [IntermediateDistribution(target, one[0], -1)], 3, g)
     with pytest.raises(ValueError, match="at least one target"):
         AnnealedHMC().iterate(x0, x0, [], one, g)
     for steps in (one, torch.ones(2, 2), torch.ones(3)):
@@ -197,7 +197,7 @@ def test_bad_settings_raise_before_any_work():
         with pytest.raises(ValueError, match="2 targets, but step sizes"):
             AnnealedHMC().pilot(x0, [target] * 2, steps, g)
     for name in (
-        "steps_per_level",
+        "steps_per_temperature",
         "num_leapfrog_steps",
         "final_steps",
         "warmup_steps",
@@ -210,6 +210,8 @@ def test_bad_settings_raise_before_any_work():
 
 def test_a_level_that_starts_outside_its_support_raises():
     target = hmc.Target(lambda x: x.log().sum(1), lambda x: 1 / x)
-    run = annealing.temper(normal((9, 2)), [Level(target, torch.tensor(0.1), 1)], 1, generator())
+    run = annealing.temper(
+        normal((9, 2)), [IntermediateDistribution(target, torch.tensor(0.1), 1)], 1, generator()
+    )
     with pytest.raises(ValueError, match="log_density of the current state is not finite"):
         next(run)

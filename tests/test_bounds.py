@@ -25,7 +25,7 @@ from ebm_app.bounds import (
 from ebm_app.errors import UserError
 from ebm_app.models.time_score import ModelOutput
 from ebm_app.objectives.regression import Batch, ctsm, ctsm_v
-from ebm_app.objectives.weighting import TimeScore, Uniform
+from ebm_app.objectives.weighting import TimeScore, UniformWeighting
 from ebm_app.paths import LinearVPPath, PathSample, SchrodingerBridgePath, VPPath
 
 SHIFT = torch.tensor([[1.0, -0.5]], dtype=F64)
@@ -223,7 +223,9 @@ class Point(MeanOnly):
     std = 0.0
 
 
-@pytest.mark.parametrize("weighting", [TimeScore(), Uniform()], ids=["time_score", "uniform"])
+@pytest.mark.parametrize(
+    "weighting", [TimeScore(), UniformWeighting()], ids=["time_score", "uniform"]
+)
 def test_a_single_unknown_mean_is_known_by_hand(weighting):
     """Data N(mu, 1), with y = x - t mu ~ N(0, 1): ds/dmu = y - t mu, and given x the conditional
     score is (y - t mu) z / sqrt(v) - (t / v) (z^2 - 1) plus its mean, z ~ N(0, 1)."""
@@ -271,7 +273,7 @@ def test_nodes_of_the_path_are_those_of_its_draws():
         )
         assert z_score(at_draws, weight @ at_nodes) < 4
     fine, coarse = (family.draw_rule(THETA, num) for num in (128, 64))
-    for weighting in (TimeScore(), Uniform()):
+    for weighting in (TimeScore(), UniformWeighting()):
         regression = Regression("ctsm", family, weighting)
         g, g_coarse = (regression.asymptotics(THETA, *rule).g for rule in (fine, coarse))
         assert torch.allclose(g, g_coarse, rtol=1e-7)
@@ -314,7 +316,7 @@ def test_a_fit_is_stationary_for_the_objective_and_lowers_its_loss(name):
 def test_steps_that_raise_the_loss_are_shortened_and_what_has_no_minimum_is_told():
     """By full steps a third of these sets of 50 draws would be fitted."""
     family = GaussianFamily(LinearVPPath(), 0.05)
-    regression = Regression("ctsm", family, Uniform())
+    regression = Regression("ctsm", family, UniformWeighting())
     fits = fit(regression, THETA, data_sets(family, 60, 50))
     assert 0.7 < fits.converged.double().mean() < 1
 

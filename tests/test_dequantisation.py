@@ -9,7 +9,7 @@ from scipy import stats
 
 from ebm_app.data.levels import dequantise
 from ebm_app.errors import UserError
-from ebm_app.likelihood.dequantisation import DEQUANTISERS, TruncatedNormal, Uniform
+from ebm_app.likelihood.dequantisation import DEQUANTISERS, TruncatedNormal, UniformDequantisation
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.spaces import PixelSpace
 
@@ -51,11 +51,11 @@ def residual(point, levels, num_levels, path):
 @pytest.mark.parametrize("num_levels", [2, 17, 256])
 def test_uniform_points_are_those_of_the_levels_with_the_width_of_a_cell(num_levels, shape):
     levels = images(num_levels, 4, shape)
-    point = draw(Uniform(), levels, num_levels)
+    point = draw(UniformDequantisation(), levels, num_levels)
     assert torch.equal(point.y, 2 * dequantise(levels, num_levels, noise(levels)) - 1)
     width = torch.full(levels.shape, math.log(2 / num_levels), dtype=F64)
     assert torch.allclose(point.negative_log_q, width, rtol=0, atol=1e-14) and point.t == END
-    trained = Uniform().training_points(levels, num_levels, SPACE, noise(levels))
+    trained = UniformDequantisation().training_points(levels, num_levels, SPACE, noise(levels))
     assert torch.equal(trained, point.y)
 
 
@@ -118,14 +118,16 @@ DENSITIES = {  # -> log p of components and its distribution function
 
 @pytest.mark.parametrize("density", DENSITIES.values(), ids=DENSITIES)
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
-@pytest.mark.parametrize("dequantiser", [Uniform(), TruncatedNormal(2.0), TruncatedNormal(3.0)])
+@pytest.mark.parametrize(
+    "dequantiser", [UniformDequantisation(), TruncatedNormal(2.0), TruncatedNormal(3.0)]
+)
 def test_weighted_points_have_the_mass_of_the_cell(dequantiser, path, density):
     """E_q[p(y) / q(y)] is the integral of p over the cell, exactly whatever q is; what makes the
     bound a bound."""
     levels = torch.arange(5).repeat(20_000, 1)
     point = draw(dequantiser, levels, 5, path)
     weight = (density.log_prob(point.y) + point.negative_log_q).exp()
-    is_uniform = isinstance(dequantiser, Uniform)
+    is_uniform = isinstance(dequantiser, UniformDequantisation)
     shrink = 1.0 if is_uniform else moments(path, point.t)[0]
     edges = shrink * (2 * torch.arange(6, dtype=F64) / 5 - 1)
     assert z_score(weight, density.cdf(edges).diff()) < 4.5
@@ -181,7 +183,7 @@ def test_mistakes_are_the_users():
         TruncatedNormal().time(256, SPACE, SchrodingerBridgePath())
     with pytest.raises(UserError, match="but the model ends at 0.999: lower tau"):
         TruncatedNormal().points(levels, 256, SPACE, noise(levels), LinearVPPath(), 0.999)
-    for dequantiser in (Uniform(), TruncatedNormal()):
+    for dequantiser in (UniformDequantisation(), TruncatedNormal()):
         with pytest.raises(ValueError, match="levels are"):
             draw(dequantiser, levels, 17)
         with pytest.raises(ValueError, match="levels are integers"):

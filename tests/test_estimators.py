@@ -18,10 +18,10 @@ from exact import (
 from ebm_app.errors import UserError
 from ebm_app.likelihood import (
     ESTIMATORS,
-    FlowDensity,
+    MidpointDensity,
+    PFODEDensity,
     RatioIntegral,
     RatioODE,
-    ReversibleFlowDensity,
 )
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
@@ -34,9 +34,9 @@ T = 0.99
 RESOLVED = {
     "ratio": (RatioIntegral(), 1e-4),
     "ode": (RatioODE(), 1e-4),
-    "pf_ode": (FlowDensity("rk4", 20, num_probes=0, start=1e-6), 2e-3),
-    "pf_ode dopri5": (FlowDensity("dopri5", tolerance=1e-5, num_probes=0, start=1e-6), 2e-3),
-    "pf_ode_exact": (ReversibleFlowDensity(80, start=1e-6), 0.03),
+    "pf_ode": (PFODEDensity("rk4", 20, num_probes=0, start=1e-6), 2e-3),
+    "pf_ode dopri5": (PFODEDensity("dopri5", tolerance=1e-5, num_probes=0, start=1e-6), 2e-3),
+    "pf_ode_exact": (MidpointDensity(80, start=1e-6), 0.03),
 }
 
 
@@ -80,7 +80,7 @@ def test_components_are_the_parts_of_the_value(shape):
     assert found.components.shape == x.shape
     assert torch.allclose(sum_except_batch(found.components), found.value, rtol=1e-12)
     assert RatioODE()(TimeScoreEnergy(model), x, T).components is None
-    flow = FlowDensity(num_steps=2, num_probes=0)
+    flow = PFODEDensity(num_steps=2, num_probes=0)
     assert flow(TimeScoreEnergy(model), x, T).components is None
 
 
@@ -91,7 +91,7 @@ def test_the_error_over_the_probes_is_honest(shape):
     model = mixture(shape)
     x, energy = points(model, shape, 300), TimeScoreEnergy(model)
     some, many, exact = (
-        FlowDensity("rk4", 8, num_probes=num)(energy, x, T) for num in (12, 48, 0)
+        PFODEDensity("rk4", 8, num_probes=num)(energy, x, T) for num in (12, 48, 0)
     )
     for found in (some, many):
         deviation = found.value - exact.value
@@ -114,14 +114,14 @@ def test_the_error_of_the_quadrature_bounds_it():
 def test_a_single_probe_has_a_value_and_no_known_error():
     """Without a word on standard error, which a warning of the library would be."""
     model = mixture((2,))
-    found = FlowDensity(num_steps=4, num_probes=1)(TimeScoreEnergy(model), points(model, (2,)), T)
+    found = PFODEDensity(num_steps=4, num_probes=1)(TimeScoreEnergy(model), points(model, (2,)), T)
     assert found.value.isfinite().all() and found.error.isnan().all()
 
 
 def test_another_seed_takes_other_probes():
     model = mixture((1, 4, 4))
     x, energy = points(model, (1, 4, 4)), TimeScoreEnergy(model)
-    one, same, other = (FlowDensity("heun", 4, seed=s)(energy, x, T).value for s in (0, 0, 1))
+    one, same, other = (PFODEDensity("heun", 4, seed=s)(energy, x, T).value for s in (0, 0, 1))
     assert torch.equal(one, same) and (one - other).abs().min() > 1e-9
 
 
@@ -160,9 +160,9 @@ def test_a_model_without_a_head_takes_the_gradient_of_the_integral(shape):
     x = points(mixture(shape), shape, 4)
     with_head, without = (TimeScoreEnergy(mixture(shape, head), 24) for head in (1, 0))
     for estimator in (
-        FlowDensity("rk4", 8, num_probes=0),
-        FlowDensity("rk4", 8, num_probes=2),
-        ReversibleFlowDensity(12),
+        PFODEDensity("rk4", 8, num_probes=0),
+        PFODEDensity("rk4", 8, num_probes=2),
+        MidpointDensity(12),
     ):
         found, expected = estimator(without, x, 0.9), estimator(with_head, x, 0.9)
         assert (found.value - expected.value).abs().max() < 1e-3
@@ -197,24 +197,24 @@ def test_the_flow_has_its_own_density_whatever_its_score():
     exact = energy.model.log_density(axis[:, None], 0.9)
     ratio = RatioIntegral()(energy, axis[:, None], 0.9).value
     assert (ratio - exact).abs().max() < 1e-3
-    for estimator in (FlowDensity("rk4", 40, num_probes=0), ReversibleFlowDensity(20)):
+    for estimator in (PFODEDensity("rk4", 40, num_probes=0), MidpointDensity(20)):
         found = estimator(energy, axis[:, None], 0.9).value
         assert abs(torch.trapezoid(found.exp(), axis) - 1) < 1e-4
         assert (found.exp() - exact.exp()).abs().max() > 0.05
 
 
 def test_an_estimator_is_made_by_name_with_its_settings_and_refuses_mistakes():
-    assert make(ESTIMATORS, "estimator", "pf_ode", {"num_steps": 7}) == FlowDensity(num_steps=7)
+    assert make(ESTIMATORS, "estimator", "pf_ode", {"num_steps": 7}) == PFODEDensity(num_steps=7)
     with pytest.raises(UserError, match="estimator 'ratio': .*num_probes"):
         make(ESTIMATORS, "estimator", "ratio", {"num_probes": 2})
     energy, x = TimeScoreEnergy(mixture((2,))), normal((2, 2))
     for estimator, message in (
-        (FlowDensity(num_probes=-1), "num_probes must not be negative: -1"),
-        (FlowDensity(solver="euler"), "unknown solver 'euler': choose one of dopri5, heun, rk4"),
-        (FlowDensity(num_steps=0), "at least 1 step, not 0"),
-        (FlowDensity(score="tail"), "unknown score 'tail'"),
-        (FlowDensity(start=0.0), "start later"),
-        (ReversibleFlowDensity(num_steps=0), "at least 1 step, not 0"),
+        (PFODEDensity(num_probes=-1), "num_probes must not be negative: -1"),
+        (PFODEDensity(solver="euler"), "unknown solver 'euler': choose one of dopri5, heun, rk4"),
+        (PFODEDensity(num_steps=0), "at least 1 step, not 0"),
+        (PFODEDensity(score="tail"), "unknown score 'tail'"),
+        (PFODEDensity(start=0.0), "start later"),
+        (MidpointDensity(num_steps=0), "at least 1 step, not 0"),
         (RatioIntegral("euler"), "unknown integrator 'euler'"),
     ):
         with pytest.raises(UserError, match=message):

@@ -12,15 +12,15 @@ from conftest import ROOT
 from PIL import Image
 
 from ebm_app.ebm import EBM
-from ebm_app.log_z.ais import Paths
+from ebm_app.log_z.ais import Chains
 from ebm_app.models.config import EBMConfig, PathConfig, UNetConfig
 from ebm_app.runs.cli import run_script
 
 NAMES = {"ratio", "ode", "pf_ode", "elbo", "truncated_normal", "truncated_normal_pf_ode"}
 METHODS = {"ais", "raise", "ode_importance", "transported", "bridge"}
 LADDER = (
-    "--num_chains 4 --num_temperatures 3 --transport_levels 6 --flow_steps 6 --block_size 2 "
-    "--limit 4 --repeats 1 --num_leapfrog_steps 1 --device cpu"
+    "--num_chains 4 --num_temperatures 3 --transported_temperatures 6 --pf_ode_steps 6 "
+    "--block_size 2 --limit 4 --repeats 1 --num_leapfrog_steps 1 --device cpu"
 ).split()
 
 
@@ -76,7 +76,7 @@ def test_all_estimators_stand_in_one_table_with_their_disagreements(
 ):
     figures, captured = call(
         script("evaluate/bpd.py"), capsys, model, "--estimator", "all", "--limit", 3,
-        "--repeats", 2, "--num_probes", 1, "--flow_steps", 3, "--output_dir", tmp_path,
+        "--repeats", 2, "--num_probes", 1, "--pf_ode_steps", 3, "--output_dir", tmp_path,
     )  # fmt: skip
     rows = figures["estimators"]
     assert set(rows) == NAMES and all(name in captured.out for name in NAMES)
@@ -96,7 +96,7 @@ def test_all_estimators_stand_in_one_table_with_their_disagreements(
 
 
 def test_a_bound_beyond_the_end_of_the_model_is_left_out_in_words(model, script, capsys, tmp_path):
-    flags = [model, "--limit", 2, "--repeats", 1, "--flow_steps", 2, "--eps", 1e-2]
+    flags = [model, "--limit", 2, "--repeats", 1, "--pf_ode_steps", 2, "--eps", 1e-2]
     bpd = script("evaluate/bpd.py")
     figures, captured = call(bpd, capsys, *flags, "--estimator", "all", "--output_dir", tmp_path)
     assert set(figures["estimators"]) == {"ratio", "ode", "pf_ode", "elbo"}
@@ -135,7 +135,7 @@ def test_every_method_finds_log_z_and_the_default_is_the_headline(model, script,
     # an interrupted run goes on: with one block gone, the same figures, and no second pilot
     (tmp_path / "all" / "paths" / "ais" / "forward-0001.safetensors").unlink()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Paths, "tune", lambda *_: pytest.fail("the pilot was run again"))
+        patch.setattr(Chains, "tune", lambda *_: pytest.fail("the pilot was run again"))
         again, _ = call(ais, capsys, *arguments, "--resume")
     assert without_times(again) == without_times(figures)
     assert run_script(ais.main, [str(a) for a in (*arguments, "--resume", "--seed", 5)]) == 2
@@ -162,7 +162,7 @@ def test_methods_need_only_their_own_runs(model, script, capsys, tmp_path):
             ["evaluate/ais.py", "--method", "transported", *LADDER], marks=pytest.mark.slow
         ),
         ["evaluate/bpd.py", "--estimator", "pf_ode", "--limit", "5", "--repeats", "1",
-         "--flow_steps", "3", "--batch_size", "1", "--device", "cpu"],
+         "--pf_ode_steps", "3", "--batch_size", "1", "--device", "cpu"],
     ],
     ids=["ais", "bpd"],
 )  # fmt: skip
@@ -191,7 +191,7 @@ def exact(tmp_path):
 
 def test_the_self_test_tells_a_good_model_from_a_bad_one(script, capsys, tmp_path, model, exact):
     selftest = script("evaluate/selftest.py")
-    flags = ["--limit", 40, "--num_times", 12, "--num_reference", 50, "--flow_steps", 12]
+    flags = ["--limit", 40, "--num_times", 12, "--num_reference", 50, "--pf_ode_steps", 12]
     good, captured = call(selftest, capsys, exact, *flags, "--output_dir", tmp_path / "a")
     assert good["passed"] and "quadrature" in captured.out
     names = [check["name"] for check in good["checks"]]

@@ -115,7 +115,7 @@ def test_scripts_fit_a_flow_and_train_score_and_sample_in_its_space(
     assert run_script(script("train/ebm.py").main, train) == 0
     # the flow is inside the model's folder
     (tmp_path / "flow" / "model.safetensors").unlink()
-    score = [run, "--limit", "3", "--repeats", "1", "--estimator", "all", "--flow_steps", "2"]
+    score = [run, "--limit", "3", "--repeats", "1", "--estimator", "all", "--pf_ode_steps", "2"]
     capsys.readouterr()
     assert run_script(script("evaluate/bpd.py").main, score) == 0
     out, err = capsys.readouterr()

@@ -14,9 +14,9 @@ from exact import (
     z_score,
 )
 
-from ebm_app.likelihood import Estimator, FlowDensity, LogDensity, RatioIntegral
+from ebm_app.likelihood import Estimator, LogDensity, PFODEDensity, RatioIntegral
 from ebm_app.likelihood.bits import log_likelihood, to_bits_per_dim
-from ebm_app.likelihood.dequantisation import TruncatedNormal, Uniform
+from ebm_app.likelihood.dequantisation import TruncatedNormal, UniformDequantisation
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import standard_normal_log_density, sum_except_batch
 from ebm_app.paths import LinearVPPath, VPPath
@@ -153,7 +153,7 @@ def test_the_uniform_bound_of_cells_loses_what_smoothing_their_edges_costs(num_l
     for eps in (4e-4, 1e-4, 1e-10):
         model = DequantisedHistograms(LinearVPPath(), eps, histogram(num_levels))
         levels = model.levels((200, *SHAPE))
-        gap = bits(model, levels, Uniform(), repeats=4) - exact_bits(model, levels)
+        gap = bits(model, levels, UniformDequantisation(), repeats=4) - exact_bits(model, levels)
         gaps.append(gap.mean().item())
     assert gaps[0] / gaps[1] == pytest.approx(2, abs=0.3)
     assert gaps[1] > 0.01 and abs(gaps[2]) < 3e-4
@@ -168,7 +168,9 @@ def test_a_uniform_model_is_loose_under_a_truncated_normal_and_the_other_way():
     loose = math.log2(6 / math.sqrt(2 * math.pi * math.e))
     assert z_score(gap[:, None], loose) < 4 and 0.53 < loose < 0.54
     centres = PixelHistograms(LinearVPPath(), 1e-4, model.histogram)
-    assert (bits(centres, levels, Uniform()) - exact_bits(centres, levels)).mean() > 1
+    assert (
+        bits(centres, levels, UniformDequantisation()) - exact_bits(centres, levels)
+    ).mean() > 1
 
 
 @pytest.mark.parametrize("num_levels, tau", [(2, 3.0), (17, 2.0), (17, 3.0), (256, 3.0)])
@@ -180,8 +182,8 @@ def test_quadrature_and_the_flow_give_the_bound_of_the_exact_density(num_levels,
     exact = bits(model, levels, dequantiser)
     for estimator in (
         RatioIntegral(),
-        FlowDensity("rk4", 40, num_probes=0),
-        FlowDensity("rk4", 40, num_probes=2),
+        PFODEDensity("rk4", 40, num_probes=0),
+        PFODEDensity("rk4", 40, num_probes=2),
     ):
         found = bits(model, levels, dequantiser, estimator)
         assert (found - exact).abs().max() < 1e-3, estimator

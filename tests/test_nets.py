@@ -5,7 +5,7 @@ import torch
 from exact import F64, normal
 
 from ebm_app.errors import UserError
-from ebm_app.nets.unet import UNet, UNetConfig, check_config, max_levels
+from ebm_app.nets.unet import UNet, UNetConfig, check_config, max_resolutions
 from ebm_app.ratios.mlp import MLP
 
 IMAGES = {(1, 8, 8): (8, 16), (1, 28, 28): (8, 16, 16), (3, 32, 32): (8, 8, 16)}
@@ -135,7 +135,7 @@ def test_unet_refuses_a_time_that_is_no_float(dtype):
 
 @pytest.mark.parametrize("size, levels", [(8, 4), (28, 3), (32, 6), (7, 1), (12, 3)])
 def test_max_levels_is_the_most_that_fit(size, levels):
-    assert max_levels(size, size) == levels and max_levels(size, 64) == levels
+    assert max_resolutions(size, size) == levels and max_resolutions(size, 64) == levels
     check_config(UNetConfig((8,) * levels), size, size)
     with pytest.raises(UserError, match=f"at most {levels} entries"):
         check_config(UNetConfig((8,) * (levels + 1)), size, size)

@@ -8,7 +8,7 @@ from ebm_app.models.time_score import ModelOutput
 from ebm_app.numerics import expand_like
 from ebm_app.objectives.regression import TSM, Batch, ctsm, ctsm_v, denoising_score_matching
 from ebm_app.objectives.time_sampling import ArcLength, LossHistory, Stratified
-from ebm_app.objectives.weighting import SteinScore, TimeScore, Uniform, Weighting
+from ebm_app.objectives.weighting import SteinScore, TimeScore, UniformWeighting, Weighting
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 
 IMAGE = (1, 4, 4)
@@ -101,7 +101,9 @@ def test_gradient_vanishes_at_the_exact_scores_and_nowhere_near(name, case, shap
     assert z_score(gradients(OBJECTIVES[name], model, batch, (0.0, 1.5, 0.0, 0.0))) > 6
 
 
-@pytest.mark.parametrize("weighting", [Uniform(), SteinScore(), TimeScore(), TimeScore(c=0.3)])
+@pytest.mark.parametrize(
+    "weighting", [UniformWeighting(), SteinScore(), TimeScore(), TimeScore(c=0.3)]
+)
 def test_every_weighting_has_the_same_minimiser(weighting):
     model = gaussian(LinearVPPath())
     batch = draw(model, 12_000, (2,))
@@ -121,7 +123,7 @@ def test_tsm_needs_the_factor_two_on_the_derivative_of_the_weighting(weighting, 
 
 @pytest.mark.parametrize("times", [Stratified, ArcLength, LossHistory])
 @pytest.mark.parametrize("shape, num", [((2,), 12_000), (IMAGE, 4_000)], ids=["vector", "image"])
-@pytest.mark.parametrize("weighting", [Uniform(), SteinScore(), TimeScore()])
+@pytest.mark.parametrize("weighting", [UniformWeighting(), SteinScore(), TimeScore()])
 @pytest.mark.parametrize("case", ["linear", "bridge"])
 def test_tsm_and_ctsm_differ_by_a_constant(case, weighting, shape, num, times):
     """L(s1) - L(s2) is the same for both, whatever s1 and s2."""

@@ -27,10 +27,10 @@ PROGRAMS = {
 }
 #: what makes a script short
 BUDGETS = {
-    "evaluate/bpd.py": "--limit 3 --repeats 1 --flow_steps 2",
+    "evaluate/bpd.py": "--limit 3 --repeats 1 --pf_ode_steps 2",
     "evaluate/ais.py": "--limit 3 --repeats 1 --num_chains 2 --num_temperatures 2 "
-    "--transport_levels 4 --flow_steps 4",
-    "evaluate/selftest.py": "--limit 3 --num_times 2 --num_reference 4 --flow_steps 2",
+    "--transported_temperatures 4 --pf_ode_steps 4",
+    "evaluate/selftest.py": "--limit 3 --num_times 2 --num_reference 4 --pf_ode_steps 2",
     "evaluate/samplers.py": "--num_images 4 --classifier_steps 5 --run pf_ode",
     "evaluate/leapfrog.py": "--num_chains 2 --transitions 2 --shares 0.5 --nodes 3 "
     "--leapfrog_steps 1",
@@ -41,9 +41,10 @@ BUDGETS = {
     "--num_seeds 1",
     "train/flow.py": "--validation_repeats 1",
     "evaluate/latent.py": "--spaces copula --objectives ctsm_v --max_train_steps 1 --limit 3 "
-    f"--flow_limit 2 --flow_steps 2 --repeats 1 --rounds 1 --ebm_flags='{' '.join(TINY[:-2])}'",
+    f"--pf_ode_limit 2 --pf_ode_steps 2 --repeats 1 --rounds 1 "
+    f"--ebm_flags='{' '.join(TINY[:-2])}'",
     "evaluate/stability.py": "--variants x --max_train_steps 1 --num_scores 1 --limit 2 "
-    f"--flow_steps 2 --ebm_flags='{' '.join(TINY[:-2])}'",
+    f"--pf_ode_steps 2 --ebm_flags='{' '.join(TINY[:-2])}'",
     "evaluate/bounds.py": "--num_draws 20 --num_steps 1 4 --num_examples 200 --replicates 3",
 }
 

@@ -7,7 +7,7 @@ from exact import F64, ExactBridge, ExactModel, normal, two_modes
 
 from ebm_app.numerics import standard_normal_log_density, sum_except_batch
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.probability_flow.midpoint import ReversibleFlow
+from ebm_app.probability_flow.midpoint import ImplicitMidpoint
 from ebm_app.probability_flow.ode import ClockField, clock_grid
 
 SHAPES = [(2,), (1, 2, 2)]
@@ -28,7 +28,7 @@ def modes(path, shape):
 
 def flow(model, num_steps, start=START, end=END):
     times = clock_grid(model.path, start, end, num_steps + 1)
-    return ReversibleFlow(ClockField(model.exact_score, model.path), times.tolist())
+    return ImplicitMidpoint(ClockField(model.exact_score, model.path), times.tolist())
 
 
 @pytest.mark.parametrize("num_steps", [6, 12])
@@ -163,7 +163,7 @@ def test_many_short_steps_tell_the_same_as_the_field_alone():
     """One step of length h is 1 + h (field) to first order, and its determinant h div f."""
     model, t = gaussian(LinearVPPath()), 0.7
     field = ClockField(model.exact_score, model.path)
-    moving = ReversibleFlow(field, [t, t + 1e-6])
+    moving = ImplicitMidpoint(field, [t, t + 1e-6])
     x = normal((3, 2))
     there = moving.forward(x)
     slope = (field(x + 1e-4, t) - field(x - 1e-4, t)) / 2e-4

@@ -17,7 +17,7 @@ SAMPLERS = {
     "rk4": PFODESampler(12, solver="rk4"),
     "dopri5": PFODESampler(solver="dopri5"),
     "annealed_hmc": AnnealedHMCSampler(
-        60, steps_per_level=3, num_leapfrog_steps=3, pilot_size=16, score="head"
+        60, steps_per_temperature=3, num_leapfrog_steps=3, pilot_size=16, score="head"
     ),
 }
 

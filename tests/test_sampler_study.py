@@ -10,8 +10,8 @@ from ebm_app.runs.cli import run_script
 
 FLOW = "pf_ode num_steps=1"
 HMC = (
-    "annealed_hmc num_steps=1 steps_per_level=1 num_leapfrog_steps=1 final_steps=0 num_nodes=3 "
-    "pilot_size=1"
+    "annealed_hmc num_steps=1 steps_per_temperature=1 num_leapfrog_steps=1 final_steps=0 "
+    "num_nodes=3 pilot_size=1"
 )
 SMALL = ["--num_images", 5, "--batch_size", 3, "--classifier_steps", 5, "--device", "cpu"]
 

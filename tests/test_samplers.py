@@ -158,7 +158,7 @@ def test_frames_of_annealed_hmc_count_levels_and_evaluations_with_the_pilot():
     makes 4 transitions more, and 10 more at the first."""
     energy, x0 = gaussian(), normal((5, 3))
     sampler = AnnealedHMCSampler(
-        num_steps=4, steps_per_level=2, num_leapfrog_steps=3, final_steps=6, pilot_size=7
+        num_steps=4, steps_per_temperature=2, num_leapfrog_steps=3, final_steps=6, pilot_size=7
     )
     frames = run(sampler, energy, x0)
     level, last = 1 + 2 * 3, 1 + 8 * 3
@@ -172,7 +172,7 @@ def test_frames_of_annealed_hmc_count_levels_and_evaluations_with_the_pilot():
 
 
 def test_the_pilot_of_a_long_ladder_is_no_longer_than_a_hundred_further_transitions():
-    sampler = AnnealedHMCSampler(500, steps_per_level=1, num_leapfrog_steps=1, final_steps=0)
+    sampler = AnnealedHMCSampler(500, steps_per_temperature=1, num_leapfrog_steps=1, final_steps=0)
     assert run(sampler, gaussian(), normal((2, 3)))[-1].nfe == 2 * 500 * 2 + 10 + 100
 
 
@@ -248,7 +248,7 @@ def test_a_sampler_is_made_by_name_with_its_settings():
         (AnnealedHMCSampler(score="head"), "no Stein head"),
         (AnnealedHMCSampler(schedule="cosine"), "unknown schedule 'cosine'"),
         (AnnealedHMCSampler(num_steps=0), "num_steps must be at least 1"),
-        (AnnealedHMCSampler(steps_per_level=0), "steps_per_level must be at least 1"),
+        (AnnealedHMCSampler(steps_per_temperature=0), "steps_per_temperature must be at least 1"),
         (AnnealedHMCSampler(num_leapfrog_steps=0), "num_leapfrog_steps must be at least 1"),
         (AnnealedHMCSampler(pilot_size=0), "pilot_size must be at least 1"),
         (AnnealedHMCSampler(final_steps=-1), "final_steps must not be negative"),

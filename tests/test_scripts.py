@@ -115,7 +115,7 @@ def test_score_then_report(trained, script, capsys, tmp_path):
     shutil.copytree(trained, run)
     scored = call(
         script("evaluate/bpd.py"), run, "--estimator", "all", "--repeats", 2, "--split", "train",
-        "--flow_steps", 2,
+        "--pf_ode_steps", 2,
         "--output_dir", run, "--device", "cpu", "--limit", 3,
     )  # fmt: skip
     assert scored == 0

@@ -16,7 +16,7 @@ from ebm_app.data.augmentation import AUGMENTATIONS, Affine
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.likelihood.dequantisation import Uniform
+from ebm_app.likelihood.dequantisation import UniformDequantisation
 from ebm_app.models.config import EBMConfig, TrainingConfig, read_json
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.objectives.regression import OBJECTIVES
@@ -279,7 +279,7 @@ def test_damaged_checkpoints_are_refused_in_one_sentence(data, tmp_path):
 def test_a_batch_is_a_function_of_seed_and_step(data):
     path = EBM(EBMConfig("noise", (1, 8, 8), 17, net=NET)).model.path
     sampler = TIME_SAMPLERS["arc_length"](path, 1e-4)
-    parts = (17, PixelSpace(), Uniform(), sampler, Affine())
+    parts = (17, PixelSpace(), UniformDequantisation(), sampler, Affine())
     source, again = (BatchSource(data.train, *parts, 8, seed=3) for _ in range(2))
     for step in (5, 2):
         for a, b in zip(source.batch(step), again.batch(step), strict=True):

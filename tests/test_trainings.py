@@ -58,7 +58,7 @@ def test_a_failing_script_is_told(monkeypatch, tmp_path):
 
 def test_a_lever_is_measured_against_the_base(tmp_path, here, capsys):
     study = here("evaluate/levers.py")
-    flags = "--max_train_steps 3 --limit 5 --flow_limit 3 --flow_steps 2 --device cpu".split()
+    flags = "--max_train_steps 3 --limit 5 --pf_ode_limit 3 --pf_ode_steps 2 --device cpu".split()
     own = ["--ebm_flags", " ".join(TINY[:-2]), "--output_dir", str(tmp_path)]
     chosen = ["--variants", "plain time", "ten times eps"]
     assert run_script(study.main, [*flags, *own, *chosen]) == 0
@@ -81,7 +81,7 @@ def test_every_checkpoint_is_scored_by_both_estimators(tmp_path, script, here, c
     flow, study = str(tmp_path / "flow"), here("evaluate/stability.py")
     fit = ["--flow", "copula", "--output_dir", flow, "--num_preview_images", "0"]
     assert run_script(script("train/flow.py").main, fit) == 0
-    flags = "--variants u x_paper --max_train_steps 4 --num_scores 2 --limit 3 --flow_steps 2"
+    flags = "--variants u x_paper --max_train_steps 4 --num_scores 2 --limit 3 --pf_ode_steps 2"
     own = ["--ebm_flags", " ".join(TINY[:-2]), "--output_dir", str(tmp_path / "study")]
     assert run_script(study.main, [flow, *flags.split(), *own, "--device", "cpu"]) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -8,7 +8,7 @@ from exact import F64, generator, normal, z_score
 
 from ebm_app.numerics import standard_normal_log_density, sum_except_batch
 from ebm_app.sampling import annealing, hmc
-from ebm_app.sampling.annealing import AnnealedHMC, Level, stay
+from ebm_app.sampling.annealing import AnnealedHMC, IntermediateDistribution, stay
 
 SHAPES = [(3,), (1, 2, 2)]
 STEP = torch.tensor(0.3, dtype=F64)
@@ -48,7 +48,7 @@ LADDER = [(0.5, 0.8, 0.3), (1.0, 0.5, -1.0), (2.0, 0.2, 0.7)]
 def rungs(num_steps, transports):
     targets = [gaussian(*law) for law in LADDER]
     return [
-        Level(target, std * STEP, num_steps, move)
+        IntermediateDistribution(target, std * STEP, num_steps, move)
         for target, (_, std, _), move in zip(targets, LADDER, transports, strict=True)
     ]
 
@@ -84,7 +84,9 @@ def test_without_a_transport_chains_stay_and_nothing_is_added():
     there, log_det = stay(x)
     assert torch.equal(there, x) and torch.equal(log_det, torch.zeros(4, dtype=F64))
     for explicit in rungs(2, [stay] * 3):
-        implicit = Level(explicit.target, explicit.step_size, explicit.num_steps)
+        implicit = IntermediateDistribution(
+            explicit.target, explicit.step_size, explicit.num_steps
+        )
         one, other = (
             next(annealing.temper(x, [level], 3, generator())) for level in (explicit, implicit)
         )
@@ -97,7 +99,7 @@ def test_a_level_without_transitions_is_read_and_no_more(shape):
     x0, g = normal((5, *shape)), generator()
     before = g.get_state()
     target, moved = gaussian(1.0, 0.5), affine(0.5, 1.0)
-    (result,) = annealing.temper(x0, [Level(target, STEP, 0, moved)], 3, g)
+    (result,) = annealing.temper(x0, [IntermediateDistribution(target, STEP, 0, moved)], 3, g)
     assert torch.equal(result.state.position, 0.5 * x0 + 1.0)
     assert torch.equal(result.entry_log_density, target.log_density(result.state.position))
     assert torch.equal(result.state.log_density, result.entry_log_density)
@@ -142,7 +144,7 @@ def test_the_pilot_takes_the_median_of_its_chains():
         return sum_except_batch(standard_normal_log_density(x.clamp(-50, 50))) + wall
 
     target = hmc.Target(log_density, lambda x: -x.clamp(-50, 50))
-    levels, free = [Level(target, STEP, 150)], normal((60, 3))
+    levels, free = [IntermediateDistribution(target, STEP, 150)], normal((60, 3))
     stuck = torch.cat([free, normal((40, 3), 1) + torch.tensor([100.0, 0, 0], dtype=F64)])
     stuck[60:, 0] = 100.0
     alone, mixed = (next(annealing.pilot(x, levels, 1, generator(3))) for x in (free, stuck))

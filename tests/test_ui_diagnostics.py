@@ -10,7 +10,7 @@ from conftest import GREY, error_of
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.command_line import held_out_levels
 from ebm_app.evaluation.selftest import Budget, Check, as_record, from_record, iterate_checks
-from ebm_app.likelihood import FlowDensity
+from ebm_app.likelihood import PFODEDensity
 from ebm_app.log_z.estimates import from_forward
 from ebm_app.models.config import to_dict
 from ebm_app.training.plots import training_figure
@@ -108,7 +108,7 @@ def test_a_model_that_cannot_be_read_is_explained_without_its_folder(ui, run, tm
 
 
 def test_the_self_test_reports_as_it_goes_and_ends_with_its_checks(ui, models, monkeypatch):
-    for name, value in (("NUM_TIMES", 5), ("NUM_REFERENCE", 4), ("FLOW_STEPS", 2)):
+    for name, value in (("NUM_TIMES", 5), ("NUM_REFERENCE", 4), ("PF_ODE_STEPS", 2)):
         monkeypatch.setattr(ui.checks, name, value)
     reports = list(ui.checks.self_test(models.load, "grey", 8, seed=3))
     heads = [text.split(" · ")[0] for _, text, _ in reports]
@@ -126,7 +126,7 @@ def test_the_self_test_reports_as_it_goes_and_ends_with_its_checks(ui, models, m
     assert len(points.lines[0].get_xdata()) == 4 and table == ""
 
     ebm = models.load("grey")
-    budget = Budget(5, 4, FlowDensity(num_steps=2, seed=3), seed=3)
+    budget = Budget(5, 4, PFODEDensity(num_steps=2, seed=3), seed=3)
     *_, exact = iterate_checks(ebm, held_out_levels(ebm, "digits")[:8], budget)
     for check in exact.checks:
         assert ui.checks.outcome(check) in reports[-1][2]
@@ -197,7 +197,7 @@ def test_log_z_goes_level_by_level_and_is_that_of_the_weights(ui, models, monkey
 def test_the_kinds_of_paths_differ_by_their_transport(ui):
     transported, ais = (ui.log_z.METHODS[name](7) for name in ("transported", "ais"))
     assert transported.num_temperatures == ais.num_temperatures == 7
-    assert (transported.flow_steps, ais.flow_steps) == (1, 0)
+    assert (transported.pf_ode_steps, ais.pf_ode_steps) == (1, 0)
 
 
 def test_mistakes_about_log_z_are_explained(ui, models):

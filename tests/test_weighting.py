@@ -13,7 +13,7 @@ from ebm_app.objectives.weighting import (
     ScoreResidual,
     SteinScore,
     TimeScore,
-    Uniform,
+    UniformWeighting,
     second_moment,
 )
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
@@ -26,7 +26,7 @@ PATHS = {
     "bridge sigma=0.5 c=2": SchrodingerBridgePath(0.5, c=2),
 }
 CHECKED = {
-    "uniform": Uniform(),
+    "uniform": UniformWeighting(),
     "stein_score": SteinScore(),
     "time_score": TimeScore(),
     "time_score c=2.3": TimeScore(2.3),
@@ -74,7 +74,7 @@ def test_weighted_targets_have_unit_second_moment(path, shape, time):
     assert z_score(weighted_square(SteinScore(), path, sample, score)) < 4
     assert z_score(weighted_square(TimeScore(), path, sample, components)) < 4
     assert z_score(weighted_square(ScoreResidual(), path, sample, residual)) < 4
-    assert torch.equal(Uniform()(path, sample.t), torch.ones_like(sample.t))
+    assert torch.equal(UniformWeighting()(path, sample.t), torch.ones_like(sample.t))
 
 
 @every_shape

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.likelihood import FlowDensity
+from ebm_app.likelihood import PFODEDensity
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.log_z.estimates import LogZ, from_forward
 from ebm_app.models.energy import TimeScoreEnergy
@@ -69,7 +69,7 @@ class Budget:
 
     num_times: int = 32
     num_reference: int = 1000
-    flow: FlowDensity = FlowDensity()
+    flow: PFODEDensity = PFODEDensity()
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ def iterate_checks(ebm: EBM, levels: Tensor, budget: Budget) -> Iterator[Report]
     yield Report("noise scored", found, checks)
     for name, differ, check in (
         ("finer nodes", refinement, refinement_check),
-        ("flow", lambda energy, x: flow_gap(energy, x, budget.flow), flow_check),
+        ("flow", lambda energy, x: pf_ode_gap(energy, x, budget.flow), pf_ode_check),
     ):
         changes = []
         for change in _in_parts(differ, energy, points):
@@ -179,14 +179,14 @@ def refinement_check(energy: TimeScoreEnergy, changes: Tensor) -> Check:
     return _check("quadrature", value, 0.0, REFINEMENT, "bits per dim", note)
 
 
-def flow_gap(energy: TimeScoreEnergy, x: Tensor, flow: FlowDensity) -> Tensor:
+def pf_ode_gap(energy: TimeScoreEnergy, x: Tensor, flow: PFODEDensity) -> Tensor:
     """Bits per dim (B,) by the ratio integral less those by the flow, on held-out points
     (B, *)."""
     density = sum_except_batch(energy.reference(x)) + energy.log_ratio(x).value
     return (flow(energy, x, energy.end).value - density) / _scale(x)
 
 
-def flow_check(energy: TimeScoreEnergy, gaps: Tensor) -> Check:
+def pf_ode_check(energy: TimeScoreEnergy, gaps: Tensor) -> Check:
     """Ratio integral less flow density, by the gaps (B,)."""
     note = "bits by the ratio less bits by the flow"
     value, stderr = gaps.mean().item(), standard_error(gaps).item()

@@ -9,24 +9,24 @@ All values are in nats.
 
 from ebm_app.likelihood.elbo import VariationalBound
 from ebm_app.likelihood.estimator import Estimator, LogDensity
-from ebm_app.likelihood.pf_ode import FlowDensity, ReversibleFlowDensity
+from ebm_app.likelihood.pf_ode import MidpointDensity, PFODEDensity
 from ebm_app.likelihood.ratio import RatioIntegral, RatioODE
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     "ratio": RatioIntegral,
     "ode": RatioODE,
-    "pf_ode": FlowDensity,
-    "pf_ode_exact": ReversibleFlowDensity,
+    "pf_ode": PFODEDensity,
+    "pf_ode_exact": MidpointDensity,
     "elbo": VariationalBound,
 }
 
 __all__ = [
     "ESTIMATORS",
     "Estimator",
-    "FlowDensity",
+    "PFODEDensity",
     "LogDensity",
     "RatioIntegral",
     "RatioODE",
-    "ReversibleFlowDensity",
+    "MidpointDensity",
     "VariationalBound",
 ]

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from ebm_app.likelihood import Estimator, RatioIntegral
-from ebm_app.likelihood.dequantisation import Dequantised, Dequantiser, Uniform
+from ebm_app.likelihood.dequantisation import Dequantised, Dequantiser, UniformDequantisation
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
 from ebm_app.spaces import Space
 
-UNIFORM, RATIO = Uniform(), RatioIntegral()
+UNIFORM, RATIO = UniformDequantisation(), RatioIntegral()
 
 
 class Likelihood(NamedTuple):

@@ -63,7 +63,7 @@ class Dequantiser(ABC):
 
 
 @dataclass(frozen=True)
-class Uniform(Dequantiser):
+class UniformDequantisation(Dequantiser):
     """y = encode((k + u) / L), read at the model's last time (Theis et al. 2016, section 3.1,
     arXiv:1511.01844). Stopping at 1 - eps smooths p_1 over the edges of the cells, which costs
     bits that grow with eps."""
@@ -156,7 +156,7 @@ class TruncatedNormal(Dequantiser):
 
 
 DEQUANTISERS: dict[str, type[Dequantiser]] = {
-    "uniform": Uniform,
+    "uniform": UniformDequantisation,
     "truncated_normal": TruncatedNormal,
 }
 

@@ -11,13 +11,13 @@ from ebm_app.likelihood.estimator import CountedScore, Estimator, LogDensity
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
 from ebm_app.probability_flow.divergence import exact_divergence, hutchinson, rademacher_probes
-from ebm_app.probability_flow.midpoint import ReversibleFlow
+from ebm_app.probability_flow.midpoint import ImplicitMidpoint
 from ebm_app.probability_flow.ode import SOLVERS, ClockField, clock_grid
 from ebm_app.registry import choose
 
 
 @dataclass(frozen=True)
-class FlowDensity(Estimator):
+class PFODEDensity(Estimator):
     """The density of the model's own flow, by the change of variables along the probability-flow
     ODE: log N(x_0; 0, I) - integral of div u, from x back to x_0.
 
@@ -58,9 +58,9 @@ class FlowDensity(Estimator):
 
 
 @dataclass(frozen=True)
-class ReversibleFlowDensity(Estimator):
+class MidpointDensity(Estimator):
     """The density of the discrete flow of ``reversible_flow``: normalised without an error of
-    discretisation, by D backward passes a step. Arguments as for :class:`FlowDensity`."""
+    discretisation, by D backward passes a step. Arguments as for :class:`PFODEDensity`."""
 
     num_steps: int = 40
     score: str | None = None
@@ -72,5 +72,5 @@ class ReversibleFlowDensity(Estimator):
         score = CountedScore(energy, self.score)
         times = clock_grid(energy.path, self.start, t, self.num_steps + 1)
         energy.reference(x[:1])  # refuses a path whose reference is not N(0, I)
-        value = ReversibleFlow(ClockField(score, energy.path), times.tolist()).log_density(x)
+        value = ImplicitMidpoint(ClockField(score, energy.path), times.tolist()).log_density(x)
         return LogDensity(value, torch.zeros_like(value), None, score.nfe)

@@ -30,9 +30,9 @@ from torch import Tensor
 from ebm_app.errors import UserError
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
-from ebm_app.probability_flow.midpoint import ReversibleFlow
+from ebm_app.probability_flow.midpoint import ImplicitMidpoint
 from ebm_app.probability_flow.ode import ClockField
-from ebm_app.sampling.annealing import AnnealedHMC, Level, stay, temper
+from ebm_app.sampling.annealing import AnnealedHMC, IntermediateDistribution, stay, temper
 from ebm_app.sampling.hmc import Target
 from ebm_app.sampling.schedules import ladder
 
@@ -40,7 +40,7 @@ from ebm_app.sampling.schedules import ladder
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
-class PathState(NamedTuple):
+class ChainState(NamedTuple):
     """B paths after some of their levels.
 
     Attributes:
@@ -65,15 +65,15 @@ class Annealing:
 
     Args:
         num_temperatures: levels K. schedule: their spacing, a key of ``SCHEDULES``.
-        steps_per_level, num_leapfrog_steps: HMC transitions at a level, leapfrog steps of each;
-            without transitions the paths are importance sampling.
-        flow_steps: implicit midpoint steps of the transport to each level; 0 for none.
-        score: of the leapfrog, "integral" or "head". flow_score: of the transport.
+        steps_per_temperature, num_leapfrog_steps: HMC transitions at each, leapfrog steps of a
+            transition; without transitions the paths are importance sampling.
+        pf_ode_steps: implicit midpoint steps of the transport to each level; 0 for none.
+        score: of the leapfrog, "integral" or "head". pf_ode_score: of the transport.
         num_nodes: quadrature nodes of the levels' densities.
         score_nodes: nodes of the integral whose gradient drives the leapfrog: few do, since the
             accept step corrects for them.
         step_factor: by which the adapted step sizes are multiplied, to see what depends on them.
-        flow_start: the time at which the transport takes N(0, I) for p_t; its alpha exceeds 0.
+        pf_ode_start: the time at which the transport takes N(0, I) for p_t; its alpha exceeds 0.
 
     Raises:
         UserError: for numbers that make no path.
@@ -81,25 +81,25 @@ class Annealing:
 
     num_temperatures: int = 24
     schedule: str = "clock"
-    steps_per_level: int = 2
+    steps_per_temperature: int = 2
     num_leapfrog_steps: int = 3
-    flow_steps: int = 0
+    pf_ode_steps: int = 0
     score: str = INTEGRAL
-    flow_score: str | None = None
+    pf_ode_score: str | None = None
     num_nodes: int = 8
     score_nodes: int = 4
     step_factor: float = 1.0
-    flow_start: float = 1e-4
+    pf_ode_start: float = 1e-4
 
     def __post_init__(self) -> None:
         """Refuse numbers that make no path."""
-        if min(self.steps_per_level, self.flow_steps) < 0:
-            raise UserError("steps_per_level and flow_steps must not be negative")
+        if min(self.steps_per_temperature, self.pf_ode_steps) < 0:
+            raise UserError("steps_per_temperature and pf_ode_steps must not be negative")
         if self.num_leapfrog_steps < 1 or not self.step_factor > 0:
             raise UserError("num_leapfrog_steps must be at least 1, step_factor positive")
 
 
-class Paths:
+class Chains:
     """The levels of a model, forward and in reverse.
 
     Args:
@@ -118,7 +118,7 @@ class Paths:
             Target(partial(self.coarse.proposal_log_density, t=t), partial(score, t=t))
             for t in self.times[1:].tolist()
         ]
-        self.flows = self._flows() if settings.flow_steps else []
+        self.flows = self._flows() if settings.pf_ode_steps else []
         deviation = energy.path.variance(self.times[1:]).sqrt()
         self.step_sizes = 0.3 * deviation
 
@@ -129,7 +129,7 @@ class Paths:
 
     def tune(self, x0: Tensor, generator: torch.Generator, progress: Progress) -> None:
         """Adapt the step sizes of all levels by a pilot from ``x0`` (B, *), then freeze them."""
-        if not self.settings.steps_per_level:
+        if not self.settings.steps_per_temperature:
             return
         for _ in progress(self.iterate_tune(x0, generator), len(self.targets)):
             pass
@@ -146,17 +146,17 @@ class Paths:
             yield len(steps)
         self.step_sizes = torch.stack(steps) * self.settings.step_factor
 
-    def start(self, x: Tensor, generator: torch.Generator, is_reverse: bool) -> PathState:
-        """Paths about to leave ``x`` (B, *): draws from N(0, I), or points of the model for a
+    def start(self, x: Tensor, generator: torch.Generator, is_reverse: bool) -> ChainState:
+        """Chains about to leave ``x`` (B, *): draws from N(0, I), or points of the model for a
         reverse run."""
         density = self._final if is_reverse else self._reference
         zero = torch.zeros(1, len(x), dtype=torch.float64, device=x.device)
         rng, nfe = generator.get_state(), torch.zeros((), dtype=torch.int64)
-        return PathState(x, density.log_density(x), zero, torch.zeros(0), rng, nfe)
+        return ChainState(x, density.log_density(x), zero, torch.zeros(0), rng, nfe)
 
     def run(
-        self, state: PathState, generator: torch.Generator, is_reverse: bool
-    ) -> Iterator[PathState]:
+        self, state: ChainState, generator: torch.Generator, is_reverse: bool
+    ) -> Iterator[ChainState]:
         """The states after each of the levels that ``state`` has not passed yet.
 
         ``log_weight`` has the forward sign in both directions.
@@ -169,7 +169,7 @@ class Paths:
             return
         for result in temper(state.position, rest, self.settings.num_leapfrog_steps, generator):
             increment = result.entry_log_density + result.log_det - state.log_density
-            state = PathState(
+            state = ChainState(
                 result.state.position,
                 result.state.log_density,
                 torch.cat([state.log_weight, state.log_weight[-1:] + sign * increment]),
@@ -182,7 +182,7 @@ class Paths:
     @property
     def _annealed(self) -> AnnealedHMC:
         return AnnealedHMC(
-            steps_per_level=self.settings.steps_per_level,
+            steps_per_temperature=self.settings.steps_per_temperature,
             num_leapfrog_steps=self.settings.num_leapfrog_steps,
             warmup_steps=10,
             pilot_steps=min(4 * self.settings.num_temperatures, 100),
@@ -199,42 +199,42 @@ class Paths:
             lambda x: self.energy.proposal_log_density(x, self.energy.end), torch.zeros_like
         )
 
-    def _forward_levels(self) -> list[Level]:
+    def _forward_levels(self) -> list[IntermediateDistribution]:
         moves = [flow.forward for flow in self.flows] or [stay] * len(self.targets)
         return [
             *(
-                Level(target, step, self.settings.steps_per_level, move)
+                IntermediateDistribution(target, step, self.settings.steps_per_temperature, move)
                 for target, step, move in zip(self.targets, self.step_sizes, moves, strict=True)
             ),
-            Level(self._final, self.step_sizes[-1], 0),
+            IntermediateDistribution(self._final, self.step_sizes[-1], 0),
         ]
 
-    def _backward_levels(self) -> list[Level]:
-        """Level K first, as it was reached; each further one through the inverse of the transport
-        that led away from it; the reference at the end."""
+    def _backward_levels(self) -> list[IntermediateDistribution]:
+        """Distribution K first, as it was reached; each further one through the inverse of the
+        transport that led away from it; the reference at the end."""
         back = [flow.backward for flow in reversed(self.flows)] or [stay] * len(self.targets)
         moves = [stay, *back]
         steps = self.step_sizes.flip(0)
         return [
             *(
-                Level(target, step, self.settings.steps_per_level, move)
+                IntermediateDistribution(target, step, self.settings.steps_per_temperature, move)
                 for target, step, move in zip(
                     reversed(self.targets), steps, moves[:-1], strict=True
                 )
             ),
-            Level(self._reference, steps[-1], 0, moves[-1]),
+            IntermediateDistribution(self._reference, steps[-1], 0, moves[-1]),
         ]
 
-    def _flows(self) -> list[ReversibleFlow]:
-        field = ClockField(self.energy.stein_score(self.settings.flow_score), self.energy.path)
-        path, num = self.energy.path, self.settings.flow_steps
+    def _flows(self) -> list[ImplicitMidpoint]:
+        field = ClockField(self.energy.stein_score(self.settings.pf_ode_score), self.energy.path)
+        path, num = self.energy.path, self.settings.pf_ode_steps
         times = self.times.clone()
-        times[0] = max(times[0].item(), self.settings.flow_start)
+        times[0] = max(times[0].item(), self.settings.pf_ode_start)
         tau = path.clock(times)
         flows = []
         for k in range(len(times) - 1):
             inner = torch.linspace(tau[k].item(), tau[k + 1].item(), num + 1, dtype=torch.float64)
             grid = path.clock_inverse(inner)
             grid[0], grid[-1] = times[k], times[k + 1]
-            flows.append(ReversibleFlow(field, grid.tolist()))
+            flows.append(ImplicitMidpoint(field, grid.tolist()))
         return flows

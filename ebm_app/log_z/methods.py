@@ -8,13 +8,13 @@ from torch import Tensor
 
 from ebm_app.log_z.ais import Annealing, Progress
 from ebm_app.log_z.estimates import LogZ, bennett, from_forward, from_reverse
-from ebm_app.log_z.runs import PathRun, PathTable
+from ebm_app.log_z.runs import ChainRun, ChainTable
 
 #: the method with the smallest honest error on the trained models it was tried on
 DEFAULT = "transported"
 
 #: (settings, name of the run) -> run; runs of different names must not share their noise
-MakeRun = Callable[[Annealing, str], PathRun]
+MakeRun = Callable[[Annealing, str], ChainRun]
 
 
 class Result(NamedTuple):
@@ -24,7 +24,7 @@ class Result(NamedTuple):
     estimate: LogZ
     acceptance: float | None
     reverse: LogZ | None
-    tables: dict[str, PathTable]
+    tables: dict[str, ChainTable]
 
 
 class LogZMethods:
@@ -33,7 +33,7 @@ class LogZMethods:
     Args:
         make_run: (settings, name of its folder) -> run.
         plain, transported: settings of AIS and of transported AIS.
-        flow_steps: steps of the flow that importance sampling draws from.
+        pf_ode_steps: steps of the flow that importance sampling draws from.
         num_chains: forward paths of a run.
         data: points (N, *) of held-out data at the model's last time, for RAISE.
         progress: name of a run -> what wraps its records.
@@ -44,17 +44,19 @@ class LogZMethods:
         make_run: MakeRun,
         plain: Annealing,
         transported: Annealing,
-        flow_steps: int,
+        pf_ode_steps: int,
         num_chains: int,
         data: Tensor,
         progress: Callable[[str], Progress],
     ) -> None:
-        flow = replace(transported, num_temperatures=flow_steps, flow_steps=1, steps_per_level=0)
+        flow = replace(
+            transported, num_temperatures=pf_ode_steps, pf_ode_steps=1, steps_per_temperature=0
+        )
         self.settings = {"ais": plain, "transported": transported, "flow": flow}
         self.make_run, self.num_chains, self.data = make_run, num_chains, data
         self.progress = progress
-        self._runs: dict[str, PathRun] = {}
-        self._tables: dict[str, PathTable] = {}
+        self._runs: dict[str, ChainRun] = {}
+        self._tables: dict[str, ChainTable] = {}
 
     def ais(self) -> Result:
         """Annealed importance sampling through the model's p_t, from N(0, I)."""
@@ -101,19 +103,19 @@ class LogZMethods:
             {"flow": flow, "flow, reverse": back},
         )
 
-    def _run(self, name: str) -> PathRun:
+    def _run(self, name: str) -> ChainRun:
         if name not in self._runs:
             self._runs[name] = self.make_run(self.settings[name], name)
             self._runs[name].tune(self.progress(f"{name}, pilot"))
         return self._runs[name]
 
-    def _forward(self, name: str) -> PathTable:
+    def _forward(self, name: str) -> ChainTable:
         if name not in self._tables:
             run = self._run(name)
             self._tables[name] = run.forward(self.num_chains, self.progress(name))
         return self._tables[name]
 
-    def _reverse(self, name: str, points: Tensor, label: str) -> PathTable:
+    def _reverse(self, name: str, points: Tensor, label: str) -> ChainTable:
         if label not in self._tables:
             self._tables[label] = self._run(name).reverse(points, self.progress(label))
         return self._tables[label]
@@ -128,12 +130,12 @@ METHODS: dict[str, Callable[[LogZMethods], Result]] = {
 }
 
 
-def _acceptance(table: PathTable) -> float | None:
+def _acceptance(table: ChainTable) -> float | None:
     moved = table.acceptance[~table.acceptance.isnan()]
     return moved.mean().item() if len(moved) else None
 
 
-def raise_log_prob(table: PathTable, log_density: Tensor) -> Tensor:
+def raise_log_prob(table: ChainTable, log_density: Tensor) -> Tensor:
     """Of RAISE's reverse paths: a conservative estimate (N,) of the log density, in nats, that the
     annealing process itself gives to their starting points (Burda et al. 2015, section 4).
 

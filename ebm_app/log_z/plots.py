@@ -7,11 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ebm_app.log_z.runs import PathTable
+from ebm_app.log_z.runs import ChainTable
 
 
-def plot_paths(
-    tables: dict[str, PathTable], log_z: dict[str, tuple[float, float]], target: Path
+def plot_chains(
+    tables: dict[str, ChainTable], log_z: dict[str, tuple[float, float]], target: Path
 ) -> None:
     """Log-weights by level, acceptance by level, the final log-weights, and the estimates.
 
@@ -39,7 +39,7 @@ def plot_paths(
     figure.savefig(target, dpi=110)
 
 
-def levels_figure(log_weight: Tensor, acceptance: Tensor, num_levels: int) -> Figure:
+def temperatures_figure(log_weight: Tensor, acceptance: Tensor, num_levels: int) -> Figure:
     """One run of paths that have passed some of their levels.
 
     Args:

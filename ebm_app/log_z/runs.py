@@ -19,7 +19,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ebm_app.errors import UserError
-from ebm_app.log_z.ais import Annealing, Paths, PathState, Progress
+from ebm_app.log_z.ais import Annealing, Chains, ChainState, Progress
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.models.folders import write_tensors
 from ebm_app.numerics import seeded
@@ -30,7 +30,7 @@ SAVE_EVERY = 30.0
 PILOT, FORWARD, REVERSE = 0, 1, 2
 
 
-class PathTable(NamedTuple):
+class ChainTable(NamedTuple):
     """N finished paths: ``log_weight`` (L + 1, N) by level, in nats, ``position`` (N, *) at their
     end, mean ``acceptance`` (L,) by level, and calls of the leapfrog's field on a block."""
 
@@ -40,7 +40,7 @@ class PathTable(NamedTuple):
     nfe: int
 
 
-class PathRun:
+class ChainRun:
     """Forward and reverse paths of one ladder.
 
     Args:
@@ -64,7 +64,7 @@ class PathRun:
     ) -> None:
         self.accelerator, self.settings, self.shape = accelerator, settings, shape
         self.folder, self.seed, self.block_size, self.resume = folder, seed, block_size, resume
-        self.paths = Paths(energy, settings)
+        self.paths = Chains(energy, settings)
         self.energy = energy
         self.device = accelerator.device
         self.model_checksum = 0
@@ -84,22 +84,22 @@ class PathRun:
         if self.accelerator.is_main_process:
             self._save(file, {"step_sizes": self.paths.step_sizes}, identity)
 
-    def forward(self, num: int, progress: Progress) -> PathTable:
+    def forward(self, num: int, progress: Progress) -> ChainTable:
         """``num`` paths from N(0, I)."""
         starts = torch.arange(num).split(self.block_size)
 
-        def begin(block: int) -> PathState:
+        def begin(block: int) -> ChainState:
             generator = self._generator(FORWARD, block)
             return self.paths.start(self._noise(len(starts[block]), generator), generator, False)
 
         return self._run(num, begin, FORWARD, 0, progress)
 
-    def reverse(self, points: Tensor, progress: Progress) -> PathTable:
-        """Paths back from ``points`` (N, *), which stand for samples of the model."""
+    def reverse(self, points: Tensor, progress: Progress) -> ChainTable:
+        """Chains back from ``points`` (N, *), which stand for samples of the model."""
         blocks = points.split(self.block_size)
         checksum = zlib.crc32(points.cpu().contiguous().numpy().tobytes())
 
-        def begin(block: int) -> PathState:
+        def begin(block: int) -> ChainState:
             generator = self._generator(REVERSE, block)
             return self.paths.start(blocks[block].to(self.device), generator, True)
 
@@ -108,11 +108,11 @@ class PathRun:
     def _run(
         self,
         num: int,
-        begin: Callable[[int], PathState],
+        begin: Callable[[int], ChainState],
         direction: int,
         checksum: int,
         progress: Progress,
-    ) -> PathTable:
+    ) -> ChainTable:
         accelerator, levels = self.accelerator, self.paths.num_levels
         sizes = [len(part) for part in torch.arange(num).split(self.block_size)]
         own = range(accelerator.process_index, len(sizes), accelerator.num_processes)
@@ -120,7 +120,7 @@ class PathRun:
         points = torch.zeros(num, *self.shape, dtype=torch.float64)
         acceptance, nfe = torch.zeros(len(sizes), levels, dtype=torch.float64), 0
 
-        def states() -> Iterable[PathState]:
+        def states() -> Iterable[ChainState]:
             nonlocal nfe
             for block in own:
                 last = None
@@ -141,11 +141,11 @@ class PathRun:
         )
         weights = torch.tensor(sizes, dtype=torch.float64)[:, None]
         mean_acceptance = (acceptance * weights).sum(0) / num
-        return PathTable(table.T, points.to(torch.get_default_dtype()), mean_acceptance, nfe)
+        return ChainTable(table.T, points.to(torch.get_default_dtype()), mean_acceptance, nfe)
 
     def _block(
-        self, block: int, begin: Callable[[int], PathState], direction: int, start: str
-    ) -> Iterable[PathState]:
+        self, block: int, begin: Callable[[int], ChainState], direction: int, start: str
+    ) -> Iterable[ChainState]:
         """The states of a block after each of its levels; first the one that was found saved."""
         name = "reverse" if direction == REVERSE else "forward"
         file = self.folder / f"{name}-{block:04d}.safetensors"
@@ -191,9 +191,9 @@ class PathRun:
                 )
             return {key: stored.get_tensor(key) for key in stored.keys()}
 
-    def _state(self, tensors: dict[str, Tensor]) -> PathState:
+    def _state(self, tensors: dict[str, Tensor]) -> ChainState:
         moved = ("position", "log_density", "log_weight")
-        return PathState(**tensors | {key: tensors[key].to(self.device) for key in moved})
+        return ChainState(**tensors | {key: tensors[key].to(self.device) for key in moved})
 
     def _generator(self, *purpose: int) -> torch.Generator:
         return seeded(self.device, self.seed, *purpose)

@@ -106,7 +106,7 @@ def check_config(config: UNetConfig, height: int, width: int) -> None:
     if height % factor or width % factor:
         raise UserError(
             f"images of {height}x{width} cannot be halved {levels - 1} times: give at most "
-            f"{max_levels(height, width)} entries of block_out_channels, or resize the images"
+            f"{max_resolutions(height, width)} entries of block_out_channels, or resize the images"
         )
     for channels in config.block_out_channels:
         if channels % config.norm_num_groups:
@@ -125,7 +125,7 @@ def check_config(config: UNetConfig, height: int, width: int) -> None:
             )
 
 
-def max_levels(height: int, width: int) -> int:
+def max_resolutions(height: int, width: int) -> int:
     """The number of levels that an image of this size admits."""
     common = math.gcd(height, width)
     return 1 + (common & -common).bit_length() - 1

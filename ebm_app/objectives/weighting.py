@@ -20,7 +20,7 @@ class Weighting(ABC):
         return torch.func.jvp(lambda s: self(path, s), (t,), (torch.ones_like(t),))[1]
 
 
-class Uniform(Weighting):
+class UniformWeighting(Weighting):
     """lambda(t) = 1."""
 
     def __call__(self, path: GaussianPath, t: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ def second_moment(delta: Tensor) -> float:
 
 
 WEIGHTINGS: dict[str, type[Weighting]] = {
-    "uniform": Uniform,
+    "uniform": UniformWeighting,
     "stein_score": SteinScore,
     "time_score": TimeScore,
 }

@@ -32,7 +32,7 @@ class Moved(NamedTuple):
     log_det: Tensor
 
 
-class ReversibleFlow:
+class ImplicitMidpoint:
     """Implicit midpoint steps between consecutive ``times``.
 
     Args:

@@ -25,7 +25,7 @@ from ebm_app.probability_flow.divergence import Divergence, no_divergence
 Score = Callable[[Tensor, float], Tensor]
 
 
-class FlowState(NamedTuple):
+class ODEState(NamedTuple):
     """Points (B, *) of the flow at time ``t`` after ``step`` of ``num_steps`` steps; ``nfe``
     evaluations of the score so far; K estimates (K, B) of the log-determinant of the way there."""
 
@@ -81,7 +81,7 @@ class Solver(ABC):
         start: float,
         end: float,
         divergence: Divergence = no_divergence,
-    ) -> Iterator[FlowState]:
+    ) -> Iterator[ODEState]:
         """States of the flow from ``x`` (B, *) at ``start`` to ``end``, in either direction.
 
         Raises:
@@ -128,7 +128,7 @@ class FixedSteps(Solver):
         start: float,
         end: float,
         divergence: Divergence = no_divergence,
-    ) -> Iterator[FlowState]:
+    ) -> Iterator[ODEState]:
         times = clock_grid(field.path, start, end, 2 * self.num_steps + 1).tolist()
         tau = field.path.clock(torch.tensor([start, end], dtype=torch.float64))
         h = ((tau[1] - tau[0]) / self.num_steps).item()
@@ -148,7 +148,7 @@ class FixedSteps(Solver):
             if not x.isfinite().all():
                 raise ValueError(f"the flow is not finite after step {k + 1}: check the score")
             nfe = len(slopes) * (k + 1)
-            yield FlowState(x, times[2 * k + 2], k + 1, self.num_steps, nfe, log_det)
+            yield ODEState(x, times[2 * k + 2], k + 1, self.num_steps, nfe, log_det)
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class AdaptiveSteps(Solver):
         start: float,
         end: float,
         divergence: Divergence = no_divergence,
-    ) -> Iterator[FlowState]:
+    ) -> Iterator[ODEState]:
         ends = torch.tensor([start, end], dtype=torch.float64)
         # the clock has no inverse to the last digit, and no velocity exists beyond the ends
         low, high = min(start, end), max(start, end)
@@ -192,7 +192,7 @@ class AdaptiveSteps(Solver):
         end_point = solution[-1].to(x.dtype)
         if not end_point.isfinite().all():
             raise ValueError("the flow is not finite at its end: check the score")
-        yield FlowState(end_point, end, 1, 1, nfe + 1, log_det[-1])
+        yield ODEState(end_point, end, 1, 1, nfe + 1, log_det[-1])
 
 
 #: name -> solver of (number of steps, tolerance), each of which uses what applies to it

@@ -1,7 +1,7 @@
 r"""Annealed Hamiltonian Monte Carlo: carry chains from a reference to a target, level by level.
 
 Given targets p_1, ..., p_K, each known up to a constant, the chains start from x0, exact samples
-of a reference p_0. Level k moves them by a bijection T_k, its transport (the identity, or a flow
+of a reference p_0. Distribution k moves them by a bijection T_k, its transport (the identity, or a map
 from p_{k-1} towards p_k), then takes a few transitions that leave p_k invariant.
 
 ``temper`` is the one loop; it adds nothing up. Each record it yields holds the log density of the
@@ -43,7 +43,7 @@ def stay(x: Tensor) -> tuple[Tensor, Tensor]:
     return x, torch.zeros(len(x), dtype=torch.float64, device=x.device)
 
 
-class Level(NamedTuple):
+class IntermediateDistribution(NamedTuple):
     """One rung of the ladder.
 
     Attributes:
@@ -59,7 +59,7 @@ class Level(NamedTuple):
     transport: Transport = stay
 
 
-class LevelResult(NamedTuple):
+class AnnealingRecord(NamedTuple):
     """What one level did.
 
     Attributes:
@@ -88,12 +88,12 @@ def keep(scale: Tensor, acceptance_probability: Tensor) -> Tensor:
 
 def temper(
     x0: Tensor,
-    levels: Sequence[Level],
+    levels: Sequence[IntermediateDistribution],
     num_leapfrog_steps: int,
     generator: torch.Generator,
     controller: Controller = keep,
     scale: Tensor | None = None,
-) -> Iterator[LevelResult]:
+) -> Iterator[AnnealingRecord]:
     """Run the chains through the levels; work is done as the records are asked for.
 
     The step at a level is scale * level.step_size. The controller renews the scale after each
@@ -117,7 +117,7 @@ def temper(
     if any(level.num_steps < 0 for level in levels):
         raise ValueError("num_steps of a level must not be negative")
 
-    def run() -> Iterator[LevelResult]:
+    def run() -> Iterator[AnnealingRecord]:
         position = x0
         factor = torch.ones((), dtype=torch.float64) if scale is None else scale
         for index, (target, step_size, num_steps, transport) in enumerate(levels):
@@ -133,18 +133,18 @@ def temper(
             position = state.position
             nfe = 1 + num_steps * num_leapfrog_steps
             used = factor * step_size
-            yield LevelResult(index, state, entry, log_det, acceptance, used, nfe)
+            yield AnnealingRecord(index, state, entry, log_det, acceptance, used, nfe)
 
     return run()
 
 
 def pilot(
     x0: Tensor,
-    levels: Sequence[Level],
+    levels: Sequence[IntermediateDistribution],
     num_leapfrog_steps: int,
     generator: torch.Generator,
     controller: Controller = hmc.adapt,
-) -> Iterator[LevelResult]:
+) -> Iterator[AnnealingRecord]:
     """Find step sizes by a run of ``temper`` whose scales follow the acceptance, level by level.
 
     Every chain adapts a scale of its own, and the ``step_size`` () of a record is the median over
@@ -164,7 +164,7 @@ class AnnealedHMC:
     """A pilot that finds the step sizes, then a run of fresh chains with these frozen.
 
     Attributes:
-        steps_per_level: HMC transitions at each level, at least 1.
+        steps_per_temperature: HMC transitions at each level, at least 1.
         num_leapfrog_steps: leapfrog steps of a transition, at least 1.
         final_steps: further transitions at the last level.
         target_acceptance: mean acceptance probability the pilot aims at, in (0, 1).
@@ -177,7 +177,7 @@ class AnnealedHMC:
         ValueError: for a count below its minimum.
     """
 
-    steps_per_level: int = 1
+    steps_per_temperature: int = 1
     num_leapfrog_steps: int = 5
     final_steps: int = 0
     target_acceptance: float = 0.65
@@ -187,8 +187,8 @@ class AnnealedHMC:
 
     def __post_init__(self) -> None:
         """Refuse counts that make no run."""
-        if self.steps_per_level < 1 or self.num_leapfrog_steps < 1:
-            raise ValueError("steps_per_level and num_leapfrog_steps must be at least 1")
+        if self.steps_per_temperature < 1 or self.num_leapfrog_steps < 1:
+            raise ValueError("steps_per_temperature and num_leapfrog_steps must be at least 1")
         if min(self.final_steps, self.warmup_steps, self.pilot_steps) < 0:
             raise ValueError("final_steps, warmup_steps and pilot_steps must not be negative")
 
@@ -199,7 +199,7 @@ class AnnealedHMC:
         step_sizes: Tensor,
         generator: torch.Generator,
         transports: Sequence[Transport] = (),
-    ) -> Iterator[LevelResult]:
+    ) -> Iterator[AnnealingRecord]:
         """Tune first guesses ``step_sizes`` (K,) with chains from ``x0`` (B, *): a record a level,
         on demand.
 
@@ -226,7 +226,7 @@ class AnnealedHMC:
         targets: Sequence[Target],
         initial_step_sizes: Tensor,
         generator: torch.Generator,
-    ) -> Iterator[LevelResult]:
+    ) -> Iterator[AnnealingRecord]:
         """The reported run, each level right after the pilot has found its step: a record a level,
         on demand; its ``nfe`` counts the calls of both, each on a whole batch.
 
@@ -244,7 +244,7 @@ class AnnealedHMC:
         levels = self.levels(targets, initial_step_sizes)
         pilot_run = self.pilot(x0_pilot, targets, initial_step_sizes, generator)
 
-        def run() -> Iterator[LevelResult]:
+        def run() -> Iterator[AnnealingRecord]:
             x = x0
             for level, found in zip(levels, pilot_run, strict=True):
                 tuned = level._replace(step_size=found.step_size)
@@ -259,7 +259,7 @@ class AnnealedHMC:
         targets: Sequence[Target],
         step_sizes: Tensor,
         transports: Sequence[Transport] = (),
-    ) -> list[Level]:
+    ) -> list[IntermediateDistribution]:
         """The rungs of the reported run; each with a transport, or all without.
 
         Raises:
@@ -269,7 +269,10 @@ class AnnealedHMC:
             raise ValueError("annealing needs at least one target")
         if step_sizes.shape != (len(targets),):
             raise ValueError(f"{len(targets)} targets, but step sizes {tuple(step_sizes.shape)}")
-        counts = [self.steps_per_level] * len(targets)
+        counts = [self.steps_per_temperature] * len(targets)
         counts[-1] += self.final_steps
         moves = transports or [stay] * len(targets)
-        return [Level(*level) for level in zip(targets, step_sizes, counts, moves, strict=True)]
+        return [
+            IntermediateDistribution(*level)
+            for level in zip(targets, step_sizes, counts, moves, strict=True)
+        ]

@@ -93,7 +93,7 @@ class AnnealedHMCSampler(Sampler):
 
     Args:
         num_steps: levels. schedule: their spacing, a key of ``SCHEDULES``.
-        steps_per_level, num_leapfrog_steps: HMC steps at a level, leapfrog steps of each.
+        steps_per_temperature, num_leapfrog_steps: HMC steps at a level, leapfrog steps of each.
         final_steps: further HMC steps at the last level.
         pilot_size: chains of the pilot.
         score: "integral" or "head". The gradient of the integral, by few nodes too, belongs to the
@@ -105,7 +105,7 @@ class AnnealedHMCSampler(Sampler):
 
     num_steps: int = 20
     schedule: str = "clock"
-    steps_per_level: int = 2
+    steps_per_temperature: int = 2
     num_leapfrog_steps: int = 5
     final_steps: int = 5
     pilot_size: int = 4
@@ -126,7 +126,7 @@ class AnnealedHMCSampler(Sampler):
         ]
         deviations = energy.path.variance(times).sqrt()
         annealed = AnnealedHMC(
-            steps_per_level=self.steps_per_level,
+            steps_per_temperature=self.steps_per_temperature,
             num_leapfrog_steps=self.num_leapfrog_steps,
             final_steps=self.final_steps,
             warmup_steps=10,
@@ -143,7 +143,7 @@ class AnnealedHMCSampler(Sampler):
             yield Frame(result.state.position, result.index + 1, len(targets), nfe, acceptance)
 
     def _times(self, energy: TimeScoreEnergy) -> Tensor:
-        for name in ("num_steps", "steps_per_level", "num_leapfrog_steps", "pilot_size"):
+        for name in ("num_steps", "steps_per_temperature", "num_leapfrog_steps", "pilot_size"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.final_steps < 0:

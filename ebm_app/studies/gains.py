@@ -12,7 +12,7 @@ from torch import Tensor
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.bits_per_dim import score_flow, score_split
 from ebm_app.flow import Flow
-from ebm_app.likelihood import FlowDensity
+from ebm_app.likelihood import PFODEDensity
 from ebm_app.numerics import standard_error
 
 ESTIMATORS = ("ratio", "pf_ode")
@@ -27,14 +27,14 @@ class HeldOut:
     Args:
         levels: (N, C, H, W). noise: (K, N, C, H, W).
         num_few: images that the probability flow scores, with the first draw of noise.
-        flow_steps: its steps, of the classical Runge-Kutta method. seed: of its probes.
+        pf_ode_steps: its steps, of the classical Runge-Kutta method. seed: of its probes.
         batch_size: images scored together.
     """
 
     levels: Tensor
     noise: Tensor
     num_few: int
-    flow_steps: int
+    pf_ode_steps: int
     seed: int = 0
     batch_size: int = 128
 
@@ -45,7 +45,7 @@ class HeldOut:
 
     def bits_of(self, accelerator: Accelerator, ebm: EBM) -> Bits:
         """Of an energy model."""
-        flow = FlowDensity(num_steps=self.flow_steps, num_probes=1, seed=self.seed)
+        flow = PFODEDensity(num_steps=self.pf_ode_steps, num_probes=1, seed=self.seed)
         ratio = score_split(accelerator, ebm, self.levels, self.noise, self.batch_size)
         few = score_split(accelerator, ebm, *self.few, self.batch_size, estimator=flow)
         return {"ratio": ratio.bits_per_dim, "pf_ode": few.bits_per_dim}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ebm_app.nets.unet import max_levels
+from ebm_app.nets.unet import max_resolutions
 
 #: data set -> (overrides of EBMConfig and of its net, overrides of TrainingConfig)
 PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -73,5 +73,5 @@ def preset(dataset: str, image_shape: Sequence[int]) -> tuple[dict[str, Any], di
     if dataset in PRESETS:
         return PRESETS[dataset]
     model, training = LARGE
-    levels = min(3, max_levels(*image_shape[1:]))
+    levels = min(3, max_resolutions(*image_shape[1:]))
     return {**model, "block_out_channels": (32, 64, 64)[:levels]}, training

@@ -11,13 +11,13 @@ from ebm_app.errors import UserError
 from ebm_app.evaluation.command_line import held_out_levels
 from ebm_app.evaluation.likelihood_plots import balance_figure
 from ebm_app.evaluation.selftest import Balance, Budget, Check, Report, from_record, iterate_checks
-from ebm_app.likelihood import FlowDensity
+from ebm_app.likelihood import PFODEDensity
 from ebm_app.models.config import read_json
 from ebm_app.web.shared import RUNNING, Load
 
 RECORD_FILE = "selftest.json"
 MIN_IMAGES, MAX_IMAGES, DEFAULT_IMAGES = 8, 297, 32
-NUM_TIMES, NUM_REFERENCE, FLOW_STEPS = 16, 100, 20
+NUM_TIMES, NUM_REFERENCE, PF_ODE_STEPS = 16, 100, 20
 #: the mean time score, a text, and the checks as a Markdown table
 Shown = tuple[Figure | None, str, str]
 
@@ -38,7 +38,7 @@ def self_test(
         raise UserError(f"{num_images} images are not possible: give {MIN_IMAGES} to {MAX_IMAGES}")
     ebm = load(model)
     levels = held_out_levels(ebm, ebm.config.dataset, data_root=data_root)[:num_images]
-    flow = FlowDensity(num_steps=FLOW_STEPS, seed=seed)
+    flow = PFODEDensity(num_steps=PF_ODE_STEPS, seed=seed)
     budget = Budget(NUM_TIMES, NUM_REFERENCE, flow, seed)
     label = f"{model} · {len(levels)} held-out images · seed {seed}"
     total = budget.num_reports(len(levels))

@@ -7,16 +7,16 @@ from matplotlib.figure import Figure
 
 from ebm_app.errors import UserError
 from ebm_app.likelihood.bits import to_bits_per_dim
-from ebm_app.log_z.ais import Annealing, Paths, PathState
+from ebm_app.log_z.ais import Annealing, ChainState, Paths
 from ebm_app.log_z.estimates import from_forward
-from ebm_app.log_z.plots import levels_figure
+from ebm_app.log_z.plots import temperatures_figure
 from ebm_app.registry import choose
 from ebm_app.web.shared import RUNNING, Load
 
 #: kinds of paths by the name a visitor chooses, for a number of levels
 METHODS = {
-    "transported": lambda levels: Annealing(levels, steps_per_level=1, flow_steps=1),
-    "ais": lambda levels: Annealing(levels, steps_per_level=1, num_leapfrog_steps=4),
+    "transported": lambda levels: Annealing(levels, steps_per_temperature=1, pf_ode_steps=1),
+    "ais": lambda levels: Annealing(levels, steps_per_temperature=1, num_leapfrog_steps=4),
 }
 MAX_CHAINS, MAX_LEVELS, DEFAULT_CHAINS, DEFAULT_LEVELS = 64, 100, 8, 16
 NUM_PILOT = 4
@@ -52,12 +52,12 @@ def log_z(
         yield None, f"{RUNNING} {level} of {total}, a pilot's · {label}"
     start = paths.start(noise[NUM_PILOT:], generator, is_reverse=False)
     for state in paths.run(start, generator, is_reverse=False):
-        figure = levels_figure(state.log_weight.cpu(), state.acceptance, paths.num_levels)
+        figure = temperatures_figure(state.log_weight.cpu(), state.acceptance, paths.num_levels)
         yield figure, f"{RUNNING} {pilot + len(state.acceptance)} of {total} · {label}"
     yield figure, f"{report(state)}\n{label}"
 
 
-def report(state: PathState) -> str:
+def report(state: ChainState) -> str:
     """The estimate by paths that have passed all levels, with its doubts."""
     estimate = from_forward(state.log_weight[-1].cpu())
     nats = -torch.tensor([estimate.log_z, estimate.stderr])
