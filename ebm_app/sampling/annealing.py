@@ -1,8 +1,8 @@
 r"""Annealed Hamiltonian Monte Carlo: carry chains from a reference to a target, level by level.
 
 Given targets p_1, ..., p_K, each known up to a constant, the chains start from x0, exact samples
-of a reference p_0. Distribution k moves them by a bijection T_k, its transport (the identity, or a map
-from p_{k-1} towards p_k), then takes a few transitions that leave p_k invariant.
+of a reference p_0. Distribution k moves them by a bijection T_k, its transport (the identity, or
+a map from p_{k-1} towards p_k), then takes a few transitions that leave p_k invariant.
 
 ``temper`` is the one loop; it adds nothing up. Each record it yields holds the log density of the
 level at the positions where its transitions began, so that the importance weight of a path

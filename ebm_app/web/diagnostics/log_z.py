@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from ebm_app.errors import UserError
 from ebm_app.likelihood.bits import to_bits_per_dim
-from ebm_app.log_z.ais import Annealing, ChainState, Paths
+from ebm_app.log_z.ais import Annealing, Chains, ChainState
 from ebm_app.log_z.estimates import from_forward
 from ebm_app.log_z.plots import temperatures_figure
 from ebm_app.registry import choose
@@ -45,7 +45,7 @@ def log_z(
         (NUM_PILOT + num_chains, *ebm.config.image_shape), device=ebm.device, generator=generator
     )
     label = f"{model} · {method} · {num_chains} chains · seed {seed}"
-    paths = Paths(ebm.energy, settings)
+    paths = Chains(ebm.energy, settings)
     pilot, total = len(paths.targets), len(paths.targets) + paths.num_levels
     yield None, f"{RUNNING} 0 of {total} · {label}"
     for level in paths.iterate_tune(noise[:NUM_PILOT], generator):
