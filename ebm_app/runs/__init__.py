@@ -1,0 +1,1 @@
+"""What every script shares: command line, processes, interrupts and files."""
