@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from ebm_app.models.config import write_json
 from ebm_app.errors import UserError
+from ebm_app.models.config import write_json
 from ebm_app.runs.interrupts import Interrupted
 
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
