@@ -4,9 +4,8 @@ import importlib.util
 import os
 import struct
 import sys
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -36,19 +35,20 @@ GREY = EBMConfig("digits", (1, 8, 8), 17, net=NET, eps=1e-4, num_nodes=8)
 COLOUR = EBMConfig("folder:photos", (3, 4, 8), 256, net=NET, eps=1e-4, num_nodes=8)
 
 
+def load_script(path: str) -> ModuleType:
+    """A script as a module, by its path in the tree, e.g. "train/ebm.py"."""
+    name = "script_" + path.replace("/", "_").removesuffix(".py")
+    spec = importlib.util.spec_from_file_location(name, ROOT / path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture
 def script() -> "callable":
-    """Load a script by its path in the tree, e.g. "train/ebm.py"."""
-
-    def load(path: str) -> ModuleType:
-        name = "script_" + path.replace("/", "_").removesuffix(".py")
-        spec = importlib.util.spec_from_file_location(name, ROOT / path)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-        return module
-
-    return load
+    """Load a script by its path."""
+    return load_script
 
 
 @pytest.fixture
@@ -99,56 +99,16 @@ def error_of(call, *args, **kwargs) -> str:
     return message
 
 
-#: the modules of the page, by the names that tests use
-PAGE = {
-    "app": "app",
-    "card": "diagnostics.card",
-    "checks": "diagnostics.checks",
-    "compare": "score.compare",
-    "diagnostics": "diagnostics.tab",
-    "draw": "score.canvas",
-    "ending": "ending",
-    "examples": "score.examples",
-    "gaussian_information": "information.gaussian",
-    "generate": "generate.tab",
-    "held_out": "score.held_out",
-    "information": "information.tab",
-    "live": "live",
-    "log_z": "diagnostics.log_z",
-    "models": "models",
-    "paired_data": "information.paired_data",
-    "preprocess": "score.uploads",
-    "sample_animation": "generate.animation",
-    "sample_files": "generate.files",
-    "sample_run": "generate.run",
-    "sample_scores": "generate.likelihoods",
-    "sample_settings": "generate.settings",
-    "score": "score.tab",
-    "score_many": "score.many_images",
-    "scoring": "score.one_image",
-    "server": "server",
-    "shared": "shared",
-    "toy": "toy.tab",
-    "trial_report": "toy.report",
-}
-
-
 @pytest.fixture(scope="module")
-def ui(tmp_path_factory) -> SimpleNamespace:
-    """The modules of the page; no bundled model is offered."""
+def page_files(tmp_path_factory) -> None:
+    """Folders of its own for the files of the page, which offers no bundled model."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("gradio")))
         patch.setenv("NO_PROXY", "")
         patch.setenv("no_proxy", "")
         patch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
-        modules = SimpleNamespace(
-            **{name: import_module(f"ebm_app.web.{module}") for name, module in PAGE.items()}
-        )
-        patch.syspath_prepend(str(ROOT / "tools"))
-        for name in ("browser", "load", "times"):
-            setattr(modules, name, import_module(name))
-        patch.setattr(modules.models, "BUNDLED", tmp_path_factory.mktemp("none"))
-        yield modules
+        patch.setattr("ebm_app.web.models.BUNDLED", tmp_path_factory.mktemp("none"))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -165,5 +125,8 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def models(ui, folder):
-    return ui.app.Models(ui.app.find_models(str(folder / "grey"), str(folder)))
+def models(page_files, folder):
+    """The models of the page: "grey", "colour" and a checkpoint of "grey"."""
+    from ebm_app.web.models import Models, find_models
+
+    return Models(find_models(str(folder / "grey"), str(folder)))

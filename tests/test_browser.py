@@ -8,7 +8,10 @@ from urllib.parse import urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from conftest import ROOT
+from conftest import ROOT, load_script
+
+from ebm_app.web.app import build_app
+from ebm_app.web.server import serve
 
 pytestmark = pytest.mark.browser
 PICTURES = ROOT / "runs" / "browser"
@@ -19,18 +22,18 @@ OF_GRADIO = {("aria-prohibited-attr", "Empty value")}
 
 
 @pytest.fixture(scope="module")
-def address(ui, models):
-    app = ui.app.build_app(models, seed=5)
+def address(models):
+    app = build_app(models, seed=5)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    yield ui.server.serve(app, "127.0.0.1", port, None)
+    yield serve(app, "127.0.0.1", port, None)
     app.close(verbose=False)
 
 
 @pytest.fixture(scope="module")
-def browser(ui):
-    with ui.browser.open_browser() as browser:
+def browser():
+    with load_script("tools/browser.py").open_browser() as browser:
         yield browser
 
 
@@ -109,14 +112,6 @@ def test_a_grid_is_drawn(visit):
     assert grid.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
     picture(page, "generate")
     assert barriers(page) == []
-
-
-def test_the_waits_of_a_visitor_are_timed_in_turn(ui, browser, address):
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    seconds = ui.times.visit(context.new_page(), address)
-    context.close()
-    assert list(seconds) == ["page", "first_picture", "grid_of_16", "score"]
-    assert 0 < seconds["first_picture"] < seconds["grid_of_16"]
 
 
 def test_a_run_is_stopped_and_what_it_drew_stays(visit):

@@ -6,6 +6,7 @@ import shutil
 import socket
 from pathlib import Path
 
+import gradio as gr
 import numpy as np
 import pytest
 import torch
@@ -19,6 +20,14 @@ from ebm_app.data.png import to_uint8
 from ebm_app.errors import UserError
 from ebm_app.models.folders import BUNDLED
 from ebm_app.runs.cli import run_script
+from ebm_app.web import models as page_models
+from ebm_app.web.app import build_app
+from ebm_app.web.generate import run as sample_run
+from ebm_app.web.generate import tab as generate
+from ebm_app.web.models import Models, find_models
+from ebm_app.web.score import compare, uploads
+from ebm_app.web.score import held_out as held
+from ebm_app.web.server import check_auth, serve
 
 AUTH = ("user", "word")
 
@@ -48,13 +57,13 @@ def tiles(picture: Image.Image, num: int, side: int = 8) -> np.ndarray:
     )  # one pixel lies between two images
 
 
-def test_visitors_read_mistakes_and_the_log_keeps_the_rest(ui, caplog):
+def test_visitors_read_mistakes_and_the_log_keeps_the_rest(caplog):
     def failing(error):
         yield 1
         raise error
 
-    run = ui.generate.explained(failing)
-    gradio_error = ui.app.gr.Error
+    run = generate.explained(failing)
+    gradio_error = gr.Error
     with pytest.raises(gradio_error) as caught:
         list(run(UserError("the seed is bad: give another")))
     assert caught.value.message == "the seed is bad: give another" and not caplog.records
@@ -66,30 +75,30 @@ def test_visitors_read_mistakes_and_the_log_keeps_the_rest(ui, caplog):
     assert number in record.getMessage() and "secret" in caplog.text
 
 
-def test_only_folders_with_a_model_are_offered_each_once(ui, folder, tmp_path):
-    find = ui.app.find_models
+def test_only_folders_with_a_model_are_offered_each_once(page_files, folder, tmp_path):
+    find = find_models
     names = ["grey", "colour", "grey/checkpoint-5"]
     assert list(find(str(folder / "grey"), str(folder))) == names
     assert list(find(None, str(folder))) == sorted(names)
     shutil.copytree(folder / "colour", tmp_path / "grey")
     found = find(str(tmp_path / "grey"), str(folder))
     assert found["grey"] == tmp_path / "grey" and found["grey (3)"] == folder / "grey"
-    models = ui.app.Models(found)
+    models = Models(found)
     assert models.of_dataset("digits") == {"grey (3)", "grey/checkpoint-5"}
     for name in (str(folder / "colour"), "../grey", ""):
         with pytest.raises(UserError, match="unknown model .*: choose one of colour, grey"):
             models.load(name)
 
 
-def test_the_bundled_models_are_offered_by_default(ui, monkeypatch):
-    monkeypatch.setattr(ui.models, "BUNDLED", BUNDLED)
-    assert list(ui.app.find_models(None, None)) == ["mnist", "digits"]
-    assert list(ui.app.find_models("digits", None)) == ["digits", "mnist"]
+def test_the_bundled_models_are_offered_by_default(monkeypatch):
+    monkeypatch.setattr(page_models, "BUNDLED", BUNDLED)
+    assert list(find_models(None, None)) == ["mnist", "digits"]
+    assert list(find_models("digits", None)) == ["digits", "mnist"]
 
 
-def test_a_model_is_kept_until_its_files_change(ui, folder, tmp_path):
+def test_a_model_is_kept_until_its_files_change(folder, tmp_path):
     shutil.copytree(folder / "grey", tmp_path / "run")
-    models = ui.app.Models({"run": tmp_path / "run"})
+    models = Models({"run": tmp_path / "run"})
     kept = models.load("run")
     assert models.load("run") is kept
     kept.save_pretrained(tmp_path / "run")
@@ -99,7 +108,10 @@ def test_a_model_is_kept_until_its_files_change(ui, folder, tmp_path):
         models.load("run")
 
 
-def test_mistakes_on_the_command_line_end_in_one_sentence(ui, folder, capsys, tmp_path):
+def test_mistakes_on_the_command_line_end_in_one_sentence(
+    page_files, script, folder, capsys, tmp_path
+):
+    main = script("ui/app.py").main
     model = ["--model", str(folder / "grey"), "--device", "cpu"]
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -118,36 +130,36 @@ def test_mistakes_on_the_command_line_end_in_one_sentence(ui, folder, capsys, tm
             ([*model, "--port", port], f"127.0.0.1:{port}, .*give another --port"),
             ([*model, "--port", "70000"], "give another --port"),
         ):
-            assert run_script(ui.app.main, arguments) == 2, arguments
+            assert run_script(main, arguments) == 2, arguments
             error = capsys.readouterr().err.strip().splitlines()
             assert error[-1].startswith("error: ") and re.search(message, error[-1]), error
-    assert ui.app.check_auth("0.0.0.0", "user:pass:word") == ("user", "pass:word")
-    assert ui.app.check_auth("localhost", None) is None
+    assert check_auth("0.0.0.0", "user:pass:word") == ("user", "pass:word")
+    assert check_auth("localhost", None) is None
 
 
 @pytest.fixture(scope="module")
-def page(ui, models):
+def page(models):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ui.held_out, "MAX_IMAGES", 40)  # the others would cost seconds
-        yield ui.app.build_app(models, seed=5)
+        patch.setattr(held, "MAX_IMAGES", 40)  # the others would cost seconds
+        yield build_app(models, seed=5)
 
 
-def test_the_page_shows_held_out_digits(ui, folder, page):
+def test_the_page_shows_held_out_digits(folder, page):
     (row,) = [block for block in page.blocks.values() if block.get_block_name() == "dataset"]
     assert row.visible and len(row.samples) == 10
     for index, (sample,) in enumerate(row.samples):
         path = Path(sample["path"] if isinstance(sample, dict) else sample)
-        assert torch.equal(ui.preprocess.preprocess(path, GREY), digit(index))
-    colour = ui.app.build_app(ui.app.Models({"colour": folder / "colour"}))
+        assert torch.equal(uploads.preprocess(path, GREY), digit(index))
+    colour = build_app(Models({"colour": folder / "colour"}))
     assert not any(b.get_block_name() == "dataset" for b in colour.blocks.values())
 
 
 @pytest.fixture(scope="module")
-def client(ui, page):
+def client(page):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    address = ui.app.serve(page, "127.0.0.1", port, AUTH)
+    address = serve(page, "127.0.0.1", port, AUTH)
     assert address == f"http://127.0.0.1:{port}/"
     yield Client(address, auth=AUTH, verbose=False)
     page.close(verbose=False)
@@ -178,7 +190,7 @@ def test_a_client_gets_scores_with_the_images(client, models):
     assert text.endswith(" · scored at eps 0.0001")
 
 
-def test_a_client_scores_an_image(client, ui, tmp_path, monkeypatch):
+def test_a_client_scores_an_image(client, tmp_path, monkeypatch):
     image = handle_file(save_digit(tmp_path / "digit.png"))
     path, text, shares, place, histogram = client.predict("grey", image, 4, api_name="/score")
     with Image.open(path) as picture:
@@ -186,8 +198,8 @@ def test_a_client_scores_an_image(client, ui, tmp_path, monkeypatch):
     assert re.match(r"Log-likelihood: -?\d+\.\d+ ± \d+\.\d+ nats\nBits per dim: ", text)
     assert re.match(r"Percentile \d+: .* of 40 held-out images", place)
     assert all(plot["plot"].startswith("data:image/png;base64,") for plot in (shares, histogram))
-    ratio = {"ratio": ui.compare.estimators(64)["ratio"]}
-    monkeypatch.setattr(ui.compare, "estimators", lambda num_dims: ratio)
+    ratio = {"ratio": compare.estimators(64)["ratio"]}
+    monkeypatch.setattr(compare, "estimators", lambda num_dims: ratio)
     for file in (handle_file(path), image):  # as the model sees it, or as it was uploaded
         table, _ = client.predict("grey", file, 4, api_name="/estimators")
         ((name, nats, *_),) = table["data"]
@@ -226,10 +238,10 @@ def test_a_clients_mistakes_are_answered_in_a_sentence(client, tmp_path):
         assert str(tmp_path) not in str(caught.value)
 
 
-def test_a_cancelled_run_ends_early_and_frees_the_device(client, ui, monkeypatch):
-    rendered, render = [], ui.sample_run.render
+def test_a_cancelled_run_ends_early_and_frees_the_device(client, monkeypatch):
+    rendered, render = [], sample_run.render
     monkeypatch.setattr(
-        ui.sample_run, "render", lambda *x, **size: rendered.append(1) or render(*x, **size)
+        sample_run, "render", lambda *x, **size: rendered.append(1) or render(*x, **size)
     )
     job = client.submit("grey", "pf_ode", 1, 200, 0, False, api_name="/generate")
     for _ in job:

@@ -3,8 +3,16 @@
 import threading
 from types import SimpleNamespace
 
+import gradio as gr
 import pytest
 from conftest import error_of
+
+from ebm_app.errors import UserError
+from ebm_app.web import models as page_models
+from ebm_app.web import shared
+from ebm_app.web.app import build_app
+from ebm_app.web.models import Models
+from ebm_app.web.server import check_auth
 
 #: what programs call: endpoint -> arguments in their order. Add at the end of a list, with a
 #: default; any other change breaks the programs of others
@@ -24,8 +32,8 @@ CONTRACT = {
 
 
 @pytest.fixture(scope="module")
-def app(ui, models):
-    return ui.app.build_app(models)
+def app(models):
+    return build_app(models)
 
 
 def test_programs_find_every_endpoint_with_its_arguments_in_order(app):
@@ -38,7 +46,7 @@ def test_programs_find_every_endpoint_with_its_arguments_in_order(app):
     assert app.get_api_info()["unnamed_endpoints"] == {}
 
 
-def test_whatever_computes_shares_one_slot_of_the_device(ui, app):
+def test_whatever_computes_shares_one_slot_of_the_device(app):
     on_device = [event for event in app.fns.values() if event.concurrency_id == "device"]
     names = {event.api_name for event in on_device}
     assert {"generate", "score", "score_drawing", "score_many", "toy", "mi"} <= names
@@ -47,8 +55,8 @@ def test_whatever_computes_shares_one_slot_of_the_device(ui, app):
     assert {event.concurrency_id for event in waiting if event.api_name in names} == {"device"}
 
 
-def test_other_machines_are_let_in_only_by_an_explicit_decision(ui):
-    check = ui.server.check_auth
+def test_other_machines_are_let_in_only_by_an_explicit_decision():
+    check = check_auth
     assert check("127.0.0.1", None) is None and check("localhost", None) is None
     assert "--auth user:password, or say --no_auth" in error_of(check, "0.0.0.0", None)
     assert check("0.0.0.0", None, no_auth=True) is None
@@ -56,15 +64,15 @@ def test_other_machines_are_let_in_only_by_an_explicit_decision(ui):
     assert "contradict" in error_of(check, "0.0.0.0", "user:word", no_auth=True)
 
 
-def test_two_visitors_who_choose_models_at_once_each_get_their_own(ui, folder, monkeypatch):
+def test_two_visitors_who_choose_models_at_once_each_get_their_own(folder, monkeypatch):
     opened = threading.Event()
 
     def open_slowly(path, device):
         opened.wait(0.2)
         return SimpleNamespace(name=path.name)
 
-    monkeypatch.setattr(ui.models, "EBM", SimpleNamespace(from_pretrained=open_slowly))
-    models = ui.models.Models({name: folder / name for name in ("grey", "colour")})
+    monkeypatch.setattr(page_models, "EBM", SimpleNamespace(from_pretrained=open_slowly))
+    models = Models({name: folder / name for name in ("grey", "colour")})
     got = {}
     threads = [
         threading.Thread(target=lambda name=name: got.update({name: models.load(name).name}))
@@ -77,15 +85,15 @@ def test_two_visitors_who_choose_models_at_once_each_get_their_own(ui, folder, m
     assert got == {"grey": "grey", "colour": "colour"}
 
 
-def test_an_answer_at_once_is_explained_like_a_run(ui, caplog):
+def test_an_answer_at_once_is_explained_like_a_run(caplog):
     def failing(error):
         raise error
 
-    handler = ui.shared.explained_once(failing)
-    with pytest.raises(ui.app.gr.Error, match="give another"):
-        handler(ui.models.UserError("the seed is bad: give another"))
+    handler = shared.explained_once(failing)
+    with pytest.raises(gr.Error, match="give another"):
+        handler(UserError("the seed is bad: give another"))
     assert not caplog.records
-    with pytest.raises(ui.app.gr.Error) as caught:
+    with pytest.raises(gr.Error) as caught:
         handler(RuntimeError("secret"))
     assert "secret" not in caught.value.message and "secret" in caplog.text
-    assert ui.shared.explained_once(lambda x: x + 1)(1) == 2
+    assert shared.explained_once(lambda x: x + 1)(1) == 2

@@ -14,6 +14,10 @@ from ebm_app.likelihood import PFODEDensity
 from ebm_app.log_z.estimates import from_forward
 from ebm_app.models.config import to_dict
 from ebm_app.training.plots import training_figure
+from ebm_app.web import shared
+from ebm_app.web.diagnostics import card, checks, log_z
+from ebm_app.web.diagnostics import tab as diagnostics
+from ebm_app.web.models import Models
 
 LINES = [
     {"step": 10, "loss": 2.0, "learning_rate": 1e-3},
@@ -29,7 +33,7 @@ UNMADE = Check("E[p_1/p_0]", math.nan, math.nan, math.nan, "", True, "ESS 1.0 of
 
 
 @pytest.fixture
-def run(ui, tmp_path):
+def run(tmp_path):
     """The models of a run with records and a checkpoint."""
     ebm = EBM(GREY)
     for folder in (tmp_path / "run", tmp_path / "run" / "checkpoint-20"):
@@ -37,13 +41,13 @@ def run(ui, tmp_path):
     text = "".join(json.dumps(line) + "\n" for line in LINES)
     (tmp_path / "run" / "metrics.jsonl").write_text(text)
     (tmp_path / "run" / "run.json").write_text(json.dumps({**RECORD, "figures": None}))
-    return ui.models.Models(
+    return Models(
         {"run": tmp_path / "run", "run/checkpoint-20": tmp_path / "run" / "checkpoint-20"}
     )
 
 
-def test_a_card_says_what_the_files_say(ui, run, tmp_path):
-    found = ui.card.card(run, "run")
+def test_a_card_says_what_the_files_say(run, tmp_path):
+    found = card.card(run, "run")
     num_weights = sum(tensor.numel() for tensor in EBM(GREY).state_dict().values())
     for part in (
         "| model | run |\n| --- | --- |\n| data | digits |",
@@ -53,7 +57,7 @@ def test_a_card_says_what_the_files_say(ui, run, tmp_path):
     ):
         assert part in found.facts
     assert {**to_dict(GREY), "kind": "energy model"} == found.config
-    assert found.readme == ui.card.NO_README
+    assert found.readme == card.NO_README
     assert found.note == (
         "5 lines up to step 30. The model of least validation loss: 3.0000 ± 0.1000 bits per dim "
         "at step 20."
@@ -61,7 +65,7 @@ def test_a_card_says_what_the_files_say(ui, run, tmp_path):
     figures = {"steps": 8000, "bits_per_dim": 1.65, "output_dir": str(tmp_path)}
     (tmp_path / "run" / "run.json").write_text(json.dumps({**RECORD, "figures": figures}))
     (tmp_path / "run" / "README.md").write_text("![samples](grid.png)\n\nTrained on digits.")
-    found = ui.card.card(run, "run")
+    found = card.card(run, "run")
     assert "| steps | 8,000 |\n| validation | 1.6500 bits per dim |" in found.facts
     assert found.readme == "Trained on digits." and str(tmp_path) not in str(found)
     assert "started from" not in found.facts
@@ -69,27 +73,27 @@ def test_a_card_says_what_the_files_say(ui, run, tmp_path):
         settings = {"init_from": {"model": str(tmp_path), **seen}}
         record = {**RECORD, "settings": settings, "figures": figures}
         (tmp_path / "run" / "run.json").write_text(json.dumps(record))
-        found = ui.card.card(run, "run")
+        found = card.card(run, "run")
         assert f"| started from | the weights of {text} |\n| steps | 8,000 |" in found.facts
         assert str(tmp_path) not in str(found)
 
 
-def test_a_checkpoint_has_the_curves_of_its_run_and_a_bundled_model_a_sentence(ui, run, models):
-    assert ui.card.card(run, "run/checkpoint-20").note == ui.card.card(run, "run").note
-    found = ui.card.card(models, "colour")
-    assert found.curves is None and found.note == ui.card.NO_CURVES
+def test_a_checkpoint_has_the_curves_of_its_run_and_a_bundled_model_a_sentence(run, models):
+    assert card.card(run, "run/checkpoint-20").note == card.card(run, "run").note
+    found = card.card(models, "colour")
+    assert found.curves is None and found.note == card.NO_CURVES
     assert "4 × 8 pixels, RGB, 256 levels" in found.facts
 
 
-def test_the_note_tells_the_variational_bound_too(ui):
+def test_the_note_tells_the_variational_bound_too():
     elbo = {"validation_elbo_bits_per_dim": 2.5, "validation_elbo_stderr": 0.25}
-    text = ui.card.note([*LINES[:2], {**LINES[2], **elbo}])
+    text = card.note([*LINES[:2], {**LINES[2], **elbo}])
     assert text.endswith("at step 20. By the variational bound: 2.5000 ± 0.2500.")
     _, right = training_figure([*LINES[:2], {**LINES[2], **elbo}]).axes
     assert [line.get_label() for line in right.containers] == ["integral", "variational bound"]
 
 
-def test_curves_show_what_a_run_has_come_to(ui):
+def test_curves_show_what_a_run_has_come_to():
     left, right = training_figure(LINES).axes
     assert [list(line.get_xdata()) for line in left.lines] == [[10, 20, 30], [20, 30]]
     assert list(left.lines[0].get_ydata()) == [2.0, 1.5, 1.4]
@@ -98,25 +102,25 @@ def test_curves_show_what_a_run_has_come_to(ui):
     assert len(left.lines) == 1 and not right.lines
 
 
-def test_a_model_that_cannot_be_read_is_explained_without_its_folder(ui, run, tmp_path):
+def test_a_model_that_cannot_be_read_is_explained_without_its_folder(run, tmp_path):
     (tmp_path / "run" / "model.safetensors").write_bytes(b"no weights")
-    message = error_of(ui.card.card, run, "run")
+    message = error_of(card.card, run, "run")
     assert message.startswith("run/model.safetensors is damaged")
-    shown = ui.diagnostics.describe(run, "run")
+    shown = diagnostics.describe(run, "run")
     assert shown[0] == message and shown[2]["visible"] is False and shown[4] is None
-    assert "unknown model" in error_of(ui.card.card, run, "../run")
+    assert "unknown model" in error_of(card.card, run, "../run")
 
 
-def test_the_self_test_reports_as_it_goes_and_ends_with_its_checks(ui, models, monkeypatch):
+def test_the_self_test_reports_as_it_goes_and_ends_with_its_checks(models, monkeypatch):
     for name, value in (("NUM_TIMES", 5), ("NUM_REFERENCE", 4), ("PF_ODE_STEPS", 2)):
-        monkeypatch.setattr(ui.checks, name, value)
-    reports = list(ui.checks.self_test(models.load, "grey", 8, seed=3))
+        monkeypatch.setattr(checks, name, value)
+    reports = list(checks.self_test(models.load, "grey", 8, seed=3))
     heads = [text.split(" · ")[0] for _, text, _ in reports]
-    total = ui.checks.NUM_TIMES + 1 + 2 * 2
+    total = checks.NUM_TIMES + 1 + 2 * 2
     assert heads[:3] == [
         f"Step 0 of {total}",
-        f"Step 1 of {total}, time 1 of {ui.checks.NUM_TIMES}",
-        f"Step 2 of {total}, time 2 of {ui.checks.NUM_TIMES}",
+        f"Step 1 of {total}, time 1 of {checks.NUM_TIMES}",
+        f"Step 2 of {total}, time 2 of {checks.NUM_TIMES}",
     ]
     assert heads[-2].startswith(f"Step {total} of {total}, flow") and len(heads) == total + 2
     assert re.match(r"\d of [234] checks passed", heads[-1])
@@ -129,19 +133,17 @@ def test_the_self_test_reports_as_it_goes_and_ends_with_its_checks(ui, models, m
     budget = Budget(5, 4, PFODEDensity(num_steps=2, seed=3), seed=3)
     *_, exact = iterate_checks(ebm, held_out_levels(ebm, "digits")[:8], budget)
     for check in exact.checks:
-        assert ui.checks.outcome(check) in reports[-1][2]
+        assert checks.outcome(check) in reports[-1][2]
     for number in (7, 298):
         assert "give 8 to 297" in error_of(
-            lambda n: list(ui.checks.self_test(models.load, "grey", n, 0)), number
+            lambda n: list(checks.self_test(models.load, "grey", n, 0)), number
         )
 
 
-def test_checks_are_told_in_words(ui):
-    assert (
-        ui.checks.verdict((GOOD, BAD, UNMADE)) == "1 of 2 checks passed, failed: mean time score"
-    )
-    assert ui.checks.verdict((GOOD, UNMADE)) == "1 of 1 checks passed"
-    assert ui.checks.rows((GOOD, BAD, UNMADE)).splitlines()[2:] == [
+def test_checks_are_told_in_words():
+    assert checks.verdict((GOOD, BAD, UNMADE)) == "1 of 2 checks passed, failed: mean time score"
+    assert checks.verdict((GOOD, UNMADE)) == "1 of 1 checks passed"
+    assert checks.rows((GOOD, BAD, UNMADE)).splitlines()[2:] == [
         "| quadrature | **passed**: +0.0010 ± 0.0000 bits per dim, allowed 0.005 "
         "| 32 against 128 nodes |",
         "| mean time score | **FAILED**: -0.5000 ± 0.1000 bits per dim, allowed 0.1 "
@@ -153,8 +155,8 @@ def test_checks_are_told_in_words(ui):
     assert math.isnan(again.value) and again.note == UNMADE.note
 
 
-def test_a_record_in_the_folder_of_a_model_is_shown(ui, run, tmp_path):
-    assert ui.checks.recorded(tmp_path / "run") == (None, "", "")
+def test_a_record_in_the_folder_of_a_model_is_shown(run, tmp_path):
+    assert checks.recorded(tmp_path / "run") == (None, "", "")
     record = {
         "started": "2025-01-01T00:00:00Z",
         "figures": {
@@ -163,19 +165,19 @@ def test_a_record_in_the_folder_of_a_model_is_shown(ui, run, tmp_path):
         },
     }
     (tmp_path / "run" / "selftest.json").write_text(json.dumps(record))
-    figure, text, table = ui.checks.recorded(tmp_path / "run")
+    figure, text, table = checks.recorded(tmp_path / "run")
     assert text == "1 of 1 checks passed · recorded 2025-01-01T00:00:00Z"
     (points,) = figure.axes[0].containers
     assert points.lines[0].get_ydata() == pytest.approx([0.1, -0.2])
-    assert table == ui.checks.rows((GOOD, UNMADE))
-    shown = ui.diagnostics.describe(run, "run")
+    assert table == checks.rows((GOOD, UNMADE))
+    shown = diagnostics.describe(run, "run")
     assert shown[5]["visible"] and shown[6:] == (text, table)
 
 
-def test_log_z_goes_level_by_level_and_is_that_of_the_weights(ui, models, monkeypatch):
-    states, report = [], ui.log_z.report
-    monkeypatch.setattr(ui.log_z, "report", lambda state: states.append(state) or report(state))
-    shown = list(ui.log_z.log_z(models.load, "grey", "ais", 3, 2, seed=1))
+def test_log_z_goes_level_by_level_and_is_that_of_the_weights(models, monkeypatch):
+    states, report = [], log_z.report
+    monkeypatch.setattr(log_z, "report", lambda state: states.append(state) or report(state))
+    shown = list(log_z.log_z(models.load, "grey", "ais", 3, 2, seed=1))
     heads = [text.split(" · ")[0] for _, text in shown]
     assert heads[:-1] == [
         *("Step 0 of 5", "Step 1 of 5, a pilot's", "Step 2 of 5, a pilot's"),
@@ -194,15 +196,15 @@ def test_log_z_goes_level_by_level_and_is_that_of_the_weights(ui, models, monkey
     assert len(right.lines[0].get_ydata()) == 3
 
 
-def test_the_kinds_of_paths_differ_by_their_transport(ui):
-    transported, ais = (ui.log_z.METHODS[name](7) for name in ("transported", "ais"))
+def test_the_kinds_of_paths_differ_by_their_transport():
+    transported, ais = (log_z.METHODS[name](7) for name in ("transported", "ais"))
     assert transported.num_temperatures == ais.num_temperatures == 7
     assert (transported.pf_ode_steps, ais.pf_ode_steps) == (1, 0)
 
 
-def test_mistakes_about_log_z_are_explained(ui, models):
+def test_mistakes_about_log_z_are_explained(models):
     def call(*arguments):
-        return list(ui.log_z.log_z(models.load, *arguments, seed=0))
+        return list(log_z.log_z(models.load, *arguments, seed=0))
 
     assert "unknown method" in error_of(call, "grey", "gibbs", 3, 2)
     for chains, levels in ((1, 2), (65, 2), (3, 1), (3, 101)):
@@ -211,8 +213,8 @@ def test_mistakes_about_log_z_are_explained(ui, models):
         )
 
 
-def test_a_stopped_run_says_where(ui):
-    stopped = ui.shared.stopped
+def test_a_stopped_run_says_where():
+    stopped = shared.stopped
     assert (
         stopped("Step 3 of 9, a pilot's · grey") == "Stopped after step 3 of 9, a pilot's · grey"
     )

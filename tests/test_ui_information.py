@@ -17,20 +17,25 @@ from ebm_app.ratios import mutual_information
 from ebm_app.ratios.data.mi_tasks import MI_TASKS
 from ebm_app.ratios.methods import MixtureResidual
 from ebm_app.ratios.training import RatioTrainer
+from ebm_app.web import shared
+from ebm_app.web.app import build_app
+from ebm_app.web.information import gaussian
+from ebm_app.web.information import tab as information
+from ebm_app.web.server import serve
 
 
 @pytest.fixture(autouse=True)
-def small(ui, monkeypatch):
+def small(monkeypatch):
     """Few points and draws."""
-    monkeypatch.setattr(ui.gaussian_information, "NUM_POINTS", 400)
+    monkeypatch.setattr(gaussian, "NUM_POINTS", 400)
 
 
-def approach(ui, methods=("CTSM-v",), dim=40, rate=2e-2, iterations=2, seed=0):
-    return ui.gaussian_information.approach(dim, methods, rate, iterations, seed)
+def approach(methods=("CTSM-v",), dim=40, rate=2e-2, iterations=2, seed=0):
+    return gaussian.approach(dim, methods, rate, iterations, seed)
 
 
-def test_the_estimate_approaches_the_true_value(ui):
-    *_, (plot, text, found) = approach(ui, iterations=120)
+def test_the_estimate_approaches_the_true_value():
+    *_, (plot, text, found) = approach(iterations=120)
     method = found["methods"]["CTSM-v"]
     assert found["truth"] == 10 and method["step"] == 120
     assert abs(method["mutual_information"] - 10) < 1.5 and abs(method["matrix"] - 10) < 2
@@ -43,9 +48,9 @@ def test_the_estimate_approaches_the_true_value(ui):
     assert below.patches[0].get_width() == method["step_ms"]
 
 
-def test_methods_are_trained_in_turns(ui):
-    names = list(ui.gaussian_information.METHODS)
-    shown = list(approach(ui, names))
+def test_methods_are_trained_in_turns():
+    names = list(gaussian.METHODS)
+    shown = list(approach(names))
     assert [text.split(" · ")[0] for _, text, _ in shown] == [
         "Step 0 of 2",
         "Step 1 of 2",
@@ -58,26 +63,26 @@ def test_methods_are_trained_in_turns(ui):
     assert len({last["methods"][name]["mutual_information"] for name in names}) == 3
 
 
-def test_who_stops_iterating_stops_the_training(ui, monkeypatch):
+def test_who_stops_iterating_stops_the_training(monkeypatch):
     steps = []
     step = RatioTrainer.train_step
     monkeypatch.setattr(
         RatioTrainer, "train_step", lambda trainer: steps.append(1) or step(trainer)
     )
-    run = approach(ui, iterations=100)
+    run = approach(iterations=100)
     next(run), next(run)
     run.close()
     assert len(steps) == 5
 
 
-def test_a_run_that_is_not_finite_says_so(ui):
+def test_a_run_that_is_not_finite_says_so():
     curve = [{"step": 1, "divergence": None, "error": None, "step_ms": 2.0}]
     settings = {"dim": 40, "iterations": 9, "seed": 0}
-    text = ui.gaussian_information.report({"TSM": curve}, settings, 10.0, 0.1)
+    text = gaussian.report({"TSM": curve}, settings, 10.0, 0.1)
     assert text.startswith("Step 1 of 9 · ") and "\nTSM: not finite any more: lower" in text
 
 
-def test_mistakes_with_gaussians_are_explained(ui):
+def test_mistakes_with_gaussians_are_explained():
     for arguments, message in (
         ({"dim": 41}, "unknown problem 'mi_d41'"),
         ({"methods": ()}, "there is no method to train: choose at least one"),
@@ -86,26 +91,26 @@ def test_mistakes_with_gaussians_are_explained(ui):
         ({"iterations": 5_001}, "iterations cannot be 5001"),
         ({"seed": 0.5}, "the seed cannot be 0.5"),
     ):
-        assert message in error_of(lambda a: list(approach(ui, **a)), arguments)
+        assert message in error_of(lambda a: list(approach(**a)), arguments)
 
 
-def draw(ui, folder, task="normal_1x1", num=600, seed=0):
-    return ui.information.draw_example(task, num, seed, folder)
+def draw(folder, task="normal_1x1", num=600, seed=0):
+    return information.draw_example(task, num, seed, folder)
 
 
-def estimate(ui, source, preprocessing="none", iterations=2, seed=0):
-    return ui.information.estimate(source, preprocessing, iterations, seed)
+def estimate(source, preprocessing="none", iterations=2, seed=0):
+    return information.estimate(source, preprocessing, iterations, seed)
 
 
-def test_an_estimate_comes_fold_by_fold(ui, tmp_path):
-    x, y, truth = draw(ui, tmp_path)
+def test_an_estimate_comes_fold_by_fold(tmp_path):
+    x, y, truth = draw(tmp_path)
     assert truth == "normal_1x1: 0.4133 nats"
-    source = ui.information.Source(x, y)
-    shown = list(estimate(ui, source, iterations=3, seed=4))
+    source = information.Source(x, y)
+    shown = list(estimate(source, iterations=3, seed=4))
     heads = [text.split(" · ")[0] for _, text, _ in shown[:-1]]
     assert heads == ["Starting", "Step 1 of 3 folds", "Step 2 of 3 folds"]
     assert "over 400 rows left out" in shown[2][1]
-    assert ui.shared.stopped(shown[2][1]).startswith("Stopped after step 2 of 3 folds")
+    assert shared.stopped(shown[2][1]).startswith("Stopped after step 2 of 3 folds")
     plot, text, found = shown[-1]
     assert abs(found["mutual_information"] - 0.4133) < 4 * found["stderr"] < 0.4
     assert f"{found['mutual_information']:.4f} ± {found['stderr']:.4f} nats\n600 rows" in text
@@ -116,10 +121,10 @@ def test_an_estimate_comes_fold_by_fold(ui, tmp_path):
     assert means.mean() == pytest.approx(found["mutual_information"], abs=1e-6)
 
 
-def test_it_is_the_librarys_estimate(ui, tmp_path):
-    x, y, _ = draw(ui, tmp_path)
-    *_, (_, _, found) = estimate(ui, ui.information.Source(x, y), "rank", 2, 7)
-    scores = ui.information.PREPROCESSING["rank"]
+def test_it_is_the_librarys_estimate(tmp_path):
+    x, y, _ = draw(tmp_path)
+    *_, (_, _, found) = estimate(information.Source(x, y), "rank", 2, 7)
+    scores = information.PREPROCESSING["rank"]
     arrays = [torch.from_numpy(scores(np.load(path))) for path in (x, y)]
     training = mutual_information.RatioTraining(2, eval_every=1)
     settings = mutual_information.MISettings(3, 1, training=training)
@@ -128,25 +133,25 @@ def test_it_is_the_librarys_estimate(ui, tmp_path):
     assert found["mutual_information"] == expected.mutual_information
 
 
-def test_arrays_and_a_table_give_the_same(ui, tmp_path):
-    x, y, _ = draw(ui, tmp_path, "sparse_2x2", 150)
+def test_arrays_and_a_table_give_the_same(tmp_path):
+    x, y, _ = draw(tmp_path, "sparse_2x2", 150)
     values = np.hstack([np.load(x), np.load(y)])
     table = tmp_path / "table.csv"
     np.savetxt(table, values, delimiter=",", header="a, b,c,d", comments="", fmt="%.18g")
-    assert ui.information.column_names(str(table)) == ["a", "b", "c", "d"]
-    source = ui.information.Source(csv=str(table), x_columns=["a", "b"], y_columns=["c", "d"])
+    assert information.column_names(str(table)) == ["a", "b", "c", "d"]
+    source = information.Source(csv=str(table), x_columns=["a", "b"], y_columns=["c", "d"])
     for found, expected in zip(
-        ui.information.read(source), ui.information.read(ui.information.Source(x, y)), strict=True
+        information.read(source), information.read(information.Source(x, y)), strict=True
     ):
         assert np.array_equal(found, expected)
 
 
-def test_who_stops_after_a_fold_trains_no_other(ui, tmp_path, monkeypatch):
+def test_who_stops_after_a_fold_trains_no_other(tmp_path, monkeypatch):
     built = []
     build = MixtureResidual.build
     monkeypatch.setattr(MixtureResidual, "build", lambda *a: built.append(1) or build(*a))
-    x, y, _ = draw(ui, tmp_path)
-    run = estimate(ui, ui.information.Source(x, y))
+    x, y, _ = draw(tmp_path)
+    run = estimate(information.Source(x, y))
     assert [next(run)[1].split(" ")[0] for _ in range(2)] == ["Starting", "Step"]
     run.close()
     assert len(built) == 1
@@ -164,7 +169,7 @@ def save(folder, name, values):
     return str(folder / name)
 
 
-def test_bad_data_are_explained_without_folders(ui, tmp_path, monkeypatch):
+def test_bad_data_are_explained_without_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     numbers = np.random.default_rng(0)
     good = save(tmp_path, "good.npy", numbers.normal(size=200))
@@ -175,7 +180,7 @@ def test_bad_data_are_explained_without_folders(ui, tmp_path, monkeypatch):
     (tmp_path / "table.csv").write_text("a,b\n1,2\n")
     (tmp_path / "bad.npy").write_bytes(pickle.dumps(Bad()))
     table = str(tmp_path / "table.csv")
-    source = ui.information.Source
+    source = information.Source
     wide, long = numbers.normal(size=(200, 64)), numbers.normal(size=20_001)
     for given, message in (
         (source(), "no data for both X and Y: upload"),
@@ -199,35 +204,35 @@ def test_bad_data_are_explained_without_folders(ui, tmp_path, monkeypatch):
         (source(csv=table, x_columns=["a"], y_columns=["z"]), "'table.csv' has no column 'z'"),
         (source(csv=table, x_columns=["a"]), "no column is given for y"),
     ):
-        text = error_of(lambda s: list(estimate(ui, s)), given)
+        text = error_of(lambda s: list(estimate(s)), given)
         assert message in text and str(tmp_path) not in text
     assert not (tmp_path / "unpickled").exists()
 
 
-def test_numbers_out_of_range_are_refused(ui, tmp_path):
-    x, y, _ = draw(ui, tmp_path)
-    source = ui.information.Source(x, y)
+def test_numbers_out_of_range_are_refused(tmp_path):
+    x, y, _ = draw(tmp_path)
+    source = information.Source(x, y)
     for arguments, message in (
         (("x", 2, 0), "unknown preprocessing 'x'"),
         (("none", 2_001, 0), "iterations cannot be 2001"),
         (("none", 2, -1), "the seed cannot be -1"),
     ):
-        assert message in error_of(lambda a: list(estimate(ui, source, *a)), arguments)
+        assert message in error_of(lambda a: list(estimate(source, *a)), arguments)
     for arguments, message in (
         (("x", 100, 0), "unknown task 'x'"),
         (("normal_1x1", 99, 0), "the number of rows cannot be 99: give a whole number from 100"),
         (("normal_1x1", 20_001, 0), "the number of rows cannot be 20001"),
     ):
-        assert message in error_of(ui.information.draw_example, *arguments, tmp_path)
+        assert message in error_of(information.draw_example, *arguments, tmp_path)
 
 
-def test_examples_are_tasks_that_can_be_estimated(ui):
-    names = ui.information.examples()
+def test_examples_are_tasks_that_can_be_estimated():
+    names = information.examples()
     assert "student_2x2_df1" in names and "block_gaussian_80" not in names
     assert all(MI_TASKS[name].dim_x + MI_TASKS[name].dim_y <= 64 for name in names)
 
 
-def test_columns_are_listed_if_there_are_any(ui, tmp_path):
+def test_columns_are_listed_if_there_are_any(tmp_path):
     path = tmp_path / "table.csv"
     for content, expected in (
         (b"", []),
@@ -236,15 +241,15 @@ def test_columns_are_listed_if_there_are_any(ui, tmp_path):
         (b'"a', ["a"]),
     ):
         path.write_bytes(content)
-        assert ui.information.column_names(str(path)) == expected
-    assert ui.information.column_names(None) == []
+        assert information.column_names(str(path)) == expected
+    assert information.column_names(None) == []
     path.write_text(",".join(map(str, range(501))))
-    assert "501 columns: leave out all but 500" in error_of(ui.information.column_names, path)
+    assert "501 columns: leave out all but 500" in error_of(information.column_names, path)
 
 
 @pytest.fixture(scope="module")
-def page(ui, models):
-    return ui.app.build_app(models, seed=5)
+def page(models):
+    return build_app(models, seed=5)
 
 
 def test_the_endpoints_have_names_and_defaults(page):
@@ -266,11 +271,11 @@ def test_the_endpoints_have_names_and_defaults(page):
     }
 
 
-def test_a_client_draws_data_and_estimates_from_them(ui, page, tmp_path):
+def test_a_client_draws_data_and_estimates_from_them(page, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    client = Client(ui.app.serve(page, "127.0.0.1", port, None), verbose=False)
+    client = Client(serve(page, "127.0.0.1", port, None), verbose=False)
     try:
         x, y, table, truth = client.predict("dense_2x2", 300, 1, api_name="/mi_example")
         assert np.load(x).shape == np.load(y).shape == (300, 2) and table is None

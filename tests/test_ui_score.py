@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import gradio as gr
 import numpy as np
 import pytest
 import torch
@@ -20,6 +21,10 @@ from ebm_app.evaluation.likelihood_plots import plot_place, plot_shares
 from ebm_app.likelihood.bits import log_likelihood, to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import EBMConfig
+from ebm_app.web import ending
+from ebm_app.web.score import canvas, compare, many_images, one_image, uploads
+from ebm_app.web.score import held_out as held
+from ebm_app.web.score import tab as score
 
 MNIST = EBMConfig("mnist", (1, 28, 28), 256)
 
@@ -50,20 +55,20 @@ def strokes(*boxes: tuple[int, int, int, int]) -> dict:
 
 
 @pytest.fixture(scope="module")
-def held_out(ui):
-    return ui.held_out.HeldOut()
+def held_out():
+    return held.HeldOut()
 
 
 @pytest.fixture(scope="module")
-def few(ui):
+def few():
     """Only the first forty held-out digits, so that a tiny budget scores them all."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ui.held_out, "MAX_IMAGES", 40)
+        patch.setattr(held, "MAX_IMAGES", 40)
         yield 40
 
 
-def test_preprocessing_crops_averages_areas_and_takes_the_nearest_level(ui, tmp_path):
-    preprocess = ui.preprocess.preprocess
+def test_preprocessing_crops_averages_areas_and_takes_the_nearest_level(tmp_path):
+    preprocess = uploads.preprocess
     assert torch.equal(preprocess(save_digit(tmp_path / "digit.png"), GREY), digit())
     numbers = np.random.RandomState(0)
     pixels = numbers.randint(0, 256, (32, 48))  # 8 columns on either side are cut off
@@ -109,20 +114,20 @@ def bad_files(folder: Path) -> dict[str, str]:
     }
 
 
-def test_every_bad_file_is_explained_in_a_sentence_without_paths(ui, tmp_path):
+def test_every_bad_file_is_explained_in_a_sentence_without_paths(tmp_path):
     for name, message in bad_files(tmp_path).items():
-        said = error_of(ui.preprocess.preprocess, tmp_path / name, GREY)
+        said = error_of(uploads.preprocess, tmp_path / name, GREY)
         assert said.startswith(message) and str(tmp_path) not in said
-    assert "no image to score" in error_of(ui.preprocess.preprocess, None, GREY)
+    assert "no image to score" in error_of(uploads.preprocess, None, GREY)
     two = EBMConfig("folder:pairs", (2, 8, 8), 256)
-    assert "2 channels" in error_of(ui.preprocess.preprocess, tmp_path / "whole.png", two)
-    assert "at least 2 repeats" in error_of(ui.preprocess.repeated, digit(), 1)
+    assert "2 channels" in error_of(uploads.preprocess, tmp_path / "whole.png", two)
+    assert "at least 2 repeats" in error_of(uploads.repeated, digit(), 1)
     opaque = np.full((8, 8, 4), 255)
-    assert ui.preprocess.preprocess(save(tmp_path / "opaque.png", opaque), GREY).eq(1).all()
+    assert uploads.preprocess(save(tmp_path / "opaque.png", opaque), GREY).eq(1).all()
 
 
-def test_a_drawn_digit_fills_the_frame_as_the_digits_of_the_data_do(ui):
-    prepare = ui.draw.prepare
+def test_a_drawn_digit_fills_the_frame_as_the_digits_of_the_data_do():
+    prepare = canvas.prepare
     seen = prepare(strokes((100, 180, 30, 60)), GREY)[0, 0]  # a small bar, off the middle
     assert torch.equal(seen, prepare(strokes((20, 260, 190, 280)), GREY)[0, 0])  # nor its size
     bar = torch.zeros(8)
@@ -135,8 +140,8 @@ def test_a_drawn_digit_fills_the_frame_as_the_digits_of_the_data_do(ui):
     assert (inked.sum((0, 1)) / inked.sum())[[0, 7]].sum() < 0.01
 
 
-def test_a_drawing_for_mnist_has_its_box_and_centre_of_mass(ui):
-    seen = ui.draw.prepare(strokes((10, 150, 5, 40), (115, 150, 40, 110)), MNIST)[0, 0]
+def test_a_drawing_for_mnist_has_its_box_and_centre_of_mass():
+    seen = canvas.prepare(strokes((10, 150, 5, 40), (115, 150, 40, 110)), MNIST)[0, 0]
     inked = seen > 0  # on up to one more row and column, as the box need not begin with a pixel
     rows, columns = inked.any(1).nonzero()[:, 0], inked.any(0).nonzero()[:, 0]
     assert len(rows) in (20, 21) and len(columns) in (15, 16)
@@ -146,29 +151,27 @@ def test_a_drawing_for_mnist_has_its_box_and_centre_of_mass(ui):
         profile = seen.sum(axis)
         assert abs((profile * places).sum() / profile.sum() - 14) < 0.1
     fashion = EBMConfig("fashion_mnist", (1, 28, 28), 256)  # not digits: stays where it was drawn
-    seen = ui.draw.prepare(strokes((10, 150, 0, 40)), fashion)[0, 0]
+    seen = canvas.prepare(strokes((10, 150, 0, 40)), fashion)[0, 0]
     assert seen[1:15, :4].eq(1).all() and seen.sum() == 14 * 4
 
 
-def test_what_cannot_be_drawn_is_explained(ui, models):
+def test_what_cannot_be_drawn_is_explained(models):
     for empty in (None, drawing(None), strokes()):
-        assert "the canvas is empty" in error_of(ui.draw.prepare, empty, GREY)
-    assert error_of(ui.draw.prepare, strokes((0, 9, 0, 9)), COLOUR) == ui.draw.NO_COLOUR
-    shown = [ui.score.drawing_offer(models.load, name) for name in ("grey", "colour", "none")]
+        assert "the canvas is empty" in error_of(canvas.prepare, empty, GREY)
+    assert error_of(canvas.prepare, strokes((0, 9, 0, 9)), COLOUR) == canvas.NO_COLOUR
+    shown = [score.drawing_offer(models.load, name) for name in ("grey", "colour", "none")]
     visible = [(canvas["visible"], reason["visible"]) for canvas, reason in shown]
     assert visible == [(True, False), (False, True), (True, False)]
 
 
-def run(ui, models, path, held_out, repeats=12):
-    source = partial(ui.preprocess.preprocess, path)
-    return list(ui.scoring.score(models.load, "grey", source, repeats, held_out, seed=3))
+def run(models, path, held_out, repeats=12):
+    source = partial(uploads.preprocess, path)
+    return list(one_image.score(models.load, "grey", source, repeats, held_out, seed=3))
 
 
-def test_a_score_is_the_mean_over_draws_with_its_standard_error(
-    ui, models, held_out, few, tmp_path
-):
-    first, scored, *rest = run(ui, models, save_digit(tmp_path / "digit.png"), held_out)
-    assert first == ui.scoring.Score(first.seen, "Scoring")
+def test_a_score_is_the_mean_over_draws_with_its_standard_error(models, held_out, few, tmp_path):
+    first, scored, *rest = run(models, save_digit(tmp_path / "digit.png"), held_out)
+    assert first == one_image.Score(first.seen, "Scoring")
     side = first.seen.width // 8
     assert np.array_equal(np.asarray(first.seen)[::side, ::side], to_uint8(digit())[0, ..., 0])
     result = models.load("grey").log_prob(digit().expand(12, -1, -1, -1), seed=3)
@@ -179,19 +182,19 @@ def test_a_score_is_the_mean_over_draws_with_its_standard_error(
     assert f"Log-likelihood: {mean:.2f} ± {error:.2f} nats\n" in scored.text
     assert f"Bits per dim: {-mean / bits:.4f} ± {error / bits:.4f} at eps 0.0001\n" in scored.text
     assert "12 dequantisation draws" in scored.text and "8 evaluations a draw" in scored.text
-    assert ui.scoring.CAVEAT in scored.text
+    assert one_image.CAVEAT in scored.text
     (image,) = scored.shares.axes[0].images
     assert np.allclose(image.get_array(), result.components.mean((0, 1)))
-    assert scored.place == ui.scoring.WAITING and scored.histogram is None  # does not wait for it
+    assert scored.place == one_image.WAITING and scored.histogram is None  # does not wait for it
     assert all(step.text == scored.text for step in rest)
     assert f"of {few} held-out" in rest[-1].place
     line = rest[-1].histogram.axes[0].lines[0]
     assert line.get_xdata()[0] == pytest.approx(mean)
 
 
-def test_the_place_of_a_score_is_counted_among_held_out_images(ui, models, few):
-    ebm, held_out = models.load("grey"), ui.held_out.HeldOut()
-    images = ui.held_out.HeldOut().images(GREY)
+def test_the_place_of_a_score_is_counted_among_held_out_images(models, few):
+    ebm, held_out = models.load("grey"), held.HeldOut()
+    images = held.HeldOut().images(GREY)
     assert torch.equal(images, load_images("digits").test[:few])
     steps = list(held_out.scores(ebm, images))
     assert [(len(s.log_prob), s.total, s.complete) for s in steps] == [
@@ -203,16 +206,16 @@ def test_the_place_of_a_score_is_counted_among_held_out_images(ui, models, few):
     )
     assert torch.equal(steps[-1].log_prob, values)
     value = values.sort().values[10].item()
-    assert ui.held_out.percentile(value, steps[-1]) == 25  # 10 of 40 are below
-    assert "Percentile 25: the image scores higher than 10 of 40 " in ui.held_out.describe(
+    assert held.percentile(value, steps[-1]) == 25  # 10 of 40 are below
+    assert "Percentile 25: the image scores higher than 10 of 40 " in held.describe(
         value, steps[-1]
     )
-    assert "of the first 32 of 40 " in ui.held_out.describe(value, steps[0])
+    assert "of the first 32 of 40 " in held.describe(value, steps[0])
 
 
-def test_held_out_images_are_scored_once_for_the_same_weights(ui, models, few, monkeypatch):
-    ebm, held_out = models.load("grey"), ui.held_out.HeldOut()
-    images, asked = ui.held_out.HeldOut().images(GREY), []
+def test_held_out_images_are_scored_once_for_the_same_weights(models, few, monkeypatch):
+    ebm, held_out = models.load("grey"), held.HeldOut()
+    images, asked = held.HeldOut().images(GREY), []
     score = ebm.log_prob
     monkeypatch.setattr(
         ebm, "log_prob", lambda x, seed: asked.append(len(x)) or score(x, seed=seed)
@@ -223,49 +226,46 @@ def test_held_out_images_are_scored_once_for_the_same_weights(ui, models, few, m
     list(held_out.scores(ebm, images))
     (again,) = held_out.scores(ebm, images)
     assert asked == [32, 8] and again.complete
-    before = ui.held_out.fingerprint(ebm)
+    before = held.fingerprint(ebm)
     weight = ebm.model.net.unet.conv_out.weight
     with torch.no_grad():
         weight[0, 0, 0, 0] += 1
-        assert ui.held_out.fingerprint(ebm) != before
+        assert held.fingerprint(ebm) != before
         weight[0, 0, 0, 0] -= 1
 
 
-def test_without_held_out_images_a_sentence_stands_for_the_histogram(ui, models, tmp_path):
+def test_without_held_out_images_a_sentence_stands_for_the_histogram(models, tmp_path):
     path = save(tmp_path / "colour.png", np.zeros((4, 8, 3)))
-    source = partial(ui.preprocess.preprocess, path)
-    *_, last = ui.scoring.score(models.load, "colour", source, 2, ui.held_out.HeldOut())
-    assert last.place == ui.held_out.ABSENT and last.histogram is None
+    source = partial(uploads.preprocess, path)
+    *_, last = one_image.score(models.load, "colour", source, 2, held.HeldOut())
+    assert last.place == held.ABSENT and last.histogram is None
     assert "Log-likelihood" in last.text and last.shares is not None
-    find = ui.held_out.HeldOut(str(tmp_path / "empty")).images
+    find = held.HeldOut(str(tmp_path / "empty")).images
     assert find(MNIST) is None  # its files are not there
     write_mnist(tmp_path / "MNIST" / "raw")
-    assert ui.held_out.HeldOut(str(tmp_path)).images(MNIST).shape == (12, 1, 28, 28)
+    assert held.HeldOut(str(tmp_path)).images(MNIST).shape == (12, 1, 28, 28)
     assert find(EBMConfig("digits", (1, 16, 16), 17)) is None
     assert find(EBMConfig("digits", (1, 8, 8), 256)) is None
 
 
-def test_stopping_says_what_there_is(ui):
-    scoring = ui.scoring
+def test_stopping_says_what_there_is():
+    scoring = one_image
     assert scoring.stopped("Scoring", "") == (scoring.STOPPED, "")
     assert scoring.stopped("Log-likelihood: 1", scoring.WAITING) == ("Log-likelihood: 1", "")
     assert scoring.stopped("Log-likelihood: 1", "Percentile 3") == (
         "Log-likelihood: 1",
         "Percentile 3",
     )
-    assert ui.compare.stopped("4 draws · running ode") == "4 draws · stopped before ode"
-    assert (
-        ui.score_many.stopped("Scoring · 1 of 2 files") == "Stopped while scoring · 1 of 2 files"
-    )
+    assert compare.stopped("4 draws · running ode") == "4 draws · stopped before ode"
+    assert many_images.stopped("Scoring · 1 of 2 files") == "Stopped while scoring · 1 of 2 files"
 
 
-def test_another_choice_ends_a_run_before_its_results_are_emptied(ui):
-    gr = ui.app.gr
+def test_another_choice_ends_a_run_before_its_results_are_emptied():
     with gr.Blocks() as page:
         choice, text, image = gr.Textbox(), gr.Textbox(), gr.Image()
         table = gr.Dataframe(headers=["a", "b"])
         event = gr.Button().click(lambda: ("", None, None), None, [text, image, table])
-        ui.ending.empty_by([choice.change], [event], [text, image, table])
+        ending.empty_by([choice.change], [event], [text, image, table])
     run, *others = page.fns.values()
     kinds = [(bool(fn.cancels), bool(fn.js)) for fn in others]
     assert others[kinds.index((True, False))].cancels == [run._id]
@@ -275,7 +275,7 @@ def test_another_choice_ends_a_run_before_its_results_are_emptied(ui):
     assert not any(cell for row in blanks[2]["data"] for cell in row)
 
 
-def test_an_image_far_beyond_the_others_is_pointed_at(ui):
+def test_an_image_far_beyond_the_others_is_pointed_at():
     values = torch.linspace(-80, -60, 50, dtype=torch.float64)
     (axes,) = plot_place(values, -65.0).axes
     assert axes.lines[0].get_xdata()[0] == -65 and not axes.texts
@@ -299,19 +299,19 @@ def test_the_map_of_shares_sums_channels_and_carries_numbers_where_they_fit():
     assert not plot_shares(torch.zeros(1, 28, 28)).axes[0].texts
 
 
-def test_estimators_stand_side_by_side_on_the_same_draws(ui, models, tmp_path, monkeypatch):
-    choice = ui.compare.estimators(64)
+def test_estimators_stand_side_by_side_on_the_same_draws(models, tmp_path, monkeypatch):
+    choice = compare.estimators(64)
     assert list(choice) == ["ratio", "ode", "pf_ode", "pf_ode_exact", "elbo", "truncated_normal"]
-    assert "pf_ode_exact" not in ui.compare.estimators(784)
+    assert "pf_ode_exact" not in compare.estimators(784)
 
     def refuse(energy, x, t):
         raise UserError("the model has no such thing: take another")
 
     bad = SimpleNamespace(estimator=refuse, dequantiser=None)
     rows = {"bad": bad, **{name: choice[name] for name in ("ratio", "truncated_normal")}}
-    monkeypatch.setattr(ui.compare, "estimators", lambda num_dims: rows)
+    monkeypatch.setattr(compare, "estimators", lambda num_dims: rows)
     path = save_digit(tmp_path / "digit.png")
-    steps = list(ui.compare.compare(models.load, "grey", path, 3, seed=5))
+    steps = list(compare.compare(models.load, "grey", path, 3, seed=5))
     assert [len(table) for table, _ in steps] == [0, 0, 1, 2]
     assert "running ratio" in steps[1][1]
     table, text = steps[-1]
@@ -331,16 +331,16 @@ def test_estimators_stand_side_by_side_on_the_same_draws(ui, models, tmp_path, m
         assert cells[3] == round(bits, 4) and cells[5] == result.nfe and len(cells) == 7
     assert table[0][1] != table[1][1]
     assert "score one first" in error_of(
-        lambda: list(ui.compare.compare(models.load, "grey", None, 3))
+        lambda: list(compare.compare(models.load, "grey", None, 3))
     )
 
 
-def test_one_bad_file_does_not_lose_the_others(ui, models, held_out, few, tmp_path):
+def test_one_bad_file_does_not_lose_the_others(models, held_out, few, tmp_path):
     bad = bad_files(tmp_path)
     good = [save_digit(tmp_path / f"{start}digit.png", i) for i, start in enumerate("=+-@")]
     paths = [good[0], *(str(tmp_path / name) for name in bad), *good[1:]]
     steps = []
-    for rows, sheet, text in ui.score_many.score_many(models.load, "grey", paths, 4, held_out, 3):
+    for rows, sheet, text in many_images.score_many(models.load, "grey", paths, 4, held_out, 3):
         with open(sheet, newline="", encoding="utf-8") as file:
             steps.append((rows, list(csv.reader(file)), text))
     rows, (heads, *cells), text = steps[-1]
@@ -350,7 +350,7 @@ def test_one_bad_file_does_not_lose_the_others(ui, models, held_out, few, tmp_pa
     for row, (name, message) in zip(rows[1:], bad.items(), strict=False):
         assert row[1:5] == [None] * 4 and row[5].startswith(message), name
     ebm = models.load("grey")
-    *_, scores = held_out.scores(ebm, ui.held_out.HeldOut().images(GREY))
+    *_, scores = held_out.scores(ebm, held.HeldOut().images(GREY))
     for index, row in enumerate([rows[0], *rows[-3:]]):
         result = ebm.log_prob(digit(index).expand(4, -1, -1, -1), seed=3)
         mean = result.log_prob.mean().item()
@@ -359,16 +359,16 @@ def test_one_bad_file_does_not_lose_the_others(ui, models, held_out, few, tmp_pa
         assert row[3] == round(result.bits_per_dim.mean().item(), 4)
         assert row[4] == round(100 * (scores.log_prob < row[1]).double().mean().item())
         assert row[5] == ""
-    assert heads == ui.score_many.HEADERS
+    assert heads == many_images.HEADERS
     names = [f"'{start}digit.png" for start in "=+-@"]  # text, never a formula
     assert [row[0] for row in (cells[0], *cells[-3:])] == names
     assert [row[1] for row in cells] == ["" if row[1] is None else str(row[1]) for row in rows]
 
 
-def test_no_files_and_too_many_are_refused(ui, models, held_out):
+def test_no_files_and_too_many_are_refused(models, held_out):
     def refusal(paths):
         return error_of(
-            lambda: list(ui.score_many.score_many(models.load, "grey", paths, 4, held_out))
+            lambda: list(many_images.score_many(models.load, "grey", paths, 4, held_out))
         )
 
     assert "no files to score" in refusal(None) and "no files to score" in refusal([])

@@ -9,6 +9,9 @@ from conftest import error_of
 
 from ebm_app.ratios.studies import trials
 from ebm_app.ratios.training import RatioTrainer
+from ebm_app.web import live
+from ebm_app.web.app import build_app
+from ebm_app.web.toy import tab as toy
 
 RUN = ("gaussians_d2", "variance_preserving")
 
@@ -20,12 +23,12 @@ def small(monkeypatch):
         monkeypatch.setattr(trials, name, 100)
 
 
-def train(ui, methods=("ctsm_v_time1",), rate=1e-3, iterations=2, seed=3, run=RUN):
-    return ui.toy.train(*run, methods, rate, iterations, seed)
+def train(methods=("ctsm_v_time1",), rate=1e-3, iterations=2, seed=3, run=RUN):
+    return toy.train(*run, methods, rate, iterations, seed)
 
 
-def test_a_run_shows_itself_at_every_evaluation_and_ends_with_figures(ui):
-    shown = list(train(ui))
+def test_a_run_shows_itself_at_every_evaluation_and_ends_with_figures():
+    shown = list(train())
     heads = [text.split(" · ")[0] for _, _, text, _ in shown]
     assert heads == ["Starting", "Step 0 of 2", "Step 1 of 2", "Step 2 of 2", "2 steps"]
     plot, other, text, found = shown[-1]
@@ -46,7 +49,7 @@ def test_a_run_shows_itself_at_every_evaluation_and_ends_with_figures(ui):
     assert judged == ["validation"] * 3 + ["test"]
 
 
-def test_two_methods_stand_side_by_side_on_the_same_draws(ui, monkeypatch):
+def test_two_methods_stand_side_by_side_on_the_same_draws(monkeypatch):
     drawn = []
     draw = RatioTrainer.draw
 
@@ -55,7 +58,7 @@ def test_two_methods_stand_side_by_side_on_the_same_draws(ui, monkeypatch):
         return drawn[-1]
 
     monkeypatch.setattr(RatioTrainer, "draw", spy)
-    shown = list(train(ui, ("ctsm_v_time1", "tsm_stein")))
+    shown = list(train(("ctsm_v_time1", "tsm_stein")))
     for plot, other, text, found in shown[1:]:
         assert plot is not other and other is not None
         assert list(found["methods"]) == ["ctsm_v_time1", "tsm_stein"]
@@ -65,42 +68,42 @@ def test_two_methods_stand_side_by_side_on_the_same_draws(ui, monkeypatch):
     assert not torch.equal(first.x1, third.x1)
 
 
-def test_who_stops_iterating_stops_the_training(ui, monkeypatch):
+def test_who_stops_iterating_stops_the_training(monkeypatch):
     steps = []
     step = RatioTrainer.train_step
     monkeypatch.setattr(
         RatioTrainer, "train_step", lambda trainer: steps.append(1) or step(trainer)
     )
-    run = train(ui, iterations=50)
+    run = train(iterations=50)
     texts = [next(run)[2] for _ in range(4)]
     run.close()
     assert len(steps) == 6 and texts[-1].startswith("Step 6 of 50")
-    assert ui.toy.stopped(texts[-1]).startswith("Stopped after step 6 of 50")
+    assert toy.stopped(texts[-1]).startswith("Stopped after step 6 of 50")
 
 
-def test_the_seed_decides_the_figures(ui):
+def test_the_seed_decides_the_figures():
     def error(seed):
-        *_, (*_, found) = train(ui, ("nce",), iterations=1, seed=seed)
+        *_, (*_, found) = train(("nce",), iterations=1, seed=seed)
         return found["methods"]["nce"]["error"]
 
     assert error(5) == error(5) != error(6)
 
 
-def test_a_picture_without_a_closed_form_has_no_error(ui):
-    *_, (_, _, text, found) = train(ui, iterations=1, run=("moons", "bridge_sigma1"))
+def test_a_picture_without_a_closed_form_has_no_error():
+    *_, (_, _, text, found) = train(iterations=1, run=("moons", "bridge_sigma1"))
     (method,) = found["methods"].values()
     assert method["error"] is None and "divergence_truth" not in method
     assert "no true log ratio known" in text and "nats²" not in text
 
 
-def test_a_run_that_is_not_finite_says_so(ui):
+def test_a_run_that_is_not_finite_says_so():
     trial = trials.Trial(*RUN, "nce", training=trials.RatioTraining(1))
     shot = next(trials.watch(trial))
     broken = shot._replace(scalars=dict.fromkeys(shot.scalars))
-    assert "not finite any more: lower the learning rate" in ui.toy.report([broken], 0.0)
+    assert "not finite any more: lower the learning rate" in toy.report([broken], 0.0)
 
 
-def test_mistakes_are_explained(ui):
+def test_mistakes_are_explained():
     nce = ("nce",)
     for arguments, message in (
         ({"methods": ("x",)}, "unknown method 'x'"),
@@ -115,24 +118,24 @@ def test_mistakes_are_explained(ui):
         ({"methods": nce, "rate": 1.0}, "the learning rate cannot be 1.0: give a number from"),
         ({"methods": nce, "seed": -1}, "the seed cannot be -1"),
     ):
-        assert message in error_of(lambda a: list(train(ui, **a)), arguments)
+        assert message in error_of(lambda a: list(train(**a)), arguments)
 
 
-def test_every_choice_has_a_label_of_its_own(ui):
-    assert len({ui.toy.method_label(name) for name in trials.METHODS}) == len(trials.METHODS)
-    assert len({ui.toy.problem_label(name) for name in trials.PAIRS}) == len(trials.PAIRS)
-    assert ui.toy.problem_label("mixtures_k0.5") == "mixtures, D = 20, k = 0.5"
-    assert set(ui.toy.PATHS) == set(trials.SIGMAS)
+def test_every_choice_has_a_label_of_its_own():
+    assert len({toy.method_label(name) for name in trials.METHODS}) == len(trials.METHODS)
+    assert len({toy.problem_label(name) for name in trials.PAIRS}) == len(trials.PAIRS)
+    assert toy.problem_label("mixtures_k0.5") == "mixtures, D = 20, k = 0.5"
+    assert set(toy.PATHS) == set(trials.SIGMAS)
 
 
-def test_a_run_is_looked_at_often_enough_to_stop(ui):
-    every = ui.live.eval_every
+def test_a_run_is_looked_at_often_enough_to_stop():
+    every = live.eval_every
     assert [every(n) for n in (1, 20, 21, 1_000, 5_000)] == [1, 1, 2, 50, 100]
 
 
 @pytest.fixture(scope="module")
-def endpoint(ui, models):
-    page = ui.app.build_app(models, seed=5)
+def endpoint(models):
+    page = build_app(models, seed=5)
     return page, page.get_api_info()["named_endpoints"]["/toy"]
 
 
@@ -150,8 +153,8 @@ def test_the_endpoint_has_names_and_defaults(endpoint):
     ]
 
 
-def test_choices_follow_the_problem(ui):
-    paths, plot, other, text, found = ui.toy._of_problem("mixtures_k1")
+def test_choices_follow_the_problem():
+    paths, plot, other, text, found = toy._of_problem("mixtures_k1")
     assert [name for _, name in paths["choices"]] == ["bridge_sigma1", "bridge_sigma1.41"]
     assert paths["value"] == "bridge_sigma1" and (other, text, found) == (None, "", None)
     assert len(plot.axes) == 1

@@ -1,6 +1,6 @@
 """Visitors that come all at once: who is answered, who is turned away, and what it costs.
 
-python ui/load.py --clients 50
+python tools/load.py --clients 50
 """
 
 import json

@@ -1,6 +1,6 @@
 """Pictures of every tab of the page, at work with a model.
 
-python ui/screenshots.py --output_dir docs
+python tools/screenshots.py --output_dir docs
 """
 
 import re

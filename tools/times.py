@@ -1,6 +1,6 @@
 """How long a visitor waits: for the page, the first picture, a grid of 16, and a score.
 
-python ui/times.py
+python tools/times.py
 """
 
 import sys

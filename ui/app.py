@@ -1,20 +1,17 @@
-"""A web page that draws images from a trained model and scores images with it.
+"""A web page that draws images from a trained model and finds the log-likelihood of images.
 
 python ui/app.py --model runs/digits
 """
 
-import os
 import sys
 from collections.abc import Sequence
 
-os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read once, when gradio is imported
-
-from ebm_app.errors import UserError  # noqa: E402
-from ebm_app.runs.cli import Parser, resolve_device, run_script  # noqa: E402
-from ebm_app.web.app import build_app  # noqa: E402
-from ebm_app.web.models import Models, find_models  # noqa: E402
-from ebm_app.web.server import check_auth, serve  # noqa: E402
-from ebm_app.web.shared import MAX_SEED  # noqa: E402
+from ebm_app.errors import UserError
+from ebm_app.runs.cli import Parser, resolve_device, run_script
+from ebm_app.web.app import build_app
+from ebm_app.web.models import Models, find_models
+from ebm_app.web.server import check_auth, serve
+from ebm_app.web.shared import MAX_SEED
 
 
 def main(argv: Sequence[str] | None = None) -> None:

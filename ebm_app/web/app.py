@@ -2,12 +2,12 @@
 
 import gradio as gr
 
-from ebm_app.web.diagnostics import tab as diagnostics
-from ebm_app.web.generate import tab as generate
-from ebm_app.web.information import tab as information
-from ebm_app.web.models import Models
-from ebm_app.web.score import tab as score
-from ebm_app.web.toy import tab as toy
+from .diagnostics import tab as diagnostics
+from .generate import tab as generate
+from .information import tab as information
+from .models import Models
+from .score import tab as score
+from .toy import tab as toy
 
 CACHE_SECONDS = 3600
 

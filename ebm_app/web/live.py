@@ -6,7 +6,8 @@ import gradio as gr
 from gradio.components import Component
 
 from ebm_app.errors import UserError
-from ebm_app.web.shared import MAX_SEED
+
+from .shared import MAX_SEED
 
 #: a run shows itself about so often, and after ``MAX_EVERY`` steps at the latest: then it can stop
 TIMES, MAX_EVERY = 20, 100

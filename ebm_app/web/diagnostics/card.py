@@ -12,7 +12,8 @@ from ebm_app.runs.files import METRICS_FILE, RUN_FILE
 from ebm_app.training.checkpoint import PREFIX
 from ebm_app.training.metrics import best_validation, read_metrics
 from ebm_app.training.plots import training_figure
-from ebm_app.web.models import Models, without_path
+
+from ..models import Models, without_path
 
 README_FILE = "README.md"
 PICTURE = re.compile(r"!\[[^\]]*\]\([^)]*\)\n*")  # the page serves no file of a model's folder

@@ -13,7 +13,8 @@ from ebm_app.evaluation.likelihood_plots import balance_figure
 from ebm_app.evaluation.selftest import Balance, Budget, Check, Report, from_record, iterate_checks
 from ebm_app.likelihood import PFODEDensity
 from ebm_app.models.config import read_json
-from ebm_app.web.shared import RUNNING, Load
+
+from ..shared import RUNNING, Load
 
 RECORD_FILE = "selftest.json"
 MIN_IMAGES, MAX_IMAGES, DEFAULT_IMAGES = 8, 297, 32

@@ -11,7 +11,8 @@ from ebm_app.log_z.ais import Annealing, Chains, ChainState
 from ebm_app.log_z.estimates import from_forward
 from ebm_app.log_z.plots import temperatures_figure
 from ebm_app.registry import choose
-from ebm_app.web.shared import RUNNING, Load
+
+from ..shared import RUNNING, Load
 
 #: kinds of paths by the name a visitor chooses, for a number of levels
 METHODS = {

@@ -7,10 +7,11 @@ import gradio as gr
 from matplotlib.figure import Figure
 
 from ebm_app.errors import UserError
-from ebm_app.web.diagnostics import card, checks, log_z
-from ebm_app.web.ending import stop_by
-from ebm_app.web.models import Models
-from ebm_app.web.shared import ONE_AT_A_TIME, explained, explained_once, stopped
+
+from ..ending import stop_by
+from ..models import Models
+from ..shared import ONE_AT_A_TIME, explained, explained_once, stopped
+from . import card, checks, log_z
 
 SELF_TEST = """### Self-test
 Identities that every exact model satisfies, on held-out images of the model's data. With a larger

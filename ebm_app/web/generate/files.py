@@ -12,11 +12,12 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from ebm_app.data.png import to_picture, to_uint8
-from ebm_app.web.generate.animation import save_animation
-from ebm_app.web.generate.likelihoods import HEADERS, Score
-from ebm_app.web.generate.run import Run
-from ebm_app.web.generate.settings import PNG_KEY
-from ebm_app.web.shared import render
+
+from ..shared import render
+from .animation import save_animation
+from .likelihoods import HEADERS, Score
+from .run import Run
+from .settings import PNG_KEY
 
 
 class Files(NamedTuple):

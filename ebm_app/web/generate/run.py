@@ -11,10 +11,11 @@ from torch import Tensor
 
 from ebm_app.ebm import EBM
 from ebm_app.sampling.samplers import Frame
-from ebm_app.web.generate.animation import is_kept
-from ebm_app.web.generate.likelihoods import Score, score_batches
-from ebm_app.web.generate.settings import PNG_KEY, RunSettings
-from ebm_app.web.shared import Load, render
+
+from ..shared import Load, render
+from .animation import is_kept
+from .likelihoods import Score, score_batches
+from .settings import PNG_KEY, RunSettings
 
 
 @dataclass(frozen=True)

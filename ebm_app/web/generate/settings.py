@@ -11,7 +11,8 @@ from ebm_app.data.folder import UNREADABLE
 from ebm_app.errors import UserError
 from ebm_app.registry import choose
 from ebm_app.sampling.samplers import SAMPLERS
-from ebm_app.web.shared import MAX_SEED
+
+from ..shared import MAX_SEED
 
 MAX_IMAGES, MAX_STEPS = 64, 200
 LIMITS = {"num_images": (1, MAX_IMAGES), "num_steps": (1, MAX_STEPS), "seed": (0, MAX_SEED)}

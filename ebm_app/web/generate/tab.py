@@ -9,12 +9,13 @@ import gradio as gr
 from PIL import Image
 
 from ebm_app.sampling.samplers import SAMPLERS
-from ebm_app.web.ending import AT_ONCE, IN_TURN, stop_by
-from ebm_app.web.generate.files import write_files
-from ebm_app.web.generate.likelihoods import HEADERS, REPEATS, table
-from ebm_app.web.generate.run import Run, generate, label
-from ebm_app.web.generate.settings import MAX_IMAGES, MAX_STEPS, RunSettings, read_settings
-from ebm_app.web.shared import MAX_SEED, ONE_AT_A_TIME, Load, explained, explained_once
+
+from ..ending import AT_ONCE, IN_TURN, stop_by
+from ..shared import MAX_SEED, ONE_AT_A_TIME, Load, explained, explained_once
+from .files import write_files
+from .likelihoods import HEADERS, REPEATS, table
+from .run import Run, generate, label
+from .settings import MAX_IMAGES, MAX_STEPS, RunSettings, read_settings
 
 STARTING = "Starting"
 #: How long the last step of a run that was left alone can still be stopped and saved.

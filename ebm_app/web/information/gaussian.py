@@ -15,8 +15,9 @@ from ebm_app.ratios.studies.problems import INFORMATION_PROBLEMS, PAPER_INFORMAT
 from ebm_app.ratios.studies.study import Points, row
 from ebm_app.ratios.training import VALIDATION, RatioTrainer, RatioTraining
 from ebm_app.registry import choose
-from ebm_app.web.ending import stop_by
-from ebm_app.web.live import (
+
+from ..ending import stop_by
+from ..live import (
     HIDDEN,
     MAX_EVERY,
     MAX_ITERATIONS,
@@ -28,7 +29,7 @@ from ebm_app.web.live import (
     training_numbers,
     whole,
 )
-from ebm_app.web.shared import MAX_SEED, ONE_AT_A_TIME, RUNNING, explained, stopped
+from ..shared import MAX_SEED, ONE_AT_A_TIME, RUNNING, explained, stopped
 
 NUM_POINTS = 2_000
 DIMS = list(PAPER_INFORMATION)

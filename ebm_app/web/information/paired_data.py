@@ -12,8 +12,9 @@ from ebm_app.errors import UserError
 from ebm_app.ratios.data.columns import Pair, read_csv_pair, read_pair
 from ebm_app.ratios.data.mi_tasks import MI_TASKS
 from ebm_app.registry import choose
-from ebm_app.web.live import whole
-from ebm_app.web.shared import MAX_SEED
+
+from ..live import whole
+from ..shared import MAX_SEED
 
 #: fewer rows leave too little to learn from; more rows or columns would keep others waiting
 MIN_ROWS, MAX_ROWS, MAX_COLUMNS, MAX_LISTED = 100, 20_000, 64, 500

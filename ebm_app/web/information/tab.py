@@ -15,9 +15,12 @@ from ebm_app.ratios.mutual_information import FoldResult, MIEstimate, MISettings
 from ebm_app.ratios.studies.information_plots import plot_folds
 from ebm_app.ratios.training import RatioTraining
 from ebm_app.registry import choose
-from ebm_app.web.ending import stop_by
-from ebm_app.web.information import gaussian as gaussian_information
-from ebm_app.web.information.paired_data import (
+
+from ..ending import stop_by
+from ..live import HIDDEN, SHOWN, whole
+from ..shared import MAX_SEED, ONE_AT_A_TIME, RUNNING, explained, stopped
+from . import gaussian as gaussian_information
+from .paired_data import (
     MAX_COLUMNS,
     MAX_ROWS,
     MIN_ROWS,
@@ -27,8 +30,6 @@ from ebm_app.web.information.paired_data import (
     examples,
     read,
 )
-from ebm_app.web.live import HIDDEN, SHOWN, whole
-from ebm_app.web.shared import MAX_SEED, ONE_AT_A_TIME, RUNNING, explained, stopped
 
 MAX_ITERATIONS, NUM_FOLDS = 2_000, 3
 MAPS = {"none": "only to unit variance", "rank": "ranks to a normal law", "asinh": "asinh"}

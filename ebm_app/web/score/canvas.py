@@ -10,9 +10,10 @@ from torch import Tensor
 
 from ebm_app.errors import UserError
 from ebm_app.models.config import EBMConfig
-from ebm_app.web.ending import AT_ONCE
-from ebm_app.web.score.uploads import on_levels
-from ebm_app.web.shared import explain_unreadable
+
+from ..ending import AT_ONCE
+from ..shared import explain_unreadable
+from .uploads import on_levels
 
 SIDE = 280
 BRUSH = 17  # half the width of a stroke, which leaves about as much ink as the digits have

@@ -15,9 +15,10 @@ from ebm_app.likelihood import ESTIMATORS, RatioIntegral
 from ebm_app.likelihood.bits import log_likelihood
 from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
 from ebm_app.numerics import standard_error
-from ebm_app.web.ending import IN_TURN, empty_by, stop_by
-from ebm_app.web.score.uploads import preprocess, repeated
-from ebm_app.web.shared import ONE_AT_A_TIME, Load, explained
+
+from ..ending import IN_TURN, empty_by, stop_by
+from ..shared import ONE_AT_A_TIME, Load, explained
+from .uploads import preprocess, repeated
 
 MAX_DRAWS, MAX_EXACT_DIMS = 16, 256
 HEADERS = ["Estimator", "Nats", "± nats", "Bits per dim", "± bits", "Evaluations", "Seconds"]

@@ -10,10 +10,11 @@ import gradio as gr
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.numerics import standard_error
-from ebm_app.web.ending import IN_TURN, empty_by, stop_by
-from ebm_app.web.score.held_out import HeldOut, HeldOutScores, percentile
-from ebm_app.web.score.uploads import preprocess, repeated
-from ebm_app.web.shared import ONE_AT_A_TIME, Load, explained
+
+from ..ending import IN_TURN, empty_by, stop_by
+from ..shared import ONE_AT_A_TIME, Load, explained
+from .held_out import HeldOut, HeldOutScores, percentile
+from .uploads import preprocess, repeated
 
 MAX_FILES = 100
 HEADERS = ["File", "Nats", "± nats", "Bits per dim", "Percentile", "Problem"]

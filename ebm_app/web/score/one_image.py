@@ -13,9 +13,10 @@ from ebm_app.evaluation.likelihood_plots import plot_place, plot_shares
 from ebm_app.likelihood.bits import Likelihood
 from ebm_app.models.config import EBMConfig
 from ebm_app.numerics import standard_error
-from ebm_app.web.score.held_out import ABSENT, HeldOut, describe
-from ebm_app.web.score.uploads import repeated
-from ebm_app.web.shared import Load, render
+
+from ..shared import Load, render
+from .held_out import ABSENT, HeldOut, describe
+from .uploads import repeated
 
 RUNNING, STOPPED = "Scoring", "Stopped before there was a score"
 WAITING = "Waiting for the scores of held-out images"

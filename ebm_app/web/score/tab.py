@@ -7,16 +7,17 @@ from typing import Any
 import gradio as gr
 
 from ebm_app.errors import UserError
-from ebm_app.web.ending import AT_ONCE, IN_TURN, empty_by, stop_by
-from ebm_app.web.models import Models
-from ebm_app.web.score import compare
-from ebm_app.web.score import many_images as score_many
-from ebm_app.web.score.canvas import NO_COLOUR, canvas, prepare
-from ebm_app.web.score.examples import add_examples
-from ebm_app.web.score.held_out import HeldOut
-from ebm_app.web.score.one_image import CAVEAT, Score, score, stopped
-from ebm_app.web.score.uploads import ACCEPTED, leave_unread, preprocess
-from ebm_app.web.shared import ONE_AT_A_TIME, Load, explained
+
+from ..ending import AT_ONCE, IN_TURN, empty_by, stop_by
+from ..models import Models
+from ..shared import ONE_AT_A_TIME, Load, explained
+from . import compare
+from . import many_images as score_many
+from .canvas import NO_COLOUR, canvas, prepare
+from .examples import add_examples
+from .held_out import HeldOut
+from .one_image import CAVEAT, Score, score, stopped
+from .uploads import ACCEPTED, leave_unread, preprocess
 
 MAX_REPEATS = 64
 SHARES = (

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ebm_app.ratios.studies.trials import Snapshot
-from ebm_app.web.shared import RUNNING
+
+from ..shared import RUNNING
 
 NAMES = {"ctsm_v": "CTSM-v", "ctsm": "CTSM", "tsm": "TSM"}
 WEIGHTINGS = {

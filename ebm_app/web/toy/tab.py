@@ -12,8 +12,9 @@ from ebm_app.ratios.studies.trial_plots import plot_pair, plot_trial
 from ebm_app.ratios.studies.trials import METHODS, PAIRS, Trial, paths_of, watch
 from ebm_app.ratios.training import RatioTraining
 from ebm_app.registry import choose
-from ebm_app.web.ending import stop_by
-from ebm_app.web.live import (
+
+from ..ending import stop_by
+from ..live import (
     MAX_ITERATIONS,
     RATES,
     eval_every,
@@ -22,8 +23,8 @@ from ebm_app.web.live import (
     training_numbers,
     whole,
 )
-from ebm_app.web.shared import MAX_SEED, ONE_AT_A_TIME, explained, stopped
-from ebm_app.web.toy.report import PATHS, figures, method_label, problem_label, report
+from ..shared import MAX_SEED, ONE_AT_A_TIME, explained, stopped
+from .report import PATHS, figures, method_label, problem_label, report
 
 NONE = "none"
 Output = tuple[Figure, Figure | None, str, dict[str, Any]]
