@@ -5,7 +5,7 @@ RUN := runs/digits
 STEPS ?= 2000
 SETUP := .venv/.installed
 
-.PHONY: demo test test-all test-browser lint ui screenshots pretrained mnist mnist-card figures studies clean
+.PHONY: demo test test-all test-browser lint docs ui screenshots pretrained mnist mnist-card figures studies clean
 
 $(SETUP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ebm_app needs Python 3.11 or newer: make PYTHON=python3.x")'
@@ -34,10 +34,15 @@ lint: $(SETUP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# README and docs/ as a site with the reference of the API, in site; a warning is an error
+docs: $(SETUP)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/python -m mkdocs build --strict
+
 ui: $(SETUP)
 	$(BIN)/python ui/app.py
 
-# the pictures of the page in the README
+# the pictures of the page in docs
 screenshots: $(SETUP)
 	$(BIN)/python tools/screenshots.py --output_dir docs
 
@@ -72,8 +77,9 @@ mnist-card: $(SETUP)
 	$(BIN)/python sample/ebm.py $(MNIST) --num_images 100 --output_dir $(MNIST)/samples
 	$(BIN)/python sample/ebm.py $(MNIST) --num_images 16 --sampler annealed_hmc --output_dir $(MNIST)/samples_hmc
 	$(BIN)/python evaluate/report.py $(MNIST) --output $(BUNDLE)/README.md
+	cp $(BUNDLE)/samples_grid.png docs/mnist.png
 
-# the figures of the README about the bundled digits model, and its card
+# the tables and pictures in docs of the bundled digits model, and its card
 FIGURES := runs/figures/digits
 figures: $(SETUP)
 	$(BIN)/python evaluate/bpd.py digits --estimator all --repeats 1 --output_dir $(FIGURES)
@@ -89,8 +95,9 @@ figures: $(SETUP)
 	$(BIN)/python evaluate/report.py $(FIGURES) --output $(DIGITS)/README.md
 	cd $(FIGURES) && cp ais.png samplers.png selftest.png speed.png ../../../docs/
 	cp $(FIGURES)/samples/grid.png docs/digits.png
+	$(BIN)/python tools/path_drawing.py --output docs/path.png
 
-# the tables and figures of the README about latent spaces and density ratios: hours; what is there
+# the tables and figures in docs about latent spaces and density ratios: hours; what is there
 # is not run again
 studies: $(SETUP)
 	$(BIN)/torchrun --standalone --nproc_per_node 2 evaluate/toy.py --output_dir runs/toy

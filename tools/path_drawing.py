@@ -1,0 +1,96 @@
+"""Draw a probability path from noise to data in one dimension: docs/path.png.
+
+    python tools/path_drawing.py --output docs/path.png
+
+The data are a mixture of two normals, so that p_t is one as well and every curve is exact. Left:
+p_t(x) and trajectories of its probability-flow ODE. Right: the time score at one point, whose
+integral over t is the log density ratio of data and noise there.
+"""
+
+from collections.abc import Sequence
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, MixtureSameFamily, Normal
+
+from ebm_app.paths import LinearVPPath
+from ebm_app.runs.cli import Parser
+
+WEIGHTS = torch.tensor([0.35, 0.65], dtype=torch.float64)
+MEANS = torch.tensor([-1.2, 0.9], dtype=torch.float64)
+VARIANCE = 0.02
+PATH = LinearVPPath()
+TIMES = torch.linspace(0.001, 1.0, 400, dtype=torch.float64)
+
+
+def marginal(t: Tensor) -> MixtureSameFamily:
+    """p_t for a time of shape ()."""
+    alpha, variance = PATH.alpha(t), PATH.variance(t) + PATH.alpha(t).square() * VARIANCE
+    components = Normal(alpha * MEANS, variance.sqrt().expand(2))
+    return MixtureSameFamily(Categorical(WEIGHTS), components)
+
+
+def log_density(x: Tensor, t: Tensor) -> Tensor:
+    """log p_t(x) in nats for x of shape (B,)."""
+    return marginal(t).log_prob(x)
+
+
+def score(x: Tensor, t: Tensor) -> Tensor:
+    """d/dx log p_t(x): (B,)."""
+    return torch.func.grad(lambda y: log_density(y, t).sum())(x)
+
+
+def trajectories(starts: Tensor) -> Tensor:
+    """Solutions of the probability-flow ODE at ``TIMES`` by Heun's rule: (400, B)."""
+    points = [starts]
+    for t, after in zip(TIMES[:-1], TIMES[1:], strict=True):
+        x, step = points[-1], after - t
+        slope = PATH.velocity(x, score(x, t), t)
+        ahead = x + step * slope
+        points.append(x + step / 2 * (slope + PATH.velocity(ahead, score(ahead, after), after)))
+    return torch.stack(points)
+
+
+def draw_density(axes: plt.Axes) -> None:
+    """p_t(x) in the plane of t and x, with trajectories."""
+    x = torch.linspace(-3, 3, 400, dtype=torch.float64)
+    density = torch.stack([log_density(x, t).exp() for t in TIMES], 1)
+    axes.pcolormesh(TIMES, x, density.sqrt(), cmap="Blues", shading="gouraud", rasterized=True)
+    starts = Normal(0.0, 1.0).icdf(torch.linspace(0.04, 0.96, 14)).double()
+    axes.plot(TIMES, trajectories(starts), color="0.25", linewidth=0.8)
+    axes.set(xlabel="t", ylabel="x", title="$p_t(x)$, and the probability-flow ODE")
+    axes.text(0.02, -2.8, "noise")
+    axes.text(0.98, -2.8, "data", ha="right")
+
+
+def draw_time_score(axes: plt.Axes, x: float) -> None:
+    """d/dt log p_t(x) at a point, and the area below it."""
+    point = torch.tensor(x, dtype=torch.float64)
+    time_score = torch.stack([torch.func.grad(lambda s: log_density(point, s))(t) for t in TIMES])
+    ratio = log_density(point, TIMES[-1]) - log_density(point, TIMES[0])
+    axes.plot(TIMES, time_score, color="tab:blue")
+    axes.fill_between(TIMES, time_score, color="tab:blue", alpha=0.2)
+    axes.axhline(0, color="0.25", linewidth=0.8)
+    axes.set(
+        xlabel="t",
+        ylabel=f"time score at x = {x}",
+        title=rf"its area is $\log\,p_1(x)/p_0(x) = {ratio:.2f}$",
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the drawing."""
+    parser = Parser(__doc__)
+    parser.add_argument("--output", default="docs/path.png", help="the picture to write")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    draw_density(left)
+    draw_time_score(right, x=0.8)
+    figure.savefig(parser.parse_args(argv).output, dpi=110)
+
+
+if __name__ == "__main__":
+    main()
