@@ -88,7 +88,6 @@ figures: $(SETUP)
 	$(BIN)/python evaluate/ais.py digits --method all --num_chains 96 --output_dir $(FIGURES)
 	$(BIN)/python evaluate/samplers.py digits --output_dir $(FIGURES)
 	$(BIN)/python evaluate/neighbours.py digits --output_dir $(FIGURES)
-	$(BIN)/python evaluate/leapfrog.py digits --output_dir $(FIGURES)
 	$(BIN)/python evaluate/speed.py digits --output_dir $(FIGURES)
 	$(BIN)/python sample/ebm.py digits --num_images 100 --output_dir $(FIGURES)/samples
 	cp $(DIGITS)/run.json $(DIGITS)/metrics.jsonl $(DIGITS)/loss.png $(FIGURES)/

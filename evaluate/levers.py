@@ -46,7 +46,6 @@ def variants(config: EBMConfig) -> dict[str, list[str]]:
         BASE: [],
         "uniform times": ["--time_sampler", "uniform"],
         "the paper's sampler": ["--time_sampler", "importance"],
-        "learned times": ["--time_sampler", "loss_history"],
         "plain time": ["--time_input", "time"],
         "CTSM-v of moments": ["--objective", "ctsm_v"],
         "CTSM-v, no moments": ["--prediction", "normalised"],

@@ -33,7 +33,7 @@ LAYERS = {
     "bounds": 5,
     "ebm": 5,
     "log_z": 5,
-    "": 6,  # the package's own __init__, which gathers what a user imports
+    "": 8,  # the package's own __init__, which gathers what a user imports
     "evaluation": 6,
     "training": 7,
     "studies": 8,

@@ -7,7 +7,7 @@ from exact import F64, ExactBridge, ExactModel, generator, normal, two_modes, z_
 from ebm_app.models.time_score import ModelOutput
 from ebm_app.numerics import expand_like
 from ebm_app.objectives.regression import TSM, Batch, ctsm, ctsm_v, denoising_score_matching
-from ebm_app.objectives.time_sampling import ArcLength, LossHistory, Stratified
+from ebm_app.objectives.time_sampling import ArcLength, Stratified
 from ebm_app.objectives.weighting import SteinScore, TimeScore, UniformWeighting, Weighting
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 
@@ -54,13 +54,8 @@ class HalfDerivative(Weighting):
 
 
 def draw(model, num, shape, times=Stratified, seed=0, eps=MARGIN):
-    """A batch of the path, with t from a sampler; LossHistory has seen losses of 1 + 4 t^2."""
+    """A batch of the path, with t from a sampler."""
     sampler = times(model.path, eps)
-    if times is LossHistory:
-        start, end = model.interval
-        t = start + (end - start) * torch.linspace(0, 1, 1000, dtype=F64)
-        sampler.update(t, 1 + 4 * t.square())
-        assert sampler.density()[-1] > 2 * sampler.density()[0]
     t, weight = sampler.sample(num, generator(seed))
     return Batch(model.sample(t, (num, *shape), seed + 2), weight)
 
@@ -121,7 +116,7 @@ def test_tsm_needs_the_factor_two_on_the_derivative_of_the_weighting(weighting, 
     assert z_score(gradients(TSM(HalfDerivative(weighting), MARGIN), model, batch)) > 6
 
 
-@pytest.mark.parametrize("times", [Stratified, ArcLength, LossHistory])
+@pytest.mark.parametrize("times", [Stratified, ArcLength])
 @pytest.mark.parametrize("shape, num", [((2,), 12_000), (IMAGE, 4_000)], ids=["vector", "image"])
 @pytest.mark.parametrize("weighting", [UniformWeighting(), SteinScore(), TimeScore()])
 @pytest.mark.parametrize("case", ["linear", "bridge"])

@@ -246,7 +246,7 @@ TRAIN_MISTAKES = {
     "two-sided path": (["--path", "schrodinger_bridge"], "joins two data sets"),
     "objective": (["--objective", "nce"], "choose one of ctsm, ctsm_m, ctsm_v, tsm"),
     "weighting": (["--weighting", "best"], "stein_score, time_score, uniform"),
-    "time sampler": (["--time_sampler", "x"], "arc_length, importance, loss_history"),
+    "time sampler": (["--time_sampler", "x"], "arc_length, importance, stratified, uniform"),
     "ctsm_m without moments": (
         ["--objective", "ctsm_m", "--prediction", "raw"],
         "give --prediction moments or ctsm_v",

@@ -15,7 +15,6 @@ from ebm_app.objectives.time_sampling import (
     TIME_SAMPLERS,
     ArcLength,
     ImportanceSampler,
-    LossHistory,
     stratified_numbers,
     uniform_numbers,
 )
@@ -40,35 +39,14 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def curve(sampler, t):
-    """A loss history to learn: root mean square 0.5 + 3 x^2 at x = (t - t0) / (t1 - t0)."""
-    return 0.5 + 3 * ((t - sampler.start) / (sampler.end - sampler.start)).square()
-
-
-def teach(sampler, rms=curve, steps=1):
-    """Feed every knot of a :class:`LossHistory` losses of either sign and of two sizes."""
-    knots = torch.linspace(sampler.start, sampler.end, sampler.num_knots, dtype=F64)
-    t = knots.repeat(2)
-    size = torch.tensor([math.sqrt(0.5), -math.sqrt(1.5)], dtype=F64)
-    for _ in range(steps):
-        sampler.update(t, size.repeat_interleave(len(knots)) * rms(sampler, t))
-    return sampler
-
-
-SAMPLERS = {
-    **TIME_SAMPLERS,
-    "loss_history, taught": lambda path, eps: teach(LossHistory(path, eps)),
-}
-every_sampler = pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
-
-
 @lru_cache
 def arc_length(path, eps):
     """One table for all tests: a default clock takes a second or two to invert."""
     return ArcLength(path, eps)
 
 
-SAMPLERS["arc_length"] = arc_length
+SAMPLERS = {**TIME_SAMPLERS, "arc_length": arc_length}
+every_sampler = pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
 
 
 def distribution(sampler):
@@ -156,7 +134,7 @@ def test_stratified_samplers_spread_a_batch_evenly(name):
     assert (cdf[torch.searchsorted(grid, t)] * 32).floor().tolist() == list(range(32))
 
 
-@pytest.mark.parametrize("name", ["uniform", "importance", "loss_history"])
+@pytest.mark.parametrize("name", ["uniform", "importance"])
 def test_other_samplers_draw_independently(name):
     sampler = TIME_SAMPLERS[name](LinearVPPath(), 1e-4)
     _, grid, cdf = distribution(sampler)
@@ -201,67 +179,3 @@ def test_arc_length_is_uniform_in_the_clock(name, eps):
 def test_arc_length_refuses_an_infinite_clock(path):
     with pytest.raises(UserError, match="eps > 0"):
         ArcLength(path, 0.0)
-
-
-def test_loss_history_is_uniform_until_every_knot_is_seen():
-    sampler, u = LossHistory(LinearVPPath(), 1e-3), torch.linspace(0, 0.999, 50, dtype=F64)
-    knots = torch.linspace(0, sampler.end, sampler.num_knots, dtype=F64)
-    sampler.update(knots[:-1], 5 * knots[:-1])
-    t, weight = sampler.transform(u)
-    torch.testing.assert_close(t, sampler.end * u, rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(weight, torch.ones_like(u))
-    sampler.update(knots[-1:], 5 * knots[-1:])
-    assert not torch.allclose(sampler.transform(u).weight, torch.ones_like(u))
-
-
-@every_path
-def test_loss_history_follows_the_root_mean_square_loss(path):
-    sampler = teach(LossHistory(path, 1e-3))
-    t, weight = sampler.transform(uniform_numbers(500, generator(7)))
-    mean = quad(lambda x: 0.5 + 3 * x * x, 0, 1)[0]
-    expected = sampler.floor + (1 - sampler.floor) * curve(sampler, t) / mean
-    torch.testing.assert_close(1 / weight, expected, rtol=1e-3, atol=0)
-
-
-def test_loss_history_forgets():
-    sampler = teach(LossHistory(VPPath(), 1e-3), steps=50)
-    teach(sampler, lambda s, t: 10 * torch.exp(-t), steps=1500)
-    t, weight = sampler.transform(uniform_numbers(500, generator(8)))
-    expected = 0.05 + 0.95 * torch.exp(-t) * sampler.end / -math.expm1(-sampler.end)
-    torch.testing.assert_close(1 / weight, expected, rtol=1e-3, atol=0)
-
-
-@pytest.mark.parametrize("loss", [0.0, 1e-200])
-def test_loss_history_survives_losses_of_nothing(loss):
-    sampler = teach(LossHistory(VPPath(), 1e-3), lambda s, t: torch.full_like(t, loss))
-    t, weight = sampler.transform(torch.linspace(0, 1, 50, dtype=F64))
-    torch.testing.assert_close(weight, torch.ones_like(t))
-
-
-def test_loss_history_never_starves_a_time():
-    sampler = teach(LossHistory(VPPath(), 1e-3), lambda s, t: (t > 0.5).double())
-    weight = sampler.transform(torch.linspace(0, 1, 1001, dtype=F64)).weight
-    assert weight.max().item() == pytest.approx(1 / sampler.floor)
-
-
-def test_state_round_trip():
-    u = uniform_numbers(100, generator(9))
-    source, copy = teach(LossHistory(VPPath(), 1e-3), steps=3), LossHistory(VPPath(), 1e-3)
-    state = {name: tensor.clone() for name, tensor in source.state().items()}
-    copy.load_state(state)
-    assert torch.equal(copy.transform(u).t, source.transform(u).t)
-    assert torch.equal(teach(copy).transform(u).t, teach(source).transform(u).t)
-    assert not torch.equal(source.state()["counts"], state["counts"])
-
-
-@pytest.mark.parametrize("name", [name for name in TIME_SAMPLERS if name != "loss_history"])
-def test_samplers_that_learn_nothing_have_no_state(name):
-    sampler = TIME_SAMPLERS[name](VPPath(), 1e-3)
-    u = uniform_numbers(100, generator(10))
-    before = sampler.transform(u).t
-    sampler.update(before, torch.ones_like(before))
-    sampler.load_state(sampler.state())
-    assert not sampler.learns and sampler.state() == {}
-    assert torch.equal(sampler.transform(u).t, before)
-    with pytest.raises(ValueError, match="counts"):
-        sampler.load_state({"counts": before})

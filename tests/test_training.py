@@ -90,7 +90,7 @@ def weights(run: Trainer) -> torch.Tensor:
     "changes",
     [
         {},
-        {"objective": "tsm", "stein_factor": 0.0, "time_sampler": "loss_history"},
+        {"objective": "tsm", "stein_factor": 0.0},
         {"objective": "ctsm", "gradient_accumulation_steps": 2, "train_batch_size": 3},
     ],
     ids=["ctsm_m", "tsm", "ctsm"],

@@ -10,23 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator
-
 from ebm_app.flow import Flow
 from ebm_app.models.config import TrainingConfig, read_json
 from ebm_app.runs.cli import Parser, run_script
-from ebm_app.runs.files import RUN_FILE
 from ebm_app.training import settings
-from ebm_app.training.checkpoint import find_checkpoint
-from ebm_app.training.command_line import (
-    RUN_FLAGS,
-    add_run_flags,
-    images_of,
-    launch,
-    output_dir_of,
-)
-from ebm_app.training.fine_tuning import start_from, trained_before
-from ebm_app.training.tasks import EBMTask
+from ebm_app.training.command_line import RUN_FLAGS, add_run_flags, images_of, options_of
+from ebm_app.training.launch import train_ebm
 
 OWN = RUN_FLAGS | {"flow", "config", "init_from", "dry_run"}
 
@@ -69,7 +58,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Train; the figures of the run, on the main process."""
+    """Train; the metrics of the run, on the main process."""
     args = parse_args(argv)
     data = images_of(args)
     given = {key: value for key, value in vars(args).items() if key not in OWN}
@@ -79,26 +68,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     if args.dry_run:
         print(json.dumps(settings.record(ebm_config, config), indent=2))
         return None
-    output_dir = output_dir_of(args, ebm_config.space)
-
-    def build(accelerator: Accelerator) -> EBMTask:
-        task = EBMTask(accelerator, ebm_config, config, data, output_dir, flow)
-        if args.init_from and not args.resume_from_checkpoint:
-            start_from(task.model, args.init_from)
-        return task
-
-    record = settings.record(ebm_config, config) | first_weights(args, output_dir)
-    return launch(args, config, record, output_dir, build)
-
-
-def first_weights(args: Namespace, output_dir: Path) -> dict[str, Any]:
-    """Where the weights of a run come from, as its record tells it; nothing if it is new."""
-    if args.resume_from_checkpoint:
-        run = find_checkpoint(output_dir, args.resume_from_checkpoint).parent / RUN_FILE
-        before = read_json(run)["settings"].get("init_from") if run.exists() else None
-    else:
-        before = trained_before(args.init_from) if args.init_from else None
-    return {"init_from": before} if before else {}
+    return train_ebm(data, ebm_config, config, options_of(args, ebm_config.space), flow)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import sys
 from argparse import SUPPRESS, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,13 +23,8 @@ from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.runs.files import RUN_FILE, explained_write
 from ebm_app.runs.processes import make_accelerator, shut_down
 from ebm_app.spaces import SPACES
-from ebm_app.training.command_line import (
-    add_run_flags,
-    clean_output,
-    images_of,
-    launch,
-    output_dir_of,
-)
+from ebm_app.training.command_line import add_run_flags, images_of, options_of
+from ebm_app.training.launch import RunOptions, clean_output, launch
 from ebm_app.training.presets import flow_preset
 from ebm_app.training.settings import check_loop
 from ebm_app.training.tasks import FlowTask
@@ -62,7 +56,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Fit, train what is left to learn, and score; the figures, on the main process."""
+    """Fit, train what is left to learn, and score; the metrics, on the main process."""
     args = parse_args(argv)
     data, given = images_of(args), vars(args)
     kind = choose("flow", args.flow, FLOWS)
@@ -74,22 +68,22 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     arguments = {**suited, **arguments}
     config = from_dict(LoopConfig, {**budget, **loop}, "training settings")
     check_loop(config, data)
-    output_dir = output_dir_of(args, f"{kind}-flow")
+    options = options_of(args, f"{kind}-flow")
     torch.manual_seed(config.seed)  # the weights that a flow starts with
     flow = Flow(FlowConfig(data.name, data.image_shape, data.num_levels, kind, arguments))
     settings = {"flow": to_dict(flow.config), "training": to_dict(config)}
     fit(flow, data, config.seed)
 
     def build(accelerator: Accelerator) -> FlowTask:
-        return FlowTask(accelerator, flow, config, data, output_dir)
+        return FlowTask(accelerator, flow, config, data, options.output_dir)
 
     if list(flow.parameters()):
-        return launch(args, config, settings, output_dir, build)
+        return launch(config, settings, options, build)
     if unused := sorted(set(loop) - CLOSED_FORM):
         raise UserError(
             f"a {kind} flow is fitted in closed form: leave out --{', --'.join(unused)}"
         )
-    return save(args, settings, output_dir, build)
+    return save(settings, options, build)
 
 
 def fit(flow: Flow, data: ImageData, seed: int) -> None:
@@ -100,32 +94,32 @@ def fit(flow: Flow, data: ImageData, seed: int) -> None:
 
 
 def save(
-    args: Namespace,
     settings: dict[str, Any],
-    output_dir: Path,
+    options: RunOptions,
     build: Callable[[Accelerator], FlowTask],
 ) -> dict[str, Any] | None:
     """Write and score a flow that has nothing left to learn."""
-    accelerator = make_accelerator(device=resolve_device(args.device))
+    output_dir = options.output_dir
+    accelerator = make_accelerator(device=resolve_device(options.device))
     task = build(accelerator)
     record = RunRecord(output_dir / RUN_FILE, settings)
-    clean_output(accelerator, args, output_dir)
+    clean_output(accelerator, options)
     if accelerator.is_main_process:
         with explained_write(output_dir):
             task.model.save_pretrained(output_dir)
     accelerator.wait_for_everyone()
     found = task.validator.run(0)
-    figures = {
+    metrics = {
         "output_dir": str(output_dir),
         "bits_per_dim": found["validation_bits_per_dim"],
         "stderr": found["validation_stderr"],
-        **task.final_figures(output_dir),
+        **task.final_metrics(output_dir),
     }
     is_main = accelerator.is_main_process
     if is_main:
-        record.write(figures)
+        record.write(metrics)
     shut_down(accelerator)
-    return figures if is_main else None
+    return metrics if is_main else None
 
 
 if __name__ == "__main__":

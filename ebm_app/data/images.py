@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.folder import read_folder
-from ebm_app.data.levels import MAX_LEVELS, check_levels
+from ebm_app.data.levels import MAX_LEVELS, check_levels, to_levels
 from ebm_app.errors import UserError
 from ebm_app.registry import choose
 
@@ -49,6 +49,35 @@ class ImageData:
             if split.shape[1:] != self.train.shape[1:]:
                 raise ValueError(f"splits differ: {split.shape[1:]} and {self.train.shape[1:]}")
             check_levels(split, self.num_levels)
+
+    @classmethod
+    def from_tensors(
+        cls, images: Tensor, validation: Tensor | None, num_levels: int, name: str = "images"
+    ) -> "ImageData":
+        """A data set of images in memory; the validation images stand for the test split too.
+
+        Args:
+            images, validation: (N, C, H, W) as :func:`ebm_app.data.levels.to_levels` takes them.
+                Without ``validation``, ``numpy.random.RandomState(0)`` permutes the images and
+                the last tenth of them, at least 2, is held out.
+
+        Raises:
+            UserError: for tensors that are not images of ``num_levels`` levels, or too few.
+        """
+        parts = [part for part in (images, validation) if part is not None]
+        if any(part.ndim != 4 or part.shape[1:] != images.shape[1:] for part in parts):
+            shapes = " and ".join(str(tuple(part.shape)) for part in parts)
+            raise UserError(f"images are (N, C, H, W) and of one size, not {shapes}: reshape them")
+        levels = to_levels(images, num_levels).cpu()
+        if validation is not None:
+            held_out = to_levels(validation, num_levels).cpu()
+        else:
+            num_train = len(levels) - max(2, len(levels) // 10)
+            if num_train < 1:
+                raise UserError(f"{len(levels)} images are too few to train on: give at least 3")
+            order = torch.from_numpy(np.random.RandomState(0).permutation(len(levels)))
+            levels, held_out = levels[order[:num_train]], levels[order[num_train:]]
+        return cls(name, num_levels, levels, held_out, held_out)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

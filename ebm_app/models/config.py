@@ -96,9 +96,7 @@ class TrainingConfig(LoopConfig):
 
     objective: str = _doc("ctsm, ctsm_v, ctsm_m or tsm", "ctsm_m")
     weighting: str = _doc("lambda(t): uniform, stein_score or time_score", "time_score")
-    time_sampler: str = _doc(
-        "uniform, stratified, importance, arc_length or loss_history", "arc_length"
-    )
+    time_sampler: str = _doc("uniform, stratified, importance or arc_length", "arc_length")
     augmentation: str = _doc("changed copies of the training images: none or affine", "none")
     stein_factor: float = _doc("weight of the Stein head in the loss; 0 trains none", 1.0)
 

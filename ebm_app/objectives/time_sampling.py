@@ -47,7 +47,6 @@ class TimeSampler(ABC):
     """
 
     numbers = staticmethod(stratified_numbers)
-    learns = False
 
     def __init__(self, path: GaussianPath, eps: float) -> None:
         self.path = path
@@ -65,18 +64,6 @@ class TimeSampler(ABC):
         """The time at a share (B,) of the way from t0 to t1, never beyond them by rounding."""
         t = self.start + (self.end - self.start) * share
         return t.clamp(self.start, self.end)
-
-    def update(self, t: Tensor, loss: Tensor) -> None:  # noqa: B027 - a hook, not an omission
-        """Learn from the losses (B,) seen at times (B,); most samplers have nothing to learn."""
-
-    def state(self) -> dict[str, Tensor]:
-        """What ``update`` has learned, to be saved with a checkpoint."""
-        return {}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Restore what :meth:`state` returned."""
-        if state:
-            raise ValueError(f"{type(self).__name__} has no state, but was given {sorted(state)}")
 
 
 class Stratified(TimeSampler):
@@ -145,64 +132,6 @@ class ArcLength(TimeSampler):
         return TimeSample(torch.lerp(left, right, position - index), weight)
 
 
-class LossHistory(TimeSampler):
-    """Density proportional to the root mean square loss seen lately around t, mixed with uniform.
-
-    The baseline's importance weighting: a history of squared losses is kept on a grid of times and
-    interpolated linearly. Sources: Nichol and Dhariwal 2021, arXiv:2102.09672, section 3.3; Choi
-    et al. 2022, arXiv:2111.11010, with a buffer of 100.
-    """
-
-    numbers = staticmethod(uniform_numbers)
-    learns = True
-    num_knots, decay, floor = 100, 0.99, 0.05
-
-    def __init__(self, path: GaussianPath, eps: float) -> None:
-        super().__init__(path, eps)
-        self.squares = torch.zeros(self.num_knots, dtype=torch.float64)
-        self.counts = torch.zeros(self.num_knots, dtype=torch.float64)
-
-    def density(self) -> Tensor:
-        """Density at the knots relative to uniform on [0, 1]: (num_knots,), mean one by
-        trapezoids.
-
-        Uniform until every knot has been seen, and where no loss at all is left.
-        """
-        if (self.counts == 0).any() or not self.squares.any():
-            return torch.ones_like(self.squares)
-        root = (self.squares / self.counts).sqrt()
-        return self.floor + (1 - self.floor) * root / ((root[1:] + root[:-1]) / 2).mean()
-
-    def transform(self, u: Tensor) -> TimeSample:
-        knots = self.density().to(u.device)
-        cells = (knots[1:] + knots[:-1]) / 2 / (self.num_knots - 1)
-        edges = torch.cat([torch.zeros_like(cells[:1]), cells.cumsum(0)])
-        index = (torch.searchsorted(edges, u, right=True) - 1).clamp(0, self.num_knots - 2)
-        left, slope = knots[index], knots[index + 1] - knots[index]
-        mass = (u - edges[index]) * (self.num_knots - 1)
-        # within a cell, mass = left r + slope r^2 / 2; this root has no cancellation at slope 0
-        r = 2 * mass / (left + (left.square() + 2 * slope * mass).clamp_min(0).sqrt())
-        t = self.between((index + r) / (self.num_knots - 1))
-        return TimeSample(t, 1 / (left + slope * r))
-
-    def update(self, t: Tensor, loss: Tensor) -> None:
-        position = (t - self.start) / (self.end - self.start) * (self.num_knots - 1)
-        index = position.round().long().cpu()
-        square = loss.detach().double().square().cpu()
-        self.squares = self.decay * self.squares + torch.zeros_like(self.squares).index_add(
-            0, index, square
-        )
-        self.counts = self.decay * self.counts + torch.zeros_like(self.counts).index_add(
-            0, index, torch.ones_like(square)
-        )
-
-    def state(self) -> dict[str, Tensor]:
-        return {"squares": self.squares, "counts": self.counts}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        self.squares, self.counts = state["squares"], state["counts"]
-
-
 class SharedTimes(TimeSampler):
     """A few times, each for a run of rows: what is costly to make for a time is made seldom.
 
@@ -229,5 +158,4 @@ TIME_SAMPLERS: dict[str, type[TimeSampler]] = {
     "stratified": Stratified,
     "importance": ImportanceSampler,
     "arc_length": ArcLength,
-    "loss_history": LossHistory,
 }

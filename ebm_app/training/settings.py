@@ -129,7 +129,8 @@ def check_loop(config: LoopConfig, data: ImageData) -> None:
     for name in [*counts, "validation_images", "validation_repeats"]:
         least = 0 if name.startswith("lr_") else 1
         if getattr(config, name) < least:
-            raise UserError(f"{name} must be at least {least}, not {getattr(config, name)}")
+            found = getattr(config, name)
+            raise UserError(f"{name} must be at least {least}, not {found}: give a larger number")
     if config.lr_decay_steps and config.lr_scheduler != OPEN_ENDED:
         raise UserError(
             f"--lr_decay_steps is for --lr_scheduler {OPEN_ENDED}: {config.lr_scheduler} falls "

@@ -38,7 +38,6 @@ class TrainingState:
                 name: value.clone() for name, value in self.task.model.state_dict().items()
             },
             "optimizer": optimizer_tensors(self.optimizer),
-            "sampler": self.task.state(),
             "ema": {str(i): value for i, value in enumerate(self.ema.shadow_params)},
         }
         tensors = {
@@ -62,7 +61,6 @@ class TrainingState:
         check_same(trainer, settings, folder)
         self.task.model.load_state_dict(split_prefix(tensors, "weights."))
         load_optimizer(self.optimizer, split_prefix(tensors, "optimizer."))
-        self.task.load_state(split_prefix(tensors, "sampler."))
         shadow = split_prefix(tensors, "ema.")
         device = next(self.task.model.parameters()).device
         self.ema.shadow_params = [shadow[str(i)].to(device) for i in range(len(shadow))]

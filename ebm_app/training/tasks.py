@@ -54,8 +54,6 @@ class Task(ABC):
     """A model (with ``save_pretrained``), its ``loss_module`` (a batch's rows -> losses (B,)), the
     ``source`` of the batches and the ``validator``."""
 
-    #: whether :meth:`update` is to be called
-    learns = False
     model: nn.Module
     loss_module: nn.Module
     source: Source
@@ -65,21 +63,9 @@ class Task(ABC):
     def settings(self) -> dict[str, Any]:
         """What the model is, as JSON: a run is resumed with the same only."""
 
-    def final_figures(self, output_dir: Path) -> dict[str, float]:
-        """Further figures of a finished run, whose best model is in ``output_dir``."""
+    def final_metrics(self, output_dir: Path) -> dict[str, float]:
+        """Further metrics of a finished run, whose best model is in ``output_dir``."""
         return {}
-
-    def update(self, rows: tuple[Tensor, ...], losses: Tensor) -> None:  # noqa: B027 - a hook
-        """Learn from the losses (B,) seen on this process's rows; every process calls it."""
-
-    def state(self) -> dict[str, Tensor]:
-        """What :meth:`update` has learned, to be saved with a checkpoint."""
-        return {}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Restore what :meth:`state` returned."""
-        if state:
-            raise ValueError(f"{type(self).__name__} has no state, but was given {sorted(state)}")
 
 
 def total_batch_size(accelerator: Accelerator, config: LoopConfig) -> int:
@@ -123,7 +109,7 @@ class EBMTask(Task):
         flow: Flow | None = None,
     ) -> None:
         torch.manual_seed(config.seed)
-        self.accelerator, self.ebm_config = accelerator, ebm_config
+        self.ebm_config = ebm_config
         self.model = EBM(ebm_config)
         if flow is not None:
             self.model.space.load_state_dict(flow.space.state_dict())
@@ -131,9 +117,8 @@ class EBMTask(Task):
         weighting = WEIGHTINGS[config.weighting]()
         objective = OBJECTIVES[config.objective](weighting, config.stein_factor, ebm_config.eps)
         self.loss_module = TimeScoreLoss(self.model.model, objective)
-        self.sampler = TIME_SAMPLERS[config.time_sampler](self.model.model.path, ebm_config.eps)
-        self.learns = self.sampler.learns
-        parts = (data.num_levels, self.model.space, self.model.dequantiser, self.sampler)
+        sampler = TIME_SAMPLERS[config.time_sampler](self.model.model.path, ebm_config.eps)
+        parts = (data.num_levels, self.model.space, self.model.dequantiser, sampler)
         levels = data.train.to(accelerator.device)
         size = total_batch_size(accelerator, config)
         augmentation = AUGMENTATIONS[config.augmentation]()
@@ -144,15 +129,6 @@ class EBMTask(Task):
 
     def settings(self) -> dict[str, Any]:
         return {"ebm": to_dict(self.ebm_config)}
-
-    def update(self, rows: tuple[Tensor, ...], losses: Tensor) -> None:
-        self.sampler.update(*(self.accelerator.gather(seen) for seen in (rows.t, losses)))
-
-    def state(self) -> dict[str, Tensor]:
-        return self.sampler.state()
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        self.sampler.load_state(state)
 
 
 class NegativeLogDensity(nn.Module):
@@ -191,7 +167,7 @@ class FlowTask(Task):
         self.accelerator, self.test = accelerator, data.test
         self.noise = dequantisation_noise(config.validation_repeats, data.test, config.seed)
 
-    def final_figures(self, output_dir: Path) -> dict[str, float]:
+    def final_metrics(self, output_dir: Path) -> dict[str, float]:
         best = Flow.from_pretrained(output_dir, str(self.accelerator.device))
         bits = score_flow(self.accelerator, best, self.test, self.noise)
         return {

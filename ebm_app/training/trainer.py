@@ -167,8 +167,6 @@ class Trainer:
                 loss = self.loss_module(*rows)
                 self.accelerator.backward(loss.mean() / self.config.gradient_accumulation_steps)
             losses.append(loss.detach())
-            if self.task.learns:
-                self.task.update(rows, losses[-1])
         self.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -1,0 +1,65 @@
+"""``train``: an energy-based model from a tensor of images."""
+
+import os
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ebm_app.data.images import ImageData
+from ebm_app.ebm import EBM
+from ebm_app.flow import Flow
+from ebm_app.runs.cli import resolve_device
+from ebm_app.training.launch import RunOptions, train_ebm
+from ebm_app.training.settings import resolve
+
+OPTIONS = {field.name for field in fields(RunOptions)} - {"output_dir"}
+
+
+def train(
+    images: Tensor,
+    output_dir: str | os.PathLike,
+    validation: Tensor | None = None,
+    num_levels: int = 256,
+    dataset: str = "images",
+    flow: Flow | None = None,
+    **settings: Any,
+) -> EBM:
+    """Train an energy-based model of images, and return the one of least validation loss.
+
+    The run is that of ``train/ebm.py``: the same settings, the same loop and the same files in
+    ``output_dir``, where a run that was cut off goes on with ``resume_from_checkpoint="latest"``.
+
+    Args:
+        images: (N, C, H, W), levels 0..num_levels - 1 as uint8, or levels / (num_levels - 1) as
+            floats in [0, 1].
+        output_dir: folder of everything that the run writes.
+        validation: held-out images of the same form; None holds out a tenth of ``images``, drawn
+            at random, and at least 2.
+        num_levels: L, the number of grey levels.
+        dataset: name of the images in the records; one that has a preset, such as "digits",
+            takes it. Other names take the preset of the image size.
+        flow: in whose latent space the path lives; None for pixels.
+        settings: any field of :class:`TrainingConfig`, :class:`EBMConfig`, :class:`UNetConfig` or
+            :class:`RunOptions` by its name, and ``path`` and ``c``, in place of the preset's.
+
+    Raises:
+        UserError: for images that are not of this form, unknown settings, values of no use, or a
+            folder that already holds a run.
+
+    Example:
+        >>> import tempfile, torch
+        >>> images = torch.randint(17, (20, 1, 8, 8), dtype=torch.uint8)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ebm = train(images, folder, num_levels=17, max_train_steps=2, device="cpu",
+        ...                 train_batch_size=4, block_out_channels=(8,), num_preview_images=0)
+        >>> ebm.config.image_shape
+        (1, 8, 8)
+    """
+    data = ImageData.from_tensors(images, validation, num_levels, dataset)
+    chosen = {name: settings.pop(name) for name in OPTIONS & set(settings)}
+    options = RunOptions(Path(output_dir), **chosen)
+    ebm_config, config = resolve(data, settings, flow=flow)
+    train_ebm(data, ebm_config, config, options, flow)
+    return EBM.from_pretrained(output_dir, resolve_device(options.device))
