@@ -1,9 +1,11 @@
 """Small tensor functions that every layer uses. No module of the package is below this one."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
+from scipy.optimize import brentq
 from torch import Tensor
 
 
@@ -33,6 +35,22 @@ def mean_except_batch(x: Tensor) -> Tensor:
 def standard_normal_log_density(x: Tensor) -> Tensor:
     """log N(x; 0, I) per component, in nats: (B, *) -> (B, *)."""
     return -0.5 * (x.square() + math.log(2 * math.pi))
+
+
+def find_time(function: Callable[[Tensor], Tensor], low: float, high: float) -> float:
+    """The time in [low, high] at which a function of a float64 scalar is 0, by Brent's method.
+
+    Raises:
+        ValueError: unless the function has different signs at the two ends.
+
+    >>> round(find_time(lambda t: t.square() - 0.25, 0.0, 1.0), 12)
+    0.5
+    """
+
+    def value(t: float) -> float:
+        return function(torch.tensor(t, dtype=torch.float64)).item()
+
+    return brentq(value, low, high, xtol=1e-16, rtol=1e-15)
 
 
 def log_mean_exp(log_weight: Tensor) -> Tensor:

@@ -161,7 +161,7 @@ def test_without_transitions_the_way_back_has_the_weights_of_the_way_there(shape
     for flow in reversed(paths.flows):
         x, log_det = flow.backward(x)
         log_density = log_density + log_det
-    log_density = log_density + sum_except_batch(paths.energy.reference(x))
+    log_density = log_density + sum_except_batch(paths.energy.path.reference_log_density(x))
     expected = paths.energy.log_density(there.position) - log_density
     assert torch.allclose(there.log_weight[-1], expected, rtol=0, atol=1e-9)
 

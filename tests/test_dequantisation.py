@@ -179,7 +179,7 @@ def test_mistakes_are_the_users():
             TruncatedNormal(tau)
     with pytest.raises(UserError, match="Curved stretches the cells unequally: use uniform"):
         TruncatedNormal().time(256, Curved(), LinearVPPath())
-    with pytest.raises(UserError, match="SchrodingerBridgePath does not start from noise"):
+    with pytest.raises(UserError, match="SchrodingerBridgePath has no known reference density"):
         TruncatedNormal().time(256, SPACE, SchrodingerBridgePath())
     with pytest.raises(UserError, match="but the model ends at 0.999: lower tau"):
         TruncatedNormal().points(levels, 256, SPACE, noise(levels), LinearVPPath(), 0.999)

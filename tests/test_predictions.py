@@ -187,7 +187,7 @@ def test_the_reduced_error_does_not_train_the_head():
 
 
 def test_moments_are_refused_where_they_mean_nothing():
-    with pytest.raises(UserError, match="needs a path from noise"):
+    with pytest.raises(UserError, match="use a path from noise"):
         TimeScoreModel(Outputs(0.0), SchrodingerBridgePath(), EPS, "moments", stein_channels=1)
     with pytest.raises(UserError, match="needs a Stein head"):
         TimeScoreModel(Outputs(0.0), LinearVPPath(), EPS, "moments")

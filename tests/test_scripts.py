@@ -243,7 +243,7 @@ TRAIN_MISTAKES = {
     "dataset": (["--dataset", "nist"], "choose one of .*digits.*folder:PATH.*mnist"),
     "space": (["--space", "latent"], "unknown space 'latent': choose one of ambient"),
     "path": (["--path", "straight"], "unknown path .*linear_vp, schrodinger_bridge, vp"),
-    "two-sided path": (["--path", "schrodinger_bridge"], "joins two data sets"),
+    "two-sided path": (["--path", "schrodinger_bridge"], "use a path from noise"),
     "objective": (["--objective", "nce"], "choose one of ctsm, ctsm_m, ctsm_v, tsm"),
     "weighting": (["--weighting", "best"], "stein_score, time_score, uniform"),
     "time sampler": (["--time_sampler", "x"], "arc_length, importance, stratified, uniform"),

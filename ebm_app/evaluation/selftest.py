@@ -182,7 +182,7 @@ def refinement_check(energy: TimeScoreEnergy, changes: Tensor) -> Check:
 def pf_ode_gap(energy: TimeScoreEnergy, x: Tensor, flow: PFODEDensity) -> Tensor:
     """Bits per dim (B,) by the ratio integral less those by the flow, on held-out points
     (B, *)."""
-    density = sum_except_batch(energy.reference(x)) + energy.log_ratio(x).value
+    density = sum_except_batch(energy.path.reference_log_density(x)) + energy.log_ratio(x).value
     return (flow(energy, x, energy.end).value - density) / _scale(x)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from ebm_app.data.levels import check_levels, dequantise
 from ebm_app.errors import UserError
 from ebm_app.numerics import expand_like
-from ebm_app.paths import GaussianPath, OneSidedPath
+from ebm_app.paths import GaussianPath
 from ebm_app.spaces import Space
 
 SQRT2 = math.sqrt(2)
@@ -149,8 +149,7 @@ class TruncatedNormal(Dequantiser):
             raise UserError(
                 f"{type(space).__name__} stretches the cells unequally: use uniform dequantisation"
             )
-        if not isinstance(path, OneSidedPath):
-            raise UserError(f"{type(path).__name__} does not start from noise: use another path")
+        path.check_reference()
         half_width = space.scale / (2 * num_levels)
         return path.time_of_ratio(half_width / self.tau)
 

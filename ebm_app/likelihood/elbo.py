@@ -91,7 +91,7 @@ class VariationalBound(Estimator):
                 f"{self.num_nodes} nodes and {self.num_draws} draws make no bound: give at least "
                 "3 and 1"
             )
-        energy.reference(x[:1])  # refuses a path whose reference is not N(0, I)
+        energy.path.check_reference()
         score, moment = CountedScore(energy, self.score), self._moment(energy.path, t)
         noise = normal_draws(self.num_nodes * self.num_draws, x, self.seed)
         gains = torch.zeros(self.num_draws, *x.shape, dtype=torch.float64, device=x.device)

@@ -50,7 +50,7 @@ class PFODEDensity(Estimator):
             divergence = hutchinson(rademacher_probes(self.num_probes, x, self.seed))
         score = CountedScore(energy, self.score)
         *_, end = solver.flow(ClockField(score, energy.path), x, t, self.start, divergence)
-        value = sum_except_batch(energy.reference(end.x)) + end.log_det.mean(0)
+        value = sum_except_batch(energy.path.reference_log_density(end.x)) + end.log_det.mean(0)
         error = torch.full_like(value, math.nan if self.num_probes else 0.0)
         if self.num_probes > 1:
             error = end.log_det.std(0, unbiased=True) / math.sqrt(self.num_probes)
@@ -71,6 +71,6 @@ class MidpointDensity(Estimator):
             raise UserError(f"the flow needs at least 1 step, not {self.num_steps}")
         score = CountedScore(energy, self.score)
         times = clock_grid(energy.path, self.start, t, self.num_steps + 1)
-        energy.reference(x[:1])  # refuses a path whose reference is not N(0, I)
+        energy.path.check_reference()
         value = ImplicitMidpoint(ClockField(score, energy.path), times.tolist()).log_density(x)
         return LogDensity(value, torch.zeros_like(value), None, score.nfe)

@@ -16,7 +16,7 @@ class RatioIntegral(Estimator):
     integrator: str = QUADRATURE
 
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
-        reference = energy.reference(x)
+        reference = energy.path.reference_log_density(x)
         ratio = energy.log_ratio(x, t1=t, integrator=self.integrator)
         components = ratio.components
         if components is not None and components.shape == x.shape:

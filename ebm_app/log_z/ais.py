@@ -191,7 +191,8 @@ class Chains:
 
     @property
     def _reference(self) -> Target:
-        return Target(lambda x: sum_except_batch(self.energy.reference(x)), torch.zeros_like)
+        path = self.energy.path
+        return Target(lambda x: sum_except_batch(path.reference_log_density(x)), torch.zeros_like)
 
     @property
     def _final(self) -> Target:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ebm_app.errors import UserError
 from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.numerics import standard_normal_log_density, sum_except_batch
-from ebm_app.paths import GaussianPath, OneSidedPath, check_eps
+from ebm_app.numerics import sum_except_batch
+from ebm_app.paths import GaussianPath, check_eps
 from ebm_app.quadrature import SOLVERS, Rule, rule_on
 from ebm_app.registry import choose
 
@@ -160,7 +160,7 @@ class TimeScoreEnergy:
         Raises:
             UserError: on a two-sided path, whose reference density is not known.
         """
-        reference = sum_except_batch(self.reference(x))
+        reference = sum_except_batch(self.path.reference_log_density(x))
         return reference + self.log_ratio(x, self.start, t, integrator).value
 
     @torch.no_grad()
@@ -169,7 +169,8 @@ class TimeScoreEnergy:
 
         For points that a Markov chain proposes, which it rejects there: (B, *) -> (B,) float64.
         """
-        return sum_except_batch(self.reference(x)) + self._quadrature(x, self.start, t).value
+        reference = sum_except_batch(self.path.reference_log_density(x))
+        return reference + self._quadrature(x, self.start, t).value
 
     def score(self, x: Tensor, t: float | None = None) -> Tensor:
         """grad_x log p_t(x) as the gradient of the time integral (paper, section 6): (B, *).
@@ -181,7 +182,7 @@ class TimeScoreEnergy:
     def log_density_and_score(self, x: Tensor, t: float | None = None) -> tuple[Tensor, Tensor]:
         """log p_t(x) (B,) and its gradient (B, *), from the same evaluations of the network."""
         end = self.end if t is None else t
-        log_density = sum_except_batch(self.reference(x))
+        log_density = sum_except_batch(self.path.reference_log_density(x))
         gradient, is_outer = -x, torch.is_grad_enabled() and x.requires_grad
         for times, weights, _ in self._chunks(x, self.start, end):
             with torch.enable_grad():
@@ -220,18 +221,6 @@ class TimeScoreEnergy:
         if (source or HEAD) == HEAD and self.model.stein_channels:
             return 1
         return len(self._rule(self.start, t)[0])
-
-    def reference(self, x: Tensor) -> Tensor:
-        """log N(x; 0, I), the density at t = 0, per component: (B, *) -> (B, *) float64.
-
-        Raises:
-            UserError: on a two-sided path, whose reference density is not known.
-        """
-        if not isinstance(self.path, OneSidedPath):
-            raise UserError(
-                f"{type(self.path).__name__} has no known reference density: use log_ratio"
-            )
-        return standard_normal_log_density(x.double())
 
     def _quadrature(self, x: Tensor, t0: float, t1: float) -> LogRatio:
         parts, coarse, nfe = [], [], 0

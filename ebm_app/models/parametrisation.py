@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from ebm_app.errors import UserError
 from ebm_app.numerics import expand_like
-from ebm_app.paths import GaussianPath, OneSidedPath
+from ebm_app.paths import GaussianPath
 
 
 class Prediction(ABC):
@@ -68,8 +68,7 @@ class Moments(Prediction):
     """The components by the closed form of this module, with w = softplus(output) / log 2."""
 
     def check(self, path: GaussianPath, has_head: bool) -> None:
-        if not isinstance(path, OneSidedPath):
-            raise UserError("prediction 'moments' needs a path from noise: give another")
+        path.check_reference()
         if not has_head:
             raise UserError(
                 "prediction 'moments' needs a Stein head: give --stein_factor 1 or another "

@@ -25,10 +25,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.optimize.elementwise import find_root
 from torch import Tensor
 
 from ebm_app.errors import UserError
-from ebm_app.numerics import expand_like, sum_except_batch
+from ebm_app.numerics import expand_like, standard_normal_log_density, sum_except_batch
 
 
 class PathSample(NamedTuple):
@@ -100,6 +101,20 @@ class GaussianPath(ABC):
         """d v_t / dt."""
         return torch.func.jvp(self.variance, (t,), (torch.ones_like(t),))[1]
 
+    def sample(self, x0: Tensor, x1: Tensor, t: Tensor, noise: Tensor | None = None) -> PathSample:
+        """A point of the path at ``t`` (B,) between ``x0`` and ``x1`` (B, *).
+
+        Args:
+            noise: standard normal (B, *), independent of both ends. A path from N(0, I) takes x0
+                for it and needs no other.
+
+        Raises:
+            UserError: where the path needs noise and there is none.
+        """
+        if noise is None:
+            raise UserError(f"{type(self).__name__} needs noise beside x0 and x1: give noise")
+        return self.complete(x0, x1, t, eps=noise)
+
     def mean(self, sample: PathSample) -> Tensor:
         """Conditional mean base + alpha_t delta, (B, *)."""
         base, delta = self.endpoints(sample)
@@ -125,6 +140,25 @@ class GaussianPath(ABC):
     def conditional_score(self, sample: PathSample) -> Tensor:
         """Stein score grad_x log p_t(x | z) = -eps / sqrt(v_t): (B, *)."""
         return -sample.eps / expand_like(self.variance(sample.t).sqrt(), sample.eps)
+
+    def check_reference(self) -> None:
+        """Refuse a path whose reference density is not N(0, I).
+
+        Raises:
+            UserError: unless the path starts from N(0, I).
+        """
+        raise UserError(
+            f"{type(self).__name__} has no known reference density: use a path from noise"
+        )
+
+    def reference_log_density(self, x: Tensor) -> Tensor:
+        """log p_0(x) = log N(x; 0, I) per component, in nats: (B, *) -> (B, *) float64.
+
+        Raises:
+            UserError: unless the path starts from N(0, I).
+        """
+        self.check_reference()
+        return standard_normal_log_density(x.double())
 
     def score_skip(self, t: Tensor) -> Tensor:
         """a_t in the parametrisation score = a_t x + b_t h of a Stein head's output h."""
@@ -174,14 +208,25 @@ class GaussianPath(ABC):
         return (rate * weights * u / 2).sum(-1)
 
     def clock_inverse(self, tau: Tensor) -> Tensor:
-        """The time t with clock(t) = ``tau``, by bisection in logit(t) to the precision of
-        float64."""
-        low, high = torch.full_like(tau, -_MAX_LOGIT), torch.full_like(tau, _MAX_LOGIT)
-        for _ in range(64):
-            middle = (low + high) / 2
-            before = self.clock(torch.sigmoid(middle)) < tau
-            low, high = torch.where(before, middle, low), torch.where(before, high, middle)
-        return torch.sigmoid((low + high) / 2)
+        """The time t with clock(t) = ``tau``, to the precision of float64: (B,) -> (B,).
+
+        A clock outside that of (0, 1) gives the time next to 0 or 1.
+
+        >>> from ebm_app.paths import LinearVPPath
+        >>> path = LinearVPPath()
+        >>> times = torch.tensor([0.25, 0.5, 0.999], dtype=torch.float64)
+        >>> bool(torch.allclose(path.clock_inverse(path.clock(times)), times, rtol=1e-12))
+        True
+        """
+        limit = torch.tensor([-_MAX_LOGIT, _MAX_LOGIT], dtype=torch.float64)
+        target = tau.cpu().clamp(*self.clock(torch.sigmoid(limit))).numpy()
+
+        def excess(logit: np.ndarray, target: np.ndarray) -> np.ndarray:
+            return self.clock(torch.sigmoid(torch.from_numpy(logit))).numpy() - target
+
+        ends = (np.full_like(target, -_MAX_LOGIT), np.full_like(target, _MAX_LOGIT))
+        logit = find_root(excess, ends, args=(target,)).x
+        return torch.sigmoid(torch.as_tensor(logit, device=tau.device))
 
 
 _MAX_LOGIT = 36.0  # sigmoid(36) is the float64 next to 1

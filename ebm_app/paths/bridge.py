@@ -22,10 +22,6 @@ class SchrodingerBridgePath(GaussianPath):
             raise UserError(f"SchrodingerBridgePath needs a finite sigma >= 0, not {sigma}")
         self.sigma = float(sigma)
 
-    def sample(self, x0: Tensor, x1: Tensor, t: Tensor, noise: Tensor) -> PathSample:
-        """x_t for endpoints (B, *), ``t`` (B,) and standard normal ``noise`` (B, *)."""
-        return self.complete(x0, x1, t, eps=noise)
-
     def alpha(self, t: Tensor) -> Tensor:
         return t
 

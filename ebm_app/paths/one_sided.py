@@ -6,17 +6,20 @@ import torch
 from torch import Tensor
 
 from ebm_app.errors import UserError
-from ebm_app.numerics import expand_like
+from ebm_app.numerics import expand_like, find_time
 from ebm_app.paths.base import GaussianPath, PathSample, arc_length
 
 
 class OneSidedPath(GaussianPath):
     """A path from N(0, I) with z = x1: x_t = alpha_t x1 + sqrt(v_t) x0, and eps is x0 itself."""
 
-    def sample(self, x0: Tensor, x1: Tensor, t: Tensor) -> PathSample:
-        """x_t for reference ``x0`` ~ N(0, I) and data ``x1`` of shape (B, *) and ``t`` of shape
-        (B,)."""
+    def sample(self, x0: Tensor, x1: Tensor, t: Tensor, noise: Tensor | None = None) -> PathSample:
+        """A point at ``t`` (B,) between noise ``x0`` and data ``x1`` (B, *); ``noise`` is not
+        used."""
         return self.complete(x0, x1, t, eps=x0)
+
+    def check_reference(self) -> None:
+        """N(0, I) is the reference."""
 
     def endpoints(self, sample: PathSample) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(sample.x1), sample.x1
@@ -25,24 +28,21 @@ class OneSidedPath(GaussianPath):
         return 0.0, 1.0 - eps
 
     def time_of_ratio(self, noise_to_signal: float) -> float:
-        """The time t with sqrt(v_t) / alpha_t = ``noise_to_signal``, which falls in t: by
-        bisection.
+        """The time t with sqrt(v_t) / alpha_t = ``noise_to_signal``, which falls in t.
 
         Raises:
             UserError: where no time before 1 has it.
         """
-        low, high = 0.0, 1.0
 
-        def ratio_exceeds(t: float) -> bool:
-            time = torch.tensor(t, dtype=torch.float64)
-            return bool(self.variance(time).sqrt() > noise_to_signal * self.alpha(time))
+        def excess(t: Tensor) -> Tensor:
+            return self.variance(t).sqrt() - noise_to_signal * self.alpha(t)
 
-        if not noise_to_signal > 0 or not ratio_exceeds(low):
-            raise UserError(f"the path has no time with noise to signal {noise_to_signal}")
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (middle, high) if ratio_exceeds(middle) else (low, middle)
-        return high
+        start = torch.zeros((), dtype=torch.float64)
+        if not (noise_to_signal > 0 and excess(start) > 0):
+            raise UserError(
+                f"the path has no time with noise to signal {noise_to_signal}: choose another"
+            )
+        return find_time(excess, 0.0, 1.0)
 
     def velocity(self, x: Tensor, score: Tensor, t: Tensor) -> Tensor:
         return self._velocity(x, score, t, self.variance(t), self.variance_dt(t))

@@ -14,7 +14,7 @@ from torch.nn import functional
 from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.objectives.regression import Batch, Objective
 from ebm_app.objectives.time_sampling import TimeSample
-from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
+from ebm_app.paths import GaussianPath, PathSample
 from ebm_app.quadrature import integrate_rk45, rule_on
 from ebm_app.ratios.nets import Stack
 
@@ -52,11 +52,8 @@ class RatioStack(nn.Module, ABC):
 
 
 def point(path: GaussianPath, draw: Draw, t: Tensor) -> PathSample:
-    """The points of a path at times t (B,), from the endpoints and the noise of a draw; a path
-    from N(0, I) has no other noise than x0."""
-    if isinstance(path, OneSidedPath):
-        return path.sample(draw.x0, draw.x1, t)
-    return path.complete(draw.x0, draw.x1, t, draw.noise)
+    """The points of a path at times t (B,), from the endpoints and the noise of a draw."""
+    return path.sample(draw.x0, draw.x1, t, draw.noise)
 
 
 class TimeScoreRatio(RatioStack):

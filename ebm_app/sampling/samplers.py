@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ebm_app.errors import UserError
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
+from ebm_app.numerics import find_time
 from ebm_app.probability_flow.ode import SOLVERS, ClockField
 from ebm_app.registry import choose
 from ebm_app.sampling.annealing import AnnealedHMC
@@ -159,16 +160,15 @@ def _time_of_variance(energy: TimeScoreEnergy, variance: float) -> float:
     Raises:
         UserError: where the variance never exceeds ``variance``.
     """
-    low, high = energy.start, energy.end
-    if not energy.path.variance(torch.tensor(low, dtype=torch.float64)) > variance:
-        raise UserError(f"end_variance {variance} is not below the variance at the start")
-    for _ in range(60):
-        middle = (low + high) / 2
-        if energy.path.variance(torch.tensor(middle, dtype=torch.float64)) > variance:
-            low = middle
-        else:
-            high = middle
-    return high
+    path = energy.path
+    first, last = (torch.tensor(t, dtype=torch.float64) for t in (energy.start, energy.end))
+    if not path.variance(first) > variance:
+        raise UserError(
+            f"end_variance {variance} is not below the variance at the start: lower it"
+        )
+    if path.variance(last) > variance:
+        return energy.end
+    return find_time(lambda t: path.variance(t) - variance, energy.start, energy.end)
 
 
 SAMPLERS: dict[str, type[Sampler]] = {"pf_ode": PFODESampler, "annealed_hmc": AnnealedHMCSampler}

@@ -27,7 +27,7 @@ from ebm_app.nets.unet import UNetConfig, check_config
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.objectives.weighting import WEIGHTINGS, second_moment
-from ebm_app.paths import OneSidedPath, check_eps
+from ebm_app.paths import check_eps
 from ebm_app.registry import choose
 from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.training.learning_rate import OPEN_ENDED, SCHEDULERS
@@ -108,10 +108,7 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
         raise UserError("--input_frequencies are of u alone: leave them out, or --net_input u")
     check_config(ebm_config.net, *ebm_config.image_shape[1:])
     path = build_path(ebm_config)
-    if not isinstance(path, OneSidedPath):
-        raise UserError(
-            f"path '{ebm_config.path.name}' joins two data sets: images need one from noise"
-        )
+    path.check_reference()
     PREDICTIONS[ebm_config.prediction].check(path, ebm_config.stein_head)
     check_eps(ebm_config.eps)
     if config.objective == "ctsm_m" and ebm_config.prediction != "moments":
