@@ -126,7 +126,7 @@ def test_a_run_is_stopped_and_what_it_drew_stays(visit):
     assert page.get_by_alt_text("Grid of the images that were drawn").is_visible()
 
 
-def test_a_drawn_digit_is_scored(visit):
+def test_a_drawn_digit_has_a_log_likelihood(visit):
     page = visit()
     open_tab(page, "Score")
     canvas = page.locator("canvas").first
@@ -139,8 +139,8 @@ def test_a_drawn_digit_is_scored(visit):
     page.mouse.move(across, down + box["height"] * 0.8, steps=12)
     page.mouse.up()
     page.wait_for_timeout(500)
-    page.get_by_role("button", name="Score the drawing").click()
-    text = text_of(page, "Likelihood", "^Log-likelihood")
+    page.get_by_role("button", name="Log-likelihood of the drawing").click()
+    text = text_of(page, "Log-likelihood", "^Log-likelihood")
     assert re.match(r"Log-likelihood: -?\d+\.\d+ ± \d+\.\d+ nats", text)
     picture(page, "score")
     assert barriers(page) == []
@@ -156,7 +156,7 @@ def test_a_bad_file_is_refused_in_a_sentence_and_the_page_goes_on(visit, tmp_pat
         page.get_by_text("Click to Upload").locator("visible=true").first.click()
     chooser.value.set_files(bad)
     page.wait_for_timeout(500)
-    page.get_by_role("button", name="Score the image").click()
+    page.get_by_role("button", name="Log-likelihood of the image").click()
     toast = page.get_by_test_id("toast-body")
     toast.wait_for(timeout=WAIT)
     assert "photo.png' as an image" in toast.inner_text()
@@ -173,7 +173,7 @@ def test_diagnostics_say_what_the_model_is(visit):
     page.get_by_role("cell", name="8 × 8 pixels, grey, 17 levels").wait_for(timeout=WAIT)
     text_of(page, "Training", "No training curves")
     set_number(page, "Chains", 2)
-    set_number(page, "Levels", 3)
+    set_number(page, "Temperatures", 3)
     page.get_by_role("button", name="Estimate log Z").click()
     text_of(page, "log Z", "Effective sample size")
     picture(page, "diagnostics")

@@ -22,10 +22,10 @@ from ebm_app.models.folders import BUNDLED
 from ebm_app.runs.cli import run_script
 from ebm_app.web import models as page_models
 from ebm_app.web.app import build_app
+from ebm_app.web.explanations import explained
 from ebm_app.web.generate import run as sample_run
-from ebm_app.web.generate import tab as generate
 from ebm_app.web.models import Models, find_models
-from ebm_app.web.score import compare, uploads
+from ebm_app.web.score import estimators, uploads
 from ebm_app.web.score import held_out as held
 from ebm_app.web.server import check_auth, serve
 
@@ -62,7 +62,7 @@ def test_visitors_read_mistakes_and_the_log_keeps_the_rest(caplog):
         yield 1
         raise error
 
-    run = generate.explained(failing)
+    run = explained(failing)
     gradio_error = gr.Error
     with pytest.raises(gradio_error) as caught:
         list(run(UserError("the seed is bad: give another")))
@@ -187,7 +187,7 @@ def test_a_client_gets_scores_with_the_images(client, models):
     _, text, _, scores, *_ = client.predict(*job, api_name="/generate")
     assert [row[0] for row in scores["data"]] == [1, 2, 3]
     assert len(scores["headers"]) == len(scores["data"][0]) == 4
-    assert text.endswith(" · scored at eps 0.0001")
+    assert text.endswith(" · log-likelihoods at eps 0.0001")
 
 
 def test_a_client_scores_an_image(client, tmp_path, monkeypatch):
@@ -198,8 +198,8 @@ def test_a_client_scores_an_image(client, tmp_path, monkeypatch):
     assert re.match(r"Log-likelihood: -?\d+\.\d+ ± \d+\.\d+ nats\nBits per dim: ", text)
     assert re.match(r"Percentile \d+: .* of 40 held-out images", place)
     assert all(plot["plot"].startswith("data:image/png;base64,") for plot in (shares, histogram))
-    ratio = {"ratio": compare.estimators(64)["ratio"]}
-    monkeypatch.setattr(compare, "estimators", lambda num_dims: ratio)
+    ratio = {"ratio": estimators.estimators(64)["ratio"]}
+    monkeypatch.setattr(estimators, "estimators", lambda num_dims: ratio)
     for file in (handle_file(path), image):  # as the model sees it, or as it was uploaded
         table, _ = client.predict("grey", file, 4, api_name="/estimators")
         ((name, nats, *_),) = table["data"]
@@ -215,7 +215,7 @@ def test_a_client_scores_a_drawing_and_many_files(client, tmp_path):
     assert text.startswith("Log-likelihood: ")
     files = [handle_file(save_digit(tmp_path / "digit.png")), stroke]
     table, sheet, text = client.predict("grey", files, 4, api_name="/score_many")
-    assert text == "2 of 2 files scored"
+    assert text == "2 of 2 files have a log-likelihood"
     assert [row[0] for row in table["data"]] == ["digit.png", "=stroke.png"]
     assert len(Path(sheet).read_text(encoding="utf-8").splitlines()) == 3
     with pytest.raises(AppError, match="the canvas is empty"):
@@ -227,7 +227,7 @@ def test_a_clients_mistakes_are_answered_in_a_sentence(client, tmp_path):
     (tmp_path / "text.png").write_text("no image")
     text = handle_file(str(tmp_path / "text.png"))
     for name, arguments, message in (
-        ("/score", ("grey", None, 4), "there is no image to score"),
+        ("/score", ("grey", None, 4), "there is no image"),
         ("/score", ("grey", text, 4), "cannot read 'text.png' as an image"),
         ("/score", ("/etc", None, 4), "not in the list of choices"),
         ("/generate", ("grey", "gibbs", 4, 3, 9, False), "not in the list of choices"),

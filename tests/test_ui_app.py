@@ -9,8 +9,8 @@ from conftest import error_of
 
 from ebm_app.errors import UserError
 from ebm_app.web import models as page_models
-from ebm_app.web import shared
 from ebm_app.web.app import build_app
+from ebm_app.web.explanations import explained_once
 from ebm_app.web.models import Models
 from ebm_app.web.server import check_auth
 
@@ -89,11 +89,11 @@ def test_an_answer_at_once_is_explained_like_a_run(caplog):
     def failing(error):
         raise error
 
-    handler = shared.explained_once(failing)
+    handler = explained_once(failing)
     with pytest.raises(gr.Error, match="give another"):
         handler(UserError("the seed is bad: give another"))
     assert not caplog.records
     with pytest.raises(gr.Error) as caught:
         handler(RuntimeError("secret"))
     assert "secret" not in caught.value.message and "secret" in caplog.text
-    assert shared.explained_once(lambda x: x + 1)(1) == 2
+    assert explained_once(lambda x: x + 1)(1) == 2

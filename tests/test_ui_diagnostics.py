@@ -1,4 +1,4 @@
-"""The diagnostics tab: the card of a model, its self-test and its log Z by level."""
+"""The diagnostics tab: the card of a model, its self-test and its log Z by temperature."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from ebm_app.likelihood import PFODEDensity
 from ebm_app.log_z.estimates import from_forward
 from ebm_app.models.config import to_dict
 from ebm_app.training.plots import training_figure
-from ebm_app.web import shared
+from ebm_app.web import buttons
 from ebm_app.web.diagnostics import card, checks, log_z
 from ebm_app.web.diagnostics import tab as diagnostics
 from ebm_app.web.models import Models
@@ -174,13 +174,13 @@ def test_a_record_in_the_folder_of_a_model_is_shown(run, tmp_path):
     assert shown[5]["visible"] and shown[6:] == (text, table)
 
 
-def test_log_z_goes_level_by_level_and_is_that_of_the_weights(models, monkeypatch):
+def test_log_z_goes_temperature_by_temperature_and_is_that_of_the_weights(models, monkeypatch):
     states, report = [], log_z.report
     monkeypatch.setattr(log_z, "report", lambda state: states.append(state) or report(state))
     shown = list(log_z.log_z(models.load, "grey", "ais", 3, 2, seed=1))
     heads = [text.split(" · ")[0] for _, text in shown]
     assert heads[:-1] == [
-        *("Step 0 of 5", "Step 1 of 5, a pilot's", "Step 2 of 5, a pilot's"),
+        *("Step 0 of 5", "Step 1 of 5, pilot chains", "Step 2 of 5, pilot chains"),
         *("Step 3 of 5", "Step 4 of 5", "Step 5 of 5"),
     ]
     assert [figure is None for figure, _ in shown] == [True] * 3 + [False] * 4
@@ -196,7 +196,7 @@ def test_log_z_goes_level_by_level_and_is_that_of_the_weights(models, monkeypatc
     assert len(right.lines[0].get_ydata()) == 3
 
 
-def test_the_kinds_of_paths_differ_by_their_transport():
+def test_the_kinds_of_chains_differ_by_their_transport():
     transported, ais = (log_z.METHODS[name](7) for name in ("transported", "ais"))
     assert transported.num_temperatures == ais.num_temperatures == 7
     assert (transported.pf_ode_steps, ais.pf_ode_steps) == (1, 0)
@@ -207,16 +207,17 @@ def test_mistakes_about_log_z_are_explained(models):
         return list(log_z.log_z(models.load, *arguments, seed=0))
 
     assert "unknown method" in error_of(call, "grey", "gibbs", 3, 2)
-    for chains, levels in ((1, 2), (65, 2), (3, 1), (3, 101)):
-        assert "2 to 64 chains and 2 to 100 levels" in error_of(
-            call, "grey", "ais", chains, levels
+    for chains, temperatures in ((1, 2), (65, 2), (3, 1), (3, 101)):
+        assert "2 to 64 chains and 2 to 100 temperatures" in error_of(
+            call, "grey", "ais", chains, temperatures
         )
 
 
 def test_a_stopped_run_says_where():
-    stopped = shared.stopped
+    stopped = buttons.stopped
     assert (
-        stopped("Step 3 of 9, a pilot's · grey") == "Stopped after step 3 of 9, a pilot's · grey"
+        stopped("Step 3 of 9, pilot chains · grey")
+        == "Stopped after step 3 of 9, pilot chains · grey"
     )
     for text in ("", "3 of 3 checks passed", stopped("Step 1 of 2")):
         assert stopped(text) == text

@@ -1,4 +1,4 @@
-"""The Generate tab: runs, their scores and files, and settings read back from a PNG."""
+"""The Generate tab: runs, their log-likelihoods and files, and settings read back from a PNG."""
 
 import csv
 import io
@@ -50,7 +50,7 @@ def test_a_run_tells_every_step_and_ends_with_the_samples(models, settings):
     assert re.fullmatch(pattern, runs[-1].caption)
     drawn = models.load("grey").sample(5, seed=7, num_steps=3)
     assert torch.equal(runs[-1].images, drawn) and not torch.equal(runs[0].images, drawn)
-    assert not any(run.scores for run in runs)
+    assert not any(run.likelihoods for run in runs)
     level = Frame(torch.zeros(5, 1, 8, 8), 1, 3, 9, acceptance=0.826)
     assert sample_run.caption(level, "grey", 2.0) == (
         "Step 1 of 3 · grey · 2.0 s · 9 evaluations of the score · acceptance 0.83"
@@ -121,24 +121,24 @@ def test_stopping_where_nothing_can_be_kept_changes_the_caption_alone(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_scores_are_those_of_the_images_in_the_order_of_the_grid(models, settings, tmp_path):
+def test_log_likelihoods_stand_in_the_order_of_the_grid(models, settings, tmp_path):
     settings = replace(settings, num_images=9)
-    *_, drawn, some, _, done = sample_run.generate(models.load, settings, scored=True)
-    assert not drawn.scores and len(some.scores) == 8 and len(done.scores) == 9
-    assert some.caption == f"Score 8 of 9 · {drawn.caption}"
-    assert done.caption == f"{drawn.caption} · scored at eps 0.0001"
+    *_, drawn, some, _, done = sample_run.generate(models.load, settings, with_likelihoods=True)
+    assert not drawn.likelihoods and len(some.likelihoods) == 8 and len(done.likelihoods) == 9
+    assert some.caption == f"Step 8 of 9 log-likelihoods · {drawn.caption}"
+    assert done.caption == f"{drawn.caption} · log-likelihoods at eps 0.0001"
     ebm = models.load("grey")
     assert torch.equal(done.images, ebm.sample(9, seed=7, num_steps=3))
     for start, batch in ((0, done.images[:8]), (8, done.images[8:])):
         result = ebm.log_prob(batch.repeat_interleave(4, 0), seed=mixed_seed(7, start))
         draws = result.log_prob.view(-1, 4).numpy()
-        for index, (number, log_prob, error, bits) in enumerate(done.scores[start:][:8]):
+        for index, (number, log_prob, error, bits) in enumerate(done.likelihoods[start:][:8]):
             assert number == start + index + 1
             assert log_prob == pytest.approx(draws[index].mean())
             assert error == pytest.approx(draws[index].std(ddof=1) / 2) and error > 0
             assert bits == pytest.approx(-log_prob / (64 * math.log(2)))
-    number, log_prob, error, bits = done.scores[1]
-    assert likelihoods.table(done.scores)[1] == [
+    number, log_prob, error, bits = done.likelihoods[1]
+    assert likelihoods.table(done.likelihoods)[1] == [
         2,
         float(f"{log_prob:.2f}"),
         float(f"{error:.2f}"),
@@ -147,7 +147,7 @@ def test_scores_are_those_of_the_images_in_the_order_of_the_grid(models, setting
     with ZipFile(generate.finish(some, tmp_path).archive) as archive:
         rows = list(csv.reader(io.StringIO(archive.read("scores.csv").decode())))
     assert rows[0] == list(likelihoods.HEADERS) and len(rows) == 1 + 8
-    assert tuple(map(float, rows[2])) == done.scores[1]
+    assert tuple(map(float, rows[2])) == done.likelihoods[1]
 
 
 @pytest.mark.parametrize("model", ["grey", "colour"])
@@ -180,7 +180,7 @@ def test_files_hold_exact_pixels_and_their_settings(models, settings, tmp_path, 
 def test_names_of_models_become_names_of_files(settings):
     images = torch.zeros(1, 1, 8, 8)
     for model, stem in (("a/b", "a-b"), ("grey (2)", "grey-2"), ("../x", "x"), ("v1.5", "v1.5")):
-        run = sample_run.Run(replace(settings, model=model), images, 3, 3, "")
+        run = sample_run.SampleRun(replace(settings, model=model), images, 3, 3, "")
         assert run.stem == f"{stem}-pf_ode-seed7"
 
 

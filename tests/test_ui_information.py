@@ -17,10 +17,16 @@ from ebm_app.ratios import mutual_information
 from ebm_app.ratios.data.mi_tasks import MI_TASKS
 from ebm_app.ratios.methods import MixtureResidual
 from ebm_app.ratios.training import RatioTrainer
-from ebm_app.web import shared
 from ebm_app.web.app import build_app
-from ebm_app.web.information import gaussian
-from ebm_app.web.information import tab as information
+from ebm_app.web.buttons import stopped
+from ebm_app.web.information import gaussian, own_data
+from ebm_app.web.information.paired_data import (
+    PairedFiles,
+    column_names,
+    draw_example,
+    examples,
+    read,
+)
 from ebm_app.web.server import serve
 
 
@@ -79,7 +85,7 @@ def test_a_run_that_is_not_finite_says_so():
     curve = [{"step": 1, "divergence": None, "error": None, "step_ms": 2.0}]
     settings = {"dim": 40, "iterations": 9, "seed": 0}
     text = gaussian.report({"TSM": curve}, settings, 10.0, 0.1)
-    assert text.startswith("Step 1 of 9 · ") and "\nTSM: not finite any more: lower" in text
+    assert text.startswith("Step 1 of 9 · ") and "\nTSM: no longer finite: lower" in text
 
 
 def test_mistakes_with_gaussians_are_explained():
@@ -95,22 +101,22 @@ def test_mistakes_with_gaussians_are_explained():
 
 
 def draw(folder, task="normal_1x1", num=600, seed=0):
-    return information.draw_example(task, num, seed, folder)
+    return draw_example(task, num, seed, folder)
 
 
 def estimate(source, preprocessing="none", iterations=2, seed=0):
-    return information.estimate(source, preprocessing, iterations, seed)
+    return own_data.estimate(source, preprocessing, iterations, seed)
 
 
 def test_an_estimate_comes_fold_by_fold(tmp_path):
     x, y, truth = draw(tmp_path)
     assert truth == "normal_1x1: 0.4133 nats"
-    source = information.Source(x, y)
+    source = PairedFiles(x, y)
     shown = list(estimate(source, iterations=3, seed=4))
     heads = [text.split(" · ")[0] for _, text, _ in shown[:-1]]
     assert heads == ["Starting", "Step 1 of 3 folds", "Step 2 of 3 folds"]
     assert "over 400 rows left out" in shown[2][1]
-    assert shared.stopped(shown[2][1]).startswith("Stopped after step 2 of 3 folds")
+    assert stopped(shown[2][1]).startswith("Stopped after step 2 of 3 folds")
     plot, text, found = shown[-1]
     assert abs(found["mutual_information"] - 0.4133) < 4 * found["stderr"] < 0.4
     assert f"{found['mutual_information']:.4f} ± {found['stderr']:.4f} nats\n600 rows" in text
@@ -123,8 +129,8 @@ def test_an_estimate_comes_fold_by_fold(tmp_path):
 
 def test_it_is_the_librarys_estimate(tmp_path):
     x, y, _ = draw(tmp_path)
-    *_, (_, _, found) = estimate(information.Source(x, y), "rank", 2, 7)
-    scores = information.PREPROCESSING["rank"]
+    *_, (_, _, found) = estimate(PairedFiles(x, y), "rank", 2, 7)
+    scores = own_data.PREPROCESSING["rank"]
     arrays = [torch.from_numpy(scores(np.load(path))) for path in (x, y)]
     training = mutual_information.RatioTraining(2, eval_every=1)
     settings = mutual_information.MISettings(3, 1, training=training)
@@ -138,11 +144,9 @@ def test_arrays_and_a_table_give_the_same(tmp_path):
     values = np.hstack([np.load(x), np.load(y)])
     table = tmp_path / "table.csv"
     np.savetxt(table, values, delimiter=",", header="a, b,c,d", comments="", fmt="%.18g")
-    assert information.column_names(str(table)) == ["a", "b", "c", "d"]
-    source = information.Source(csv=str(table), x_columns=["a", "b"], y_columns=["c", "d"])
-    for found, expected in zip(
-        information.read(source), information.read(information.Source(x, y)), strict=True
-    ):
+    assert column_names(str(table)) == ["a", "b", "c", "d"]
+    source = PairedFiles(csv=str(table), x_columns=["a", "b"], y_columns=["c", "d"])
+    for found, expected in zip(read(source), read(PairedFiles(x, y)), strict=True):
         assert np.array_equal(found, expected)
 
 
@@ -151,7 +155,7 @@ def test_who_stops_after_a_fold_trains_no_other(tmp_path, monkeypatch):
     build = MixtureResidual.build
     monkeypatch.setattr(MixtureResidual, "build", lambda *a: built.append(1) or build(*a))
     x, y, _ = draw(tmp_path)
-    run = estimate(information.Source(x, y))
+    run = estimate(PairedFiles(x, y))
     assert [next(run)[1].split(" ")[0] for _ in range(2)] == ["Starting", "Step"]
     run.close()
     assert len(built) == 1
@@ -180,29 +184,44 @@ def test_bad_data_are_explained_without_folders(tmp_path, monkeypatch):
     (tmp_path / "table.csv").write_text("a,b\n1,2\n")
     (tmp_path / "bad.npy").write_bytes(pickle.dumps(Bad()))
     table = str(tmp_path / "table.csv")
-    source = information.Source
+    files = PairedFiles
     wide, long = numbers.normal(size=(200, 64)), numbers.normal(size=20_001)
     for given, message in (
-        (source(), "no data for both X and Y: upload"),
-        (source(x=good), "no data for both X and Y: upload"),
-        (source(good, good, table), ".npy files and a CSV file: take one"),
-        (source(good, save(tmp_path, "short.npy", hole[:150])), "x has 200 rows and y has 150"),
-        (source(good, save(tmp_path, "hole.npy", hole)), "NaN or infinite, the first in row 4"),
-        (source(good, save(tmp_path, "flat.npy", np.ones(200))), "constant over all rows"),
-        (source(good, good), "hold the same values"),
-        (source(good, save(tmp_path, "twice.npy", twice)), "columns are linearly dependent"),
-        (source(good, str(tmp_path / "text.npy")), "cannot read 'text.npy'"),
-        (source(good, str(tmp_path / "bad.npy")), "cannot read 'bad.npy'"),
-        (source(good, save(tmp_path, "object.npy", np.array([Bad()] * 200))), "never opened"),
-        (source(good, save(tmp_path, "wide.npy", wide)), "there are 65 columns, more than 64"),
+        (files(), "no data for both X and Y: upload"),
+        (files(x=good), "no data for both X and Y: upload"),
+        (files(good, good, table), ".npy files and a CSV file: take one"),
         (
-            source(save(tmp_path, "l.npy", long), save(tmp_path, "m.npy", -(long**3))),
+            files(good, save(tmp_path, "short.npy", hole[:150])),
+            "x has 200 rows and y has 150",
+        ),
+        (
+            files(good, save(tmp_path, "hole.npy", hole)),
+            "NaN or infinite, the first in row 4",
+        ),
+        (files(good, save(tmp_path, "flat.npy", np.ones(200))), "constant over all rows"),
+        (files(good, good), "hold the same values"),
+        (files(good, save(tmp_path, "twice.npy", twice)), "columns are linearly dependent"),
+        (files(good, str(tmp_path / "text.npy")), "cannot read 'text.npy'"),
+        (files(good, str(tmp_path / "bad.npy")), "cannot read 'bad.npy'"),
+        (files(good, save(tmp_path, "object.npy", np.array([Bad()] * 200))), "never opened"),
+        (
+            files(good, save(tmp_path, "wide.npy", wide)),
+            "there are 65 columns, more than 64",
+        ),
+        (
+            files(save(tmp_path, "l.npy", long), save(tmp_path, "m.npy", -(long**3))),
             "there are 20001 rows, more than 20000",
         ),
-        (source(*[save(tmp_path, f"{n}.npy", hole[4 + n : 94 + n]) for n in (0, 1)]), "90 rows"),
-        (source(csv=table, x_columns=["a"], y_columns=["b"]), "1 rows, fewer than 100"),
-        (source(csv=table, x_columns=["a"], y_columns=["z"]), "'table.csv' has no column 'z'"),
-        (source(csv=table, x_columns=["a"]), "no column is given for y"),
+        (
+            files(*[save(tmp_path, f"{n}.npy", hole[4 + n : 94 + n]) for n in (0, 1)]),
+            "90 rows",
+        ),
+        (files(csv=table, x_columns=["a"], y_columns=["b"]), "1 rows, fewer than 100"),
+        (
+            files(csv=table, x_columns=["a"], y_columns=["z"]),
+            "'table.csv' has no column 'z'",
+        ),
+        (files(csv=table, x_columns=["a"]), "no column is given for y"),
     ):
         text = error_of(lambda s: list(estimate(s)), given)
         assert message in text and str(tmp_path) not in text
@@ -211,7 +230,7 @@ def test_bad_data_are_explained_without_folders(tmp_path, monkeypatch):
 
 def test_numbers_out_of_range_are_refused(tmp_path):
     x, y, _ = draw(tmp_path)
-    source = information.Source(x, y)
+    source = PairedFiles(x, y)
     for arguments, message in (
         (("x", 2, 0), "unknown preprocessing 'x'"),
         (("none", 2_001, 0), "iterations cannot be 2001"),
@@ -223,11 +242,11 @@ def test_numbers_out_of_range_are_refused(tmp_path):
         (("normal_1x1", 99, 0), "the number of rows cannot be 99: give a whole number from 100"),
         (("normal_1x1", 20_001, 0), "the number of rows cannot be 20001"),
     ):
-        assert message in error_of(information.draw_example, *arguments, tmp_path)
+        assert message in error_of(draw_example, *arguments, tmp_path)
 
 
 def test_examples_are_tasks_that_can_be_estimated():
-    names = information.examples()
+    names = examples()
     assert "student_2x2_df1" in names and "block_gaussian_80" not in names
     assert all(MI_TASKS[name].dim_x + MI_TASKS[name].dim_y <= 64 for name in names)
 
@@ -241,10 +260,10 @@ def test_columns_are_listed_if_there_are_any(tmp_path):
         (b'"a', ["a"]),
     ):
         path.write_bytes(content)
-        assert information.column_names(str(path)) == expected
-    assert information.column_names(None) == []
+        assert column_names(str(path)) == expected
+    assert column_names(None) == []
     path.write_text(",".join(map(str, range(501))))
-    assert "501 columns: leave out all but 500" in error_of(information.column_names, path)
+    assert "501 columns: leave out all but 500" in error_of(column_names, path)
 
 
 @pytest.fixture(scope="module")

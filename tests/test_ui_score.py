@@ -21,8 +21,8 @@ from ebm_app.evaluation.likelihood_plots import plot_place, plot_shares
 from ebm_app.likelihood.bits import log_likelihood, to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import EBMConfig
-from ebm_app.web import ending
-from ebm_app.web.score import canvas, compare, many_images, one_image, uploads
+from ebm_app.web import buttons
+from ebm_app.web.score import canvas, estimators, many_images, one_image, uploads
 from ebm_app.web.score import held_out as held
 from ebm_app.web.score import tab as score
 
@@ -56,7 +56,7 @@ def strokes(*boxes: tuple[int, int, int, int]) -> dict:
 
 @pytest.fixture(scope="module")
 def held_out():
-    return held.HeldOut()
+    return held.HeldOutImages()
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_every_bad_file_is_explained_in_a_sentence_without_paths(tmp_path):
     for name, message in bad_files(tmp_path).items():
         said = error_of(uploads.preprocess, tmp_path / name, GREY)
         assert said.startswith(message) and str(tmp_path) not in said
-    assert "no image to score" in error_of(uploads.preprocess, None, GREY)
+    assert "there is no image" in error_of(uploads.preprocess, None, GREY)
     two = EBMConfig("folder:pairs", (2, 8, 8), 256)
     assert "2 channels" in error_of(uploads.preprocess, tmp_path / "whole.png", two)
     assert "at least 2 repeats" in error_of(uploads.repeated, digit(), 1)
@@ -166,12 +166,12 @@ def test_what_cannot_be_drawn_is_explained(models):
 
 def run(models, path, held_out, repeats=12):
     source = partial(uploads.preprocess, path)
-    return list(one_image.score(models.load, "grey", source, repeats, held_out, seed=3))
+    return list(one_image.find_likelihood(models.load, "grey", source, repeats, held_out, seed=3))
 
 
 def test_a_score_is_the_mean_over_draws_with_its_standard_error(models, held_out, few, tmp_path):
     first, scored, *rest = run(models, save_digit(tmp_path / "digit.png"), held_out)
-    assert first == one_image.Score(first.seen, "Scoring")
+    assert first == one_image.ShownLikelihood(first.seen, one_image.RUNNING)
     side = first.seen.width // 8
     assert np.array_equal(np.asarray(first.seen)[::side, ::side], to_uint8(digit())[0, ..., 0])
     result = models.load("grey").log_prob(digit().expand(12, -1, -1, -1), seed=3)
@@ -193,10 +193,10 @@ def test_a_score_is_the_mean_over_draws_with_its_standard_error(models, held_out
 
 
 def test_the_place_of_a_score_is_counted_among_held_out_images(models, few):
-    ebm, held_out = models.load("grey"), held.HeldOut()
-    images = held.HeldOut().images(GREY)
+    ebm, held_out = models.load("grey"), held.HeldOutImages()
+    images = held.HeldOutImages().images(GREY)
     assert torch.equal(images, load_images("digits").test[:few])
-    steps = list(held_out.scores(ebm, images))
+    steps = list(held_out.likelihoods(ebm))
     assert [(len(s.log_prob), s.total, s.complete) for s in steps] == [
         (32, 40, False),
         (40, 40, True),
@@ -207,24 +207,22 @@ def test_the_place_of_a_score_is_counted_among_held_out_images(models, few):
     assert torch.equal(steps[-1].log_prob, values)
     value = values.sort().values[10].item()
     assert held.percentile(value, steps[-1]) == 25  # 10 of 40 are below
-    assert "Percentile 25: the image scores higher than 10 of 40 " in held.describe(
-        value, steps[-1]
-    )
+    assert "Percentile 25: higher than 10 of 40 " in held.describe(value, steps[-1])
     assert "of the first 32 of 40 " in held.describe(value, steps[0])
 
 
-def test_held_out_images_are_scored_once_for_the_same_weights(models, few, monkeypatch):
-    ebm, held_out = models.load("grey"), held.HeldOut()
-    images, asked = held.HeldOut().images(GREY), []
+def test_held_out_images_are_computed_once_for_the_same_weights(models, few, monkeypatch):
+    ebm, held_out = models.load("grey"), held.HeldOutImages()
+    asked = []
     score = ebm.log_prob
     monkeypatch.setattr(
         ebm, "log_prob", lambda x, seed: asked.append(len(x)) or score(x, seed=seed)
     )
-    run = held_out.scores(ebm, images)
+    run = held_out.likelihoods(ebm)
     next(run)
     run.close()  # as Stop does
-    list(held_out.scores(ebm, images))
-    (again,) = held_out.scores(ebm, images)
+    list(held_out.likelihoods(ebm))
+    (again,) = held_out.likelihoods(ebm)
     assert asked == [32, 8] and again.complete
     before = held.fingerprint(ebm)
     weight = ebm.model.net.unet.conv_out.weight
@@ -237,27 +235,27 @@ def test_held_out_images_are_scored_once_for_the_same_weights(models, few, monke
 def test_without_held_out_images_a_sentence_stands_for_the_histogram(models, tmp_path):
     path = save(tmp_path / "colour.png", np.zeros((4, 8, 3)))
     source = partial(uploads.preprocess, path)
-    *_, last = one_image.score(models.load, "colour", source, 2, held.HeldOut())
+    *_, last = one_image.find_likelihood(models.load, "colour", source, 2, held.HeldOutImages())
     assert last.place == held.ABSENT and last.histogram is None
     assert "Log-likelihood" in last.text and last.shares is not None
-    find = held.HeldOut(str(tmp_path / "empty")).images
+    find = held.HeldOutImages(str(tmp_path / "empty")).images
     assert find(MNIST) is None  # its files are not there
     write_mnist(tmp_path / "MNIST" / "raw")
-    assert held.HeldOut(str(tmp_path)).images(MNIST).shape == (12, 1, 28, 28)
+    assert held.HeldOutImages(str(tmp_path)).images(MNIST).shape == (12, 1, 28, 28)
     assert find(EBMConfig("digits", (1, 16, 16), 17)) is None
     assert find(EBMConfig("digits", (1, 8, 8), 256)) is None
 
 
 def test_stopping_says_what_there_is():
     scoring = one_image
-    assert scoring.stopped("Scoring", "") == (scoring.STOPPED, "")
+    assert scoring.stopped(one_image.RUNNING, "") == (scoring.STOPPED, "")
     assert scoring.stopped("Log-likelihood: 1", scoring.WAITING) == ("Log-likelihood: 1", "")
     assert scoring.stopped("Log-likelihood: 1", "Percentile 3") == (
         "Log-likelihood: 1",
         "Percentile 3",
     )
-    assert compare.stopped("4 draws · running ode") == "4 draws · stopped before ode"
-    assert many_images.stopped("Scoring · 1 of 2 files") == "Stopped while scoring · 1 of 2 files"
+    assert estimators.stopped("4 draws · running ode") == "4 draws · stopped before ode"
+    assert buttons.stopped("Step 1 of 2 files") == "Stopped after step 1 of 2 files"
 
 
 def test_another_choice_ends_a_run_before_its_results_are_emptied():
@@ -265,7 +263,7 @@ def test_another_choice_ends_a_run_before_its_results_are_emptied():
         choice, text, image = gr.Textbox(), gr.Textbox(), gr.Image()
         table = gr.Dataframe(headers=["a", "b"])
         event = gr.Button().click(lambda: ("", None, None), None, [text, image, table])
-        ending.empty_by([choice.change], [event], [text, image, table])
+        buttons.empty_by([choice.change], [event], [text, image, table])
     run, *others = page.fns.values()
     kinds = [(bool(fn.cancels), bool(fn.js)) for fn in others]
     assert others[kinds.index((True, False))].cancels == [run._id]
@@ -300,18 +298,18 @@ def test_the_map_of_shares_sums_channels_and_carries_numbers_where_they_fit():
 
 
 def test_estimators_stand_side_by_side_on_the_same_draws(models, tmp_path, monkeypatch):
-    choice = compare.estimators(64)
+    choice = estimators.estimators(64)
     assert list(choice) == ["ratio", "ode", "pf_ode", "pf_ode_exact", "elbo", "truncated_normal"]
-    assert "pf_ode_exact" not in compare.estimators(784)
+    assert "pf_ode_exact" not in estimators.estimators(784)
 
     def refuse(energy, x, t):
         raise UserError("the model has no such thing: take another")
 
     bad = SimpleNamespace(estimator=refuse, dequantiser=None)
     rows = {"bad": bad, **{name: choice[name] for name in ("ratio", "truncated_normal")}}
-    monkeypatch.setattr(compare, "estimators", lambda num_dims: rows)
+    monkeypatch.setattr(estimators, "estimators", lambda num_dims: rows)
     path = save_digit(tmp_path / "digit.png")
-    steps = list(compare.compare(models.load, "grey", path, 3, seed=5))
+    steps = list(estimators.compare(models.load, "grey", path, 3, seed=5))
     assert [len(table) for table, _ in steps] == [0, 0, 1, 2]
     assert "running ratio" in steps[1][1]
     table, text = steps[-1]
@@ -330,8 +328,8 @@ def test_estimators_stand_side_by_side_on_the_same_draws(models, tmp_path, monke
         assert cells[:3] == [name, round(mean.item(), 2), round(error.item(), 2)]
         assert cells[3] == round(bits, 4) and cells[5] == result.nfe and len(cells) == 7
     assert table[0][1] != table[1][1]
-    assert "score one first" in error_of(
-        lambda: list(compare.compare(models.load, "grey", None, 3))
+    assert "draw or upload one first" in error_of(
+        lambda: list(estimators.compare(models.load, "grey", None, 3))
     )
 
 
@@ -340,17 +338,19 @@ def test_one_bad_file_does_not_lose_the_others(models, held_out, few, tmp_path):
     good = [save_digit(tmp_path / f"{start}digit.png", i) for i, start in enumerate("=+-@")]
     paths = [good[0], *(str(tmp_path / name) for name in bad), *good[1:]]
     steps = []
-    for rows, sheet, text in many_images.score_many(models.load, "grey", paths, 4, held_out, 3):
+    for rows, sheet, text in many_images.find_likelihoods(
+        models.load, "grey", paths, 4, held_out, 3
+    ):
         with open(sheet, newline="", encoding="utf-8") as file:
             steps.append((rows, list(csv.reader(file)), text))
     rows, (heads, *cells), text = steps[-1]
-    assert text == f"4 of {len(paths)} files scored" and not Path(sheet).exists()
+    assert text == f"4 of {len(paths)} files have a log-likelihood" and not Path(sheet).exists()
     assert [row[0] for row in rows] == [Path(path).name for path in paths]
     assert [len(table) for table, _, _ in steps[: len(paths)]] == list(range(1, len(paths) + 1))
     for row, (name, message) in zip(rows[1:], bad.items(), strict=False):
         assert row[1:5] == [None] * 4 and row[5].startswith(message), name
     ebm = models.load("grey")
-    *_, scores = held_out.scores(ebm, held.HeldOut().images(GREY))
+    *_, scores = held_out.likelihoods(ebm)
     for index, row in enumerate([rows[0], *rows[-3:]]):
         result = ebm.log_prob(digit(index).expand(4, -1, -1, -1), seed=3)
         mean = result.log_prob.mean().item()
@@ -368,8 +368,8 @@ def test_one_bad_file_does_not_lose_the_others(models, held_out, few, tmp_path):
 def test_no_files_and_too_many_are_refused(models, held_out):
     def refusal(paths):
         return error_of(
-            lambda: list(many_images.score_many(models.load, "grey", paths, 4, held_out))
+            lambda: list(many_images.find_likelihoods(models.load, "grey", paths, 4, held_out))
         )
 
-    assert "no files to score" in refusal(None) and "no files to score" in refusal([])
+    assert "there are no files" in refusal(None) and "there are no files" in refusal([])
     assert refusal(["a.png"] * 101).startswith("101 files are more than 100: ")

@@ -9,7 +9,7 @@ from conftest import error_of
 
 from ebm_app.ratios.studies import trials
 from ebm_app.ratios.training import RatioTrainer
-from ebm_app.web import live
+from ebm_app.web import buttons, training
 from ebm_app.web.app import build_app
 from ebm_app.web.toy import tab as toy
 
@@ -78,7 +78,7 @@ def test_who_stops_iterating_stops_the_training(monkeypatch):
     texts = [next(run)[2] for _ in range(4)]
     run.close()
     assert len(steps) == 6 and texts[-1].startswith("Step 6 of 50")
-    assert toy.stopped(texts[-1]).startswith("Stopped after step 6 of 50")
+    assert buttons.stopped(texts[-1]).startswith("Stopped after step 6 of 50")
 
 
 def test_the_seed_decides_the_figures():
@@ -100,7 +100,7 @@ def test_a_run_that_is_not_finite_says_so():
     trial = trials.Trial(*RUN, "nce", training=trials.RatioTraining(1))
     shot = next(trials.watch(trial))
     broken = shot._replace(scalars=dict.fromkeys(shot.scalars))
-    assert "not finite any more: lower the learning rate" in toy.report([broken], 0.0)
+    assert "no longer finite: lower the learning rate" in toy.report([broken], 0.0)
 
 
 def test_mistakes_are_explained():
@@ -129,7 +129,7 @@ def test_every_choice_has_a_label_of_its_own():
 
 
 def test_a_run_is_looked_at_often_enough_to_stop():
-    every = live.eval_every
+    every = training.eval_every
     assert [every(n) for n in (1, 20, 21, 1_000, 5_000)] == [1, 1, 2, 50, 100]
 
 
@@ -154,7 +154,7 @@ def test_the_endpoint_has_names_and_defaults(endpoint):
 
 
 def test_choices_follow_the_problem():
-    paths, plot, other, text, found = toy._of_problem("mixtures_k1")
+    paths, plot, other, text, found = toy.of_problem("mixtures_k1")
     assert [name for _, name in paths["choices"]] == ["bridge_sigma1", "bridge_sigma1.41"]
     assert paths["value"] == "bridge_sigma1" and (other, text, found) == (None, "", None)
     assert len(plot.axes) == 1

@@ -23,13 +23,13 @@ Page = Any  # playwright.sync_api.Page, of an optional package
 
 
 def draw_images(page: Page) -> None:
-    """A grid of images with their scores."""
-    page.get_by_label("Score the images").check()
+    """A grid of images with their log-likelihoods."""
+    page.get_by_label("Log-likelihoods of the images").check()
     press(page, "Generate")
     page.locator("button:visible:enabled", has_text="Download all").wait_for(timeout=WAIT)
 
 
-def score_drawing(page: Page) -> None:
+def draw_digit(page: Page) -> None:
     """A zero, drawn by hand."""
     canvas = page.locator("canvas").first
     canvas.wait_for()
@@ -47,7 +47,7 @@ def score_drawing(page: Page) -> None:
         page.mouse.move(*point, steps=3)
     page.mouse.up()
     page.wait_for_timeout(1000)
-    press(page, "Score the drawing")
+    press(page, "Log-likelihood of the drawing")
     wait_for(page, "Place among held-out images", r"than \d+ of 297")
 
 
@@ -74,7 +74,7 @@ def diagnose(page: Page) -> None:
 #: what to do on each tab before its picture is taken
 ACTIONS: dict[str, Callable[[Page], None]] = {
     "Generate": draw_images,
-    "Score": score_drawing,
+    "Score": draw_digit,
     "Toy": compare_methods,
     "Mutual information": estimate_information,
     "Diagnostics": diagnose,

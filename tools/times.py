@@ -1,4 +1,4 @@
-"""How long a visitor waits: for the page, the first picture, a grid of 16, and a score.
+"""How long a visitor waits: for the page, the first picture, a grid of 16, and a log-likelihood.
 
 python tools/times.py
 """
@@ -45,8 +45,8 @@ def visit(page: Page, url: str) -> dict[str, float]:
     page.get_by_role("tab", name="Upload", exact=True).click()
     page.locator(".gallery-item:visible").first.click()
     page.wait_for_timeout(1000)  # the example arrives
-    button = page.get_by_role("button", name="Score the image", exact=True)
-    seconds["score"] = timed(button.click, lambda: starts(page, "Likelihood", ("Log-likelihood",)))
+    button = page.get_by_role("button", name="Log-likelihood of the image", exact=True)
+    seconds["log_likelihood"] = timed(button.click, lambda: starts(page, "Log-likelihood", ("Log-likelihood",)))
     return seconds
 
 

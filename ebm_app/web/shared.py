@@ -1,32 +1,42 @@
-"""What the tabs share: exact pixels, one device, and errors a visitor can read."""
+"""What the tabs share: seeds, exact pixels, plots that appear when they are drawn, and the mean of
+a log-likelihood over dequantisation draws."""
 
-import logging
-import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import gradio as gr
-from gradio.components.image import ImageData
+from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
 from ebm_app.data.png import grid_of, to_picture
 from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
+from ebm_app.likelihood.bits import to_bits_per_dim
+from ebm_app.numerics import standard_error
 
 MAX_SEED = 2**31 - 1
-#: What a device computes for visitors, one at a time.
-ONE_AT_A_TIME = {"concurrency_id": "device", "concurrency_limit": 1}
 Load = Callable[[str], EBM]
-RUNNING, STOPPED = "Step", "Stopped after step"
 
 
-def stopped(text: str) -> str:
-    """What a text that begins with ``RUNNING`` becomes when its run is stopped; any other stays
-    as it is."""
-    return text.replace(RUNNING, STOPPED, 1) if text.startswith(RUNNING) else text
+class MeanLikelihood(NamedTuple):
+    """Log-likelihood of one image with its standard error over dequantisation draws, in nats; the
+    same in bits per dim."""
+
+    log_prob: float
+    log_prob_error: float
+    bits_per_dim: float
+    bits_error: float
+
+    def rounded(self) -> list[float]:
+        """The four numbers, as a table shows them."""
+        return [round(value, digits) for value, digits in zip(self, (2, 2, 4, 4), strict=True)]
+
+
+def mean_over_draws(log_prob: Tensor, num_dims: int) -> MeanLikelihood:
+    """The mean of one image's log-likelihoods (K,) in nats under K >= 2 draws."""
+    nats = log_prob.mean(), standard_error(log_prob)
+    bits, error = (to_bits_per_dim(value, num_dims).item() for value in nats)
+    return MeanLikelihood(nats[0].item(), nats[1].item(), bits, -error)
 
 
 def render(images: Tensor, min_pixels: int = 480) -> Image.Image:
@@ -34,65 +44,11 @@ def render(images: Tensor, min_pixels: int = 480) -> Image.Image:
     return to_picture(grid_of(images, min_pixels))
 
 
-def explained(handler: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """A handler whose UserErrors reach the visitor as they are, and whose other errors go to the
-    log, under a number that the visitor is told."""
-
-    @wraps(handler)
-    def run(*args: Any) -> Iterator[Any]:
-        with explaining(handler.__name__):
-            yield from handler(*args)
-
-    return run
+def hidden_plot(label: str) -> gr.Plot:
+    """A plot that takes no room until there is a figure."""
+    return gr.Plot(label=label, format="png", visible=False, elem_classes="below-label")
 
 
-def explained_once(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a handler that returns its answer at once."""
-
-    @wraps(handler)
-    def run(*args: Any) -> Any:
-        with explaining(handler.__name__):
-            return handler(*args)
-
-    return run
-
-
-@contextmanager
-def explaining(name: str) -> Iterator[None]:
-    """Turn the errors of a handler into ones that a visitor can read."""
-    try:
-        yield
-    except UserError as error:
-        raise gr.Error(str(error), print_exception=False) from None
-    except Exception:
-        number = secrets.token_hex(4)
-        logging.getLogger(__name__).exception("error %s in %s", number, name)
-        raise gr.Error(
-            f"This failed on the server, whose log says why under {number}: try another model "
-            "or other settings",
-            print_exception=False,
-        ) from None
-
-
-def explain_unreadable(upload: gr.Image) -> None:
-    """Let an upload answer a file that is no image with a sentence.
-
-    Its method is replaced, because gradio writes a file beside the source of every subclass.
-    """
-    read = upload.preprocess
-
-    def preprocess(payload: ImageData | None) -> str | None:
-        try:
-            return read(payload)
-        except Image.DecompressionBombError:
-            raise gr.Error(
-                f"this image has more than {2 * Image.MAX_IMAGE_PIXELS:,} pixels: make it smaller",
-                print_exception=False,
-            ) from None
-        except Exception:
-            raise gr.Error(
-                "this file cannot be read as an image: save it as PNG or JPEG",
-                print_exception=False,
-            ) from None
-
-    upload.preprocess = preprocess
+def show(figure: Figure | None) -> dict[str, Any]:
+    """A figure in its plot; without one the plot takes no room."""
+    return gr.update(value=figure, visible=figure is not None)

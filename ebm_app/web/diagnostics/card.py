@@ -1,4 +1,4 @@
-"""What is known about a model, from the files in its folder and in that of its run."""
+"""The card of a model, from the files in its folder and in that of its run."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ from ebm_app.training.plots import training_figure
 from ..models import Models, without_path
 
 README_FILE = "README.md"
-PICTURE = re.compile(r"!\[[^\]]*\]\([^)]*\)\n*")  # the page serves no file of a model's folder
+PICTURE = re.compile(r"!\[[^\]]*\]\([^)]*\)\n*")  # the page serves no file of a folder
 NO_CURVES = "No training curves: the folder of this model holds none."
 NO_README = "This model comes without a description of its own."
 
@@ -72,7 +72,7 @@ def facts(config: EBMConfig, num_weights: int) -> dict[str, str]:
 
 
 def run_facts(folder: Path) -> dict[str, str]:
-    """What the record of a run says; nothing where there is none, less where it goes on."""
+    """What the record of a run says; nothing where there is none, less where the run goes on."""
     if not (folder / RUN_FILE).is_file():
         return {}
     run = read_json(folder / RUN_FILE)
@@ -80,13 +80,13 @@ def run_facts(folder: Path) -> dict[str, str]:
     if before := run["settings"].get("init_from"):
         steps = f"of {before['steps']:,} steps" if "steps" in before else "of an unrecorded run"
         found["started from"] = f"the weights {steps}"
-    figures = run["figures"]
-    if figures is None:
+    metrics = run["figures"]
+    if metrics is None:
         return {**found, "steps": "the run goes on, or was stopped"}
     return {
         **found,
-        "steps": f"{figures['steps']:,}",
-        "validation": f"{figures['bits_per_dim']:.4f} bits per dim",
+        "steps": f"{metrics['steps']:,}",
+        "validation": f"{metrics['bits_per_dim']:.4f} bits per dim",
     }
 
 
@@ -97,7 +97,7 @@ def table(rows: dict[str, str]) -> str:
 
 
 def note(lines: list[dict[str, float]]) -> str:
-    """The last figures of a run's metrics, in words."""
+    """The best validation of a run, in words."""
     if not lines:
         return NO_CURVES
     text = f"{len(lines)} lines up to step {lines[-1]['step']:,}."

@@ -14,18 +14,19 @@ from ebm_app.evaluation.selftest import Balance, Budget, Check, Report, from_rec
 from ebm_app.likelihood import PFODEDensity
 from ebm_app.models.config import read_json
 
-from ..shared import RUNNING, Load
+from ..buttons import RUNNING
+from ..shared import Load
 
 RECORD_FILE = "selftest.json"
 MIN_IMAGES, MAX_IMAGES, DEFAULT_IMAGES = 8, 297, 32
 NUM_TIMES, NUM_REFERENCE, PF_ODE_STEPS = 16, 100, 20
 #: the mean time score, a text, and the checks as a Markdown table
-Shown = tuple[Figure | None, str, str]
+ShownTest = tuple[Figure | None, str, str]
 
 
 def self_test(
     load: Load, model: str, num_images: int, seed: int, data_root: str = "data"
-) -> Iterator[Shown]:
+) -> Iterator[ShownTest]:
     """Test a model on held-out images of its data: (mean time score, a text, the checks).
 
     Args:
@@ -39,8 +40,8 @@ def self_test(
         raise UserError(f"{num_images} images are not possible: give {MIN_IMAGES} to {MAX_IMAGES}")
     ebm = load(model)
     levels = held_out_levels(ebm, ebm.config.dataset, data_root=data_root)[:num_images]
-    flow = PFODEDensity(num_steps=PF_ODE_STEPS, seed=seed)
-    budget = Budget(NUM_TIMES, NUM_REFERENCE, flow, seed)
+    pf_ode = PFODEDensity(num_steps=PF_ODE_STEPS, seed=seed)
+    budget = Budget(NUM_TIMES, NUM_REFERENCE, pf_ode, seed)
     label = f"{model} · {len(levels)} held-out images · seed {seed}"
     total = budget.num_reports(len(levels))
     yield None, f"{RUNNING} 0 of {total} · {label}", ""
@@ -49,7 +50,7 @@ def self_test(
     yield shown(report, verdict(report.checks), label)
 
 
-def recorded(folder: Path) -> Shown:
+def recorded(folder: Path) -> ShownTest:
     """What ``evaluate/selftest.py --output_dir`` left in the folder of a model, or nothing."""
     if not (folder / RECORD_FILE).is_file():
         return None, "", ""
@@ -58,15 +59,15 @@ def recorded(folder: Path) -> Shown:
     return shown(report, verdict(report.checks), f"recorded {record['started']}")
 
 
-def shown(report: Report, head: str, label: str) -> Shown:
+def shown(report: Report, head: str, label: str) -> ShownTest:
     """A report as it stands on the page."""
     return balance_figure(report.balance), f"{head} · {label}", rows(report.checks)
 
 
-def report_of(figures: dict[str, Any]) -> Report:
-    """The end of a self-test, from the figures of its record."""
-    values = {key: torch.tensor(numbers) for key, numbers in figures["mean_time_score"].items()}
-    return Report("", Balance(**values), tuple(map(from_record, figures["checks"])))
+def report_of(metrics: dict[str, Any]) -> Report:
+    """The end of a self-test, from the metrics of its record."""
+    values = {key: torch.tensor(numbers) for key, numbers in metrics["mean_time_score"].items()}
+    return Report("", Balance(**values), tuple(map(from_record, metrics["checks"])))
 
 
 def verdict(checks: tuple[Check, ...]) -> str:
@@ -89,7 +90,7 @@ def rows(checks: tuple[Check, ...]) -> str:
 
 
 def outcome(check: Check) -> str:
-    """Whether a check passed, and by what figures."""
+    """Whether a check passed, and by what numbers."""
     if not check.unit:
         return "not made"
     return (

@@ -1,4 +1,4 @@
-"""log Z of a model by annealed paths, level by level."""
+"""log Z of a model by annealed chains, temperature by temperature."""
 
 from collections.abc import Iterator
 
@@ -12,21 +12,23 @@ from ebm_app.log_z.estimates import from_forward
 from ebm_app.log_z.plots import temperatures_figure
 from ebm_app.registry import choose
 
-from ..shared import RUNNING, Load
+from ..buttons import RUNNING
+from ..shared import Load
 
-#: kinds of paths by the name a visitor chooses, for a number of levels
+#: kinds of chains by the name a visitor chooses, for a number of temperatures
 METHODS = {
-    "transported": lambda levels: Annealing(levels, steps_per_temperature=1, pf_ode_steps=1),
-    "ais": lambda levels: Annealing(levels, steps_per_temperature=1, num_leapfrog_steps=4),
+    "transported": lambda num: Annealing(num, steps_per_temperature=1, pf_ode_steps=1),
+    "ais": lambda num: Annealing(num, steps_per_temperature=1, num_leapfrog_steps=4),
 }
-MAX_CHAINS, MAX_LEVELS, DEFAULT_CHAINS, DEFAULT_LEVELS = 64, 100, 8, 16
+MAX_CHAINS, DEFAULT_CHAINS = 64, 8
+MAX_TEMPERATURES, DEFAULT_TEMPERATURES = 100, 16
 NUM_PILOT = 4
 
 
 def log_z(
-    load: Load, model: str, method: str, num_chains: int, num_levels: int, seed: int
+    load: Load, model: str, method: str, num_chains: int, num_temperatures: int, seed: int
 ) -> Iterator[tuple[Figure | None, str]]:
-    """Carry chains from noise to a model: (log-weights and acceptance by level, a text).
+    """Carry chains from noise to a model: (log-weights and acceptance by temperature, a text).
 
     Args:
         load: the model of a name. method: a key of ``METHODS``. seed: of all noise.
@@ -34,11 +36,11 @@ def log_z(
     Raises:
         UserError: for an unknown method, or a number out of range.
     """
-    settings = METHODS[choose("method", method, METHODS)](int(num_levels))
-    if not 2 <= num_chains <= MAX_CHAINS or not 2 <= num_levels <= MAX_LEVELS:
+    settings = METHODS[choose("method", method, METHODS)](int(num_temperatures))
+    if not 2 <= num_chains <= MAX_CHAINS or not 2 <= num_temperatures <= MAX_TEMPERATURES:
         raise UserError(
-            f"{num_chains} chains over {num_levels} levels are not possible: give 2 to "
-            f"{MAX_CHAINS} chains and 2 to {MAX_LEVELS} levels"
+            f"{num_chains} chains at {num_temperatures} temperatures are not possible: give 2 to "
+            f"{MAX_CHAINS} chains and 2 to {MAX_TEMPERATURES} temperatures"
         )
     ebm = load(model)
     generator = torch.Generator(ebm.device).manual_seed(seed)
@@ -46,20 +48,20 @@ def log_z(
         (NUM_PILOT + num_chains, *ebm.config.image_shape), device=ebm.device, generator=generator
     )
     label = f"{model} · {method} · {num_chains} chains · seed {seed}"
-    paths = Chains(ebm.energy, settings)
-    pilot, total = len(paths.targets), len(paths.targets) + paths.num_levels
+    chains = Chains(ebm.energy, settings)
+    pilot, total = len(chains.targets), len(chains.targets) + chains.num_levels
     yield None, f"{RUNNING} 0 of {total} · {label}"
-    for level in paths.iterate_tune(noise[:NUM_PILOT], generator):
-        yield None, f"{RUNNING} {level} of {total}, a pilot's · {label}"
-    start = paths.start(noise[NUM_PILOT:], generator, is_reverse=False)
-    for state in paths.run(start, generator, is_reverse=False):
-        figure = temperatures_figure(state.log_weight.cpu(), state.acceptance, paths.num_levels)
+    for step in chains.iterate_tune(noise[:NUM_PILOT], generator):
+        yield None, f"{RUNNING} {step} of {total}, pilot chains · {label}"
+    start = chains.start(noise[NUM_PILOT:], generator, is_reverse=False)
+    for state in chains.run(start, generator, is_reverse=False):
+        figure = temperatures_figure(state.log_weight.cpu(), state.acceptance, chains.num_levels)
         yield figure, f"{RUNNING} {pilot + len(state.acceptance)} of {total} · {label}"
     yield figure, f"{report(state)}\n{label}"
 
 
 def report(state: ChainState) -> str:
-    """The estimate by paths that have passed all levels, with its doubts."""
+    """The estimate by chains that have passed all temperatures, with its warnings."""
     estimate = from_forward(state.log_weight[-1].cpu())
     nats = -torch.tensor([estimate.log_z, estimate.stderr])
     shift, error = to_bits_per_dim(nats, state.position[0].numel()).tolist()

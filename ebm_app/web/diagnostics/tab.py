@@ -1,25 +1,26 @@
-"""The tab that says what is known about a model, and tests it."""
+"""The tab that shows the card of a model, and tests it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import gradio as gr
-from matplotlib.figure import Figure
 
 from ebm_app.errors import UserError
 
-from ..ending import stop_by
+from ..buttons import start_and_stop, start_by, stop_by, stopped
+from ..explanations import explained, explained_once
 from ..models import Models
-from ..shared import ONE_AT_A_TIME, explained, explained_once, stopped
+from ..shared import hidden_plot, show
 from . import card, checks, log_z
 
 SELF_TEST = """### Self-test
 Identities that every exact model satisfies, on held-out images of the model's data. With a larger
 budget: `python evaluate/selftest.py MODEL`; a record in the folder of the model is shown here."""
-LOG_Z = """### log Z, level by level
-It is 0 where the time score is exact. Chains go from noise to the model through its levels,
-`transported` by its flow or, as plain `ais`, not: then they lag behind. With more chains, and by
-four more methods: `python evaluate/ais.py MODEL`."""
+LOG_Z = """### log Z, temperature by temperature
+It is 0 where the time score is exact. Chains go from noise to the model through intermediate
+distributions. With `transported` the probability-flow ODE moves them from one to the next; with
+plain `ais` it does not, and they lag behind. More chains and four more methods:
+`python evaluate/ais.py MODEL`."""
 
 
 def build(models: Models, model: gr.Dropdown, tab: gr.Tab, seed: int) -> None:
@@ -30,7 +31,7 @@ def build(models: Models, model: gr.Dropdown, tab: gr.Tab, seed: int) -> None:
     """
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
-            facts = gr.Markdown(label="What is known")
+            facts = gr.Markdown(label="Card")
         with gr.Column(scale=3, min_width=300):
             note = gr.Textbox(label="Training", interactive=False, lines=2)
             curves = hidden_plot("Training curves")
@@ -41,17 +42,17 @@ def build(models: Models, model: gr.Dropdown, tab: gr.Tab, seed: int) -> None:
         with gr.Column(min_width=300):
             test = build_self_test(models, model, seed)
         with gr.Column(min_width=300):
-            paths = build_log_z(models, model, seed)
+            chains = build_log_z(models, model, seed)
 
     @explained_once
     def fill(name: str) -> tuple[Any, ...]:
         return *describe(models, name), None, ""
 
-    gr.on(  # a figure never stands beside another model than its own
+    gr.on(  # a result never stands beside another model than its own
         [tab.select, model.change],
         fill,
         model,
-        [facts, note, curves, readme, config, *test, *paths],
+        [facts, note, curves, readme, config, *test, *chains],
         queue=False,
         show_progress="hidden",
         api_visibility="private",
@@ -70,21 +71,12 @@ def describe(models: Models, name: str) -> tuple[Any, ...]:
     return *shown, show(plot), text, rows
 
 
-def show(figure: Figure | None) -> dict[str, Any]:
-    """A plot; no empty box where there is none."""
-    return gr.update(value=figure, visible=figure is not None)
-
-
-def hidden_plot(label: str) -> gr.Plot:
-    """A plot that takes no room until there is one."""
-    return gr.Plot(label=label, format="png", visible=False, elem_classes="below-label")
-
-
 def build_self_test(models: Models, model: gr.Dropdown, seed: int) -> list[gr.Component]:
     """The self-test; its outputs."""
     gr.Markdown(SELF_TEST)
     num_images = gr.Slider(
-        *(checks.MIN_IMAGES, checks.MAX_IMAGES),
+        checks.MIN_IMAGES,
+        checks.MAX_IMAGES,
         value=checks.DEFAULT_IMAGES,
         step=1,
         label="Held-out images",
@@ -97,60 +89,43 @@ def build_self_test(models: Models, model: gr.Dropdown, seed: int) -> list[gr.Co
         ):
             yield show(figure), words, rows
 
-    start, stop = build_buttons("Run the self-test")
+    start, stop = start_and_stop("Run the self-test")
     text = gr.Textbox(label="Result of the self-test", interactive=False, lines=2)
     plot = hidden_plot("Mean time score: 0 in an exact model")
     table = gr.Markdown(label="Checks")
-    connect(run, [model, num_images], [plot, text, table], start, stop, text)
+    event = start_by(
+        start.click, run, [model, num_images], [plot, text, table], api_visibility="private"
+    )
+    stop_by(stop, [event], stopped, [text])
     return [plot, text, table]
 
 
 def build_log_z(models: Models, model: gr.Dropdown, seed: int) -> list[gr.Component]:
-    """log Z by level; its outputs."""
+    """log Z by temperature; its outputs."""
     gr.Markdown(LOG_Z)
     with gr.Row():
-        method = gr.Dropdown(list(log_z.METHODS), label="Paths", min_width=110)
+        method = gr.Dropdown(list(log_z.METHODS), label="Method", min_width=110)
         chains = gr.Slider(
-            *(2, log_z.MAX_CHAINS), log_z.DEFAULT_CHAINS, step=1, label="Chains", min_width=110
+            2, log_z.MAX_CHAINS, log_z.DEFAULT_CHAINS, step=1, label="Chains", min_width=110
         )
-        levels = gr.Slider(
-            *(2, log_z.MAX_LEVELS), log_z.DEFAULT_LEVELS, step=1, label="Levels", min_width=110
+        temperatures = gr.Slider(
+            2,
+            log_z.MAX_TEMPERATURES,
+            log_z.DEFAULT_TEMPERATURES,
+            step=1,
+            label="Temperatures",
+            min_width=110,
         )
 
     @explained
-    def run(name: str, method: str, chains: int, levels: int) -> Iterator[tuple[Any, ...]]:
-        for figure, words in log_z.log_z(models.load, name, method, chains, levels, seed):
+    def run(name: str, method: str, chains: int, temperatures: int) -> Iterator[tuple[Any, ...]]:
+        for figure, words in log_z.log_z(models.load, name, method, chains, temperatures, seed):
             yield show(figure), words
 
-    start, stop = build_buttons("Estimate log Z")
+    start, stop = start_and_stop("Estimate log Z")
     text = gr.Textbox(label="log Z", interactive=False, lines=2, max_lines=12)
-    plot = hidden_plot("Weights and acceptance by level")
-    connect(run, [model, method, chains, levels], [plot, text], start, stop, text)
-    return [plot, text]
-
-
-def build_buttons(action: str) -> tuple[gr.Button, gr.Button]:
-    """What starts a run and what stops it."""
-    with gr.Row():
-        start = gr.Button(action, variant="primary", min_width=110)
-        return start, gr.Button("Stop", min_width=110)
-
-
-def connect(
-    run: Callable[..., Iterator[Any]],
-    inputs: list[gr.Component],
-    outputs: list[gr.Component],
-    start: gr.Button,
-    stop: gr.Button,
-    text: gr.Textbox,
-) -> None:
-    """Let buttons start and stop a run, whose text says where it stands."""
-    event = start.click(
-        run,
-        inputs,
-        outputs,
-        show_progress="hidden",
-        api_visibility="private",
-        **ONE_AT_A_TIME,
-    )
+    plot = hidden_plot("Weights and acceptance by temperature")
+    inputs = [model, method, chains, temperatures]
+    event = start_by(start.click, run, inputs, [plot, text], api_visibility="private")
     stop_by(stop, [event], stopped, [text])
+    return [plot, text]

@@ -15,12 +15,12 @@ from ebm_app.data.png import to_picture, to_uint8
 
 from ..shared import render
 from .animation import save_animation
-from .likelihoods import HEADERS, Score
-from .run import Run
+from .likelihoods import HEADERS, ImageLikelihood
+from .run import SampleRun
 from .settings import PNG_KEY
 
 
-class Files(NamedTuple):
+class RunFiles(NamedTuple):
     """Paths: the grid, the animation, the settings, and an archive of these and every image."""
 
     grid: str
@@ -29,7 +29,7 @@ class Files(NamedTuple):
     archive: str
 
 
-def write_files(run: Run, cache: str | Path) -> Files:
+def write_files(run: SampleRun, cache: str | Path) -> RunFiles:
     """Write the files of a run into a new folder below ``cache``."""
     Path(cache).mkdir(parents=True, exist_ok=True)
     base = Path(mkdtemp(dir=cache)) / run.stem
@@ -45,12 +45,12 @@ def write_files(run: Run, cache: str | Path) -> Files:
         file.write(settings, "settings.json")
         for name, data in _images(run):
             file.writestr(name, data)
-        if run.scores:
-            file.writestr("scores.csv", _csv(run.scores))
-    return Files(*map(str, (grid, animation, settings, archive)))
+        if run.likelihoods:
+            file.writestr("scores.csv", _csv(run.likelihoods))
+    return RunFiles(*map(str, (grid, animation, settings, archive)))
 
 
-def _images(run: Run) -> list[tuple[str, bytes]]:
+def _images(run: SampleRun) -> list[tuple[str, bytes]]:
     settings = json.loads(run.text)
     pictures = [to_picture(pixels) for pixels in to_uint8(run.images)]
     return [
@@ -71,7 +71,7 @@ def _info(text: str) -> PngInfo:
     return info
 
 
-def _csv(scores: tuple[Score, ...]) -> str:
+def _csv(likelihoods: tuple[ImageLikelihood, ...]) -> str:
     with io.StringIO(newline="") as file:
-        csv.writer(file).writerows([HEADERS, *scores])
+        csv.writer(file).writerows([HEADERS, *likelihoods])
         return file.getvalue()

@@ -6,14 +6,15 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ebm_app.ebm import EBM
-from ebm_app.likelihood.bits import to_bits_per_dim
-from ebm_app.numerics import mixed_seed, standard_error
+from ebm_app.numerics import mixed_seed
+
+from ..shared import mean_over_draws
 
 REPEATS, BATCH_SIZE = 4, 8
 HEADERS = ("Image", "Log p (nats)", "± (nats)", "Bits per dim")
 
 
-class Score(NamedTuple):
+class ImageLikelihood(NamedTuple):
     """Of one image: its number from 1 on, the mean log-likelihood over dequantisation draws with
     its standard error, both in nats, and bits per dim."""
 
@@ -23,8 +24,8 @@ class Score(NamedTuple):
     bits_per_dim: float
 
 
-def score_batches(ebm: EBM, images: Tensor, seed: int) -> Iterator[list[Score]]:
-    """Scores of images (B, C, H, W) in their order, some at a time.
+def likelihood_batches(ebm: EBM, images: Tensor, seed: int) -> Iterator[list[ImageLikelihood]]:
+    """Log-likelihoods of images (B, C, H, W) in their order, some at a time.
 
     Args:
         seed: of the dequantisation noise.
@@ -32,18 +33,16 @@ def score_batches(ebm: EBM, images: Tensor, seed: int) -> Iterator[list[Score]]:
     for start in range(0, len(images), BATCH_SIZE):
         batch = images[start : start + BATCH_SIZE].repeat_interleave(REPEATS, 0)
         draws = ebm.log_prob(batch, seed=mixed_seed(seed, start)).log_prob.view(-1, REPEATS)
-        bits = to_bits_per_dim(draws.mean(1), images[0].numel())
+        means = [mean_over_draws(row, images[0].numel()) for row in draws.cpu()]
         yield [
-            Score(number, row.mean().item(), standard_error(row).item(), of_dim)
-            for number, (row, of_dim) in enumerate(
-                zip(draws.cpu(), bits.tolist(), strict=True), start + 1
-            )
+            ImageLikelihood(number, mean.log_prob, mean.log_prob_error, mean.bits_per_dim)
+            for number, mean in enumerate(means, start + 1)
         ]
 
 
-def table(scores: tuple[Score, ...]) -> list[list[float]]:
+def table(likelihoods: tuple[ImageLikelihood, ...]) -> list[list[float]]:
     """Rows under ``HEADERS``, rounded for the eye."""
     return [
         [number, round(log_prob, 2), round(error, 2), round(bits, 4)]
-        for number, log_prob, error, bits in scores
+        for number, log_prob, error, bits in likelihoods
     ]

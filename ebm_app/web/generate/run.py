@@ -1,4 +1,4 @@
-"""A run of the Generate tab: what it has drawn so far, step by step."""
+"""A run of a sampler: the images and where it stands, after every step."""
 
 import json
 import re
@@ -12,21 +12,22 @@ from torch import Tensor
 from ebm_app.ebm import EBM
 from ebm_app.sampling.samplers import Frame
 
+from ..buttons import RUNNING
 from ..shared import Load, render
 from .animation import is_kept
-from .likelihoods import Score, score_batches
+from .likelihoods import ImageLikelihood, likelihood_batches
 from .settings import PNG_KEY, RunSettings
 
 
 @dataclass(frozen=True)
-class Run:
+class SampleRun:
     """A run after ``step`` of ``num_steps`` steps.
 
     Args:
         images: (B, C, H, W) in [0, 1], on the levels of the model.
         caption: where the run stands and what it cost.
-        past: sheets of the images after some of the earlier steps, none of their pixels repeated.
-        scores: of the first images, or of all of them.
+        past: grids of the images after some of the earlier steps, none of their pixels repeated.
+        likelihoods: of the first images, or of all of them.
     """
 
     settings: RunSettings
@@ -35,7 +36,7 @@ class Run:
     num_steps: int
     caption: str
     past: tuple[Image.Image, ...] = ()
-    scores: tuple[Score, ...] = ()
+    likelihoods: tuple[ImageLikelihood, ...] = ()
 
     @property
     def text(self) -> str:
@@ -44,7 +45,7 @@ class Run:
 
     @property
     def stem(self) -> str:
-        """The name of its files, without the ending; it tells the step of an unfinished run."""
+        """The name of its files, without the ending; an unfinished run's has the step."""
         parts = [self.settings.model, self.settings.sampler, f"seed{self.settings.seed}"]
         if self.step < self.num_steps:
             parts.append(f"step{self.step}")
@@ -57,13 +58,16 @@ class Run:
         return picture
 
 
-def generate(load: Load, settings: RunSettings, scored: bool = False) -> Iterator[Run]:
-    """Draw images: the run after every step of the sampler, then after every batch of scores.
+def generate(
+    load: Load, settings: RunSettings, with_likelihoods: bool = False
+) -> Iterator[SampleRun]:
+    """Draw images: the run after every step of the sampler, then after every batch of
+    log-likelihoods.
 
     Whoever stops iterating stops the sampler, and keeps the last run.
 
     Args:
-        load: the model of a name. scored: whether the images get their log-likelihoods.
+        load: the model of a name. with_likelihoods: whether the images get theirs.
     """
     ebm = load(settings.model)
     begin = time.perf_counter()
@@ -73,21 +77,22 @@ def generate(load: Load, settings: RunSettings, scored: bool = False) -> Iterato
     ):
         images = ebm.to_images(frame.x)
         text = caption(frame, label(settings), time.perf_counter() - begin)
-        run = Run(settings, images, frame.step, frame.num_steps, text, past)
+        run = SampleRun(settings, images, frame.step, frame.num_steps, text, past)
         yield run
         if is_kept(frame.step, frame.num_steps):
             past = (*past, render(images, min_pixels=1))
-    if scored:
-        yield from add_scores(ebm, run)
+    if with_likelihoods:
+        yield from add_likelihoods(ebm, run)
 
 
-def add_scores(ebm: EBM, run: Run) -> Iterator[Run]:
-    """The run with more and more scores, at last with all of them."""
+def add_likelihoods(ebm: EBM, run: SampleRun) -> Iterator[SampleRun]:
+    """The run with the log-likelihoods of more and more images, at last of all."""
     text, num = run.caption, len(run.images)
-    for scores in score_batches(ebm, run.images, run.settings.seed):
-        run = replace(run, scores=(*run.scores, *scores))
-        yield replace(run, caption=f"Score {len(run.scores)} of {num} · {text}")
-    yield replace(run, caption=f"{text} · scored at eps {ebm.config.eps:g}")
+    for batch in likelihood_batches(ebm, run.images, run.settings.seed):
+        run = replace(run, likelihoods=(*run.likelihoods, *batch))
+        done = f"{RUNNING} {len(run.likelihoods)} of {num} log-likelihoods"
+        yield replace(run, caption=f"{done} · {text}")
+    yield replace(run, caption=f"{text} · log-likelihoods at eps {ebm.config.eps:g}")
 
 
 def label(settings: RunSettings) -> str:
@@ -98,7 +103,7 @@ def label(settings: RunSettings) -> str:
 def caption(frame: Frame, label: str, seconds: float) -> str:
     """Where a run stands and what it cost so far; ``label`` says which run."""
     done = frame.step == frame.num_steps
-    parts = [f"{len(frame.x)} images" if done else f"Step {frame.step} of {frame.num_steps}"]
+    parts = [f"{len(frame.x)} images" if done else f"{RUNNING} {frame.step} of {frame.num_steps}"]
     parts += [label, f"{seconds:.1f} s", f"{frame.nfe} evaluations of the score"]
     if frame.acceptance is not None:
         parts.append(f"acceptance {frame.acceptance:.2f}")

@@ -16,9 +16,9 @@ from ..shared import MAX_SEED
 
 MAX_IMAGES, MAX_STEPS = 64, 200
 LIMITS = {"num_images": (1, MAX_IMAGES), "num_steps": (1, MAX_STEPS), "seed": (0, MAX_SEED)}
-#: Where a PNG keeps them, as JSON.
+#: where a PNG keeps them, as JSON
 PNG_KEY = "ebm_app"
-#: What may be told back to a visitor: a name from a file could be long, or markup.
+#: what may be told back to a visitor: a name from a file could be long, or markup
 PLAIN_NAME = re.compile(r"[\w./ ()-]{1,100}")
 
 

@@ -10,62 +10,65 @@ from PIL import Image
 
 from ebm_app.sampling.samplers import SAMPLERS
 
-from ..ending import AT_ONCE, IN_TURN, stop_by
-from ..shared import MAX_SEED, ONE_AT_A_TIME, Load, explained, explained_once
+from ..buttons import AT_ONCE, IN_TURN, STARTING, start_and_stop, start_by, stop_by, stopped
+from ..explanations import explained, explained_once
+from ..shared import MAX_SEED, Load
+from ..training import seed_box
 from .files import write_files
 from .likelihoods import HEADERS, REPEATS, table
-from .run import Run, generate, label
+from .run import SampleRun, generate, label
 from .settings import MAX_IMAGES, MAX_STEPS, RunSettings, read_settings
 
-STARTING = "Starting"
-#: How long the last step of a run that was left alone can still be stopped and saved.
+#: how long a run that was left alone can still be stopped and saved
 STATE_SECONDS = 3600
 
 
-class Shown(NamedTuple):
-    """What the page shows of a run: the grid, a caption, the seed and the scores; of an ended run
-    its other files too; of one that can be stopped the run itself."""
+class ShownRun(NamedTuple):
+    """What the page shows of a run: the grid, a caption, the seed and the log-likelihoods; of an
+    ended run its other files too; of one that can be stopped the run itself."""
 
     grid: Image.Image | str | None
     caption: str
     seed: int
-    scores: list[list[float]] | None = None
+    likelihoods: list[list[float]] | None = None
     animation: str | None = None
     settings: str | None = None
     archive: str | None = None
-    run: Run | None = None
+    run: SampleRun | None = None
 
 
-def draw(load: Load, settings: RunSettings, scored: bool, cache: str) -> Iterator[Shown]:
+def draw(
+    load: Load, settings: RunSettings, with_likelihoods: bool, cache: str
+) -> Iterator[ShownRun]:
     """Draw images, and write their files in the end.
 
     Args:
-        load: the model of a name. scored: whether the images get their log-likelihoods.
+        load: the model of a name. with_likelihoods: whether the images get theirs.
         cache: the folder in which the files' own folder is made.
     """
-    yield Shown(None, f"{STARTING} · {label(settings)}", settings.seed)
-    for run in generate(load, settings, scored):
-        yield Shown(run.grid(), run.caption, settings.seed, table(run.scores), run=run)
+    yield ShownRun(None, f"{STARTING} · {label(settings)}", settings.seed)
+    for run in generate(load, settings, with_likelihoods):
+        yield ShownRun(run.grid(), run.caption, settings.seed, table(run.likelihoods), run=run)
     yield finish(run, cache)
 
 
-def finish(run: Run, cache: str) -> Shown:
+def finish(run: SampleRun, cache: str) -> ShownRun:
     """A run that has ended or was stopped, with its files."""
     files = write_files(run, cache)
-    text, seed = run.caption, run.settings.seed
-    return Shown(
-        files.grid, text, seed, table(run.scores), files.animation, files.settings, files.archive
+    rows, seed = table(run.likelihoods), run.settings.seed
+    return ShownRun(
+        files.grid, run.caption, seed, rows, files.animation, files.settings, files.archive
     )
 
 
-def stop(run: Run | None, text: str, cache: str) -> Shown:
-    """What stays of a run that was stopped, all of it of the same step.
+def stop(run: SampleRun | None, text: str, cache: str) -> ShownRun:
+    """What is shown of a run that was stopped, all of it of the same step.
 
     Args:
         run: None where there is none with a step. text: the caption on the page.
     """
     if run is None:
-        return Shown(*[gr.skip()] * len(Shown._fields))._replace(caption=stopped(text))
+        return ShownRun(*[gr.skip()] * len(ShownRun._fields))._replace(caption=stopped(text))
     shown = finish(replace(run, caption=stopped(run.caption)), cache)
     files = {"settings": shown.settings, "archive": shown.archive}
     return shown._replace(
@@ -73,18 +76,16 @@ def stop(run: Run | None, text: str, cache: str) -> Shown:
     )
 
 
-def stopped(text: str) -> str:
-    """The caption of a run that was stopped; that of an ended run stays as it is."""
-    if text.startswith(STARTING):
-        return text.replace(STARTING, "Stopped before the first step", 1)
-    if text.startswith(("Step ", "Score ")):
-        return f"Stopped after {text[0].lower()}{text[1:]}"
-    return text
+class Choices(NamedTuple):
+    """The components that set a run."""
 
-
-def locked(is_locked: bool) -> list[dict]:
-    """Both buttons for downloads, which can be pressed or not."""
-    return [gr.update(interactive=not is_locked)] * 2
+    model: gr.Dropdown
+    sampler: gr.Dropdown
+    num_images: gr.Slider
+    num_steps: gr.Slider
+    seed: gr.Number
+    randomise: gr.Checkbox
+    with_likelihoods: gr.Checkbox
 
 
 def build(load: Load, model: gr.Dropdown, seed: int) -> None:
@@ -93,32 +94,45 @@ def build(load: Load, model: gr.Dropdown, seed: int) -> None:
     Args:
         model: the page's choice of a model. seed: the one to begin with.
     """
-    first = next(iter(SAMPLERS))
     with gr.Row():
         with gr.Column(scale=1):
-            sampler = gr.Dropdown(list(SAMPLERS), value=first, label="Sampler")
-            num_images = gr.Slider(1, MAX_IMAGES, value=16, step=1, label="Images")
-            num_steps = gr.Slider(
-                1,
-                MAX_STEPS,
-                value=SAMPLERS[first].num_steps,
-                step=1,
-                label="Steps",
-                info="of the ODE, or levels of annealing",
-            )
-            seed_box = gr.Number(seed, label="Seed", precision=0, minimum=0, maximum=MAX_SEED)
-            randomise = gr.Checkbox(True, label="New seed for every run")
-            scored = gr.Checkbox(
-                False,
-                label="Score the images",
-                info=f"log-likelihood of each, over {REPEATS} draws of the dequantisation noise",
-            )
-            with gr.Row():
-                start_button = gr.Button("Generate", variant="primary", min_width=120)
-                stop_button = gr.Button("Stop", min_width=120)
+            chosen = choices(model, seed)
+            start, stop_button = start_and_stop("Generate")
             upload = gr.UploadButton("Load settings from a PNG", file_types=[".png"], size="md")
         with gr.Column(scale=2):
-            shown = outputs(seed_box)
+            shown = outputs(chosen.seed)
+    connect_run(load, chosen, shown, start, stop_button)
+
+    @explained_once
+    def load_settings(path: str) -> tuple:
+        settings = read_settings(path, [name for _, name in model.choices])
+        return *astuple(settings), False
+
+    upload.upload(
+        load_settings,
+        upload,
+        list(chosen[:-1]),
+        show_progress="hidden",  # a mistake would cover all of these
+        api_visibility="private",
+    )
+    chosen.sampler.input(  # not on every change: loaded settings bring their own number of steps
+        lambda name: SAMPLERS[name].num_steps,
+        chosen.sampler,
+        chosen.num_steps,
+        api_visibility="private",
+    )
+    chosen.with_likelihoods.change(
+        lambda on: gr.update(visible=on),
+        chosen.with_likelihoods,
+        shown.likelihoods,
+        api_visibility="private",
+    )
+
+
+def connect_run(
+    load: Load, chosen: Choices, shown: ShownRun, start: gr.Button, stop_button: gr.Button
+) -> None:
+    """Let the buttons start and stop a run; its files can be downloaded when it has ended."""
 
     @explained
     def run(
@@ -129,7 +143,7 @@ def build(load: Load, model: gr.Dropdown, seed: int) -> None:
         seed: int,
         randomise: bool,
         score_images: bool,
-    ) -> Iterator[Shown]:
+    ) -> Iterator[ShownRun]:
         """Draw images; returns the grid as a PNG, a caption, the seed that was used, a table of
         log-likelihoods, an animated PNG, the settings as JSON, and a ZIP of all files."""
         seed = secrets.randbelow(MAX_SEED + 1) if randomise else seed
@@ -137,41 +151,48 @@ def build(load: Load, model: gr.Dropdown, seed: int) -> None:
         yield from draw(load, settings, score_images, shown.archive.GRADIO_CACHE)
 
     @explained_once
-    def halt(run: Run | None, text: str) -> Shown:
+    def halt(run: SampleRun | None, text: str) -> ShownRun:
         return stop(run, text, shown.archive.GRADIO_CACHE)
-
-    @explained_once
-    def load_settings(path: str) -> tuple:
-        settings = read_settings(path, [name for _, name in model.choices])
-        return *astuple(settings), False
 
     downloads = [shown.settings, shown.archive]
     # the listeners of one button go in turn, each after the one before has ended
-    start_button.click(lambda: locked(True), None, downloads, **AT_ONCE)
-    event = start_button.click(
-        run,
-        [model, sampler, num_images, num_steps, seed_box, randomise, scored],
-        list(shown),
-        api_name="generate",
-        **IN_TURN,
-        **ONE_AT_A_TIME,
-    )
+    start.click(lambda: locked(True), None, downloads, **AT_ONCE)
+    event = start_by(start.click, run, list(chosen), list(shown), api_name="generate", **IN_TURN)
     event.success(lambda: locked(False), None, downloads, **AT_ONCE)
     stop_by(stop_button, [event], halt, [shown.run, shown.caption], list(shown))
-    upload.upload(
-        load_settings,
-        upload,
-        [model, sampler, num_images, num_steps, seed_box, randomise],
-        show_progress="hidden",  # a mistake would cover all of these
-        api_visibility="private",
-    )
-    sampler.input(  # not on every change: loaded settings bring their own number of steps
-        lambda name: SAMPLERS[name].num_steps, sampler, num_steps, api_visibility="private"
-    )
-    scored.change(lambda on: gr.update(visible=on), scored, shown.scores, api_visibility="private")
 
 
-def outputs(seed_box: gr.Number) -> Shown:
+def locked(is_locked: bool) -> list[dict]:
+    """Both buttons for downloads, which can be pressed or not."""
+    return [gr.update(interactive=not is_locked)] * 2
+
+
+def choices(model: gr.Dropdown, seed: int) -> Choices:
+    """The components that set a run, with what to begin with."""
+    first = next(iter(SAMPLERS))
+    return Choices(
+        model=model,
+        sampler=gr.Dropdown(list(SAMPLERS), value=first, label="Sampler"),
+        num_images=gr.Slider(1, MAX_IMAGES, value=16, step=1, label="Images"),
+        num_steps=gr.Slider(
+            1,
+            MAX_STEPS,
+            value=SAMPLERS[first].num_steps,
+            step=1,
+            label="Steps",
+            info="of the ODE, or temperatures of annealing",
+        ),
+        seed=seed_box(seed),
+        randomise=gr.Checkbox(True, label="New seed for every run"),
+        with_likelihoods=gr.Checkbox(
+            False,
+            label="Log-likelihoods of the images",
+            info=f"means over {REPEATS} draws of the dequantisation noise",
+        ),
+    )
+
+
+def outputs(seeds: gr.Number) -> ShownRun:
     """The components that show a run."""
     grid = gr.Image(
         label="Samples",
@@ -186,7 +207,7 @@ def outputs(seed_box: gr.Number) -> Shown:
     with gr.Row():
         archive = gr.DownloadButton("Download all (ZIP)", size="md", interactive=False)
         settings = gr.DownloadButton("Download settings (JSON)", size="md", interactive=False)
-    scores = gr.Dataframe(
+    likelihoods = gr.Dataframe(
         headers=list(HEADERS),
         datatype="number",
         interactive=False,
@@ -206,4 +227,4 @@ def outputs(seed_box: gr.Number) -> Shown:
             elem_classes="pixels",
         )
     run = gr.State(time_to_live=STATE_SECONDS)
-    return Shown(grid, text, seed_box, scores, animation, settings, archive, run)
+    return ShownRun(grid, text, seeds, likelihoods, animation, settings, archive, run)

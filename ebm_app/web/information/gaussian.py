@@ -1,4 +1,4 @@
-"""Learning the mutual information of the paper's paired Gaussians, whose true value is known."""
+"""The mutual information of the paper's paired Gaussians, learned beside its true value."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,26 +16,25 @@ from ebm_app.ratios.studies.study import Points, row
 from ebm_app.ratios.training import VALIDATION, RatioTrainer, RatioTraining
 from ebm_app.registry import choose
 
-from ..ending import stop_by
-from ..live import (
-    HIDDEN,
+from ..buttons import start_and_stop, start_by, stop_by, stopped
+from ..explanations import explained
+from ..training import (
     MAX_EVERY,
-    MAX_ITERATIONS,
-    RATES,
-    SHOWN,
+    checked,
     eval_every,
-    real,
-    train_and_stop,
-    training_numbers,
-    whole,
+    forgotten,
+    metrics_box,
+    progress,
+    run_box,
+    show_first,
+    training_boxes,
 )
-from ..shared import MAX_SEED, ONE_AT_A_TIME, RUNNING, explained, stopped
 
 NUM_POINTS = 2_000
 DIMS = list(PAPER_INFORMATION)
 METHODS = {"CTSM-v": "ctsm_v_time1", "CTSM": "ctsm_time1", "TSM": "tsm_stein"}
 Curves = dict[str, list[dict[str, Any]]]
-Output = tuple[Figure, str, dict[str, Any]]
+ShownCurves = tuple[Figure, str, dict[str, Any]]
 
 
 def approach(
@@ -45,8 +44,8 @@ def approach(
     iterations: int,
     seed: int,
     device: str = "cpu",
-) -> Iterator[Output]:
-    """Train the methods in turns on the same draws: (plot, text, figures) at every evaluation.
+) -> Iterator[ShownCurves]:
+    """Train the methods in turns on the same draws: (plot, text, metrics) at every evaluation.
 
     The estimate is the mean learned log ratio over draws of the joint density that stay the same;
     "matrix" is -1/2 log det of the learned covariance. Both in nats.
@@ -62,23 +61,25 @@ def approach(
     if not methods:
         raise UserError("there is no method to train: choose at least one")
     rows = {method: METHODS[choose("method", method, METHODS)] for method in methods}
-    rate = real("the learning rate", learning_rate, *RATES)
-    iterations = whole("iterations", iterations, 1, MAX_ITERATIONS)
-    settings = {"dim": dim, "learning_rate": rate, "iterations": iterations}
-    settings["seed"] = whole("the seed", seed, 0, MAX_SEED)
+    numbers = checked(learning_rate, iterations, seed)
     problem = INFORMATION_PROBLEMS[name]
-    every = eval_every(iterations, MAX_EVERY * DIMS[0] // dim)
-    training = RatioTraining(iterations, problem.training.batch_size, every)
+    every = eval_every(numbers.iterations, MAX_EVERY * DIMS[0] // dim)
+    training = RatioTraining(numbers.iterations, problem.training.batch_size, every)
     points = Points(problem.pair, NUM_POINTS, seeded(device, 0, VALIDATION))
+    rates = torch.tensor([numbers.learning_rate])
     trainers = {
         method: RatioTrainer(
-            *(problem.methods[key], problem.pair, [settings["seed"]], torch.tensor([rate])),
+            problem.methods[key],
+            problem.pair,
+            [numbers.seed],
+            rates,
             training,
             points.criterion,
             device,
         )
         for method, key in rows.items()
     }
+    settings = {"dim": dim, **numbers._asdict()}
     curves: Curves = {method: [] for method in rows}
     begin = time.perf_counter()
     for evaluations in zip(*(trainer.run() for trainer in trainers.values()), strict=True):
@@ -86,14 +87,14 @@ def approach(
             ms = 1e3 * evaluation.seconds / evaluation.step if evaluation.step else None
             curve.append({"step": evaluation.step, **row(evaluation.figures, 0), "step_ms": ms})
         text = report(curves, settings, problem.divergence, time.perf_counter() - begin)
-        plot = plot_approach(curves, problem.divergence, iterations)
-        yield plot, text, figures(curves, settings, problem.divergence)
+        plot = plot_approach(curves, problem.divergence, numbers.iterations)
+        yield plot, text, metrics(curves, settings, problem.divergence)
 
 
 def report(curves: Curves, settings: Mapping[str, Any], truth: float, seconds: float) -> str:
     """Where the methods stand, a line for each after a first one on all."""
     step, total = min(curve[-1]["step"] for curve in curves.values()), settings["iterations"]
-    head = [f"{total} steps" if step == total else f"{RUNNING} {step} of {total}"]
+    head = [progress(step, total, is_done=step == total)]
     head += [f"D = {settings['dim']}", f"true value {truth:g} nats"]
     head += [f"seed {settings['seed']}", f"{seconds:.1f} s"]
     return "\n".join([" · ".join(head), *(_line(*item) for item in curves.items())])
@@ -102,13 +103,13 @@ def report(curves: Curves, settings: Mapping[str, Any], truth: float, seconds: f
 def _line(method: str, curve: Sequence[dict[str, Any]]) -> str:
     last = curve[-1]
     if last["divergence"] is None:
-        return f"{method}: not finite any more: lower the learning rate"
+        return f"{method}: no longer finite: lower the learning rate"
     time_of_step = "" if last["step_ms"] is None else f" · {last['step_ms']:.1f} ms a step"
     return f"{method}: {last['divergence']:.3f} nats{time_of_step}"
 
 
-def figures(curves: Curves, settings: Mapping[str, Any], truth: float) -> dict[str, Any]:
-    """What is known of the runs, for machines; in nats, errors in nats^2."""
+def metrics(curves: Curves, settings: Mapping[str, Any], truth: float) -> dict[str, Any]:
+    """The runs as JSON; in nats, errors in nats^2."""
     names = {"divergence": "mutual_information", "matrix": "matrix", "error": "error"}
     names |= {"step": "step", "step_ms": "step_ms"}
     methods = {
@@ -132,30 +133,22 @@ def build(seed: int, device: str) -> None:
         with gr.Column(scale=1, min_width=280):
             dim = gr.Dropdown([(f"D = {dim}", dim) for dim in DIMS], value=DIMS[0], label="Size")
             methods = gr.CheckboxGroup(list(METHODS), value=["CTSM-v"], label="Methods")
-            numbers = training_numbers(5e-3, 500, seed)
-            start, stop = train_and_stop()
+            numbers = training_boxes(5e-3, 500, seed)
+            start, stop = start_and_stop("Train")
         with gr.Column(scale=2, min_width=320):
-            text = gr.Textbox(label="Run", interactive=False, lines=4, placeholder="Not run yet")
+            text = run_box()
             plot = gr.Plot(label="Estimate and time of a step", format="png", visible=False)
-            with gr.Accordion("Figures", open=False):
-                found = gr.JSON(label="Figures", show_label=False)
+            shown = [plot, text, metrics_box()]
 
     @explained
     def run(
         dim: int, methods: list[str], learning_rate: float, iterations: int, seed: int
-    ) -> Iterator[Output]:
+    ) -> Iterator[ShownCurves]:
         """Learn the mutual information of paired Gaussians; returns a plot of the estimate against
-        the step, a text, and the figures."""
+        the step, a text, and the metrics."""
         yield from approach(dim, methods, learning_rate, iterations, seed, device)
 
-    shown = start.click(lambda: SHOWN, outputs=plot, queue=False, api_visibility="private")
-    event = shown.then(
-        run,
-        [dim, methods, *numbers],
-        [plot, text, found],
-        api_name="mi_gaussian",
-        show_progress="hidden",
-        **ONE_AT_A_TIME,
-    )
+    inputs = [dim, methods, *numbers]
+    event = start_by(show_first(start, plot), run, inputs, shown, api_name="mi_gaussian")
     stop_by(stop, [event], stopped, [text])
-    dim.change(lambda: (HIDDEN, "", None), outputs=[plot, text, found], api_visibility="private")
+    dim.change(forgotten, outputs=shown, api_visibility="private")

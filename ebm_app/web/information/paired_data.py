@@ -1,4 +1,5 @@
-"""A visitor's paired data: two .npy files, or columns of a CSV file, or draws of a known law."""
+"""A visitor's paired data: two .npy files, or columns of a CSV file, or draws of a known
+distribution."""
 
 import csv
 from collections.abc import Sequence
@@ -13,14 +14,14 @@ from ebm_app.ratios.data.columns import Pair, read_csv_pair, read_pair
 from ebm_app.ratios.data.mi_tasks import MI_TASKS
 from ebm_app.registry import choose
 
-from ..live import whole
 from ..shared import MAX_SEED
+from ..training import whole
 
 #: fewer rows leave too little to learn from; more rows or columns would keep others waiting
 MIN_ROWS, MAX_ROWS, MAX_COLUMNS, MAX_LISTED = 100, 20_000, 64, 500
 
 
-class Source(NamedTuple):
+class PairedFiles(NamedTuple):
     """Where a visitor's data are: two .npy files, or one CSV file and the names of its columns."""
 
     x: str | None = None
@@ -30,21 +31,21 @@ class Source(NamedTuple):
     y_columns: Sequence[str] = ()
 
 
-def read(source: Source) -> Pair:
+def read(files: PairedFiles) -> Pair:
     """x (N, dx) and y (N, dy), float64.
 
     Raises:
         UserError: for files that do not belong together, as the readers say but without the
             folders of the server, and for more data than the page takes.
     """
-    if source.csv and (source.x or source.y):
+    if files.csv and (files.x or files.y):
         raise UserError("there are .npy files and a CSV file: take one or the other away")
-    if not source.csv and not (source.x and source.y):
+    if not files.csv and not (files.x and files.y):
         raise UserError("there are no data for both X and Y: upload two .npy files or a CSV file")
     try:
-        x, y = _read(source)
+        x, y = _read(files)
     except UserError as error:
-        raise UserError(_without_folders(str(error), source)) from None
+        raise UserError(_without_folders(str(error), files)) from None
     if len(x) > MAX_ROWS:
         raise UserError(f"there are {len(x)} rows, more than {MAX_ROWS}: upload a part of them")
     columns = x.shape[1] + y.shape[1]
@@ -53,37 +54,37 @@ def read(source: Source) -> Pair:
     return x, y
 
 
-def _read(source: Source) -> Pair:
-    if source.csv:
-        return read_csv_pair(source.csv, source.x_columns, source.y_columns, MIN_ROWS)
-    return read_pair(source.x, source.y, MIN_ROWS)
+def _read(files: PairedFiles) -> Pair:
+    if files.csv:
+        return read_csv_pair(files.csv, files.x_columns, files.y_columns, MIN_ROWS)
+    return read_pair(files.x, files.y, MIN_ROWS)
 
 
-def _without_folders(message: str, source: Source) -> str:
-    for path in filter(None, source[:3]):
+def _without_folders(message: str, files: PairedFiles) -> str:
+    for path in filter(None, files[:3]):
         message = message.replace(str(path), Path(path).name)
     return message
 
 
 def draw_example(task: str, num_rows: int, seed: int, folder: Path) -> tuple[str, str, str]:
-    """Draws of a law of known mutual information as two .npy files in a folder: their paths, and a
-    sentence with the true value.
+    """Draws of a distribution of known mutual information as two .npy files in a folder: their
+    paths, and a sentence with the true value.
 
     Raises:
         UserError: for an unknown task or numbers out of range.
     """
-    law = MI_TASKS[choose("task", task, MI_TASKS)]
+    distribution = MI_TASKS[choose("task", task, MI_TASKS)]
     num_rows = whole("the number of rows", num_rows, MIN_ROWS, MAX_ROWS)
     generator = torch.Generator().manual_seed(whole("the seed", seed, 0, MAX_SEED))
     paths = [folder / f"{task}_{name}.npy" for name in ("x", "y")]
-    for path, part in zip(paths, law.sample(num_rows, generator), strict=True):
+    for path, part in zip(paths, distribution.sample(num_rows, generator), strict=True):
         np.save(path, part.double().numpy(), allow_pickle=False)
-    return str(paths[0]), str(paths[1]), f"{task}: {law.mutual_information:.4f} nats"
+    return str(paths[0]), str(paths[1]), f"{task}: {distribution.mutual_information:.4f} nats"
 
 
 def examples() -> list[str]:
     """The tasks that are small enough for the page."""
-    return [name for name, law in MI_TASKS.items() if law.dim_x + law.dim_y <= MAX_COLUMNS]
+    return [name for name, task in MI_TASKS.items() if task.dim_x + task.dim_y <= MAX_COLUMNS]
 
 
 def column_names(path: str | None) -> list[str]:

@@ -11,8 +11,8 @@ from torch import Tensor
 from ebm_app.errors import UserError
 from ebm_app.models.config import EBMConfig
 
-from ..ending import AT_ONCE
-from ..shared import explain_unreadable
+from ..buttons import AT_ONCE
+from ..explanations import explain_unreadable
 from .uploads import on_levels
 
 SIDE = 280

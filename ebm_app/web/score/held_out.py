@@ -1,4 +1,4 @@
-"""Held-out images of a model's own data, to compare a score with: scored once for each model."""
+"""Held-out images of a model's own data, whose log-likelihoods are computed once a model."""
 
 import hashlib
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ ABSENT = (
 )
 
 
-class HeldOutScores(NamedTuple):
+class HeldOutLikelihoods(NamedTuple):
     """Log-likelihoods in nats (N,) float64 of the first N of ``total`` held-out images."""
 
     log_prob: Tensor
@@ -32,9 +32,9 @@ class HeldOutScores(NamedTuple):
         return len(self.log_prob) == self.total
 
 
-class HeldOut:
-    """Scores of held-out images, with one dequantisation draw each, kept in memory by the model's
-    weights.
+class HeldOutImages:
+    """Held-out images with their log-likelihoods, of one dequantisation draw each, kept in memory
+    for each model's weights.
 
     Args:
         data_root: folder of the data sets.
@@ -56,14 +56,15 @@ class HeldOut:
         form = (tuple(images.shape[1:]), DATASETS[config.dataset].num_levels)
         return images if form == (tuple(config.image_shape), config.num_levels) else None
 
-    def scores(self, ebm: EBM, images: Tensor) -> Iterator[HeldOutScores]:
-        """The scores so far, after every group of images; the last are complete.
+    def likelihoods(self, ebm: EBM) -> Iterator[HeldOutLikelihoods]:
+        """The log-likelihoods so far, after every group of images; the last are complete. Nothing
+        where there are no images.
 
-        What was scored before is not scored again, also where a run was stopped.
-
-        Args:
-            images: levels (N, C, H, W).
+        What was computed before is not computed again, also where a run was stopped.
         """
+        images = self.images(ebm.config)
+        if images is None:
+            return
         kept = self._kept.setdefault(fingerprint(ebm), {})
         size = max(1, PIXELS_AT_ONCE // images[0].numel())
         missing = [start for start in range(0, len(images), size) if start not in kept]
@@ -74,8 +75,8 @@ class HeldOut:
             yield _gather(kept, len(images))
 
 
-def _gather(groups: dict[int, Tensor], total: int) -> HeldOutScores:
-    return HeldOutScores(torch.cat([groups[start] for start in sorted(groups)]), total)
+def _gather(groups: dict[int, Tensor], total: int) -> HeldOutLikelihoods:
+    return HeldOutLikelihoods(torch.cat([groups[start] for start in sorted(groups)]), total)
 
 
 @lru_cache
@@ -91,16 +92,16 @@ def fingerprint(ebm: EBM) -> str:
     return digest.hexdigest()
 
 
-def percentile(value: float, scores: HeldOutScores) -> float:
-    """Share of the scores below a value in nats, in percent."""
-    return 100 * (scores.log_prob < value).double().mean().item()
+def percentile(value: float, found: HeldOutLikelihoods) -> float:
+    """Share of the held-out log-likelihoods below a value in nats, in percent."""
+    return 100 * (found.log_prob < value).double().mean().item()
 
 
-def describe(value: float, scores: HeldOutScores) -> str:
+def describe(value: float, found: HeldOutLikelihoods) -> str:
     """The place of a log-likelihood in nats among the held-out ones, in words."""
-    below, num = int((scores.log_prob < value).sum()), len(scores.log_prob)
-    those = f"{num}" if scores.complete else f"the first {num} of {scores.total}"
+    below, num = int((found.log_prob < value).sum()), len(found.log_prob)
+    those = f"{num}" if found.complete else f"the first {num} of {found.total}"
     return (
-        f"Percentile {percentile(value, scores):.0f}: the image scores higher than {below} of "
-        f"{those} held-out images of the model's data, each scored with one dequantisation draw."
+        f"Percentile {percentile(value, found):.0f}: higher than {below} of {those} held-out "
+        "images of the model's data, each with one dequantisation draw."
     )

@@ -1,4 +1,4 @@
-"""Many image files at once: a table of their scores, and the same as CSV."""
+"""Many image files at once: a table of their log-likelihoods, and the same as CSV."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -9,11 +9,11 @@ import gradio as gr
 
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.numerics import standard_error
 
-from ..ending import IN_TURN, empty_by, stop_by
-from ..shared import ONE_AT_A_TIME, Load, explained
-from .held_out import HeldOut, HeldOutScores, percentile
+from ..buttons import IN_TURN, RUNNING, empty_by, start_and_stop, start_by, stop_by, stopped
+from ..explanations import explained
+from ..shared import Load, mean_over_draws
+from .held_out import HeldOutImages, HeldOutLikelihoods, percentile
 from .uploads import preprocess, repeated
 
 MAX_FILES = 100
@@ -21,103 +21,82 @@ HEADERS = ["File", "Nats", "± nats", "Bits per dim", "Percentile", "Problem"]
 TYPES = ["str", "number", "number", "number", "number", "str"]
 NATS, PERCENTILE = HEADERS.index("Nats"), HEADERS.index("Percentile")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-RUNNING, STOPPED = "Scoring", "Stopped while scoring"
 
-Cells = list[str | float | None]
-Table = tuple[list[Cells], str, str]
+FileRow = list[str | float | None]
+FileTable = tuple[list[FileRow], str, str]
 
 
-def score_many(
+def find_likelihoods(
     load: Load,
     model: str,
     paths: Sequence[str] | None,
     repeats: int,
-    held_out: HeldOut,
+    held_out: HeldOutImages,
     seed: int = 0,
-) -> Iterator[Table]:
-    """Score image files: (the rows so far, a CSV file of them, a text), after every file.
+) -> Iterator[FileTable]:
+    """Log-likelihoods of image files: (the rows so far, a CSV file of them, a text), after every
+    file.
 
-    A file that cannot be scored has the reason in its row. Percentiles come last; the CSV file is
+    A file that cannot be used has the reason in its row. Percentiles come last; the CSV file is
     there until the next step.
 
     Args:
         load: the model of a name. paths: the files. repeats: draws of the dequantisation noise.
-        held_out: what the scores are compared with. seed: of the noise.
+        held_out: what the log-likelihoods are compared with. seed: of the noise.
 
     Raises:
         UserError: for no files or too many, and fewer than two repeats.
     """
     if not paths:
-        raise UserError("there are no files to score: upload some")
+        raise UserError("there are no files: upload some")
     if len(paths) > MAX_FILES:
-        raise UserError(
-            f"{len(paths)} files are more than {MAX_FILES}: score them in several parts"
-        )
+        raise UserError(f"{len(paths)} files are more than {MAX_FILES}: upload them in parts")
     ebm = load(model)
-    rows: list[Cells] = []
+    rows: list[FileRow] = []
     with TemporaryDirectory() as folder:  # the page keeps a copy of what is yielded
         target = Path(folder) / "scores.csv"
         for path in paths:
-            rows.append(score_file(ebm, Path(path), repeats, seed))
-            yield (
-                list(rows),
-                write_csv(rows, target),
-                f"{RUNNING} · {len(rows)} of {len(paths)} files",
-            )
-        for scores in _compared(ebm, held_out):
-            text = f"{RUNNING} · {len(scores.log_prob)} of {scores.total} held-out images"
-            if scores.complete:
-                rows = [with_percentile(row, scores) for row in rows]
+            rows.append(file_row(ebm, Path(path), repeats, seed))
+            text = f"{RUNNING} {len(rows)} of {len(paths)} files"
+            yield list(rows), write_csv(rows, target), text
+        for found in held_out.likelihoods(ebm):
+            if found.complete:
+                rows = [with_percentile(row, found) for row in rows]
+            text = f"{RUNNING} {len(found.log_prob)} of {found.total} held-out images"
             yield list(rows), write_csv(rows, target), text
         yield list(rows), write_csv(rows, target), summary(rows)
 
 
-def score_file(ebm: EBM, path: Path, repeats: int, seed: int) -> Cells:
+def file_row(ebm: EBM, path: Path, repeats: int, seed: int) -> FileRow:
     """The row of one file, without its percentile."""
     try:
         image = preprocess(path, ebm.config)
     except UserError as error:
         return [path.name, None, None, None, None, str(error)]
     result = ebm.log_prob(repeated(image, repeats), seed=seed)
-    return [
-        path.name,
-        round(result.log_prob.mean().item(), 2),
-        round(standard_error(result.log_prob).item(), 2),
-        round(result.bits_per_dim.mean().item(), 4),
-        None,
-        "",
-    ]
+    nats, error, bits, _ = mean_over_draws(result.log_prob, image.numel()).rounded()
+    return [path.name, nats, error, bits, None, ""]
 
 
-def _compared(ebm: EBM, held_out: HeldOut) -> Iterator[HeldOutScores]:
-    images = held_out.images(ebm.config)
-    if images is not None:
-        yield from held_out.scores(ebm, images)
-
-
-def with_percentile(row: Cells, scores: HeldOutScores) -> Cells:
-    """A row with its place among the held-out images; one without a score as it is."""
+def with_percentile(row: FileRow, found: HeldOutLikelihoods) -> FileRow:
+    """A row with its place among the held-out images; one of a file that cannot be used as it
+    is."""
     if row[NATS] is None:
         return row
-    return [*row[:PERCENTILE], round(percentile(row[NATS], scores)), *row[PERCENTILE + 1 :]]
+    return [*row[:PERCENTILE], round(percentile(row[NATS], found)), *row[PERCENTILE + 1 :]]
 
 
-def summary(rows: list[Cells]) -> str:
+def summary(rows: list[FileRow]) -> str:
     """What came of all files, in words."""
-    scored = sum(row[NATS] is not None for row in rows)
+    found = sum(row[NATS] is not None for row in rows)
     compared = any(row[PERCENTILE] is not None for row in rows)
-    parts = [f"{scored} of {len(rows)} files scored"]
-    if scored and not compared:
+    parts = [f"{found} of {len(rows)} files have a log-likelihood"]
+    if found and not compared:
         parts.append("no percentiles, as held-out images of the model's data are not there")
     return " · ".join(parts)
 
 
-def stopped(text: str) -> str:
-    """The text of a run that was stopped; any other text stays as it is."""
-    return text.replace(RUNNING, STOPPED)
-
-
-def write_csv(rows: list[Cells], target: Path) -> str:
+def write_csv(rows: list[FileRow], target: Path) -> str:
     """Write the table with its heads, UTF-8; the file as text."""
     with target.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -132,37 +111,31 @@ def _plain(cell: str | float | None) -> str | float | None:
 
 
 def build(
-    load: Load, model: gr.Dropdown, repeats: gr.Slider, held_out: HeldOut, seed: int
+    load: Load, model: gr.Dropdown, repeats: gr.Slider, held_out: HeldOutImages, seed: int
 ) -> None:
     """Put the table on the page, with its endpoint /score_many.
 
     Args:
-        model, repeats: the page's choices. held_out: what the scores are compared with.
+        model, repeats: the page's choices. held_out: what the log-likelihoods are compared with.
         seed: of the noise.
     """
     files = gr.File(label="Image files", file_count="multiple", height=160)
-    with gr.Row():
-        start = gr.Button("Score the files", variant="primary")
-        stop = gr.Button("Stop")
+    start, stop = start_and_stop("Log-likelihoods of the files")
     text = gr.Textbox(label="Progress", interactive=False)
     table = gr.Dataframe(
-        headers=HEADERS, datatype=TYPES, interactive=False, label="Scores", wrap=True
+        headers=HEADERS, datatype=TYPES, interactive=False, label="Log-likelihoods", wrap=True
     )
     sheet = gr.File(label="The table as CSV", interactive=False, height=80)
 
     @explained
-    def run(model: str, files: list[str] | None, repeats: int) -> Iterator[Table]:
-        """Score many images; returns a table in nats and bits per dim, the table as a CSV file,
-        and a text."""
-        yield from score_many(load, model, files, repeats, held_out, seed)
+    def run(model: str, files: list[str] | None, repeats: int) -> Iterator[FileTable]:
+        """Log-likelihoods of many images; returns a table in nats and bits per dim, the table as
+        a CSV file, and a text."""
+        yield from find_likelihoods(load, model, files, repeats, held_out, seed)
 
-    event = start.click(
-        run,
-        [model, files, repeats],
-        [table, sheet, text],
-        api_name="score_many",
-        **IN_TURN,
-        **ONE_AT_A_TIME,
+    shown = [table, sheet, text]
+    event = start_by(
+        start.click, run, [model, files, repeats], shown, api_name="score_many", **IN_TURN
     )
     stop_by(stop, [event], stopped, [text])
-    empty_by([files.change, model.change], [event], [table, sheet, text])
+    empty_by([files.change, model.change], [event], shown)

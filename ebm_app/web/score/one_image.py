@@ -1,5 +1,5 @@
-"""The score of one image: its log-likelihood with an uncertainty, where in the image it comes
-from, and its place among held-out images."""
+"""The log-likelihood of one image with its uncertainty, what each pixel adds to it, and its place
+among those of held-out images."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -12,31 +12,32 @@ from ebm_app.ebm import EBM
 from ebm_app.evaluation.likelihood_plots import plot_place, plot_shares
 from ebm_app.likelihood.bits import Likelihood
 from ebm_app.models.config import EBMConfig
-from ebm_app.numerics import standard_error
 
-from ..shared import Load, render
-from .held_out import ABSENT, HeldOut, describe
+from ..shared import Load, mean_over_draws, render
+from .held_out import ABSENT, HeldOutImages, describe
 from .uploads import repeated
 
-RUNNING, STOPPED = "Scoring", "Stopped before there was a score"
-WAITING = "Waiting for the scores of held-out images"
+RUNNING = "Computing the log-likelihood"
+STOPPED = "Stopped before there was a log-likelihood"
+WAITING = "Waiting for the log-likelihoods of held-out images"
 CAVEAT = (
     "A high likelihood does not mean that an image is like the training data: smooth or empty "
-    "images can score higher than any of them."
+    "images can have a higher one than any of them."
 )
-REPORT = """Log-likelihood: {log_prob:.2f} ± {log_prob_error:.2f} nats
-Bits per dim: {bits:.4f} ± {bits_error:.4f} at eps {eps:g}
+REPORT = """Log-likelihood: {mean.log_prob:.2f} ± {mean.log_prob_error:.2f} nats
+Bits per dim: {mean.bits_per_dim:.4f} ± {mean.bits_error:.4f} at eps {eps:g}
 ± is the standard error over {repeats} dequantisation draws, whose mean is a lower bound; \
 integrating over time adds about {error:.1g} nats, with {nfe} evaluations a draw.
 {caveat}"""
 
 #: what a visitor hands over, as an image (1, C, H, W) for the model of a configuration
-Source = Callable[[EBMConfig], Tensor]
+ImageSource = Callable[[EBMConfig], Tensor]
 
 
-class Score(NamedTuple):
-    """What the page shows of a score, as far as it is known: the image as the model sees it, the
-    report, the map of the pixels' shares, the place among held-out images in words and drawn."""
+class ShownLikelihood(NamedTuple):
+    """What the page shows of an image's log-likelihood, as far as it is known: the image as the
+    model sees it, the report, the map of the pixels' shares, the place among held-out images in
+    words and drawn."""
 
     seen: Image.Image | None = None
     text: str = ""
@@ -45,52 +46,57 @@ class Score(NamedTuple):
     histogram: Figure | None = None
 
 
-def score(
-    load: Load, model: str, source: Source, repeats: int, held_out: HeldOut, seed: int = 0
-) -> Iterator[Score]:
-    """Score an image: first the image as the model sees it, then the score, then its place among
+def find_likelihood(
+    load: Load,
+    model: str,
+    source: ImageSource,
+    repeats: int,
+    held_out: HeldOutImages,
+    seed: int = 0,
+) -> Iterator[ShownLikelihood]:
+    """First the image as the model sees it, then its log-likelihood, then its place among
     held-out images.
 
-    The uncertainty is that of dequantisation: the image is scored ``repeats`` times, each time
-    with other noise inside its levels.
+    The uncertainty is that of dequantisation: the log-likelihood is found ``repeats`` times, each
+    time with other noise inside the levels.
 
     Args:
         load: the model of a name. source: the image for a configuration.
-        held_out: what the score is compared with. seed: of the noise.
+        held_out: what it is compared with. seed: of the noise.
 
     Raises:
         UserError: for an image that cannot be used, and fewer than two repeats.
     """
     ebm = load(model)
     image = source(ebm.config)
-    shown = Score(render(image, min_pixels=256), RUNNING)
+    shown = ShownLikelihood(render(image, min_pixels=256), RUNNING)
     yield shown
     result = ebm.log_prob(repeated(image, repeats), seed=seed)
     shares = None if result.components is None else plot_shares(result.components.mean(0).cpu())
-    shown = shown._replace(text=report(result, ebm.config.eps), shares=shares, place=WAITING)
+    text = report(result, image.numel(), ebm.config.eps)
+    shown = shown._replace(text=text, shares=shares, place=WAITING)
     yield shown
     for place, histogram in compared(ebm, result.log_prob.mean().item(), held_out):
         yield shown._replace(place=place, histogram=histogram)
 
 
-def compared(ebm: EBM, value: float, held_out: HeldOut) -> Iterator[tuple[str, Figure | None]]:
+def compared(
+    ebm: EBM, value: float, held_out: HeldOutImages
+) -> Iterator[tuple[str, Figure | None]]:
     """The place of a log-likelihood in nats among those of held-out images, in words and drawn,
-    while they are scored."""
-    images = held_out.images(ebm.config)
-    if images is None:
+    while these are computed."""
+    place = None
+    for found in held_out.likelihoods(ebm):
+        place = describe(value, found), plot_place(found.log_prob, value)
+        yield place
+    if place is None:
         yield ABSENT, None
-        return
-    for scores in held_out.scores(ebm, images):
-        yield describe(value, scores), plot_place(scores.log_prob, value)
 
 
-def report(result: Likelihood, eps: float) -> str:
-    """The text on the scores of one image under several draws of the noise."""
+def report(result: Likelihood, num_dims: int, eps: float) -> str:
+    """The text on the log-likelihoods of one image under several draws of the noise."""
     return REPORT.format(
-        log_prob=result.log_prob.mean(),
-        log_prob_error=standard_error(result.log_prob),
-        bits=result.bits_per_dim.mean(),
-        bits_error=standard_error(result.bits_per_dim),
+        mean=mean_over_draws(result.log_prob, num_dims),
         eps=eps,
         repeats=len(result.log_prob),
         error=result.error.mean(),

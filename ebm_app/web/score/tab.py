@@ -1,4 +1,4 @@
-"""The tab that scores images."""
+"""The tab that finds the log-likelihood of images."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -8,15 +8,15 @@ import gradio as gr
 
 from ebm_app.errors import UserError
 
-from ..ending import AT_ONCE, IN_TURN, empty_by, stop_by
+from ..buttons import AT_ONCE, IN_TURN, empty_by, start_by, stop_by
+from ..explanations import explained
 from ..models import Models
-from ..shared import ONE_AT_A_TIME, Load, explained
-from . import compare
-from . import many_images as score_many
+from ..shared import Load
+from . import estimators, many_images
 from .canvas import NO_COLOUR, canvas, prepare
 from .examples import add_examples
-from .held_out import HeldOut
-from .one_image import CAVEAT, Score, score, stopped
+from .held_out import HeldOutImages
+from .one_image import CAVEAT, ShownLikelihood, find_likelihood, stopped
 from .uploads import ACCEPTED, leave_unread, preprocess
 
 MAX_REPEATS = 64
@@ -31,7 +31,7 @@ def drawing_offer(load: Load, model: str) -> tuple[dict[str, Any], dict[str, Any
     """Updates that show either the canvas or, for a model of colour images, why there is none."""
     try:
         grey = load(model).config.image_shape[0] == 1
-    except UserError:  # such a model is explained when it scores
+    except UserError:  # such a model is explained when it is used
         grey = True
     return gr.update(visible=grey), gr.update(visible=not grey)
 
@@ -43,7 +43,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> None:
     Args:
         model: the page's choice of a model. seed: of the noise.
     """
-    load, held_out = models.load, HeldOut(models.data_root)
+    load, held_out = models.load, HeldOutImages(models.data_root)
     with gr.Row():
         with gr.Column():
             with gr.Tab("Draw"):
@@ -59,54 +59,48 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> None:
                 info="draws of the dequantisation noise: more of them, less uncertainty",
             )
             stop = gr.Button("Stop")
-        hint = gr.Column()
-        results = gr.Column(visible=False)
-    with hint:
-        gr.Markdown(f"The score of the image appears here. {CAVEAT}")
-    with results:
-        seen, text, place = add_results()
-    with gr.Column(visible=False) as pictures:
-        shares, histogram = add_pictures()
-    text.change(  # what is empty takes no room
-        lambda text: [gr.update(visible=bool(text) == wanted) for wanted in (False, True, True)],
-        text,
-        [hint, results, pictures],
-        **AT_ONCE,
-    )
-    with gr.Accordion("Other estimators of the same score", open=False):
-        compare.build(load, model, seen, text, seed)
+        hint, results = gr.Column(), gr.Column(visible=False)
+    shown = add_results(hint, results)
+    with gr.Accordion("Other estimators of the same log-likelihood", open=False):
+        estimators.build(load, model, shown.seen, shown.text, seed)
     with gr.Accordion("Many files", open=False):
-        score_many.build(load, model, repeats, held_out, seed)
+        many_images.build(load, model, repeats, held_out, seed)
 
     @explained
-    def run(model: str, image: str | None, repeats: int) -> Iterator[Score]:
-        """Score an image file; returns it as the model sees it, the likelihood as text, a map of
-        the pixels' shares, and the place among held-out images as text and drawn."""
-        yield from score(load, model, partial(preprocess, image), repeats, held_out, seed)
+    def run(model: str, image: str | None, repeats: int) -> Iterator[ShownLikelihood]:
+        """The log-likelihood of an image file; returns the image as the model sees it, the
+        log-likelihood as text, a map of the pixels' shares, and the place among held-out images
+        as text and drawn."""
+        yield from find_likelihood(
+            load, model, partial(preprocess, image), repeats, held_out, seed
+        )
 
     @explained
-    def run_drawing(model: str, drawing: dict[str, Any], repeats: int) -> Iterator[Score]:
-        """Score a drawing, light strokes on a dark ground; returns what /score does."""
-        yield from score(load, model, partial(prepare, drawing), repeats, held_out, seed)
+    def run_drawing(
+        model: str, drawing: dict[str, Any], repeats: int
+    ) -> Iterator[ShownLikelihood]:
+        """The log-likelihood of a drawing, light strokes on a dark ground; returns what /score
+        does."""
+        yield from find_likelihood(load, model, partial(prepare, drawing), repeats, held_out, seed)
 
-    shown = [seen, text, shares, place, histogram]
-    common = {"outputs": shown, **IN_TURN, **ONE_AT_A_TIME}
-    events = [
-        start_upload.click(run, [model, upload, repeats], api_name="score", **common),
-        start_drawing.click(
-            run_drawing, [model, drawing, repeats], api_name="score_drawing", **common
-        ),
+    starts = [
+        (start_upload, run, upload, "score"),
+        (start_drawing, run_drawing, drawing, "score_drawing"),
     ]
-    stop_by(stop, events, stopped, [text, place])
+    events = [
+        start_by(start.click, run, [model, image, repeats], list(shown), api_name=name, **IN_TURN)
+        for start, run, image, name in starts
+    ]
+    stop_by(stop, events, stopped, [shown.text, shown.place])
     # not by a change of the drawing, which sending it brings about too
-    empty_by([upload.change, drawing.input, model.change], events, shown)
+    empty_by([upload.change, drawing.input, model.change], events, list(shown))
 
 
 def add_canvas(load: Load, model: gr.Dropdown) -> tuple[gr.ImageEditor, gr.Button]:
     """The canvas with its button, or for a model of colour images the reason why there is none."""
     with gr.Column() as offered:
         drawing = canvas()
-        start = gr.Button("Score the drawing", variant="primary")
+        start = gr.Button("Log-likelihood of the drawing", variant="primary")
     refused = gr.Markdown(f"{NO_COLOUR.capitalize()}.", visible=False)
     gr.on(  # without a trigger: when the page opens, and when another model is chosen
         None,
@@ -126,39 +120,44 @@ def add_upload(model: gr.Dropdown, digits: set[str]) -> tuple[gr.Image, gr.Butto
         image_mode=None,
         sources=["upload", "clipboard"],
         height=300,
-        alt_text="The image to score",
+        alt_text="The image that was uploaded",
         elem_classes="pixels",
     )
     leave_unread(upload)
     gr.Markdown(ACCEPTED)
     if digits:
         add_examples(upload, model, digits)
-    return upload, gr.Button("Score the image", variant="primary")
+    return upload, gr.Button("Log-likelihood of the image", variant="primary")
 
 
-def add_results() -> tuple[gr.Image, gr.Textbox, gr.Textbox]:
-    """The image as the model sees it, the report and the place among held-out images."""
-    seen = gr.Image(
-        label="As the model sees it",
-        type="filepath",
-        format="png",
-        interactive=False,
-        height=220,
-        buttons=["download"],
-        alt_text="The image after resizing and rounding to the levels of the model",
-        elem_classes="pixels",
-    )
-    leave_unread(seen)
-    text = gr.Textbox(label="Likelihood", interactive=False, lines=7)
-    return seen, text, gr.Textbox(label="Place among held-out images", interactive=False, lines=2)
-
-
-def add_pictures() -> tuple[gr.Plot, gr.Plot]:
-    """The map of the pixels' shares and the histogram."""
-    with gr.Row():
+def add_results(hint: gr.Column, results: gr.Column) -> ShownLikelihood:
+    """The components that show a log-likelihood; before there is one, a hint takes their room."""
+    with hint:
+        gr.Markdown(f"The log-likelihood of the image appears here. {CAVEAT}")
+    with results:
+        seen = gr.Image(
+            label="As the model sees it",
+            type="filepath",
+            format="png",
+            interactive=False,
+            height=220,
+            buttons=["download"],
+            alt_text="The image after resizing and rounding to the levels of the model",
+            elem_classes="pixels",
+        )
+        leave_unread(seen)
+        text = gr.Textbox(label="Log-likelihood", interactive=False, lines=7)
+        place = gr.Textbox(label="Place among held-out images", interactive=False, lines=2)
+    with gr.Row(visible=False) as pictures:
         with gr.Column():
             histogram = gr.Plot(label="Place among held-out images, drawn", format="png")
         with gr.Column():
             shares = gr.Plot(label="Shares of the pixels", format="png")
             gr.Markdown(SHARES)
-    return shares, histogram
+    text.change(
+        lambda text: [gr.update(visible=bool(text) == wanted) for wanted in (False, True, True)],
+        text,
+        [hint, results, pictures],
+        **AT_ONCE,
+    )
+    return ShownLikelihood(seen, text, shares, place, histogram)

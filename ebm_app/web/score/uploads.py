@@ -30,7 +30,7 @@ def preprocess(path: str | Path | None, config: EBMConfig) -> Tensor:
             images.
     """
     if not path:
-        raise UserError("there is no image to score: upload one or click on an example")
+        raise UserError("there is no image: upload one or click on an example")
     channels, height, width = config.image_shape
     if channels not in (1, 3):
         raise UserError(f"the model's images have {channels} channels: choose one of grey or RGB")

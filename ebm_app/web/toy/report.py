@@ -1,11 +1,11 @@
-"""What trials have come to, in words and as figures."""
+"""Where trials stand, in words and as metrics."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from ebm_app.ratios.studies.trials import Snapshot
 
-from ..shared import RUNNING
+from ..training import progress
 
 NAMES = {"ctsm_v": "CTSM-v", "ctsm": "CTSM", "tsm": "TSM"}
 WEIGHTINGS = {
@@ -43,7 +43,7 @@ def report(shots: Sequence[Snapshot], seconds: float) -> str:
     trial, step = shots[0].trial, min(shot.step for shot in shots)
     is_done = all(shot.is_final for shot in shots)
     total = trial.training.iterations
-    head = [f"{total} steps" if is_done else f"{RUNNING} {step} of {total}"]
+    head = [progress(step, total, is_done)]
     head += [
         problem_label(trial.problem),
         PATHS[trial.path],
@@ -57,7 +57,7 @@ def _line(shot: Snapshot) -> str:
     found = shot.scalars
     parts = [f"best weights, of step {shot.best_step}" if shot.is_final else f"step {shot.step}"]
     if found["loss"] is None or found["error"] is None:
-        parts.append("not finite any more: lower the learning rate")
+        parts.append("no longer finite: lower the learning rate")
     else:
         parts.append(f"loss {found['loss']:.4g}")
         parts.append(
@@ -70,18 +70,18 @@ def _line(shot: Snapshot) -> str:
     return f"{method_label(shot.trial.method)}: " + " · ".join(parts)
 
 
-def figures(shots: Sequence[Snapshot]) -> dict[str, Any]:
-    """What is known of the trials, for machines; errors in nats^2, divergences in nats."""
+def metrics(shots: Sequence[Snapshot]) -> dict[str, Any]:
+    """The trials as JSON; errors in nats^2, KL divergences in nats."""
     trial = shots[0].trial
     settings = {  # gradio's client takes whatever has a "path" for a file
         **{"problem": trial.problem, "path_kind": trial.path},
         **{"learning_rate": trial.learning_rate, "iterations": trial.training.iterations},
         "seed": trial.seed,
     }
-    return {**settings, "methods": {shot.trial.method: _figures(shot) for shot in shots}}
+    return {**settings, "methods": {shot.trial.method: _metrics(shot) for shot in shots}}
 
 
-def _figures(shot: Snapshot) -> dict[str, Any]:
+def _metrics(shot: Snapshot) -> dict[str, Any]:
     found = dict(shot.scalars)
     if not shot.has_truth:
         found["error"] = None  # the best weights were chosen by the loss

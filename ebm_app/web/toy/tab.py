@@ -1,4 +1,4 @@
-"""The tab that learns the log ratio of a toy problem before the visitor's eyes."""
+"""The tab that learns the log ratio of a toy problem while the visitor watches."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -13,21 +13,13 @@ from ebm_app.ratios.studies.trials import METHODS, PAIRS, Trial, paths_of, watch
 from ebm_app.ratios.training import RatioTraining
 from ebm_app.registry import choose
 
-from ..ending import stop_by
-from ..live import (
-    MAX_ITERATIONS,
-    RATES,
-    eval_every,
-    real,
-    train_and_stop,
-    training_numbers,
-    whole,
-)
-from ..shared import MAX_SEED, ONE_AT_A_TIME, explained, stopped
-from .report import PATHS, figures, method_label, problem_label, report
+from ..buttons import STARTING, start_and_stop, start_by, stop_by, stopped
+from ..explanations import explained
+from ..training import checked, eval_every, metrics_box, run_box, training_boxes
+from .report import PATHS, method_label, metrics, problem_label, report
 
 NONE = "none"
-Output = tuple[Figure, Figure | None, str, dict[str, Any]]
+ShownTrials = tuple[Figure, Figure | None, str, dict[str, Any]]
 
 
 def train(
@@ -38,8 +30,8 @@ def train(
     iterations: int,
     seed: int,
     device: str = "cpu",
-) -> Iterator[Output]:
-    """Train one or two methods on a problem: (plot, plot, text, figures) at every evaluation.
+) -> Iterator[ShownTrials]:
+    """Train one or two methods on a problem: (plot, plot, text, metrics) at every evaluation.
 
     Whoever stops iterating stops the training, and keeps what was shown last.
 
@@ -49,20 +41,19 @@ def train(
     Raises:
         UserError: for a name or a number that is none, and one method twice.
     """
-    iterations = whole("iterations", iterations, 1, MAX_ITERATIONS)
-    settings = {
-        "learning_rate": real("the learning rate", learning_rate, *RATES),
-        "training": RatioTraining(iterations, eval_every=eval_every(iterations)),
-        "seed": whole("the seed", seed, 0, MAX_SEED),
-    }
+    numbers = checked(learning_rate, iterations, seed)
+    training = RatioTraining(numbers.iterations, eval_every=eval_every(numbers.iterations))
     if len(set(methods)) < len(methods):
         raise UserError("both methods are the same: choose another to compare with, or none")
-    trials = [Trial(problem, path, method, **settings) for method in methods]
-    yield preview(problem), None, f"Starting · {problem_label(problem)} · {PATHS[path]}", {}
+    trials = [
+        Trial(problem, path, method, numbers.learning_rate, training, numbers.seed)
+        for method in methods
+    ]
+    yield preview(problem), None, f"{STARTING} · {problem_label(problem)} · {PATHS[path]}", {}
     begin = time.perf_counter()
     for shots in zip(*(watch(trial, device) for trial in trials), strict=True):
         first, second = [*map(plot_trial, shots), None][:2]
-        yield first, second, report(shots, time.perf_counter() - begin), figures(shots)
+        yield first, second, report(shots, time.perf_counter() - begin), metrics(shots)
 
 
 def preview(problem: str) -> Figure:
@@ -80,31 +71,18 @@ def build(seed: int, device: str) -> None:
         "Learn log p₁/p₀ of two known densities, and see how near it comes. "
         "p₀ is the reference at t = 0, p₁ the data at t = 1."
     )
-    problems = [(problem_label(name), name) for name in PAIRS]
-    methods = [(method_label(name), name) for name in METHODS]
     first = next(iter(PAIRS))
     with gr.Row():
         with gr.Column(scale=1, min_width=280):
-            problem = gr.Dropdown(problems, value=first, label="Problem")
-            path = gr.Dropdown(_paths(first), value=paths_of(first)[0], label="Path from p₀ to p₁")
-            method = gr.Dropdown(
-                methods, value="ctsm_v_time1", label="Method", info="objective and weighting"
-            )
-            second = gr.Dropdown(
-                [("none", NONE), *methods],
-                value=NONE,
-                label="Compare with",
-                info="a second method, on the same draws",
-            )
-            numbers = training_numbers(2e-3, 1_000, seed)
-            start, stop = train_and_stop()
+            chosen = _choices(first)
+            numbers = training_boxes(2e-3, 1_000, seed)
+            start, stop = start_and_stop("Train")
         with gr.Column(scale=2, min_width=320):
-            text = gr.Textbox(label="Run", interactive=False, lines=3, placeholder="Not run yet")
+            text = run_box(lines=3)
             with gr.Row():
                 plot = gr.Plot(preview(first), label="Method", format="png")
                 other = gr.Plot(label="Compared with", format="png", visible=False)
-            with gr.Accordion("Figures", open=False):
-                found = gr.JSON(label="Figures", show_label=False)
+            shown = [plot, other, text, metrics_box()]
 
     @explained
     def run(
@@ -115,34 +93,44 @@ def build(seed: int, device: str) -> None:
         learning_rate: float,
         iterations: int,
         seed: int,
-    ) -> Iterator[Output]:
+    ) -> Iterator[ShownTrials]:
         """Train one or two methods on a toy problem; returns a plot for either, a text, and the
-        figures."""
-        chosen = [method] if second == NONE else [method, second]
-        yield from train(problem, path, chosen, learning_rate, iterations, seed, device)
+        metrics."""
+        compared = [method] if second == NONE else [method, second]
+        yield from train(problem, path, compared, learning_rate, iterations, seed, device)
 
-    event = start.click(
-        run,
-        [problem, path, method, second, *numbers],
-        [plot, other, text, found],
-        api_name="toy",
-        show_progress="hidden",
-        **ONE_AT_A_TIME,
-    )
+    problem, path, _, second = chosen
+    event = start_by(start.click, run, [*chosen, *numbers], shown, api_name="toy")
     stop_by(stop, [event], stopped, [text])
     second.change(
         lambda name: gr.update(visible=name != NONE), second, other, api_visibility="private"
     )
-    problem.change(
-        _of_problem, problem, [path, plot, other, text, found], api_visibility="private"
-    )
+    problem.change(of_problem, problem, [path, *shown], api_visibility="private")
+
+
+def _choices(problem: str) -> list[gr.Dropdown]:
+    """The choices of a problem, its path, a method and another to compare with."""
+    methods = [(method_label(name), name) for name in METHODS]
+    return [
+        gr.Dropdown(
+            [(problem_label(name), name) for name in PAIRS], value=problem, label="Problem"
+        ),
+        gr.Dropdown(_paths(problem), value=paths_of(problem)[0], label="Path from p₀ to p₁"),
+        gr.Dropdown(methods, value="ctsm_v_time1", label="Method", info="objective and weighting"),
+        gr.Dropdown(
+            [("none", NONE), *methods],
+            value=NONE,
+            label="Compare with",
+            info="a second method, on the same draws",
+        ),
+    ]
 
 
 def _paths(problem: str) -> list[tuple[str, str]]:
     return [(PATHS[name], name) for name in paths_of(problem)]
 
 
-def _of_problem(problem: str) -> tuple[dict, Figure, None, str, None]:
-    """Its paths and its draws; no figure stands beside another problem than its own."""
+def of_problem(problem: str) -> tuple[dict, Figure, None, str, None]:
+    """Its paths and its draws; no result stands beside another problem than its own."""
     paths = gr.update(choices=_paths(problem), value=paths_of(problem)[0])
     return paths, preview(problem), None, "", None

@@ -1,10 +1,9 @@
-"""Estimators of the same score side by side, on the same dequantisation draws."""
+"""Estimators of the same log-likelihood side by side, on the same dequantisation draws."""
 
 import time
 from collections.abc import Iterator
 
 import gradio as gr
-import torch
 from torch import Tensor
 
 from ebm_app.data.levels import to_levels
@@ -14,10 +13,10 @@ from ebm_app.evaluation.command_line import Row
 from ebm_app.likelihood import ESTIMATORS, RatioIntegral
 from ebm_app.likelihood.bits import log_likelihood
 from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
-from ebm_app.numerics import standard_error
 
-from ..ending import IN_TURN, empty_by, stop_by
-from ..shared import ONE_AT_A_TIME, Load, explained
+from ..buttons import IN_TURN, empty_by, start_and_stop, start_by, stop_by
+from ..explanations import explained
+from ..shared import Load, mean_over_draws
 from .uploads import preprocess, repeated
 
 MAX_DRAWS, MAX_EXACT_DIMS = 16, 256
@@ -39,14 +38,14 @@ for a model that was not trained with it.
 ± is the standard error over the draws, the same ones for every row; evaluations of the network \
 are those of one draw. The table may take minutes."""
 
-Cells = list[str | float]
+EstimatorRow = list[str | float]
 
 
 def compare(
     load: Load, model: str, path: str | None, draws: int, seed: int = 0
-) -> Iterator[tuple[list[Cells], str]]:
-    """Score an image file by every estimator: (the rows so far, a text), before each of them and
-    at the end.
+) -> Iterator[tuple[list[EstimatorRow], str]]:
+    """The log-likelihood of an image file by every estimator: (the rows so far, a text), before
+    each of them and at the end.
 
     An estimator that cannot answer for this model is named in the text, with the reason.
 
@@ -58,31 +57,31 @@ def compare(
         UserError: for no file, or one that cannot be used, and fewer than two draws.
     """
     if not path:
-        raise UserError("there is no image for the estimators: score one first")
+        raise UserError("there is no image for the estimators: draw or upload one first")
     ebm = load(model)
     image = preprocess(path, ebm.config)
     levels = to_levels(repeated(image, draws), ebm.config.num_levels).to(ebm.device)
     noise = dequantisation_noise(1, levels, seed).to(ebm.device)
-    rows: list[Cells] = []
+    rows: list[EstimatorRow] = []
     text = f"{draws} draws"
     for name, row in estimators(image.numel()).items():
         yield list(rows), f"{text} · {RUNNING} {name}"
         try:
-            rows.append([name, *figures(ebm, levels, noise, row)])
+            rows.append([name, *measure(ebm, levels, noise, row)])
         except UserError as error:
             text += f" · without {name}: {error}"
     yield rows, f"{len(rows)} estimators · {text}"
 
 
 def estimators(num_dims: int) -> dict[str, Row]:
-    """The ways to score an image of so many numbers, by name."""
+    """The ways to find the log-likelihood of an image of so many numbers, by name."""
     rows = {name: Row(kind()) for name, kind in ESTIMATORS.items()}
     if num_dims > MAX_EXACT_DIMS:
         del rows["pf_ode_exact"]
     return {**rows, "truncated_normal": Row(RatioIntegral(), TruncatedNormal())}
 
 
-def figures(ebm: EBM, levels: Tensor, noise: Tensor, row: Row) -> list[float]:
+def measure(ebm: EBM, levels: Tensor, noise: Tensor, row: Row) -> list[float]:
     """The numbers of a row of the table for draws (K, C, H, W) of one image."""
     begin = time.perf_counter()
     result = log_likelihood(
@@ -94,45 +93,33 @@ def figures(ebm: EBM, levels: Tensor, noise: Tensor, row: Row) -> list[float]:
         row.dequantiser or ebm.dequantiser,
         row.estimator,
     )
-    pairs = [(result.log_prob, 2), (result.bits_per_dim, 4)]
-    numbers = [
-        round(figure(values).item(), digits)
-        for values, digits in pairs
-        for figure in (torch.mean, standard_error)
-    ]
-    return [*numbers, result.nfe, round(time.perf_counter() - begin, 1)]
+    mean = mean_over_draws(result.log_prob, levels[0].numel())
+    return [*mean.rounded(), result.nfe, round(time.perf_counter() - begin, 1)]
 
 
 def build(load: Load, model: gr.Dropdown, seen: gr.Image, report: gr.Textbox, seed: int) -> None:
     """Put the comparison on the page, with its endpoint /estimators.
 
     Args:
-        model: the page's choice of a model. seen, report: the image that was scored, and what was
-            said of it. seed: of the noise.
+        model: the page's choice of a model. seen, report: the image whose log-likelihood was
+            found, and what was said of it. seed: of the noise.
     """
     gr.Markdown(NOTES)
     draws = gr.Slider(2, MAX_DRAWS, value=4, step=1, label="Draws of each estimator")
-    with gr.Row():
-        start = gr.Button("Compare the estimators", variant="primary")
-        stop = gr.Button("Stop")
+    start, stop = start_and_stop("Compare the estimators")
     table = gr.Dataframe(
         headers=HEADERS, datatype=TYPES, interactive=False, label="Estimators", wrap=True
     )
     text = gr.Textbox(label="Comparison", interactive=False)
 
     @explained
-    def run(model: str, image: str | None, draws: int) -> Iterator[tuple[list[Cells], str]]:
-        """Score an image by every estimator; returns a table of figures in nats and bits per dim
-        with their standard errors, network evaluations and seconds, and a text."""
+    def run(model: str, image: str | None, draws: int) -> Iterator[tuple[list[EstimatorRow], str]]:
+        """The log-likelihood of an image by every estimator; returns a table in nats and bits per
+        dim with standard errors, network evaluations and seconds, and a text."""
         yield from compare(load, model, image, draws, seed)
 
-    event = start.click(
-        run,
-        [model, seen, draws],
-        [table, text],
-        api_name="estimators",
-        **IN_TURN,
-        **ONE_AT_A_TIME,
+    event = start_by(
+        start.click, run, [model, seen, draws], [table, text], api_name="estimators", **IN_TURN
     )
     stop_by(stop, [event], stopped, [text])
     empty_by([report.change, model.change], [event], [table, text])

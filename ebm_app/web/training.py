@@ -1,0 +1,112 @@
+"""What the tabs share that train while the visitor watches: checked settings, the components that
+set them, and those that show the run."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import gradio as gr
+from gradio.components import Component
+from gradio.events import Dependency
+
+from ebm_app.errors import UserError
+
+from .buttons import AT_ONCE, RUNNING
+from .shared import MAX_SEED
+
+#: a run is shown about ``TIMES`` times, and at least every ``MAX_EVERY`` steps: then it can stop
+TIMES, MAX_EVERY = 20, 100
+MAX_ITERATIONS, RATES = 5_000, (1e-5, 0.1)
+
+
+class TrainingNumbers(NamedTuple):
+    """What a visitor sets of a training."""
+
+    learning_rate: float
+    iterations: int
+    seed: int
+
+
+def checked(learning_rate: float, iterations: float, seed: float) -> TrainingNumbers:
+    """The numbers of a training.
+
+    Raises:
+        UserError: for one that is out of range.
+    """
+    return TrainingNumbers(
+        real("the learning rate", learning_rate, *RATES),
+        whole("iterations", iterations, 1, MAX_ITERATIONS),
+        whole("the seed", seed, 0, MAX_SEED),
+    )
+
+
+def whole(name: str, value: float, low: int, high: int) -> int:
+    """A whole number from ``low`` to ``high``.
+
+    Raises:
+        UserError: for any other.
+    """
+    if not (_is_number(value) and low <= value <= high and value == int(value)):
+        raise UserError(f"{name} cannot be {value}: give a whole number from {low} to {high}")
+    return int(value)
+
+
+def real(name: str, value: float, low: float, high: float) -> float:
+    """A number from ``low`` to ``high``.
+
+    Raises:
+        UserError: for any other.
+    """
+    if not (_is_number(value) and low <= value <= high):
+        raise UserError(f"{name} cannot be {value}: give a number from {low:g} to {high:g}")
+    return float(value)
+
+
+def _is_number(value: float) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def eval_every(iterations: int, most: int = MAX_EVERY) -> int:
+    """Steps between two evaluations of a run of so many; at most ``most``, fewer where steps take
+    long."""
+    return min(most, math.ceil(iterations / TIMES))
+
+
+def progress(step: int, total: int, is_done: bool) -> str:
+    """The steps of a run, as its text begins."""
+    return f"{total} steps" if is_done else f"{RUNNING} {step} of {total}"
+
+
+def seed_box(seed: int) -> gr.Number:
+    """The choice of a seed, with the one to begin with."""
+    return gr.Number(seed, label="Seed", precision=0, minimum=0, maximum=MAX_SEED)
+
+
+def training_boxes(rate: float, iterations: int, seed: int) -> list[Component]:
+    """The choices of learning rate, iterations and seed, with what to begin with."""
+    return [
+        gr.Number(rate, label="Learning rate", minimum=RATES[0], maximum=RATES[1], step=1e-4),
+        gr.Slider(1, MAX_ITERATIONS, value=iterations, step=1, label="Iterations"),
+        seed_box(seed),
+    ]
+
+
+def run_box(label: str = "Run", lines: int = 4) -> gr.Textbox:
+    """The text of a run."""
+    return gr.Textbox(label=label, interactive=False, lines=lines, placeholder="Not run yet")
+
+
+def metrics_box() -> gr.JSON:
+    """The metrics of a run, folded away."""
+    with gr.Accordion("Metrics", open=False):
+        return gr.JSON(label="Metrics", show_label=False)
+
+
+def show_first(start: gr.Button, plot: gr.Plot) -> Callable[..., Dependency]:
+    """A trigger that shows a hidden plot, and then starts the run that draws it."""
+    return start.click(lambda: gr.update(visible=True), outputs=plot, **AT_ONCE).then
+
+
+def forgotten() -> tuple[dict, str, None]:
+    """What a plot, the text and the metrics of a run become when it belongs to another choice."""
+    return gr.update(value=None, visible=False), "", None
