@@ -14,6 +14,10 @@ $(SETUP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@
 
+.venv/.docs: $(SETUP)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
+
 demo: $(SETUP)
 	$(BIN)/python train/ebm.py --dataset digits --max_train_steps $(STEPS) --validation_steps 500 --output_dir $(RUN) --overwrite_output_dir
 	$(BIN)/python evaluate/bpd.py $(RUN) --output_dir $(RUN)
@@ -35,8 +39,7 @@ lint: $(SETUP)
 	$(BIN)/ruff format --check .
 
 # README and docs/ as a site with the reference of the API, in site; a warning is an error
-docs: $(SETUP)
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+docs: .venv/.docs
 	$(BIN)/python -m mkdocs build --strict
 
 ui: $(SETUP)
@@ -110,4 +113,4 @@ studies: $(SETUP)
 	cp runs/bounds/theorem4.png runs/bounds/proposition5.png docs/
 
 clean:
-	rm -rf .venv build ebm_app.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv build site ebm_app.egg-info .pytest_cache .ruff_cache

@@ -1,18 +1,57 @@
-"""README and docs/: every link leads somewhere, and the short snippets run."""
+"""README and docs/: every link leads somewhere, every command can be parsed, the short snippets
+and the README's commands run."""
 
 import re
+from argparse import ArgumentParser
 
 import pytest
-from conftest import ROOT
-from documents import ADDRESS, PAGES, blocks, links, make_targets
+from conftest import ROOT, TINY
+from documents import (
+    ADDRESS,
+    PAGES,
+    block_commands,
+    blocks,
+    inline_commands,
+    links,
+    make_targets,
+    script_of,
+)
+
+from ebm_app import EBM
+from ebm_app.data.images import DATASETS
+from ebm_app.likelihood import ESTIMATORS
+from ebm_app.objectives.regression import OBJECTIVES
+from ebm_app.paths import PATHS
+from ebm_app.runs.cli import Parser, run_script
+from ebm_app.spaces import SPACES
 
 README = ROOT / "README.md"
-SNIPPETS = [
-    pytest.param(snippet, id=f"{page.stem}-{index}")
+SNIPPETS = {
+    page.stem: found
     for page in PAGES
-    for index, snippet in enumerate(blocks(page, "python"))
-    if ADDRESS not in snippet
-]
+    if (found := [block for block in blocks(page, "python") if ADDRESS not in block])
+}
+KINDS = (PATHS, OBJECTIVES, SPACES, DATASETS, ESTIMATORS)
+#: what makes the training of the README short
+STEPS, TINY_STEPS = (
+    "max_train_steps=2000",
+    (
+        "max_train_steps=2, train_batch_size=4, block_out_channels=(8,), num_preview_images=0, "
+        "validation_images=4, lr_warmup_steps=0"
+    ),
+)
+COMMANDS = {
+    " ".join(words): script_of(words)
+    for page in PAGES
+    for words in [*block_commands(page), *inline_commands(page)]
+    if words[0] != "make"
+}
+#: what makes a command of the README short
+BUDGETS = {
+    "train/ebm.py": ["--max_train_steps", "2", "--validation_steps", "2", *TINY],
+    "evaluate/bpd.py": ["--limit", "3", "--repeats", "1"],
+    "sample/ebm.py": ["--num_steps", "2"],
+}
 
 
 def test_the_readme_is_one_page():
@@ -37,7 +76,58 @@ def test_every_target_of_make_is_there():
     assert named - targets == set()
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS)
-def test_snippets_run(snippet, tmp_path, monkeypatch):
+def test_the_reference_covers_the_package():
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md")]
+    shown = set(re.findall(r"^::: ebm_app\.(\w+)", "\n".join(pages), re.MULTILINE))
+    there = {path.stem for path in (ROOT / "ebm_app").iterdir() if path.suffix in ("", ".py")}
+    assert shown == there - {"__init__", "__pycache__", "pretrained", "web"}
+
+
+class Parsed(Exception):
+    """A command line was understood."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_can_be_parsed(command, script, monkeypatch, capsys):
+    def parse_and_stop(self, argv=None):
+        ArgumentParser.parse_args(self, argv)
+        raise Parsed
+
+    monkeypatch.setattr(Parser, "parse_args", parse_and_stop)
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    name, flags = COMMANDS[command]
+    try:
+        with pytest.raises(Parsed):
+            script(name).main(flags)
+    except SystemExit:
+        pytest.fail(capsys.readouterr().err)
+
+
+@pytest.fixture
+def kinds():
+    """Restore the dicts to which an example adds an entry."""
+    before = [dict(kind) for kind in KINDS]
+    yield
+    for kind, entries in zip(KINDS, before, strict=True):
+        kind.clear()
+        kind.update(entries)
+
+
+@pytest.mark.parametrize("page", SNIPPETS)
+def test_snippets_of_a_page_run(page, kinds, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(snippet, {})
+    names = {}
+    for snippet in SNIPPETS[page]:
+        exec(snippet.replace(STEPS, TINY_STEPS), names)
+
+
+def test_commands_of_the_readme_run(here, tmp_path, monkeypatch):
+    """But for the page, which has tests of its own."""
+    monkeypatch.chdir(tmp_path)
+    commands = [script_of(words) for words in block_commands(README) if words[0] != "make"]
+    ran = [name for name, _ in commands if name in BUDGETS]
+    for name, flags in commands:
+        if name in BUDGETS:
+            assert run_script(here(name).main, [*flags, *BUDGETS[name]]) == 0
+    assert ran == list(BUDGETS)
+    assert EBM.from_pretrained("runs/mine").config.dataset == "digits"
