@@ -123,7 +123,7 @@ class TimeScoreEnergy:
 
         Args:
             integrator: "quadrature", or an adaptive solver: "dopri5" (torchdiffeq), "rk45"
-            (SciPy).
+                (SciPy).
             rtol, atol: tolerances of a solver; 1e-6 in the paper's protocol.
 
         Raises:

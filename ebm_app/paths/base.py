@@ -68,7 +68,7 @@ class GaussianPath(ABC):
 
     Args:
         c: second moment per dimension E||delta||^2 / D assumed of the data; 1 is the paper's
-        choice.
+            choice.
     """
 
     def __init__(self, c: float = 1.0) -> None:
