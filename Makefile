@@ -71,7 +71,7 @@ mnist: $(SETUP)
 
 # its card: every figure of what `make mnist` left, about an hour and a half on one core
 mnist-card: $(SETUP)
-	$(BIN)/python evaluate/bpd.py $(MNIST) --data_root $(DATA) --estimator elbo --repeats 1 --num_draws 1 --output_dir $(MNIST)
+	$(BIN)/python evaluate/bpd.py $(MNIST) --data_root $(DATA) --estimator elbo --estimator_args num_draws=1 --repeats 1 --output_dir $(MNIST)
 	$(BIN)/python evaluate/bpd.py $(MNIST) --data_root $(DATA) --estimator ratio --repeats 1 --num_nodes 24 --output_dir $(MNIST)/ratio
 	$(BIN)/python evaluate/bpd.py $(MNIST) --data_root $(DATA) --estimator all --limit 100 --repeats 1 --output_dir $(MNIST)/hundred
 	$(BIN)/python evaluate/samplers.py $(MNIST) --data_root $(DATA) --run "pf_ode num_steps=6" --run "pf_ode num_steps=12" --run "pf_ode num_steps=25" --run "pf_ode num_steps=50" --output_dir $(MNIST)

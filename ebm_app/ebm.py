@@ -1,27 +1,25 @@
-"""``EBM``: what a user imports. A folder with config.json and model.safetensors, and what it can
-do."""
+"""``EBM``: an energy-based model of images, its likelihoods and its samples."""
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ebm_app.data.levels import quantise, to_levels
+from ebm_app.data.levels import quantise
 from ebm_app.errors import UserError
-from ebm_app.likelihood import ESTIMATORS, Estimator
-from ebm_app.likelihood.bits import Likelihood, log_likelihood
-from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
+from ebm_app.likelihood import Estimator, make_estimator
+from ebm_app.likelihood.bits import Likelihood, checked_levels, log_likelihood
+from ebm_app.likelihood.dequantisation import (
+    DEQUANTISERS,
+    Dequantised,
+    Dequantiser,
+    dequantisation_noise,
+)
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.models.folders import (
-    WEIGHTS_FILE,
-    find_folder,
-    load_weights,
-    read_config,
-    write_folder,
-)
+from ebm_app.models.folders import ENERGY_MODEL
+from ebm_app.models.pretrained import PretrainedModel
 from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.nets.inputs import NET_INPUTS
 from ebm_app.nets.unet import UNet
@@ -44,12 +42,19 @@ def build_path(config: EBMConfig) -> GaussianPath:
         raise UserError(f"path '{config.path.name}': {error}") from None
 
 
-class EBM(nn.Module):
-    """An energy-based model of images, built from its configuration with fresh weights."""
+class EBM(PretrainedModel):
+    """An energy-based model of images, built from its configuration with fresh weights.
+
+    >>> ebm = EBM.from_pretrained("digits")
+    >>> images = ebm.sample(2, num_steps=3)
+    >>> ebm.log_prob(images).bits_per_dim.shape
+    torch.Size([2])
+    """
+
+    config_class, kind = EBMConfig, ENERGY_MODEL
 
     def __init__(self, config: EBMConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         channels, height, width = config.image_shape
         reader = NET_INPUTS[choose("net_input", config.net_input, NET_INPUTS)]
         net_channels = channels * (1 + 2 * len(config.input_frequencies)) + config.condition_dim
@@ -76,68 +81,80 @@ class EBM(nn.Module):
         )
         self.energy = TimeScoreEnergy(self.model, config.num_nodes)
 
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.parameters()).device
-
-    @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike, device: str = "cpu") -> "EBM":
-        """Load a folder, a bundled model by name, or a repository of the Hugging Face hub by its
-        id.
-
-        Raises:
-            UserError: for a folder that is missing or incomplete, weights that are damaged or do
-                not fit the configuration, or a format of another version.
-        """
-        folder = find_folder(name_or_path)
-        ebm = cls(read_config(EBMConfig, folder))
-        load_weights(ebm, folder / WEIGHTS_FILE)
-        return ebm.to(device).eval()
-
-    def save_pretrained(self, folder: str | os.PathLike) -> None:
-        """Write config.json and model.safetensors, each aside first and then renamed."""
-        write_folder(self, self.config, folder)
-
     def log_prob(
         self,
         images: Tensor,
+        estimator: str | Estimator = "ratio",
+        dequantiser: str | Dequantiser | None = None,
+        eps: float | None = None,
+        noise: Tensor | None = None,
         repeats: int = 1,
         seed: int = 0,
-        estimator: str | Estimator = "ratio",
-        **settings: Any,
+        **estimator_args: Any,
     ) -> Likelihood:
-        """Log-likelihood of quantised images; see :func:`ebm_app.likelihood.bits.log_likelihood`.
+        """A lower bound on the log-likelihood of quantised images, in nats and bits per dim; the
+        equation is in :mod:`ebm_app.likelihood.bits`.
+
+        >>> ebm = EBM.from_pretrained("digits")
+        >>> black = torch.zeros(1, 1, 8, 8)
+        >>> ebm.log_prob(black, estimator="elbo", num_draws=1).nfe
+        32
 
         Args:
-            images: (B, C, H, W) in [0, 1] on the grid of the model's levels.
-            repeats: dequantisation draws that are averaged. seed: of their noise.
-            estimator: of log p_t, by name in ``ESTIMATORS`` with its ``settings``, or an object.
+            images: (B, C, H, W), floats in [0, 1] on the grid of the model's levels, or uint8
+                levels.
+            estimator: of log p_t: a name in ``ESTIMATORS`` with its settings as
+                ``estimator_args``, or an object.
+            dequantiser: a name in ``DEQUANTISERS``, an object, or None for the model's own.
+            eps: margin left at t = 1, None for the model's own. Below that one the network is
+                evaluated at times it was not trained on.
+            noise: (K, B, C, H, W) uniform numbers in [0, 1) for the dequantiser, whose K draws are
+                averaged; None draws ``repeats`` of them.
+            seed: of the noise drawn here, and of the estimator's own.
 
         Raises:
-            UserError: for images of another shape, or values off the grid.
+            UserError: for images of another shape or with values off the grid, unknown names or
+                settings, and noise of another shape.
         """
-        if tuple(images.shape[1:]) != tuple(self.config.image_shape):
-            raise UserError(
-                f"the model takes images of shape {tuple(self.config.image_shape)} (channels, "
-                f"height, width), not {tuple(images.shape[1:])}"
-            )
-        levels = to_levels(images, self.config.num_levels)
-        noise = dequantisation_noise(repeats, levels, seed)
+        levels = checked_levels(images, self.config.image_shape, self.config.num_levels)
+        if noise is None:
+            noise = dequantisation_noise(repeats, levels, seed)
         return log_likelihood(
-            self.energy,
+            self.energy if eps is None else self.energy.with_eps(eps),
             self.space,
             levels.to(self.device),
             self.config.num_levels,
             noise.to(self.device),
-            self.dequantiser,
-            make(ESTIMATORS, "estimator", estimator, settings),
+            self.make_dequantiser(dequantiser),
+            make_estimator(estimator, seed, **estimator_args),
+        )
+
+    def make_dequantiser(self, dequantiser: str | Dequantiser | None = None) -> Dequantiser:
+        """A dequantiser by its name in ``DEQUANTISERS``; None gives the model's own, and an object
+        is returned as it is."""
+        if dequantiser is None:
+            return self.dequantiser
+        return make(DEQUANTISERS, "dequantiser", dequantiser, {})
+
+    def dequantise(self, levels: Tensor, noise: Tensor) -> Dequantised:
+        """The points (B, *) at which the density is read for ``levels`` (B, C, H, W), by the
+        model's own dequantiser and uniform ``noise`` (B, C, H, W), on the model's device."""
+        return self.dequantiser.points(
+            levels.to(self.device),
+            self.config.num_levels,
+            self.space,
+            noise.to(self.device),
+            self.energy.path,
+            self.energy.end,
         )
 
     def sample(
         self, num_images: int, sampler: str | Sampler = "pf_ode", seed: int = 0, **settings: Any
     ) -> Tensor:
         """Draw images (num_images, C, H, W), quantised to the model's levels, in [0, 1].
+
+        >>> EBM.from_pretrained("digits").sample(2, sampler="pf_ode", num_steps=3).shape
+        torch.Size([2, 1, 8, 8])
 
         Args:
             sampler: a name in ``SAMPLERS``, with its ``settings``, or a sampler.

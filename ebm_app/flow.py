@@ -1,23 +1,18 @@
-"""``Flow``: a fitted space as a model of its own, and the folder that holds it."""
+"""``Flow``: a fitted space as a model of its own, a normalising flow."""
 
 import math
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ebm_app.data.levels import dequantise, quantise
+from ebm_app.likelihood.bits import Likelihood, checked_levels, to_bits_per_dim
+from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import FORMAT_VERSION
-from ebm_app.models.folders import (
-    FLOW,
-    WEIGHTS_FILE,
-    find_folder,
-    load_weights,
-    read_config,
-    write_folder,
-)
+from ebm_app.models.folders import FLOW
+from ebm_app.models.pretrained import PretrainedModel
 from ebm_app.numerics import seeded, standard_normal_log_density, sum_except_batch
 from ebm_app.spaces import build_space
 
@@ -34,31 +29,24 @@ class FlowConfig:
     format_version: int = FORMAT_VERSION
 
 
-class Flow(nn.Module):
-    """A space x -> u whose base density is N(0, I), not fitted yet; frozen once it is."""
+class Flow(PretrainedModel):
+    """A normalising flow: a space x -> u whose base density is N(0, I). Not fitted yet when it is
+    built; frozen once it is.
+
+    >>> flow = Flow(FlowConfig("digits", (1, 8, 8), 17, "gaussian"))
+    >>> x = torch.rand(500, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    >>> flow.space.fit(x)
+    >>> flow.sample(2).shape, flow.log_prob(flow.sample(2)).bits_per_dim.shape
+    (torch.Size([2, 1, 8, 8]), torch.Size([2]))
+    """
+
+    config_class, kind = FlowConfig, FLOW
 
     def __init__(self, config: FlowConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.space = build_space(
             config.space, config.image_shape, config.num_levels, config.space_arguments
         )
-
-    @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike, device: str = "cpu") -> "Flow":
-        """Load a folder that :meth:`save_pretrained` wrote.
-
-        Raises:
-            UserError: where it is missing, damaged, or another kind of model.
-        """
-        folder = find_folder(name_or_path)
-        flow = cls(read_config(FlowConfig, folder, FLOW))
-        load_weights(flow, folder / WEIGHTS_FILE)
-        return flow.to(device).eval()
-
-    def save_pretrained(self, folder: str | os.PathLike) -> None:
-        """Write config.json and model.safetensors, each aside first and then renamed."""
-        write_folder(self, self.config, folder, FLOW)
 
     def latent_space(self) -> dict[str, Any]:
         """The settings of a model whose path lives in this flow's space."""
@@ -75,17 +63,34 @@ class Flow(nn.Module):
         return sum_except_batch(standard_normal_log_density(u.double())) + log_abs_det
 
     @torch.no_grad()
-    def log_prob(self, levels: Tensor, noise: Tensor) -> Tensor:
-        """The bound on log P of levels (B, C, H, W) by the uniform dequantisations ``noise``
-        (K, B, C, H, W): the mean over K of log p(x) - D log L in nats, (B,) float64."""
-        offset = levels[0].numel() * math.log(self.config.num_levels)
+    def log_prob(
+        self, images: Tensor, noise: Tensor | None = None, repeats: int = 1, seed: int = 0
+    ) -> Likelihood:
+        """The bound on the log-likelihood of quantised images by uniform dequantisation: the mean
+        over K draws of log p(x) - D log L. It has no integration error and no components.
+
+        Args:
+            images: (B, C, H, W), floats in [0, 1] on the grid of the levels, or uint8 levels.
+            noise: (K, B, C, H, W) uniform numbers in [0, 1); None draws ``repeats`` of them.
+            seed: of the noise drawn here.
+
+        Raises:
+            UserError: for images of another shape, or values off the grid.
+        """
+        levels = checked_levels(images, self.config.image_shape, self.config.num_levels)
+        if noise is None:
+            noise = dequantisation_noise(repeats, levels, seed)
+        levels, noise = levels.to(self.device), noise.to(self.device)
+        num_dims = levels[0].numel()
         draws = [self.log_density(self.dequantise(levels, u)) for u in noise]
-        return torch.stack(draws).mean(0) - offset
+        log_prob = torch.stack(draws).mean(0) - num_dims * math.log(self.config.num_levels)
+        bits = to_bits_per_dim(log_prob, num_dims)
+        return Likelihood(log_prob, bits, torch.zeros_like(log_prob), None, len(noise))
 
     @torch.no_grad()
     def sample(self, num_images: int, seed: int = 0) -> Tensor:
         """Images (num_images, C, H, W) of the flow, quantised to its levels, in [0, 1]."""
         shape = (num_images, *self.config.image_shape)
         u = torch.randn(shape, generator=seeded("cpu", seed))
-        x = self.space.decode(u.to(next(self.buffers()).device))
+        x = self.space.decode(u.to(self.device))
         return quantise(x, self.config.num_levels).cpu()

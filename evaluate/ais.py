@@ -17,7 +17,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ebm_app.ebm import EBM
-from ebm_app.evaluation.command_line import Row, add_data_flags, held_out, open_model, score_row
+from ebm_app.evaluation.bits_per_dim import bits_by_estimator
+from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
 from ebm_app.likelihood import RatioIntegral
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
@@ -78,10 +79,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     output_dir = Path(args.output_dir)
     record = RunRecord(output_dir / "ais.json", vars(args))
     is_main = accelerator.is_main_process
-    points = ebm.dequantiser.points(
-        levels, ebm.config.num_levels, ebm.space, noise[0], ebm.energy.path, ebm.energy.end
-    )
-    methods = make_methods(args, accelerator, ebm, points.y, output_dir)
+    points = ebm.dequantise(levels, noise[0])
+    methods = make_methods(args, accelerator, ebm, points.y.cpu(), output_dir)
     names = list(METHODS if "all" in args.method else dict.fromkeys(args.method))
     results = {}
     for name in names:
@@ -89,15 +88,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         if is_main:
             print(line(name, results[name]), flush=True)
     bar = partial(tqdm, desc="bits per dim", disable=not is_main)
-    row = Row(RatioIntegral())
-    _, ratio = score_row(accelerator, ebm, levels, noise, row, args.batch_size, bar)
+    _, ratio = bits_by_estimator(
+        accelerator, ebm, levels, noise, RatioIntegral(), ebm.dequantiser, args.batch_size, bar
+    )
     headline = DEFAULT if DEFAULT in results else names[0]
     num_dims = levels[0].numel()
     figures = {name: figures_of(result, ratio, num_dims) for name, result in results.items()}
     if "raise" in results:
         table, start = results["raise"].tables["raise"], methods.data
         log_density = ebm.energy.log_density(start.to(ebm.device), points.t).cpu()
-        volume = sum_except_batch(points.negative_log_q[: len(start)])
+        volume = sum_except_batch(points.negative_log_q[: len(start)]).cpu()
         log_prob = raise_log_prob(table, log_density) + volume
         bits = to_bits_per_dim(log_prob, num_dims)
         bound = {"bits_per_dim_bound": bits.mean().item()}

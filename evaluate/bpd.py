@@ -1,6 +1,7 @@
-"""Bits per dim of a model on held-out images, by estimators that stand on different grounds.
+"""Bits per dim of a model on held-out images, by one estimator of log p or several.
 
 python evaluate/bpd.py digits --estimator all
+python evaluate/bpd.py digits --estimator pf_ode --estimator_args num_steps=40 num_probes=4
 """
 
 import sys
@@ -12,32 +13,16 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ebm_app.ebm import EBM
-from ebm_app.evaluation.command_line import (
-    Row,
-    add_data_flags,
-    disagreements,
-    held_out,
-    open_model,
-    print_rows,
-    reaches,
-    score_row,
-)
-from ebm_app.likelihood import PFODEDensity, RatioIntegral, RatioODE, VariationalBound
-from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
-from ebm_app.probability_flow.ode import SOLVERS
+from ebm_app.evaluation.bits_per_dim import bits_by_estimator, disagreements
+from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
+from ebm_app.likelihood import ESTIMATORS, Estimator, make_estimator
+from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
+from ebm_app.runs.arguments import settings_of, settings_of_each
 from ebm_app.runs.cli import Parser, RunRecord, run_script
 from ebm_app.runs.processes import shut_down
 
-NAMES = ("ratio", "ode", "pf_ode", "elbo", "truncated_normal", "truncated_normal_pf_ode")
-NOTES = """
-ratio, ode: the integral of the time score, by fixed nodes and by RK45 at 1e-6; normalised only as
-far as the time score is exact (python evaluate/ais.py gives log Z).
-pf_ode: the density of the model's own flow, normalised.
-elbo: an upper bound on the bits of the model's own diffusion, whose density is normalised.
-truncated_normal: the bound at tau = 3, by the integral and by the flow. It is loose by about half
-a bit for a model that was not trained for it (--dequantisation truncated_normal).
-All stop at t = 1 - eps; compare figures at one eps only."""
+ALL = "all"
+DEQUANTISER_NOTES = "; ".join(f"{name}: {kind.note}" for name, kind in DEQUANTISERS.items())
 
 
 def parse_args(argv: Sequence[str] | None) -> Namespace:
@@ -49,88 +34,102 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
         "--estimator",
         nargs="+",
         default=["ratio"],
-        choices=[*NAMES, "all"],
-        help="how log p is found; the first one gives the figure that a report begins with",
+        choices=[*ESTIMATORS, ALL],
+        help="how log p is found; the last line begins with the first one's metrics. "
+        f"{estimator_notes('; ')}; {ALL}: those whose cost does not grow with the pixels",
+    )
+    add(
+        "--estimator_args",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="settings of the estimators; each goes to all that have it",
+    )
+    add(
+        "--dequantisation",
+        choices=sorted(DEQUANTISERS),
+        help=f"the model's own if not given. {DEQUANTISER_NOTES}",
+    )
+    add(
+        "--dequantiser_args",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="settings of the dequantisation",
     )
     add("--num_nodes", type=int, help="quadrature nodes; the model's own if not given")
-    add("--tau", type=float, default=3.0, help="truncation of the truncated-normal bound")
-    add("--solver", default="rk4", choices=sorted(SOLVERS), help="of the probability-flow ODE")
-    add("--pf_ode_steps", type=int, default=20, help="its steps in the clock, if fixed")
-    add("--tolerance", type=float, default=1e-5, help="its tolerance, if adaptive")
-    add("--num_probes", type=int, default=2, help="probes of its divergence; 0: exact, D passes")
-    add("--num_draws", type=int, default=2, help="draws of the noise at a node of the elbo")
-    add("--score", help="the Stein score: head or integral; the head where the model has one")
     add("--output_dir", default="runs/bpd", help="where the record goes")
     parser.add_common()
     return parser.parse_args(argv)
 
 
-def rows(args: Namespace) -> dict[str, Row]:
-    """The estimators by name."""
-    flow = PFODEDensity(
-        args.solver, args.pf_ode_steps, args.tolerance, args.num_probes, args.score, seed=args.seed
-    )
-    truncated = TruncatedNormal(args.tau)
-    return {
-        "ratio": Row(RatioIntegral()),
-        "ode": Row(RatioODE()),
-        "pf_ode": Row(flow),
-        "elbo": Row(VariationalBound(num_draws=args.num_draws, score=args.score, seed=args.seed)),
-        "truncated_normal": Row(RatioIntegral(), truncated),
-        "truncated_normal_pf_ode": Row(flow, truncated),
-    }
+def estimator_notes(separator: str) -> str:
+    """What every estimator computes."""
+    return separator.join(f"{name}: {kind.note}" for name, kind in ESTIMATORS.items())
 
 
-def chosen(args: Namespace, ebm: EBM) -> list[str]:
-    """The estimators asked for; of all of them, those that the model can answer."""
-    if "all" not in args.estimator:
-        return list(dict.fromkeys(args.estimator))
-    able = [name for name in NAMES if reaches(rows(args)[name], ebm)]
-    if len(able) < len(NAMES):
-        print(f"note: without the truncated-normal bound, {why_not(args, ebm)}", file=sys.stderr)
-    return able
-
-
-def why_not(args: Namespace, ebm: EBM) -> str:
-    """What keeps a model from the truncated-normal bound."""
-    if ebm.space.scale is None:
-        return f"as {type(ebm.space).__name__} stretches the cells unequally"
-    return (
-        f"which at tau {args.tau} is read later than t = {ebm.energy.end}, where the model ends: "
-        "lower --tau"
-    )
+def make_estimators(args: Namespace) -> dict[str, Estimator]:
+    """The estimators asked for, by name, with their settings."""
+    names = dict.fromkeys(args.estimator)
+    if ALL in names:
+        names = [name for name, kind in ESTIMATORS.items() if not kind.slow]
+    settings = settings_of_each({name: ESTIMATORS[name] for name in names}, args.estimator_args)
+    return {name: make_estimator(name, args.seed, **settings[name]) for name in names}
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Score a split; the figures, on the main process."""
+    """Evaluate a split; the metrics, on the main process."""
     args = parse_args(argv)
+    estimators = make_estimators(args)
     accelerator, ebm = open_model(args)
     if args.num_nodes is not None:
         ebm.energy = ebm.energy.with_nodes(args.num_nodes)
+    dequantiser_name = args.dequantisation or ebm.config.dequantisation
+    kind = DEQUANTISERS[dequantiser_name]
+    dequantiser = kind(**settings_of(kind, args.dequantiser_args))
     levels = held_out(args, ebm)
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     record = RunRecord(Path(args.output_dir) / "bpd.json", vars(args))
     is_main = accelerator.is_main_process
-    scores, results = {}, {}
-    for name in chosen(args, ebm):
+    bits, results = {}, {}
+    for name, estimator in estimators.items():
         bar = partial(tqdm, desc=name, disable=not is_main)
-        scores[name], results[name] = score_row(
-            accelerator, ebm, levels, noise, rows(args)[name], args.batch_size, bar
+        bits[name], results[name] = bits_by_estimator(
+            accelerator, ebm, levels, noise, estimator, dequantiser, args.batch_size, bar
         )
     first = next(iter(results))
-    figures = {**results[first], "estimator": first, "split": args.split, "model": args.model}
-    figures.update(estimators=results, disagreements=disagreements(scores))
+    figures = {
+        **results[first],
+        "estimator": first,
+        "dequantisation": dequantiser_name,
+        "split": args.split,
+        "model": args.model,
+        "estimators": results,
+        "disagreements": disagreements(bits),
+    }
     if is_main:
-        print_rows(results)
-        for pair in figures["disagreements"]:
-            print(
-                f"{pair['first']} - {pair['second']}: {pair['difference']:+.4f} "
-                f"+- {pair['stderr']:.4f} bits per dim"
-            )
-        print(NOTES if len(results) > 1 else "", file=sys.stderr)
+        print_results(figures)
         record.write(figures)
     shut_down(accelerator)
     return figures if is_main else None
+
+
+def print_results(figures: dict[str, Any]) -> None:
+    """A line for each estimator, and one for each pair of them."""
+    print("estimator     bits/dim  stderr  num.err      eps     nfe       s")
+    for name, row in figures["estimators"].items():
+        error = "" if row["numerical_error"] is None else f"{row['numerical_error']:.1e}"
+        print(
+            f"{name:13}{row['bits_per_dim']:9.4f} {row['stderr']:7.4f} {error:>8} "
+            f"{row['eps']:8.1e} {row['nfe']:7.0f} {row['seconds']:7.1f}"
+        )
+    for pair in figures["disagreements"]:
+        print(
+            f"{pair['first']} - {pair['second']}: {pair['difference']:+.4f} "
+            f"+- {pair['stderr']:.4f} bits per dim"
+        )
+    if len(figures["estimators"]) > 1:
+        print(estimator_notes("\n"), "Compare bits at one eps only.", sep="\n", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -127,10 +127,7 @@ def integration_error(accelerator: Accelerator, ebm: EBM, held_out: HeldOut) -> 
     """The largest error of the model's own rule over the few images, in bits per dim: how hard
     its time score is to integrate."""
     levels, noise = held_out.few
-    points = ebm.dequantiser.points(
-        levels, ebm.config.num_levels, ebm.space, noise[0], ebm.energy.path, ebm.energy.end
-    )
-    y = points.y.to(accelerator.device)
+    y = ebm.dequantise(levels, noise[0]).y
     (found,) = fixed_nodes(ebm.energy, y, reference(ebm.energy, y), [ebm.energy.num_nodes])
     return found.error
 

@@ -188,10 +188,7 @@ def held_out_points(ebm: EBM, args: Namespace) -> Tensor:
     """Held-out images (B, *) in the space of the path, with one dequantisation draw each."""
     levels = held_out(args, ebm)
     noise = dequantisation_noise(1, levels, args.seed)[0]
-    points = ebm.dequantiser.points(
-        levels, ebm.config.num_levels, ebm.space, noise, ebm.energy.path, ebm.energy.end
-    )
-    return points.y.to(ebm.device)
+    return ebm.dequantise(levels, noise).y
 
 
 def table(rows: Rows) -> str:

@@ -60,10 +60,9 @@ def test_the_correction_of_a_true_flow_is_zero_within_its_error(tmp_path):
         accelerator = Accelerator(cpu=True)
         task = EBMTask(accelerator, ebm_config, config, data, folder, flow)
         Trainer(accelerator, task, config, folder).fit()
-        found = (
-            EBM.from_pretrained(folder).log_prob(data.test.float() / (LEVELS - 1), seed=0).log_prob
-        )
-        corrections.append((found - flow.log_prob(data.test, noise)).mean() / math.log(2) / 16)
+        models = (EBM.from_pretrained(folder), flow)
+        found, own = (model.log_prob(data.test, noise=noise).log_prob for model in models)
+        corrections.append((found - own).mean() / math.log(2) / 16)
     corrections = torch.stack(corrections)
     print("correction, bits per dim:", corrections.mean().item(), standard_error(corrections))
     assert corrections.abs().max() < 0.02

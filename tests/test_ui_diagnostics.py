@@ -8,8 +8,9 @@ import pytest
 from conftest import GREY, error_of
 
 from ebm_app.ebm import EBM
+from ebm_app.evaluation.checks import Check, as_record, from_record, skip
 from ebm_app.evaluation.command_line import held_out_levels
-from ebm_app.evaluation.selftest import Budget, Check, as_record, from_record, iterate_checks
+from ebm_app.evaluation.selftest import SelfTestBudget, iterate_checks
 from ebm_app.likelihood import PFODEDensity
 from ebm_app.log_z.estimates import from_forward
 from ebm_app.models.config import to_dict
@@ -29,7 +30,7 @@ LINES = [
 RECORD = {"started": "2025-01-01T00:00:00Z", "versions": {"torch": "2.11"}, "settings": {}}
 GOOD = Check("quadrature", 0.001, 0.0, 0.005, "bits per dim", True, "32 against 128 nodes")
 BAD = Check("mean time score", -0.5, 0.1, 0.1, "bits per dim", False, "summed over the clock")
-UNMADE = Check("E[p_1/p_0]", math.nan, math.nan, math.nan, "", True, "ESS 1.0 of 100")
+SKIPPED = skip("E[p_1/p_0]", "ESS 1.0 of 100")
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_the_self_test_reports_as_it_goes_and_ends_with_its_checks(models, monke
         f"Step 1 of {total}, time 1 of {checks.NUM_TIMES}",
         f"Step 2 of {total}, time 2 of {checks.NUM_TIMES}",
     ]
-    assert heads[-2].startswith(f"Step {total} of {total}, flow") and len(heads) == total + 2
+    assert heads[-2].startswith(f"Step {total} of {total}, pf_ode") and len(heads) == total + 2
     assert re.match(r"\d of [234] checks passed", heads[-1])
     assert " · grey · 8 held-out images · seed 3" in reports[-1][1]
     figure, _, table = reports[4]
@@ -130,7 +131,7 @@ def test_the_self_test_reports_as_it_goes_and_ends_with_its_checks(models, monke
     assert len(points.lines[0].get_xdata()) == 4 and table == ""
 
     ebm = models.load("grey")
-    budget = Budget(5, 4, PFODEDensity(num_steps=2, seed=3), seed=3)
+    budget = SelfTestBudget(5, 4, PFODEDensity(num_steps=2, seed=3), seed=3)
     *_, exact = iterate_checks(ebm, held_out_levels(ebm, "digits")[:8], budget)
     for check in exact.checks:
         assert checks.outcome(check) in reports[-1][2]
@@ -141,18 +142,17 @@ def test_the_self_test_reports_as_it_goes_and_ends_with_its_checks(models, monke
 
 
 def test_checks_are_told_in_words():
-    assert checks.verdict((GOOD, BAD, UNMADE)) == "1 of 2 checks passed, failed: mean time score"
-    assert checks.verdict((GOOD, UNMADE)) == "1 of 1 checks passed"
-    assert checks.rows((GOOD, BAD, UNMADE)).splitlines()[2:] == [
+    assert checks.verdict((GOOD, BAD, SKIPPED)) == "1 of 2 checks passed, failed: mean time score"
+    assert checks.verdict((GOOD, SKIPPED)) == "1 of 1 checks passed"
+    assert checks.rows((GOOD, BAD, SKIPPED)).splitlines()[2:] == [
         "| quadrature | **passed**: +0.0010 ± 0.0000 bits per dim, allowed 0.005 "
         "| 32 against 128 nodes |",
         "| mean time score | **FAILED**: -0.5000 ± 0.1000 bits per dim, allowed 0.1 "
         "| summed over the clock |",
-        "| E[p₁/p₀] | not made | ESS 1.0 of 100 |",
+        "| E[p₁/p₀] | skipped | ESS 1.0 of 100 |",
     ]
     assert from_record(as_record(BAD)) == BAD
-    again = from_record(as_record(UNMADE))
-    assert math.isnan(again.value) and again.note == UNMADE.note
+    assert from_record(as_record(SKIPPED)) == SKIPPED
 
 
 def test_a_record_in_the_folder_of_a_model_is_shown(run, tmp_path):
@@ -160,7 +160,7 @@ def test_a_record_in_the_folder_of_a_model_is_shown(run, tmp_path):
     record = {
         "started": "2025-01-01T00:00:00Z",
         "figures": {
-            "checks": [as_record(GOOD), as_record(UNMADE)],
+            "checks": [as_record(GOOD), as_record(SKIPPED)],
             "mean_time_score": {"shares": [0.3, 0.7], "mean": [0.1, -0.2], "stderr": [0.1, 0.1]},
         },
     }
@@ -169,7 +169,7 @@ def test_a_record_in_the_folder_of_a_model_is_shown(run, tmp_path):
     assert text == "1 of 1 checks passed · recorded 2025-01-01T00:00:00Z"
     (points,) = figure.axes[0].containers
     assert points.lines[0].get_ydata() == pytest.approx([0.1, -0.2])
-    assert table == checks.rows((GOOD, UNMADE))
+    assert table == checks.rows((GOOD, SKIPPED))
     shown = diagnostics.describe(run, "run")
     assert shown[5]["visible"] and shown[6:] == (text, table)
 

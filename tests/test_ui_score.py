@@ -5,7 +5,6 @@ import json
 import pickle
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import gradio as gr
 import numpy as np
@@ -18,8 +17,8 @@ from ebm_app.data.images import load_images
 from ebm_app.data.png import to_uint8
 from ebm_app.errors import UserError
 from ebm_app.evaluation.likelihood_plots import plot_place, plot_shares
-from ebm_app.likelihood.bits import log_likelihood, to_bits_per_dim
-from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.likelihood.bits import to_bits_per_dim
+from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
 from ebm_app.models.config import EBMConfig
 from ebm_app.web import buttons
 from ebm_app.web.score import canvas, estimators, many_images, one_image, uploads
@@ -305,7 +304,7 @@ def test_estimators_stand_side_by_side_on_the_same_draws(models, tmp_path, monke
     def refuse(energy, x, t):
         raise UserError("the model has no such thing: take another")
 
-    bad = SimpleNamespace(estimator=refuse, dequantiser=None)
+    bad = {"estimator": refuse}
     rows = {"bad": bad, **{name: choice[name] for name in ("ratio", "truncated_normal")}}
     monkeypatch.setattr(estimators, "estimators", lambda num_dims: rows)
     path = save_digit(tmp_path / "digit.png")
@@ -320,8 +319,8 @@ def test_estimators_stand_side_by_side_on_the_same_draws(models, tmp_path, monke
     levels = (digit() * 16).byte().expand(3, -1, -1, -1)
     noise = dequantisation_noise(1, levels, 5)
     for name, cells in zip(("ratio", "truncated_normal"), table, strict=True):
-        dequantiser = rows[name].dequantiser or ebm.dequantiser
-        result = log_likelihood(ebm.energy, ebm.space, levels, 17, noise, dequantiser)
+        dequantiser = None if name == "ratio" else TruncatedNormal()
+        result = ebm.log_prob(levels, dequantiser=dequantiser, noise=noise)
         mean = result.log_prob.mean()
         error = result.log_prob.std() / np.sqrt(3)
         bits = to_bits_per_dim(mean, 64).item()

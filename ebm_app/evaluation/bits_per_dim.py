@@ -1,5 +1,8 @@
-"""Bits per dim of many images, shared among the processes."""
+"""Bits per dim of many images, shared among the processes, and what a table says of them."""
 
+import time
+from itertools import combinations
+from math import isfinite, log
 from typing import Any, NamedTuple
 
 import torch
@@ -8,11 +11,13 @@ from torch import Tensor
 
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow
-from ebm_app.likelihood.bits import log_likelihood, to_bits_per_dim
+from ebm_app.likelihood import Estimator
+from ebm_app.likelihood.dequantisation import Dequantiser
+from ebm_app.numerics import standard_error
 from ebm_app.runs.processes import Wrap, sharded
 
 
-class Scores(NamedTuple):
+class ImageBits(NamedTuple):
     """Of N images: bits per dim, integration error in nats and network evaluations, each (N,)."""
 
     bits_per_dim: Tensor
@@ -20,48 +25,78 @@ class Scores(NamedTuple):
     nfe: Tensor
 
 
-def score_split(
+def bits_of_images(
     accelerator: Accelerator,
-    ebm: EBM,
+    model: EBM | Flow,
     levels: Tensor,
     noise: Tensor,
     batch_size: int = 128,
     wrap: Wrap = iter,
     **options: Any,
-) -> Scores:
-    """Score images, shared among the processes.
+) -> ImageBits:
+    """``model.log_prob`` of images, shared among the processes.
 
     Args:
         levels: (N, C, H, W). noise: (K, N, C, H, W), drawn for all images beforehand, so that the
-            figures do not depend on batches or processes.
-        wrap: put around the batches, for a progress bar. options: of ``log_likelihood``; its
-            dequantiser is the model's own by default.
+            result does not depend on batches or processes.
+        wrap: put around the batches, for a progress bar. options: of ``model.log_prob``.
     """
 
-    def score(rows: Tensor) -> Tensor:
-        result = log_likelihood(
-            ebm.energy,
-            ebm.space,
-            levels[rows].to(ebm.device),
-            ebm.config.num_levels,
-            noise[:, rows].to(ebm.device),
-            **{"dequantiser": ebm.dequantiser, **options},
-        )
-        nfe = torch.full_like(result.error, result.nfe)
-        return torch.stack([result.bits_per_dim, result.error, nfe], 1)
+    def rows_of(indices: Tensor) -> Tensor:
+        found = model.log_prob(levels[indices], noise=noise[:, indices], **options)
+        nfe = torch.full_like(found.error, found.nfe)
+        return torch.stack([found.bits_per_dim, found.error, nfe], 1)
 
-    return Scores(*sharded(accelerator, len(levels), 3, batch_size, score, wrap).unbind(1))
+    return ImageBits(*sharded(accelerator, len(levels), 3, batch_size, rows_of, wrap).unbind(1))
 
 
-def score_flow(
-    accelerator: Accelerator, flow: Flow, levels: Tensor, noise: Tensor, batch_size: int = 128
-) -> Tensor:
-    """Bits per dim (N,) of images by a flow, shared among the processes; see
-    :func:`score_split`."""
+def bits_by_estimator(
+    accelerator: Accelerator,
+    ebm: EBM,
+    levels: Tensor,
+    noise: Tensor,
+    estimator: Estimator,
+    dequantiser: Dequantiser,
+    batch_size: int,
+    wrap: Wrap = iter,
+) -> tuple[Tensor, dict[str, Any]]:
+    """Bits per dim of every image (N,), and the metrics of a table: their mean, its standard
+    error over images, the time at which the density is read, and the cost."""
+    begin, path = time.perf_counter(), ebm.energy.path
+    found = bits_of_images(
+        accelerator,
+        ebm,
+        levels,
+        noise,
+        batch_size,
+        wrap,
+        estimator=estimator,
+        dequantiser=dequantiser,
+    )
+    end = dequantiser.time(ebm.config.num_levels, ebm.space, path, ebm.energy.end)
+    error = found.error.mean().item() / (levels[0].numel() * log(2))
+    return found.bits_per_dim, {
+        "bits_per_dim": found.bits_per_dim.mean().item(),
+        "stderr": standard_error(found.bits_per_dim).item(),
+        "numerical_error": error if isfinite(error) else None,  # one probe has no error
+        "eps": 1 - end,
+        "final_variance": path.variance(torch.tensor(end, dtype=torch.float64)).item(),
+        "nfe": found.nfe.mean().item(),
+        "num_images": len(levels),
+        "repeats": len(noise),
+        "seconds": time.perf_counter() - begin,
+    }
 
-    def score(rows: Tensor) -> Tensor:
-        device = next(flow.buffers()).device
-        log_prob = flow.log_prob(levels[rows].to(device), noise[:, rows].to(device))
-        return to_bits_per_dim(log_prob, levels[0].numel())[:, None]
 
-    return sharded(accelerator, len(levels), 1, batch_size, score, iter)[:, 0]
+def disagreements(bits: dict[str, Tensor]) -> list[dict[str, Any]]:
+    """For each pair of estimators the mean difference of bits per dim on the same images, first
+    less second, with the standard error of that mean."""
+    return [
+        {
+            "first": a,
+            "second": b,
+            "difference": (bits[a] - bits[b]).mean().item(),
+            "stderr": standard_error(bits[a] - bits[b]).item(),
+        }
+        for a, b in combinations(bits, 2)
+    ]

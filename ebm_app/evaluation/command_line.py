@@ -1,45 +1,27 @@
-"""What the evaluation scripts share: held-out images, estimators in a row, and how they
-disagree."""
+"""What the evaluation scripts share: their flags, the model, and the held-out images."""
 
 import sys
-import time
 from argparse import Namespace
-from collections.abc import Callable
-from itertools import combinations
-from math import isfinite, log
-from typing import Any, NamedTuple
 
-import torch
 from accelerate import Accelerator
 from torch import Tensor
 
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.evaluation.bits_per_dim import score_split
-from ebm_app.likelihood import Estimator
-from ebm_app.likelihood.dequantisation import Dequantiser, TruncatedNormal
-from ebm_app.numerics import standard_error
 from ebm_app.runs.cli import Parser, resolve_device
-from ebm_app.runs.processes import Wrap, make_accelerator
-
-
-class Row(NamedTuple):
-    """A way to score images: an estimator of log p_t, and a dequantiser, None for the model's."""
-
-    estimator: Estimator
-    dequantiser: Dequantiser | None = None
+from ebm_app.runs.processes import make_accelerator
 
 
 def add_data_flags(parser: Parser, batch_size: int = 128) -> None:
-    """The flags of a script that scores held-out images of a model."""
+    """The flags of a script that evaluates a model on held-out images."""
     add = parser.add_argument
     add("model", help="a folder, a bundled name or a hub id")
     add("--dataset", help="the model's own if not given")
     add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
     add("--download", action="store_true", help="fetch a missing data set")
     add("--split", default="test", help="train, validation or test")
-    add("--limit", type=int, help="score the first images only")
+    add("--limit", type=int, help="take the first images only")
     add("--repeats", type=int, default=4, help="dequantisation draws of each image")
     add("--batch_size", type=int, default=batch_size, help="images taken together")
     add("--eps", type=float, help="margin left at t = 1; the model's own if not given")
@@ -53,18 +35,24 @@ def open_model(args: Namespace) -> tuple[Accelerator, EBM]:
         ebm.energy = ebm.energy.with_eps(args.eps)
         if args.eps < ebm.model.eps:
             print(
-                f"note: trained to eps {ebm.model.eps} only: what the integral adds beyond it was "
-                "never learned, and may be too few bits",
+                f"note: the model was trained to eps {ebm.model.eps} only: beyond it the network "
+                "is evaluated at times it was not trained on, and the bits may be too few",
                 file=sys.stderr,
             )
     return accelerator, ebm
 
 
 def held_out(args: Namespace, ebm: EBM) -> Tensor:
-    """The images to score by a script's flags; see :func:`held_out_levels`."""
+    """The images to evaluate by a script's flags; see :func:`held_out_levels`.
+
+    Raises:
+        UserError: for fewer than two, which have no standard error.
+    """
     name = args.dataset or ebm.config.dataset
-    data = held_out_levels(ebm, name, args.split, args.data_root, args.download)
-    return check_enough(data[: args.limit])
+    data = held_out_levels(ebm, name, args.split, args.data_root, args.download)[: args.limit]
+    if len(data) < 2:
+        raise UserError("at least 2 images are needed for a standard error: raise --limit")
+    return data
 
 
 def held_out_levels(
@@ -90,79 +78,3 @@ def held_out_levels(
             f"{data.name} has {data.image_shape} with {data.num_levels}"
         )
     return data.split(split)
-
-
-def check_enough(levels: Tensor) -> Tensor:
-    """The same images, if they are enough for a standard error; a UserError otherwise."""
-    if len(levels) < 2:
-        raise UserError("at least 2 images are needed for a standard error: raise --limit")
-    return levels
-
-
-def score_row(
-    accelerator: Accelerator,
-    ebm: EBM,
-    levels: Tensor,
-    noise: Tensor,
-    row: Row,
-    batch_size: int,
-    wrap: Wrap = iter,
-) -> tuple[Tensor, dict[str, Any]]:
-    """Bits per dim of every image (N,), and the figures of a table."""
-    begin, num_dims = time.perf_counter(), levels[0].numel()
-    dequantiser = row.dequantiser or ebm.dequantiser
-    options = {"dequantiser": dequantiser, "estimator": row.estimator}
-    scores = score_split(accelerator, ebm, levels, noise, batch_size, wrap, **options)
-    end = ebm.energy.end
-    if isinstance(dequantiser, TruncatedNormal):
-        end = dequantiser.time(ebm.config.num_levels, ebm.space, ebm.energy.path)
-    time_end = torch.tensor(end, dtype=torch.float64)
-    error = scores.error.mean().item() / (num_dims * log(2))
-    return scores.bits_per_dim, {
-        "bits_per_dim": scores.bits_per_dim.mean().item(),
-        "stderr": standard_error(scores.bits_per_dim).item(),
-        "numerical_error": error if isfinite(error) else None,  # one probe has no error
-        "eps": 1 - end,
-        "final_variance": ebm.energy.path.variance(time_end).item(),
-        "nfe": scores.nfe.mean().item(),
-        "num_images": len(levels),
-        "repeats": len(noise),
-        "seconds": time.perf_counter() - begin,
-    }
-
-
-def reaches(row: Row, ebm: EBM) -> bool:
-    """Whether the model's space has cells for a row's dequantiser, and the model knows the time
-    at which it reads the density."""
-    if not isinstance(row.dequantiser, TruncatedNormal):
-        return True
-    if ebm.space.scale is None:
-        return False
-    path, num_levels = ebm.energy.path, ebm.config.num_levels
-    return row.dequantiser.time(num_levels, ebm.space, path) <= ebm.energy.end
-
-
-def disagreements(scores: dict[str, Tensor]) -> list[dict[str, Any]]:
-    """For each pair of estimators the mean difference of bits per dim on the same images, first
-    less second, with the standard error of that mean."""
-    return [
-        {
-            "first": a,
-            "second": b,
-            "difference": (scores[a] - scores[b]).mean().item(),
-            "stderr": standard_error(scores[a] - scores[b]).item(),
-        }
-        for a, b in combinations(scores, 2)
-    ]
-
-
-def print_rows(rows: dict[str, dict[str, Any]], report: Callable[[str], None] = print) -> None:
-    """One line an estimator."""
-    heads = (("bits/dim", 9), ("stderr", 7), ("num.err", 8), ("eps", 8), ("nfe", 7), ("s", 7))
-    report(f"{'estimator':23}" + " ".join(f"{head:>{width}}" for head, width in heads))
-    for name, row in rows.items():
-        report(
-            f"{name:23}{row['bits_per_dim']:9.4f} {row['stderr']:7.4f} "
-            f"{row['numerical_error'] or float('nan'):8.1e} {row['eps']:8.1e} {row['nfe']:7.0f} "
-            f"{row['seconds']:7.1f}"
-        )

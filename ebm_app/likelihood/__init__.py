@@ -1,16 +1,20 @@
 r"""Ways to find log p_t(x) with a model, by the name that ``--estimator`` takes.
 
-They stand on different grounds, so that their disagreement says something: the integral of the
-time score is normalised only as far as that score is exact; the probability-flow ODE, driven by
-the Stein score, gives the density of its own flow, which is normalised whatever the score is; so
-is the density of the reversed diffusion, for which the variational bound is a lower one.
-All values are in nats.
+They rest on different quantities, so that a disagreement between them means something. The
+integral of the time score is normalised only as far as that score is exact. The density of the
+probability-flow ODE, driven by the Stein score, is normalised whatever the score is; so is the
+density of the reversed diffusion, which the variational bound bounds from below. All values are
+in nats.
 """
+
+import dataclasses
+from typing import Any
 
 from ebm_app.likelihood.elbo import VariationalBound
 from ebm_app.likelihood.estimator import Estimator, LogDensity
 from ebm_app.likelihood.pf_ode import MidpointDensity, PFODEDensity
 from ebm_app.likelihood.ratio import RatioIntegral, RatioODE
+from ebm_app.registry import make
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     "ratio": RatioIntegral,
@@ -20,13 +24,33 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "elbo": VariationalBound,
 }
 
+
+def make_estimator(name: str | Estimator, seed: int = 0, **settings: Any) -> Estimator:
+    """An estimator by its name in ``ESTIMATORS`` and its settings; an object is returned as it is.
+
+    >>> make_estimator("elbo", seed=3, num_draws=4).seed
+    3
+
+    Args:
+        seed: of its noise, where it draws any and ``settings`` hold no other.
+
+    Raises:
+        UserError: for an unknown name or setting.
+    """
+    kind = ESTIMATORS.get(name) if isinstance(name, str) else None
+    if kind is not None and any(field.name == "seed" for field in dataclasses.fields(kind)):
+        settings = {"seed": seed, **settings}
+    return make(ESTIMATORS, "estimator", name, settings)
+
+
 __all__ = [
     "ESTIMATORS",
     "Estimator",
-    "PFODEDensity",
     "LogDensity",
+    "MidpointDensity",
+    "PFODEDensity",
     "RatioIntegral",
     "RatioODE",
-    "MidpointDensity",
     "VariationalBound",
+    "make_estimator",
 ]

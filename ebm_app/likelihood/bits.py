@@ -5,8 +5,8 @@ cells, and Jensen's inequality bounds its log probability by that of the continu
 
     log P(k) >= E_{y ~ q}[log p_t(y) - log q(y | k)];
 
-the expectation is averaged over K draws. Which q, and which t, is the dequantiser's matter; how
-log p_t(y) is found is the estimator's. A uniform density gives log2(L) bits per dim.
+the expectation is averaged over K draws. The dequantiser chooses q and t, the estimator finds
+log p_t(y). A uniform density on L levels costs log2(L) bits per dim.
 """
 
 import math
@@ -15,19 +15,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.likelihood import Estimator, RatioIntegral
-from ebm_app.likelihood.dequantisation import Dequantised, Dequantiser, UniformDequantisation
+from ebm_app.data.levels import to_levels
+from ebm_app.errors import UserError
+from ebm_app.likelihood.dequantisation import Dequantised, Dequantiser
+from ebm_app.likelihood.estimator import Estimator
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
 from ebm_app.spaces import Space
-
-UNIFORM, RATIO = UniformDequantisation(), RatioIntegral()
 
 
 class Likelihood(NamedTuple):
     """Of B images: log probability in nats (B,), bits per dim (B,), the integration error in nats
     (B,), the parts of the log probability by component (B, C, H, W) or None, and the network
-    evaluations for one image."""
+    evaluations for one image.
+
+    >>> from ebm_app import EBM
+    >>> ebm = EBM.from_pretrained("digits")
+    >>> found = ebm.log_prob(torch.zeros(2, 1, 8, 8))
+    >>> found.log_prob.shape, found.components.shape, found.nfe
+    (torch.Size([2]), torch.Size([2, 1, 8, 8]), 32)
+    """
 
     log_prob: Tensor
     bits_per_dim: Tensor
@@ -37,8 +44,29 @@ class Likelihood(NamedTuple):
 
 
 def to_bits_per_dim(log_prob: Tensor, num_dims: int) -> Tensor:
-    """-log P / (D log 2): nats (B,) -> bits per dim (B,)."""
+    """-log P / (D log 2): nats (B,) -> bits per dim (B,).
+
+    >>> to_bits_per_dim(torch.tensor([-64 * math.log(256)]), num_dims=64)
+    tensor([8.])
+    """
     return -log_prob / (num_dims * math.log(2))
+
+
+def checked_levels(images: Tensor, image_shape: tuple[int, ...], num_levels: int) -> Tensor:
+    """The levels, uint8 (B, C, H, W), of images for a model of this shape and number of levels.
+
+    Args:
+        images: (B, C, H, W), floats in [0, 1] on the grid of the levels, or uint8 levels.
+
+    Raises:
+        UserError: for images of another shape, values off the grid, and levels out of range.
+    """
+    if tuple(images.shape[1:]) != tuple(image_shape):
+        raise UserError(
+            f"the model takes images of shape {tuple(image_shape)} (channels, height, width), not "
+            f"{tuple(images.shape[1:])}"
+        )
+    return to_levels(images, num_levels)
 
 
 def log_likelihood(
@@ -47,17 +75,25 @@ def log_likelihood(
     levels: Tensor,
     num_levels: int,
     noise: Tensor,
-    dequantiser: Dequantiser = UNIFORM,
-    estimator: Estimator = RATIO,
+    dequantiser: Dequantiser,
+    estimator: Estimator,
 ) -> Likelihood:
-    """The bound above for images.
+    """The bound above for images; :meth:`ebm_app.ebm.EBM.log_prob` calls it for a model.
 
     Args:
         levels: (B, C, H, W) integers in 0..num_levels - 1.
         noise: (K, B, C, H, W) uniform numbers, one set for every repeat.
         dequantiser: q; the one that the model was trained for is tight.
         estimator: of log p_t.
+
+    Raises:
+        UserError: for noise of another shape.
     """
+    if noise.shape[1:] != levels.shape or not len(noise):
+        raise UserError(
+            f"noise of shape {tuple(noise.shape)} does not fit images of shape "
+            f"{tuple(levels.shape)}: give (repeats, *images.shape)"
+        )
     draws = [
         _one_draw(
             energy,

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,10 +60,10 @@ class VariationalBound(Estimator):
         log p_t(x) >= log N(x; 0, m_t I) + 1/2 int E[|e - e_ref|^2 - |e - e_s|^2] dl.
 
     The diffusion leads from x back to x_r = a x + sqrt(w) e, a = alpha_r / alpha_t, e ~ N(0, I),
-    and l = log(a^2 / w). e_s = -sqrt(w) s(x_r, r) is what the score says of the noise, and
-    e_ref = sqrt(w) x_r / m_r what that of N(0, m_r I) says, m = alpha^2 + v. An exact score
-    attains the bound. It needs no derivative of the network, and averages over noisy points, like
-    those that the network was trained on.
+    and l = log(a^2 / w). e_s = -sqrt(w) s(x_r, r) is the noise that the score predicts, and
+    e_ref = sqrt(w) x_r / m_r the one that the score of N(0, m_r I) predicts, m = alpha^2 + v. An
+    exact score attains the bound. It needs no derivative of the network, and averages over noisy
+    points, like those that the network was trained on.
 
     Args:
         num_nodes: in l. num_draws: of the noise at every node.
@@ -75,7 +75,8 @@ class VariationalBound(Estimator):
     ``error`` is the standard error over the draws of the noise, unknown (NaN) for a single one.
 
     Sources: Song et al. 2021, arXiv:2101.09258, theorem 3, less the same bound for N(0, m_t I),
-    which is exact and takes most of the noise away; Kingma et al. 2021, arXiv:2107.00630, for l.
+    a control variate: it is exact and removes most of the noise; Kingma et al. 2021,
+    arXiv:2107.00630, for l.
     """
 
     num_nodes: int = 32
@@ -84,6 +85,12 @@ class VariationalBound(Estimator):
     start: float = 1e-4
     tail: float = 1e-5
     seed: int = 0
+
+    note: ClassVar[str] = (
+        "a lower bound on the log density of the model's own reversed diffusion, which is "
+        "normalised; averaged over noisy copies of the image"
+    )
+    normalised: ClassVar[bool] = True
 
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
         if self.num_nodes < 3 or self.num_draws < 1:

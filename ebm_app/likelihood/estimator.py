@@ -1,7 +1,7 @@
 """What an estimator of log p_t(x) is, and the Stein score whose cost it counts."""
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -19,7 +19,16 @@ class LogDensity(NamedTuple):
 
 
 class Estimator(ABC):
-    """log p_t(x) of a model; a subclass is a frozen dataclass of its settings."""
+    """log p_t(x) of a model in nats; a subclass is a frozen dataclass of its settings.
+
+    ``note`` says in one sentence what it computes, for help texts and tables. ``normalised`` says
+    whether its density integrates to 1 for any network. ``slow`` marks an estimator whose cost
+    grows with the number of components of x.
+    """
+
+    note: ClassVar[str]
+    normalised: ClassVar[bool]
+    slow: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:

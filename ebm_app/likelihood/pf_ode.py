@@ -1,7 +1,8 @@
-"""log p_t(x) as the density of the model's own flow."""
+"""log p_t(x) as the density of the model's own probability-flow ODE."""
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,8 +19,8 @@ from ebm_app.registry import choose
 
 @dataclass(frozen=True)
 class PFODEDensity(Estimator):
-    """The density of the model's own flow, by the change of variables along the probability-flow
-    ODE: log N(x_0; 0, I) - integral of div u, from x back to x_0.
+    """The density of the model's own probability-flow ODE, by the change of variables: log N(x_0;
+    0, I) - integral of div u, from x back to x_0.
 
     Args:
         solver, num_steps, tolerance: as for :class:`ebm_app.sampling.samplers.PFODESampler`.
@@ -41,6 +42,12 @@ class PFODEDensity(Estimator):
     start: float = 1e-4
     seed: int = 0
 
+    note: ClassVar[str] = (
+        "the density of the model's own probability-flow ODE, normalised; its divergence is "
+        "estimated with random probes"
+    )
+    normalised: ClassVar[bool] = True
+
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
         if self.num_probes < 0:
             raise UserError(f"num_probes must not be negative: {self.num_probes}")
@@ -59,16 +66,24 @@ class PFODEDensity(Estimator):
 
 @dataclass(frozen=True)
 class MidpointDensity(Estimator):
-    """The density of the discrete flow of ``reversible_flow``: normalised without an error of
-    discretisation, by D backward passes a step. Arguments as for :class:`PFODEDensity`."""
+    """The density of the steps of :class:`ebm_app.probability_flow.midpoint.ImplicitMidpoint`:
+    normalised without an error of discretisation, by D backward passes a step. Arguments as for
+    :class:`PFODEDensity`."""
 
     num_steps: int = 40
     score: str | None = None
     start: float = 1e-4
 
+    note: ClassVar[str] = (
+        "the density of implicit-midpoint steps of the probability-flow ODE, exactly normalised, "
+        "by a backward pass for each component and step"
+    )
+    normalised: ClassVar[bool] = True
+    slow: ClassVar[bool] = True
+
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
         if self.num_steps < 1:
-            raise UserError(f"the flow needs at least 1 step, not {self.num_steps}")
+            raise UserError(f"pf_ode_exact needs at least 1 step, not {self.num_steps}")
         score = CountedScore(energy, self.score)
         times = clock_grid(energy.path, self.start, t, self.num_steps + 1)
         energy.path.check_reference()

@@ -1,6 +1,7 @@
 """log p_t(x) as the integral of the time score."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -14,6 +15,12 @@ class RatioIntegral(Estimator):
     """log N(x; 0, I) + integral of the time score from 0 to t, by fixed nodes."""
 
     integrator: str = QUADRATURE
+
+    note: ClassVar[str] = (
+        "the integral of the time score over time, by a fixed quadrature; normalised only as far "
+        "as the time score is exact"
+    )
+    normalised: ClassVar[bool] = False
 
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
         reference = energy.path.reference_log_density(x)
@@ -30,3 +37,5 @@ class RatioODE(RatioIntegral):
     """The same by an adaptive solve, the paper's protocol: RK45 at 1e-6 (appendix F.2)."""
 
     integrator: str = "rk45"
+
+    note: ClassVar[str] = "the same integral by an adaptive solver, RK45 at 1e-6"

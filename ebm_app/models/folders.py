@@ -35,7 +35,7 @@ def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
     found = data.pop("kind", ENERGY_MODEL)
     if found != kind:
         raise UserError(
-            f"{folder} is the folder of another kind of model ({found}): give one of kind {kind}"
+            f"{folder} holds another kind of model ({found}): give a folder of kind {kind}"
         )
     return from_dict(cls, data, str(folder / CONFIG_FILE))
 
@@ -81,10 +81,37 @@ def _from_hub(repository: str) -> Path:
     try:
         return Path(snapshot_download(repository, allow_patterns=[CONFIG_FILE, WEIGHTS_FILE]))
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"no folder '{repository}', and the hub did not give a model of that id: {reason}"
+            f"no folder '{repository}', and the hub did not give a model of that id: "
+            f"{_first_line(error)}"
         ) from None
+
+
+def upload_folder(folder: Path, repository: str, private: bool) -> str:
+    """Upload config.json and model.safetensors of a folder to a repository of the hub, which is
+    made if it is missing; the address of the commit.
+
+    Raises:
+        UserError: where the hub refuses.
+    """
+    from huggingface_hub import HfApi  # network code, only where it is asked for
+
+    api = HfApi()
+    try:
+        api.create_repo(repository, private=private, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=repository, folder_path=folder, allow_patterns=[CONFIG_FILE, WEIGHTS_FILE]
+        )
+    except Exception as error:
+        raise UserError(
+            f"the hub did not take the model as '{repository}': {_first_line(error)}"
+        ) from None
+    return commit.commit_url
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
 
 
 def write_tensors(

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from ebm_app.ebm import EBM
-from ebm_app.evaluation.bits_per_dim import score_flow, score_split
+from ebm_app.evaluation.bits_per_dim import bits_of_images
 from ebm_app.flow import Flow
 from ebm_app.likelihood import PFODEDensity
 from ebm_app.numerics import standard_error
@@ -46,15 +46,15 @@ class HeldOut:
     def bits_of(self, accelerator: Accelerator, ebm: EBM) -> Bits:
         """Of an energy model."""
         flow = PFODEDensity(num_steps=self.pf_ode_steps, num_probes=1, seed=self.seed)
-        ratio = score_split(accelerator, ebm, self.levels, self.noise, self.batch_size)
-        few = score_split(accelerator, ebm, *self.few, self.batch_size, estimator=flow)
+        ratio = bits_of_images(accelerator, ebm, self.levels, self.noise, self.batch_size)
+        few = bits_of_images(accelerator, ebm, *self.few, self.batch_size, estimator=flow)
         return {"ratio": ratio.bits_per_dim, "pf_ode": few.bits_per_dim}
 
     def bits_of_flow(self, accelerator: Accelerator, flow: Flow) -> Bits:
         """Of a flow, whose density needs no estimator."""
         return {
-            "ratio": score_flow(accelerator, flow, self.levels, self.noise),
-            "pf_ode": score_flow(accelerator, flow, *self.few),
+            "ratio": bits_of_images(accelerator, flow, self.levels, self.noise).bits_per_dim,
+            "pf_ode": bits_of_images(accelerator, flow, *self.few).bits_per_dim,
         }
 
 

@@ -11,7 +11,7 @@ from ebm_app.data.levels import dequantise
 from ebm_app.ebm import build_path
 from ebm_app.errors import UserError
 from ebm_app.flow import Flow
-from ebm_app.likelihood.dequantisation import DEQUANTISERS, TruncatedNormal
+from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.models.config import (
     EBMConfig,
     LoopConfig,
@@ -172,9 +172,8 @@ def _eps(config: EBMConfig, space: Space, is_given: bool) -> float:
     """The margin of a configuration: by its dequantiser where that says how far to go."""
     choose("dequantisation", config.dequantisation, DEQUANTISERS)
     dequantiser, path = DEQUANTISERS[config.dequantisation](), build_path(config)
-    if is_given or not isinstance(dequantiser, TruncatedNormal):
-        return config.eps
-    return 1 - dequantiser.time(config.num_levels, space, path)
+    t = 1.0 if is_given else dequantiser.time(config.num_levels, space, path)
+    return config.eps if t == 1.0 else 1 - t
 
 
 def _space(merged: dict[str, Any], data: ImageData, flow: Flow | None) -> Space:

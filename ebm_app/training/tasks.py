@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
-from ebm_app.evaluation.bits_per_dim import score_flow
+from ebm_app.evaluation.bits_per_dim import bits_of_images
 from ebm_app.flow import Flow
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig, to_dict
@@ -169,7 +169,7 @@ class FlowTask(Task):
 
     def final_metrics(self, output_dir: Path) -> dict[str, float]:
         best = Flow.from_pretrained(output_dir, str(self.accelerator.device))
-        bits = score_flow(self.accelerator, best, self.test, self.noise)
+        bits = bits_of_images(self.accelerator, best, self.test, self.noise).bits_per_dim
         return {
             "test_bits_per_dim": bits.mean().item(),
             "test_stderr": standard_error(bits).item(),

@@ -10,7 +10,7 @@ from ebm_app.data.augmentation import NoAugmentation
 from ebm_app.data.images import ImageData
 from ebm_app.data.png import save_grid
 from ebm_app.ebm import EBM
-from ebm_app.evaluation.bits_per_dim import score_flow, score_split
+from ebm_app.evaluation.bits_per_dim import bits_of_images
 from ebm_app.flow import Flow
 from ebm_app.likelihood import Estimator, RatioIntegral, VariationalBound
 from ebm_app.likelihood.dequantisation import Dequantiser, dequantisation_noise
@@ -62,7 +62,7 @@ class Validator:
         return figures
 
     def _bits(self, name: str, estimator: Estimator) -> dict[str, float]:
-        bits = score_split(
+        bits = bits_of_images(
             self.accelerator, self.ebm, self.levels, self.noise, estimator=estimator
         ).bits_per_dim
         return {
@@ -97,7 +97,7 @@ class FlowValidator:
     def run(self, step: int) -> dict[str, float]:
         """Bits per dim with its standard error, and the loss that it is, -log p(x) / D in nats;
         writes a preview."""
-        bits = score_flow(self.accelerator, self.flow, self.levels, self.noise)
+        bits = bits_of_images(self.accelerator, self.flow, self.levels, self.noise).bits_per_dim
         if self.accelerator.is_main_process and self.config.num_preview_images:
             images = self.flow.sample(self.config.num_preview_images, seed=self.config.seed)
             save_grid(images, self.output_dir / PREVIEWS / f"step-{step:06d}.png")

@@ -8,9 +8,10 @@ import torch
 from matplotlib.figure import Figure
 
 from ebm_app.errors import UserError
+from ebm_app.evaluation.checks import Check, from_record
 from ebm_app.evaluation.command_line import held_out_levels
 from ebm_app.evaluation.likelihood_plots import balance_figure
-from ebm_app.evaluation.selftest import Balance, Budget, Check, Report, from_record, iterate_checks
+from ebm_app.evaluation.selftest import Balance, SelfTestBudget, SelfTestReport, iterate_checks
 from ebm_app.likelihood import PFODEDensity
 from ebm_app.models.config import read_json
 
@@ -41,7 +42,7 @@ def self_test(
     ebm = load(model)
     levels = held_out_levels(ebm, ebm.config.dataset, data_root=data_root)[:num_images]
     pf_ode = PFODEDensity(num_steps=PF_ODE_STEPS, seed=seed)
-    budget = Budget(NUM_TIMES, NUM_REFERENCE, pf_ode, seed)
+    budget = SelfTestBudget(NUM_TIMES, NUM_REFERENCE, pf_ode, seed)
     label = f"{model} · {len(levels)} held-out images · seed {seed}"
     total = budget.num_reports(len(levels))
     yield None, f"{RUNNING} 0 of {total} · {label}", ""
@@ -59,20 +60,20 @@ def recorded(folder: Path) -> ShownTest:
     return shown(report, verdict(report.checks), f"recorded {record['started']}")
 
 
-def shown(report: Report, head: str, label: str) -> ShownTest:
+def shown(report: SelfTestReport, head: str, label: str) -> ShownTest:
     """A report as it stands on the page."""
     return balance_figure(report.balance), f"{head} · {label}", rows(report.checks)
 
 
-def report_of(metrics: dict[str, Any]) -> Report:
+def report_of(metrics: dict[str, Any]) -> SelfTestReport:
     """The end of a self-test, from the metrics of its record."""
     values = {key: torch.tensor(numbers) for key, numbers in metrics["mean_time_score"].items()}
-    return Report("", Balance(**values), tuple(map(from_record, metrics["checks"])))
+    return SelfTestReport("", Balance(**values), tuple(map(from_record, metrics["checks"])))
 
 
 def verdict(checks: tuple[Check, ...]) -> str:
     """How many checks passed, of those that were made."""
-    made = [check for check in checks if check.unit]
+    made = [check for check in checks if check.passed is not None]
     failed = [check.name for check in made if not check.passed]
     text = f"{len(made) - len(failed)} of {len(made)} checks passed"
     return f"{text}, failed: {', '.join(failed)}" if failed else text
@@ -91,9 +92,9 @@ def rows(checks: tuple[Check, ...]) -> str:
 
 def outcome(check: Check) -> str:
     """Whether a check passed, and by what numbers."""
-    if not check.unit:
-        return "not made"
+    if check.passed is None:
+        return check.outcome
     return (
-        f"**{'passed' if check.passed else 'FAILED'}**: {check.value:+.4f} ± {check.stderr:.4f} "
+        f"**{check.outcome}**: {check.value:+.4f} ± {check.stderr:.4f} "
         f"{check.unit}, allowed {check.allowance:g}"
     )

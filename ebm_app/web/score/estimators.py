@@ -2,17 +2,15 @@
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import gradio as gr
 from torch import Tensor
 
-from ebm_app.data.levels import to_levels
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.evaluation.command_line import Row
-from ebm_app.likelihood import ESTIMATORS, RatioIntegral
-from ebm_app.likelihood.bits import log_likelihood
-from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
+from ebm_app.likelihood import ESTIMATORS
+from ebm_app.likelihood.dequantisation import TruncatedNormal
 
 from ..buttons import IN_TURN, empty_by, start_and_stop, start_by, stop_by
 from ..explanations import explained
@@ -23,20 +21,14 @@ MAX_DRAWS, MAX_EXACT_DIMS = 16, 256
 HEADERS = ["Estimator", "Nats", "± nats", "Bits per dim", "± bits", "Evaluations", "Seconds"]
 RUNNING, STOPPED = "running", "stopped before"
 TYPES = ["str", *["number"] * (len(HEADERS) - 1)]
+ESTIMATOR_NOTES = "\n".join(f"- **{name}**: {kind.note}." for name, kind in ESTIMATORS.items())
 NOTES = f"""\
-- **ratio**, **ode**: the integral of the time score over time, by fixed nodes and by an adaptive \
-solver; normalised as far as the time score is exact.
-- **pf_ode**: the density of the model's own flow, normalised, its divergence estimated with \
-random probes.
-- **pf_ode_exact**: the density of a flow in discrete steps, without that noise; a backward pass \
-for each pixel and step, so for images of at most {MAX_EXACT_DIMS} numbers.
-- **elbo**: a lower bound by the model's own diffusion, which is normalised; by noisy copies of \
-the image, whose noise shows in ±.
-- **truncated_normal**: the ratio under another dequantisation; loose by about half a bit per dim \
-for a model that was not trained with it.
+{ESTIMATOR_NOTES}
+- **truncated_normal**: ratio with another dequantisation, {TruncatedNormal.note}.
 
-± is the standard error over the draws, the same ones for every row; evaluations of the network \
-are those of one draw. The table may take minutes."""
+Estimators whose cost grows with the number of pixels are left out for images of more than \
+{MAX_EXACT_DIMS} numbers. ± is the standard error over the draws, the same ones for every row; \
+evaluations of the network are those of one draw. The table may take minutes."""
 
 EstimatorRow = list[str | float]
 
@@ -60,40 +52,34 @@ def compare(
         raise UserError("there is no image for the estimators: draw or upload one first")
     ebm = load(model)
     image = preprocess(path, ebm.config)
-    levels = to_levels(repeated(image, draws), ebm.config.num_levels).to(ebm.device)
-    noise = dequantisation_noise(1, levels, seed).to(ebm.device)
+    images = repeated(image, draws)
     rows: list[EstimatorRow] = []
     text = f"{draws} draws"
-    for name, row in estimators(image.numel()).items():
+    for name, options in estimators(image.numel()).items():
         yield list(rows), f"{text} · {RUNNING} {name}"
         try:
-            rows.append([name, *measure(ebm, levels, noise, row)])
+            rows.append([name, *measure(ebm, images, seed, options)])
         except UserError as error:
             text += f" · without {name}: {error}"
     yield rows, f"{len(rows)} estimators · {text}"
 
 
-def estimators(num_dims: int) -> dict[str, Row]:
-    """The ways to find the log-likelihood of an image of so many numbers, by name."""
-    rows = {name: Row(kind()) for name, kind in ESTIMATORS.items()}
-    if num_dims > MAX_EXACT_DIMS:
-        del rows["pf_ode_exact"]
-    return {**rows, "truncated_normal": Row(RatioIntegral(), TruncatedNormal())}
+def estimators(num_dims: int) -> dict[str, dict[str, Any]]:
+    """The estimators for an image of so many numbers, by name: options of ``EBM.log_prob``."""
+    rows = {
+        name: {"estimator": name}
+        for name, kind in ESTIMATORS.items()
+        if num_dims <= MAX_EXACT_DIMS or not kind.slow
+    }
+    truncated = {"estimator": "ratio", "dequantiser": "truncated_normal"}
+    return {**rows, "truncated_normal": truncated}
 
 
-def measure(ebm: EBM, levels: Tensor, noise: Tensor, row: Row) -> list[float]:
+def measure(ebm: EBM, images: Tensor, seed: int, options: dict[str, Any]) -> list[float]:
     """The numbers of a row of the table for draws (K, C, H, W) of one image."""
     begin = time.perf_counter()
-    result = log_likelihood(
-        ebm.energy,
-        ebm.space,
-        levels,
-        ebm.config.num_levels,
-        noise,
-        row.dequantiser or ebm.dequantiser,
-        row.estimator,
-    )
-    mean = mean_over_draws(result.log_prob, levels[0].numel())
+    result = ebm.log_prob(images, seed=seed, **options)
+    mean = mean_over_draws(result.log_prob, images[0].numel())
     return [*mean.rounded(), result.nfe, round(time.perf_counter() - begin, 1)]
 
 

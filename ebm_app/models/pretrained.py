@@ -1,0 +1,77 @@
+"""``PretrainedModel``: a model that is built from its configuration and kept in a folder."""
+
+import os
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import nn
+
+from ebm_app.models.folders import (
+    WEIGHTS_FILE,
+    find_folder,
+    load_weights,
+    read_config,
+    upload_folder,
+    write_folder,
+)
+
+
+class PretrainedModel(nn.Module):
+    """A model that is built from its configuration and kept in a folder of config.json and
+    model.safetensors.
+
+    A subclass names the dataclass of its configuration, ``config_class``, and its ``kind`` in
+    config.json.
+    """
+
+    config_class: ClassVar[type]
+    kind: ClassVar[str]
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config = config
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(chain(self.parameters(), self.buffers())).device
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: str | os.PathLike, device: str = "cpu") -> Self:
+        """Load a folder, a bundled model by name, or a repository of the Hugging Face hub by its
+        id.
+
+        >>> from ebm_app import EBM
+        >>> EBM.from_pretrained("digits").config.image_shape
+        (1, 8, 8)
+
+        Raises:
+            UserError: for a folder that is missing or incomplete, weights that are damaged or do
+                not fit the configuration, a format of another version, or another kind of model.
+        """
+        folder = find_folder(name_or_path)
+        model = cls(read_config(cls.config_class, folder, cls.kind))
+        load_weights(model, folder / WEIGHTS_FILE)
+        return model.to(device).eval()
+
+    def save_pretrained(self, folder: str | os.PathLike) -> None:
+        """Write config.json and model.safetensors, each aside first and then renamed."""
+        write_folder(self, self.config, folder, self.kind)
+
+    def push_to_hub(self, repository: str, private: bool = False) -> str:
+        """Upload the two files to a repository of the Hugging Face hub, which is made if it is
+        missing; the address of the commit.
+
+        Args:
+            repository: "owner/name", what :meth:`from_pretrained` then takes. private: if it is
+                made.
+
+        Raises:
+            UserError: where the hub refuses, for instance without a login.
+        """
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            return upload_folder(Path(folder), repository, private)
