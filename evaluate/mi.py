@@ -19,19 +19,19 @@ import torch
 from tqdm.auto import tqdm
 
 from ebm_app.errors import UserError
-from ebm_app.ratios.data.columns import Pair, read_csv_pair, read_pair
+from ebm_app.ratios.data.columns import PairedData, read_csv_pair, read_pair
 from ebm_app.ratios.data.mi_tasks import MI_TASKS
 from ebm_app.ratios.data.preprocessing import PREPROCESSING
 from ebm_app.ratios.mutual_information import MIEstimate, MISettings, folds, summarise
+from ebm_app.ratios.studies.budget import StudyBudget
 from ebm_app.ratios.studies.problems import INFORMATION_PROBLEMS
 from ebm_app.ratios.studies.runner import add_study_flags, budget_of, chosen_cells, run_study
-from ebm_app.ratios.studies.study import Budget
 from ebm_app.ratios.training import RatioTraining
 from ebm_app.registry import choose
 from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
 
 QUICK_PROBLEMS = ["mi_d40", "mi_d80"]
-QUICK = Budget(num_seeds=2, num_points=2_000, iterations=1_500, learning_rates=(5e-3,))
+QUICK = StudyBudget(num_seeds=2, num_points=2_000, iterations=1_500, learning_rates=(5e-3,))
 #: fewer leave too little to learn from and to judge by
 MIN_ROWS = 100
 
@@ -120,7 +120,7 @@ def cross_fitted(x: np.ndarray, y: np.ndarray, args: Namespace) -> MIEstimate:
     return summarise(bar, len(x), settings.num_seeds)
 
 
-def read(args: Namespace) -> Pair:
+def read(args: Namespace) -> PairedData:
     """The user's columns.
 
     Raises:

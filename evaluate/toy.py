@@ -9,14 +9,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from ebm_app.ratios.studies.budget import StudyBudget
 from ebm_app.ratios.studies.problems import TOY_PROBLEMS
 from ebm_app.ratios.studies.runner import add_study_flags, budget_of, chosen_cells, run_study
-from ebm_app.ratios.studies.study import Budget
 from ebm_app.runs.cli import Parser, run_script
 
 QUICK_PROBLEMS = ["gaussians_d10", "mixtures_k1"]
 QUICK_METHODS = ["nce", "tsm_stein", "ctsm_time1", "ctsm_v_time1", "ctsm_v_mixture"]
-QUICK = Budget(num_seeds=2, num_points=2_000, iterations=400, learning_rates=(5e-3,))
+QUICK = StudyBudget(num_seeds=2, num_points=2_000, iterations=400, learning_rates=(5e-3,))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:

@@ -10,13 +10,8 @@ from exact import F64, generator, normal, z_score
 from scipy import stats
 from torch.distributions import MultivariateNormal
 
-from ebm_app.ratios.data.mi_distributions import (
-    AdditiveUniform,
-    BlockGaussian,
-    CorrelatedNormal,
-    DenseNormal,
-    StudentT,
-)
+from ebm_app.ratios.data.mi_distributions import AdditiveUniform, StudentT
+from ebm_app.ratios.data.mi_gaussians import BlockGaussian, CorrelatedNormal, DenseNormal
 from ebm_app.ratios.data.mi_tasks import MI_TASKS, TRANSFORMS, Transformed, mixture_quantile
 
 NUM = 20_000

@@ -10,7 +10,12 @@ from conftest import error_of
 from exact import F64, generator, normal, z_score
 from torch import distributions
 
-from ebm_app.ratios.data.pairs import DiagonalMixture, DiagonalPair, GaussianPair, MixturePair
+from ebm_app.ratios.data.diagonal_pairs import (
+    DiagonalMixture,
+    DiagonalPair,
+    GaussianPair,
+    MixturePair,
+)
 
 DIMS = (2, 5, 20)
 

@@ -1,4 +1,4 @@
-"""Log-ratio estimators on stacks: what they compute, against closed forms."""
+"""Log-ratio estimators and their training, against closed forms."""
 
 import math
 
@@ -10,8 +10,16 @@ from ebm_app.numerics import seeded
 from ebm_app.objectives.regression import ctsm
 from ebm_app.objectives.time_sampling import SharedTimes, Stratified, TimeSample
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath
-from ebm_app.ratios.data.mi_distributions import BlockGaussian
-from ebm_app.ratios.data.pairs import GaussianPair, JointPair, MixturePair
+from ebm_app.ratios.data.diagonal_pairs import GaussianPair, MixturePair
+from ebm_app.ratios.data.mi_gaussians import BlockGaussian
+from ebm_app.ratios.data.pairs import JointPair
+from ebm_app.ratios.estimators import (
+    Draw,
+    RotatedRatio,
+    TelescopingRatio,
+    TimeScoreRatio,
+    point,
+)
 from ebm_app.ratios.methods import (
     Classifiers,
     CovarianceScores,
@@ -19,73 +27,68 @@ from ebm_app.ratios.methods import (
     TimeScores,
     seeded_mlp,
 )
-from ebm_app.ratios.nets import Stack
-from ebm_app.ratios.stacks import Draw, RotatedRatio, TelescopingRatio, TimeScoreRatio, point
-from ebm_app.ratios.studies.study import Points
+from ebm_app.ratios.studies.points import EvaluationPoints
 from ebm_app.ratios.training import RatioTrainer, RatioTraining, draw
 
 
-class Exact(ExactModel):
-    """The exact time score of N(shift, I), two members alike."""
-
-    class Net(Stack):
-        def forward(self, x, t):
-            raise NotImplementedError
-
-    def __init__(self, dim, shift):
-        super().__init__(LinearVPPath(), 1e-5, torch.full((1, dim), shift), (1.0,))
-        self.net = self.Net(torch.zeros(2, 1))
+def exact(dim, shift):
+    """The exact time score of N(shift, I)."""
+    model = ExactModel(LinearVPPath(), 1e-5, torch.full((1, dim), shift), (1.0,))
+    return TimeScoreRatio(model, ctsm())
 
 
 def test_the_time_integral_of_the_exact_time_score_is_the_log_ratio():
     pair = GaussianPair(5, 2.0)
-    ratio = TimeScoreRatio(Exact(5, 2.0), ctsm())
+    ratio = exact(5, 2.0)
     x = normal((30, 5)) + 1.0
-    careful, nfe = ratio.exact_log_ratio(x)
-    for found in (ratio.log_ratio(x), careful):
-        assert found.shape == (2, 30) and found.dtype == F64
+    accurate, nfe = ratio.accurate_log_ratio(x)
+    for found in (ratio.log_ratio(x), accurate):
+        assert found.shape == (30,) and found.dtype == F64
         # the model stops at 1 - 1e-5
-        assert torch.allclose(found, pair.log_ratio(x).expand(2, -1), rtol=0, atol=2e-3)
+        assert torch.allclose(found, pair.log_ratio(x), rtol=0, atol=2e-3)
     assert nfe > 20
 
 
 @pytest.mark.parametrize("num_bridges", [1, 3])
 def test_the_best_logits_are_the_log_ratios_of_neighbours(num_bridges):
     """At the exact logits the loss is stationary: its mean gradient in any direction is zero."""
-    pair, path, num = GaussianPair(2, 1.0), LinearVPPath(), 200_000
+    pair, path, num = GaussianPair(2, 1.0), LinearVPPath(), 40_000
 
-    class Logits(Stack):
+    class Logits(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weights = torch.nn.Parameter(torch.zeros(2, dtype=F64))
+
         def forward(self, x, t):
             t = torch.linspace(0, 1, num_bridges + 1, dtype=F64)
             log_density = -0.5 * (x[:, None] - t[:, None]).square().sum(2)
             exact = log_density[:, 1:] - log_density[:, :-1]
-            return exact + self.weights[:, :1] * x[:, :1] + self.weights[:, 1:]
+            return exact + self.weights[0] * x[:, :1] + self.weights[1]
 
-    net = Logits(torch.zeros(1, 2, dtype=F64))
+    net = Logits()
     ratio = TelescopingRatio(net, path, num_bridges)
     times = TimeSample(torch.zeros(num, dtype=F64), torch.ones(num, dtype=F64))
     g = generator(1)
     x0, x1 = (pair.sample0(num, g).double(), pair.sample1(num, g).double())
     losses = ratio.loss(Draw(x0, x1, x0, times)).view(100, -1).mean(1)
     gradients = torch.stack(
-        [torch.autograd.grad(loss, net.weights, retain_graph=True)[0][0] for loss in losses]
+        [torch.autograd.grad(loss, net.weights, retain_graph=True)[0] for loss in losses]
     )
     assert (gradients.mean(0) / (gradients.std(0) / 10)).abs().max() < 4
     x = normal((9, 2))
-    assert torch.allclose(ratio.log_ratio(x)[0], pair.log_ratio(x))
+    assert torch.allclose(ratio.log_ratio(x), pair.log_ratio(x))
 
 
 def test_rotated_estimators_see_rotated_points():
     axes = torch.linalg.qr(normal((3, 3)))[0]
-    inner = TimeScoreRatio(Exact(3, 1.0), ctsm())
+    inner = exact(3, 1.0)
     ratio, x = RotatedRatio(inner, axes), normal((6, 3))
     assert torch.equal(ratio.log_ratio(x), inner.log_ratio(x @ axes))
-    assert torch.equal(ratio.exact_log_ratio(x)[0], inner.exact_log_ratio(x @ axes)[0])
+    assert torch.equal(ratio.accurate_log_ratio(x)[0], inner.accurate_log_ratio(x @ axes)[0])
     path, t = LinearVPPath(), torch.full((6,), 0.4, dtype=F64)
     sample = point(path, Draw(x, 2 * x, x, TimeSample(t, t)), t)
     turned = point(path, Draw(x @ axes, 2 * x @ axes, x @ axes, TimeSample(t, t)), t)
     assert torch.allclose(sample.xt @ axes, turned.xt)
-    assert ratio.stack is inner.stack
 
 
 def test_a_bridge_takes_the_noise_of_the_draw():
@@ -108,77 +111,83 @@ METHODS = {
 }
 
 
-@pytest.fixture
-def float64():
-    """Adam's first steps go by the signs of gradients, which rounding can turn."""
-    torch.set_default_dtype(F64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-def trainer(method, seeds, rates, iterations=6):
+def trainer(method, seed=0, lr=1e-2, iterations=6):
     pair = JointPair(BlockGaussian(4)) if method is METHODS["matrix"] else GaussianPair(3, 1.5)
     training = RatioTraining(iterations, 16, eval_every=4)
-    points = Points(pair, 64, generator(5))
-    return RatioTrainer(method, pair, seeds, torch.tensor(rates), training, points.criterion)
+    criterion = EvaluationPoints(pair, 64, generator(5)).criterion
+    return RatioTrainer(method, pair, seed=seed, lr=lr, training=training, criterion=criterion)
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-@pytest.mark.usefixtures("float64")
-def test_members_learn_the_same_side_by_side_and_alone(method):
-    together = trainer(method, [0, 0], [1e-3, 1e-2])
-    evaluations = list(together.run())
+def test_every_method_trains_and_the_best_weights_are_kept(method):
+    run = trainer(method)
+    before = [value.clone() for value in run.ratio.parameters()]
+    evaluations = list(run.run())
     assert [e.step for e in evaluations] == [0, 4, 6]
-    for member, rate in enumerate((1e-3, 1e-2)):
-        alone = trainer(method, [0], [rate])
-        last = list(alone.run())[-1]
-        assert torch.allclose(
-            alone.ratio.stack.weights[0], together.ratio.stack.weights[member], atol=1e-9
-        )
-        error = evaluations[-1].figures["error"][member]
-        assert last.figures["error"][0].item() == pytest.approx(error.item(), rel=1e-6)
-    weights = together.ratio.stack.weights
-    assert not torch.allclose(weights[0], weights[1], atol=1e-6)
+    errors = [e.metrics["error"].item() for e in evaluations]
+    assert run.best_error == min(errors) and run.best_step == [0, 4, 6][errors.index(min(errors))]
+    now = [value.clone() for value in run.ratio.parameters()]
+    assert all(not torch.equal(a, b) for a, b in zip(before, now, strict=True))
+    best = run.best_ratio()
+    assert run.criterion(best)["error"].item() == pytest.approx(run.best_error)
+    assert all(torch.equal(a, b) for a, b in zip(now, run.ratio.parameters(), strict=True))
 
 
-def test_seeds_differ_in_weights_and_draws_and_the_best_weights_are_kept():
-    both = trainer(METHODS["ctsm_v"], [0, 1], [1e-2, 1e-2])
-    first = both.draw()
-    half = len(first.x0) // 2
-    assert not torch.equal(first.x0[:half], first.x0[half:])
-    both = trainer(METHODS["ctsm_v"], [0, 1], [1e-2, 1e-2])
-    errors = torch.stack([e.figures["error"] for e in both.run()])
-    assert torch.equal(both.best_error, errors.min(0).values)
-    assert both.best_step.tolist() == [[0, 4, 6][i] for i in errors.argmin(0)]
-    now = both.ratio.stack.weights.clone()
-    with both.best_weights() as ratio:
-        again = both.criterion(ratio)["error"]
-    assert torch.allclose(again, both.best_error) and torch.equal(now, ratio.stack.weights)
+def test_seeds_differ_in_weights_and_draws():
+    one, same, other = (trainer(METHODS["ctsm_v"], seed) for seed in (0, 0, 1))
+    x, again, another = one.draw().x0, same.draw().x0, other.draw().x0
+    assert torch.equal(x, again) and not torch.equal(x, another)
+    errors = [[e.metrics["error"].item() for e in run.run()] for run in (same, other)]
+    again = trainer(METHODS["ctsm_v"], 0)
+    again.draw()  # as the first
+    assert [e.metrics["error"].item() for e in again.run()] == errors[0] != errors[1]
+
+
+def test_the_learning_rate_falls_as_a_cosine_at_the_evaluations():
+    run = trainer(TimeScores(), lr=0.5, iterations=12)
+    rates = []
+    for _ in range(12):
+        rates.append(run.optimizer.param_groups[0]["lr"])
+        run.train_step()
+    expected = [0.25 * (1 + math.cos(math.pi * k / 3)) for k in (0, 1, 2) for _ in range(4)]
+    assert rates == pytest.approx(expected)
+
+
+def test_the_average_of_the_weights_is_what_is_evaluated():
+    """After n steps an average with the weights 1 - min(decay, k / (k + 10)), k = 1..n."""
+    run = trainer(TimeScores(ema_decay=0.9))
+    (expected, *_) = (value.clone() for value in run.ratio.parameters())
+    for step in range(1, 4):
+        run.train_step()
+        value = next(run.ratio.parameters()).detach()
+        expected = expected.lerp(value, 1 - step / (step + 10))
+    assert torch.allclose(next(run.evaluated.parameters()), expected, atol=1e-7)
 
 
 def test_a_diverged_run_keeps_what_it_began_with():
-    run = trainer(METHODS["ctsm"], [0], [1e30], iterations=8)
+    run = trainer(METHODS["ctsm"], lr=1e30, iterations=8)
     *_, last = run.run()
-    assert not last.figures["error"].isfinite().all()
-    assert run.best_step.item() == 0 and run.best_error.isfinite().all()
+    assert not last.metrics["error"].isfinite()
+    assert run.best_step == 0 and math.isfinite(run.best_error)
 
 
-def test_the_residual_starts_as_its_mixtures():
-    """Gaussians of matched moments, where the truth is Gaussian: near the exact log ratio."""
-    pair = GaussianPair(4, 3.0)
-    ratio = MixtureResidual(fit_draws=20_000).build(pair, [0], "cpu")
-    points = Points(pair, 200, generator(2))
-    error = points.criterion(ratio)["error"].item()
-    assert error < 0.1 < points.truth.square().mean()
-    mixtures = MixtureResidual(1.0, fit_draws=20_000).build(MixturePair(2.0, 4), [0], "cpu")
-    points = Points(MixturePair(2.0, 4), 200, generator(2))
-    assert points.criterion(mixtures)["error"].item() < 1 < points.truth.square().mean()
+@pytest.mark.parametrize(
+    ("sigma", "pair", "most"), [(None, GaussianPair(4, 3.0), 0.1), (1.0, MixturePair(2.0, 4), 1.0)]
+)
+def test_the_residual_starts_as_its_mixtures(sigma, pair, most):
+    """Mixtures of Gaussians, where the truth is one too: near the exact log ratio."""
+    ratio = MixtureResidual(sigma, fit_draws=10_000, max_modes=2).build(pair, 0, "cpu")
+    points = EvaluationPoints(pair, 200, generator(2))
+    assert points.criterion(ratio)["error"].item() < most < points.truth.square().mean()
 
 
 def test_a_short_training_learns_the_gaussians():
-    run = trainer(TimeScores(), [0], [3e-3], iterations=400)
-    errors = [e.figures["error"].item() for e in run.run()]
-    assert min(errors) < 0.1 * errors[0]
+    run = trainer(TimeScores(), lr=1e-2, iterations=120)
+    errors = [run.criterion(run.ratio)["error"].item()]
+    for _ in range(120):
+        run.train_step()
+    errors.append(run.criterion(run.ratio)["error"].item())
+    assert errors[1] < 0.1 * errors[0]
 
 
 def test_networks_depend_on_their_seed_alone():
@@ -202,14 +211,14 @@ def test_shared_times_come_in_equal_runs():
         shared.sample(10, generator())
 
 
-def test_points_are_half_of_either_density_and_judge_by_both_figures():
+def test_points_are_half_of_either_density():
     pair = JointPair(BlockGaussian(4))
-    points = Points(pair, 40_001, generator(3))
+    points = EvaluationPoints(pair, 40_001, generator(3))
     assert points.x.shape == (40_001, 4) and points.half == 20_000
-    figures = points.figures(points.truth[None] + 0.5)
-    assert figures["error"].item() == pytest.approx(0.25)
+    metrics = points.metrics(points.truth + 0.5)
+    assert metrics["error"].item() == pytest.approx(0.25)
     error = points.truth[-20_000:].std().item() / math.sqrt(20_000)
-    assert abs(figures["divergence"].item() - 0.5 - 1.0) < 4 * error  # D/4 nats
+    assert abs(metrics["divergence"].item() - 0.5 - 1.0) < 4 * error  # D/4 nats
 
 
 def test_draws_are_those_of_their_generator():

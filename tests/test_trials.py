@@ -8,12 +8,12 @@ from conftest import error_of
 from exact import F64, normal
 
 from ebm_app.numerics import seeded
-from ebm_app.ratios.data.pairs import GaussianPair
-from ebm_app.ratios.data.plane_pairs import PICTURE_PAIRS
+from ebm_app.ratios.data.diagonal_pairs import GaussianPair
+from ebm_app.ratios.data.toy_2d_pairs import TOY_2D_PAIRS
+from ebm_app.ratios.estimators import RotatedRatio, TimeScoreRatio
 from ebm_app.ratios.methods import TimeScores
-from ebm_app.ratios.stacks import RotatedRatio, TimeScoreRatio
-from ebm_app.ratios.studies import trials
-from ebm_app.ratios.studies.marginals import TIMES, Plane, log_ratios_along
+from ebm_app.ratios.studies import trial_evaluation
+from ebm_app.ratios.studies.marginals import TIMES, DensityGrid, log_ratios_along
 from ebm_app.ratios.studies.trial_plots import plot_pair, plot_trial
 from ebm_app.ratios.studies.trials import METHODS, PAIRS, Trial, paths_of, watch
 from ebm_app.ratios.training import RatioTraining, draw
@@ -24,22 +24,22 @@ SHIFT = 4.0
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Judges of few draws."""
-    for name in ("NUM_POINTS", "NUM_LOSS_DRAWS", "NUM_PLANE_DRAWS"):
-        monkeypatch.setattr(trials, name, 200)
+    """Evaluations on few draws."""
+    for name in ("NUM_POINTS", "NUM_LOSS_DRAWS", "NUM_GRID_DRAWS"):
+        monkeypatch.setattr(trial_evaluation, name, 200)
 
 
 class Exact(TimeScoreRatio):
     """The time score of N(0, I) -> N(4, I): p_t is N(4 t, I)."""
 
     def time_scores(self, x, t):
-        return (SHIFT * (x.double() - SHIFT * t)).sum(1)[None]
+        return (SHIFT * (x.double() - SHIFT * t)).sum(1)
 
 
 def exact():
     method = TimeScores()
     pair = GaussianPair(2, SHIFT)
-    return Exact(method.model(pair, [0], "cpu"), method.loss(pair))
+    return Exact(method.model(pair, 0, "cpu"), method.loss(pair))
 
 
 def closed_form(x, t):
@@ -49,40 +49,40 @@ def closed_form(x, t):
 def test_log_ratios_along_a_path_are_integrals_of_the_time_score():
     x = normal((20, 2))
     found = log_ratios_along(exact(), x, TIMES)
-    assert found.shape == (1, len(TIMES), 20) and found.dtype == F64
+    assert found.shape == (len(TIMES), 20) and found.dtype == F64
     expected = torch.stack([closed_form(x, t) for t in TIMES])
-    torch.testing.assert_close(found[0], expected, rtol=0, atol=2e-3)  # the margin at t = 1
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-3)  # the margin at t = 1
     axes, _ = torch.linalg.qr(normal((2, 2), seed=1))
     turned = log_ratios_along(RotatedRatio(exact(), axes), x, TIMES)
     torch.testing.assert_close(turned, log_ratios_along(exact(), x @ axes, TIMES))
 
 
-def plane_of(pair, num=40_000):
+def grid_of(pair, num=40_000):
     method = TimeScores()
     rows = draw(pair, method.sampler.sample, num, seeded("cpu", 1))
-    return Plane(pair, method.path, rows)
+    return DensityGrid(pair, method.path, rows)
 
 
 def test_the_window_holds_the_draws_and_the_learned_mass():
-    plane = plane_of(GaussianPair(2, SHIFT))
-    log_density = plane.log_densities(exact())[0]
-    mass = plane.mass(log_density)
+    grid = grid_of(GaussianPair(2, SHIFT))
+    log_density = grid.log_densities(exact())
+    mass = grid.mass(log_density)
     assert mass.shape == (5,) and ((mass > 0.99) & (mass < 1.005)).all()
-    drawn = plane.cell_area * plane.drawn.sum((1, 2))
+    drawn = grid.cell_area * grid.drawn.sum((1, 2))
     assert ((drawn > 0.99) & (drawn <= 1)).all()
     # a cell of mass p counts Poisson(n p) draws: the mean of its squared z-score is 1
-    expected = 40_000 * plane.cell_area * log_density.exp()
-    counts = 40_000 * plane.cell_area * plane.drawn
+    expected = 40_000 * grid.cell_area * log_density.exp()
+    counts = 40_000 * grid.cell_area * grid.drawn
     z = (counts - expected)[expected > 5] / expected[expected > 5].sqrt()
     assert z.square().mean().item() == pytest.approx(1, abs=0.1)
 
 
 def test_rows_of_the_plane_go_upwards():
-    pair = PICTURE_PAIRS["pinwheel"]  # whose mirror image is another
-    plane = plane_of(pair)
-    truth = pair.log_density1(plane.centres).exp().unflatten(0, (40, 40))
-    assert torch.corrcoef(torch.stack([plane.drawn[-1].flatten(), truth.flatten()]))[0, 1] > 0.9
-    mirrored = torch.stack([plane.drawn[-1].T.flatten(), truth.flatten()])
+    pair = TOY_2D_PAIRS["pinwheel"]  # whose mirror image is another
+    grid = grid_of(pair)
+    truth = pair.log_density1(grid.centres).exp().unflatten(0, (40, 40))
+    assert torch.corrcoef(torch.stack([grid.drawn[-1].flatten(), truth.flatten()]))[0, 1] > 0.9
+    mirrored = torch.stack([grid.drawn[-1].T.flatten(), truth.flatten()])
     assert torch.corrcoef(mirrored)[0, 1] < 0.5
 
 
@@ -92,7 +92,7 @@ def test_classifiers_know_the_ends_only():
     assert is_missing.all(1).tolist() == [False, True, True, True, False]
     assert not is_missing[[0, -1]].any()
     assert shot.scalars["mass"] == pytest.approx(
-        shot.judge.plane.mass(shot.log_densities[-1]).item()
+        shot.evaluator.grid.mass(shot.log_densities[-1]).item()
     )
     plot_trial(shot).savefig("/dev/null", format="png")
 
@@ -106,19 +106,19 @@ def test_a_trial_ends_with_its_best_weights_on_fresh_draws():
     errors = [at["error"] for at in final.curve]
     assert final.best_step == errors.index(min(errors))
     for shot in (shots[-1], final):
-        truth = shot.judge.points.truth
+        truth = shot.evaluator.points.truth
         assert shot.scalars["error"] == pytest.approx((shot.estimate - truth).square().mean())
-    assert not torch.equal(final.judge.points.x, shots[-1].judge.points.x)
+    assert not torch.equal(final.evaluator.points.x, shots[-1].evaluator.points.x)
     assert shots[0].step_ms is None and final.step_ms > 0
     assert final.log_densities is None
 
 
-def test_methods_are_judged_at_the_same_points():
+def test_methods_have_the_same_points():
     first, second = (
         next(watch(Trial("mixtures_k1", "bridge_sigma1", method, training=SHORT)))
         for method in ("tsm_uniform", "tre")
     )
-    assert torch.equal(first.judge.points.x, second.judge.points.x)
+    assert torch.equal(first.evaluator.points.x, second.evaluator.points.x)
 
 
 def test_without_a_closed_form_the_loss_decides():
@@ -134,7 +134,7 @@ def test_every_method_is_built_on_its_path():
     assert paths_of("gaussians_d2") == ["variance_preserving", "bridge_sigma1", "bridge_sigma1.41"]
 
 
-def test_pictures_get_more_modes():
+def test_toy_2d_data_get_more_modes():
     def built(problem):
         return Trial(problem, "bridge_sigma1", "ctsm_v_mixture").build()
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import error_of
 
-from ebm_app.ratios.studies import trials
+from ebm_app.ratios.studies import trial_evaluation, trials
 from ebm_app.ratios.training import RatioTrainer
 from ebm_app.web import buttons, training
 from ebm_app.web.app import build_app
@@ -19,8 +19,8 @@ RUN = ("gaussians_d2", "variance_preserving")
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Judges of few draws."""
-    for name in ("NUM_POINTS", "NUM_LOSS_DRAWS", "NUM_PLANE_DRAWS"):
-        monkeypatch.setattr(trials, name, 100)
+    for name in ("NUM_POINTS", "NUM_LOSS_DRAWS", "NUM_GRID_DRAWS"):
+        monkeypatch.setattr(trial_evaluation, name, 100)
 
 
 def train(methods=("ctsm_v_time1",), rate=1e-3, iterations=2, seed=3, run=RUN):

@@ -46,7 +46,9 @@ def visit(page: Page, url: str) -> dict[str, float]:
     page.locator(".gallery-item:visible").first.click()
     page.wait_for_timeout(1000)  # the example arrives
     button = page.get_by_role("button", name="Log-likelihood of the image", exact=True)
-    seconds["log_likelihood"] = timed(button.click, lambda: starts(page, "Log-likelihood", ("Log-likelihood",)))
+    seconds["log_likelihood"] = timed(
+        button.click, lambda: starts(page, "Log-likelihood", ("Log-likelihood",))
+    )
     return seconds
 
 

@@ -1,1 +1,1 @@
-"""Log-ratio estimators that are trained side by side."""
+"""Estimators of log density ratios and of mutual information, trained on draws."""

@@ -12,47 +12,43 @@ Source: paper, appendix F.4 (arXiv:2502.02300); the form above follows from its 
 """
 
 import torch
-from torch import Tensor
-
-from ebm_app.ratios.nets import Stack
+from torch import Tensor, nn
 
 
-class GaussianStack(Stack):
-    """M such networks, their S symmetrised from free matrices (D, D) that start at zero.
+class GaussianNet(nn.Module):
+    """The components above; S is the symmetric part of a free matrix (D, D) that starts at zero.
 
-    An inverse is taken for each distinct time, not for each example: a part of a batch must come
-    in ``num_times`` equal runs of one time each, or be of a single time.
+    An inverse is taken for each distinct time, not for each example: a batch must come in
+    ``num_times`` equal runs of one time each, or be of a single time.
 
     Args:
-        num_members: M. dim: D. num_times: distinct times in a part of the batch; None for one of
-            each example's own.
+        dim: D. num_times: distinct times in a batch; None for one of each example's own.
     """
 
-    def __init__(self, num_members: int, dim: int, num_times: int | None = None) -> None:
-        super().__init__(torch.zeros(num_members, dim * dim))
-        self.dim, self.num_times = dim, num_times
+    def __init__(self, dim: int, num_times: int | None = None) -> None:
+        super().__init__()
+        self.free = nn.Parameter(torch.zeros(dim, dim))
+        self.num_times = num_times
 
     def covariance(self) -> Tensor:
-        """Sigma = I + S by member, (M, D, D)."""
-        free = self.weights.unflatten(1, (self.dim, self.dim))
-        return torch.eye(self.dim).to(free) + (free + free.mT) / 2
+        """Sigma = I + S, (D, D)."""
+        return torch.eye(len(self.free)).to(self.free) + (self.free + self.free.mT) / 2
 
+    @torch.no_grad()
     def mutual_information(self) -> Tensor:
-        """-1/2 log det Sigma, by member (M,), in nats, where the two marginals are N(0, I); NaN
-        for a Sigma that is not positive."""
+        """-1/2 log det Sigma (), in nats, where the two marginals are N(0, I); NaN for a Sigma
+        that is not positive."""
         sign, log_abs = torch.linalg.slogdet(self.covariance().double())
         return torch.where(sign > 0, -0.5 * log_abs, torch.nan)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        members = self.num_members
-        rows = len(x) // members
-        times = rows if self.num_times is None else self.num_times
-        if bool((t == t[0]).all()):  # as a time integral asks for it
-            times = 1
-        identity = torch.eye(self.dim).to(x)
-        s = (self.covariance() - identity)[:, None]  # (M, 1, D, D)
-        t = t.unflatten(0, (members, times, -1)).mean(2)[..., None, None]  # (M, T, 1, 1)
-        inverse = torch.linalg.inv(identity + t.square() * s)
-        w = x.unflatten(0, (members, times, -1)) @ inverse
-        trace = (s * inverse).sum(-1)[:, :, None]
+        """x (B, D), t (B,) -> components (B, D)."""
+        is_single = bool((t == t[0]).all())  # as a time integral asks for it
+        times = 1 if is_single else self.num_times or len(x)
+        identity = torch.eye(len(self.free)).to(x)
+        s = self.covariance() - identity
+        t = t.unflatten(0, (times, -1)).mean(1)[:, None, None]
+        inverse = torch.linalg.inv(identity + t.square() * s)  # (times, D, D)
+        w = x.unflatten(0, (times, -1)) @ inverse
+        trace = (s * inverse).sum(-1)[:, None]
         return (t * ((w @ s) * w - trace)).reshape(x.shape)

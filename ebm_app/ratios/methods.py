@@ -1,10 +1,9 @@
 """Ways to learn a log ratio, by the names of the paper's tables (arXiv:2502.02300, appendix E).
 
-A method turns a pair of densities and the seeds of M members into the estimators to train.
+A method turns a pair of densities and a seed into the estimator to train.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,12 +15,16 @@ from ebm_app.objectives.regression import OBJECTIVES, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS, SharedTimes, TimeSampler
 from ebm_app.objectives.weighting import WEIGHTINGS, TimeScore, Weighting
 from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath
-from ebm_app.ratios.data.pairs import Pair
-from ebm_app.ratios.gaussian_net import GaussianStack
+from ebm_app.ratios.data.pairs import DensityPair
+from ebm_app.ratios.estimators import (
+    RatioEstimator,
+    RotatedRatio,
+    TelescopingRatio,
+    TimeScoreRatio,
+)
+from ebm_app.ratios.gaussian_net import GaussianNet
 from ebm_app.ratios.mixture_base import MixtureBase, ResidualModel, fit_modes, principal_axes
 from ebm_app.ratios.mlp import MLP
-from ebm_app.ratios.nets import MLPStack
-from ebm_app.ratios.stacks import RatioStack, RotatedRatio, TelescopingRatio, TimeScoreRatio
 
 #: margin left at the degenerate ends of a path
 EPS = 1e-5
@@ -54,8 +57,8 @@ class Method(ABC):
         return TIME_SAMPLERS[self.time_sampler](self.path, EPS)
 
     @abstractmethod
-    def build(self, pair: Pair, seeds: Sequence[int], device: str) -> RatioStack:
-        """The estimators, one for each seed."""
+    def build(self, pair: DensityPair, seed: int, device: str) -> RatioEstimator:
+        """The estimator, its initial weights a function of the seed."""
 
 
 @dataclass(frozen=True)
@@ -71,24 +74,22 @@ class TimeScores(Method):
     weighting: str = "time_score"
     moment: str = "one"
 
-    def build(self, pair: Pair, seeds: Sequence[int], device: str) -> RatioStack:
-        return TimeScoreRatio(self.model(pair, seeds, device), self.loss(pair))
+    def build(self, pair: DensityPair, seed: int, device: str) -> RatioEstimator:
+        return TimeScoreRatio(self.model(pair, seed, device), self.loss(pair))
 
-    def model(self, pair: Pair, seeds: Sequence[int], device: str) -> TimeScoreModel:
-        """The networks on the path."""
-        out = pair.dim if self.objective == "ctsm_v" else 1
-        members = [self._member(pair.dim, out, seed) for seed in seeds]
-        net = MLPStack(members).to(device)
+    def model(self, pair: DensityPair, seed: int, device: str) -> TimeScoreModel:
+        """The network on the path."""
+        net = self._net(pair, seed).to(device)
         return TimeScoreModel(net, self.path, EPS, prediction="raw", time_input="time")
 
-    def loss(self, pair: Pair) -> Objective:
+    def loss(self, pair: DensityPair) -> Objective:
         """The objective with its weighting."""
         return OBJECTIVES[self.objective](self._weighting(pair), 0.0, EPS)
 
-    def _member(self, dim: int, out_dim: int, seed: int) -> MLP:
-        return seeded_mlp(dim, out_dim, seed)
+    def _net(self, pair: DensityPair, seed: int) -> nn.Module:
+        return seeded_mlp(pair.dim, pair.dim if self.objective == "ctsm_v" else 1, seed)
 
-    def _weighting(self, pair: Pair) -> Weighting:
+    def _weighting(self, pair: DensityPair) -> Weighting:
         if self.weighting != "time_score":
             return WEIGHTINGS[self.weighting]()
         if self.sigma is None:
@@ -113,17 +114,17 @@ class MixtureResidual(TimeScores):
     time_sampler: str = "stratified"
     ema_decay: float = 0.999
 
-    def build(self, pair: Pair, seeds: Sequence[int], device: str) -> RatioStack:
-        generator = seeded(device, seeds[0], FIT)
+    def build(self, pair: DensityPair, seed: int, device: str) -> RatioEstimator:
+        generator = seeded(device, seed, FIT)
         x0, x1 = pair.sample0(self.fit_draws, generator), pair.sample1(self.fit_draws, generator)
         axes = principal_axes(x0, x1).to(x0)
         modes = [fit_modes(x @ axes, self.max_modes) for x in (x0, x1)]
-        model = self.model(pair, seeds, device)
+        model = self.model(pair, seed, device)
         residual = ResidualModel(model, MixtureBase(model.path, *modes))
         return RotatedRatio(TimeScoreRatio(residual, self.loss(pair)), axes)
 
-    def _member(self, dim: int, out_dim: int, seed: int) -> MLP:
-        net = seeded_mlp(dim, out_dim, seed)
+    def _net(self, pair: DensityPair, seed: int) -> nn.Module:
+        net = super()._net(pair, seed)
         for part in net.layers[-1].parameters():
             nn.init.zeros_(part)
         return net
@@ -131,7 +132,7 @@ class MixtureResidual(TimeScores):
 
 @dataclass(frozen=True)
 class CovarianceScores(TimeScores):
-    """The time score of N(0, I) -> N(0, Sigma), with Sigma - I to learn (see ``nets.gaussian``).
+    """The time score of N(0, I) -> N(0, Sigma), with Sigma - I to learn (see ``gaussian_net``).
 
     Args:
         num_times: distinct times in a batch, one inverse each; 0 for one of each example's own.
@@ -145,9 +146,8 @@ class CovarianceScores(TimeScores):
         base = TIME_SAMPLERS[self.time_sampler](self.path, EPS)
         return SharedTimes(base, self.num_times) if self.num_times else base
 
-    def model(self, pair: Pair, seeds: Sequence[int], device: str) -> TimeScoreModel:
-        net = GaussianStack(len(seeds), pair.dim, self.num_times or None).to(device)
-        return TimeScoreModel(net, self.path, EPS, prediction="raw", time_input="time")
+    def _net(self, pair: DensityPair, seed: int) -> nn.Module:
+        return GaussianNet(pair.dim, self.num_times or None)
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,9 @@ class Classifiers(Method):
 
     num_bridges: int = 1
 
-    def build(self, pair: Pair, seeds: Sequence[int], device: str) -> RatioStack:
-        nets = [seeded_mlp(pair.dim, self.num_bridges, seed) for seed in seeds]
-        return TelescopingRatio(MLPStack(nets).to(device), self.path, self.num_bridges)
+    def build(self, pair: DensityPair, seed: int, device: str) -> RatioEstimator:
+        net = seeded_mlp(pair.dim, self.num_bridges, seed).to(device)
+        return TelescopingRatio(net, self.path, self.num_bridges)
 
 
 def seeded_mlp(dim: int, out_dim: int, seed: int) -> MLP:

@@ -12,7 +12,7 @@ Source: arXiv:2502.02300, sections 3 and 6.3, for Gaussians; here for any data.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,16 +21,16 @@ from torch import Tensor
 
 from ebm_app.errors import UserError
 from ebm_app.numerics import log_mean_exp, mixed_seed, seeded, standard_error
-from ebm_app.ratios.data.pairs import Pair
+from ebm_app.ratios.data.pairs import DensityPair
+from ebm_app.ratios.estimators import RatioEstimator
 from ebm_app.ratios.methods import MixtureResidual
-from ebm_app.ratios.stacks import RatioStack
-from ebm_app.ratios.training import RatioTrainer, RatioTraining, draw
+from ebm_app.ratios.training import Criterion, RatioTrainer, RatioTraining, draw
 
 FOLDS, CHECK = 5, 6
 
 
 @dataclass(frozen=True, eq=False)
-class RowsPair(Pair):
+class PairedRows(DensityPair):
     """Rows (N, dx) and (N, dy) of paired data: p_1 draws a row of both, p_0 a row of each."""
 
     x: Tensor
@@ -60,9 +60,9 @@ class RowsPair(Pair):
         """(N, D)."""
         return torch.cat([self.x, self.y], 1)
 
-    def take(self, rows: Tensor) -> "RowsPair":
+    def take(self, rows: Tensor) -> "PairedRows":
         """Some of the rows."""
-        return RowsPair(self.x[rows], self.y[rows])
+        return PairedRows(self.x[rows], self.y[rows])
 
     def _rows(self, num: int, generator: torch.Generator) -> Tensor:
         return torch.randint(len(self.x), (num,), device=generator.device, generator=generator)
@@ -118,19 +118,18 @@ def folds(x: Tensor, y: Tensor, settings: MISettings, seed: int = 0) -> Iterator
     Args:
         x, y: (N, dx) and (N, dy), preprocessed; on the device of the work.
     """
-    data = RowsPair(*(whiten(part).to(torch.get_default_dtype()) for part in (x, y)))
+    data = PairedRows(*(whiten(part).to(torch.get_default_dtype()) for part in (x, y)))
     for repeat in range(settings.num_seeds):
         order = torch.randperm(len(x), generator=seeded("cpu", seed, repeat, FOLDS)).to(x.device)
         for number, held_out in enumerate(order.tensor_split(settings.num_folds)):
             rest = order[~torch.isin(order, held_out)]
             trainer = _train(data, rest, settings, mixed_seed(seed, repeat, number))
-            with trainer.best_weights() as ratio:
-                values = ratio.log_ratio(data.take(held_out).joint)[0]
-                generator = seeded(str(x.device), seed, repeat, number, CHECK)
-                apart = data.take(held_out).sample0(len(held_out), generator)
-                normaliser = log_mean_exp(ratio.log_ratio(apart)[0]).item()
-            step = trainer.best_step.item()
-            yield FoldResult(repeat, held_out.cpu(), values.cpu(), normaliser, step)
+            ratio, left_out = trainer.best_ratio(), data.take(held_out)
+            values = ratio.log_ratio(left_out.joint).cpu()
+            generator = seeded(str(x.device), seed, repeat, number, CHECK)
+            apart = left_out.sample0(len(held_out), generator)
+            normaliser = log_mean_exp(ratio.log_ratio(apart)).item()
+            yield FoldResult(repeat, held_out.cpu(), values, normaliser, trainer.best_step)
 
 
 def summarise(results: Iterable[FoldResult], num_rows: int, num_seeds: int) -> MIEstimate:
@@ -148,15 +147,19 @@ def summarise(results: Iterable[FoldResult], num_rows: int, num_seeds: int) -> M
     return MIEstimate(by_seed.mean().item(), math.hypot(of_rows, of_seeds), mean_normaliser, steps)
 
 
-def _train(data: RowsPair, rows: Tensor, settings: MISettings, seed: int) -> RatioTrainer:
+def _train(data: PairedRows, rows: Tensor, settings: MISettings, seed: int) -> RatioTrainer:
     num = max(2, round(settings.validation_share * len(rows)))
     validation, train = data.take(rows[:num]), data.take(rows[num:])
     method = MixtureResidual(math.sqrt(2), fit_draws=len(train.x))
     device = str(rows.device)
     trainer = RatioTrainer(
-        *(method, train, [seed], torch.tensor([settings.learning_rate]), settings.training),
-        _loss_on(validation, method, seeded(device, seed, FOLDS)),
-        device,
+        method,
+        train,
+        seed=seed,
+        lr=settings.learning_rate,
+        training=settings.training,
+        criterion=_loss_on(validation, method, seeded(device, seed, FOLDS)),
+        device=device,
     )
     for _ in trainer.run():
         pass
@@ -164,14 +167,14 @@ def _train(data: RowsPair, rows: Tensor, settings: MISettings, seed: int) -> Rat
 
 
 def _loss_on(
-    pair: RowsPair, method: MixtureResidual, generator: torch.Generator, num: int = 8192
-) -> Callable[[RatioStack], dict[str, Tensor]]:
+    pair: PairedRows, method: MixtureResidual, generator: torch.Generator, num: int = 8192
+) -> Criterion:
     """The loss on draws that stay the same."""
     frozen = draw(pair, method.sampler.sample, num, generator)
 
     @torch.no_grad()
-    def criterion(ratio: RatioStack) -> dict[str, Tensor]:
-        return {"error": ratio.loss(frozen).double().mean()[None]}
+    def criterion(ratio: RatioEstimator) -> dict[str, Tensor]:
+        return {"error": ratio.loss(frozen).double().mean()}
 
     return criterion
 

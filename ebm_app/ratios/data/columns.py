@@ -34,10 +34,11 @@ NOT_NUMBERS = {
     "V": "records",
 }
 
-Pair = tuple[np.ndarray, np.ndarray]
+#: x (N, dx) and y (N, dy)
+PairedData = tuple[np.ndarray, np.ndarray]
 
 
-def read_pair(x_path: str | Path, y_path: str | Path, min_rows: int = MIN_ROWS) -> Pair:
+def read_pair(x_path: str | Path, y_path: str | Path, min_rows: int = MIN_ROWS) -> PairedData:
     """Read and check x and y from two ``.npy`` files of shape (N, d), or (N,) for one column.
 
     Returns:
@@ -57,7 +58,7 @@ def read_csv_pair(
     x_columns: Sequence[str],
     y_columns: Sequence[str],
     min_rows: int = MIN_ROWS,
-) -> Pair:
+) -> PairedData:
     """Read and check x and y from the named columns of a CSV file.
 
     The file is UTF-8, its cells are separated by commas, its first line names the columns and a

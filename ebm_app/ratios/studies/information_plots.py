@@ -1,4 +1,4 @@
-"""Pictures of estimates of mutual information on their way, narrow enough for a phone."""
+"""Plots of estimates of mutual information during training, narrow enough for a phone."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,8 +19,8 @@ def plot_approach(
     """Estimates against the step beside the true value, and milliseconds a step below.
 
     Args:
-        curves: method -> its evaluations, with "step", "divergence" in nats, None where it is not
-            finite, and "step_ms".
+        curves: method -> its evaluations, with "step", "divergence" (KL, in nats; None where it is
+            not finite) and "step_ms".
     """
     figure = _figure(4.4)
     above, below = figure.subplots(2, 1, height_ratios=[3, 1])

@@ -1,4 +1,4 @@
-r"""The densities p_t of a path between two laws on the plane: as drawn, and as learned.
+r"""The densities p_t of a path between two distributions on the plane: as drawn, and as learned.
 
 log p_t(x) = log p_0(x) + integral from 0 to t of the learned time score at x,   in nats.
 """
@@ -11,18 +11,24 @@ from torch import Tensor
 
 from ebm_app.paths import GaussianPath
 from ebm_app.quadrature import rule_on
-from ebm_app.ratios.data.pairs import DiagonalPair
-from ebm_app.ratios.data.plane_pairs import PicturePair
-from ebm_app.ratios.stacks import Draw, RatioStack, RotatedRatio, TimeScoreRatio, point
+from ebm_app.ratios.data.diagonal_pairs import DiagonalPair
+from ebm_app.ratios.data.toy_2d_pairs import Toy2DPair
+from ebm_app.ratios.estimators import (
+    Draw,
+    RatioEstimator,
+    RotatedRatio,
+    TimeScoreRatio,
+    point,
+)
 
 TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-class Plane:
+class DensityGrid:
     """A square window of the plane that holds nearly all draws of p_t, cut into cells.
 
     Args:
-        pair: the two laws. path: between them. draw: rows of both, with noise.
+        pair: the two densities. path: between them. draw: rows of both, with noise.
         side: cells in either direction.
 
     Attributes:
@@ -31,7 +37,7 @@ class Plane:
     """
 
     def __init__(
-        self, pair: DiagonalPair | PicturePair, path: GaussianPath, draw: Draw, side: int = 40
+        self, pair: DiagonalPair | Toy2DPair, path: GaussianPath, draw: Draw, side: int = 40
     ) -> None:
         ones = torch.ones_like(draw.times.t)
         drawn = [point(path, draw, time * ones).xt.double().cpu() for time in TIMES]
@@ -47,12 +53,12 @@ class Plane:
         self.centres = torch.stack([x, y], 2).flatten(0, 1).to(draw.x0)
         self.drawn = torch.stack([self._histogram(part) for part in drawn])
 
-    def log_densities(self, ratio: RatioStack) -> Tensor:
-        """log p_t by every member at ``TIMES`` and the centres of the cells, in nats:
-        (M, T, side, side); NaN where a method says nothing about a time."""
+    def log_densities(self, ratio: RatioEstimator) -> Tensor:
+        """log p_t at ``TIMES`` and the centres of the cells, in nats: (T, side, side); NaN at
+        times of which the method has no density."""
         log_ratios = log_ratios_along(ratio, self.centres, TIMES)
         values = log_ratios + self.pair.log_density0(self.centres)
-        return values.unflatten(2, (self.side, self.side))
+        return values.unflatten(1, (self.side, self.side))
 
     def mass(self, log_density: Tensor) -> Tensor:
         """Integral over the window of densities (*, side, side): (*)."""
@@ -77,11 +83,11 @@ def _window(x: Tensor) -> tuple[float, float, float, float]:
 
 @torch.no_grad()
 def log_ratios_along(
-    ratio: RatioStack, x: Tensor, times: Sequence[float], num_nodes: int = 6
+    ratio: RatioEstimator, x: Tensor, times: Sequence[float], num_nodes: int = 6
 ) -> Tensor:
-    """log p_t/p_0 by every member at the points x (N, D), in nats: (M, T, N), float64.
+    """log p_t/p_0 at the points x (N, D), in nats: (T, N), float64.
 
-    Classifiers know the two ends only; they say NaN about the times between.
+    Classifiers are trained at the two ends; at the times between it is NaN.
 
     Args:
         times: increasing, in [0, 1]. num_nodes: Gauss-Legendre nodes between two of them.
@@ -92,12 +98,12 @@ def log_ratios_along(
         return _integrals(ratio, x, times, num_nodes)
     end = ratio.log_ratio(x)
     by_time = {0.0: torch.zeros_like(end), 1.0: end}
-    return torch.stack([by_time.get(t, torch.full_like(end, math.nan)) for t in times], 1)
+    return torch.stack([by_time.get(t, torch.full_like(end, math.nan)) for t in times])
 
 
 def _integrals(ratio: TimeScoreRatio, x: Tensor, times: Sequence[float], num_nodes: int) -> Tensor:
     start, end = ratio.model.interval  # a margin at the ends of a path, as in the log ratio
-    total = torch.zeros(ratio.stack.num_members, len(x), dtype=torch.float64, device=x.device)
+    total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     below, values = start, []
     for time in times:
         above = min(max(time, start), end)
@@ -107,4 +113,4 @@ def _integrals(ratio: TimeScoreRatio, x: Tensor, times: Sequence[float], num_nod
                 total = total + weight.item() * ratio.time_scores(x, node)
         below = above
         values.append(total)
-    return torch.stack(values, 1)
+    return torch.stack(values)

@@ -1,4 +1,4 @@
-"""Pictures of a study, as PNG."""
+"""Plots of a study, as PNG."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,19 +37,19 @@ def plot_table(rows: Sequence[dict[str, Any]], target: Path) -> None:
     figure.savefig(target, dpi=120)
 
 
-def plot_curves(figures: Sequence[dict[str, Any]], name: str, target: Path) -> None:
-    """A figure on the validation points against the step, a panel a problem; the band spans the
+def plot_curves(results: Sequence[dict[str, Any]], name: str, target: Path) -> None:
+    """A metric on the validation points against the step, a panel a problem; the band spans the
     seeds, a dashed line is the true value where there is one.
 
     Args:
         name: a key of ``LABELS``; "error" is drawn on a logarithmic axis.
     """
-    problems = list(dict.fromkeys(cell["problem"] for cell in figures))
+    problems = list(dict.fromkeys(cell["problem"] for cell in results))
     figure = Figure(figsize=(4 * len(problems), 3.6), layout="constrained")
-    methods = list(dict.fromkeys(cell["method"] for cell in figures))
+    methods = list(dict.fromkeys(cell["method"] for cell in results))
     panels = figure.subplots(1, len(problems), squeeze=False)[0]
     for axes, problem in zip(panels, problems, strict=True):
-        column = [cell for cell in figures if cell["problem"] == problem]
+        column = [cell for cell in results if cell["problem"] == problem]
         for cell in column:
             index = methods.index(cell["method"])
             _band(axes, cell, name, f"C{index % 10}", "-" if index < 10 else "--")

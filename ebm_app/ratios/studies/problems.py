@@ -5,8 +5,9 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
-from ebm_app.ratios.data.mi_distributions import BlockGaussian
-from ebm_app.ratios.data.pairs import GaussianPair, JointPair, KnownPair, MixturePair
+from ebm_app.ratios.data.diagonal_pairs import GaussianPair, MixturePair
+from ebm_app.ratios.data.mi_gaussians import BlockGaussian
+from ebm_app.ratios.data.pairs import JointPair, KnownPair
 from ebm_app.ratios.methods import (
     Classifiers,
     CovarianceScores,
@@ -26,7 +27,7 @@ class Problem:
     methods: dict[str, Method]
     learning_rates: tuple[float, ...]
     training: RatioTraining = RatioTraining()
-    divergence: float | None = None
+    kl_divergence: float | None = None
 
 
 def score_methods(sigma: float | None) -> dict[str, Method]:

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,48 +10,51 @@ import torch
 from tqdm.auto import tqdm
 
 from ebm_app.errors import UserError
+from ebm_app.ratios.studies.budget import StudyBudget
 from ebm_app.ratios.studies.plots import plot_curves, plot_table
 from ebm_app.ratios.studies.problems import PROBLEMS
 from ebm_app.ratios.studies.step_times import step_times
-from ebm_app.ratios.studies.study import Budget, Study
-from ebm_app.ratios.studies.tables import FIGURES, rows_of, to_csv, to_markdown
+from ebm_app.ratios.studies.study import Study
+from ebm_app.ratios.studies.tables import METRICS, rows_of, to_csv, to_markdown
 from ebm_app.registry import choose
 from ebm_app.runs.cli import Parser, RunRecord, resolve_device
 from ebm_app.runs.files import explained_write
 from ebm_app.runs.processes import make_accelerator, shut_down
 
-Cells = list[tuple[str, str]]
+#: (problem, method) of every cell of a table
+TableCells = list[tuple[str, str]]
 
 
 def add_study_flags(parser: Parser, output_dir: str) -> None:
     """The flags of a table."""
-    add = parser.add_argument
+    add = parser.add_argument_group("data").add_argument
     add("--problems", nargs="+", default=[], help="columns; all if not given")
+    add = parser.add_argument_group("model").add_argument
     add("--methods", nargs="+", default=[], help="rows; all if not given")
-    add("--quick", action="store_true", help="a few cells on a small budget: about two minutes")
+    add = parser.add_argument_group("training").add_argument
     add("--iterations", type=int, help="training steps of a run, if not the problem's own")
     add("--learning_rates", type=float, nargs="+", default=[], help="in place of the paper's grid")
     add("--num_seeds", type=int, default=3, help="runs of the best learning rate")
-    add("--members", type=int, help="runs side by side; by default all on a GPU, one on a CPU")
+    add = parser.add_argument_group("run").add_argument
+    add("--quick", action="store_true", help="a few cells on a small budget: about two minutes")
     add("--output_dir", default=output_dir, help="where runs, table and plots go; it is resumed")
     parser.add_common()
 
 
-def budget_of(args: Namespace, quick: Budget) -> Budget:
+def budget_of(args: Namespace, quick: StudyBudget) -> StudyBudget:
     """The budget that the flags ask for; a quick one keeps the flags that were given."""
-    side_by_side = 9 if resolve_device(args.device) == "cuda" else 1
-    members = side_by_side if args.members is None else args.members
-    rates, seed = tuple(args.learning_rates), args.seed
-    if not args.quick:
-        return Budget(args.num_seeds, 10_000, members, args.iterations, rates, seed)
-    iterations = quick.iterations if args.iterations is None else args.iterations
-    rates = rates or quick.learning_rates
-    return Budget(quick.num_seeds, quick.num_points, members, iterations, rates, seed)
+    base = quick if args.quick else StudyBudget(num_seeds=args.num_seeds)
+    return replace(
+        base,
+        iterations=base.iterations if args.iterations is None else args.iterations,
+        learning_rates=tuple(args.learning_rates) or base.learning_rates,
+        first_seed=args.seed,
+    )
 
 
 def chosen_cells(
     problems: Sequence[str], methods: Sequence[str], all_problems: Sequence[str]
-) -> Cells:
+) -> TableCells:
     """The cells of these problems and methods that make sense; all, where none are named.
 
     Raises:
@@ -73,33 +77,31 @@ def chosen_cells(
 
 
 def run_study(
-    args: Namespace, cells: Cells, budget: Budget, name: str, shown: Sequence[str]
+    args: Namespace, cells: TableCells, budget: StudyBudget, name: str, shown: Sequence[str]
 ) -> dict[str, Any] | None:
     """Run every cell, shared among processes, and write ``name``.json, .csv, .md and the plots.
 
     Args:
-        shown: figures of which a table is printed; the first is drawn against the step.
+        shown: metrics of which a table is printed; the first is drawn against the step.
 
     Returns:
-        The figures, on the main process.
+        The table and the times of steps, on the main process.
     """
     folder, device = Path(args.output_dir), resolve_device(args.device)
     record = RunRecord(folder / f"{name}.json", vars(args))
     accelerator = make_accelerator(device=device)
-    if (
-        device == "cpu"
-    ):  # the matrices are small: a thread each, or the threads wait for each other
+    if device == "cpu":  # the matrices are small: several threads would wait for each other
         torch.set_num_threads(1)
     study = Study(folder, budget, device)
     share = cells[accelerator.process_index :: accelerator.num_processes]
     _run_cells(study, share, is_shown=accelerator.is_main_process)
     accelerator.wait_for_everyone()
-    figures = _report(study, cells, record, name, shown) if accelerator.is_main_process else None
+    answer = _report(study, cells, record, name, shown) if accelerator.is_main_process else None
     shut_down(accelerator)
-    return figures
+    return answer
 
 
-def _run_cells(study: Study, cells: Cells, is_shown: bool) -> None:
+def _run_cells(study: Study, cells: TableCells, is_shown: bool) -> None:
     total = sum(study.num_evaluations(problem) for problem, _ in cells)
     with tqdm(total=total, unit="evaluation", disable=not is_shown) as bar:
         for problem, method in cells:
@@ -109,17 +111,17 @@ def _run_cells(study: Study, cells: Cells, is_shown: bool) -> None:
 
 
 def _report(
-    study: Study, cells: Cells, record: RunRecord, name: str, shown: Sequence[str]
+    study: Study, cells: TableCells, record: RunRecord, name: str, shown: Sequence[str]
 ) -> dict[str, Any]:
-    figures = [study.figures(problem, method) for problem, method in cells]
+    results = [study.metrics(problem, method) for problem, method in cells]
     times = {
         problem: step_times(
             study.budget.of(problem), [m for p, m in cells if p == problem], study.device
         )
         for problem in dict.fromkeys(problem for problem, _ in cells)
     }
-    rows = rows_of(figures, times)
-    table = "\n".join(f"{FIGURES[figure]}:\n\n{to_markdown(rows, figure)}" for figure in shown)
+    rows = rows_of(results, times)
+    table = "\n".join(f"{METRICS[metric]}:\n\n{to_markdown(rows, metric)}" for metric in shown)
     print(table)
     for problem, by_method in times.items():
         line = ", ".join(f"{method} {ms:.2f}" for method, ms in by_method.items())
@@ -130,6 +132,6 @@ def _report(
         (folder / f"{name}.csv").write_text(to_csv(rows), encoding="utf-8")
         (folder / f"{name}.md").write_text(table, encoding="utf-8")
         plot_table(rows, folder / f"{name}.png")
-        plot_curves(figures, shown[0], folder / f"{name}_curves.png")
+        plot_curves(results, shown[0], folder / f"{name}_curves.png")
         record.write(answer)
     return answer

@@ -34,9 +34,14 @@ def step_times(
 
 
 def _step(problem: Problem, method: Method, device: str) -> Callable[[], None]:
-    rate = torch.tensor([1e-4])
     trainer = RatioTrainer(
-        *(method, problem.pair, [0], rate, problem.training), lambda ratio: {}, device
+        method,
+        problem.pair,
+        seed=0,
+        lr=1e-4,
+        training=problem.training,
+        criterion=lambda ratio: {},
+        device=device,
     )
     return trainer.train_step
 

@@ -1,30 +1,38 @@
 """Tables of a study, ours beside the paper's, as Markdown and CSV."""
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pandas as pd
+
 from ebm_app.ratios.studies.reported import REPORTED
 
-FIGURES = {
+METRICS = {
     "error": "mean squared error of the log ratio, in nats²; in brackets the paper's",
     "divergence": "mean log ratio over p₁, which estimates the mutual information, in nats",
     "matrix": "mutual information of the learned matrix, -1/2 log det Σ, in nats",
 }
-COLUMNS = (
-    *("problem", "method", "learning_rate", "iterations", "nfe", "ms"),
-    *(f"{name}{part}" for name in FIGURES for part in ("", "_deviation")),
-    *("divergence_truth", "paper_error", "paper_error_deviation", "paper_ms"),
-)
+COLUMNS = [
+    "problem",
+    "method",
+    "learning_rate",
+    "iterations",
+    "nfe",
+    "ms",
+    *(f"{name}{part}" for name in METRICS for part in ("", "_deviation")),
+    "divergence_truth",
+    "paper_error",
+    "paper_error_deviation",
+    "paper_ms",
+]
 
 
 def rows_of(
-    figures: Iterable[dict[str, Any]], times: dict[str, dict[str, float]]
+    cells: Iterable[dict[str, Any]], times: dict[str, dict[str, float]]
 ) -> list[dict[str, Any]]:
-    """One row a cell: its figures, the paper's, and milliseconds a step where they were taken."""
+    """One row a cell: its metrics, the paper's, and milliseconds a step where they were taken."""
     rows = []
-    for cell in figures:
+    for cell in cells:
         key = (cell["problem"], cell["method"])
         paper = REPORTED.get(key)
         row = {name: cell[name] for name in COLUMNS if name in cell}
@@ -38,18 +46,14 @@ def rows_of(
 
 def to_csv(rows: Sequence[dict[str, Any]]) -> str:
     """A line a cell."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return pd.DataFrame(rows, columns=COLUMNS, dtype=object).to_csv(index=False)
 
 
-def to_markdown(rows: Sequence[dict[str, Any]], figure: str = "error") -> str:
+def to_markdown(rows: Sequence[dict[str, Any]], metric: str = "error") -> str:
     """Methods down, problems across; a cell is our mean +- deviation (the paper's mean)."""
     problems = list(dict.fromkeys(row["problem"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
-    cells = {(row["problem"], row["method"]): _cell(row, figure) for row in rows}
+    cells = {(row["problem"], row["method"]): _cell(row, metric) for row in rows}
     lines = [
         "| method | " + " | ".join(problems) + " |",
         "| --- |" + " ---: |" * len(problems),
@@ -61,10 +65,10 @@ def to_markdown(rows: Sequence[dict[str, Any]], figure: str = "error") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cell(row: dict[str, Any], figure: str) -> str:
-    if row.get(figure) is None:
+def _cell(row: dict[str, Any], metric: str) -> str:
+    if row.get(metric) is None:
         return "diverged"
-    text, deviation = f"{row[figure]:.4g}", row.get(f"{figure}_deviation")
-    paper = row.get(f"paper_{figure}")
+    text, deviation = f"{row[metric]:.4g}", row.get(f"{metric}_deviation")
+    paper = row.get(f"paper_{metric}")
     text += "" if deviation is None else f" ± {deviation:.2g}"
     return text if paper is None else f"{text} ({paper:.4g})"

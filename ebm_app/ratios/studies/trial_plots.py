@@ -1,4 +1,4 @@
-"""Pictures of a trial, narrow enough for a phone: what is to be learned, and where it stands."""
+"""Plots of a trial, narrow enough for a phone: its two densities, and its metrics so far."""
 
 import math
 
@@ -9,7 +9,7 @@ from matplotlib.gridspec import SubplotSpec
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from ebm_app.numerics import seeded
-from ebm_app.ratios.data.pairs import Pair
+from ebm_app.ratios.data.pairs import DensityPair
 from ebm_app.ratios.studies.marginals import TIMES
 from ebm_app.ratios.studies.trials import Snapshot
 from ebm_app.ratios.training import VALIDATION
@@ -18,7 +18,7 @@ WIDTH, DPI, HEAD = 4.2, 130, 0.45  # inches, dots an inch, inches
 LOSS, ERROR = "C0", "C1"
 
 
-def plot_pair(pair: Pair, num: int = 400) -> Figure:
+def plot_pair(pair: DensityPair, num: int = 400) -> Figure:
     """Draws of either density, in the first two coordinates."""
     figure = Figure(figsize=(WIDTH, 3.6), dpi=DPI)
     figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - HEAD / 3.6))
@@ -38,7 +38,7 @@ def plot_trial(shot: Snapshot) -> Figure:
     """The curves, estimated against true log ratio where there is a truth, and on the plane p_t as
     drawn and as learned."""
     parts = {"curves": 1.9} | ({"scatter": 2.6} if shot.has_truth else {})
-    parts |= {"densities": 1.75} if shot.judge.plane else {}
+    parts |= {"densities": 1.75} if shot.evaluator.grid else {}
     height = HEAD + sum(parts.values())
     figure = Figure(figsize=(WIDTH, height), dpi=DPI)
     figure.subplots_adjust(left=0.13, right=0.95, bottom=0.2 / height, top=1 - HEAD / height)
@@ -79,7 +79,7 @@ def _whole_decades(axes: Axes) -> None:
 
 
 def _scatter(axes: Axes, shot: Snapshot) -> None:
-    truth, estimate = shot.judge.points.truth.cpu().numpy(), shot.estimate
+    truth, estimate = shot.evaluator.points.truth.cpu().numpy(), shot.estimate
     low, high = truth.min(), truth.max()
     margin = 0.1 * (high - low)
     limits = (low - margin, high + margin)
@@ -95,9 +95,9 @@ def _scatter(axes: Axes, shot: Snapshot) -> None:
 
 
 def _densities(place: SubplotSpec, shot: Snapshot) -> None:
-    plane = shot.judge.plane
+    density_grid = shot.evaluator.grid
     panels = place.subgridspec(2, len(TIMES), wspace=0.05, hspace=0.05).subplots()
-    drawn, learned = plane.drawn.numpy(), shot.log_densities.exp().numpy()
+    drawn, learned = density_grid.drawn.numpy(), shot.log_densities.exp().numpy()
     for column, time in enumerate(TIMES):
         top = drawn[column].max()
         panels[0, column].set_title(f"t = {time:g}", fontsize="small")
@@ -107,7 +107,12 @@ def _densities(place: SubplotSpec, shot: Snapshot) -> None:
                 axes.text(0.5, 0.5, "not\nlearned", transform=axes.transAxes, ha="center")
                 continue
             axes.imshow(
-                values[column], origin="lower", extent=plane.limits, vmin=0, vmax=top, cmap="magma"
+                values[column],
+                origin="lower",
+                extent=density_grid.limits,
+                vmin=0,
+                vmax=top,
+                cmap="magma",
             )
     panels[0, 0].set_ylabel("draws of $p_t$", fontsize="small")
     panels[1, 0].set_ylabel("learned $p_t$", fontsize="small")

@@ -1,7 +1,7 @@
-"""One training of a log ratio, watched while it runs.
+"""One training of a log ratio, with its metrics and plots while it runs.
 
 A trial is a problem, a path, a method and a seed. Trials of one problem and seed see the same
-draws, and are judged at the same points, so that methods can be compared.
+draws and have the same evaluation points, so that methods can be compared.
 """
 
 import math
@@ -9,26 +9,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from ebm_app.errors import UserError
 from ebm_app.numerics import seeded
-from ebm_app.ratios.data.pairs import KnownPair, MixturePair, Pair
-from ebm_app.ratios.data.plane_pairs import PICTURE_PAIRS, PicturePair
+from ebm_app.ratios.data.diagonal_pairs import MixturePair
+from ebm_app.ratios.data.pairs import DensityPair
+from ebm_app.ratios.data.toy_2d_pairs import TOY_2D_PAIRS, Toy2DPair
 from ebm_app.ratios.methods import Method, MixtureResidual, TimeScores
-from ebm_app.ratios.stacks import RatioStack
-from ebm_app.ratios.studies.marginals import Plane
+from ebm_app.ratios.studies.points import as_numbers
 from ebm_app.ratios.studies.problems import TOY_PROBLEMS, classifiers, score_methods
-from ebm_app.ratios.studies.study import Points, row
-from ebm_app.ratios.training import TEST, VALIDATION, RatioTrainer, RatioTraining, draw
+from ebm_app.ratios.studies.trial_evaluation import TrialEvaluator
+from ebm_app.ratios.training import TEST, VALIDATION, Metrics, RatioTrainer, RatioTraining
 from ebm_app.registry import choose
 
-#: what an evaluation costs: it must not take much longer than the steps between two of them
-NUM_POINTS, NUM_LOSS_DRAWS, NUM_PLANE_DRAWS, PICTURE_MODES = 600, 2_048, 40_000, 16
-PAIRS: dict[str, Pair] = {
+#: modes of the mixtures that are fitted to two-dimensional toy data
+TOY_2D_MODES = 16
+PAIRS: dict[str, DensityPair] = {
     **{name: problem.pair for name, problem in TOY_PROBLEMS.items() if "sigma" not in name},
-    **PICTURE_PAIRS,
+    **TOY_2D_PAIRS,
 }
 #: the sigma of the Schrodinger bridge; None is the variance-preserving path
 SIGMAS: dict[str, float | None] = {
@@ -84,7 +83,6 @@ class Trial:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what is no trial."""
         choose("problem", self.problem, PAIRS)
         choose("path", self.path, SIGMAS)
         choose("method", self.method, METHODS)
@@ -97,87 +95,35 @@ class Trial:
             raise UserError(f"the learning rate is {self.learning_rate}: give a positive number")
 
     @property
-    def pair(self) -> Pair:
+    def pair(self) -> DensityPair:
         """The two densities."""
         return PAIRS[self.problem]
 
     def build(self) -> Method:
-        """The method on its path; a picture takes more modes than the tables' mixtures have."""
+        """The method on its path; 2-D toy data take more modes than the tables' mixtures have."""
         method = methods_of(SIGMAS[self.path])[self.method]
-        if isinstance(self.pair, PicturePair) and isinstance(method, MixtureResidual):
-            return replace(method, max_modes=PICTURE_MODES, fit_draws=5_000)
+        if isinstance(self.pair, Toy2DPair) and isinstance(method, MixtureResidual):
+            return replace(method, max_modes=TOY_2D_MODES, fit_draws=5_000)
         return method
 
 
-class DataPoints:
-    """Draws of a picture, at which log ratios are judged; as :class:`Points`, which takes half of
-    them from p_0, where the log ratio of a picture may be -inf.
-
-    ``truth`` is None where the picture has no closed form.
-    """
-
-    def __init__(self, pair: PicturePair, num: int, generator: torch.Generator) -> None:
-        self.x = pair.sample1(num, generator)
-        self.truth = pair.log_ratio(self.x) if isinstance(pair, KnownPair) else None
-
-    def figures(self, log_ratio: Tensor) -> dict[str, Tensor]:
-        """Of estimates (M, N): "divergence", and where there is a truth "error"."""
-        found = {"divergence": log_ratio.mean(1)}
-        if self.truth is not None:
-            found["error"] = (log_ratio - self.truth).square().mean(1)
-        return found
-
-
-class Judge:
-    """Draws that stay the same, by which a method is judged.
-
-    Args:
-        pair: the densities. method: gives the path and the times of the loss.
-        generator: of the draws; the same one gives every method the same.
-    """
-
-    def __init__(self, pair: Pair, method: Method, generator: torch.Generator) -> None:
-        kind = DataPoints if isinstance(pair, PicturePair) else Points
-        self.points = kind(pair, NUM_POINTS, generator)
-        times = method.sampler.sample
-        self.draw = draw(pair, times, NUM_LOSS_DRAWS, generator)
-        self.plane = None
-        if pair.dim == 2:
-            rows = draw(pair, times, NUM_PLANE_DRAWS, generator)
-            self.plane = Plane(pair, method.path, rows)
-
-    def criterion(self, ratio: RatioStack) -> dict[str, Tensor]:
-        """Figures by name: "loss"; "error", the mean squared error in nats^2, or the loss where
-        there is no truth; "divergence" in nats, the mean log ratio over p_1; "estimate" (M, N),
-        the log ratios; and on the plane "log_densities" (M, T, side, side) and "mass" (M,), the
-        integral of the learned p_1."""
-        loss = ratio.loss(self.draw).detach().double().unflatten(0, (ratio.stack.num_members, -1))
-        estimate = ratio.log_ratio(self.points.x)
-        figures = {"loss": loss.mean(1), "error": loss.mean(1)}
-        figures |= self.points.figures(estimate) | {"estimate": estimate}
-        if self.plane is not None:
-            figures["log_densities"] = self.plane.log_densities(ratio)
-            figures["mass"] = self.plane.mass(figures["log_densities"][:, -1])
-        return figures
-
-
 class Snapshot(NamedTuple):
-    """Where a trial stands.
+    """The state of a trial at an evaluation.
 
     Attributes:
         step: steps done. seconds: they took, without the evaluations. best_step: with the least
-            error so far. judge: gave the figures. is_final: whether they are those of the best
+            error so far. evaluator: gave the metrics. is_final: whether they are those of the best
             weights on fresh draws, not of the present ones.
-        scalars: the figures of one number; None where not finite.
+        scalars: the metrics of one number; None where not finite.
         curve: the scalars of every evaluation, with "step".
-        estimate: (N,) at the judge's points. log_densities: (T, side, side), on the plane.
+        estimate: (N,) at the evaluator's points. log_densities: (T, side, side), on the plane.
     """
 
     trial: Trial
     step: int
     seconds: float
     best_step: int
-    judge: Judge
+    evaluator: TrialEvaluator
     is_final: bool
     scalars: dict[str, float | None]
     curve: list[dict[str, float | None]]
@@ -187,7 +133,7 @@ class Snapshot(NamedTuple):
     @property
     def has_truth(self) -> bool:
         """Whether the true log ratio is known."""
-        return self.judge.points.truth is not None
+        return self.evaluator.points.truth is not None
 
     @property
     def step_ms(self) -> float | None:
@@ -199,29 +145,36 @@ def watch(trial: Trial, device: str = "cpu") -> Iterator[Snapshot]:
     """Train: a snapshot at every evaluation and, after the last one, that of the best weights on
     fresh draws."""
     method, curve = trial.build(), []
-    validation = Judge(trial.pair, method, seeded(device, 0, VALIDATION))
+    validation = TrialEvaluator(trial.pair, method, seeded(device, 0, VALIDATION))
     trainer = RatioTrainer(
-        *(method, trial.pair, [trial.seed], torch.tensor([trial.learning_rate])),
-        trial.training,
-        validation.criterion,
-        device,
+        method,
+        trial.pair,
+        seed=trial.seed,
+        lr=trial.learning_rate,
+        training=trial.training,
+        criterion=validation.criterion,
+        device=device,
     )
 
-    def snapshot(judge: Judge, is_final: bool, figures: dict[str, Tensor]) -> Snapshot:
-        arrays = {name: value for name, value in figures.items() if value.ndim > 1}
-        scalars = row({name: v for name, v in figures.items() if name not in arrays}, 0)
+    def snapshot(evaluator: TrialEvaluator, is_final: bool, metrics: Metrics) -> Snapshot:
+        scalars = as_numbers({name: value for name, value in metrics.items() if value.ndim == 0})
         if not is_final:
             curve.append({"step": trainer.step, **scalars})
-        densities = arrays.get("log_densities")
+        densities = metrics.get("log_densities")
         return Snapshot(
-            *(trial, trainer.step, trainer.seconds, trainer.best_step[0].item()),
-            *(judge, is_final, scalars, list(curve), arrays["estimate"][0].cpu()),
-            None if densities is None else densities[0].cpu(),
+            trial=trial,
+            step=trainer.step,
+            seconds=trainer.seconds,
+            best_step=trainer.best_step,
+            evaluator=evaluator,
+            is_final=is_final,
+            scalars=scalars,
+            curve=list(curve),
+            estimate=metrics["estimate"].cpu(),
+            log_densities=None if densities is None else densities.cpu(),
         )
 
     for evaluation in trainer.run():
-        yield snapshot(validation, False, evaluation.figures)
-    test = Judge(trial.pair, method, seeded(device, 0, TEST))
-    with trainer.best_weights() as ratio:
-        figures = test.criterion(ratio)
-    yield snapshot(test, True, figures)
+        yield snapshot(validation, False, evaluation.metrics)
+    test = TrialEvaluator(trial.pair, method, seeded(device, 0, TEST))
+    yield snapshot(test, True, test.criterion(trainer.best_ratio()))

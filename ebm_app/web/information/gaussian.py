@@ -5,14 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gradio as gr
-import torch
 from matplotlib.figure import Figure
 
 from ebm_app.errors import UserError
 from ebm_app.numerics import seeded
 from ebm_app.ratios.studies.information_plots import plot_approach
+from ebm_app.ratios.studies.points import EvaluationPoints, as_numbers
 from ebm_app.ratios.studies.problems import INFORMATION_PROBLEMS, PAPER_INFORMATION
-from ebm_app.ratios.studies.study import Points, row
 from ebm_app.ratios.training import VALIDATION, RatioTrainer, RatioTraining
 from ebm_app.registry import choose
 
@@ -65,17 +64,16 @@ def approach(
     problem = INFORMATION_PROBLEMS[name]
     every = eval_every(numbers.iterations, MAX_EVERY * DIMS[0] // dim)
     training = RatioTraining(numbers.iterations, problem.training.batch_size, every)
-    points = Points(problem.pair, NUM_POINTS, seeded(device, 0, VALIDATION))
-    rates = torch.tensor([numbers.learning_rate])
+    points = EvaluationPoints(problem.pair, NUM_POINTS, seeded(device, 0, VALIDATION))
     trainers = {
         method: RatioTrainer(
             problem.methods[key],
             problem.pair,
-            [numbers.seed],
-            rates,
-            training,
-            points.criterion,
-            device,
+            seed=numbers.seed,
+            lr=numbers.learning_rate,
+            training=training,
+            criterion=points.criterion,
+            device=device,
         )
         for method, key in rows.items()
     }
@@ -85,10 +83,12 @@ def approach(
     for evaluations in zip(*(trainer.run() for trainer in trainers.values()), strict=True):
         for curve, evaluation in zip(curves.values(), evaluations, strict=True):
             ms = 1e3 * evaluation.seconds / evaluation.step if evaluation.step else None
-            curve.append({"step": evaluation.step, **row(evaluation.figures, 0), "step_ms": ms})
-        text = report(curves, settings, problem.divergence, time.perf_counter() - begin)
-        plot = plot_approach(curves, problem.divergence, numbers.iterations)
-        yield plot, text, metrics(curves, settings, problem.divergence)
+            curve.append(
+                {"step": evaluation.step, **as_numbers(evaluation.metrics), "step_ms": ms}
+            )
+        text = report(curves, settings, problem.kl_divergence, time.perf_counter() - begin)
+        plot = plot_approach(curves, problem.kl_divergence, numbers.iterations)
+        yield plot, text, metrics(curves, settings, problem.kl_divergence)
 
 
 def report(curves: Curves, settings: Mapping[str, Any], truth: float, seconds: float) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ebm_app.errors import UserError
-from ebm_app.ratios.data.columns import Pair, read_csv_pair, read_pair
+from ebm_app.ratios.data.columns import PairedData, read_csv_pair, read_pair
 from ebm_app.ratios.data.mi_tasks import MI_TASKS
 from ebm_app.registry import choose
 
@@ -31,7 +31,7 @@ class PairedFiles(NamedTuple):
     y_columns: Sequence[str] = ()
 
 
-def read(files: PairedFiles) -> Pair:
+def read(files: PairedFiles) -> PairedData:
     """x (N, dx) and y (N, dy), float64.
 
     Raises:
@@ -54,7 +54,7 @@ def read(files: PairedFiles) -> Pair:
     return x, y
 
 
-def _read(files: PairedFiles) -> Pair:
+def _read(files: PairedFiles) -> PairedData:
     if files.csv:
         return read_csv_pair(files.csv, files.x_columns, files.y_columns, MIN_ROWS)
     return read_pair(files.x, files.y, MIN_ROWS)

@@ -85,9 +85,10 @@ def _metrics(shot: Snapshot) -> dict[str, Any]:
     found = dict(shot.scalars)
     if not shot.has_truth:
         found["error"] = None  # the best weights were chosen by the loss
-    truth = shot.judge.points.truth
+    truth = shot.evaluator.points.truth
     if truth is not None:
-        found["divergence_truth"] = shot.judge.points.figures(truth[None])["divergence"].item()
+        truth_metrics = shot.evaluator.points.metrics(truth)
+        found["divergence_truth"] = truth_metrics["divergence"].item()
     judged = "test" if shot.is_final else "validation"
     return {
         **{"step": shot.step, "best_step": shot.best_step, "judged_on": judged},

@@ -1,4 +1,4 @@
-r"""Data sets in the plane, which show at a glance what a model has learned.
+r"""Two-dimensional toy data sets, on which a learned density can be compared by eye.
 
 Each has mean 0 and a variance of 1, or nearly, in either coordinate, so that the reference
 N(0, I) suits it. Those with a density in closed form state it.
@@ -26,8 +26,8 @@ from ebm_app.numerics import standard_normal_log_density
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A law on the plane.
+class Toy2D:
+    """A distribution on the plane.
 
     Attributes:
         sample: (num, generator) -> (N, 2), independent draws in torch's default dtype on the
@@ -161,9 +161,9 @@ def _turned(x: Tensor, angle: Tensor) -> Tensor:
     return torch.stack([cos * a - sin * b, sin * a + cos * b], 1)
 
 
-PICTURES: dict[str, Picture] = {
-    "moons": Picture(_sample_moons),
-    "checkerboard": Picture(_sample_checkerboard, _checkerboard_log_density),
-    "pinwheel": Picture(_sample_pinwheel, _pinwheel_log_density),
-    "rings": Picture(_sample_rings, _rings_log_density),
+TOY_2D: dict[str, Toy2D] = {
+    "moons": Toy2D(_sample_moons),
+    "checkerboard": Toy2D(_sample_checkerboard, _checkerboard_log_density),
+    "pinwheel": Toy2D(_sample_pinwheel, _pinwheel_log_density),
+    "rings": Toy2D(_sample_rings, _rings_log_density),
 }

@@ -1,4 +1,4 @@
-"""Data sets in the plane: samples against densities, moments and symmetries."""
+"""Two-dimensional toy data: samples against densities, moments and symmetries."""
 
 import math
 
@@ -8,12 +8,12 @@ import torch
 from exact import F64, generator, z_score
 from scipy import stats
 
-from ebm_app.ratios.data.plane import MOON_NOISE, PICTURES, Picture
+from ebm_app.ratios.data.toy_2d import MOON_NOISE, TOY_2D, Toy2D
 
 NUM = 20_000
 EDGE, BINS, FINE = 3.5, 40, 4  # the edges of the checkerboard fall on edges of bins
 VARIANCES = {"moons": 1.0, "checkerboard": 49 / 48, "pinwheel": 1.0, "rings": 1.0}
-every_picture = pytest.mark.parametrize("name", PICTURES)
+every_distribution = pytest.mark.parametrize("name", TOY_2D)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def moons_log_density(x):
 
 
 def log_density(name):
-    return PICTURES[name].log_density or moons_log_density
+    return TOY_2D[name].log_density or moons_log_density
 
 
 def cells(density):
@@ -68,7 +68,7 @@ def balance_p_value(labels, count):
     return stats.chisquare(torch.bincount(labels, minlength=count)).pvalue
 
 
-@every_picture
+@every_distribution
 def test_densities_are_normalised_and_are_those_of_the_samples(name, default_dtype):
     default_dtype(F64)
     centres, masses = cells(log_density(name))
@@ -76,23 +76,23 @@ def test_densities_are_normalised_and_are_those_of_the_samples(name, default_dty
     assert (masses @ centres).abs().max() < 1e-6
     for second_moment in masses @ centres.square():  # the midpoint rule is off by 1.6e-4
         assert second_moment.item() == pytest.approx(VARIANCES[name], abs=2e-4)
-    x = PICTURES[name].sample(NUM, generator(1))
+    x = TOY_2D[name].sample(NUM, generator(1))
     assert histogram_p_value(x, masses) > 0.01
     for off in (1.03 * x, x + 0.04, x[:, [0, 0]]):
         assert histogram_p_value(off, masses) < 1e-3
 
 
-@every_picture
+@every_distribution
 def test_moments(name, default_dtype):
     default_dtype(F64)
-    x = PICTURES[name].sample(NUM, generator(2))
+    x = TOY_2D[name].sample(NUM, generator(2))
     assert z_score(x) < 4
     assert z_score(x.square(), VARIANCES[name]) < 4
 
 
 def test_moons_swap_by_a_half_turn():
     """Each is on the upper side of the mean as often as the other on the lower one."""
-    x = PICTURES["moons"].sample(NUM, generator(3))
+    x = TOY_2D["moons"].sample(NUM, generator(3))
     assert balance_p_value((x[:, 1] > 0).long(), 2) > 0.01
 
 
@@ -100,10 +100,10 @@ def test_moons_swap_by_a_half_turn():
 def test_checkerboard_is_uniform_on_eight_squares(dtype, default_dtype):
     """No point is rounded out of its square, even where many are rounded onto an edge."""
     default_dtype(dtype)
-    picture = PICTURES["checkerboard"]
-    x = picture.sample(NUM, generator(4))
+    data = TOY_2D["checkerboard"]
+    x = data.sample(NUM, generator(4))
     assert x.dtype == dtype and x.abs().max() <= 7 / 4
-    assert torch.equal(picture.log_density(x), torch.full((NUM,), math.log(8 / 49), dtype=F64))
+    assert torch.equal(data.log_density(x), torch.full((NUM,), math.log(8 / 49), dtype=F64))
     if dtype == torch.float32:
         column, row = ((x + 7 / 4) / (7 / 8)).long().unbind(1)
         assert not ((column + row) % 2).any()
@@ -112,13 +112,13 @@ def test_checkerboard_is_uniform_on_eight_squares(dtype, default_dtype):
             assert place.min() < 1e-3 and place.max() > 1 - 1e-3
             assert stats.kstest(place.numpy(), "uniform").pvalue > 0.01
     outside = torch.tensor([[0.4, -0.4], [2.0, 0.0], [1.7, 0.5], [math.nan, 0.0]], dtype=F64)
-    assert (picture.log_density(outside) == -math.inf).all()
+    assert (data.log_density(outside) == -math.inf).all()
 
 
 def test_pinwheel_has_five_equal_arms():
     """Any sector of a fifth of the circle holds a fifth of the points, at any distance."""
-    picture = PICTURES["pinwheel"]
-    x = picture.sample(NUM, generator(5))
+    data = TOY_2D["pinwheel"]
+    x = data.sample(NUM, generator(5))
     turns = torch.atan2(x[:, 1], x[:, 0]) / (2 * math.pi) % 1
     sector = (5 * turns).long() % 5
     assert balance_p_value(sector, 5) > 0.01
@@ -126,13 +126,13 @@ def test_pinwheel_has_five_equal_arms():
     assert 1000 < is_outer.sum() < NUM / 2 and balance_p_value(sector[is_outer], 5) > 0.01
     angle = 2 * math.pi * torch.tensor(3 / 5, dtype=F64)
     turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()]).view(2, 2)
-    expected = picture.log_density(x)
-    torch.testing.assert_close(picture.log_density(x.double() @ turn), expected)
+    expected = data.log_density(x)
+    torch.testing.assert_close(data.log_density(x.double() @ turn), expected)
 
 
 def test_rings_are_equally_likely_and_round():
-    picture = PICTURES["rings"]
-    x = picture.sample(NUM, generator(6))
+    data = TOY_2D["rings"]
+    x = data.sample(NUM, generator(6))
     distance = x.double().norm(dim=1)
     unit = math.sqrt(1 / (14 / 6 + 0.12**2))
     ring = (distance / unit - 0.5).long()
@@ -145,12 +145,12 @@ def test_rings_are_equally_likely_and_round():
         assert z_score(square, mean) < 4
         assert z_score((square - mean).square(), 4 * s**2 * (a**2 + s**2)) < 4
     on_axis = torch.stack([distance, torch.zeros_like(distance)], 1)
-    torch.testing.assert_close(picture.log_density(x), picture.log_density(on_axis))
+    torch.testing.assert_close(data.log_density(x), data.log_density(on_axis))
 
 
-@every_picture
+@every_distribution
 def test_samples_follow_the_generator(name, default_dtype):
-    before, sample = torch.get_rng_state(), PICTURES[name].sample
+    before, sample = torch.get_rng_state(), TOY_2D[name].sample
     source = generator(7)
     x, again = sample(8, source), sample(8, source)
     assert x.shape == (8, 2) and x.dtype == torch.float32
@@ -161,20 +161,20 @@ def test_samples_follow_the_generator(name, default_dtype):
     assert sample(2, source).dtype == F64
 
 
-@pytest.mark.parametrize("name", [name for name in PICTURES if PICTURES[name].log_density])
+@pytest.mark.parametrize("name", [name for name in TOY_2D if TOY_2D[name].log_density])
 def test_log_densities_are_float64_and_refuse_other_spaces(name):
-    picture = PICTURES[name]
-    x = picture.sample(6, generator(8))
-    log_p = picture.log_density(x)
+    data = TOY_2D[name]
+    x = data.sample(6, generator(8))
+    log_p = data.log_density(x)
     assert log_p.dtype == F64 and log_p.shape == (6,) and log_p.isfinite().all()
-    assert torch.equal(log_p, picture.log_density(x.double()))
-    far = picture.log_density(1e4 * x.sign())
+    assert torch.equal(log_p, data.log_density(x.double()))
+    far = data.log_density(1e4 * x.sign())
     assert not far.isnan().any() and (far < -1e5).all()
     for wrong in (x[0], x[:, :1], x[None]):
         with pytest.raises(ValueError, match=r"\(N, 2\)"):
-            picture.log_density(wrong)
+            data.log_density(wrong)
 
 
-def test_a_picture_may_have_no_density():
-    assert PICTURES["moons"].log_density is None
-    assert Picture(sample=PICTURES["moons"].sample) == PICTURES["moons"]
+def test_a_distribution_may_have_no_density():
+    assert TOY_2D["moons"].log_density is None
+    assert Toy2D(sample=TOY_2D["moons"].sample) == TOY_2D["moons"]

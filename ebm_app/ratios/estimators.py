@@ -1,8 +1,4 @@
-r"""Estimators of a log density ratio that are trained side by side on draws of two densities.
-
-Each is a stack of M members (see ``nets.stack``). A batch has M equal parts of rows, part m for
-member m; so has a loss. Log ratios are in nats.
-"""
+r"""Estimators of a log density ratio log p_1/p_0, in nats, that are trained on draws of both."""
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple
@@ -16,7 +12,6 @@ from ebm_app.objectives.regression import Batch, Objective
 from ebm_app.objectives.time_sampling import TimeSample
 from ebm_app.paths import GaussianPath, PathSample
 from ebm_app.quadrature import integrate_rk45, rule_on
-from ebm_app.ratios.nets import Stack
 
 
 class Draw(NamedTuple):
@@ -29,25 +24,20 @@ class Draw(NamedTuple):
     times: TimeSample
 
 
-class RatioStack(nn.Module, ABC):
-    """M estimators of log p_1/p_0."""
-
-    @property
-    @abstractmethod
-    def stack(self) -> Stack:
-        """The networks."""
+class RatioEstimator(nn.Module, ABC):
+    """An estimator of log p_1/p_0; its parameters are what is trained."""
 
     @abstractmethod
     def loss(self, draw: Draw) -> Tensor:
-        """Loss by example, (M B,), of M equal parts of rows."""
+        """Loss by example, (B,)."""
 
     @abstractmethod
     def log_ratio(self, x: Tensor) -> Tensor:
-        """log p_1/p_0 by every member at the points x (N, D): (M, N) float64, in nats."""
+        """log p_1/p_0 at the points x (N, D): (N,) float64, in nats."""
 
-    def exact_log_ratio(self, x: Tensor) -> tuple[Tensor, int]:
-        """The same by the most careful means there are, and the evaluations of the network that
-        it took for a point."""
+    def accurate_log_ratio(self, x: Tensor) -> tuple[Tensor, int]:
+        """The same as accurately as the estimator allows, and the evaluations of its network that
+        a point took."""
         return self.log_ratio(x), 1
 
 
@@ -56,11 +46,11 @@ def point(path: GaussianPath, draw: Draw, t: Tensor) -> PathSample:
     return path.sample(draw.x0, draw.x1, t, draw.noise)
 
 
-class TimeScoreRatio(RatioStack):
+class TimeScoreRatio(RatioEstimator):
     r"""log p_1/p_0 = integral over t of the learned time score (arXiv:2502.02300, eq. 3).
 
     Args:
-        model: a model over a stack.
+        model: of the time score.
         objective: what it is trained by.
         num_nodes: Gauss-Legendre nodes in t of :meth:`log_ratio`. Nodes in t, not in the clock:
             the marginal's time score is regular at the ends where the conditional one is not.
@@ -70,20 +60,13 @@ class TimeScoreRatio(RatioStack):
         super().__init__()
         self.model, self.objective, self.num_nodes = model, objective, num_nodes
 
-    @property
-    def stack(self) -> Stack:
-        return self.model.net
-
     def loss(self, draw: Draw) -> Tensor:
         sample = point(self.model.path, draw, draw.times.t)
         return self.objective(self.model, self.model.path, Batch(sample, draw.times.weight))
 
     def time_scores(self, x: Tensor, t: Tensor) -> Tensor:
-        """d/dt log p_t(x) by every member at the points x (N, D) and one time t (): (M, N)."""
-        members = self.stack.num_members
-        rows = x.repeat(members, 1)
-        score = self.model.time_score(rows, t.to(x.device).expand(len(rows)))
-        return score.double().unflatten(0, (members, -1))
+        """d/dt log p_t(x) at the points x (N, D) and one time t (): (N,), float64."""
+        return self.model.time_score(x, t.to(x.device).expand(len(x))).double()
 
     @torch.no_grad()
     def log_ratio(self, x: Tensor) -> Tensor:
@@ -94,19 +77,13 @@ class TimeScoreRatio(RatioStack):
         )
 
     @torch.no_grad()
-    def exact_log_ratio(self, x: Tensor) -> tuple[Tensor, int]:
-        """By SciPy's RK45 at 1e-6, the paper's protocol; each member has its own solve."""
-        values, nfe = [], 0
-        for member in range(self.stack.num_members):
-            result = integrate_rk45(
-                lambda t, m=member: self.time_scores(x, t)[m], *self.model.interval, x[:, 0]
-            )
-            values.append(result.value)
-            nfe = max(nfe, result.nfe)
-        return torch.stack(values), nfe
+    def accurate_log_ratio(self, x: Tensor) -> tuple[Tensor, int]:
+        """By SciPy's RK45 at 1e-6, the paper's protocol."""
+        result = integrate_rk45(lambda t: self.time_scores(x, t), *self.model.interval, x[:, 0])
+        return result.value, result.nfe
 
 
-class TelescopingRatio(RatioStack):
+class TelescopingRatio(RatioEstimator):
     r"""Classifiers between neighbours p_{t_k} and p_{t_{k+1}} on a path, whose logits add up.
 
     The loss of a bridge k is the logistic one with equal priors,
@@ -116,20 +93,16 @@ class TelescopingRatio(RatioStack):
     One bridge is noise-contrastive estimation.
 
     Args:
-        net: a stack with one output for each bridge; its time input is not used.
+        net: (x (B, D), t (B,)) -> one output for each bridge; its time input is not used.
         path: the path; with one bridge only its ends matter.
         num_bridges: K.
 
     Sources: Gutmann and Hyvarinen 2012 (NCE); Rhodes, Xu, Gutmann 2020, arXiv:2006.12204 (TRE).
     """
 
-    def __init__(self, net: Stack, path: GaussianPath, num_bridges: int) -> None:
+    def __init__(self, net: nn.Module, path: GaussianPath, num_bridges: int) -> None:
         super().__init__()
         self.net, self.path, self.num_bridges = net, path, num_bridges
-
-    @property
-    def stack(self) -> Stack:
-        return self.net
 
     def loss(self, draw: Draw) -> Tensor:
         total = 0.0
@@ -145,26 +118,20 @@ class TelescopingRatio(RatioStack):
 
     @torch.no_grad()
     def log_ratio(self, x: Tensor) -> Tensor:
-        members = self.stack.num_members
-        logits = self._logits(x.repeat(members, 1)).double()
-        return logits.sum(1).unflatten(0, (members, -1))
+        return self._logits(x).double().sum(1)
 
     def _logits(self, x: Tensor) -> Tensor:
-        return self.stack(x, torch.zeros(len(x), dtype=x.dtype, device=x.device))
+        return self.net(x, torch.zeros(len(x), dtype=x.dtype, device=x.device))
 
 
-class RotatedRatio(RatioStack):
+class RotatedRatio(RatioEstimator):
     """An estimator that sees all points as y = V^T x, V (D, D) orthogonal: the log ratio at x is
     that of the rotated densities at y."""
 
-    def __init__(self, inner: RatioStack, axes: Tensor) -> None:
+    def __init__(self, inner: RatioEstimator, axes: Tensor) -> None:
         super().__init__()
         self.inner = inner
         self.register_buffer("axes", axes)
-
-    @property
-    def stack(self) -> Stack:
-        return self.inner.stack
 
     def loss(self, draw: Draw) -> Tensor:
         x0, x1, noise = (part @ self.axes for part in draw[:3])
@@ -173,5 +140,5 @@ class RotatedRatio(RatioStack):
     def log_ratio(self, x: Tensor) -> Tensor:
         return self.inner.log_ratio(x @ self.axes)
 
-    def exact_log_ratio(self, x: Tensor) -> tuple[Tensor, int]:
-        return self.inner.exact_log_ratio(x @ self.axes)
+    def accurate_log_ratio(self, x: Tensor) -> tuple[Tensor, int]:
+        return self.inner.accurate_log_ratio(x @ self.axes)
