@@ -6,6 +6,8 @@ from importlib import import_module
 import pytest
 from conftest import ROOT
 
+import ebm_app
+
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 MODULES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -19,3 +21,9 @@ def test_examples_of_a_module_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = doctest.testmod(import_module(name), optionflags=FLAGS)
     assert result.attempted and not result.failed
+
+
+@pytest.mark.parametrize("name", [n for n in ebm_app.__all__ if callable(getattr(ebm_app, n))])
+def test_what_a_user_imports_has_an_example(name):
+    found = doctest.DocTestFinder().find(getattr(ebm_app, name))
+    assert any(test.examples for test in found)

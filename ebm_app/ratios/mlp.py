@@ -9,7 +9,7 @@ class MLP(nn.Module):
 
     Args:
         dim: D. out_dim: components of the output, 1 for a scalar time score, D for a vector of
-        them.
+            them.
         hidden: widths of the hidden layers.
 
     Source: paper, appendix F.3.
