@@ -74,8 +74,9 @@ mnist-card: $(SETUP)
 	$(BIN)/python evaluate/bpd.py $(MNIST) --data_root $(DATA) --estimator elbo --estimator_args num_draws=1 --repeats 1 --output_dir $(MNIST)
 	$(BIN)/python evaluate/bpd.py $(MNIST) --data_root $(DATA) --estimator ratio --repeats 1 --num_nodes 24 --output_dir $(MNIST)/ratio
 	$(BIN)/python evaluate/bpd.py $(MNIST) --data_root $(DATA) --estimator all --limit 100 --repeats 1 --output_dir $(MNIST)/hundred
+	$(BIN)/python evaluate/bpd.py $(MNIST) --data_root $(DATA) --estimator ratio pf_ode --dequantisation truncated_normal --limit 100 --repeats 1 --output_dir $(MNIST)/truncated_normal
 	$(BIN)/python evaluate/samplers.py $(MNIST) --data_root $(DATA) --run "pf_ode num_steps=6" --run "pf_ode num_steps=12" --run "pf_ode num_steps=25" --run "pf_ode num_steps=50" --output_dir $(MNIST)
-	$(BIN)/python evaluate/neighbours.py $(MNIST) --data_root $(DATA) --output_dir $(MNIST)
+	$(BIN)/python evaluate/memorisation.py $(MNIST) --data_root $(DATA) --output_dir $(MNIST)
 	$(BIN)/python evaluate/ais.py $(MNIST) --data_root $(DATA) --method ode_importance --num_chains 3 --block_size 3 --pf_ode_steps 16 --limit 100 --repeats 1 --output_dir $(MNIST)
 	$(BIN)/python sample/ebm.py $(MNIST) --num_images 100 --output_dir $(MNIST)/samples
 	$(BIN)/python sample/ebm.py $(MNIST) --num_images 16 --sampler annealed_hmc --output_dir $(MNIST)/samples_hmc
@@ -87,10 +88,11 @@ FIGURES := runs/figures/digits
 figures: $(SETUP)
 	$(BIN)/python evaluate/bpd.py digits --estimator all --repeats 1 --output_dir $(FIGURES)
 	$(BIN)/python evaluate/bpd.py digits --output_dir $(FIGURES)/ratio
+	$(BIN)/python evaluate/bpd.py digits --estimator ratio pf_ode --dequantisation truncated_normal --repeats 1 --output_dir $(FIGURES)/truncated_normal
 	$(BIN)/python evaluate/selftest.py digits --output_dir $(FIGURES)
 	$(BIN)/python evaluate/ais.py digits --method all --num_chains 96 --output_dir $(FIGURES)
 	$(BIN)/python evaluate/samplers.py digits --output_dir $(FIGURES)
-	$(BIN)/python evaluate/neighbours.py digits --output_dir $(FIGURES)
+	$(BIN)/python evaluate/memorisation.py digits --output_dir $(FIGURES)
 	$(BIN)/python evaluate/speed.py digits --output_dir $(FIGURES)
 	$(BIN)/python sample/ebm.py digits --num_images 100 --output_dir $(FIGURES)/samples
 	cp $(DIGITS)/run.json $(DIGITS)/metrics.jsonl $(DIGITS)/loss.png $(FIGURES)/

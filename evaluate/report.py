@@ -3,10 +3,10 @@
 python evaluate/report.py runs/digits
 python evaluate/report.py runs/digits --output card.md
 
-The run must have been scored (evaluate/bpd.py). What evaluate/ais.py, evaluate/samplers.py and
-evaluate/neighbours.py wrote with the run's folder as --output_dir becomes part of the report, and
-so does what evaluate/bpd.py wrote to a subfolder of it, of other images or estimators. Pictures
-are copied to the folder of --output.
+The folder must hold the record of evaluate/bpd.py. The records of evaluate/ais.py,
+evaluate/samplers.py and evaluate/memorisation.py there become part of the report, and so do
+records of evaluate/bpd.py in its subfolders, of other images or estimators. Pictures are copied to
+the folder of --output.
 """
 
 import shutil
@@ -39,10 +39,11 @@ An energy-based model of {dataset} images ({shape}) in the space {space}, learne
 Stopping at t = 1 - eps, and a density that is normalised only as far as the time score is exact,
 are part of these bits: compare them with others at the same eps.
 """
+BPD_FILE = "bpd.json"
 PICTURES = {
     "samples/grid.png": "samples",
     "samples_hmc/grid.png": "samples by annealed HMC",
-    "neighbours.png": "drawn, and the nearest training images",
+    "memorisation.png": "drawn, and the nearest training images",
     "loss.png": "training",
 }
 BEFORE = "| trained before, as `{model}`: steps; images; seconds | {seen} |\n"
@@ -50,19 +51,19 @@ FOOT = "Trained by `{command}`; revision {git_revision}, torch {torch}.\n"
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Write the report and print its figures."""
+    """Write the report and print its metrics."""
     parser = Parser(__doc__)
     add = parser.add_argument
-    add("run", help="folder of a training run that was scored")
+    add("run", help="folder of a training run, with the record of evaluate/bpd.py")
     add("--output", help="the file to write, in place of report.md in that folder")
     args = parser.parse_args(argv)
     folder = Path(args.run)
-    run, score = read_json(folder / RUN_FILE), read_json(folder / "bpd.json")
+    run, bpd = read_json(folder / RUN_FILE), read_json(folder / BPD_FILE)
     if run["figures"] is None:
         raise UserError(f"the run in {folder} has not ended: resume it, or report on another")
     target = Path(args.output) if args.output else folder / "report.md"
-    scores = [score, *(read_json(file) for file in sorted(folder.glob("*/bpd.json")))]
-    parts = [head(folder.name, run, score, kept_step(folder)), likelihoods(scores)]
+    records = [bpd, *(read_json(file) for file in sorted(folder.glob(f"*/{BPD_FILE}")))]
+    parts = [head(folder.name, run, bpd, kept_step(folder)), likelihoods(records)]
     for file, section in SECTIONS.items():
         if (folder / file).exists():
             parts.append(section(read_json(folder / file)))
@@ -75,12 +76,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     with explained_write(target.parent):
         target.write_text("\n".join(part for part in parts if part), encoding="utf-8")
     keys = ("bits_per_dim", "stderr", "eps")
-    figures = {key: score["figures"][key] for key in keys}
+    metrics = {key: bpd["figures"][key] for key in keys}
     print(
-        f"{folder.name}, held out: {figures['bits_per_dim']:.4f} +- {figures['stderr']:.4f} "
-        f"bits per dim at eps {figures['eps']:g}; see {target}"
+        f"{folder.name}, held out: {metrics['bits_per_dim']:.4f} +- {metrics['stderr']:.4f} "
+        f"bits per dim at eps {metrics['eps']:g}; see {target}"
     )
-    return {"report": str(target), **figures}
+    return {"report": str(target), **metrics}
 
 
 def pictures(folder: Path, target: Path) -> list[str]:
@@ -106,8 +107,8 @@ def kept_step(folder: Path) -> int:
     return int(best["step"])
 
 
-def head(name: str, run: dict[str, Any], score: dict[str, Any], kept: int) -> str:
-    """What was trained, for how long, and the main figures."""
+def head(name: str, run: dict[str, Any], bpd: dict[str, Any], kept: int) -> str:
+    """What was trained, for how long, and the main metrics."""
     ebm, training = run["settings"]["ebm"], run["settings"]["training"]
     return HEAD.format(
         name=name,
@@ -123,7 +124,7 @@ def head(name: str, run: dict[str, Any], score: dict[str, Any], kept: int) -> st
         training_seconds=run["figures"]["training_seconds"],
         device=run["figures"]["device"],
         validation=run["figures"]["bits_per_dim"],
-        **score["figures"],
+        **bpd["figures"],
     )
 
 
@@ -136,18 +137,21 @@ def row_before(settings: dict[str, Any]) -> str:
     return BEFORE.format(model=before["model"], seen=seen.format(**before))
 
 
-def likelihoods(scores: Sequence[dict[str, Any]]) -> str:
+def likelihoods(records: Sequence[dict[str, Any]]) -> str:
     """Bits per dim by every estimator of every record."""
-    heads = ("estimator", "bits per dim", "images × draws", "eps", "evaluations", "own error")
+    heads = ("estimator", "dequantisation", "bits per dim", "images × draws", "eps")
+    heads += ("evaluations", "own error")
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
-    for name, row in (pair for score in scores for pair in score["figures"]["estimators"].items()):
-        error = row["numerical_error"]
-        lines.append(
-            f"| {name} | {row['bits_per_dim']:.4f} ± {row['stderr']:.4f} | "
-            f"{row['num_images']} × {row['repeats']} | {row['eps']:.1e} | {row['nfe']:.0f} | "
-            f"{'' if error is None else f'{error:.1e}'} |"
-        )
-    commands = [f"- `{' '.join(score['command'])}`" for score in scores]
+    for figures in (record["figures"] for record in records):
+        dequantisation = figures.get("dequantisation", "")  # records of before do not name it
+        for name, row in figures["estimators"].items():
+            error = row["numerical_error"]
+            lines.append(
+                f"| {name} | {dequantisation} | {row['bits_per_dim']:.4f} ± {row['stderr']:.4f} | "
+                f"{row['num_images']} × {row['repeats']} | {row['eps']:.1e} | {row['nfe']:.0f} | "
+                f"{'' if error is None else f'{error:.1e}'} |"
+            )
+    commands = [f"- `{' '.join(record['command'])}`" for record in records]
     return "\n".join(["## Bits per dim by every estimator\n", *lines, "", *commands, ""])
 
 
@@ -165,7 +169,7 @@ def normalisation(ais: dict[str, Any]) -> str:
         f"{figures['bits_per_dim_stderr']:.4f} bits per dim."
     )
     if methods[figures["method"]]["warnings"]:
-        verdict = f"No bits per dim are normalised by `{figures['method']}`: not to be believed."
+        verdict = f"Bits per dim are not normalised: heed the warnings of `{figures['method']}`."
     return (
         "## log Z of the integral, in nats\n\n| method | log Z | effective sample size |\n"
         "| --- | --- | --- |\n"
@@ -174,11 +178,11 @@ def normalisation(ais: dict[str, Any]) -> str:
 
 
 def samples(study: dict[str, Any]) -> str:
-    """What the samplers draw, judged by a classifier."""
+    """Metrics of what the samplers draw, by a classifier."""
     figures = study["figures"]
     accuracy = f"a classifier of {100 * figures['classifier_accuracy']:.1f} percent accuracy"
     table = samplers_table(figures["table"], figures["floor"])
-    return f"## Samples, judged by {accuracy}\n\n{table}\n`{' '.join(study['command'])}`\n"
+    return f"## Samples, measured by {accuracy}\n\n{table}\n`{' '.join(study['command'])}`\n"
 
 
 def copies(study: dict[str, Any]) -> str:
@@ -198,7 +202,7 @@ def copies(study: dict[str, Any]) -> str:
 SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "ais.json": normalisation,
     "samplers.json": samples,
-    "neighbours.json": copies,
+    "memorisation.json": copies,
 }
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Quality of the samplers against their cost, judged by a classifier of the data set.
+"""Quality of the samplers against their cost, measured with a classifier of the data set.
 
 python evaluate/samplers.py digits --run "pf_ode num_steps=10" --run "annealed_hmc num_steps=5"
 """
@@ -25,10 +25,11 @@ from ebm_app.errors import UserError
 from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import Reference, label_histogram
 from ebm_app.evaluation.sample_plots import NOTES, plot_samplers, samplers_table
-from ebm_app.models.config import from_dict, read_json
+from ebm_app.models.config import read_json
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder
 from ebm_app.numerics import mixed_seed
 from ebm_app.registry import choose
+from ebm_app.runs.arguments import settings_of
 from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.runs.files import explained_write
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
@@ -38,7 +39,8 @@ DEFAULT_RUNS = (
     *(f"pf_ode num_steps={num_steps}" for num_steps in (3, 6, 12, 25, 50)),
     *(f"annealed_hmc num_steps={num_steps} {HMC}" for num_steps in (5, 10, 20, 40)),
 )
-Judge = Callable[[Tensor], dict[str, float]]
+#: the metrics of images (N, C, H, W)
+Metrics = Callable[[Tensor], dict[str, float]]
 #: draws of training images that the floor is the mean of
 FLOOR_DRAWS = 10
 #: what the rows of one record have in common
@@ -69,14 +71,14 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Judge what every run draws; the table, its floor and the classifier's accuracy."""
+    """Draw by every run and measure; the table, its floor and the classifier's accuracy."""
     args = parse_args(argv)
     runs = {parse_run(text): " ".join(text.split()) for text in args.run or DEFAULT_RUNS}
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     target = Path(args.output_dir) / "samplers.json"
     study = identity(args)
     rows = earlier_rows(target, study) if args.resume else []
-    judge, figures = prepare(ebm, args)
+    metrics_of, figures = prepare(ebm, args)
     figures = {"study": study, **figures, "table": rows}
     record = RunRecord(target.with_suffix(".json.tmp"), vars(args))
     save(record, figures, target)
@@ -86,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         if any(all(old[key] == row[key] for key in ("sampler", "settings")) for old in rows):
             continue
         images, cost = draw(ebm, sampler, text, args)
-        rows.append({**row, **cost, **judge(images)})
+        rows.append({**row, **cost, **metrics_of(images)})
         save(record, figures, target)
     table = samplers_table(rows, figures["floor"])
     with explained_write(target.parent):
@@ -104,26 +106,8 @@ def parse_run(text: str) -> Sampler:
         UserError: for an unknown sampler, a setting it does not have, or one of the wrong type.
     """
     name, *pairs = text.split() or [""]
-    choose("sampler", name, SAMPLERS)
-    settings = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not (key and equals and value) or key in settings:
-            raise UserError(
-                f"--run '{text}': write every setting once, as key=value, not '{pair}'"
-            )
-        settings[key] = number_or_text(value)
-    return from_dict(SAMPLERS[name], settings, f"--run '{text}'")
-
-
-def number_or_text(text: str) -> int | float | str:
-    """The int or float that a text says, or else the text."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    kind = SAMPLERS[choose("sampler", name, SAMPLERS)]
+    return kind(**settings_of(kind, pairs))
 
 
 def identity(args: Namespace) -> dict[str, Any]:
@@ -151,25 +135,29 @@ def earlier_rows(target: Path, study: dict[str, Any]) -> list[dict[str, Any]]:
     return figures["table"]
 
 
-def prepare(ebm: EBM, args: Namespace) -> tuple[Judge, dict[str, Any]]:
-    """Train the classifier: what judges images by it, its accuracy and the floor."""
-    place = (ebm.config.dataset, args.data_root, args.download)
-    labels, _, test_labels = load_labels(*place)
-    data = load_images(*place)
+def prepare(ebm: EBM, args: Namespace) -> tuple[Metrics, dict[str, Any]]:
+    """Train the classifier: the metrics by it, its accuracy and the floor."""
+    dataset = ebm.config.dataset
+    labels, _, test_labels = load_labels(dataset, args.data_root, args.download)
+    data = load_images(dataset, args.data_root, args.download)
     train, test = (split / (data.num_levels - 1) for split in (data.train, data.test))
     num_classes = int(labels.max()) + 1
     classifier = train_classifier(
-        *(train.to(ebm.device), labels, num_classes, args.seed, args.classifier_steps),
+        train.to(ebm.device),
+        labels,
+        num_classes,
+        seed=args.seed,
+        num_steps=args.classifier_steps,
         wrap=partial(tqdm, desc="classifier"),
     )
-    features, logits = classifier.judge(test)
+    features, logits = classifier.features_and_logits(test)
     reference = Reference(features, label_histogram(labels, num_classes))
     generator = torch.Generator().manual_seed(args.seed)
     pool = torch.randperm(len(train), generator=generator)[: FLOOR_DRAWS * args.num_images]
-    return lambda images: reference.figures(*classifier.judge(images)), {
+    return lambda images: reference.metrics(*classifier.features_and_logits(images)), {
         "classifier_accuracy": (logits.argmax(1) == test_labels).double().mean().item(),
         "floor": reference.floor(
-            *classifier.judge(train[pool]), args.num_images, FLOOR_DRAWS, generator
+            *classifier.features_and_logits(train[pool]), args.num_images, FLOOR_DRAWS, generator
         ),
     }
 

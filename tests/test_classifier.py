@@ -89,7 +89,7 @@ def test_a_folder_has_no_labels(tmp_path):
 def test_the_classifier_learns_the_digits_in_a_moment(digits):
     images, labels, test_images, test_labels = digits
     classifier = train_classifier(images, labels, 10, seed=0, num_steps=150)
-    features, logits = classifier.judge(test_images, batch_size=100)
+    features, logits = classifier.features_and_logits(test_images, batch_size=100)
     assert (logits.argmax(1) == test_labels).double().mean() > 0.95
     assert features.shape == (297, 64) and logits.shape == (297, 10)
     assert not classifier.training and not features.requires_grad
@@ -116,7 +116,7 @@ def test_other_sizes_of_images(shape):
     classifier = train_classifier(
         *(images, torch.arange(6) % 3, 3, 0, 2, 4), wrap=lambda r: steps.extend(r) or r
     )
-    features, logits = classifier.judge(images)
+    features, logits = classifier.features_and_logits(images)
     assert features.shape == (6, 64) and logits.shape == (6, 3) and steps == [0, 1]
     assert features.isfinite().all() and isinstance(classifier, Classifier)
 

@@ -16,7 +16,7 @@ from ebm_app.evaluation.frechet import (
     total_variation,
 )
 
-FIGURES = ("frechet", "histogram_distance", "class_balance", "confidence", "clear_share")
+METRICS = ("frechet", "histogram_distance", "class_balance", "confidence", "clear_share")
 
 
 def rows_of(mean, factor, num=40, seed=0):
@@ -115,8 +115,8 @@ def test_histograms_confidence_and_their_record():
     assert total_variation(a, b) == 0.75 and total_variation(a, a) == 0
     assert total_variation(a, torch.tensor([0.0, 0.0, 1.0])) == 1
     features = normal((4, 3))
-    figures = Reference(features + 1, torch.tensor([0.25, 0.75])).figures(features, logits)
-    assert figures == pytest.approx(
+    reference = Reference(features + 1, torch.tensor([0.25, 0.75]))
+    assert reference.metrics(features, logits) == pytest.approx(
         {
             "frechet": 3,
             "histogram_distance": 0.5,
@@ -135,10 +135,10 @@ def test_the_floor_is_what_draws_of_the_data_itself_reach():
     reference = Reference(features, class_histogram(logits))
     everything = reference.floor(features, logits, 1000, 3, generator())
     assert everything["num_images"] == 400 and everything["confidence"] > 0.25
-    assert everything["spread"] == pytest.approx(dict.fromkeys(FIGURES, 0), abs=1e-9)
-    assert [everything[key] for key in FIGURES[:2]] == pytest.approx([0, 0], abs=1e-9)
+    assert everything["spread"] == pytest.approx(dict.fromkeys(METRICS, 0), abs=1e-9)
+    assert [everything[key] for key in METRICS[:2]] == pytest.approx([0, 0], abs=1e-9)
     few, more = (reference.floor(features, logits, num, 20, generator()) for num in (10, 100))
-    for key in FIGURES[:2]:
+    for key in METRICS[:2]:
         assert few[key] > 2 * more[key] > 0 and few["spread"][key] > 0
     assert abs(few["confidence"] - everything["confidence"]) < 0.05
     assert few == reference.floor(features, logits, 10, 20, generator())

@@ -105,7 +105,7 @@ def write_studies(run, method):
     samplers = {"classifier_accuracy": 0.99, "floor": floor, "table": [drawn]}
     copies = {"median_distance": 0.125, "num_images": 4, "copies": 0.02, "quantile": 0.01}
     copies |= {"median_distance_held_out": 0.25, "num_held_out": 5, "identical": 0}
-    for name, figures in {"ais": ais, "samplers": samplers, "neighbours": copies}.items():
+    for name, figures in {"ais": ais, "samplers": samplers, "memorisation": copies}.items():
         record = {"command": [f"{name}.py"], "figures": figures}
         (run / f"{name}.json").write_text(json.dumps(record))
 
@@ -115,7 +115,7 @@ def test_score_then_report(trained, script, capsys, tmp_path):
     shutil.copytree(trained, run)
     scored = call(
         script("evaluate/bpd.py"), run, "--estimator", "all", "--repeats", 2, "--split", "train",
-        "--pf_ode_steps", 2,
+        "--estimator_args", "num_steps=2",
         "--output_dir", run, "--device", "cpu", "--limit", 3,
     )  # fmt: skip
     assert scored == 0
@@ -137,7 +137,10 @@ def test_score_then_report(trained, script, capsys, tmp_path):
     text = (run / "report.md").read_text()
     assert "![samples](samples/grid.png)" in text and "validation loss | 4; 1 |" in text
     assert "; 1 x cpu |\n| bits per dim in validation, " in text
-    assert f"| ode | {both['ode']['bits_per_dim']:.4f} ± " in text and "## log Z" not in text
+    assert (
+        f"| ode | uniform | {both['ode']['bits_per_dim']:.4f} ± " in text
+        and "## log Z" not in text
+    )
     assert "| 3 of the split `train`, 2 |\n| bits per dim by `ratio` | " in text
     assert " | 3 × 2 | " in text
     assert text.index("| elbo | ") < text.rindex("| elbo | ") and " | 2 × 1 | " in text
@@ -150,7 +153,7 @@ def test_score_then_report(trained, script, capsys, tmp_path):
         call(script("evaluate/report.py"), run, "--output", tmp_path / "card" / "README.md") == 0
     )
     card = (tmp_path / "card" / "README.md").read_text()
-    assert "![samples](samples_grid.png)" in card and "neighbours.png" not in card
+    assert "![samples](samples_grid.png)" in card and "memorisation.png" not in card
     assert {path.name for path in (tmp_path / "card").glob("*.png")} == {
         "samples_grid.png",
         "loss.png",

@@ -1,7 +1,7 @@
-"""A small convolutional classifier, whose features and answers judge drawn images.
+"""A small convolutional classifier, by whose features and logits drawn images are measured.
 
-It stands in for the Inception network of the usual figures on images that are too small for that
-one (digits of 8 x 8 to colour images of 32 x 32), and is trained in a moment on the data set's own
+It replaces the Inception network of the usual Frechet distance on images that are too small for
+that one (8 x 8 digits to 32 x 32 colour images), and trains within seconds on the data set's own
 labels.
 """
 
@@ -18,8 +18,8 @@ Wrap = Callable[[Iterable[int]], Iterable[int]]
 class Classifier(nn.Module):
     """Convolutions that halve the image down to 7 pixels or fewer, 64 features, one logit a class.
 
-    The features are a linear layer's outputs and not yet rectified: of what the network holds,
-    they come closest to the Gaussian law by which a Frechet distance compares them.
+    The features are the outputs of a linear layer before its rectifier: a Frechet distance takes
+    them for Gaussian, and these are the nearest to one.
 
     Args:
         image_shape: (C, H, W), at least 2 x 2. num_classes: logits.
@@ -46,7 +46,7 @@ class Classifier(nn.Module):
         return self.head(F.relu(self.features(images)))
 
     @torch.no_grad()
-    def judge(self, images: Tensor, batch_size: int = 500) -> tuple[Tensor, Tensor]:
+    def features_and_logits(self, images: Tensor, batch_size: int = 500) -> tuple[Tensor, Tensor]:
         """(features (N, 64), logits (N, num_classes)) of N images, on the CPU, batch by batch."""
         device = self.head.weight.device
         parts = [self.features(part.to(device)) for part in images.split(batch_size)]

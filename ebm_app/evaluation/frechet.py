@@ -134,7 +134,7 @@ class Reference:
     features: Tensor
     histogram: Tensor
 
-    def figures(self, features: Tensor, logits: Tensor) -> dict[str, float]:
+    def metrics(self, features: Tensor, logits: Tensor) -> dict[str, float]:
         """``frechet``, ``histogram_distance``, ``class_balance``, ``confidence`` and
         ``clear_share`` of N images by their features (N, D) and logits (N, num_classes)."""
         return {
@@ -157,14 +157,14 @@ class Reference:
         images of the data set itself, or of all where they are fewer.
 
         Returns:
-            The keys of :meth:`figures`; ``spread``, with the same keys, the standard deviation of
+            The keys of :meth:`metrics`; ``spread``, with the same keys, the standard deviation of
             a single draw; and ``num_images`` of a draw.
         """
         num_images = min(num_images, len(features))
         draws = []
         for _ in range(num_draws):
             rows = torch.randperm(len(features), generator=generator)[:num_images]
-            draws.append(self.figures(features[rows], logits[rows]))
+            draws.append(self.metrics(features[rows], logits[rows]))
         values = {key: [draw[key] for draw in draws] for key in draws[0]}
         return {
             **{key: mean(value) for key, value in values.items()},

@@ -13,7 +13,7 @@ PANELS = {
     "histogram_distance": ("total variation distance of class shares", "linear"),
 }
 #: keys of the last columns of the table
-FIGURES = ("frechet", "histogram_distance", "class_balance", "confidence", "clear_share")
+METRICS = ("frechet", "histogram_distance", "class_balance", "confidence", "clear_share")
 HEAD = """\
 | run | nfe | seconds | Frechet distance | histogram distance | balance | confidence | clear |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
@@ -37,16 +37,16 @@ def samplers_table(rows: Sequence[dict[str, Any]], floor: dict[str, Any]) -> str
     """The table in Markdown: a line a run, and one of training images.
 
     Args:
-        rows: each with ``run``, ``nfe``, ``seconds`` and the keys of ``FIGURES``.
+        rows: each with ``run``, ``nfe``, ``seconds`` and the keys of ``METRICS``.
         floor: of training images, as :meth:`ebm_app.evaluation.frechet.Reference.floor` returns
             it.
     """
     lines = [
         f"| {row['run']} | {row['nfe']:.0f} | {row['seconds']:.1f} | "
-        + " | ".join(f"{row[key]:.3f}" for key in FIGURES)
+        + " | ".join(f"{row[key]:.3f}" for key in METRICS)
         for row in rows
     ]
-    last = " | ".join(f"{floor[key]:.3f} ± {floor['spread'][key]:.3f}" for key in FIGURES)
+    last = " | ".join(f"{floor[key]:.3f} ± {floor['spread'][key]:.3f}" for key in METRICS)
     lines.append(f"| {floor['num_images']} training images | | | {last}")
     return HEAD + "".join(f"{line} |\n" for line in lines)
 

@@ -45,13 +45,13 @@ def test_a_sheet_has_the_columns_asked_for():
 
 def test_the_script_shows_an_image_beside_its_neighbours(script, tmp_path, capsys):
     EBM(GREY).save_pretrained(tmp_path / "model")
-    main = script("evaluate/neighbours.py").main
+    main = script("evaluate/memorisation.py").main
     given = [str(tmp_path / "model"), "--output_dir", str(tmp_path / "out"), "--device", "cpu"]
     assert run_script(main, [*given, "--num_images", "4", "--num_shown", "2"]) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures["num_images"] == figures["num_held_out"] == 4
     assert figures["median_distance"] > figures["median_distance_held_out"] > 0
     assert figures["identical"] == 0
-    assert (tmp_path / "out" / "neighbours.png").exists()
-    assert json.loads((tmp_path / "out" / "neighbours.json").read_text())["figures"] == figures
+    assert (tmp_path / "out" / "memorisation.png").exists()
+    assert json.loads((tmp_path / "out" / "memorisation.json").read_text())["figures"] == figures
     assert "nothing to show" in error_of(main, [*given, "--num_shown", "0"])

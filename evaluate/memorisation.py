@@ -1,7 +1,7 @@
-"""Does a model copy? The training images nearest to what it draws, and how near held-out images
-come.
+"""Whether a model copies: the training images nearest to the images it draws, compared with those
+nearest to held-out images.
 
-python evaluate/neighbours.py digits
+python evaluate/memorisation.py digits
 """
 
 import sys
@@ -24,17 +24,22 @@ QUANTILE = 0.01
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Draw, compare, and write a picture; the figures."""
+    """Draw, compare, and write a picture; the metrics."""
     parser = Parser(__doc__)
     add = parser.add_argument
     add("model", help="a folder, a bundled name or a hub id")
-    add("--sampler", default=next(iter(SAMPLERS)), choices=sorted(SAMPLERS), help="who draws")
+    add(
+        "--sampler",
+        default=next(iter(SAMPLERS)),
+        choices=sorted(SAMPLERS),
+        help="how to draw",
+    )
     add("--num_images", type=int, default=200, help="images drawn")
     add("--num_shown", type=int, default=12, help="images in the picture, a row each")
     add("--num_nearest", type=int, default=5, help="training images in a row, after the image")
     add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
     add("--download", action="store_true", help="fetch a missing data set")
-    add("--output_dir", default="runs/neighbours", help="where record and picture go")
+    add("--output_dir", default="runs/memorisation", help="where record and picture go")
     parser.add_common()
     args = parser.parse_args(argv)
     if min(args.num_images, args.num_shown, args.num_nearest) < 1:
@@ -45,13 +50,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     data = load_images(ebm.config.dataset, args.data_root, args.download)
     folder = Path(args.output_dir)
-    record = RunRecord(folder / "neighbours.json", vars(args))
+    record = RunRecord(folder / "memorisation.json", vars(args))
     train, test = (split / (data.num_levels - 1) for split in (data.train, data.test))
     drawn = ebm.sample(args.num_images, args.sampler, args.seed).cpu()
     of_drawn = nearest(drawn, train, args.num_nearest)
     of_test = nearest(test[: len(drawn)], train, 1)
     own, others = of_drawn.distances[:, 0], of_test.distances[:, 0]
-    figures = {
+    metrics = {
         "num_images": len(drawn),
         "num_held_out": len(others),
         "median_distance": own.median().item(),
@@ -64,16 +69,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     rows = torch.cat([drawn[:shown, None], train[of_drawn.indices[:shown]]], 1)
     with explained_write(folder):
         sheet = grid_of(rows.flatten(0, 1), columns=1 + args.num_nearest)
-        save_image(sheet, folder / "neighbours.png")
-        record.write(figures)
+        save_image(sheet, folder / "memorisation.png")
+        record.write(metrics)
     print(
         f"{len(drawn)} images by {args.sampler}: median distance to the nearest training image "
-        f"{figures['median_distance']:.4f} of the range of a pixel, of {len(others)} held-out "
-        f"images {figures['median_distance_held_out']:.4f}; {100 * figures['copies']:.1f} percent "
+        f"{metrics['median_distance']:.4f} of the range of a pixel, of {len(others)} held-out "
+        f"images {metrics['median_distance_held_out']:.4f}; {100 * metrics['copies']:.1f} percent "
         f"lie nearer than all but {100 * QUANTILE:g} percent of those; "
-        f"{figures['identical']} identical"
+        f"{metrics['identical']} identical"
     )
-    return figures
+    return metrics
 
 
 if __name__ == "__main__":
