@@ -7,10 +7,10 @@ import torch
 from exact import F64, generator, normal, z_score
 
 from ebm_app.probability_flow.divergence import (
-    exact_divergence,
-    hutchinson,
+    ExactDivergence,
+    Hutchinson,
+    NoDivergence,
     jacobian,
-    no_divergence,
     rademacher_probes,
 )
 
@@ -49,7 +49,7 @@ def test_a_linear_map_has_its_matrix_and_its_trace(shape):
     value, rows = jacobian(linear(shape), x)
     assert torch.equal(value, linear(shape)(x))
     assert torch.allclose(rows, a.expand(4, -1, -1), rtol=0, atol=1e-14)
-    value, estimates = exact_divergence(linear(shape), x)
+    value, estimates = ExactDivergence()(linear(shape), x)
     assert torch.equal(value, linear(shape)(x))
     assert torch.allclose(estimates, a.trace().expand(1, 4), rtol=0, atol=1e-13)
 
@@ -60,14 +60,14 @@ def test_a_nonlinear_field_has_the_jacobian_of_each_example_alone(shape):
     expected = by_autograd(field, x)
     assert torch.allclose(jacobian(field, x)[1], expected, rtol=1e-12, atol=1e-12)
     traces = expected.diagonal(dim1=1, dim2=2).sum(1)
-    assert torch.allclose(exact_divergence(field, x)[1], traces[None], rtol=1e-12)
+    assert torch.allclose(ExactDivergence()(field, x)[1], traces[None], rtol=1e-12)
     assert traces.std() > 0.1
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_probe_gives_its_quadratic_form(shape):
     field, x, probes = nonlinear(shape), normal((4, *shape)), normal((5, 4, *shape), 1)
-    value, estimates = hutchinson(probes)(field, x)
+    value, estimates = Hutchinson(probes)(field, x)
     z = probes.flatten(2)
     expected = torch.einsum("kbi,bij,kbj->kb", z, by_autograd(field, x), z)
     assert torch.equal(value, field(x))
@@ -79,7 +79,7 @@ def test_probes_estimate_the_divergence_without_bias_and_with_their_variance(sha
     """For probes of +1 and -1 the variance is that of the symmetric part off the diagonal:
     (1/2) |A + A^T|^2 there."""
     x = normal((3, *shape))
-    _, estimates = hutchinson(rademacher_probes(4000, x, 0))(linear(shape), x)
+    _, estimates = Hutchinson(rademacher_probes(4000, x, 0))(linear(shape), x)
     a = matrix(shape)
     both = a + a.T
     variance = (both - both.diag().diag()).square().sum() / 2
@@ -92,14 +92,14 @@ def test_probes_estimate_the_divergence_without_bias_and_with_their_variance(sha
 def test_every_probe_is_exact_for_a_field_that_acts_on_each_component_alone(shape):
     x = normal((3, *shape))
     scale = normal(shape, 5)
-    _, estimates = hutchinson(rademacher_probes(6, x, 0))(lambda y: scale * y.sin(), x)
+    _, estimates = Hutchinson(rademacher_probes(6, x, 0))(lambda y: scale * y.sin(), x)
     expected = (scale * x.cos()).flatten(1).sum(1)
     assert torch.allclose(estimates, expected.expand(6, 3), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_without_a_divergence_there_is_the_field_alone(shape):
-    value, estimates = no_divergence(nonlinear(shape), normal((4, *shape)))
+    value, estimates = NoDivergence()(nonlinear(shape), normal((4, *shape)))
     assert torch.equal(value, nonlinear(shape)(normal((4, *shape))))
     assert estimates.shape == (0, 4) and estimates.dtype == F64
 
@@ -110,13 +110,13 @@ def test_results_are_detached_and_divergences_float64(dtype):
     field = nonlinear((1, 2, 2))
     probes = rademacher_probes(2, x, 0)
     assert probes.dtype == dtype
-    for method in (no_divergence, exact_divergence, jacobian, hutchinson(probes)):
+    for method in (NoDivergence(), ExactDivergence(), jacobian, Hutchinson(probes)):
         with torch.no_grad():  # as a solver calls it
             value, other = method(field, x)
         assert value.dtype == dtype and other.dtype == F64
         assert not value.requires_grad and not other.requires_grad
     assert torch.allclose(
-        exact_divergence(field, x)[1], exact_divergence(field, x.double())[1], atol=1e-5
+        ExactDivergence()(field, x)[1], ExactDivergence()(field, x.double())[1], atol=1e-5
     )
 
 

@@ -17,7 +17,8 @@ SCRIPT_FOLDERS = ("train", "sample", "evaluate", "ui", "tools")
 LAYERS = {
     "errors": 1,
     "numerics": 1,
-    "quadrature": 1,
+    "ode": 1,
+    "quadrature": 2,
     "registry": 2,
     "nets": 2,
     "paths": 2,

@@ -11,10 +11,9 @@ from ebm_app.errors import UserError
 from ebm_app.likelihood.estimator import CountedScore, Estimator, LogDensity
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
-from ebm_app.probability_flow.divergence import exact_divergence, hutchinson, rademacher_probes
+from ebm_app.probability_flow.divergence import ExactDivergence, Hutchinson, rademacher_probes
 from ebm_app.probability_flow.midpoint import ImplicitMidpoint
-from ebm_app.probability_flow.ode import SOLVERS, ClockField, clock_grid
-from ebm_app.registry import choose
+from ebm_app.probability_flow.ode import ClockField, clock_grid, solve_pf_ode
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,20 @@ class PFODEDensity(Estimator):
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
         if self.num_probes < 0:
             raise UserError(f"num_probes must not be negative: {self.num_probes}")
-        solver = SOLVERS[choose("solver", self.solver, SOLVERS)](self.num_steps, self.tolerance)
-        divergence = exact_divergence
+        divergence = ExactDivergence()
         if self.num_probes:
-            divergence = hutchinson(rademacher_probes(self.num_probes, x, self.seed))
+            divergence = Hutchinson(rademacher_probes(self.num_probes, x, self.seed))
         score = CountedScore(energy, self.score)
-        *_, end = solver.flow(ClockField(score, energy.path), x, t, self.start, divergence)
+        *_, end = solve_pf_ode(
+            ClockField(score, energy.path),
+            x,
+            t,
+            self.start,
+            self.solver,
+            self.num_steps,
+            self.tolerance,
+            divergence,
+        )
         value = sum_except_batch(energy.path.reference_log_density(end.x)) + end.log_det.mean(0)
         error = torch.full_like(value, math.nan if self.num_probes else 0.0)
         if self.num_probes > 1:

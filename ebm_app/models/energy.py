@@ -16,12 +16,13 @@ from torch import Tensor
 from ebm_app.errors import UserError
 from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.numerics import sum_except_batch
+from ebm_app.ode import ADAPTIVE
 from ebm_app.paths import GaussianPath, check_eps
-from ebm_app.quadrature import SOLVERS, Rule, rule_on
+from ebm_app.quadrature import Rule, integrate, rule_on
 from ebm_app.registry import choose
 
 QUADRATURE = "quadrature"
-INTEGRATORS = (QUADRATURE, *SOLVERS)
+INTEGRATORS = (QUADRATURE, *ADAPTIVE)
 HEAD, INTEGRAL = "head", "integral"
 #: numbers of x that a network gets together: on a CPU, memory of more than these is fresh at every
 #: layer, and to have it cleared costs as much as the network
@@ -135,11 +136,12 @@ class TimeScoreEnergy:
             if integrator == QUADRATURE:
                 result = self._quadrature(x, t0, t1)
             else:
-                integral = SOLVERS[integrator](
+                integral = integrate(
                     lambda t: self.model.time_score(x, t.expand(len(x))),
                     t0,
                     t1,
-                    like=x[(slice(None),) + (0,) * (x.ndim - 1)],
+                    like=x.flatten(1)[:, 0],
+                    solver=integrator,
                     rtol=rtol,
                     atol=atol,
                 )

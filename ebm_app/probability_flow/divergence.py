@@ -8,6 +8,7 @@ Sources: Hutchinson 1989; Grathwohl et al. 2019, FFJORD, arXiv:1810.01367, secti
 """
 
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
 import torch
@@ -16,20 +17,54 @@ from torch import Tensor
 from ebm_app.numerics import seeded
 
 Field = Callable[[Tensor], Tensor]
-#: (f, x (B, *)) -> (f(x) (B, *), K estimates of its divergence (K, B) float64), both detached
-Divergence = Callable[[Field, Tensor], tuple[Tensor, Tensor]]
 
 
-def no_divergence(field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The field alone: no estimates, (0, B)."""
-    with torch.no_grad():
-        return field(x), torch.zeros(0, len(x), dtype=torch.float64, device=x.device)
+class Divergence(ABC):
+    """A way to find a field's divergence: ``num_estimates`` K estimates for every example."""
+
+    num_estimates: int
+
+    @abstractmethod
+    def __call__(self, field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
+        """f(x) (B, *) at ``x`` (B, *) and estimates of its divergence (K, B) float64, both
+        detached."""
 
 
-def exact_divergence(field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
-    """One row, exact: the trace of :func:`jacobian`. D backward passes."""
-    value, matrix = jacobian(field, x)
-    return value, matrix.diagonal(dim1=1, dim2=2).sum(1)[None]
+class NoDivergence(Divergence):
+    """The field alone: K = 0."""
+
+    num_estimates = 0
+
+    def __call__(self, field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            return field(x), torch.zeros(0, len(x), dtype=torch.float64, device=x.device)
+
+
+class ExactDivergence(Divergence):
+    """K = 1, exact: the trace of :func:`jacobian`, by D backward passes."""
+
+    num_estimates = 1
+
+    def __call__(self, field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
+        value, matrix = jacobian(field, x)
+        return value, matrix.diagonal(dim1=1, dim2=2).sum(1)[None]
+
+
+class Hutchinson(Divergence):
+    """Estimates by frozen ``probes`` (K, B, *), one backward pass each."""
+
+    def __init__(self, probes: Tensor) -> None:
+        self.probes, self.num_estimates = probes, len(probes)
+
+    def __call__(self, field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            point = x.detach().requires_grad_()
+            value = field(point)
+            products = [
+                (torch.autograd.grad(value, point, z, retain_graph=True)[0] * z).flatten(1).sum(1)
+                for z in self.probes.to(x.dtype)
+            ]
+        return value.detach(), torch.stack(products).double()
 
 
 def jacobian(field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,22 +78,6 @@ def jacobian(field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
             for output in value.flatten(1).sum(0)
         ]
     return value.detach(), torch.stack(rows, 1).double()
-
-
-def hutchinson(probes: Tensor) -> Divergence:
-    """The divergence by frozen ``probes`` (K, B, *), one backward pass each."""
-
-    def estimate(field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            point = x.detach().requires_grad_()
-            value = field(point)
-            products = [
-                (torch.autograd.grad(value, point, z, retain_graph=True)[0] * z).flatten(1).sum(1)
-                for z in probes.to(x.dtype)
-            ]
-        return value.detach(), torch.stack(products).double()
-
-    return estimate
 
 
 def rademacher_probes(num: int, like: Tensor, seed: int) -> Tensor:

@@ -9,20 +9,25 @@ Sources: Song et al. 2021, arXiv:2011.13456, section 4.3 and appendix D.2; Karra
 arXiv:2206.00364, for Heun's method.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torchdiffeq import odeint
 
 from ebm_app.errors import UserError
+from ebm_app.ode import State, solve
 from ebm_app.paths import GaussianPath
-from ebm_app.probability_flow.divergence import Divergence, no_divergence
+from ebm_app.probability_flow.divergence import Divergence, NoDivergence
+from ebm_app.registry import choose
 
 Score = Callable[[Tensor, float], Tensor]
+#: equal parts of a step at whose ends a solver evaluates the flow
+PARTS = {"heun": 1, "rk4": 3}
+#: solvers of the probability flow, among those of :data:`ebm_app.ode.METHODS`
+SOLVERS = (*PARTS, "dopri5")
+NO_DIVERGENCE = NoDivergence()
 
 
 class ODEState(NamedTuple):
@@ -70,134 +75,56 @@ class ClockField:
         return velocity * self.path.time_score_variance(time).rsqrt().item()
 
 
-class Solver(ABC):
-    """A way to integrate the flow; a subclass is a frozen dataclass of its settings."""
+def solve_pf_ode(
+    field: ClockField,
+    x: Tensor,
+    start: float,
+    end: float,
+    solver: str = "rk4",
+    num_steps: int = 20,
+    tolerance: float = 1e-5,
+    divergence: Divergence = NO_DIVERGENCE,
+) -> Iterator[ODEState]:
+    """States of the probability flow from ``x`` (B, *) at time ``start`` to ``end``, in either
+    direction. Points are summed up in float64 and given to the score in their own precision.
 
-    @abstractmethod
-    def flow(
-        self,
-        field: ClockField,
-        x: Tensor,
-        start: float,
-        end: float,
-        divergence: Divergence = no_divergence,
-    ) -> Iterator[ODEState]:
-        """States of the flow from ``x`` (B, *) at ``start`` to ``end``, in either direction.
-
-        Raises:
-            ValueError: where a state is not finite.
-        """
-
-
-class Tableau(NamedTuple):
-    """An explicit Runge-Kutta method: its coefficients a and b, and its nodes in half steps."""
-
-    a: tuple[tuple[float, ...], ...]
-    b: tuple[float, ...]
-    half_steps: tuple[int, ...]
-
-
-HEUN = Tableau(((), (1.0,)), (1 / 2, 1 / 2), (0, 2))
-RK4 = Tableau(
-    ((), (0.5,), (0.0, 0.5), (0.0, 0.0, 1.0)), (1 / 6, 1 / 3, 1 / 3, 1 / 6), (0, 1, 1, 2)
-)
-
-
-@dataclass(frozen=True)
-class FixedSteps(Solver):
-    """Steps of an explicit method, evenly spaced in the clock.
+    Args:
+        solver: a key of :data:`SOLVERS`.
+        num_steps: steps of "heun" and "rk4", evenly spaced in the clock; a state after each.
+        tolerance: rtol and atol of "dopri5", whose one step size serves the whole batch; one
+            state, the last.
 
     Raises:
-        UserError: for fewer than one step.
+        UserError: for an unknown solver or fewer than 1 step.
+        ValueError: where the flow is not finite.
+        RuntimeError: as :func:`ebm_app.ode.solve`.
     """
+    choose("solver", solver, SOLVERS)
+    if num_steps < 1:
+        raise UserError(f"the probability-flow ODE needs at least 1 step, not {num_steps}")
+    first, last = field.path.clock(torch.tensor([start, end], dtype=torch.float64)).tolist()
+    num_parts = num_steps * PARTS.get(solver, 1)
+    times = clock_grid(field.path, start, end, num_parts + 1).tolist()
 
-    tableau: Tableau
-    num_steps: int
+    def time_at(tau: float) -> float:
+        """The time at a reading of the clock."""
+        place = (tau - first) / (last - first) * num_parts
+        if solver in PARTS or tau in (first, last):
+            return times[round(place)]
+        # the clock's inverse has a rounding error, and no velocity exists beyond the ends
+        time = field.path.clock_inverse(torch.tensor(tau, dtype=torch.float64)).item()
+        return min(max(time, min(start, end)), max(start, end))
 
-    def __post_init__(self) -> None:
-        """Refuse counts that make no way."""
-        if self.num_steps < 1:
-            raise UserError(
-                f"the probability-flow ODE needs at least 1 step, not {self.num_steps}"
-            )
+    def rate(tau: Tensor, state: State) -> State:
+        t = time_at(tau.item())
+        slope, rows = divergence(lambda y: field(y, t), state[0].to(x.dtype))
+        if not slope.isfinite().all():
+            raise ValueError(f"the flow is not finite at t = {t}: check the score")
+        return slope.double(), rows
 
-    def flow(
-        self,
-        field: ClockField,
-        x: Tensor,
-        start: float,
-        end: float,
-        divergence: Divergence = no_divergence,
-    ) -> Iterator[ODEState]:
-        times = clock_grid(field.path, start, end, 2 * self.num_steps + 1).tolist()
-        tau = field.path.clock(torch.tensor([start, end], dtype=torch.float64))
-        h = ((tau[1] - tau[0]) / self.num_steps).item()
-        log_det = torch.zeros((), dtype=torch.float64, device=x.device)
-        for k in range(self.num_steps):
-            slopes, rates = [], []
-            for row, node in zip(self.tableau.a, self.tableau.half_steps, strict=True):
-                point = x + h * sum(a * slope for a, slope in zip(row, slopes, strict=True))
-                time = times[2 * k + node]
-                slope, rate = divergence(lambda y, time=time: field(y, time), point)
-                slopes.append(slope)
-                rates.append(rate)
-            x = x + h * sum(b * slope for b, slope in zip(self.tableau.b, slopes, strict=True))
-            log_det = log_det + h * sum(
-                b * rate for b, rate in zip(self.tableau.b, rates, strict=True)
-            )
-            if not x.isfinite().all():
-                raise ValueError(f"the flow is not finite after step {k + 1}: check the score")
-            nfe = len(slopes) * (k + 1)
-            yield ODEState(x, times[2 * k + 2], k + 1, self.num_steps, nfe, log_det)
-
-
-@dataclass(frozen=True)
-class AdaptiveSteps(Solver):
-    """Dormand-Prince 5(4) by torchdiffeq, in float64, one step size for the whole batch; a single
-    state, the last. ``tolerance`` is both rtol and atol."""
-
-    tolerance: float = 1e-5
-
-    def flow(
-        self,
-        field: ClockField,
-        x: Tensor,
-        start: float,
-        end: float,
-        divergence: Divergence = no_divergence,
-    ) -> Iterator[ODEState]:
-        ends = torch.tensor([start, end], dtype=torch.float64)
-        # the clock has no inverse to the last digit, and no velocity exists beyond the ends
-        low, high = min(start, end), max(start, end)
-        nfe = 0
-
-        def rates(tau: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-            nonlocal nfe
-            nfe += 1
-            t = min(max(field.path.clock_inverse(tau.cpu()).item(), low), high)
-            slope, rate = divergence(lambda y: field(y, t), state[0].to(x.dtype))
-            return slope.double(), rate
-
-        _, rows = divergence(lambda y: field(y, start), x)
-        tau = field.path.clock(ends).to(x.device)
-        solution, log_det = odeint(
-            rates,
-            (x.double(), torch.zeros_like(rows)),
-            tau,
-            rtol=self.tolerance,
-            atol=self.tolerance,
-            method="dopri5",
-            options={"step_t": tau[1:]},
-        )
-        end_point = solution[-1].to(x.dtype)
-        if not end_point.isfinite().all():
-            raise ValueError("the flow is not finite at its end: check the score")
-        yield ODEState(end_point, end, 1, 1, nfe + 1, log_det[-1])
-
-
-#: name -> solver of (number of steps, tolerance), each of which uses what applies to it
-SOLVERS: dict[str, Callable[[int, float], Solver]] = {
-    "heun": lambda num_steps, tolerance: FixedSteps(HEUN, num_steps),
-    "rk4": lambda num_steps, tolerance: FixedSteps(RK4, num_steps),
-    "dopri5": lambda num_steps, tolerance: AdaptiveSteps(tolerance),
-}
+    rows = torch.zeros(divergence.num_estimates, len(x), dtype=torch.float64, device=x.device)
+    state, tolerances = (x.double(), rows), {"rtol": tolerance, "atol": tolerance}
+    steps = solve(rate, state, first, last, solver, num_steps, **tolerances)
+    num_steps = num_steps if solver in PARTS else 1
+    for step, (tau, (point, log_det), nfe) in enumerate(steps, 1):
+        yield ODEState(point.to(x.dtype), time_at(tau), step, num_steps, nfe, log_det)

@@ -11,7 +11,7 @@ from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.objectives.regression import Batch, Objective
 from ebm_app.objectives.time_sampling import TimeSample
 from ebm_app.paths import GaussianPath, PathSample
-from ebm_app.quadrature import integrate_rk45, rule_on
+from ebm_app.quadrature import integrate, rule_on
 
 
 class Draw(NamedTuple):
@@ -79,7 +79,7 @@ class TimeScoreRatio(RatioEstimator):
     @torch.no_grad()
     def accurate_log_ratio(self, x: Tensor) -> tuple[Tensor, int]:
         """By SciPy's RK45 at 1e-6, the paper's protocol."""
-        result = integrate_rk45(lambda t: self.time_scores(x, t), *self.model.interval, x[:, 0])
+        result = integrate(lambda t: self.time_scores(x, t), *self.model.interval, x[:, 0])
         return result.value, result.nfe
 
 

@@ -16,8 +16,7 @@ from torch import Tensor
 from ebm_app.errors import UserError
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.numerics import find_time
-from ebm_app.probability_flow.ode import SOLVERS, ClockField
-from ebm_app.registry import choose
+from ebm_app.probability_flow.ode import ClockField, solve_pf_ode
 from ebm_app.sampling.annealing import AnnealedHMC
 from ebm_app.sampling.hmc import Target
 from ebm_app.sampling.schedules import ladder
@@ -70,12 +69,19 @@ class PFODESampler(Sampler):
         self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
         score, path = energy.stein_score(self.score), energy.path
-        solver = SOLVERS[choose("solver", self.solver, SOLVERS)](self.num_steps, self.tolerance)
         end = _time_of_variance(energy, self.end_variance)
         if not self.start < end:
             raise UserError(f"the flow must start before t = {end}, where it stops: lower start")
-        state = None
-        for state in solver.flow(ClockField(score, path), x0, self.start, end):
+        states = solve_pf_ode(
+            ClockField(score, path),
+            x0,
+            self.start,
+            end,
+            self.solver,
+            self.num_steps,
+            self.tolerance,
+        )
+        for state in states:
             if state.step < state.num_steps:
                 yield Frame(state.x, state.step, state.num_steps, state.nfe)
         t = torch.tensor(end, dtype=torch.float64)
