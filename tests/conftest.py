@@ -2,8 +2,10 @@
 
 import importlib.util
 import os
+import socket
 import struct
 import sys
+import zlib
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +14,8 @@ import pytest
 import torch
 from PIL import Image
 
+from ebm_app.data.images import load_images
+from ebm_app.data.png import to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.models.config import EBMConfig
@@ -29,7 +33,9 @@ TINY = (
     "--logging_steps 1 --lr_warmup_steps 2 --ema_decay 0.9 --device cpu"
 ).split()
 
-#: models that the web UI is tried with
+#: who may see the page
+AUTH = ("user", "word")
+#: models that the page is tried with
 NET = UNetConfig((8, 8), norm_num_groups=4)
 GREY = EBMConfig("digits", (1, 8, 8), 17, net=NET, eps=1e-4, num_nodes=8)
 COLOUR = EBMConfig("folder:photos", (3, 4, 8), 256, net=NET, eps=1e-4, num_nodes=8)
@@ -99,19 +105,49 @@ def error_of(call, *args, **kwargs) -> str:
     return message
 
 
-@pytest.fixture(scope="module")
+def digit(index: int = 0) -> torch.Tensor:
+    """A held-out digit (1, 1, 8, 8) in [0, 1]."""
+    return load_images("digits").test[index : index + 1] / 16
+
+
+def save_picture(path: Path, pixels: np.ndarray, **options) -> str:
+    """Write pixels as a picture; its path."""
+    Image.fromarray(pixels.astype(np.uint8)).save(path, **options)
+    return str(path)
+
+
+def save_digit(path: Path, index: int = 0) -> str:
+    """Write a held-out digit, ten times as large."""
+    return save_picture(path, to_uint8(digit(index))[0, ..., 0].repeat(10, 0).repeat(10, 1))
+
+
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    """A part of a PNG file."""
+    check = zlib.crc32(kind + data).to_bytes(4, "big")
+    return len(data).to_bytes(4, "big") + kind + data + check
+
+
+def huge_png(data: bytes) -> bytes:
+    """A PNG file whose head claims 30,000 pixels on either side."""
+    side = (30_000).to_bytes(4, "big")
+    return data[:8] + png_chunk(b"IHDR", side + side + b"\1\0\0\0\0") + data[33:]
+
+
+@pytest.fixture(scope="session")
 def page_files(tmp_path_factory) -> None:
-    """Folders of its own for the files of the page, which offers no bundled model."""
+    """Folders of its own for the files of the page, which offers no bundled model and compares
+    with forty held-out images."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("gradio")))
         patch.setenv("NO_PROXY", "")
         patch.setenv("no_proxy", "")
         patch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
         patch.setattr("ebm_app.web.models.BUNDLED", tmp_path_factory.mktemp("none"))
+        patch.setattr("ebm_app.web.score.held_out.MAX_IMAGES", 40)
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory) -> Path:
     """A folder with the runs "grey", with a checkpoint, and "colour": tiny, untrained models."""
     folder = tmp_path_factory.mktemp("models")
@@ -124,9 +160,37 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def models(page_files, folder):
     """The models of the page: "grey", "colour" and a checkpoint of "grey"."""
     from ebm_app.web.models import Models, find_models
 
     return Models(find_models(str(folder / "grey"), str(folder)))
+
+
+@pytest.fixture(scope="session")
+def page(models):
+    """The page of these models."""
+    from ebm_app.web.app import build_app
+
+    return build_app(models, seed=5)
+
+
+@pytest.fixture(scope="session")
+def address(page):
+    """Where the page is served."""
+    from ebm_app.web.server import serve
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    yield serve(page, "127.0.0.1", port, AUTH)
+    page.close(verbose=False)
+
+
+@pytest.fixture(scope="session")
+def client(address):
+    """A program that calls the page."""
+    from gradio_client import Client
+
+    return Client(address, auth=AUTH, verbose=False)

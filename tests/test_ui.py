@@ -1,87 +1,141 @@
-"""The web UI: its callbacks as functions, the page, and a served page called by a client."""
+"""The page as a whole: its models, its endpoints, who may reach it, and mistakes explained."""
 
-import json
 import re
 import shutil
 import socket
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import gradio as gr
-import numpy as np
 import pytest
 import torch
-from conftest import GREY
-from gradio_client import Client, handle_file
-from gradio_client.exceptions import AppError
-from PIL import Image
+from conftest import GREY, error_of
 
 from ebm_app.data.images import load_images
-from ebm_app.data.png import to_uint8
 from ebm_app.errors import UserError
 from ebm_app.models.folders import BUNDLED
 from ebm_app.runs.cli import run_script
 from ebm_app.web import models as page_models
 from ebm_app.web.app import build_app
-from ebm_app.web.explanations import explained
-from ebm_app.web.generate import run as sample_run
+from ebm_app.web.buttons import stopped
+from ebm_app.web.explanations import explained, explained_once
 from ebm_app.web.models import Models, find_models
-from ebm_app.web.score import estimators, uploads
-from ebm_app.web.score import held_out as held
-from ebm_app.web.server import check_auth, serve
+from ebm_app.web.score import uploads
+from ebm_app.web.server import check_auth
 
-AUTH = ("user", "word")
+#: what programs call: endpoint -> arguments in their order, with their defaults. Add at the end,
+#: with a default; any other change breaks the programs of others
+CONTRACT = {
+    "/estimators": {"model": "grey", "image": None, "draws": 4},
+    "/generate": {
+        "model": "grey",
+        "sampler": "pf_ode",
+        "num_images": 16,
+        "num_steps": 25,
+        "seed": 5,
+        "randomise": True,
+        "score_images": False,
+    },
+    "/mi": {
+        "x": None,
+        "y": None,
+        "csv": None,
+        "x_columns": [],
+        "y_columns": [],
+        "preprocessing": "none",
+        "iterations": 500,
+        "seed": 5,
+    },
+    "/mi_example": {"task": "normal_1x1", "num_rows": 2_000, "seed": 5},
+    "/mi_gaussian": {
+        "dim": 40,
+        "methods": ["CTSM-v"],
+        "learning_rate": 5e-3,
+        "iterations": 500,
+        "seed": 5,
+    },
+    "/score": {"model": "grey", "image": None, "repeats": 16},
+    "/score_drawing": {"model": "grey", "drawing": ..., "repeats": 16},
+    "/score_many": {"model": "grey", "files": None, "repeats": 16},
+    "/toy": {
+        "problem": "gaussians_d2",
+        "path": "variance_preserving",
+        "method": "ctsm_v_time1",
+        "second": "none",
+        "learning_rate": 2e-3,
+        "iterations": 1_000,
+        "seed": 5,
+    },
+}
+#: what the endpoints return that programs read the most of
+RETURNS = {
+    "/generate": "Image Textbox Number Dataframe Image Downloadbutton Downloadbutton",
+    "/mi": "Plot Textbox Json",
+    "/score": "Image Textbox Plot Textbox Plot",
+    "/score_many": "Dataframe File Textbox",
+    "/toy": "Plot Plot Textbox Json",
+}
 
 
-def digit(index: int = 0) -> torch.Tensor:
-    return load_images("digits").test[index : index + 1] / 16
+def test_programs_find_every_endpoint_with_its_arguments_in_order(page):
+    info = page.get_api_info()
+    endpoints = info["named_endpoints"]
+    found = {
+        name: [(p["parameter_name"], p["parameter_default"]) for p in endpoint["parameters"]]
+        for name, endpoint in endpoints.items()
+    }
+    found["/score_drawing"][1] = ("drawing", ...)  # an empty canvas
+    assert found == {name: list(arguments.items()) for name, arguments in CONTRACT.items()}
+    assert info["unnamed_endpoints"] == {}
+    for name, kinds in RETURNS.items():
+        assert " ".join(part["component"] for part in endpoints[name]["returns"]) == kinds
 
 
-def save(path: Path, pixels: np.ndarray) -> str:
-    Image.fromarray(pixels.astype(np.uint8)).save(path)
-    return str(path)
+def test_whatever_computes_shares_one_slot_of_the_device(page):
+    on_device = [event for event in page.fns.values() if event.concurrency_id == "device"]
+    names = {event.api_name for event in on_device}
+    assert {"generate", "score", "score_drawing", "score_many", "toy", "mi"} <= names
+    assert {event.concurrency_limit for event in on_device} == {1}
+    waiting = [event for event in page.fns.values() if event.types_generator]
+    assert {event.concurrency_id for event in waiting if event.api_name in names} == {"device"}
 
 
-def save_digit(path: Path) -> str:
-    return save(path, to_uint8(digit())[0, ..., 0].repeat(10, 0).repeat(10, 1))
+@pytest.mark.parametrize("kind", ["run", "at once"])
+def test_visitors_read_mistakes_and_the_log_keeps_the_rest(caplog, kind):
+    def fail(error):
+        raise error
 
-
-def tiles(picture: Image.Image, num: int, side: int = 8) -> np.ndarray:
-    """The grey images (num, side, side) of a grid, from the corner of each enlarged pixel."""
-    columns = int(np.ceil(np.sqrt(num)))
-    factor = (picture.width + 1) // ((side + 1) * columns - 1)
-    sheet = np.asarray(picture)[::factor, ::factor]
-    assert np.array_equal(sheet.repeat(factor, 0).repeat(factor, 1), np.asarray(picture))
-    corners = [divmod(index, columns) for index in range(num)]
-    return np.stack(
-        [sheet[r * 9 : r * 9 + side, c * 9 : c * 9 + side] for r, c in corners]
-    )  # one pixel lies between two images
-
-
-def test_visitors_read_mistakes_and_the_log_keeps_the_rest(caplog):
-    def failing(error):
+    def fail_later(error):
         yield 1
         raise error
 
-    run = explained(failing)
-    gradio_error = gr.Error
-    with pytest.raises(gradio_error) as caught:
-        list(run(UserError("the seed is bad: give another")))
+    call = explained_once(fail) if kind == "at once" else lambda e: list(explained(fail_later)(e))
+    with pytest.raises(gr.Error) as caught:
+        call(UserError("the seed is bad: give another"))
     assert caught.value.message == "the seed is bad: give another" and not caplog.records
-    with pytest.raises(gradio_error) as caught:
-        list(run(RuntimeError("secret")))
+    with pytest.raises(gr.Error) as caught:
+        call(RuntimeError("secret"))
     assert "secret" not in caught.value.message
     (record,) = caplog.records
     number = re.search(r"under (\w+):", caught.value.message)[1]
     assert number in record.getMessage() and "secret" in caplog.text
+    assert explained_once(lambda x: x + 1)(1) == 2
+
+
+def test_a_stopped_run_says_where():
+    assert stopped("Step 3 of 9, pilot · grey") == "Stopped after step 3 of 9, pilot · grey"
+    assert stopped("Starting · grey") == "Stopped before the first step · grey"
+    for text in ("", "3 of 3 checks passed", stopped("Step 1 of 2"), stopped("Starting · grey")):
+        assert stopped(text) == text
 
 
 def test_only_folders_with_a_model_are_offered_each_once(page_files, folder, tmp_path):
-    find = find_models
     names = ["grey", "colour", "grey/checkpoint-5"]
-    assert list(find(str(folder / "grey"), str(folder))) == names
-    assert list(find(None, str(folder))) == sorted(names)
+    assert list(find_models(str(folder / "grey"), str(folder))) == names
+    assert list(find_models(None, str(folder))) == sorted(names)
     shutil.copytree(folder / "colour", tmp_path / "grey")
-    found = find(str(tmp_path / "grey"), str(folder))
+    found = find_models(str(tmp_path / "grey"), str(folder))
     assert found["grey"] == tmp_path / "grey" and found["grey (3)"] == folder / "grey"
     models = Models(found)
     assert models.of_dataset("digits") == {"grey (3)", "grey/checkpoint-5"}
@@ -108,10 +162,34 @@ def test_a_model_is_kept_until_its_files_change(folder, tmp_path):
         models.load("run")
 
 
+def test_two_visitors_who_choose_models_at_once_each_get_their_own(folder, monkeypatch):
+    opened = threading.Event()
+
+    def open_slowly(path, device):
+        opened.wait(0.05)
+        return SimpleNamespace(name=path.name)
+
+    monkeypatch.setattr(page_models, "EBM", SimpleNamespace(from_pretrained=open_slowly))
+    models = Models({name: folder / name for name in ("grey", "colour")})
+    got = {}
+    threads = [
+        threading.Thread(target=lambda name=name: got.update({name: models.load(name).name}))
+        for name in ("grey", "colour")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == {"grey": "grey", "colour": "colour"}
+
+
 def test_mistakes_on_the_command_line_end_in_one_sentence(
-    page_files, script, folder, capsys, tmp_path
+    page_files, script, folder, capsys, tmp_path, monkeypatch
 ):
-    main = script("ui/app.py").main
+    app = script("ui/app.py")
+    with gr.Blocks() as empty:
+        gr.Markdown("no tab")
+    monkeypatch.setattr(app, "build_app", lambda models, seed: empty)
     model = ["--model", str(folder / "grey"), "--device", "cpu"]
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -130,129 +208,25 @@ def test_mistakes_on_the_command_line_end_in_one_sentence(
             ([*model, "--port", port], f"127.0.0.1:{port}, .*give another --port"),
             ([*model, "--port", "70000"], "give another --port"),
         ):
-            assert run_script(main, arguments) == 2, arguments
+            assert run_script(app.main, arguments) == 2, arguments
             error = capsys.readouterr().err.strip().splitlines()
             assert error[-1].startswith("error: ") and re.search(message, error[-1]), error
+
+
+def test_other_machines_are_let_in_only_by_an_explicit_decision():
+    assert check_auth("127.0.0.1", None) is None and check_auth("localhost", None) is None
+    assert "--auth user:password, or say --no_auth" in error_of(check_auth, "0.0.0.0", None)
+    assert check_auth("0.0.0.0", None, no_auth=True) is None
     assert check_auth("0.0.0.0", "user:pass:word") == ("user", "pass:word")
-    assert check_auth("localhost", None) is None
+    assert "contradict" in error_of(check_auth, "0.0.0.0", "user:word", no_auth=True)
 
 
-@pytest.fixture(scope="module")
-def page(models):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(held, "MAX_IMAGES", 40)  # the others would cost seconds
-        yield build_app(models, seed=5)
-
-
-def test_the_page_shows_held_out_digits(folder, page):
+def test_the_page_shows_held_out_digits_to_those_who_choose_digits(folder, page):
     (row,) = [block for block in page.blocks.values() if block.get_block_name() == "dataset"]
     assert row.visible and len(row.samples) == 10
-    for index, (sample,) in enumerate(row.samples):
+    digits = load_images("digits").test[:10] / 16
+    for digit, (sample,) in zip(digits, row.samples, strict=True):
         path = Path(sample["path"] if isinstance(sample, dict) else sample)
-        assert torch.equal(uploads.preprocess(path, GREY), digit(index))
+        assert torch.equal(uploads.preprocess(path, GREY)[0], digit)
     colour = build_app(Models({"colour": folder / "colour"}))
     assert not any(b.get_block_name() == "dataset" for b in colour.blocks.values())
-
-
-@pytest.fixture(scope="module")
-def client(page):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    address = serve(page, "127.0.0.1", port, AUTH)
-    assert address == f"http://127.0.0.1:{port}/"
-    yield Client(address, auth=AUTH, verbose=False)
-    page.close(verbose=False)
-
-
-def test_a_client_draws_exact_pixels_and_sees_them_come(client, page, models):
-    job = client.submit("grey", "pf_ode", 4, 3, 9, False, api_name="/generate")
-    path, text, seed, scores, *files = job.result(timeout=30)
-    assert len(job.outputs()) == 5 and text.startswith("4 images · grey · seed 9 · ") and seed == 9
-    drawn = models.load("grey").sample(4, seed=9, num_steps=3)
-    with Image.open(path) as picture:
-        assert picture.format == "PNG"
-        assert np.array_equal(tiles(picture, 4), to_uint8(drawn)[..., 0])
-        assert json.loads(picture.info["ebm_app"])["seed"] == 9
-    assert scores["data"] == []
-    stem, ends = "grey-pf_ode-seed9", ("-animation.png", ".json", ".zip")
-    assert [Path(file).name for file in files] == [stem + end for end in ends]
-    assert json.loads(Path(files[1]).read_text())["step"] == 3
-    deleted_in_time = {Path(file).name for group in page.temp_file_sets for file in group}
-    assert deleted_in_time >= {Path(file).name for file in (path, *files)}
-
-
-def test_a_client_gets_scores_with_the_images(client, models):
-    job = ("grey", "pf_ode", 3, 2, 9, False, True)
-    _, text, _, scores, *_ = client.predict(*job, api_name="/generate")
-    assert [row[0] for row in scores["data"]] == [1, 2, 3]
-    assert len(scores["headers"]) == len(scores["data"][0]) == 4
-    assert text.endswith(" · log-likelihoods at eps 0.0001")
-
-
-def test_a_client_scores_an_image(client, tmp_path, monkeypatch):
-    image = handle_file(save_digit(tmp_path / "digit.png"))
-    path, text, shares, place, histogram = client.predict("grey", image, 4, api_name="/score")
-    with Image.open(path) as picture:
-        assert np.array_equal(tiles(picture, 1), to_uint8(digit())[..., 0])
-    assert re.match(r"Log-likelihood: -?\d+\.\d+ ± \d+\.\d+ nats\nBits per dim: ", text)
-    assert re.match(r"Percentile \d+: .* of 40 held-out images", place)
-    assert all(plot["plot"].startswith("data:image/png;base64,") for plot in (shares, histogram))
-    ratio = {"ratio": estimators.estimators(64)["ratio"]}
-    monkeypatch.setattr(estimators, "estimators", lambda num_dims: ratio)
-    for file in (handle_file(path), image):  # as the model sees it, or as it was uploaded
-        table, _ = client.predict("grey", file, 4, api_name="/estimators")
-        ((name, nats, *_),) = table["data"]
-        assert name == "ratio" and text.startswith(f"Log-likelihood: {nats:.2f} ")
-
-
-def test_a_client_scores_a_drawing_and_many_files(client, tmp_path):
-    ink = np.zeros((280, 280))
-    ink[40:240, 120:160] = 255
-    stroke = handle_file(save(tmp_path / "=stroke.png", ink))
-    value = {"background": None, "layers": [], "composite": stroke}
-    _, text, *_ = client.predict("grey", value, 4, api_name="/score_drawing")
-    assert text.startswith("Log-likelihood: ")
-    files = [handle_file(save_digit(tmp_path / "digit.png")), stroke]
-    table, sheet, text = client.predict("grey", files, 4, api_name="/score_many")
-    assert text == "2 of 2 files have a log-likelihood"
-    assert [row[0] for row in table["data"]] == ["digit.png", "=stroke.png"]
-    assert len(Path(sheet).read_text(encoding="utf-8").splitlines()) == 3
-    with pytest.raises(AppError, match="the canvas is empty"):
-        empty = {"background": None, "layers": [], "composite": None}
-        client.predict("grey", empty, 4, api_name="/score_drawing")
-
-
-def test_a_clients_mistakes_are_answered_in_a_sentence(client, tmp_path):
-    (tmp_path / "text.png").write_text("no image")
-    text = handle_file(str(tmp_path / "text.png"))
-    for name, arguments, message in (
-        ("/score", ("grey", None, 4), "there is no image"),
-        ("/score", ("grey", text, 4), "cannot read 'text.png' as an image"),
-        ("/score", ("/etc", None, 4), "not in the list of choices"),
-        ("/generate", ("grey", "gibbs", 4, 3, 9, False), "not in the list of choices"),
-        ("/generate", ("grey", "pf_ode", 65, 3, 9, False), "greater than maximum"),
-    ):
-        with pytest.raises(AppError, match=message) as caught:
-            client.predict(*arguments, api_name=name)
-        assert str(tmp_path) not in str(caught.value)
-
-
-def test_a_cancelled_run_ends_early_and_frees_the_device(client, monkeypatch):
-    rendered, render = [], sample_run.render
-    monkeypatch.setattr(
-        sample_run, "render", lambda *x, **size: rendered.append(1) or render(*x, **size)
-    )
-    job = client.submit("grey", "pf_ode", 1, 200, 0, False, api_name="/generate")
-    for _ in job:
-        job.cancel()
-        break
-    client.predict("grey", "pf_ode", 1, 1, 0, False, api_name="/generate")
-    assert 2 <= len(rendered) < 100
-
-
-def test_strangers_are_kept_out(client):
-    import httpx
-
-    for path in ("config", "gradio_api/info", "monitoring"):
-        assert httpx.get(client.src + path, follow_redirects=True).status_code in (401, 403, 404)

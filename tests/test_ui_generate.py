@@ -15,7 +15,7 @@ import gradio as gr
 import numpy as np
 import pytest
 import torch
-from conftest import error_of
+from conftest import error_of, huge_png, png_chunk
 from PIL import Image, ImageSequence
 from PIL.PngImagePlugin import PngInfo
 
@@ -229,12 +229,6 @@ def save_png(path: Path, text: str | None) -> str:
     return str(path)
 
 
-def chunk(kind: bytes, data: bytes) -> bytes:
-    """A part of a PNG file."""
-    check = zlib.crc32(kind + data).to_bytes(4, "big")
-    return len(data).to_bytes(4, "big") + kind + data + check
-
-
 def test_other_files_than_the_pages_own_are_explained(tmp_path):
     whole = save_png(tmp_path / "whole.png", json.dumps(SETTINGS))
     assert asdict(run_settings.read_settings(whole, ["grey"])) == SETTINGS
@@ -243,9 +237,7 @@ def test_other_files_than_the_pages_own_are_explained(tmp_path):
     (tmp_path / "text.png").write_text(json.dumps(SETTINGS))
     (tmp_path / "cut.png").write_bytes(data[:-20])
     (tmp_path / "flipped.png").write_bytes(data.replace(b"pf_ode", b"pf_odd"))
-    size = (30_000).to_bytes(4, "big")
-    header = chunk(b"IHDR", size + size + b"\1\0\0\0\0")
-    (tmp_path / "huge.png").write_bytes(data[:8] + header + data[33:])
+    (tmp_path / "huge.png").write_bytes(huge_png(data))
     for name in ("jpeg.png", "text.png", "cut.png", "flipped.png", "huge.png"):
         message = error_of(run_settings.read_settings, tmp_path / name, ["grey"])
         assert message.startswith("this file is no PNG or a damaged one: "), name
@@ -254,10 +246,10 @@ def test_other_files_than_the_pages_own_are_explained(tmp_path):
 
 
 def test_a_text_that_unpacks_to_a_large_one_is_refused(tmp_path):
-    bomb = b"ebm_app\0\0" + zlib.compress(b"[" * 100_000_000, 9)
-    assert len(bomb) < 200_000
+    bomb = b"ebm_app\0\0" + zlib.compress(b"[" * 4_000_000, 9)
+    assert len(bomb) < 8_000
     data = Path(save_png(tmp_path / "a.png", None)).read_bytes()
-    (tmp_path / "bomb.png").write_bytes(data[:33] + chunk(b"zTXt", bomb) + data[33:])
+    (tmp_path / "bomb.png").write_bytes(data[:33] + png_chunk(b"zTXt", bomb) + data[33:])
     message = error_of(run_settings.read_settings, tmp_path / "bomb.png", ["grey"])
     assert message.startswith("this file is no PNG or a damaged one: ")
 
@@ -290,32 +282,32 @@ def test_settings_that_anyone_may_have_written_are_checked(text, message):
 
 
 @pytest.fixture(scope="module")
-def page(models):
-    with gr.Blocks() as page:
+def tab(models):
+    with gr.Blocks() as tab:
         model = gr.Dropdown(list(models.folders), value="grey", label="Model")
         generate.build(models.load, model, 5)
-    return page
+    return tab
 
 
-def handler(page, name):
-    (found,) = (fn for fn in page.fns.values() if fn.name == name)
+def handler(tab, name):
+    (found,) = (fn for fn in tab.fns.values() if fn.name == name)
     return found
 
 
-def test_a_loaded_png_sets_every_field_and_keeps_the_seed(page, tmp_path):
-    load = handler(page, "load_settings")
+def test_a_loaded_png_sets_every_field_and_keeps_the_seed(tab, tmp_path):
+    load = handler(tab, "load_settings")
     labels = [block.label for block in load.outputs]
     assert labels == ["Model", "Sampler", "Images", "Steps", "Seed", "New seed for every run"]
     values = {**SETTINGS, "model": "colour", "sampler": "annealed_hmc"}
     path = save_png(tmp_path / "a.png", json.dumps(values))
     assert load.fn(path) == ("colour", "annealed_hmc", 5, 3, 7, False)
     (sampler,) = (block for block in load.outputs if block.label == "Sampler")
-    events = [event for fn in page.fns.values() for id_, event in fn.targets if id_ == sampler._id]
+    events = [event for fn in tab.fns.values() for id_, event in fn.targets if id_ == sampler._id]
     assert events == ["input"]  # a "change" would replace the loaded number of steps
 
 
-def test_a_new_seed_is_drawn_on_demand_and_told(page):
-    run = handler(page, "run").fn
+def test_a_new_seed_is_drawn_on_demand_and_told(tab):
+    run = handler(tab, "run").fn
     seeds = set()
     for _ in range(3):
         *_, shown = run("grey", "pf_ode", 1, 1, 7, True, False)
@@ -329,25 +321,13 @@ def test_a_new_seed_is_drawn_on_demand_and_told(page):
         list(run("grey", "pf_ode", 2.5, 1, 7, False, False))
 
 
-def test_stop_cancels_the_run_before_it_looks_what_is_left(page):
-    run = handler(page, "run")
-    (cancelling,) = (fn for fn in page.fns.values() if fn.cancels)
+def test_stop_cancels_the_run_before_it_looks_what_is_left(tab):
+    run = handler(tab, "run")
+    (cancelling,) = (fn for fn in tab.fns.values() if fn.cancels)
     assert cancelling.cancels == [run._id] and not cancelling.outputs
     for fn, other_is_before in ((run, True), (cancelling, False)):
-        clicked = [each for each in page.fns.values() if each.targets == fn.targets]
+        clicked = [each for each in tab.fns.values() if each.targets == fn.targets]
         others = [each for each in clicked if each is not fn and each.outputs]
         assert [each._id < fn._id for each in others] == [other_is_before]
     (left,) = others
     assert left.outputs == run.outputs and not left.queue
-
-
-def test_the_endpoint_keeps_its_arguments(page):
-    ((name, endpoint),) = page.get_api_info()["named_endpoints"].items()
-    names = [parameter["parameter_name"] for parameter in endpoint["parameters"]]
-    first = ["model", "sampler", "num_images", "num_steps", "seed", "randomise"]
-    assert name == "/generate" and names == [*first, "score_images"]
-    assert all(parameter["parameter_has_default"] for parameter in endpoint["parameters"])
-    assert [part["component"] for part in endpoint["returns"]] == [
-        *["Image", "Textbox", "Number", "Dataframe", "Image"],
-        *["Downloadbutton", "Downloadbutton"],
-    ]

@@ -4,20 +4,16 @@ import json
 import math
 import os
 import pickle
-import socket
 
 import numpy as np
 import pytest
 import torch
 from conftest import error_of
-from gradio_client import Client, handle_file
-from gradio_client.exceptions import AppError
 
 from ebm_app.ratios import mutual_information
 from ebm_app.ratios.data.mi_tasks import MI_TASKS
 from ebm_app.ratios.methods import MixtureResidual
 from ebm_app.ratios.training import RatioTrainer
-from ebm_app.web.app import build_app
 from ebm_app.web.buttons import stopped
 from ebm_app.web.information import gaussian, own_data
 from ebm_app.web.information.paired_data import (
@@ -27,7 +23,6 @@ from ebm_app.web.information.paired_data import (
     examples,
     read,
 )
-from ebm_app.web.server import serve
 
 
 @pytest.fixture(autouse=True)
@@ -128,14 +123,14 @@ def test_an_estimate_comes_fold_by_fold(tmp_path):
 
 
 def test_it_is_the_librarys_estimate(tmp_path):
-    x, y, _ = draw(tmp_path)
+    x, y, _ = draw(tmp_path, num=120)
     *_, (_, _, found) = estimate(PairedFiles(x, y), "rank", 2, 7)
     scores = own_data.PREPROCESSING["rank"]
     arrays = [torch.from_numpy(scores(np.load(path))) for path in (x, y)]
     training = mutual_information.RatioTraining(2, eval_every=1)
     settings = mutual_information.MISettings(3, 1, training=training)
     results = mutual_information.folds(*arrays, settings, 7)
-    expected = mutual_information.summarise(results, 600, 1)
+    expected = mutual_information.summarise(results, 120, 1)
     assert found["mutual_information"] == expected.mutual_information
 
 
@@ -154,7 +149,7 @@ def test_who_stops_after_a_fold_trains_no_other(tmp_path, monkeypatch):
     built = []
     build = MixtureResidual.build
     monkeypatch.setattr(MixtureResidual, "build", lambda *a: built.append(1) or build(*a))
-    x, y, _ = draw(tmp_path)
+    x, y, _ = draw(tmp_path, num=120)
     run = estimate(PairedFiles(x, y))
     assert [next(run)[1].split(" ")[0] for _ in range(2)] == ["Starting", "Step"]
     run.close()
@@ -264,54 +259,3 @@ def test_columns_are_listed_if_there_are_any(tmp_path):
     assert column_names(None) == []
     path.write_text(",".join(map(str, range(501))))
     assert "501 columns: leave out all but 500" in error_of(column_names, path)
-
-
-@pytest.fixture(scope="module")
-def page(models):
-    return build_app(models, seed=5)
-
-
-def test_the_endpoints_have_names_and_defaults(page):
-    endpoints = page.get_api_info()["named_endpoints"]
-    names = {
-        name: {p["parameter_name"]: p["parameter_default"] for p in endpoints[name]["parameters"]}
-        for name in ("/mi", "/mi_example", "/mi_gaussian")
-    }
-    assert names == {
-        "/mi": {
-            **{"x": None, "y": None, "csv": None, "x_columns": [], "y_columns": []},
-            **{"preprocessing": "none", "iterations": 500, "seed": 5},
-        },
-        "/mi_example": {"task": "normal_1x1", "num_rows": 2_000, "seed": 5},
-        "/mi_gaussian": {
-            **{"dim": 40, "methods": ["CTSM-v"], "learning_rate": 5e-3},
-            **{"iterations": 500, "seed": 5},
-        },
-    }
-
-
-def test_a_client_draws_data_and_estimates_from_them(page, tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    client = Client(serve(page, "127.0.0.1", port, None), verbose=False)
-    try:
-        x, y, table, truth = client.predict("dense_2x2", 300, 1, api_name="/mi_example")
-        assert np.load(x).shape == np.load(y).shape == (300, 2) and table is None
-        assert truth.startswith("dense_2x2: ")
-        files = {"x": handle_file(x), "y": handle_file(y), "csv": None}
-        _, text, found = client.predict(**files, iterations=2, api_name="/mi")
-        assert text.startswith("Mutual information: ") and found["num_rows"] == 300
-        _, text, found = client.predict(iterations=1, api_name="/mi_gaussian")
-        assert text.startswith("1 steps · D = 40") and found["truth"] == 10
-        settings = {"problem": "gaussians_d5", "method": "nce", "iterations": 1}
-        plot, other, text, found = client.predict(**settings, api_name="/toy")
-        assert plot["type"] == "matplotlib" and other is None and text.startswith("1 steps")
-        assert found["methods"]["nce"]["step"] == 1
-        np.save(tmp_path / "other.npy", np.zeros(3))
-        with pytest.raises(AppError, match="x has 300 rows and y has 3") as caught:
-            files["y"] = handle_file(str(tmp_path / "other.npy"))
-            client.predict(**files, api_name="/mi")
-        assert "/" not in caught.value.message
-    finally:
-        page.close(verbose=False)

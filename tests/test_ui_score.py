@@ -10,7 +10,7 @@ import gradio as gr
 import numpy as np
 import pytest
 import torch
-from conftest import COLOUR, GREY, error_of, write_mnist
+from conftest import COLOUR, GREY, digit, error_of, huge_png, save_digit, save_picture, write_mnist
 from PIL import Image
 
 from ebm_app.data.images import load_images
@@ -26,19 +26,6 @@ from ebm_app.web.score import held_out as held
 from ebm_app.web.score import tab as score
 
 MNIST = EBMConfig("mnist", (1, 28, 28), 256)
-
-
-def digit(index: int = 0) -> torch.Tensor:
-    return load_images("digits").test[index : index + 1] / 16
-
-
-def save(path: Path, pixels: np.ndarray, **options) -> str:
-    Image.fromarray(pixels.astype(np.uint8)).save(path, **options)
-    return str(path)
-
-
-def save_digit(path: Path, index: int = 0) -> str:
-    return save(path, to_uint8(digit(index))[0, ..., 0].repeat(10, 0).repeat(10, 1))
 
 
 def drawing(ink: np.ndarray | None) -> dict:
@@ -58,48 +45,40 @@ def held_out():
     return held.HeldOutImages()
 
 
-@pytest.fixture(scope="module")
-def few():
-    """Only the first forty held-out digits, so that a tiny budget scores them all."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(held, "MAX_IMAGES", 40)
-        yield 40
-
-
 def test_preprocessing_crops_averages_areas_and_takes_the_nearest_level(tmp_path):
     preprocess = uploads.preprocess
     assert torch.equal(preprocess(save_digit(tmp_path / "digit.png"), GREY), digit())
     numbers = np.random.RandomState(0)
     pixels = numbers.randint(0, 256, (32, 48))  # 8 columns on either side are cut off
     mean = pixels[:, 8:40].reshape(8, 4, 8, 4).mean((1, 3))
-    seen = preprocess(save(tmp_path / "wide.png", pixels), GREY)
+    seen = preprocess(save_picture(tmp_path / "wide.png", pixels), GREY)
     assert seen.shape == (1, 1, 8, 8)
     levels = seen[0, 0] * 16
     assert torch.equal(levels, levels.round())
     assert np.abs(levels.numpy() - mean / 255 * 16).max() < 0.5 + 16 / 255
     colour = numbers.randint(0, 256, (8, 16, 3))
-    seen = preprocess(save(tmp_path / "colour.png", colour), COLOUR)
+    seen = preprocess(save_picture(tmp_path / "colour.png", colour), COLOUR)
     mean = colour.reshape(4, 2, 8, 2, 3).mean((1, 3))
     assert seen.shape == (1, 3, 4, 8)
     assert np.abs(to_uint8(seen)[0] - mean).max() <= 1
-    grey = preprocess(save(tmp_path / "grey.png", pixels[:, :8]), COLOUR)
+    grey = preprocess(save_picture(tmp_path / "grey.png", pixels[:, :8]), COLOUR)
     assert torch.equal(grey[:, :1].expand(-1, 3, -1, -1), grey)
 
 
 def bad_files(folder: Path) -> dict[str, str]:
     """Files that cannot be scored, with what is said of each."""
     grey = np.random.RandomState(0).randint(0, 256, (9, 9)).astype(np.uint8)
-    whole = Path(save(folder / "whole.png", grey)).read_bytes()
+    whole = Path(save_picture(folder / "whole.png", grey)).read_bytes()
     (folder / "truncated.png").write_bytes(whole[: len(whole) // 2])
     (folder / "empty.png").write_bytes(b"")
     (folder / "pickle.png").write_bytes(pickle.dumps({"weights": [1.0]}))
     more = {"save_all": True, "append_images": [Image.fromarray(255 - grey)]}
-    save(folder / "moving.png", grey, **more)
-    save(folder / "moving.gif", grey, **more)
+    save_picture(folder / "moving.png", grey, **more)
+    save_picture(folder / "moving.gif", grey, **more)
     Image.fromarray(grey.astype(np.uint16) * 257).save(folder / "sixteen.png")
     Image.fromarray(grey).convert("CMYK").save(folder / "cmyk.jpg")
-    save(folder / "clear.png", np.zeros((8, 8, 4)))
-    Image.new("1", (20_000, 20_000)).save(folder / "huge.png")
+    save_picture(folder / "clear.png", np.zeros((8, 8, 4)))
+    (folder / "huge.png").write_bytes(huge_png(whole))
     return {
         "truncated.png": "cannot read 'truncated.png' as an image: ",
         "empty.png": "cannot read 'empty.png' as an image: save it as PNG or JPEG",
@@ -122,7 +101,7 @@ def test_every_bad_file_is_explained_in_a_sentence_without_paths(tmp_path):
     assert "2 channels" in error_of(uploads.preprocess, tmp_path / "whole.png", two)
     assert "at least 2 repeats" in error_of(uploads.repeated, digit(), 1)
     opaque = np.full((8, 8, 4), 255)
-    assert uploads.preprocess(save(tmp_path / "opaque.png", opaque), GREY).eq(1).all()
+    assert uploads.preprocess(save_picture(tmp_path / "opaque.png", opaque), GREY).eq(1).all()
 
 
 def test_a_drawn_digit_fills_the_frame_as_the_digits_of_the_data_do():
@@ -168,7 +147,7 @@ def run(models, path, held_out, repeats=12):
     return list(one_image.find_likelihood(models.load, "grey", source, repeats, held_out, seed=3))
 
 
-def test_a_score_is_the_mean_over_draws_with_its_standard_error(models, held_out, few, tmp_path):
+def test_a_score_is_the_mean_over_draws_with_its_standard_error(models, held_out, tmp_path):
     first, scored, *rest = run(models, save_digit(tmp_path / "digit.png"), held_out)
     assert first == one_image.ShownLikelihood(first.seen, one_image.RUNNING)
     side = first.seen.width // 8
@@ -186,15 +165,15 @@ def test_a_score_is_the_mean_over_draws_with_its_standard_error(models, held_out
     assert np.allclose(image.get_array(), result.components.mean((0, 1)))
     assert scored.place == one_image.WAITING and scored.histogram is None  # does not wait for it
     assert all(step.text == scored.text for step in rest)
-    assert f"of {few} held-out" in rest[-1].place
+    assert "of 40 held-out" in rest[-1].place
     line = rest[-1].histogram.axes[0].lines[0]
     assert line.get_xdata()[0] == pytest.approx(mean)
 
 
-def test_the_place_of_a_score_is_counted_among_held_out_images(models, few):
+def test_the_place_of_a_score_is_counted_among_held_out_images(models):
     ebm, held_out = models.load("grey"), held.HeldOutImages()
     images = held.HeldOutImages().images(GREY)
-    assert torch.equal(images, load_images("digits").test[:few])
+    assert torch.equal(images, load_images("digits").test[:40])
     steps = list(held_out.likelihoods(ebm))
     assert [(len(s.log_prob), s.total, s.complete) for s in steps] == [
         (32, 40, False),
@@ -210,7 +189,7 @@ def test_the_place_of_a_score_is_counted_among_held_out_images(models, few):
     assert "of the first 32 of 40 " in held.describe(value, steps[0])
 
 
-def test_held_out_images_are_computed_once_for_the_same_weights(models, few, monkeypatch):
+def test_held_out_images_are_computed_once_for_the_same_weights(models, monkeypatch):
     ebm, held_out = models.load("grey"), held.HeldOutImages()
     asked = []
     score = ebm.log_prob
@@ -232,7 +211,7 @@ def test_held_out_images_are_computed_once_for_the_same_weights(models, few, mon
 
 
 def test_without_held_out_images_a_sentence_stands_for_the_histogram(models, tmp_path):
-    path = save(tmp_path / "colour.png", np.zeros((4, 8, 3)))
+    path = save_picture(tmp_path / "colour.png", np.zeros((4, 8, 3)))
     source = partial(uploads.preprocess, path)
     *_, last = one_image.find_likelihood(models.load, "colour", source, 2, held.HeldOutImages())
     assert last.place == held.ABSENT and last.histogram is None
@@ -297,16 +276,16 @@ def test_the_map_of_shares_sums_channels_and_carries_numbers_where_they_fit():
 
 
 def test_estimators_stand_side_by_side_on_the_same_draws(models, tmp_path, monkeypatch):
-    choice = estimators.estimators(64)
+    choice = estimators.estimators(GREY)
     assert list(choice) == ["ratio", "ode", "pf_ode", "pf_ode_exact", "elbo", "truncated_normal"]
-    assert "pf_ode_exact" not in estimators.estimators(784)
+    assert "pf_ode_exact" not in estimators.estimators(MNIST)
 
     def refuse(energy, x, t):
         raise UserError("the model has no such thing: take another")
 
     bad = {"estimator": refuse}
     rows = {"bad": bad, **{name: choice[name] for name in ("ratio", "truncated_normal")}}
-    monkeypatch.setattr(estimators, "estimators", lambda num_dims: rows)
+    monkeypatch.setattr(estimators, "estimators", lambda config: rows)
     path = save_digit(tmp_path / "digit.png")
     steps = list(estimators.compare(models.load, "grey", path, 3, seed=5))
     assert [len(table) for table, _ in steps] == [0, 0, 1, 2]
@@ -332,7 +311,7 @@ def test_estimators_stand_side_by_side_on_the_same_draws(models, tmp_path, monke
     )
 
 
-def test_one_bad_file_does_not_lose_the_others(models, held_out, few, tmp_path):
+def test_one_bad_file_does_not_lose_the_others(models, held_out, tmp_path):
     bad = bad_files(tmp_path)
     good = [save_digit(tmp_path / f"{start}digit.png", i) for i, start in enumerate("=+-@")]
     paths = [good[0], *(str(tmp_path / name) for name in bad), *good[1:]]

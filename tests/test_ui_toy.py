@@ -10,15 +10,15 @@ from conftest import error_of
 from ebm_app.ratios.studies import trial_evaluation, trials
 from ebm_app.ratios.training import RatioTrainer
 from ebm_app.web import buttons, training
-from ebm_app.web.app import build_app
 from ebm_app.web.toy import tab as toy
 
 RUN = ("gaussians_d2", "variance_preserving")
+NO_PLANE = ("gaussians_d5", "variance_preserving")
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Judges of few draws."""
+    """Evaluations on few draws."""
     for name in ("NUM_POINTS", "NUM_LOSS_DRAWS", "NUM_GRID_DRAWS"):
         monkeypatch.setattr(trial_evaluation, name, 100)
 
@@ -58,7 +58,7 @@ def test_two_methods_stand_side_by_side_on_the_same_draws(monkeypatch):
         return drawn[-1]
 
     monkeypatch.setattr(RatioTrainer, "draw", spy)
-    shown = list(train(("ctsm_v_time1", "tsm_stein")))
+    shown = list(train(("ctsm_v_time1", "tsm_stein"), run=NO_PLANE))
     for plot, other, text, found in shown[1:]:
         assert plot is not other and other is not None
         assert list(found["methods"]) == ["ctsm_v_time1", "tsm_stein"]
@@ -74,7 +74,7 @@ def test_who_stops_iterating_stops_the_training(monkeypatch):
     monkeypatch.setattr(
         RatioTrainer, "train_step", lambda trainer: steps.append(1) or step(trainer)
     )
-    run = train(iterations=50)
+    run = train(iterations=50, run=NO_PLANE)
     texts = [next(run)[2] for _ in range(4)]
     run.close()
     assert len(steps) == 6 and texts[-1].startswith("Step 6 of 50")
@@ -83,13 +83,14 @@ def test_who_stops_iterating_stops_the_training(monkeypatch):
 
 def test_the_seed_decides_the_figures():
     def error(seed):
-        *_, (*_, found) = train(("nce",), iterations=1, seed=seed)
+        *_, (*_, found) = train(("nce",), iterations=1, seed=seed, run=NO_PLANE)
         return found["methods"]["nce"]["error"]
 
     assert error(5) == error(5) != error(6)
 
 
-def test_a_picture_without_a_closed_form_has_no_error():
+def test_a_distribution_without_a_closed_form_has_no_error(monkeypatch):
+    monkeypatch.setattr(toy, "plot_trial", lambda shot: None)
     *_, (_, _, text, found) = train(iterations=1, run=("moons", "bridge_sigma1"))
     (method,) = found["methods"].values()
     assert method["error"] is None and "divergence_truth" not in method
@@ -131,26 +132,6 @@ def test_every_choice_has_a_label_of_its_own():
 def test_a_run_is_looked_at_often_enough_to_stop():
     every = training.eval_every
     assert [every(n) for n in (1, 20, 21, 1_000, 5_000)] == [1, 1, 2, 50, 100]
-
-
-@pytest.fixture(scope="module")
-def endpoint(models):
-    page = build_app(models, seed=5)
-    return page, page.get_api_info()["named_endpoints"]["/toy"]
-
-
-def test_the_endpoint_has_names_and_defaults(endpoint):
-    parameters = {p["parameter_name"]: p["parameter_default"] for p in endpoint[1]["parameters"]}
-    assert parameters == {
-        **{"problem": "gaussians_d2", "path": "variance_preserving", "method": "ctsm_v_time1"},
-        **{"second": "none", "learning_rate": 2e-3, "iterations": 1_000, "seed": 5},
-    }
-    assert [out["component"] for out in endpoint[1]["returns"]] == [
-        "Plot",
-        "Plot",
-        "Textbox",
-        "Json",
-    ]
 
 
 def test_choices_follow_the_problem():

@@ -1,8 +1,8 @@
 """Estimators of the same log-likelihood side by side, on the same dequantisation draws."""
 
+import math
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import gradio as gr
 from torch import Tensor
@@ -10,7 +10,8 @@ from torch import Tensor
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.likelihood import ESTIMATORS
-from ebm_app.likelihood.dequantisation import TruncatedNormal
+from ebm_app.likelihood.dequantisation import DEQUANTISERS
+from ebm_app.models.config import EBMConfig
 
 from ..buttons import IN_TURN, empty_by, start_and_stop, start_by, stop_by
 from ..explanations import explained
@@ -21,13 +22,15 @@ MAX_DRAWS, MAX_EXACT_DIMS = 16, 256
 HEADERS = ["Estimator", "Nats", "± nats", "Bits per dim", "± bits", "Evaluations", "Seconds"]
 RUNNING, STOPPED = "running", "stopped before"
 TYPES = ["str", *["number"] * (len(HEADERS) - 1)]
-ESTIMATOR_NOTES = "\n".join(f"- **{name}**: {kind.note}." for name, kind in ESTIMATORS.items())
-NOTES = f"""\
-{ESTIMATOR_NOTES}
-- **truncated_normal**: ratio with another dequantisation, {TruncatedNormal.note}.
+TEXT = """\
+{estimators}
+
+By the ratio, with another dequantisation than the model's own:
+
+{dequantisers}
 
 Estimators whose cost grows with the number of pixels are left out for images of more than \
-{MAX_EXACT_DIMS} numbers. ± is the standard error over the draws, the same ones for every row; \
+{max_dims} numbers. ± is the standard error over the draws, the same ones for every row; \
 evaluations of the network are those of one draw. The table may take minutes."""
 
 EstimatorRow = list[str | float]
@@ -55,7 +58,7 @@ def compare(
     images = repeated(image, draws)
     rows: list[EstimatorRow] = []
     text = f"{draws} draws"
-    for name, options in estimators(image.numel()).items():
+    for name, options in estimators(ebm.config).items():
         yield list(rows), f"{text} · {RUNNING} {name}"
         try:
             rows.append([name, *measure(ebm, images, seed, options)])
@@ -64,18 +67,22 @@ def compare(
     yield rows, f"{len(rows)} estimators · {text}"
 
 
-def estimators(num_dims: int) -> dict[str, dict[str, Any]]:
-    """The estimators for an image of so many numbers, by name: options of ``EBM.log_prob``."""
-    rows = {
-        name: {"estimator": name}
-        for name, kind in ESTIMATORS.items()
-        if num_dims <= MAX_EXACT_DIMS or not kind.slow
+def estimators(config: EBMConfig) -> dict[str, dict[str, str]]:
+    """The estimators with the model's own dequantiser, and the ratio with every other one: options
+    of ``EBM.log_prob`` by the name of the row."""
+    is_small = math.prod(config.image_shape) <= MAX_EXACT_DIMS
+    own = {
+        name: {"estimator": name} for name, kind in ESTIMATORS.items() if is_small or not kind.slow
     }
-    truncated = {"estimator": "ratio", "dequantiser": "truncated_normal"}
-    return {**rows, "truncated_normal": truncated}
+    others = {
+        name: {"estimator": "ratio", "dequantiser": name}
+        for name in DEQUANTISERS
+        if name != config.dequantisation
+    }
+    return own | others
 
 
-def measure(ebm: EBM, images: Tensor, seed: int, options: dict[str, Any]) -> list[float]:
+def measure(ebm: EBM, images: Tensor, seed: int, options: dict[str, str]) -> list[float]:
     """The numbers of a row of the table for draws (K, C, H, W) of one image."""
     begin = time.perf_counter()
     result = ebm.log_prob(images, seed=seed, **options)
@@ -90,7 +97,11 @@ def build(load: Load, model: gr.Dropdown, seen: gr.Image, report: gr.Textbox, se
         model: the page's choice of a model. seen, report: the image whose log-likelihood was
             found, and what was said of it. seed: of the noise.
     """
-    gr.Markdown(NOTES)
+    notes = {
+        key: "\n".join(f"- **{name}**: {kind.note}." for name, kind in kinds.items())
+        for key, kinds in (("estimators", ESTIMATORS), ("dequantisers", DEQUANTISERS))
+    }
+    gr.Markdown(TEXT.format(**notes, max_dims=MAX_EXACT_DIMS))
     draws = gr.Slider(2, MAX_DRAWS, value=4, step=1, label="Draws of each estimator")
     start, stop = start_and_stop("Compare the estimators")
     table = gr.Dataframe(

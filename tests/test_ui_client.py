@@ -1,0 +1,138 @@
+"""The served page, called by a program: what it draws, finds, learns and refuses."""
+
+import json
+import re
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from conftest import digit, save_digit, save_picture
+from gradio_client import handle_file
+from gradio_client.exceptions import AppError
+from PIL import Image
+
+from ebm_app.data.png import to_uint8
+from ebm_app.web.generate import run as sample_run
+from ebm_app.web.score import estimators
+
+
+def tiles(picture: Image.Image, num: int, side: int = 8) -> np.ndarray:
+    """The grey images (num, side, side) of a grid, from the corner of each enlarged pixel."""
+    columns = int(np.ceil(np.sqrt(num)))
+    factor = (picture.width + 1) // ((side + 1) * columns - 1)
+    sheet = np.asarray(picture)[::factor, ::factor]
+    assert np.array_equal(sheet.repeat(factor, 0).repeat(factor, 1), np.asarray(picture))
+    corners = [divmod(index, columns) for index in range(num)]
+    return np.stack(
+        [sheet[r * 9 : r * 9 + side, c * 9 : c * 9 + side] for r, c in corners]
+    )  # one pixel lies between two images
+
+
+def test_a_client_draws_exact_pixels_and_sees_them_come(client, page, models):
+    job = client.submit("grey", "pf_ode", 4, 3, 9, False, True, api_name="/generate")
+    path, text, seed, table, *files = job.result(timeout=60)
+    assert len(job.outputs()) == 1 + 3 + 2 + 1  # a start, steps, log-likelihoods and files
+    assert text.startswith("4 images · grey · seed 9 · ") and seed == 9
+    assert text.endswith(" · log-likelihoods at eps 0.0001")
+    drawn = models.load("grey").sample(4, seed=9, num_steps=3)
+    with Image.open(path) as picture:
+        assert picture.format == "PNG"
+        assert np.array_equal(tiles(picture, 4), to_uint8(drawn)[..., 0])
+        assert json.loads(picture.info["ebm_app"])["seed"] == 9
+    assert [row[0] for row in table["data"]] == [1, 2, 3, 4]
+    assert len(table["headers"]) == len(table["data"][0]) == 4
+    stem, ends = "grey-pf_ode-seed9", ("-animation.png", ".json", ".zip")
+    assert [Path(file).name for file in files] == [stem + end for end in ends]
+    assert json.loads(Path(files[1]).read_text())["step"] == 3
+    deleted_in_time = {Path(file).name for group in page.temp_file_sets for file in group}
+    assert deleted_in_time >= {Path(file).name for file in (path, *files)}
+
+
+def test_a_client_finds_the_log_likelihood_of_an_image(client, tmp_path, monkeypatch):
+    image = handle_file(save_digit(tmp_path / "digit.png"))
+    path, text, shares, place, histogram = client.predict("grey", image, 4, api_name="/score")
+    with Image.open(path) as picture:
+        assert np.array_equal(tiles(picture, 1), to_uint8(digit())[..., 0])
+    assert re.match(r"Log-likelihood: -?\d+\.\d+ ± \d+\.\d+ nats\nBits per dim: ", text)
+    assert re.match(r"Percentile \d+: .* of 40 held-out images", place)
+    assert all(plot["plot"].startswith("data:image/png;base64,") for plot in (shares, histogram))
+    ratio = {"ratio": {"estimator": "ratio"}}
+    monkeypatch.setattr(estimators, "estimators", lambda config: ratio)
+    seen = handle_file(path)  # as the model sees it
+    table, _ = client.predict("grey", seen, 4, api_name="/estimators")
+    ((name, nats, *_),) = table["data"]
+    assert name == "ratio" and text.startswith(f"Log-likelihood: {nats:.2f} ")
+
+
+def test_a_client_sends_a_drawing_and_many_files(client, tmp_path):
+    ink = np.zeros((280, 280))
+    ink[40:240, 120:160] = 255
+    stroke = handle_file(save_picture(tmp_path / "=stroke.png", ink))
+    value = {"background": None, "layers": [], "composite": stroke}
+    _, text, *_ = client.predict("grey", value, 4, api_name="/score_drawing")
+    assert text.startswith("Log-likelihood: ")
+    files = [handle_file(save_digit(tmp_path / "digit.png")), stroke]
+    table, sheet, text = client.predict("grey", files, 4, api_name="/score_many")
+    assert text == "2 of 2 files have a log-likelihood"
+    assert [row[0] for row in table["data"]] == ["digit.png", "=stroke.png"]
+    assert len(Path(sheet).read_text(encoding="utf-8").splitlines()) == 3
+    with pytest.raises(AppError, match="the canvas is empty"):
+        empty = {"background": None, "layers": [], "composite": None}
+        client.predict("grey", empty, 4, api_name="/score_drawing")
+
+
+def test_a_client_draws_paired_data_and_estimates_from_them(client, tmp_path):
+    x, y, table, truth = client.predict("normal_1x1", 100, 1, api_name="/mi_example")
+    assert np.load(x).shape == np.load(y).shape == (100, 1) and table is None
+    assert truth.startswith("normal_1x1: ")
+    files = {"x": handle_file(x), "y": handle_file(y), "csv": None}
+    _, text, metrics = client.predict(**files, iterations=1, api_name="/mi")
+    assert text.startswith("Mutual information: ") and metrics["num_rows"] == 100
+    np.save(tmp_path / "other.npy", np.zeros(3))
+    with pytest.raises(AppError, match="x has 100 rows and y has 3") as caught:
+        files["y"] = handle_file(str(tmp_path / "other.npy"))
+        client.predict(**files, api_name="/mi")
+    assert "/" not in caught.value.message
+
+
+def test_a_client_trains_log_ratios(client):
+    _, text, metrics = client.predict(iterations=1, api_name="/mi_gaussian")
+    assert text.startswith("1 steps · D = 40") and metrics["truth"] == 10
+    settings = {"problem": "gaussians_d5", "method": "nce", "iterations": 1}
+    plot, other, text, metrics = client.predict(**settings, api_name="/toy")
+    assert plot["type"] == "matplotlib" and other is None and text.startswith("1 steps")
+    assert metrics["methods"]["nce"]["step"] == 1
+
+
+def test_a_clients_mistakes_are_answered_in_a_sentence(client, tmp_path):
+    (tmp_path / "text.png").write_text("no image")
+    text = handle_file(str(tmp_path / "text.png"))
+    for name, arguments, message in (
+        ("/score", ("grey", None, 4), "there is no image"),
+        ("/score", ("grey", text, 4), "cannot read 'text.png' as an image"),
+        ("/score", ("/etc", None, 4), "not in the list of choices"),
+        ("/generate", ("grey", "gibbs", 4, 3, 9, False), "not in the list of choices"),
+        ("/generate", ("grey", "pf_ode", 65, 3, 9, False), "greater than maximum"),
+    ):
+        with pytest.raises(AppError, match=message) as caught:
+            client.predict(*arguments, api_name=name)
+        assert str(tmp_path) not in str(caught.value)
+
+
+def test_a_cancelled_run_ends_early_and_frees_the_device(client, monkeypatch):
+    rendered, render = [], sample_run.render
+    monkeypatch.setattr(
+        sample_run, "render", lambda *x, **size: rendered.append(1) or render(*x, **size)
+    )
+    job = client.submit("grey", "pf_ode", 1, 200, 0, False, api_name="/generate")
+    for _ in job:
+        job.cancel()
+        break
+    client.predict("grey", "pf_ode", 1, 1, 0, False, api_name="/generate")
+    assert 2 <= len(rendered) < 100
+
+
+def test_strangers_are_kept_out(client):
+    for path in ("config", "gradio_api/info", "monitoring"):
+        assert httpx.get(client.src + path, follow_redirects=True).status_code in (401, 403, 404)
