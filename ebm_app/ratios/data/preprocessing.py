@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
-from scipy import special
+from scipy import special, stats
 
 from ebm_app.errors import UserError
 
@@ -34,7 +34,7 @@ def normal_scores(x: np.ndarray) -> np.ndarray:
         UserError: for a constant column.
     """
     _check_varies(x)
-    return special.ndtri(np.stack([_mean_ranks(column) for column in x.T], 1) / (len(x) + 1))
+    return special.ndtri(stats.rankdata(x, axis=0) / (len(x) + 1))
 
 
 def asinh_scores(x: np.ndarray) -> np.ndarray:
@@ -75,9 +75,3 @@ def _check_varies(x: np.ndarray) -> None:
 def _scaled(x: np.ndarray) -> np.ndarray:
     """Columns over powers of two, which is exact, so that no square leaves float64's range."""
     return np.ldexp(x, -np.frexp(np.abs(x).max(0))[1])
-
-
-def _mean_ranks(column: np.ndarray) -> np.ndarray:
-    """Ranks 1..N of values (N,), the mean of their ranks where values are equal."""
-    _, place, count = np.unique(column, return_inverse=True, return_counts=True)
-    return (np.cumsum(count) - (count - 1) / 2)[place]
