@@ -32,7 +32,7 @@ from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
 
 QUICK_PROBLEMS = ["mi_d40", "mi_d80"]
 QUICK = StudyBudget(num_seeds=2, num_points=2_000, iterations=1_500, learning_rates=(5e-3,))
-#: fewer leave too little to learn from and to judge by
+#: with fewer rows there is too little to train and test on
 MIN_ROWS = 100
 
 
@@ -46,20 +46,21 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     own.add_argument("--csv", help="a CSV file with a header, in place of --x and --y")
     own.add_argument("--x_columns", nargs="+", default=[], help="columns of the CSV that are X")
     own.add_argument("--y_columns", nargs="+", default=[], help="columns of the CSV that are Y")
-    own.add_argument(
-        "--preprocessing", choices=sorted(PREPROCESSING), default="none", help="of every column"
-    )
-    own.add_argument(
-        "--num_folds", type=int, default=3, help="parts of the rows, each judged once"
-    )
     known = parser.add_argument_group("data of known mutual information (arXiv:2306.11078)")
     known.add_argument("--benchmark", nargs="+", default=[], help="tasks, such as normal_1x1")
     known.add_argument("--num_rows", type=int, default=10_000, help="rows drawn of each")
+    estimate = parser.add_argument_group("estimate from data")
+    estimate.add_argument(
+        "--preprocessing", choices=sorted(PREPROCESSING), default="none", help="of every column"
+    )
+    estimate.add_argument(
+        "--num_folds", type=int, default=3, help="parts of the rows, each left out once"
+    )
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """The estimate for the user's data, or the table; its figures, on the main process."""
+    """The estimate from the user's data, or a table; its metrics, on the main process."""
     args = parse_args(argv)
     if args.x or args.y or args.csv:
         return estimate(args)
@@ -76,8 +77,8 @@ def estimate(args: Namespace) -> dict[str, Any]:
     record = RunRecord(Path(args.output_dir) / "mi_data.json", vars(args))
     found = cross_fitted(x, y, args)
     print(f"mutual information {found.mutual_information:.4f} +- {found.stderr:.4f} nats")
-    print(f"log of the mean ratio over pairs of different rows: {found.log_normaliser:+.3f} (0 in")
-    print("the limit; far from it, the estimate is not to be believed)")
+    print(f"log of the mean ratio over pairs of different rows: {found.log_normaliser:+.3f}")
+    print("(0 for the exact ratio; do not trust the estimate if this is far from 0)")
     answer = {**found._asdict(), "num_rows": len(x), "preprocessing": args.preprocessing}
     record.write(answer)
     return answer
@@ -97,8 +98,8 @@ def benchmark(args: Namespace) -> dict[str, Any]:
         found = cross_fitted(x, y, args)
         row = {"task": name, "truth": task.mutual_information, **found._asdict()}
         table.append(row)
-        figures = (row["truth"], *found[:3])
-        print(f"{name:24} " + " ".join(f"{value:8.4f}" for value in figures), flush=True)
+        columns = (row["truth"], *found[:3])
+        print(f"{name:24} " + " ".join(f"{value:8.4f}" for value in columns), flush=True)
     answer = {"table": table, "num_rows": args.num_rows, "preprocessing": args.preprocessing}
     record.write(answer)
     return answer

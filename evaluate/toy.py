@@ -20,7 +20,7 @@ QUICK = StudyBudget(num_seeds=2, num_points=2_000, iterations=400, learning_rate
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Run the cells and print the table; its figures, on the main process."""
+    """Run the cells and print the table; its rows, on the main process."""
     parser = Parser(__doc__)
     add_study_flags(parser, "runs/toy")
     args = parser.parse_args(argv)

@@ -280,3 +280,12 @@ def z_score(values, expected=0.0):
     """(mean - expected) / standard error over the first dimension, largest of all the columns."""
     error = values.std(0, unbiased=True) / math.sqrt(len(values))
     return ((values.mean(0) - expected) / error).abs().max().item()
+
+
+def gaussian_kl(mean, std, num_steps):
+    """KL of Theorem 4 for N(mean, std^2 I) and its exact score on the linear path, in numpy."""
+    square, dim, t = float((mean**2).sum()), mean.size, np.arange(1, num_steps + 1) / num_steps
+    u, u_dt = 1 + t**2 * (std**2 - 1), 2 * t * (std**2 - 1)
+    spread = u_dt / (2 * u) * ((dim * std**2 + (1 - t) ** 2 * square) / u - dim)
+    whole = (square + dim * std**2 - dim) / 2 - dim * math.log(std)
+    return whole - (spread + (1 - t) * square / u).mean()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from ebm_app.bounds import Fits
+from ebm_app.bounds import Fits, study
 from ebm_app.models.config import read_json
 from ebm_app.runs.cli import run_script
 
@@ -53,30 +53,32 @@ def test_the_study_leaves_tables_record_and_pictures(run, tmp_path):
 
 
 @pytest.fixture
-def small(script, monkeypatch):
-    """The script as a module, with one problem, path and weighting."""
-    module = script("evaluate/bounds.py")
+def small(monkeypatch):
+    """One problem, path and weighting."""
     for table, key in (("PROBLEMS", "mixture"), ("PATHS", "linear_vp"), ("WEIGHTINGS", "uniform")):
-        monkeypatch.setattr(module, table, {key: getattr(module, table)[key]})
-    return module
+        monkeypatch.setattr(study, table, {key: getattr(study, table)[key]})
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_figures_and_another_does_not(small):
-    for study in (small.theorem4_rows, small.proposition5_rows):
-        first, again, other = (
-            study(small.parse_args([*TINY, "--num_examples", "99", "--seed", seed]), "cpu")
-            for seed in "001"
-        )
-        assert first == again != other
+@pytest.mark.usefixtures("small")
+def test_the_same_seed_gives_the_same_rows_and_another_does_not():
+    for rows in (
+        lambda seed: study.theorem4_rows(20, [1, 4], seed),
+        lambda seed: study.proposition5_rows(20, [99], 3, seed),
+    ):
+        assert rows(0) == rows(0) != rows(1)
 
 
-def test_too_few_examples_for_any_fit_end_in_one_sentence(small, monkeypatch, capsys, tmp_path):
+@pytest.mark.usefixtures("small")
+def test_too_few_examples_for_any_fit_end_in_one_sentence(run, monkeypatch):
     nothing = Fits(torch.zeros(3, 3), torch.zeros(3, dtype=torch.bool))
-    monkeypatch.setattr(small, "fit_replicates", lambda *_: nothing)
-    assert run_script(small.main, ["--output_dir", str(tmp_path), *TINY]) == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("error: ctsm, uniform, N = 200") and "raise --num_examples" in error
+    monkeypatch.setattr(study, "fit_replicates", lambda *_: nothing)
+    code, _, error = run(*TINY)
+    assert (
+        code == 2
+        and error.startswith("error: ctsm, uniform, N = 200")
+        and "raise --num_examples" in error
+    )
 
 
 def test_quick_lowers_what_is_not_given(script):

@@ -1,21 +1,16 @@
-"""Tasks of known mutual information: each against an independent computation, and the laws."""
-
-import math
+"""The named tasks of known mutual information, and maps of their coordinates."""
 
 import numpy as np
 import pytest
 import torch
 from conftest import error_of
-from exact import F64, generator, normal, z_score
+from exact import F64, generator, z_score
+from mi_helpers import PAIR, covariance_of, draws
 from scipy import stats
-from torch.distributions import MultivariateNormal
 
 from ebm_app.ratios.data.mi_distributions import AdditiveUniform, StudentT
 from ebm_app.ratios.data.mi_gaussians import BlockGaussian, CorrelatedNormal, DenseNormal
 from ebm_app.ratios.data.mi_tasks import MI_TASKS, TRANSFORMS, Transformed, mixture_quantile
-
-NUM = 20_000
-PAIR = CorrelatedNormal((0.75,), 1, 1)
 
 
 @pytest.fixture(autouse=True)
@@ -23,25 +18,6 @@ def float64():
     torch.set_default_dtype(F64)
     yield
     torch.set_default_dtype(torch.float32)
-
-
-def draws(task, num=NUM, seed=0):
-    x, y = task.sample(num, generator(seed))
-    return x.numpy(), y.numpy()
-
-
-def covariance_of(task):
-    """The covariance or dispersion of (X, Y), written out entry by entry."""
-    m, n = task.dim_x, task.dim_y
-    if isinstance(task, DenseNormal):
-        return (1 - task.rho) * np.eye(m + n) + task.rho
-    sigma = np.eye(m + n)
-    for i, rho in enumerate(task.correlations):
-        sigma[i, m + i] = sigma[m + i, i] = rho
-    return sigma
-
-
-# every task
 
 
 @pytest.mark.parametrize("name", MI_TASKS)
@@ -73,199 +49,6 @@ def test_the_names_are_those_of_the_laws():
     for dim in (40, 80, 160, 320):
         task = MI_TASKS[f"block_gaussian_{dim}"]
         assert task == BlockGaussian(dim) and task.dim_x == task.dim_y == dim // 2
-
-
-# Gaussians
-
-
-NORMALS = [
-    PAIR,
-    CorrelatedNormal((), 2, 3),
-    CorrelatedNormal((0.9, -0.5), 2, 4),
-    CorrelatedNormal((0.2, 0.999, 0.0), 5, 3),
-    DenseNormal(0.5, 1, 1),
-    DenseNormal(0.3, 2, 4),
-    DenseNormal(0.0, 2, 2),
-    DenseNormal(0.99, 25, 25),
-    BlockGaussian(8),
-    BlockGaussian(320),
-]
-NORMAL_CASES = pytest.mark.parametrize("task", NORMALS, ids=lambda task: repr(task)[:40])
-
-
-@NORMAL_CASES
-def test_normal_information_by_entropies(task):
-    sigma, m = torch.from_numpy(covariance_of(task)), task.dim_x
-    h_x, h_y, h_xy = (
-        MultivariateNormal(torch.zeros(len(part)), part).entropy().item()
-        for part in (sigma[:m, :m], sigma[m:, m:], sigma)
-    )
-    assert task.mutual_information == pytest.approx(h_x + h_y - h_xy, rel=1e-10, abs=1e-12)
-
-
-@NORMAL_CASES
-def test_normal_draws(task):
-    """Means 0, the covariance, and every coordinate N(0, 1)."""
-    z = np.concatenate(draws(task, 4000), 1)[:, : 2 * min(12, task.dim_x)]
-    sigma = covariance_of(task)[: z.shape[1], : z.shape[1]]
-    assert abs(z.mean(0) * math.sqrt(len(z))).max() < 4
-    # of a product of two coordinates the variance is 1 + correlation^2
-    error = (z.T @ z / len(z) - sigma) / np.sqrt((1 + sigma**2) / len(z))
-    assert abs(error).max() < 4
-    for column in z.T[:4]:
-        assert stats.kstest(column, "norm").pvalue > 1e-3
-
-
-def test_correlated_normal_near_its_ends():
-    rho = 1 - 1e-12
-    expected = -0.5 * (math.log(1e-12) + math.log1p(rho))
-    assert CorrelatedNormal((rho,), 1, 1).mutual_information == pytest.approx(expected, rel=1e-5)
-    assert CorrelatedNormal((1e-9,), 1, 1).mutual_information == pytest.approx(0.5e-18)
-    x, y = draws(CorrelatedNormal((-rho,), 1, 1), 100)
-    np.testing.assert_allclose(x, -y, atol=1e-5)
-
-
-@pytest.mark.parametrize("dim", [40, 80, 160, 320])
-def test_block_gaussian_is_the_task_of_the_paper(dim):
-    task = BlockGaussian(dim)
-    sigma = task.covariance()
-    assert task.rho == pytest.approx(0.795, abs=1e-4)
-    assert sigma.dtype == F64 and torch.equal(sigma, sigma.T)
-    assert sigma.count_nonzero() == 2 * dim
-    assert (sigma.diagonal() == 1).all() and (sigma.diagonal(1)[::2] == task.rho).all()
-    assert task.mutual_information == pytest.approx(dim / 4, abs=1e-10)
-    assert -0.5 * torch.logdet(sigma).item() == pytest.approx(dim / 4, abs=1e-10)
-
-
-def test_block_gaussian_log_ratio():
-    task = BlockGaussian(40)
-    z = task.joint(NUM, generator())
-    x, y = task.sample(NUM, generator())
-    assert torch.equal(z[:, 0::2], x) and torch.equal(z[:, 1::2], y)
-    ratio = task.log_ratio(z)
-    data = MultivariateNormal(torch.zeros(40), task.covariance())
-    reference = MultivariateNormal(torch.zeros(40), torch.eye(40))
-    torch.testing.assert_close(ratio, data.log_prob(z) - reference.log_prob(z))
-    assert ratio.shape == (NUM,)
-    assert z_score(ratio, task.mutual_information) < 4
-    # E_{N(0, I)} ratio = 1; few dimensions keep its spread small
-    small = BlockGaussian(2)
-    assert z_score(small.log_ratio(normal((NUM, 2))).exp(), 1.0) < 4
-    assert task.log_ratio(z.float()).dtype == F64
-    for shape in ((5, 39), (40,), (5, 1, 40)):
-        with pytest.raises(ValueError, match="shape"):
-            task.log_ratio(torch.zeros(shape))
-
-
-# Student-t
-
-
-STUDENTS = [
-    StudentT((), 1, 1, 1),
-    StudentT((0.6,), 3, 1, 1),
-    StudentT((0.8, -0.3), 2.5, 2, 3),
-    StudentT((0.5,), 7, 5, 2),
-    StudentT((), 0.5, 2, 2),
-    StudentT((0.9,) * 3, 40, 3, 3),
-]
-STUDENT_CASES = pytest.mark.parametrize("task", STUDENTS, ids=repr)
-
-
-def student_logs(task, x, y):
-    """log p(x, y) / (p(x) p(y)) by scipy's multivariate t."""
-    sigma, m, z = covariance_of(task), task.dim_x, np.concatenate([x, y], 1)
-
-    def log_density(points, shape):
-        return stats.multivariate_t.logpdf(points, shape=shape, df=task.df)
-
-    return log_density(z, sigma) - log_density(x, sigma[:m, :m]) - log_density(y, sigma[m:, m:])
-
-
-@STUDENT_CASES
-def test_student_information_by_entropies(task):
-    sigma, m = covariance_of(task), task.dim_x
-    h_x, h_y, h_xy = (
-        stats.multivariate_t.entropy(shape=part, df=task.df)
-        for part in (sigma[:m, :m], sigma[m:, m:], sigma)
-    )
-    assert task.mutual_information == pytest.approx(h_x + h_y - h_xy, rel=1e-8)
-
-
-@STUDENT_CASES
-def test_student_information_by_its_draws(task):
-    """Both the law of the draws and the constant: the mean log density ratio is I."""
-    logs = student_logs(task, *draws(task))
-    assert z_score(torch.from_numpy(logs), task.mutual_information) < 4
-
-
-@pytest.mark.parametrize("rho, df", [(0.0, 1), (0.6, 3), (-0.9, 2)])
-def test_student_information_by_integration(rho, df):
-    """The trapezium rule on s, t with x = sinh(s), where the integrand decays on both sides."""
-    task = StudentT((rho,), df, 1, 1)
-    s = np.linspace(-18, 18, 721)
-    x, y = (part.reshape(-1, 1) for part in np.meshgrid(np.sinh(s), np.sinh(s)))
-    density = stats.multivariate_t.pdf(np.concatenate([x, y], 1), shape=covariance_of(task), df=df)
-    mass = density * (np.cosh(np.arcsinh(x)) * np.cosh(np.arcsinh(y)))[:, 0] * (s[1] - s[0]) ** 2
-    assert mass.sum() == pytest.approx(1, abs=1e-6)
-    information = (mass * student_logs(task, x, y)).sum()
-    assert task.mutual_information == pytest.approx(information, abs=1e-5)
-
-
-def test_student_of_one_degree_of_freedom_in_closed_form():
-    assert StudentT((), 1, 1, 1).mutual_information == pytest.approx(math.log(8 * math.pi) - 3)
-
-
-@pytest.mark.parametrize("dims", [(1, 1), (3, 2), (50, 50)])
-def test_student_becomes_gaussian(dims):
-    """c = m n / (2 df^2) (1 + O(1 / df)); far out it is 0 and never below."""
-    for df in (1e3, 1e4):
-        ratio = StudentT((), df, *dims).mutual_information / (math.prod(dims) / (2 * df**2))
-        assert ratio == pytest.approx(1, abs=2 * sum(dims) / df + 1e-2)
-    gaussian = CorrelatedNormal((0.5,), *dims).mutual_information
-    for df in (1e5, 3e5, 1e6):
-        excess = StudentT((0.5,), df, *dims).mutual_information - gaussian
-        assert 0 <= excess < 1e-6
-
-
-@STUDENT_CASES
-def test_student_draws(task):
-    x, y = draws(task)
-    for column in (x[:, 0], y[:, -1]):
-        assert stats.kstest(column, stats.t(task.df).cdf).pvalue > 1e-3
-    z = np.concatenate([x, y], 1)
-    quadratic = (z * np.linalg.solve(covariance_of(task), z.T).T).sum(1)
-    radius = stats.f(z.shape[1], task.df)
-    assert stats.kstest(quadratic / z.shape[1], radius.cdf).pvalue > 1e-3
-    if task.correlations:  # Kendall's tau of an elliptical law, with the error of a Gaussian
-        tau = stats.kendalltau(x[:, 0], y[:, 0]).statistic
-        assert abs(tau - 2 / math.pi * math.asin(task.correlations[0])) < 0.02
-
-
-# additive uniform noise
-
-
-@pytest.mark.parametrize("noise", [0.01, 0.1, 0.49, 0.5, 0.51, 0.75, 4.0])
-def test_additive_uniform_information_by_integration(noise):
-    """E log p(y | x) / p(y) on midpoints of (x, n), p(y) being the length of an overlap."""
-    middles = (np.arange(2000) + 0.5) / 2000
-    y = middles[:, None] + noise * (2 * middles - 1)
-    overlap = np.minimum(y + noise, 1) - np.maximum(y - noise, 0)
-    task = AdditiveUniform(noise)
-    assert task.mutual_information == pytest.approx(-np.log(overlap).mean(), abs=1e-5)
-
-
-def test_additive_uniform_draws_and_limits():
-    x, y = draws(AdditiveUniform(0.3))
-    noise = (y - x) / 0.3
-    assert stats.kstest(x[:, 0], "uniform").pvalue > 1e-3
-    assert stats.kstest(noise[:, 0], stats.uniform(-1, 2).cdf).pvalue > 1e-3
-    assert abs(np.corrcoef(x[:, 0], noise[:, 0])[0, 1]) < 4 / math.sqrt(NUM)
-    below, above = (AdditiveUniform(0.5 + d).mutual_information for d in (-1e-9, 1e-9))
-    assert below == pytest.approx(0.5, abs=1e-8) and above == pytest.approx(0.5, abs=1e-8)
-    assert AdditiveUniform(1e6).mutual_information == pytest.approx(2.5e-7)
-
-
-# transforms
 
 
 def root(v):
@@ -355,31 +138,12 @@ def test_mixture_quantile_in_both_tails(weight, low, high):
         np.testing.assert_allclose(np.logaddexp(*(logs + parts)), expected, atol=1e-11)
 
 
-# bad arguments
-
-
 @pytest.mark.parametrize(
     "make, reason",
     [
-        (lambda: CorrelatedNormal((0.5,), 0, 1), "dim_x is 0"),
-        (lambda: CorrelatedNormal((0.5,), 1, 1.0), "dim_y is 1.0"),
-        (lambda: CorrelatedNormal((1.0,), 1, 1), "correlation is 1.0"),
-        (lambda: CorrelatedNormal((0.1, math.nan), 2, 2), "correlation is nan"),
-        (lambda: CorrelatedNormal((0.1, 0.1), 3, 1), "2 canonical correlations for 3 and 1"),
-        (lambda: DenseNormal(0.5, 1, -1), "dim_y is -1"),
-        (lambda: DenseNormal(-0.1, 2, 2), "correlation is -0.1"),
-        (lambda: DenseNormal(1.0, 2, 2), "correlation is 1.0"),
-        (lambda: BlockGaussian(5), "dim is 5"),
-        (lambda: BlockGaussian(0), "dim is 0"),
-        (lambda: StudentT((), 0, 1, 1), "0 degrees"),
-        (lambda: StudentT((), math.inf, 1, 1), "inf degrees"),
-        (lambda: StudentT((2.0,), 3, 1, 1), "correlation is 2.0"),
-        (lambda: AdditiveUniform(0.0), "noise is 0.0"),
-        (lambda: AdditiveUniform(math.inf), "noise is inf"),
         (lambda: Transformed(PAIR, "cube"), "unknown transform 'cube'"),
         (lambda: PAIR.sample(0, generator()), "num is 0"),
         (lambda: PAIR.sample(2.5, generator()), "num is 2.5"),
-        (lambda: BlockGaussian(4).joint(-1, generator()), "num is -1"),
     ],
 )
 def test_bad_arguments(make, reason):

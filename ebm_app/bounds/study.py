@@ -1,0 +1,158 @@
+"""Both bounds beside what they bound: a row a problem, and the rows as text."""
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+
+from ebm_app.bounds.proposition5 import (
+    TARGETS,
+    Fits,
+    GaussianFamily,
+    Regression,
+    ScoreErrors,
+    fit,
+)
+from ebm_app.bounds.theorem4 import (
+    GaussianMixture,
+    Ripple,
+    first_order,
+    kl_bound,
+    lipschitz_constant,
+)
+from ebm_app.errors import UserError
+from ebm_app.numerics import seeded, standard_error
+from ebm_app.objectives.weighting import WEIGHTINGS
+from ebm_app.paths import PATHS, LinearVPPath, PathSample
+
+Row = dict[str, Any]
+#: name -> means (K, D), standard deviations and weights of a mixture of Gaussians
+PROBLEMS = {
+    "shift": ([[1.0, -0.5]], (1.0,), (1.0,)),
+    "narrow": ([[0.7, 0.7]], (0.6,), (1.0,)),
+    "mixture": ([[-1.0, 0.5], [1.5, 0.5]], (0.6, 0.6), (0.3, 0.7)),
+}
+#: sizes of the error added to the time score
+ERRORS = (0.0, 0.1)
+#: (mu_1, mu_2, log s) that Proposition 5 estimates, the margin of its times, and its grid
+THETA, MARGIN, GRID = (1.0, -0.5, math.log(0.8)), 0.05, 16
+
+
+def theorem4_rows(
+    num_draws: int, num_steps: Sequence[int], seed: int = 0, device: str = "cpu"
+) -> list[Row]:
+    """Both sides of Theorem 4 for every problem, path, error of the score and number of steps."""
+    rows = []
+    for name, path_name in tqdm(list(product(PROBLEMS, PATHS)), desc="Theorem 4"):
+        means, stds, weights = PROBLEMS[name]
+        means = torch.tensor(means, dtype=torch.float64)
+        problem = GaussianMixture(PATHS[path_name](), means, stds, weights)
+        x = problem.draw(num_draws, seeded(device, seed, 0))
+        constant = lipschitz_constant(problem, x)
+        shared = {
+            "lipschitz_square": constant.square().mean().item(),
+            "first_order": first_order(problem, x).item(),
+        }
+        for error, steps in product(ERRORS, num_steps):
+            found = kl_bound(problem, x, constant, steps, Ripple(error))
+            derived = {key: getattr(found, key) for key in ("bound", "triangle_bound", "ratio")}
+            place = {"problem": name, "path": path_name, "error": error}
+            rows.append({**place, **found._asdict(), **derived, **shared})
+    return rows
+
+
+def proposition5_rows(
+    num_draws: int,
+    num_examples: Sequence[int],
+    replicates: int,
+    seed: int = 0,
+    device: str = "cpu",
+) -> list[Row]:
+    """Errors of fitted time scores beside their limit, for every weighting, objective and size;
+    the data sets are the same for all."""
+    family = GaussianFamily(LinearVPPath(), MARGIN)
+    theta = torch.tensor(THETA, dtype=torch.float64, device=device)
+    errors, problem = ScoreErrors(family, theta, GRID), family.data(theta)
+    x = problem.draw(num_draws, seeded(device, seed, 0))
+    discretisation = kl_bound(problem, x, lipschitz_constant(problem, x), GRID).discretisation
+    rows = []
+    for weighting, objective in product(WEIGHTINGS, TARGETS):
+        regression = Regression(objective, family, WEIGHTINGS[weighting]())
+        limit = regression.asymptotics(theta, *family.draw_rule(theta))
+        e = errors.expected_square(limit.covariance).item()
+        for size in num_examples:
+            generator = seeded(device, seed, size)
+            name = f"{objective}, {weighting}, N = {size}"
+            fits = fit_replicates(regression, theta, size, replicates, generator, name)
+            fitted = int(fits.converged.sum())
+            if fitted < 2:
+                raise UserError(f"{name}: {fitted} fits have converged, raise --num_examples")
+            square, kl = errors.measured(fits.theta[fits.converged])
+            row = {
+                "objective": objective,
+                "weighting": weighting,
+                "num_examples": size,
+                "num_steps": GRID,
+                "fitted": fitted,
+                "failed": replicates - fitted,
+                "e": e,
+                "scaled_error": size * square.mean().item(),
+                "scaled_error_stderr": size * standard_error(square).item(),
+                "kl_square": kl.square().mean().item(),
+                "kl_square_stderr": standard_error(kl.square()).item(),
+                "bound": discretisation + 2 * e / size,
+            }
+            rows.append(row)
+    return rows
+
+
+def fit_replicates(
+    regression: Regression,
+    theta: torch.Tensor,
+    num_examples: int,
+    num: int,
+    generator: torch.Generator,
+    name: str,
+) -> Fits:
+    """theta_hat of ``num`` data sets of independent draws, a few at a time."""
+    size, fits = max(1, 100_000 // num_examples), []
+    for start in tqdm(range(0, num, size), desc=name, leave=False):
+        shape = (min(size, num - start), num_examples)
+        sample = regression.family.draw(theta, math.prod(shape), generator)
+        samples = PathSample(*(part.unflatten(0, shape) for part in sample))
+        fits.append(fit(regression, theta, samples))
+    return Fits(*(torch.cat(parts) for parts in zip(*fits, strict=True)))
+
+
+def theorem4_table(rows: Sequence[Row]) -> str:
+    """A line a problem, path and error."""
+    steps = list(dict.fromkeys(row["num_steps"] for row in rows))
+    head = f"{'problem':8} {'path':18} {'error':>5} {'E[L^2]^.5':>9}"
+    lines = ["Theorem 4: sqrt(bound) / |KL| at K steps", head + "".join(f"{k:>9}" for k in steps)]
+    for start in range(0, len(rows), len(steps)):
+        row = rows[start]
+        constant = row["lipschitz_square"] ** 0.5
+        ratios = "".join(f"{row['ratio']:9.2f}" for row in rows[start : start + len(steps)])
+        lines.append(
+            f"{row['problem']:8} {row['path']:18} {row['error']:5.2g} {constant:9.2f}{ratios}"
+        )
+    return "\n".join(lines)
+
+
+def proposition5_table(rows: Sequence[Row]) -> str:
+    """A line a weighting, objective and number of examples."""
+    head = (
+        "Proposition 5: N times the squared error of the time score, and its limit e\n"
+        f"{'lambda':12} {'objective':9} {'N':>6} {'N error':>18} {'e':>9} "
+        f"{'E[KL^2]^.5':>10} {'its bound':>9} {'failed':>6}"
+    )
+    lines = [
+        f"{row['weighting']:12} {row['objective']:9} {row['num_examples']:6} "
+        f"{row['scaled_error']:9.2f} +- {row['scaled_error_stderr']:5.2f} {row['e']:9.2f} "
+        f"{row['kl_square'] ** 0.5:10.4f} {row['bound'] ** 0.5:9.4f} {row['failed']:6}"
+        for row in rows
+    ]
+    return "\n".join([head, *lines])
