@@ -28,7 +28,7 @@ def run(script, capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_study_leaves_tables_record_and_pictures(run, tmp_path):
+def test_the_study_leaves_tables_record_and_plots(run, tmp_path):
     code, out, _ = run(*TINY)
     record = read_json(tmp_path / "bounds.json")
     table = json.loads(out[-1])["table"]

@@ -55,7 +55,7 @@ def test_student_information_by_entropies(task):
 
 @STUDENT_CASES
 def test_student_information_by_its_draws(task):
-    """Both the law of the draws and the constant: the mean log density ratio is I."""
+    """Both the draws and the constant: the mean log density ratio is I."""
     logs = student_logs(task, *draws(task))
     assert z_score(torch.from_numpy(logs), task.mutual_information) < 4
 
@@ -98,7 +98,9 @@ def test_student_draws(task):
     quadratic = (z * np.linalg.solve(covariance_of(task), z.T).T).sum(1)
     radius = stats.f(z.shape[1], task.df)
     assert stats.kstest(quadratic / z.shape[1], radius.cdf).pvalue > 1e-3
-    if task.correlations:  # Kendall's tau of an elliptical law, with the error of a Gaussian
+    if (
+        task.correlations
+    ):  # Kendall's tau of an elliptical distribution, with the error of a Gaussian
         tau = stats.kendalltau(x[:, 0], y[:, 0]).statistic
         assert abs(tau - 2 / math.pi * math.asin(task.correlations[0])) < 0.02
 

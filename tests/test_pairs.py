@@ -1,5 +1,5 @@
 """Pairs of densities: log densities against torch.distributions, moments and samples against
-their law."""
+their distribution."""
 
 import dataclasses
 import math
@@ -57,14 +57,14 @@ def multivariate(entries, std, dim):
 def stated(pair):
     """p0 and p1 as the paper states them."""
     if isinstance(pair, GaussianPair):
-        laws = [((0.0,), 1.0), ((pair.shift,), 1.0)]
+        densities = [((0.0,), 1.0), ((pair.shift,), 1.0)]
     elif isinstance(pair, MixturePair):
         sigma = math.sqrt(4 / (4 + pair.k**2))
         half = pair.k * sigma / 2
-        laws = [((m - half, m + half), sigma) for m in (pair.centre, -pair.centre)]
+        densities = [((m - half, m + half), sigma) for m in (pair.centre, -pair.centre)]
     else:
-        laws = [((-1.0, 0.5, 2.0), 0.7), ((1.5, 1.0), 0.3)]
-    return [multivariate(*law, pair.dim) for law in laws]
+        densities = [((-1.0, 0.5, 2.0), 0.7), ((1.5, 1.0), 0.3)]
+    return [multivariate(*density, pair.dim) for density in densities]
 
 
 @every_pair
@@ -97,9 +97,9 @@ def test_moments_are_those_of_samples(pair, default_f64):
     x0, x1 = pair.sample0(20_000, generator(3)), pair.sample1(20_000, generator(4))
     assert z_score(x1.square().mean(1), pair.data_moment()) < 4
     assert z_score((x1 - x0).square().mean(1), pair.bridge_moment()) < 4
-    for x, law in ((x0, pair.p0), (x1, pair.p1)):
-        assert z_score(x, law.mean) < 4
-        assert z_score((x - law.mean).square(), law.variance) < 4
+    for x, density in ((x0, pair.p0), (x1, pair.p1)):
+        assert z_score(x, density.mean) < 4
+        assert z_score((x - density.mean).square(), density.variance) < 4
 
 
 def test_moments_of_the_paper():
@@ -112,7 +112,7 @@ def test_moments_of_the_paper():
         assert pair.bridge_moment() == pytest.approx(18)
 
 
-def test_divergence_of_the_gaussians(default_f64):
+def test_kl_divergence_of_the_gaussians(default_f64):
     pair = GaussianPair(5)
     log_ratio = pair.log_ratio(pair.sample1(20_000, generator(5)))
     assert z_score(log_ratio, 5 * 4**2 / 2) < 4

@@ -1,4 +1,4 @@
-"""The maps of columns: increasing, finite and standardised on laws of every kind."""
+"""The maps of columns: increasing, finite and standardised on columns of every kind."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ def random(seed):
 
 
 ROWS = 400
-LAWS = {
+COLUMNS = {
     "normal": random(1).normal(3, 2, ROWS),
     "Cauchy": random(2).standard_cauchy(ROWS),
     "uniform, far away": 1e8 + random(3).random(ROWS),
@@ -23,14 +23,14 @@ LAWS = {
     "tiny": random(6).normal(0, 1, ROWS) * 1e-300,
     "two neighbours of float64": np.where(np.arange(ROWS) % 3 == 0, 1.0, np.nextafter(1.0, 2.0)),
 }
-LAW_CASES = pytest.mark.parametrize("column", LAWS.values(), ids=LAWS.keys())
+COLUMN_CASES = pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS.keys())
 KEYS = pytest.mark.parametrize("key", PREPROCESSING)
 
 
 @KEYS
-@LAW_CASES
+@COLUMN_CASES
 def test_each_map_increases_and_keeps_ties(key, column):
-    z = PREPROCESSING[key](np.stack([column, LAWS["normal"]], 1))
+    z = PREPROCESSING[key](np.stack([column, COLUMNS["normal"]], 1))
     assert z.shape == (ROWS, 2) and z.dtype == np.float64 and np.isfinite(z).all()
     mapped = z[np.argsort(column), 0]
     steps, sorted_column = np.diff(mapped), np.sort(column)
@@ -41,13 +41,13 @@ def test_each_map_increases_and_keeps_ties(key, column):
 
 
 @pytest.mark.parametrize("key", ["none", "asinh"])
-@LAW_CASES
+@COLUMN_CASES
 def test_standardised_moments(key, column):
     z = PREPROCESSING[key](column[:, None])
     assert abs(z.mean()) < 1e-12 and abs(z.var() - 1) < 1e-12
 
 
-@LAW_CASES
+@COLUMN_CASES
 def test_no_preprocessing_is_linear(column):
     z = PREPROCESSING["none"](column[:, None])[:, 0]
     slope = (z.max() - z.min()) / (column.max() / 4 - column.min() / 4)
@@ -56,7 +56,7 @@ def test_no_preprocessing_is_linear(column):
 
 @KEYS
 def test_scale_and_place_of_a_column_do_not_matter(key):
-    column = LAWS["Cauchy"][:, None]
+    column = COLUMNS["Cauchy"][:, None]
     expected = PREPROCESSING[key](column)
     np.testing.assert_allclose(PREPROCESSING[key](1e3 * column - 7), expected, atol=1e-9)
 
@@ -66,13 +66,13 @@ INCREASING = (np.exp, np.arctan, lambda v: v**3, lambda v: 1e6 * v - 3, lambda v
 
 @pytest.mark.parametrize("increasing", INCREASING)
 def test_ranks_do_not_see_an_increasing_map(increasing):
-    column = np.round(LAWS["normal"], 2)[:, None]  # with some ties
+    column = np.round(COLUMNS["normal"], 2)[:, None]  # with some ties
     ranked = PREPROCESSING["rank"]
     assert np.array_equal(ranked(increasing(column)), ranked(column))
     np.testing.assert_allclose(ranked(-column), -ranked(column), atol=1e-12)
 
 
-@LAW_CASES
+@COLUMN_CASES
 def test_ranks_are_normal_scores(column):
     z = PREPROCESSING["rank"](column[:, None])[:, 0]
     expected = stats.norm.ppf(stats.rankdata(column) / (ROWS + 1))
@@ -94,5 +94,5 @@ def test_asinh_is_a_logarithm_in_the_tails_and_linear_inside():
 
 @KEYS
 def test_a_constant_column_has_no_preprocessing(key):
-    values = np.stack([LAWS["normal"], np.full(ROWS, 0.1)], 1)
+    values = np.stack([COLUMNS["normal"], np.full(ROWS, 0.1)], 1)
     assert "column 2 is constant" in error_of(PREPROCESSING[key], values)

@@ -1,5 +1,4 @@
-"""Tables: cells by the protocol, resumed, in words and pictures, and the scripts that make
-them."""
+"""Tables: cells by the protocol, resumed, as text and plots, and the scripts that make them."""
 
 import json
 import math
@@ -41,18 +40,18 @@ def test_a_cell_tries_the_rates_and_repeats_the_best(tmp_path):
     study = Study(tmp_path, SMALL)
     done = list(study.cell("gaussians_d2", "ctsm_v_time1"))
     assert sum(done) == study.num_evaluations("gaussians_d2") == 3 * 2
-    figures = study.metrics("gaussians_d2", "ctsm_v_time1")
+    metrics = study.metrics("gaussians_d2", "ctsm_v_time1")
     names = {f"lr={rate:g},seed=0.json" for rate in (1e-3, 1e-2)}
-    best = figures["learning_rate"]
+    best = metrics["learning_rate"]
     folder = tmp_path / "runs/gaussians_d2/ctsm_v_time1"
     assert set(files(folder)) == names | {f"lr={best:g},seed=1.json"}
     records = {name: json.loads((folder / name).read_text())["figures"] for name in files(folder)}
     kept = records[f"lr={best:g},seed=0.json"]
     assert kept["validation_error"] == min(records[name]["validation_error"] for name in names)
     errors = [kept["test"]["error"], records[f"lr={best:g},seed=1.json"]["test"]["error"]]
-    assert figures["error"] == pytest.approx(sum(errors) / 2)
-    assert figures["error_deviation"] == pytest.approx(abs(errors[0] - errors[1]) / math.sqrt(2))
-    assert figures["nfe"] > 20 and [len(curve) for curve in figures["curves"]] == [2, 2]
+    assert metrics["error"] == pytest.approx(sum(errors) / 2)
+    assert metrics["error_deviation"] == pytest.approx(abs(errors[0] - errors[1]) / math.sqrt(2))
+    assert metrics["nfe"] > 20 and [len(curve) for curve in metrics["curves"]] == [2, 2]
 
 
 def test_seeds_follow_the_first(tmp_path):
@@ -151,12 +150,12 @@ def test_the_toy_script_writes_its_table(quick, capsys, tmp_path):
     toy = quick("evaluate/toy.py")
     cells = "--problems gaussians_d2 --methods nce ctsm_v_time1".split()
     short = ["--iterations", "4", "--learning_rates", "1e-3", "--quick"]
-    figures = toy.main([*cells, *short, "--output_dir", str(tmp_path)])
-    assert {(r["problem"], r["method"]) for r in figures["table"]} == {
+    answer = toy.main([*cells, *short, "--output_dir", str(tmp_path)])
+    assert {(r["problem"], r["method"]) for r in answer["table"]} == {
         ("gaussians_d2", method) for method in ("nce", "ctsm_v_time1")
     }
-    assert all(row["ms"] > 0 for row in figures["table"])
-    assert json.loads((tmp_path / "toy.json").read_text())["figures"] == figures
+    assert all(row["ms"] > 0 for row in answer["table"])
+    assert json.loads((tmp_path / "toy.json").read_text())["figures"] == answer
     for name in ("toy.csv", "toy.md", "toy.png", "toy_curves.png"):
         assert (tmp_path / name).stat().st_size > 100
     assert "(0.104)" in capsys.readouterr().out  # the paper's figure beside ours
@@ -196,8 +195,8 @@ def test_two_processes_give_the_table_of_one(tmp_path):
 def test_the_mi_script_on_the_paper_s_gaussians(quick, tmp_path):
     mi = quick("evaluate/mi.py")
     flags = ["--problems", "mi_d40", "--methods", "ctsm_v_time1", *TINY, "--quick"]
-    figures = mi.main([*flags, "--output_dir", str(tmp_path)])
-    (row,) = figures["table"]
+    answer = mi.main([*flags, "--output_dir", str(tmp_path)])
+    (row,) = answer["table"]
     assert row["matrix"] is not None and row["divergence"] is not None
     assert (tmp_path / "mi.png").exists()
 
@@ -213,13 +212,13 @@ def test_the_mi_script_on_the_user_s_data(script, capsys, tmp_path):
     common = ["--quick", "--output_dir", str(tmp_path / "out"), "--num_folds", "2"]
     arrays = ["--x", str(tmp_path / "x.npy"), "--y", str(tmp_path / "y.npy")]
     table = ["--csv", str(tmp_path / "both.csv"), "--x_columns", "a", "--y_columns", "b"]
-    figures = mi.main([*arrays, *common, "--iterations", "10"])
-    error = figures["mutual_information"] + 0.5 * math.log(0.36)
-    assert abs(error) < 3.5 * figures["stderr"] and 0 < figures["stderr"] < 0.05
-    assert abs(figures["log_normaliser"]) < 0.15
+    answer = mi.main([*arrays, *common, "--iterations", "10"])
+    error = answer["mutual_information"] + 0.5 * math.log(0.36)
+    assert abs(error) < 3.5 * answer["stderr"] and 0 < answer["stderr"] < 0.05
+    assert abs(answer["log_normaliser"]) < 0.15
     read = [mi.read(mi.parse_args(flags)) for flags in (arrays, table)]
     assert all(np.array_equal(a, b) for a, b in zip(*read, strict=True))
-    assert json.loads((tmp_path / "out/mi_data.json").read_text())["figures"] == figures
+    assert json.loads((tmp_path / "out/mi_data.json").read_text())["figures"] == answer
     np.save(tmp_path / "short.npy", y[:-1])
     for flags, message in (
         (["--x", str(tmp_path / "x.npy")], "give both --x and --y"),

@@ -95,7 +95,7 @@ def test_the_exact_score_leaves_an_error_that_falls_like_one_over_k(name, path):
     steps, limit = (64, 128, 256), first_order(made, x).item()
     kls = [kl_bound(made, x, constant, num_steps).kl for num_steps in steps]
     assert np.polyfit(np.log(steps), np.log(kls), 1)[0] == pytest.approx(-1, abs=0.1)
-    # K KL has an error of order 1 / K, which two sizes tell
+    # K KL has an error of order 1 / K, which two values of K show
     assert 2 * 256 * kls[2] - 128 * kls[1] == pytest.approx(limit, rel=0.01)
     assert kl_bound(made, x, constant, 2048).kl == pytest.approx(limit / 2048, rel=0.01)
     if path == "linear_vp":
@@ -121,7 +121,7 @@ def test_an_error_of_the_score_alone_is_known_by_hand():
     assert abs(rough.bound - expected) < 4 * rough.bound_stderr
 
 
-def test_the_divergence_from_the_normalised_density_is_not_bounded():
+def test_the_kl_divergence_from_the_normalised_density_is_not_bounded():
     made = GaussianMixture(PATHS["linear_vp"], torch.zeros(1, 1, dtype=F64), (1.0,))
     x, a = made.draw(20_000, generator()), 0.96
     found = kl_bound(
@@ -129,9 +129,9 @@ def test_the_divergence_from_the_normalised_density_is_not_bounded():
     )
     assert abs(found.kl) < 4 * found.kl_stderr and abs(found.bound - a**2) < 4 * found.bound_stderr
     mass = quad(lambda y: math.exp(-((1 - a) * y**2 + a) / 2) / math.sqrt(2 * math.pi), -99, 99)[0]
-    divergence = math.log(mass)
-    assert divergence == pytest.approx(-a / 2 - math.log(1 - a) / 2, rel=1e-6)
-    assert divergence**2 > found.bound + 4 * found.bound_stderr
+    kl_divergence = math.log(mass)
+    assert kl_divergence == pytest.approx(-a / 2 - math.log(1 - a) / 2, rel=1e-6)
+    assert kl_divergence**2 > found.bound + 4 * found.bound_stderr
 
 
 def test_the_lipschitz_constant_has_converged_in_its_grid():

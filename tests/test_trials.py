@@ -1,4 +1,4 @@
-"""Trials that are watched: what a snapshot says, and the densities along a path."""
+"""Trials: their snapshots during training, and the densities along a path."""
 
 import math
 

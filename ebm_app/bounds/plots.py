@@ -1,4 +1,4 @@
-"""Pictures of the error bounds: what they bound beside them."""
+"""Plots of the error bounds and of the errors that they bound."""
 
 from collections.abc import Sequence
 from operator import itemgetter

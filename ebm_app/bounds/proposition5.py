@@ -14,7 +14,7 @@ In e, s is the sum of its components for CTSM-v too: their sum is what is integr
 formulas are read so: the square in CTSM-v's G is the outer product above; the second term of H,
 E[lambda w_i grad^2 s_i], is zero, because w_i has mean zero given x and t; the remainder called
 o(N) in the proof is o(1/N). The limit supposes that moments converge, which takes more than the
-convergence in law of theta_hat: with few examples the loss may have no minimum at all.
+convergence in distribution of theta_hat: with few examples the loss may have no minimum at all.
 
 Log densities are in nats, s in nats per unit of t. Tensors are float64.
 
@@ -75,7 +75,7 @@ class GaussianFamily:
         return self.path.sample(x0, x1, UniformTime(self.path, self.eps).sample(num, generator).t)
 
     def draw_rule(self, theta: Tensor, num_times: int = 64) -> tuple[PathSample, Tensor]:
-        """Nodes and weights (Q,) for the law of :meth:`draw`.
+        """Nodes and weights (Q,) for the distribution of :meth:`draw`.
 
         Exact in x0 and x1 for polynomials of degree 9 (G has 8); Gauss-Legendre in t.
         """

@@ -84,7 +84,7 @@ class TimeScoreRatio(RatioEstimator):
 
 
 class TelescopingRatio(RatioEstimator):
-    r"""Classifiers between neighbours p_{t_k} and p_{t_{k+1}} on a path, whose logits add up.
+    r"""Classifiers between successive p_{t_k} and p_{t_{k+1}} on a path, whose logits add up.
 
     The loss of a bridge k is the logistic one with equal priors,
 

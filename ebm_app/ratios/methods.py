@@ -53,7 +53,7 @@ class Method(ABC):
 
     @property
     def sampler(self) -> TimeSampler:
-        """Where training times come from."""
+        """The sampler of training times."""
         return TIME_SAMPLERS[self.time_sampler](self.path, EPS)
 
     @abstractmethod
@@ -152,7 +152,7 @@ class CovarianceScores(TimeScores):
 
 @dataclass(frozen=True)
 class Classifiers(Method):
-    """Classification between neighbours on the path: NCE with one bridge, TRE with more."""
+    """Classification between successive distributions on the path: NCE with one bridge, TRE with more."""
 
     num_bridges: int = 1
 

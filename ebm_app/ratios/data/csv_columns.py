@@ -47,7 +47,7 @@ def read_csv_columns(path: str | Path, names: Sequence[str]) -> np.ndarray:
 
 def _read(path: Path) -> tuple[list[str], pd.DataFrame]:
     """Names of the columns, and all lines as text: the first one and blank ones too, a missing
-    cell as NaN. pandas' Python engine tells it from an empty one."""
+    cell as NaN. Only pandas' Python engine distinguishes it from an empty one."""
     options = {
         "header": None,
         "dtype": str,

@@ -37,7 +37,6 @@ class Toy2DPair(DensityPair):
     dim: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        """Refuse a name that is none."""
         choose("2-D data set", self.name, TOY_2D)
 
     def sample0(self, num: int, generator: torch.Generator) -> Tensor:
@@ -67,7 +66,6 @@ class KnownToy2DPair(Toy2DPair, KnownPair):
     """
 
     def __post_init__(self) -> None:
-        """Refuse data without a closed form."""
         super().__post_init__()
         if TOY_2D[self.name].log_density is None:
             known = ", ".join(name for name, data in TOY_2D.items() if data.log_density)

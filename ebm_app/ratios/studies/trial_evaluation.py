@@ -1,4 +1,4 @@
-"""By what a trial is evaluated: draws that stay the same, and the metrics on them."""
+"""The metrics of a trial, on draws that stay the same throughout its training."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from ebm_app.ratios.studies.marginals import DensityGrid
 from ebm_app.ratios.studies.points import EvaluationPoints
 from ebm_app.ratios.training import draw
 
-#: an evaluation must not take much longer than the steps between two of them
+#: small enough that an evaluation takes about as long as the steps between two of them
 NUM_POINTS, NUM_LOSS_DRAWS, NUM_GRID_DRAWS = 600, 2_048, 40_000
 
 
@@ -27,7 +27,7 @@ class DataPoints:
         self.truth = pair.log_ratio(self.x) if isinstance(pair, KnownPair) else None
 
     def metrics(self, log_ratio: Tensor) -> dict[str, Tensor]:
-        """Of estimates (N,): "divergence", and where there is a truth "error"."""
+        """Of estimates (N,): "divergence", as of :class:`EvaluationPoints`, and where there is a truth "error"."""
         found = {"divergence": log_ratio.mean()}
         if self.truth is not None:
             found["error"] = (log_ratio - self.truth).square().mean()
