@@ -12,8 +12,9 @@ and |s(x, t) - s(x, t')| <= L(x) |t - t'|, Theorem 4 says
 Its steps hold x by x, hence for averages over any draws of p1. The triangle inequality gives |KL|
 <= E[L^2]^(1/2) / (2 K) + E[(s - s_hat)^2]^(1/2), never the weaker bound and one that is attained.
 p1_hat is not normalised: this KL may be negative, and the KL divergence from p1_hat / Z is
-KL + log Z. For that one the theorem is false: with p0 = p1 = N(0, 1) and s_hat = a (x^2 - 1) / 2 its square
-should be at most a^2, but it is -a/2 - log(1 - a)/2, which grows without limit as a goes to 1.
+KL + log Z. For that one the theorem is false: with p0 = p1 = N(0, 1) and
+s_hat = a (x^2 - 1) / 2 its square should be at most a^2, but it is -a/2 - log(1 - a)/2, which
+grows without limit as a goes to 1.
 
 Log densities are in nats, s in nats per unit of t. Tensors are float64.
 

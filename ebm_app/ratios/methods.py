@@ -152,7 +152,7 @@ class CovarianceScores(TimeScores):
 
 @dataclass(frozen=True)
 class Classifiers(Method):
-    """Classification between successive distributions on the path: NCE with one bridge, TRE with more."""
+    """Classifiers between successive distributions on the path: NCE with one, TRE with more."""
 
     num_bridges: int = 1
 

@@ -27,7 +27,8 @@ class DataPoints:
         self.truth = pair.log_ratio(self.x) if isinstance(pair, KnownPair) else None
 
     def metrics(self, log_ratio: Tensor) -> dict[str, Tensor]:
-        """Of estimates (N,): "divergence", as of :class:`EvaluationPoints`, and where there is a truth "error"."""
+        """Of estimates (N,): "divergence", and "error" where there is a truth, as
+        :meth:`EvaluationPoints.metrics`."""
         found = {"divergence": log_ratio.mean()}
         if self.truth is not None:
             found["error"] = (log_ratio - self.truth).square().mean()
