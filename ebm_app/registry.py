@@ -1,6 +1,6 @@
 """A kind of thing is chosen by its name in a dict, beside the classes that it holds."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from ebm_app.errors import UserError
@@ -18,6 +18,22 @@ def choose(kind: str, name: str, options: Iterable[str]) -> str:
     if name not in names:
         raise UserError(f"unknown {kind} '{name}': choose one of {', '.join(names)}")
     return name
+
+
+def described(kinds: Mapping[str, Any]) -> str:
+    """The names of a dict of kinds for a help text, each with the ``note`` of its class, or with
+    the kind itself where that is a text.
+
+    >>> class Even:
+    ...     note = "spread evenly"
+    >>> described({"even": Even, "odd": object, "all": "everything"})
+    'even (spread evenly), odd, all (everything)'
+    """
+    notes = {
+        name: kind if isinstance(kind, str) else getattr(kind, "note", "")
+        for name, kind in kinds.items()
+    }
+    return ", ".join(f"{name} ({note})" if note else name for name, note in notes.items())
 
 
 def make(kinds: dict[str, type[T]], what: str, name: str | T, settings: dict[str, Any]) -> T:

@@ -197,7 +197,7 @@ def test_unknown_name_and_resolution_of_named_data():
     message = error_of(load_images, "imagenet")
     assert all(name in message for name in ("'imagenet'", "folder:PATH", *DATASETS))
     assert set(DATASETS) == {"digits", "mnist", "fashion_mnist", "cifar10"}
-    assert all(source.description for source in DATASETS.values())
+    assert all(source.note for source in DATASETS.values())
     for name in DATASETS:
         message = error_of(load_images, name, resolution=16)
         assert "resolution" in message and "folder:PATH" in message

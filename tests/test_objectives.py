@@ -6,7 +6,7 @@ from exact import F64, ExactBridge, ExactModel, generator, normal, two_modes, z_
 
 from ebm_app.models.time_score import ModelOutput
 from ebm_app.numerics import expand_like
-from ebm_app.objectives.regression import TSM, Batch, ctsm, ctsm_v, denoising_score_matching
+from ebm_app.objectives.regression import CTSM, TSM, Batch, CTSMv, DenoisingScoreMatching
 from ebm_app.objectives.time_sampling import ArcLength, Stratified
 from ebm_app.objectives.weighting import SteinScore, TimeScore, UniformWeighting, Weighting
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
@@ -68,10 +68,10 @@ def gradients(objective, model, batch, theta=(0.0, 0.0, 0.0, 0.0)):
 
 
 OBJECTIVES = {
-    "ctsm": ctsm(),
-    "ctsm_v": ctsm_v(),
-    "ctsm_v and head": ctsm_v(stein_factor=1.0),
-    "head": denoising_score_matching(),
+    "ctsm": CTSM(),
+    "ctsm_v": CTSMv(),
+    "ctsm_v and head": CTSMv(stein_factor=1.0),
+    "head": DenoisingScoreMatching(),
     "tsm": TSM(eps=MARGIN),
 }
 CASES = {
@@ -102,7 +102,7 @@ def test_gradient_vanishes_at_the_exact_scores_and_nowhere_near(name, case, shap
 def test_every_weighting_has_the_same_minimiser(weighting):
     model = gaussian(LinearVPPath())
     batch = draw(model, 12_000, (2,))
-    for objective in (ctsm(weighting), ctsm_v(weighting), denoising_score_matching(weighting)):
+    for objective in (CTSM(weighting), CTSMv(weighting), DenoisingScoreMatching(weighting)):
         assert z_score(gradients(objective, model, batch)) < 4
     assert z_score(gradients(TSM(weighting, MARGIN), model, batch)) < 4
 
@@ -127,7 +127,7 @@ def test_tsm_and_ctsm_differ_by_a_constant(case, weighting, shape, num, times):
     batch = draw(model, num, shape, times, eps=0.1)
     first = Moved(model, torch.tensor([[0.3, -0.6, 0.5, 0.4]], dtype=F64).expand(num, -1))
     second = Moved(model, torch.tensor([[-0.4, 0.2, 0.1, -0.5]], dtype=F64).expand(num, -1))
-    tsm, conditional = TSM(weighting, 0.1), ctsm(weighting)
+    tsm, conditional = TSM(weighting, 0.1), CTSM(weighting)
     by_tsm = tsm(first, path, batch) - tsm(second, path, batch)
     by_ctsm = conditional(first, path, batch) - conditional(second, path, batch)
     assert z_score(by_tsm - batch.weight * by_ctsm) < 4
@@ -153,10 +153,10 @@ def test_normalised_terms_have_unit_size(path, shape):
     model = ExactModel(path, 1e-5, [[0.0]], [0.4**0.5], stein_channels=1)
     batch = draw(model, 8000, shape, ArcLength, eps=1e-5)
     silent = Silent(model)
-    base = ctsm_v()(silent, path, batch)
+    base = CTSMv()(silent, path, batch)
     assert z_score(base, 1.0) < 4
-    assert z_score(ctsm()(silent, path, batch), float(batch.sample.xt[0].numel())) < 4
-    for objective, alone in ((ctsm_v, base), (ctsm, ctsm()(silent, path, batch))):
+    assert z_score(CTSM()(silent, path, batch), float(batch.sample.xt[0].numel())) < 4
+    for objective, alone in ((CTSMv, base), (CTSM, CTSM()(silent, path, batch))):
         head = objective(stein_factor=1.0)(silent, path, batch) - alone
         assert z_score(head, 1.0) < 4
         weighted = objective(stein_factor=0.25)(silent, path, batch) - alone
@@ -180,9 +180,9 @@ def test_a_model_without_a_head_is_trained_with_factor_0_alone():
     model = ExactModel(LinearVPPath(), MARGIN, [[0.0]], [1.0])
     batch = draw(model, 3, (2,))
     assert model(batch.sample.xt, batch.sample.t).score is None
-    assert ctsm_v(stein_factor=0.0)(model, model.path, batch).shape == (3,)
+    assert CTSMv(stein_factor=0.0)(model, model.path, batch).shape == (3,)
     with pytest.raises(TypeError):
-        ctsm_v(stein_factor=1.0)(model, model.path, batch)
+        CTSMv(stein_factor=1.0)(model, model.path, batch)
 
 
 @pytest.mark.parametrize("shape", [(2,), IMAGE], ids=["vector", "image"])
@@ -194,11 +194,11 @@ def test_a_single_output_is_a_time_score_but_no_vector_of_components(shape):
         score = model.time_score(x, t)
         return ModelOutput(score.reshape(-1, *(1,) * (x.ndim - 1)), None)
 
-    for objective in (ctsm(), TSM(eps=MARGIN)):
+    for objective in (CTSM(), TSM(eps=MARGIN)):
         whole, summed = (objective(s, model.path, batch) for s in (model, total))
         assert torch.allclose(whole, summed, rtol=1e-10, atol=1e-10)
     with pytest.raises(ValueError, match="components"):
-        ctsm_v()(total, model.path, batch)
+        CTSMv()(total, model.path, batch)
 
 
 def test_tsm_weights_times_but_not_the_ends():

@@ -12,9 +12,9 @@ from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.numerics import expand_like
 from ebm_app.objectives.regression import (
     Batch,
+    CTSMm,
+    CTSMv,
     components_error,
-    ctsm_m,
-    ctsm_v,
     reduced_components_error,
 )
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
@@ -125,7 +125,7 @@ def off_by(exact, *shift):
 
 
 @pytest.mark.parametrize("name", ["linear", "vp c"])
-@pytest.mark.parametrize("objective", [ctsm_v(), ctsm_m()], ids=["ctsm_v", "ctsm_m"])
+@pytest.mark.parametrize("objective", [CTSMv(), CTSMm()], ids=["ctsm_v", "ctsm_m"])
 def test_the_regressions_are_least_at_the_exact_moments(name, objective):
     """By the same draws: a variance off by a little raises the loss, for CTSM-v a head as well."""
     exact, sample = draws(PATHS[name], 0.7)

@@ -20,7 +20,7 @@ from ebm_app.bounds import (
 )
 from ebm_app.errors import UserError
 from ebm_app.models.time_score import ModelOutput
-from ebm_app.objectives.regression import Batch, ctsm, ctsm_v
+from ebm_app.objectives.regression import CTSM, Batch, CTSMv
 from ebm_app.objectives.weighting import TimeScore, UniformWeighting
 from ebm_app.paths import LinearVPPath, PathSample, VPPath
 
@@ -29,7 +29,7 @@ THETA = torch.tensor([1.0, -0.5, math.log(0.8)], dtype=F64)
 
 def objective_and_model(name, family, theta):
     """The objective of the package and the family's member as a model."""
-    objective = {"ctsm": ctsm, "ctsm_v": ctsm_v}[name](TimeScore())
+    objective = {"ctsm": CTSM, "ctsm_v": CTSMv}[name](TimeScore())
     return objective, lambda x, t: ModelOutput(family.components(theta, x, t), None)
 
 

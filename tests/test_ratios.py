@@ -7,7 +7,7 @@ import torch
 from exact import F64, ExactModel, generator, normal
 
 from ebm_app.numerics import seeded
-from ebm_app.objectives.regression import ctsm
+from ebm_app.objectives.regression import CTSM
 from ebm_app.objectives.time_sampling import SharedTimes, Stratified, TimeSample
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath
 from ebm_app.ratios.data.diagonal_pairs import GaussianPair, MixturePair
@@ -34,7 +34,7 @@ from ebm_app.ratios.training import RatioTrainer, RatioTraining, draw
 def exact(dim, shift):
     """The exact time score of N(shift, I)."""
     model = ExactModel(LinearVPPath(), 1e-5, torch.full((1, dim), shift), (1.0,))
-    return TimeScoreRatio(model, ctsm())
+    return TimeScoreRatio(model, CTSM())
 
 
 def test_the_time_integral_of_the_exact_time_score_is_the_log_ratio():

@@ -312,3 +312,15 @@ def test_help_shows_flags_with_defaults(script, capsys, path):
         script(path).main(["--help"])
     assert stop.value.code == 0
     assert "default" in capsys.readouterr().out
+
+
+def test_help_of_training_starts_with_the_flags_that_matter(script, capsys):
+    with pytest.raises(SystemExit):
+        script("train/ebm.py").main(["--help"])
+    usage, _, text = capsys.readouterr().out.partition("\n")
+    common, _, rare = text.partition("\nadvanced:\n")
+    assert usage.endswith("[flags]")
+    for name in ("dataset", "output_dir", "max_train_steps", "train_batch_size", "learning_rate"):
+        assert f"--{name} " in common
+    for name in ("ema_decay", "attention_levels", "weighting"):
+        assert f"--{name} " in rare and f"--{name} " not in common

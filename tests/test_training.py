@@ -23,7 +23,7 @@ from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.spaces import PixelSpace
 from ebm_app.training import checkpoint
-from ebm_app.training.batches import BatchSource
+from ebm_app.training.batches import EBMBatches
 from ebm_app.training.learning_rate import OPEN_ENDED, open_ended_factor
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.tasks import EBMTask
@@ -280,7 +280,7 @@ def test_a_batch_is_a_function_of_seed_and_step(data):
     path = EBM(EBMConfig("noise", (1, 8, 8), 17, net=NET)).model.path
     sampler = TIME_SAMPLERS["arc_length"](path, 1e-4)
     parts = (17, PixelSpace(), UniformDequantisation(), sampler, Affine())
-    source, again = (BatchSource(data.train, *parts, 8, seed=3) for _ in range(2))
+    source, again = (EBMBatches(data.train, *parts, 8, seed=3) for _ in range(2))
     for step in (5, 2):
         for a, b in zip(source.batch(step), again.batch(step), strict=True):
             assert torch.equal(a, b)

@@ -1,4 +1,4 @@
-"""Studies that train: runs are made once, and every checkpoint of one is scored."""
+"""Studies that train: runs are made once, and their models are compared on the same images."""
 
 import json
 import subprocess
@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import TINY, error_of
+from conftest import error_of
 
 from ebm_app.runs.cli import run_script
 from ebm_app.studies import trainings
@@ -56,43 +56,59 @@ def test_a_failing_script_is_told(monkeypatch, tmp_path):
     assert "ebm.py failed" in error_of(trainings.train_once, SCRIPT, [], tmp_path / "run")
 
 
-def test_a_lever_is_measured_against_the_base(tmp_path, here, capsys):
-    study = here("evaluate/levers.py")
-    flags = "--max_train_steps 3 --limit 5 --pf_ode_limit 3 --pf_ode_steps 2 --device cpu".split()
-    own = ["--ebm_flags", " ".join(TINY[:-2]), "--output_dir", str(tmp_path)]
-    chosen = ["--variants", "plain time", "ten times eps"]
-    assert run_script(study.main, [*flags, *own, *chosen]) == 0
-    base, time, eps = json.loads(capsys.readouterr().out.splitlines()[-1])["table"]
-    assert [row["variant"] for row in (base, time, eps)] == ["base", *chosen[1:]]
-    for name in ("ratio", "pf_ode"):
-        assert base[f"{name}_gain"] == base[f"{name}_gain_stderr"] == 0
-        for row in (time, eps):
-            assert row[f"{name}_gain"] == pytest.approx(base[name] - row[name])
-    folders = ["base", "plain-time", "ten-times-eps"]
-    models = [json.loads((tmp_path / name / "config.json").read_text()) for name in folders]
+#: the flags of TINY, as the study passes them on
+TRAINING = (
+    "block_out_channels=8,8 norm_num_groups=4 num_nodes=8 dropout=0 train_batch_size=4 "
+    "validation_images=4 validation_repeats=1 num_preview_images=0 lr_warmup_steps=2 ema_decay=0.9"
+).split()
+SHORT = "--limit 3 --pf_ode_limit 3 --pf_ode_steps 2 --device cpu".split()
+
+
+def rows_of(table, space):
+    return {(row["variant"], row["step"]): row for row in table if row["space"] == space}
+
+
+def check_gains(rows, base):
+    for row in rows:
+        for name in ("ratio", "pf_ode"):
+            assert row[f"{name}_gain"] == pytest.approx(base[name] - row[name], abs=1e-12)
+
+
+def test_a_setting_is_compared_with_the_base(tmp_path, here, capsys):
+    main = here("evaluate/ablations.py").main
+    own = [*SHORT, "--max_train_steps", "3", "--output_dir", str(tmp_path)]
+    own += ["--training_args", *TRAINING, "--variants"]
+    assert run_script(main, [*own, "plain_time", "ten_times_eps"]) == 0
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    rows = rows_of(metrics["table"], "ambient")
+    assert list(rows) == [("base", None), ("plain_time", None), ("ten_times_eps", None)]
+    base = rows["base", None]
+    assert base["ratio_gain"] == base["ratio_gain_stderr"] == 0 < base["quadrature_error"]
+    check_gains(rows.values(), base)
+    folders = [tmp_path / "ambient" / name for name, _ in rows]
+    models = [json.loads((folder / "config.json").read_text()) for folder in folders]
     assert [model["time_input"] for model in models] == ["clock", "time", "clock"]
     assert models[2]["eps"] == pytest.approx(10 * models[0]["eps"])
-    assert "| plain time | " in (tmp_path / "levers.md").read_text()
-    assert run_script(study.main, [*flags, *own, "--variants", "luck"]) == 2
-    assert "unknown variant 'luck'" in capsys.readouterr().err
+    assert "| ambient | plain_time | " in (tmp_path / "ablations.md").read_text()
+    for flags, message in (
+        (["luck"], "unknown variant 'luck'"),
+        (["base", "--study", "luck"], "choose one of latent, network_input, settings"),
+        (["base", "--training_args", "luck=1"], "there is no setting 'luck'"),
+        (["base", "--training_args", "train_batch_size=many"], "must be a whole number"),
+    ):
+        assert run_script(main, [*own, *flags]) == 2
+        assert message in capsys.readouterr().err
 
 
-def test_every_checkpoint_is_scored_by_both_estimators(tmp_path, script, here, capsys):
-    flow, study = str(tmp_path / "flow"), here("evaluate/stability.py")
-    fit = ["--flow", "copula", "--output_dir", flow, "--num_preview_images", "0"]
-    assert run_script(script("train/flow.py").main, fit) == 0
-    flags = "--variants u x_paper --max_train_steps 4 --num_scores 2 --limit 3 --pf_ode_steps 2"
-    own = ["--ebm_flags", " ".join(TINY[:-2]), "--output_dir", str(tmp_path / "study")]
-    assert run_script(study.main, [flow, *flags.split(), *own, "--device", "cpu"]) == 0
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert {name: [row["step"] for row in rows] for name, rows in figures["curves"].items()} == {
-        "u": [2, 4],
-        "x_paper": [2, 4],
-    }
-    for row in sum(figures["curves"].values(), []):
-        for name in ("ratio", "pf_ode"):
-            assert row[name] == pytest.approx(figures["flow"] - row[f"{name}_gain"])
-    runs = [tmp_path / "study" / name / "run.json" for name in figures["curves"]]
+def test_models_of_a_latent_space_are_compared_with_their_flow(tmp_path, here, capsys):
+    main = here("evaluate/ablations.py").main
+    own = [*SHORT, "--study", "network_input", "--variants", "u", "x_paper"]
+    own += ["--num_checkpoints", "2", "--max_train_steps", "4", "--training_args", *TRAINING]
+    assert run_script(main, [*own, "--output_dir", str(tmp_path)]) == 0
+    rows = rows_of(json.loads(capsys.readouterr().out.splitlines()[-1])["table"], "copula")
+    assert list(rows) == [("flow", None), ("u", 2), ("u", 4), ("x_paper", 2), ("x_paper", 4)]
+    flow, *others = rows.values()
+    check_gains(others, flow)
+    runs = [tmp_path / "copula" / name / "run.json" for name in ("u", "x_paper")]
     inputs = [json.loads(run.read_text())["settings"]["ebm"]["net_input"] for run in runs]
-    assert inputs == ["u", "x"]
-    assert (tmp_path / "study" / "stability.png").exists()
+    assert inputs == ["u", "x"] and (tmp_path / "ablations.png").exists()

@@ -1,6 +1,8 @@
 """Train an energy-based model of images.
 
 accelerate launch train/ebm.py --dataset digits --output_dir runs/digits
+
+A preset for the data set replaces some of the defaults: --dry_run prints what a run would use.
 """
 
 import json
@@ -11,49 +13,47 @@ from pathlib import Path
 from typing import Any
 
 from ebm_app.flow import Flow
-from ebm_app.models.config import TrainingConfig, read_json
+from ebm_app.models.config import EBMConfig, TrainingConfig, read_json
+from ebm_app.nets.unet import UNetConfig
+from ebm_app.paths import PATHS
+from ebm_app.registry import described
 from ebm_app.runs.cli import Parser, run_script
 from ebm_app.training import settings
-from ebm_app.training.command_line import RUN_FLAGS, add_run_flags, images_of, options_of
+from ebm_app.training.command_line import (
+    OWN_FLAGS,
+    add_data_flags,
+    add_run_flags,
+    images_of,
+    options_of,
+)
 from ebm_app.training.launch import train_ebm
 
-OWN = RUN_FLAGS | {"flow", "config", "init_from", "dry_run"}
+#: flags that are no settings of the model or of its training
+OWN = OWN_FLAGS | {"flow", "config", "init_from", "dry_run"}
 
 
 def parse_args(argv: Sequence[str] | None) -> Namespace:
     """The command line; model and training settings are absent unless given."""
     parser = Parser(__doc__)
+    add_data_flags(parser)
+    add = parser.group("model").add_argument
+    flow = "folder made by train/flow.py: the path lives in its latent space"
+    add("--flow", metavar="DIR", help=flow)
+    path = f"{described(PATHS)} (default: linear_vp)"
+    add("--path", default=SUPPRESS, metavar="NAME", help=path)
+    parser.add_config(UNetConfig, "model")
+    parser.add_config(EBMConfig, "model", settings.MODEL_KINDS)
+    parser.add_config(TrainingConfig, "training", settings.LOOP_KINDS | settings.TRAINING_KINDS)
     add_run_flags(parser)
-    add = parser.add_argument
-    add("--flow", help="a folder made by train/flow.py: the path lives in its latent space")
-    add("--config", help="a run.json to take settings from; flags override it")
-    add("--init_from", help="a folder, a bundled name or a hub id whose weights a new run takes")
+    add = parser.group("run").add_argument
     add("--dry_run", action="store_true", help="print the resolved settings and stop")
-    model = parser.add_argument_group("model (the data set's preset where not given)")
-    for name, kind, text in (
-        ("space", str, "ambient, or with --flow its kind: gaussian, copula or spline"),
-        ("net_input", str, "in a latent space, what the network reads: u, its image x, or ux"),
-        ("path", str, "linear_vp, or vp: the paper's, with beta 0.1 to 20"),
-        ("c", str, "second moment of the data that the path assumes: a number, or data"),
-        ("dequantisation", str, "uniform, or truncated_normal: train on the centres of the cells"),
-        ("eps", float, "margin left at t = 1; truncated_normal says where to stop"),
-        ("num_nodes", int, "quadrature nodes of a likelihood"),
-        ("prediction", str, "what the network predicts: moments, normalised or raw time scores"),
-        ("time_input", str, "what the network sees: clock or time"),
-        ("layers_per_block", int, "residual blocks of a level"),
-        ("num_heads", int, "attention heads"),
-        ("norm_num_groups", int, "groups of the group normalisations"),
-        ("dropout", float, "dropout of the residual blocks"),
-        ("t_scale", float, "factor of the time inside the embedding"),
-    ):
-        model.add_argument(f"--{name}", type=kind, default=SUPPRESS, help=text)
-    for name, kind, text in (
-        ("block_out_channels", int, "channels of every level"),
-        ("attention_levels", int, "levels with attention"),
-        ("input_frequencies", float, "Fourier features of the input, in cycles"),
-    ):
-        model.add_argument(f"--{name}", type=kind, nargs="*", default=SUPPRESS, help=text)
-    parser.add_config(TrainingConfig)
+    add = parser.group("advanced").add_argument
+    config = "a run.json to take the settings from; flags override it"
+    add("--config", metavar="FILE", help=config)
+    weights = "folder, bundled name or hub id of a model whose weights a new run takes"
+    add("--init_from", metavar="MODEL", help=weights)
+    moment = "second moment of the data that the path assumes: a number, or data to measure it"
+    add("--c", default=SUPPRESS, metavar="X", help=f"{moment} (default: 1)")
     return parser.parse_args(argv)
 
 

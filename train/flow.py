@@ -5,9 +5,9 @@ accelerate launch train/flow.py --flow spline --dataset digits --output_dir runs
 """
 
 import sys
-from argparse import SUPPRESS, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -15,43 +15,52 @@ from accelerate import Accelerator
 
 from ebm_app.data.images import ImageData
 from ebm_app.errors import UserError
+from ebm_app.fields import setting
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.models.config import LoopConfig, from_dict, to_dict
 from ebm_app.numerics import seeded
-from ebm_app.registry import choose
+from ebm_app.registry import choose, described
 from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.runs.files import RUN_FILE, explained_write
 from ebm_app.runs.processes import make_accelerator, shut_down
 from ebm_app.spaces import SPACES
-from ebm_app.training.command_line import add_run_flags, images_of, options_of
+from ebm_app.training.command_line import add_data_flags, add_run_flags, images_of, options_of
 from ebm_app.training.launch import RunOptions, clean_output, launch
 from ebm_app.training.presets import flow_preset
-from ebm_app.training.settings import check_loop
+from ebm_app.training.settings import LOOP_KINDS, check_loop
 from ebm_app.training.tasks import FlowTask
 
-FLOWS = sorted(set(SPACES) - {"ambient"})
-LOOP_KEYS = {field.name for field in fields(LoopConfig)}
-#: what a kind of flow may be told, beside what it is fitted to
-ARGUMENTS = ("margin", "layers", "hidden", "bins")
+FLOWS = {name: kind for name, kind in SPACES.items() if name != "ambient"}
 #: settings of a training that a flow without one has too
 CLOSED_FORM = {"seed", "validation_images", "validation_repeats", "num_preview_images"}
 #: dequantised images that a flow is fitted to, at least: small data sets are repeated
 MIN_FIT_IMAGES = 30_000
 
 
+@dataclass(frozen=True)
+class FlowArguments:
+    """What a kind of flow may be told, beside the images that it is fitted to."""
+
+    margin: float = setting("margin of the logit at black and white", 1e-6)
+    layers: int = setting("couplings of a spline flow", 8)
+    hidden: int = setting("channels of the networks of a spline flow", 32)
+    bins: int = setting("pieces of a spline", 8)
+
+
+LOOP_KEYS, ARGUMENTS = (
+    {field.name for field in fields(cls)} for cls in (LoopConfig, FlowArguments)
+)
+
+
 def parse_args(argv: Sequence[str] | None) -> Namespace:
     """The command line; arguments of the flow and of its training are absent unless given."""
     parser = Parser(__doc__)
+    add_data_flags(parser)
+    add = parser.group("model").add_argument
+    add("--flow", default="gaussian", metavar="NAME", help=described(FLOWS))
+    parser.add_config(FlowArguments, "model")
+    parser.add_config(LoopConfig, "training", LOOP_KINDS)
     add_run_flags(parser)
-    parser.add_argument("--flow", default="gaussian", help=", ".join(FLOWS))
-    for name, kind, text in (
-        ("margin", float, "of the logit: 1e-6 (gaussian) or 1e-3 (spline) if not given"),
-        ("layers", int, "couplings of a spline flow"),
-        ("hidden", int, "channels of the networks of a spline flow"),
-        ("bins", int, "pieces of a spline"),
-    ):
-        parser.add_argument(f"--{name}", type=kind, default=SUPPRESS, help=text)
-    parser.add_config(LoopConfig)
     return parser.parse_args(argv)
 
 

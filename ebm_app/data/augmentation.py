@@ -8,7 +8,7 @@ appendix F.2.
 """
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ class Augmented(NamedTuple):
 class Augmentation(ABC):
     """A random change of images; ``dim`` numbers, zero for no change, describe it."""
 
+    note: ClassVar[str]
     dim: int
 
     @abstractmethod
@@ -35,6 +36,7 @@ class Augmentation(ABC):
 class NoAugmentation(Augmentation):
     """The images as they are."""
 
+    note = "images as they are"
     dim = 0
 
     def __call__(self, levels: Tensor, generator: torch.Generator) -> Augmented:
@@ -49,6 +51,7 @@ class Affine(Augmentation):
     shifts as a fraction of half the image's side.
     """
 
+    note = "rotated, scaled, sheared and shifted"
     deviations = (0.12, 0.08, 0.08, 0.08, 0.08, 0.08)
     dim = len(deviations)
 

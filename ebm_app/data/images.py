@@ -19,7 +19,7 @@ from ebm_app.errors import UserError
 from ebm_app.registry import choose
 
 FOLDER = "folder:"
-# What torchvision raises on a failed download and on a file that is not what its name says.
+#: what torchvision raises on a failed download and on a file that is not what its name says.
 READ_ERRORS = (
     *(OSError, EOFError, HTTPException, TarError, zlib.error, pickle.UnpicklingError),
     *(RuntimeError, ValueError, TypeError, LookupError, OverflowError, AssertionError),
@@ -101,10 +101,10 @@ class ImageData:
 
 @dataclass(frozen=True)
 class ImageSource(ABC):
-    """A named data set, its number of levels, and one line about it for a user."""
+    """A named data set, one line about it for a user, and its number of levels."""
 
     name: str
-    description: str
+    note: str
     num_levels: int
 
     @abstractmethod
@@ -200,16 +200,31 @@ CIFAR_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches
 SOURCES = (
     DigitsSource("digits", "handwritten digits, 8x8 grey, 1,797 images, no files needed", 17),
     TorchvisionSource(
-        *("mnist", "handwritten digits, 28x28 grey, 70,000 images", 256),
-        *("MNIST", "MNIST/raw", MNIST_FILES, 10_000),
+        name="mnist",
+        note="handwritten digits, 28x28 grey, 70,000 images",
+        num_levels=256,
+        dataset_class="MNIST",
+        folder="MNIST/raw",
+        files=MNIST_FILES,
+        max_validation=10_000,
     ),
     TorchvisionSource(
-        *("fashion_mnist", "clothes, 28x28 grey, 70,000 images", 256),
-        *("FashionMNIST", "FashionMNIST/raw", MNIST_FILES, 10_000),
+        name="fashion_mnist",
+        note="clothes, 28x28 grey, 70,000 images",
+        num_levels=256,
+        dataset_class="FashionMNIST",
+        folder="FashionMNIST/raw",
+        files=MNIST_FILES,
+        max_validation=10_000,
     ),
     TorchvisionSource(
-        *("cifar10", "objects and animals, 32x32 colour, 60,000 images", 256),
-        *("CIFAR10", "cifar-10-batches-py", CIFAR_FILES, 5_000),
+        name="cifar10",
+        note="objects and animals, 32x32 colour, 60,000 images",
+        num_levels=256,
+        dataset_class="CIFAR10",
+        folder="cifar-10-batches-py",
+        files=CIFAR_FILES,
+        max_validation=5_000,
     ),
 )
 DATASETS: dict[str, ImageSource] = {source.name: source for source in SOURCES}

@@ -15,15 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ebm_app.errors import UserError
+from ebm_app.fields import setting
 from ebm_app.nets.unet import UNetConfig
 
 FORMAT_VERSION = 1
 T = TypeVar("T")
-
-
-def _doc(text: str, default: Any) -> Any:
-    """A field with a help text; a command line is made from it."""
-    return field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True)
@@ -44,19 +40,21 @@ class EBMConfig:
     dataset: str
     image_shape: tuple[int, ...]
     num_levels: int
-    space: str = "ambient"
+    space: str = setting("where the path lives; with --flow its kind", "ambient")
     space_arguments: dict[str, float] = field(default_factory=dict)
-    net_input: str = "u"
-    dequantisation: str = "uniform"
+    net_input: str = setting("in a latent space, what the network reads", "u", rare=True)
+    dequantisation: str = setting("how grey levels become continuous", "uniform")
     path: PathConfig = PathConfig()
-    eps: float = 5e-7
+    eps: float = setting("margin of the times at t = 1", 5e-7, rare=True)
     net: UNetConfig = UNetConfig()
-    prediction: str = "moments"
-    time_input: str = "clock"
+    prediction: str = setting("what the network predicts", "moments", rare=True)
+    time_input: str = setting("the time that the network reads", "clock", rare=True)
     stein_head: bool = True
-    input_frequencies: tuple[float, ...] = ()
+    input_frequencies: tuple[float, ...] = setting(
+        "Fourier features of the network's input, in cycles", (), rare=True
+    )
     condition_dim: int = 0
-    num_nodes: int = 32
+    num_nodes: int = setting("quadrature nodes of a likelihood", 32, rare=True)
     format_version: int = FORMAT_VERSION
 
 
@@ -64,41 +62,41 @@ class EBMConfig:
 class LoopConfig:
     """What every training has. Steps are optimizer steps; batches are per process."""
 
-    max_train_steps: int = _doc("optimizer steps", 3000)
-    train_batch_size: int = _doc("images in a batch of one process", 128)
-    gradient_accumulation_steps: int = _doc("batches added up in an optimizer step", 1)
-    learning_rate: float = _doc("peak learning rate of Adam", 2e-3)
-    lr_scheduler: str = _doc(
-        "constant_with_warmup, linear or cosine: what follows the warm-up", "cosine"
+    max_train_steps: int = setting("optimizer steps", 3000)
+    train_batch_size: int = setting("images in a batch of one process", 128)
+    gradient_accumulation_steps: int = setting("batches in an optimizer step", 1, rare=True)
+    learning_rate: float = setting("peak learning rate of Adam", 2e-3)
+    lr_scheduler: str = setting("learning rate after the warm-up", "cosine", rare=True)
+    lr_warmup_steps: int = setting("steps over which the learning rate rises", 100, rare=True)
+    lr_decay_steps: int = setting(
+        "last steps, over which the rate of constant_with_warmup falls to 0", 0, rare=True
     )
-    lr_warmup_steps: int = _doc("steps over which the learning rate rises", 100)
-    lr_decay_steps: int = _doc(
-        "last steps over which a rate of constant_with_warmup falls to 0; others fall all along", 0
-    )
-    adam_weight_decay: float = _doc("decoupled weight decay", 0.0)
-    max_grad_norm: float = _doc("gradients are clipped to this norm", 100.0)
-    ema_decay: float = _doc("decay of the averaged weights, which are the ones saved", 0.999)
-    mixed_precision: str = _doc("no, bf16 or fp16", "no")
-    checkpointing_steps: int = _doc("steps between checkpoints", 500)
-    checkpoints_total_limit: int = _doc("checkpoints kept", 3)
-    validation_steps: int = _doc("steps between validations", 500)
-    validation_images: int = _doc("validation images scored, at most", 1000)
-    validation_repeats: int = _doc("dequantisation draws of each", 4)
-    num_preview_images: int = _doc("images sampled at each validation; 0 for none", 16)
-    logging_steps: int = _doc("steps between lines of metrics.jsonl", 10)
-    report_to: str = _doc("jsonl, or tensorboard besides", "jsonl")
-    seed: int = _doc("seed of weights, batches and noise", 0)
+    adam_weight_decay: float = setting("decoupled weight decay", 0.0, rare=True)
+    max_grad_norm: float = setting("gradients are clipped to this norm", 100.0, rare=True)
+    ema_decay: float = setting("decay of the averaged weights, which are saved", 0.999, rare=True)
+    mixed_precision: str = setting("numbers of the network's passes", "no")
+    checkpointing_steps: int = setting("steps between checkpoints", 500)
+    checkpoints_total_limit: int = setting("checkpoints kept", 3, rare=True)
+    validation_steps: int = setting("steps between validations", 500)
+    validation_images: int = setting("validation images scored, at most", 1000, rare=True)
+    validation_repeats: int = setting("dequantisation draws of each", 4, rare=True)
+    num_preview_images: int = setting("images drawn at each validation; 0 for none", 16, rare=True)
+    logging_steps: int = setting("steps between lines of metrics.jsonl", 10, rare=True)
+    report_to: str = setting("where the metrics are written", "jsonl", rare=True)
+    seed: int = setting("seed of weights, batches and noise", 0)
 
 
 @dataclass(frozen=True)
 class TrainingConfig(LoopConfig):
     """How an energy-based model is trained."""
 
-    objective: str = _doc("ctsm, ctsm_v, ctsm_m or tsm", "ctsm_m")
-    weighting: str = _doc("lambda(t): uniform, stein_score or time_score", "time_score")
-    time_sampler: str = _doc("uniform, stratified, importance or arc_length", "arc_length")
-    augmentation: str = _doc("changed copies of the training images: none or affine", "none")
-    stein_factor: float = _doc("weight of the Stein head in the loss; 0 trains none", 1.0)
+    objective: str = setting("what the network is trained on", "ctsm_m")
+    weighting: str = setting("lambda(t)", "time_score", rare=True)
+    time_sampler: str = setting("how training times are drawn", "arc_length", rare=True)
+    augmentation: str = setting("changes of training images", "none")
+    stein_factor: float = setting(
+        "weight of the Stein head in the loss; 0 trains none", 1.0, rare=True
+    )
 
 
 #: Settings of a run that may differ when it is resumed: they change no weight.

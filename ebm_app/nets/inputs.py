@@ -17,6 +17,7 @@ class Decoded(nn.Module):
         channels: C; what follows in the network's input is passed on.
     """
 
+    note = "the image of u"
     #: how often C more channels the network has than without the image
     more = 0
 
@@ -37,7 +38,7 @@ class Decoded(nn.Module):
 class Joined(Decoded):
     """(u, t) -> net((2 x - 1, u), t): the network reads both sides."""
 
-    more = 1
+    note, more = "the image and u", 1
 
     def beside(self, u: Tensor) -> Tensor:
         return u

@@ -10,6 +10,7 @@ from diffusers.models.attention_processor import Attention, AttnProcessor
 from torch import Tensor, nn
 
 from ebm_app.errors import UserError
+from ebm_app.fields import setting
 
 
 @dataclass(frozen=True)
@@ -17,10 +18,10 @@ class UNetConfig:
     """Shape of a :class:`UNet`.
 
     Args:
-        block_out_channels: channels of each resolution level; every level but the last halves the
-            image.
-        layers_per_block: residual blocks a level.
-        attention_levels: the levels with self-attention, counted from 0.
+        block_out_channels: channels at each resolution, the image's own first; each further one
+            is half of the one before.
+        layers_per_block: residual blocks at each resolution.
+        attention_levels: the resolutions with self-attention, counted from 0.
         num_heads: attention heads.
         norm_num_groups: groups of the group normalisations.
         dropout: dropout probability inside the residual blocks.
@@ -28,13 +29,15 @@ class UNetConfig:
             and with it how many quadrature nodes the ripples of the network ask for.
     """
 
-    block_out_channels: tuple[int, ...] = (32, 64)
-    layers_per_block: int = 1
-    attention_levels: tuple[int, ...] = ()
-    num_heads: int = 4
-    norm_num_groups: int = 8
-    dropout: float = 0.0
-    t_scale: float = 25.0
+    block_out_channels: tuple[int, ...] = setting("channels at each resolution", (32, 64))
+    layers_per_block: int = setting("residual blocks at each resolution", 1)
+    attention_levels: tuple[int, ...] = setting(
+        "resolutions with self-attention, counted from 0", (), rare=True
+    )
+    num_heads: int = setting("attention heads", 4, rare=True)
+    norm_num_groups: int = setting("groups of the group normalisations", 8, rare=True)
+    dropout: float = setting("dropout of the residual blocks", 0.0)
+    t_scale: float = setting("factor of the time inside the embedding", 25.0, rare=True)
 
 
 class UNet(nn.Module):
@@ -48,7 +51,7 @@ class UNet(nn.Module):
         config: see :class:`UNetConfig`.
 
     Raises:
-        UserError: where the image cannot be halved as often as the levels ask, or where groups or
+        UserError: where the image cannot be halved to every resolution, or where groups or
             heads do not divide the channels.
     """
 
@@ -61,7 +64,7 @@ class UNet(nn.Module):
         check_config(config, height, width)
         self.image_shape, self.config = tuple(image_shape), config
         kinds = [
-            level in config.attention_levels for level in range(len(config.block_out_channels))
+            index in config.attention_levels for index in range(len(config.block_out_channels))
         ]
         self.unet = UNet2DModel(
             sample_size=(height, width),
@@ -93,19 +96,19 @@ class UNet(nn.Module):
 def check_config(config: UNetConfig, height: int, width: int) -> None:
     """Raise a UserError where the sizes of ``config`` do not fit each other or an image of this
     size."""
-    levels = len(config.block_out_channels)
-    if levels == 0:
-        raise UserError("a U-Net needs at least one level: give block_out_channels")
+    resolutions = len(config.block_out_channels)
+    if resolutions == 0:
+        raise UserError("a U-Net needs at least one resolution: give block_out_channels")
     counts = (config.layers_per_block, config.num_heads, config.norm_num_groups)
     if min(*counts, *config.block_out_channels) < 1 or not 0 <= config.dropout < 1:
         raise UserError(
             "a U-Net needs block_out_channels, layers_per_block, num_heads and norm_num_groups of "
             "at least 1 and a dropout in [0, 1)"
         )
-    factor = 2 ** (levels - 1)
+    factor = 2 ** (resolutions - 1)
     if height % factor or width % factor:
         raise UserError(
-            f"images of {height}x{width} cannot be halved {levels - 1} times: give at most "
+            f"images of {height}x{width} cannot be halved {resolutions - 1} times: give at most "
             f"{max_resolutions(height, width)} entries of block_out_channels, or resize the images"
         )
     for channels in config.block_out_channels:
@@ -113,19 +116,19 @@ def check_config(config: UNetConfig, height: int, width: int) -> None:
             raise UserError(
                 f"norm_num_groups {config.norm_num_groups} does not divide {channels} channels"
             )
-    if any(not 0 <= level < levels for level in config.attention_levels):
-        raise UserError(f"attention_levels must lie between 0 and {levels - 1}")
+    if any(not 0 <= index < resolutions for index in config.attention_levels):
+        raise UserError(f"attention_levels must lie between 0 and {resolutions - 1}")
     if config.attention_levels:
         head_dim, rest = divmod(config.block_out_channels[-1], config.num_heads)
-        attended = {config.block_out_channels[level] for level in config.attention_levels}
+        attended = {config.block_out_channels[index] for index in config.attention_levels}
         if rest or any(channels % head_dim for channels in attended):
             raise UserError(
-                f"num_heads {config.num_heads} must divide the last level's channels, and their "
-                f"quotient the channels of every attention level: {config.block_out_channels}"
+                f"num_heads {config.num_heads} must divide the last channels, and their quotient "
+                f"the channels of every resolution with attention: {config.block_out_channels}"
             )
 
 
 def max_resolutions(height: int, width: int) -> int:
-    """The number of levels that an image of this size admits."""
+    """How many resolutions an image of this size admits: 1 + the times that it can be halved."""
     common = math.gcd(height, width)
     return 1 + (common & -common).bit_length() - 1

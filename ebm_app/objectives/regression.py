@@ -8,7 +8,7 @@ parts.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,7 +29,18 @@ class Batch(NamedTuple):
 
 
 class Objective(ABC):
-    """A loss per example for a model of the time score along a path."""
+    """A loss per example for a model of the time score along a path; ``note`` says which."""
+
+    note: ClassVar[str]
+
+    @classmethod
+    def build(cls, weighting: Weighting, stein_factor: float, eps: float) -> "Objective":
+        """The objective with the settings of a run.
+
+        Args:
+            stein_factor: weight of a Stein head, 0 for none. eps: margin of the times.
+        """
+        return cls(weighting, stein_factor)
 
     @abstractmethod
     def __call__(self, model: Model, path: GaussianPath, batch: Batch) -> Tensor:
@@ -112,36 +123,55 @@ class ConditionalRegression(Objective):
         return torch.stack(list(losses)).sum(0)
 
 
-def _with_head(term: Term, stein_factor: float) -> ConditionalRegression:
+def _with_head(term: Term, stein_factor: float) -> tuple[Term, ...]:
     if stein_factor == 0:
-        return ConditionalRegression(term)
-    return ConditionalRegression(term, Term(stein_score_error, ScoreResidual(), stein_factor))
+        return (term,)
+    return term, Term(stein_score_error, ScoreResidual(), stein_factor)
 
 
-def ctsm(weighting: Weighting | None = None, stein_factor: float = 0.0) -> ConditionalRegression:
+class CTSM(ConditionalRegression):
     """CTSM: regression on the conditional time score (Theorem 1).
 
     Args:
         weighting: lambda(t); time score normalisation by default.
         stein_factor: weight of a Stein head trained in the same pass; 0 for a model without one.
     """
-    return _with_head(Term(time_score_error, weighting or TimeScore()), stein_factor)
+
+    note = "regression on the conditional time score"
+
+    def __init__(self, weighting: Weighting | None = None, stein_factor: float = 0.0) -> None:
+        term = Term(time_score_error, weighting or TimeScore())
+        super().__init__(*_with_head(term, stein_factor))
 
 
-def ctsm_v(weighting: Weighting | None = None, stein_factor: float = 0.0) -> ConditionalRegression:
-    """CTSM-v: regression on every component of it (Theorem 2); arguments as for :func:`ctsm`."""
-    return _with_head(Term(components_error, weighting or TimeScore()), stein_factor)
+class CTSMv(ConditionalRegression):
+    """CTSM-v: regression on every component of it (Theorem 2); arguments as for :class:`CTSM`."""
+
+    note = "regression on every component of it"
+
+    def __init__(self, weighting: Weighting | None = None, stein_factor: float = 0.0) -> None:
+        term = Term(components_error, weighting or TimeScore())
+        super().__init__(*_with_head(term, stein_factor))
 
 
-def ctsm_m(weighting: Weighting | None = None, stein_factor: float = 1.0) -> ConditionalRegression:
+class CTSMm(ConditionalRegression):
     """CTSM-v with a control variate, for a model that predicts posterior moments: its mean by the
     Stein head's regression, its variance by :func:`reduced_components_error`."""
-    return _with_head(Term(reduced_components_error, weighting or TimeScore()), stein_factor)
+
+    note = "the same with a control variate, for predicted moments"
+
+    def __init__(self, weighting: Weighting | None = None, stein_factor: float = 1.0) -> None:
+        term = Term(reduced_components_error, weighting or TimeScore())
+        super().__init__(*_with_head(term, stein_factor))
 
 
-def denoising_score_matching(weighting: Weighting | None = None) -> ConditionalRegression:
+class DenoisingScoreMatching(ConditionalRegression):
     """Vincent 2011: regression of a Stein head on the conditional Stein score."""
-    return ConditionalRegression(Term(stein_score_error, weighting or SteinScore()))
+
+    note = "regression of the Stein head alone"
+
+    def __init__(self, weighting: Weighting | None = None) -> None:
+        super().__init__(Term(stein_score_error, weighting or SteinScore()))
 
 
 class TSM(Objective):
@@ -156,6 +186,12 @@ class TSM(Objective):
 
     Source: Choi et al. 2022, arXiv:2111.11010, and the paper.
     """
+
+    note = "the baseline, by integration by parts"
+
+    @classmethod
+    def build(cls, weighting: Weighting, stein_factor: float, eps: float) -> "TSM":
+        return cls(weighting, eps)
 
     def __init__(self, weighting: Weighting | None = None, eps: float = 1e-5) -> None:
         self.weighting, self.eps = weighting or TimeScore(), eps
@@ -183,10 +219,9 @@ class TSM(Objective):
         return 2 * self.weighting(path, t) * sum_except_batch(model(x, t).components)
 
 
-#: name -> objective of (weighting, factor of the Stein head, margin eps of the times)
-OBJECTIVES: dict[str, Callable[[Weighting, float, float], Objective]] = {
-    "ctsm": lambda weighting, stein_factor, eps: ctsm(weighting, stein_factor),
-    "ctsm_v": lambda weighting, stein_factor, eps: ctsm_v(weighting, stein_factor),
-    "ctsm_m": lambda weighting, stein_factor, eps: ctsm_m(weighting, stein_factor),
-    "tsm": lambda weighting, stein_factor, eps: TSM(weighting, eps),
+OBJECTIVES: dict[str, type[Objective]] = {
+    "ctsm": CTSM,
+    "ctsm_v": CTSMv,
+    "ctsm_m": CTSMm,
+    "tsm": TSM,
 }

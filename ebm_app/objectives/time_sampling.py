@@ -7,7 +7,7 @@ with ``weight``: the uniform density on [t0, t1] over the sampler's own.
 
 import math
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,6 +46,7 @@ class TimeSampler(ABC):
         path, eps: the path and the margin left at its degenerate ends.
     """
 
+    note: ClassVar[str]
     numbers = staticmethod(stratified_numbers)
 
     def __init__(self, path: GaussianPath, eps: float) -> None:
@@ -69,6 +70,8 @@ class TimeSampler(ABC):
 class Stratified(TimeSampler):
     """Uniform on [t0, t1], evenly spread within a batch."""
 
+    note = "uniform, evenly spread within a batch"
+
     def transform(self, u: Tensor) -> TimeSample:
         return TimeSample(self.between(u), torch.ones_like(u))
 
@@ -76,6 +79,7 @@ class Stratified(TimeSampler):
 class UniformTime(Stratified):
     """Uniform on [t0, t1], independent."""
 
+    note = "uniform, independent"
     numbers = staticmethod(uniform_numbers)
 
 
@@ -86,6 +90,7 @@ class ImportanceSampler(TimeSampler):
     on [0, r1], r1 = 0.9, and r is rescaled to [t0, t1].
     """
 
+    note = "the paper's density, which grows towards the data"
     numbers = staticmethod(uniform_numbers)
     r1 = 0.9
 
@@ -108,6 +113,7 @@ class ArcLength(TimeSampler):
         UserError: where the clock is infinite at an end, which ``eps`` has to leave out.
     """
 
+    note = "uniform in the arc length of the path"
     num_knots = 2049
 
     def __init__(self, path: GaussianPath, eps: float) -> None:
@@ -138,6 +144,8 @@ class SharedTimes(TimeSampler):
     Args:
         base: draws the times. num_times: how many; it must divide the number of rows.
     """
+
+    note = "few times, each for several rows"
 
     def __init__(self, base: TimeSampler, num_times: int) -> None:
         self.base, self.num_times = base, num_times

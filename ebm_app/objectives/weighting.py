@@ -1,6 +1,7 @@
 """Weightings lambda(t) of the regression over time (paper, section 5, arXiv:2502.02300)."""
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,6 +11,8 @@ from ebm_app.paths import GaussianPath
 
 class Weighting(ABC):
     """lambda(t) > 0 of a path: times (B,) -> weights (B,), float64."""
+
+    note: ClassVar[str]
 
     @abstractmethod
     def __call__(self, path: GaussianPath, t: Tensor) -> Tensor:
@@ -23,12 +26,16 @@ class Weighting(ABC):
 class UniformWeighting(Weighting):
     """lambda(t) = 1."""
 
+    note = "1"
+
     def __call__(self, path: GaussianPath, t: Tensor) -> Tensor:
         return torch.ones_like(t)
 
 
 class SteinScore(Weighting):
     """Stein score normalisation: lambda(t) = v_t, the inverse second moment of the Stein score."""
+
+    note = "inverse second moment of the conditional Stein score"
 
     def __call__(self, path: GaussianPath, t: Tensor) -> Tensor:
         return path.variance(t)
@@ -42,6 +49,8 @@ class TimeScore(Weighting):
             path's own, which is 1 unless stated.
     """
 
+    note = "inverse variance of the conditional time score"
+
     def __init__(self, c: float | None = None) -> None:
         self.c = c
 
@@ -52,6 +61,8 @@ class TimeScore(Weighting):
 class ScoreResidual(Weighting):
     """lambda(t) = 1 / b_t^2 for a Stein head with score = a_t x + b_t h: the head's output is
     regressed with equal weight at every t."""
+
+    note = "inverse square of the Stein head's factor"
 
     def __call__(self, path: GaussianPath, t: Tensor) -> Tensor:
         return path.score_gain(t).square().reciprocal()

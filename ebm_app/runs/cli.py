@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 
 from ebm_app.errors import UserError
 from ebm_app.models.config import write_json
+from ebm_app.registry import described
 from ebm_app.runs.interrupts import Interrupted
 
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
@@ -26,11 +27,11 @@ Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
 def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
     """Run a script's ``main`` and return its exit code.
 
-    The figures it returns are printed as one JSON object on the last line. A UserError becomes one
+    The metrics it returns are printed as one JSON object on the last line. A UserError becomes one
     sentence on stderr and exit code 2; a run that a signal ended gives 128 + its number.
     """
     try:
-        figures = main(argv)
+        metrics = main(argv)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -40,35 +41,77 @@ def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
-    if figures is not None:
-        print(json.dumps(figures), flush=True)
+    if metrics is not None:
+        print(json.dumps(metrics), flush=True)
     return 0
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of the description, and appends every default that says something."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32)
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default in (None, False, argparse.SUPPRESS) or "default" in (action.help or ""):
+            return action.help
+        return f"{action.help} (default: %(default)s)"
+
+
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose help shows every default."""
+    """An argument parser with groups of flags, which the help shows in the order of ``GROUPS``."""
+
+    GROUPS = ("data", "run", "training", "model", "advanced")
+    #: how the value of a flag is written in the help
+    METAVARS = {int: "N", float: "X", str: "NAME"}
 
     def __init__(self, description: str) -> None:
         super().__init__(
-            description=description,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-            allow_abbrev=False,
+            description=description, formatter_class=HelpFormatter, allow_abbrev=False
         )
+        self.groups = {title: self.add_argument_group(title) for title in self.GROUPS}
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does it; the usage line names the positional arguments only."""
+        names = [action.metavar or action.dest for action in self._get_positional_actions()]
+        self.usage = " ".join(["%(prog)s", *map(str.upper, names), "[flags]"])
+        return super().parse_known_args(args, namespace)
+
+    def group(self, title: str) -> argparse._ArgumentGroup:
+        """The flags of this title, one of ``GROUPS``."""
+        return self.groups[title]
 
     def add_common(self) -> None:
         """The flags of every script."""
         self.add_argument("--seed", type=int, default=0, help="seed of all noise")
         self.add_argument("--device", default="auto", help="auto, cpu or cuda")
 
-    def add_config(self, cls: type) -> None:
-        """A flag for every field of a configuration; not given, it is absent from the result."""
-        hints = typing.get_type_hints(cls)
+    def add_config(
+        self, cls: type, title: str, kinds: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """A flag for every field of a configuration that has a help text, in the group ``title``,
+        or in "advanced" if it is rare. A flag that is not given is absent from the result.
+
+        Args:
+            kinds: for a field that names a kind of thing, the dict of the names.
+        """
+        hints, kinds = typing.get_type_hints(cls), kinds or {}
         for item in dataclasses.fields(cls):
-            self.add_argument(
+            if "help" not in item.metadata:
+                continue
+            options = described(kinds[item.name]) if item.name in kinds else ""
+            text = ": ".join(filter(None, [item.metadata["help"], options]))
+            hint, default = hints[item.name], item.default
+            several = typing.get_origin(hint) is tuple
+            kind = typing.get_args(hint)[0] if several else hint
+            shown = " ".join(map(str, default)) or "none" if several else default
+            self.group("advanced" if item.metadata["rare"] else title).add_argument(
                 f"--{item.name}",
-                type=hints[item.name],
+                type=kind,
+                nargs="*" if several else None,
+                metavar=self.METAVARS[kind],
                 default=argparse.SUPPRESS,
-                help=f"{item.metadata['help']} (default: {item.default}, or the preset's)",
+                help=f"{text} (default: {shown})".replace("%", "%%"),
             )
 
 
@@ -103,11 +146,11 @@ class RunRecord:
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.begin)),
         }
 
-    def write(self, figures: dict[str, Any] | None) -> None:
-        """Write the record with its figures, None while there are none yet."""
+    def write(self, metrics: dict[str, Any] | None) -> None:
+        """Write the record with its metrics under the key "figures", None while there are none."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         seconds = round(time.time() - self.begin, 2)
-        write_json(self.path, {**self.data, "seconds": seconds, "figures": figures})
+        write_json(self.path, {**self.data, "seconds": seconds, "figures": metrics})
 
 
 def git_revision() -> str | None:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +12,11 @@ class Space(nn.Module, ABC):
     """A bijection x -> u, with x (B, C, H, W) a dequantised image in [0, 1] and u of the same
     shape.
 
-    ``scale`` is du/dx where that is one number for all components, else None.
+    ``scale`` is du/dx where that is one number for all components, else None; ``note`` says what a
+    space does in a help text.
     """
 
+    note: ClassVar[str]
     scale: float | None = None
 
     @classmethod

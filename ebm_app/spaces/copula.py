@@ -11,6 +11,8 @@ class CopulaSpace(Composed):
     """Every component to a standard normal, then whitening with the full correlation (paper,
     appendix F.5; Rhodes et al. 2020, arXiv:2006.12204)."""
 
+    note = "marginals to normal, then whitened"
+
     @classmethod
     def build(cls, image_shape: Sequence[int], num_levels: int) -> "CopulaSpace":
         return cls(Marginals(image_shape, num_levels), Whitening(image_shape))

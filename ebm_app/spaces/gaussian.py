@@ -10,6 +10,8 @@ from ebm_app.spaces.whitening import Whitening
 class GaussianSpace(Composed):
     """Logit, then whitening with the full covariance (paper, section 6.4)."""
 
+    note = "logits as one multivariate normal"
+
     @classmethod
     def build(
         cls, image_shape: Sequence[int], num_levels: int, **arguments: float

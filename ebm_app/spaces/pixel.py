@@ -11,6 +11,7 @@ from ebm_app.spaces.base import Space
 class PixelSpace(Space):
     """u = 2 x - 1, log |det du/dx| = D log 2."""
 
+    note = "pixels scaled to [-1, 1]"
     scale = 2.0
 
     def encode(self, x: Tensor) -> Tensor:

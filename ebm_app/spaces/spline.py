@@ -79,6 +79,8 @@ class Coupling(Space):
 class SplineSpace(Composed):
     """Logit, standardisation, then couplings that keep the two halves in turns."""
 
+    note = "couplings of splines, learned by likelihood"
+
     @classmethod
     def build(
         cls,

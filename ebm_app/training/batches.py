@@ -18,7 +18,7 @@ from ebm_app.objectives.time_sampling import TimeSampler
 from ebm_app.spaces import Space
 
 
-class TrainingBatch(NamedTuple):
+class EBMBatch(NamedTuple):
     """Data u1 and reference u0 (B, C, H, W) in the path's space, times and importance weights
     (B,), conditions (B, dim) of the data."""
 
@@ -28,9 +28,9 @@ class TrainingBatch(NamedTuple):
     weight: Tensor
     condition: Tensor
 
-    def rows(self, start: int, end: int) -> "TrainingBatch":
+    def rows(self, start: int, end: int) -> "EBMBatch":
         """The examples from ``start`` to ``end``."""
-        return TrainingBatch(*(tensor[start:end] for tensor in self))
+        return EBMBatch(*(tensor[start:end] for tensor in self))
 
 
 class Shuffled:
@@ -62,7 +62,7 @@ class Shuffled:
         return self._order[1]
 
 
-class BatchSource(Shuffled):
+class EBMBatches(Shuffled):
     """Draws the batches of a run.
 
     Args:
@@ -89,7 +89,7 @@ class BatchSource(Shuffled):
         self.dequantiser = dequantiser
         self.sampler, self.augmentation = sampler, augmentation
 
-    def batch(self, step: int) -> TrainingBatch:
+    def batch(self, step: int) -> EBMBatch:
         """The whole batch of ``step`` = 0, 1, ..."""
         device = self.levels.device
         generator = seeded(device, self.seed, 0, step)
@@ -100,7 +100,7 @@ class BatchSource(Shuffled):
         u1 = self.dequantiser.training_points(levels, self.num_levels, self.space, noise)
         u0 = torch.randn(u1.shape, device=device, generator=generator)
         times = self.sampler.sample(self.batch_size, seeded("cpu", self.seed, 1, step))
-        return TrainingBatch(u0, u1, times.t.to(device), times.weight.to(device), condition)
+        return EBMBatch(u0, u1, times.t.to(device), times.weight.to(device), condition)
 
 
 class FlowBatch(NamedTuple):
@@ -118,7 +118,7 @@ class FlowBatches(Shuffled):
 
     Args:
         levels: training images (N, C, H, W), integers, on the device of the run.
-        num_levels, batch_size, seed: as for :class:`BatchSource`.
+        num_levels, batch_size, seed: as for :class:`EBMBatches`.
     """
 
     def __init__(self, levels: Tensor, num_levels: int, batch_size: int, seed: int) -> None:

@@ -3,27 +3,37 @@
 from argparse import Namespace
 from pathlib import Path
 
-from ebm_app.data.images import ImageData, load_images
+from ebm_app.data.images import DATASETS, ImageData, load_images
+from ebm_app.registry import described
 from ebm_app.runs.cli import Parser
 from ebm_app.training.launch import RunOptions
 
 
-def add_run_flags(parser: Parser) -> None:
-    """The flags of every training: what is trained on, where all goes, how it starts."""
-    add = parser.add_argument
-    add("--dataset", default="digits", help="digits, mnist, fashion_mnist, cifar10 or folder:PATH")
-    add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
+def add_data_flags(parser: Parser) -> None:
+    """What is trained on."""
+    add = parser.group("data").add_argument
+    kinds = f"folder:PATH for your own image files, or {described(DATASETS)}"
+    add("--dataset", default="digits", metavar="NAME", help=kinds)
+    add("--data_root", default="data", metavar="DIR", help="folder of downloaded data sets")
     add("--download", action="store_true", help="fetch a missing data set")
-    add("--resolution", type=int, help="resize and crop the images of a folder to this size")
-    add("--output_dir", help="where all goes; runs/<dataset>-<kind> if not given")
-    add("--resume_from_checkpoint", help="latest, or a checkpoint's folder")
+    add("--resolution", type=int, metavar="N", help="side to resize the images of a folder to")
+
+
+def add_run_flags(parser: Parser) -> None:
+    """Where a run goes, and how it starts."""
+    add, rare = parser.group("run").add_argument, parser.group("advanced").add_argument
+    where = "folder of everything that is written (default: runs/<dataset>-<kind>)"
+    add("--output_dir", metavar="DIR", help=where)
     add("--overwrite_output_dir", action="store_true", help="replace the run that is there")
-    add("--expect_processes", type=int, default=1, help="fail if fewer processes have started")
-    add("--device", default="auto", help="auto, cpu or cuda")
+    resume = "latest, or the folder of a checkpoint to go on from"
+    add("--resume_from_checkpoint", metavar="DIR", help=resume)
+    add("--device", default="auto", metavar="NAME", help="auto, cpu or cuda")
+    processes = "fail if fewer processes have started"
+    rare("--expect_processes", type=int, default=1, metavar="N", help=processes)
 
 
 #: the names of these flags
-RUN_FLAGS = frozenset(
+OWN_FLAGS = frozenset(
     "dataset data_root download resolution output_dir resume_from_checkpoint overwrite_output_dir "
     "expect_processes device".split()
 )

@@ -1,27 +1,72 @@
-"""How the learning rate goes with the step."""
+"""How the learning rate goes with the step, by the name that ``--lr_scheduler`` takes."""
 
-from diffusers.optimization import get_scheduler
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from diffusers.optimization import (
+    get_cosine_schedule_with_warmup,
+    get_linear_schedule_with_warmup,
+)
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ebm_app.models.config import LoopConfig
 
-#: this rate does not depend on where a run will end until it begins to fall
-OPEN_ENDED = "constant_with_warmup"
-SCHEDULERS = (OPEN_ENDED, "cosine", "linear")
+
+class Schedule(ABC):
+    """A learning rate that rises over the warm-up steps and then follows its own rule."""
+
+    note: ClassVar[str]
+
+    @staticmethod
+    @abstractmethod
+    def build(optimizer: Optimizer, config: LoopConfig) -> LRScheduler:
+        """The schedule of a run."""
 
 
-def scheduler_of(optimizer: Optimizer, config: LoopConfig) -> LRScheduler:
-    """The schedule that a configuration names; the open-ended one is written here, as it may fall
-    at its end."""
-    if config.lr_scheduler == OPEN_ENDED:
+class ConstantWithWarmup(Schedule):
+    """Constant, and falling to 0 over the last ``lr_decay_steps`` steps.
+
+    Until it falls, the rate does not depend on where a run ends.
+    """
+
+    note = "constant, and falling over the last --lr_decay_steps"
+
+    @staticmethod
+    def build(optimizer: Optimizer, config: LoopConfig) -> LRScheduler:
         return LambdaLR(optimizer, lambda step: open_ended_factor(config, step))
-    return get_scheduler(
-        config.lr_scheduler,
-        optimizer,
-        num_warmup_steps=config.lr_warmup_steps,
-        num_training_steps=config.max_train_steps,
-    )
+
+
+class Cosine(Schedule):
+    """Half a period of a cosine, down to 0 at the last step."""
+
+    note = "half a cosine down to 0"
+
+    @staticmethod
+    def build(optimizer: Optimizer, config: LoopConfig) -> LRScheduler:
+        return get_cosine_schedule_with_warmup(
+            optimizer, config.lr_warmup_steps, config.max_train_steps
+        )
+
+
+class Linear(Schedule):
+    """A straight line down to 0 at the last step."""
+
+    note = "a straight line down to 0"
+
+    @staticmethod
+    def build(optimizer: Optimizer, config: LoopConfig) -> LRScheduler:
+        return get_linear_schedule_with_warmup(
+            optimizer, config.lr_warmup_steps, config.max_train_steps
+        )
+
+
+OPEN_ENDED = "constant_with_warmup"
+SCHEDULES: dict[str, type[Schedule]] = {
+    "cosine": Cosine,
+    "linear": Linear,
+    OPEN_ENDED: ConstantWithWarmup,
+}
 
 
 def open_ended_factor(config: LoopConfig, step: int) -> float:

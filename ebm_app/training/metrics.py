@@ -12,16 +12,19 @@ from ebm_app.models.config import TrainingConfig, to_dict
 from ebm_app.registry import choose
 from ebm_app.runs.files import METRICS_FILE
 
+#: what ``--report_to`` takes
+REPORTS = {"jsonl": "metrics.jsonl alone", "tensorboard": "its files as well"}
+
 
 def check_report_to(report_to: str) -> None:
     """Raise a UserError for an unknown tracker, or one that is not installed."""
-    choose("report_to", report_to, ("jsonl", "tensorboard"))
+    choose("report_to", report_to, REPORTS)
     if report_to == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
         raise UserError("--report_to tensorboard needs it installed: pip install tensorboard")
 
 
 class MetricsLog:
-    """Lines {"step": n, name: figure, ...} of ``metrics.jsonl``, written by the main process."""
+    """Lines {"step": n, name: number, ...} of ``metrics.jsonl``, written by the main process."""
 
     def __init__(self, accelerator: Accelerator, output_dir: Path, config: TrainingConfig) -> None:
         self.accelerator, self.path, self.config = accelerator, output_dir / METRICS_FILE, config
@@ -35,13 +38,13 @@ class MetricsLog:
         if self.config.report_to == "tensorboard":
             self.accelerator.init_trackers("tensorboard", config=to_dict(self.config))
 
-    def write(self, step: int, **figures: float) -> None:
+    def write(self, step: int, **numbers: float) -> None:
         """Add a line."""
         if self.accelerator.is_main_process:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": step, **figures}) + "\n")
+                file.write(json.dumps({"step": step, **numbers}) + "\n")
         if self.config.report_to == "tensorboard":
-            self.accelerator.log(figures, step=step)
+            self.accelerator.log(numbers, step=step)
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:

@@ -73,5 +73,5 @@ def preset(dataset: str, image_shape: Sequence[int]) -> tuple[dict[str, Any], di
     if dataset in PRESETS:
         return PRESETS[dataset]
     model, training = LARGE
-    levels = min(3, max_resolutions(*image_shape[1:]))
-    return {**model, "block_out_channels": (32, 64, 64)[:levels]}, training
+    resolutions = min(3, max_resolutions(*image_shape[1:]))
+    return {**model, "block_out_channels": (32, 64, 64)[:resolutions]}, training

@@ -1,5 +1,6 @@
 """From a data set, its preset and a user's own settings to the configurations of a run."""
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -30,8 +31,8 @@ from ebm_app.objectives.weighting import WEIGHTINGS, second_moment
 from ebm_app.paths import check_eps
 from ebm_app.registry import choose
 from ebm_app.spaces import SPACES, Space, build_space
-from ebm_app.training.learning_rate import OPEN_ENDED, SCHEDULERS
-from ebm_app.training.metrics import check_report_to
+from ebm_app.training.learning_rate import OPEN_ENDED, SCHEDULES
+from ebm_app.training.metrics import REPORTS, check_report_to
 from ebm_app.training.presets import LATENT, preset
 
 NET_KEYS = {f.name for f in fields(UNetConfig)}
@@ -39,6 +40,25 @@ TRAINING_KEYS = {f.name for f in fields(TrainingConfig)}
 EBM_KEYS = {"space", "space_arguments", "dequantisation", "eps", "num_nodes", "prediction"}
 EBM_KEYS |= {"time_input", "input_frequencies", "net_input"}
 PATH_KEYS = {"path", "c", "path_arguments"}
+#: for a setting that names a kind of thing, the dict of the names
+LOOP_KINDS: dict[str, Mapping[str, Any]] = {
+    "lr_scheduler": SCHEDULES,
+    "mixed_precision": {"no": "float32", "bf16": "bfloat16", "fp16": "float16, scaled loss"},
+    "report_to": REPORTS,
+}
+TRAINING_KINDS: dict[str, Mapping[str, Any]] = {
+    "objective": OBJECTIVES,
+    "weighting": WEIGHTINGS,
+    "time_sampler": TIME_SAMPLERS,
+    "augmentation": AUGMENTATIONS,
+}
+MODEL_KINDS: dict[str, Mapping[str, Any]] = {
+    "space": SPACES,
+    "dequantisation": DEQUANTISERS,
+    "prediction": PREDICTIONS,
+    "time_input": TimeScoreModel.TIME_INPUTS,
+    "net_input": NET_INPUTS,
+}
 
 
 def resolve(
@@ -98,12 +118,10 @@ def resolve(
 def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> None:
     """Raise a UserError for names or values of no use in training, before anything is made."""
     check_loop(config, data)
-    choose("objective", config.objective, OBJECTIVES)
-    choose("weighting", config.weighting, WEIGHTINGS)
-    choose("time_sampler", config.time_sampler, TIME_SAMPLERS)
-    choose("prediction", ebm_config.prediction, PREDICTIONS)
-    choose("time_input", ebm_config.time_input, TimeScoreModel.TIME_INPUTS)
-    choose("net_input", ebm_config.net_input, NET_INPUTS)
+    for name, kinds in TRAINING_KINDS.items():
+        choose(name, getattr(config, name), kinds)
+    for name, kinds in MODEL_KINDS.items():
+        choose(name, getattr(ebm_config, name), kinds)
     if ebm_config.net_input != "u" and ebm_config.input_frequencies:
         raise UserError("--input_frequencies are of u alone: leave them out, or --net_input u")
     check_config(ebm_config.net, *ebm_config.image_shape[1:])
@@ -119,8 +137,8 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
 
 def check_loop(config: LoopConfig, data: ImageData) -> None:
     """Raise a UserError for names or values of no use in any training."""
-    choose("lr_scheduler", config.lr_scheduler, SCHEDULERS)
-    choose("mixed_precision", config.mixed_precision, ("no", "bf16", "fp16"))
+    for name, kinds in LOOP_KINDS.items():
+        choose(name, getattr(config, name), kinds)
     check_report_to(config.report_to)
     counts = [name for name in vars(config) if name.endswith(("_steps", "_size", "_limit"))]
     for name in [*counts, "validation_images", "validation_repeats"]:
@@ -131,7 +149,7 @@ def check_loop(config: LoopConfig, data: ImageData) -> None:
     if config.lr_decay_steps and config.lr_scheduler != OPEN_ENDED:
         raise UserError(
             f"--lr_decay_steps is for --lr_scheduler {OPEN_ENDED}: {config.lr_scheduler} falls "
-            "all along"
+            "from the first step to the last"
         )
     if min(config.validation_images, len(data.validation)) < 2:
         raise UserError(

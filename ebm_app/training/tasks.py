@@ -1,6 +1,6 @@
-"""What a training run learns: a model, the loss of a batch, and how both are judged.
+"""What a training run learns: a model, the loss of a batch, and how the model is validated.
 
-The loop (``training``) knows no more of it than this. Everything is built before the run begins or
+The loop (``trainer``) needs no more than this. Everything is built before the run begins or
 is resumed, and a batch is a function of (seed, step) alone.
 """
 
@@ -25,26 +25,26 @@ from ebm_app.numerics import standard_error
 from ebm_app.objectives.regression import OBJECTIVES, Batch, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.objectives.weighting import WEIGHTINGS
-from ebm_app.training.batches import BatchSource, FlowBatches
+from ebm_app.training.batches import EBMBatches, FlowBatches
 from ebm_app.training.validation import FlowValidator, Validator
 
 
-class Rows(Protocol):
+class TaskBatch(Protocol):
     """A batch: a named tuple of tensors (B, *), the arguments of the loss."""
 
     def rows(self, start: int, end: int) -> tuple[Tensor, ...]:
         """The examples from ``start`` to ``end``."""
 
 
-class Source(Protocol):
+class TaskBatches(Protocol):
     """Draws batches."""
 
-    def batch(self, step: int) -> Rows:
+    def batch(self, step: int) -> TaskBatch:
         """The whole batch of a step, over all processes."""
 
 
-class Judge(Protocol):
-    """Judges the model."""
+class TaskValidator(Protocol):
+    """Scores the model on held-out images."""
 
     def run(self, step: int) -> dict[str, float]:
         """``validation_loss``, ``validation_bits_per_dim`` and ``validation_stderr``."""
@@ -52,12 +52,12 @@ class Judge(Protocol):
 
 class Task(ABC):
     """A model (with ``save_pretrained``), its ``loss_module`` (a batch's rows -> losses (B,)), the
-    ``source`` of the batches and the ``validator``."""
+    ``batches`` and the ``validator``."""
 
     model: nn.Module
     loss_module: nn.Module
-    source: Source
-    validator: Judge
+    batches: TaskBatches
+    validator: TaskValidator
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -115,14 +115,16 @@ class EBMTask(Task):
             self.model.space.load_state_dict(flow.space.state_dict())
         self.model.to(accelerator.device)
         weighting = WEIGHTINGS[config.weighting]()
-        objective = OBJECTIVES[config.objective](weighting, config.stein_factor, ebm_config.eps)
+        objective = OBJECTIVES[config.objective].build(
+            weighting, config.stein_factor, ebm_config.eps
+        )
         self.loss_module = TimeScoreLoss(self.model.model, objective)
         sampler = TIME_SAMPLERS[config.time_sampler](self.model.model.path, ebm_config.eps)
         parts = (data.num_levels, self.model.space, self.model.dequantiser, sampler)
         levels = data.train.to(accelerator.device)
         size = total_batch_size(accelerator, config)
         augmentation = AUGMENTATIONS[config.augmentation]()
-        self.source = BatchSource(levels, *parts, augmentation, size, config.seed)
+        self.batches = EBMBatches(levels, *parts, augmentation, size, config.seed)
         self.validator = Validator(
             accelerator, self.model, objective, parts, data, config, output_dir
         )
@@ -162,7 +164,7 @@ class FlowTask(Task):
         self.model = flow.requires_grad_(True).to(accelerator.device)
         self.loss_module = NegativeLogDensity(flow)
         levels, size = data.train.to(accelerator.device), total_batch_size(accelerator, config)
-        self.source = FlowBatches(levels, data.num_levels, size, config.seed)
+        self.batches = FlowBatches(levels, data.num_levels, size, config.seed)
         self.validator = FlowValidator(accelerator, flow, data, config, output_dir)
         self.accelerator, self.test = accelerator, data.test
         self.noise = dequantisation_noise(config.validation_repeats, data.test, config.seed)

@@ -1,8 +1,8 @@
-"""The one training loop, on accelerate: any number of processes, exact resume, nothing lost.
+"""The training loop, on accelerate.
 
-The batch of a step is a function of (seed, step) alone (``batches``), the learning rate one of the
-step, so that a checkpoint needs weights, averaged weights, optimizer and step to go on bit for
-bit.
+The batch of a step is a function of (seed, step) alone (``batches``), and the learning rate one of
+the step. A checkpoint of weights, averaged weights, optimizer and step is therefore enough to go
+on bit for bit, with any number of processes.
 """
 
 import math
@@ -24,10 +24,10 @@ from ebm_app.models.config import LoopConfig, to_dict
 from ebm_app.numerics import mixed_seed
 from ebm_app.runs.interrupts import Interrupted, StopSignals
 from ebm_app.training import checkpoint
-from ebm_app.training.learning_rate import scheduler_of
+from ebm_app.training.learning_rate import SCHEDULES
 from ebm_app.training.metrics import MetricsLog
 from ebm_app.training.state import TrainingState
-from ebm_app.training.tasks import Rows, Task, total_batch_size
+from ebm_app.training.tasks import Task, TaskBatch, total_batch_size
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,9 @@ class Trainer:
 
     Args:
         accelerator: made by the caller. task: what is learned. config: how.
-        output_dir: where all goes; at its top is always the model of least validation loss so far.
-            Bits per dim are no criterion: they also fall where a density loses its normalisation.
+        output_dir: folder of everything that the run writes. At its top is always the model of
+            least validation loss so far. Bits per dim are no criterion: they also fall where a
+            density loses its normalisation.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Trainer:
             weight_decay=config.adam_weight_decay,
             fused=True,
         )
-        self.scheduler = scheduler_of(optimizer, config)
+        self.scheduler = SCHEDULES[config.lr_scheduler].build(optimizer, config)
         self.loss_module, self.optimizer = accelerator.prepare(task.loss_module, optimizer)
         self.ema = EMAModel(self.parameters, decay=config.ema_decay, foreach=True)
         self.state = TrainingState(task, optimizer, self.scheduler, self.ema, accelerator.scaler)
@@ -157,7 +158,7 @@ class Trainer:
     def train_step(self) -> None:
         """One update of the weights and of their average."""
         self.loss_module.train()
-        whole = self.task.source.batch(self.step)
+        whole = self.task.batches.batch(self.step)
         # dropout is the only user of the global generator
         rank = self.accelerator.process_index
         torch.manual_seed(mixed_seed(self.config.seed, 3, self.step, rank))
@@ -174,7 +175,9 @@ class Trainer:
         self.ema.step(self.parameters)
         self.pending.append(torch.cat(losses).mean())
 
-    def _own_rows(self, whole: Rows) -> Iterator[tuple[Rows, AbstractContextManager[Any]]]:
+    def _own_rows(
+        self, whole: TaskBatch
+    ) -> Iterator[tuple[tuple[Tensor, ...], AbstractContextManager[Any]]]:
         """This process's parts of a batch; gradients are exchanged in the last one only."""
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         size, last = self.config.train_batch_size, self.config.gradient_accumulation_steps - 1
@@ -215,10 +218,10 @@ class Trainer:
 
     def _validate(self) -> None:
         with self.state.averaged_weights():
-            figures = self.task.validator.run(self.step)
-            self.metrics.write(self.step, **figures)
-            if self.best is None or figures["validation_loss"] < self.best["validation_loss"]:
-                self.best = figures
+            found = self.task.validator.run(self.step)
+            self.metrics.write(self.step, **found)
+            if self.best is None or found["validation_loss"] < self.best["validation_loss"]:
+                self.best = found
                 if self.accelerator.is_main_process:
                     self.task.model.save_pretrained(self.output_dir)
         self.accelerator.wait_for_everyone()

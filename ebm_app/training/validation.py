@@ -20,7 +20,7 @@ from ebm_app.objectives.regression import Batch, Objective
 from ebm_app.objectives.time_sampling import TimeSampler
 from ebm_app.runs.files import PREVIEWS
 from ebm_app.spaces import Space
-from ebm_app.training.batches import BatchSource
+from ebm_app.training.batches import EBMBatches
 
 
 class Validator:
@@ -28,7 +28,7 @@ class Validator:
 
     Args:
         objective: measured on every image of the split as often as it is repeated.
-        parts: number of levels, space, dequantiser and time sampler, as for :class:`BatchSource`.
+        parts: number of levels, space, dequantiser and time sampler, as for :class:`EBMBatches`.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Validator:
         self.config, self.output_dir = config, output_dir
         self.levels = data.validation[: config.validation_images]
         levels = self.levels.to(accelerator.device)
-        self.source = BatchSource(levels, *parts, NoAugmentation(), len(levels), config.seed)
+        self.batches = EBMBatches(levels, *parts, NoAugmentation(), len(levels), config.seed)
         self.noise = dequantisation_noise(config.validation_repeats, self.levels, config.seed)
 
     def run(self, step: int) -> dict[str, float]:
@@ -73,7 +73,7 @@ class Validator:
     def _loss(self) -> float:
         path, losses = self.ebm.model.path, []
         for repeat in range(self.config.validation_repeats):
-            u0, u1, t, weight, _ = self.source.batch(repeat)
+            u0, u1, t, weight, _ = self.batches.batch(repeat)
             sample = path.sample(u0, u1, t)
             losses.append(self.objective(self.ebm.model, path, Batch(sample, weight)).detach())
         return torch.cat(losses).mean().item()

@@ -1,4 +1,4 @@
-"""Bits per dim of models on the same held-out images and draws, and what one gains over another.
+"""Bits per dim of models on the same held-out images and noise, and the difference of two models.
 
 Every model is scored twice: by the integral of its time score, which is normalised only as far as
 that is exact, and on the first images by its probability-flow ODE, whose density always is.
@@ -14,14 +14,14 @@ from ebm_app.evaluation.bits_per_dim import bits_of_images
 from ebm_app.flow import Flow
 from ebm_app.likelihood import PFODEDensity
 from ebm_app.numerics import standard_error
+from ebm_app.studies.likelihood_speed import fixed_nodes, reference
 
-ESTIMATORS = ("ratio", "pf_ode")
 #: bits per dim of the images, by estimator
 Bits = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class ScoredImages:
     """What models are scored on.
 
     Args:
@@ -44,35 +44,37 @@ class HeldOut:
         return self.levels[: self.num_few], self.noise[:1, : self.num_few]
 
     def bits_of(self, accelerator: Accelerator, ebm: EBM) -> Bits:
-        """Of an energy model."""
-        flow = PFODEDensity(num_steps=self.pf_ode_steps, num_probes=1, seed=self.seed)
+        """Bits per dim by an energy model."""
+        pf_ode = PFODEDensity(num_steps=self.pf_ode_steps, num_probes=1, seed=self.seed)
         ratio = bits_of_images(accelerator, ebm, self.levels, self.noise, self.batch_size)
-        few = bits_of_images(accelerator, ebm, *self.few, self.batch_size, estimator=flow)
+        few = bits_of_images(accelerator, ebm, *self.few, self.batch_size, estimator=pf_ode)
         return {"ratio": ratio.bits_per_dim, "pf_ode": few.bits_per_dim}
 
     def bits_of_flow(self, accelerator: Accelerator, flow: Flow) -> Bits:
-        """Of a flow, whose density needs no estimator."""
+        """Bits per dim by a flow, whose density needs no estimator."""
         return {
             "ratio": bits_of_images(accelerator, flow, self.levels, self.noise).bits_per_dim,
             "pf_ode": bits_of_images(accelerator, flow, *self.few).bits_per_dim,
         }
 
+    def quadrature_error(self, ebm: EBM) -> float:
+        """The largest error of the model's own quadrature rule over the few images, in bits per
+        dim."""
+        levels, noise = self.few
+        points = ebm.dequantiser.points(
+            levels, ebm.config.num_levels, ebm.space, noise[0], ebm.energy.path, ebm.energy.end
+        )
+        y = points.y.to(ebm.device)
+        (found,) = fixed_nodes(ebm.energy, y, reference(ebm.energy, y), [ebm.energy.num_nodes])
+        return found.error
 
-def figures_of(bits: Bits, base: Bits | None) -> dict[str, float]:
-    """By estimator the mean, its standard error over images, and the gain: how much less than the
-    base, if there is one, on the same images, with its own standard error."""
+
+def compared(bits: Bits, base: Bits | None) -> dict[str, float]:
+    """By estimator the mean and its standard error over images, and, where there is a base, how
+    much lower than the base that is on the same images, with its own standard error."""
     gains = {} if base is None else {f"{name}_gain": base[name] - bits[name] for name in base}
-    figures = {}
+    metrics = {}
     for name, values in {**bits, **gains}.items():
-        figures[name] = values.mean().item()
-        figures[f"{name}_stderr"] = standard_error(values).item()
-    return figures
-
-
-def in_words(figures: dict[str, float], base: str) -> str:
-    """The figures on one line."""
-    return "  ".join(
-        f"{name} {figures[name]:.4f} +- {figures[f'{name}_stderr']:.4f} "
-        f"({figures[f'{name}_gain']:+.4f} +- {figures[f'{name}_gain_stderr']:.4f} under {base})"
-        for name in ESTIMATORS
-    )
+        metrics[name] = values.mean().item()
+        metrics[f"{name}_stderr"] = standard_error(values).item()
+    return metrics

@@ -1,0 +1,183 @@
+"""Train variants of a model that differ in a few settings, and score them on the same images.
+
+python evaluate/ablations.py --study settings --variants plain_time no_average
+python evaluate/ablations.py --study latent --training_args train_batch_size=64 t_scale=100
+
+Every variant is a run of train/ebm.py, in the latent space of a flow that train/flow.py makes
+where the study asks for one. A run that is finished is not made again; one that was cut off goes
+on.
+"""
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+
+from ebm_app.data.images import ImageData, load_images
+from ebm_app.ebm import EBM
+from ebm_app.flow import Flow
+from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.models.config import EBMConfig, TrainingConfig, read_json
+from ebm_app.nets.unet import UNetConfig
+from ebm_app.registry import choose, described
+from ebm_app.runs.arguments import settings_of_each
+from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.runs.files import RUN_FILE, explained_write
+from ebm_app.runs.processes import make_accelerator, shut_down
+from ebm_app.studies.ablation_tables import plot_curves, to_markdown
+from ebm_app.studies.ablations import AMBIENT, STUDIES, Ablation
+from ebm_app.studies.scoring import Bits, ScoredImages, compared
+from ebm_app.studies.trainings import train_once
+from ebm_app.training.checkpoint import checkpoints
+from ebm_app.training.command_line import add_data_flags
+from ebm_app.training.settings import resolve
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "train"
+
+
+def parse_args(argv: Sequence[str] | None) -> Namespace:
+    """The command line."""
+    parser = Parser(__doc__)
+    add_data_flags(parser)
+    add = parser.group("training").add_argument
+    add("--study", default="settings", metavar="NAME", help=described(STUDIES))
+    add(
+        "--variants", nargs="+", default=[], metavar="NAME", help="of the study; all if none given"
+    )
+    spaces = f"{AMBIENT}, kinds of flows or folders of flows, in place of the study's own"
+    add("--spaces", nargs="+", default=[], metavar="NAME", help=spaces)
+    add("--max_train_steps", type=int, default=1000, metavar="N", help="steps of every training")
+    further = "further settings of every training, words joined by commas where it takes several"
+    add("--training_args", nargs="+", default=[], metavar="KEY=VALUE", help=further)
+    add = parser.group("run").add_argument
+    add("--output_dir", metavar="DIR", help="where all goes (default: runs/ablations/<study>)")
+    add = parser.group("advanced").add_argument
+    several = "models scored of every training, evenly spread over its steps, if not the study's"
+    add("--num_checkpoints", type=int, metavar="N", help=several)
+    add("--limit", type=int, metavar="N", help="score the first test images only")
+    add("--repeats", type=int, default=1, metavar="N", help="dequantisation draws of each image")
+    few = "images scored by the probability-flow ODE"
+    add("--pf_ode_limit", type=int, default=50, metavar="N", help=few)
+    add("--pf_ode_steps", type=int, default=12, metavar="N", help="its steps")
+    parser.add_common()
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Train what is missing and score it; the table."""
+    args = parse_args(argv)
+    study = STUDIES[choose("study", args.study, STUDIES)]
+    args.num_checkpoints = args.num_checkpoints or study.num_checkpoints
+    folder = Path(args.output_dir or f"runs/ablations/{args.study}")
+    record = RunRecord(folder / "ablations.json", vars(args))
+    data = load_images(args.dataset, args.data_root, args.download, args.resolution)
+    accelerator = make_accelerator(device=resolve_device(args.device))
+    levels = data.test[: args.limit]
+    noise = dequantisation_noise(args.repeats, levels, args.seed)
+    images = ScoredImages(levels, noise, args.pf_ode_limit, args.pf_ode_steps, args.seed)
+    table = []
+    for space in args.spaces or study.spaces:
+        for row in rows_of(args, study, space, data, images, accelerator):
+            table.append(row)
+            print(to_markdown([row]).splitlines()[-1], flush=True)
+    metrics = {"table": table, "num_images": len(levels)}
+    with explained_write(folder):
+        (folder / "ablations.md").write_text(to_markdown(table), encoding="utf-8")
+        if args.num_checkpoints > 1:
+            plot_curves(table, folder / "ablations.png")
+        record.write(metrics)
+    print(to_markdown(table))
+    shut_down(accelerator)
+    return metrics
+
+
+def rows_of(
+    args: Namespace,
+    study: Ablation,
+    space: str,
+    data: ImageData,
+    images: ScoredImages,
+    accelerator: Accelerator,
+) -> Iterator[dict[str, Any]]:
+    """The rows of one space: its flow, if it has one, and every variant."""
+    folder = Path(args.output_dir or f"runs/ablations/{args.study}") / Path(space).name
+    flow_folder = fitted_flow(args, space, folder)
+    flow = Flow.from_pretrained(flow_folder, str(accelerator.device)) if flow_folder else None
+    base: Bits | None = None
+    if flow is not None:
+        base = images.bits_of_flow(accelerator, flow)
+        yield {"space": space, "variant": "flow", "step": None, **compared(base, None)}
+    known = study.variants(resolve(data, {}, flow=flow)[0])
+    names = [choose("variant", name, known) for name in args.variants or known]
+    first_eps = None
+    for name in dict.fromkeys([study.base or names[0], *names]):
+        run = folder / name
+        train(args, run, flow_folder, known[name])
+        for step, model in scored_models(run, args.num_checkpoints):
+            ebm = EBM.from_pretrained(model, str(accelerator.device))
+            first_eps = first_eps or ebm.config.eps
+            ebm.energy = ebm.energy.with_eps(first_eps)
+            bits = images.bits_of(accelerator, ebm)
+            base = bits if base is None or name == study.base else base
+            speed = read_json(run / RUN_FILE)["figures"]["images_per_second"]
+            yield {
+                "space": space,
+                "variant": name,
+                "step": step,
+                **compared(bits, base),
+                "quadrature_error": images.quadrature_error(ebm),
+                "images_per_second": speed,
+            }
+
+
+def fitted_flow(args: Namespace, space: str, folder: Path) -> Path | None:
+    """The folder of the flow of a space; None for the ambient space."""
+    if space == AMBIENT or Path(space).is_dir():
+        return None if space == AMBIENT else Path(space)
+    train_once(SCRIPTS / "flow.py", ["--flow", space, *shared_flags(args)], folder / "flow")
+    return folder / "flow"
+
+
+def train(args: Namespace, run: Path, flow: Path | None, variant: Sequence[str]) -> None:
+    """A run of one variant, which keeps the checkpoints that are to be scored."""
+    flags = [*shared_flags(args), "--max_train_steps", str(args.max_train_steps)]
+    flags += ["--num_preview_images", "0"]
+    flags += ["--flow", str(flow)] if flow else []
+    if args.num_checkpoints > 1:
+        every = str(max(1, args.max_train_steps // args.num_checkpoints))
+        flags += ["--checkpointing_steps", every, "--validation_steps", every]
+        flags += ["--checkpoints_total_limit", str(args.num_checkpoints + 1)]
+    train_once(SCRIPTS / "ebm.py", [*flags, *further_flags(args), *variant], run)
+
+
+def shared_flags(args: Namespace) -> list[str]:
+    """The flags of both training scripts."""
+    where = ["--dataset", args.dataset, "--data_root", args.data_root]
+    where += ["--resolution", str(args.resolution)] if args.resolution else []
+    return [*where, "--seed", str(args.seed), "--device", args.device]
+
+
+def further_flags(args: Namespace) -> list[str]:
+    """``--training_args`` as flags of train/ebm.py.
+
+    Raises:
+        UserError: for settings that it does not have, or values of another type.
+    """
+    kinds = {"a training": TrainingConfig, "the model": EBMConfig, "its network": UNetConfig}
+    settings_of_each(kinds, args.training_args)
+    pairs = (word.partition("=") for word in args.training_args)
+    return [word for key, _, value in pairs for word in (f"--{key}", *value.split(","))]
+
+
+def scored_models(run: Path, num: int) -> list[tuple[int | None, Path]]:
+    """(step, folder) of the models of a run that are scored."""
+    if num == 1:
+        return [(None, run)]
+    return [(int(folder.name.rpartition("-")[2]), folder) for folder in checkpoints(run)]
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))
