@@ -2,7 +2,9 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -10,6 +12,8 @@ from safetensors.torch import load_file, save_file
 from ebm_app import EBM
 from ebm_app.data.levels import to_levels
 from ebm_app.errors import UserError
+from ebm_app.likelihood import VariationalBound
+from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
 from ebm_app.models.config import EBMConfig, PathConfig
 from ebm_app.models.folders import BUNDLED, find_folder
 from ebm_app.nets.unet import UNetConfig
@@ -72,6 +76,34 @@ def test_log_prob_and_sample_have_the_stated_form(ebm):
 def test_the_same_seed_gives_the_same_likelihood_and_another_does_not(ebm):
     a, b, c = (ebm.log_prob(images(), seed=seed).log_prob for seed in (1, 1, 2))
     assert torch.equal(a, b) and not torch.equal(a, c)
+
+
+def test_a_likelihood_by_name_is_that_of_the_object(ebm):
+    u = torch.rand((2, 3, 1, 8, 8), generator=torch.Generator().manual_seed(7))
+    by_name = ebm.log_prob(
+        images(), estimator="elbo", dequantiser="truncated_normal", noise=u, seed=4, num_nodes=4
+    )
+    bound = VariationalBound(num_nodes=4, seed=4)
+    by_object = ebm.log_prob(images(), bound, TruncatedNormal(), noise=u)
+    assert torch.equal(by_name.log_prob, by_object.log_prob) and by_name.nfe == 2 * 2 * 4
+    own = ebm.log_prob(images(), noise=u)
+    assert torch.equal(own.log_prob, ebm.log_prob(images(), "ratio", "uniform", noise=u).log_prob)
+    assert not torch.equal(own.log_prob, by_name.log_prob)
+
+
+def test_levels_are_images_and_seeded_noise_is_noise(ebm):
+    levels = to_levels(images(), 17)
+    noise = dequantisation_noise(2, levels, seed=5)
+    found = ebm.log_prob(images(), repeats=2, seed=5)
+    assert torch.equal(ebm.log_prob(levels, noise=noise).log_prob, found.log_prob)
+
+
+def test_another_margin_is_that_of_the_energy(ebm):
+    found = ebm.log_prob(images(), eps=0.01)
+    assert not torch.equal(found.log_prob, ebm.log_prob(images()).log_prob)
+    assert torch.equal(found.log_prob, ebm.log_prob(images(), eps=0.01).log_prob)
+    ebm.energy = ebm.energy.with_eps(0.01)
+    assert torch.equal(found.log_prob, ebm.log_prob(images()).log_prob)
 
 
 @pytest.mark.parametrize(
@@ -138,12 +170,49 @@ def test_mistakes_with_images_and_samplers_are_explained(ebm):
         ebm.log_prob(torch.zeros(2, 3, 8, 8))
     with pytest.raises(UserError, match="17 levels"):
         ebm.log_prob(torch.full((2, 1, 8, 8), 0.51))
+    with pytest.raises(UserError, match="noise of shape .* give .repeats, .images.shape."):
+        ebm.log_prob(images(), noise=torch.rand(3, 1, 8, 8))
+    with pytest.raises(UserError, match="unknown dequantiser 'gaussian': choose one of"):
+        ebm.log_prob(images(), dequantiser="gaussian")
+    with pytest.raises(UserError, match="unknown estimator 'flow': choose one of elbo"):
+        ebm.log_prob(images(), estimator="flow")
+    with pytest.raises(UserError, match="estimator 'ratio': .*num_steps"):
+        ebm.log_prob(images(), num_steps=3)
     with pytest.raises(UserError, match="choose one of annealed_hmc, pf_ode"):
         ebm.sample(1, sampler="gibbs")
     with pytest.raises(UserError, match="sampler 'pf_ode': .*temperature"):
         make(SAMPLERS, "sampler", "pf_ode", {"temperature": 2})
     with pytest.raises(UserError, match="path 'vp': .*gamma"):
         EBM(EBMConfig("digits", (1, 8, 8), 17, path=PathConfig("vp", 1.0, {"gamma": 2.0})))
+
+
+class Hub:
+    """Stands in for the hub's client: keeps what is uploaded."""
+
+    def __init__(self):
+        self.repositories, self.files = {}, {}
+
+    def create_repo(self, repository, private, exist_ok):
+        if repository.startswith("others/"):
+            raise PermissionError("401 Unauthorized\nlog in first")
+        self.repositories[repository] = private
+
+    def upload_folder(self, repo_id, folder_path, allow_patterns):
+        self.files = {name: (folder_path / name).read_bytes() for name in allow_patterns}
+        return SimpleNamespace(commit_url=f"https://hub/{repo_id}/commit/1")
+
+
+def test_a_model_goes_to_the_hub_as_its_two_files(ebm, tmp_path, monkeypatch):
+    hub = Hub()
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: hub)
+    assert ebm.push_to_hub("me/mine", private=True) == "https://hub/me/mine/commit/1"
+    assert hub.repositories == {"me/mine": True}
+    for name, content in hub.files.items():
+        (tmp_path / name).write_bytes(content)
+    again = EBM.from_pretrained(tmp_path)
+    assert torch.equal(again.log_prob(images()).log_prob, ebm.log_prob(images()).log_prob)
+    with pytest.raises(UserError, match="did not take the model as 'others/x': 401 Unauthorized$"):
+        ebm.push_to_hub("others/x")
 
 
 #: bytes of a bundled model at most; every one must be named here
