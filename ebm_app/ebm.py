@@ -126,7 +126,7 @@ class EBM(PretrainedModel):
             self.config.num_levels,
             noise.to(self.device),
             self.make_dequantiser(dequantiser),
-            make_estimator(estimator, seed, **estimator_args),
+            make_estimator(estimator, estimator_args, seed),
         )
 
     def make_dequantiser(self, dequantiser: str | Dequantiser | None = None) -> Dequantiser:

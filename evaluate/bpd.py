@@ -74,7 +74,7 @@ def make_estimators(args: Namespace) -> dict[str, Estimator]:
     if ALL in names:
         names = [name for name, kind in ESTIMATORS.items() if not kind.slow]
     settings = settings_of_each({name: ESTIMATORS[name] for name in names}, args.estimator_args)
-    return {name: make_estimator(name, args.seed, **settings[name]) for name in names}
+    return {name: make_estimator(name, settings[name], args.seed) for name in names}
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:

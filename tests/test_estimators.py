@@ -22,11 +22,12 @@ from ebm_app.likelihood import (
     PFODEDensity,
     RatioIntegral,
     RatioODE,
+    VariationalBound,
+    make_estimator,
 )
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath
-from ebm_app.registry import make
 
 SHAPES = [(2,), (16,), (1, 4, 4)]
 T = 0.99
@@ -38,6 +39,22 @@ RESOLVED = {
     "pf_ode dopri5": (PFODEDensity("dopri5", tolerance=1e-5, num_probes=0, start=1e-6), 2e-3),
     "pf_ode_exact": (MidpointDensity(80, start=1e-6), 0.03),
 }
+#: every estimator with few steps, for what does not need it exact
+QUICK = {
+    "ratio": RatioIntegral(),
+    "ode": RatioODE(),
+    "pf_ode": PFODEDensity(num_steps=4),
+    "pf_ode_exact": MidpointDensity(num_steps=8),
+    "elbo": VariationalBound(num_nodes=8),
+}
+#: of every estimator a shape of points
+ON_SHAPES = [
+    ("ratio", (1, 4, 4)),
+    ("ode", (2,)),
+    ("pf_ode", (1, 4, 4)),
+    ("pf_ode_exact", (2,)),
+    ("elbo", (1, 4, 4)),
+]
 
 
 def mixture(shape, head=1):
@@ -49,8 +66,25 @@ def points(model, shape, num=6):
     return torch.cat([model.data((num // 2, *shape)), normal((num - num // 2, *shape), 1)])
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", RESOLVED)
+def test_every_estimator_is_tried_here():
+    assert set(QUICK) == {name for name, _ in ON_SHAPES} == set(ESTIMATORS)
+    for name, estimator in QUICK.items():
+        assert type(estimator) is ESTIMATORS[name] and estimator.note
+    normalised = {name for name, kind in ESTIMATORS.items() if kind.normalised}
+    assert normalised == {"pf_ode", "pf_ode_exact", "elbo"}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("ratio", (1, 4, 4)),
+        ("ratio", (2,)),
+        ("ode", (16,)),
+        ("pf_ode", (1, 4, 4)),
+        ("pf_ode dopri5", (16,)),
+        ("pf_ode_exact", (2,)),
+    ],
+)
 def test_every_estimator_gives_the_log_density_of_a_mixture(name, shape):
     estimator, tolerance = RESOLVED[name]
     model = mixture(shape)
@@ -61,8 +95,17 @@ def test_every_estimator_gives_the_log_density_of_a_mixture(name, shape):
     assert (found.value - model.log_density(x, T)).abs().max() < tolerance
 
 
-@pytest.mark.parametrize("kind", [PixelHistograms, DequantisedHistograms])
-@pytest.mark.parametrize("name", RESOLVED)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ratio", PixelHistograms),
+        ("ratio", DequantisedHistograms),
+        ("ode", PixelHistograms),
+        ("pf_ode", DequantisedHistograms),
+        ("pf_ode dopri5", PixelHistograms),
+        ("pf_ode_exact", PixelHistograms),
+    ],
+)
 def test_every_estimator_gives_the_log_density_of_pixels(name, kind):
     """Of five levels, each as likely as it will, to twice the error of the mixture."""
     estimator, tolerance = RESOLVED[name]
@@ -84,7 +127,7 @@ def test_components_are_the_parts_of_the_value(shape):
     assert flow(TimeScoreEnergy(model), x, T).components is None
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
 def test_the_error_over_the_probes_is_honest(shape):
     """Its square is in the mean that of the deviation from the exact divergence, which has no
     bias; and it falls as one over the root of the number of probes."""
@@ -125,13 +168,12 @@ def test_another_seed_takes_other_probes():
     assert torch.equal(one, same) and (one - other).abs().min() > 1e-9
 
 
-@pytest.mark.parametrize("shape", SHAPES[::2], ids=str)
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize(("name", "shape"), ON_SHAPES)
 def test_a_value_does_not_depend_on_its_batch(name, shape):
     """The solve with one step size for the batch: to its tolerance, 1e-6 of it and of one."""
     model = mixture(shape)
     x, energy = points(model, shape), TimeScoreEnergy(model)
-    estimator = ESTIMATORS[name]()
+    estimator = QUICK[name]
     whole = estimator(energy, x, 0.9)
     tolerance = 1e-4 if name == "ode" else 1e-10
     for part in (slice(1, 2), slice(2, 6), torch.tensor([3, 0])):
@@ -141,28 +183,28 @@ def test_a_value_does_not_depend_on_its_batch(name, shape):
             assert torch.allclose(found.error, whole.error[part], rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("shape", SHAPES[::2], ids=str)
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize(("name", "shape"), ON_SHAPES)
 def test_float32_points_give_float64_values(name, shape):
     """The probes are drawn from the bytes of a point, so that they are others here."""
     model = mixture(shape)
     x, energy = points(model, shape), TimeScoreEnergy(model)
-    settings = {"num_probes": 0} if name == "pf_ode" else {}
-    estimator = ESTIMATORS[name](**settings)
+    estimator = QUICK[name]
+    if name == "pf_ode":
+        estimator = dataclasses.replace(estimator, num_probes=0)
     rough, fine = estimator(energy, x.float(), 0.9), estimator(energy, x, 0.9)
     assert rough.value.dtype == rough.error.dtype == F64
     assert torch.allclose(rough.value, fine.value, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("shape", [(2,), (1, 2, 2)], ids=str)
-def test_a_model_without_a_head_takes_the_gradient_of_the_integral(shape):
+def test_a_model_without_a_head_takes_the_gradient_of_the_integral():
     """As the head's would be, where the head is exact and the nodes many; on float32 too."""
+    shape = (1, 2, 2)
     x = points(mixture(shape), shape, 4)
     with_head, without = (TimeScoreEnergy(mixture(shape, head), 24) for head in (1, 0))
     for estimator in (
-        PFODEDensity("rk4", 8, num_probes=0),
-        PFODEDensity("rk4", 8, num_probes=2),
-        MidpointDensity(12),
+        PFODEDensity("rk4", 3, num_probes=0),
+        PFODEDensity("rk4", 3, num_probes=2),
+        MidpointDensity(6),
     ):
         found, expected = estimator(without, x, 0.9), estimator(with_head, x, 0.9)
         assert (found.value - expected.value).abs().max() < 1e-3
@@ -180,7 +222,7 @@ def test_nfe_counts_the_evaluations_of_the_network_for_an_example(name, head):
     model, calls = mixture((2,), head), []
     model.register_forward_hook(lambda *args: calls.append(len(args[1][0])))
     x = points(model, (2,))
-    found = ESTIMATORS[name]()(TimeScoreEnergy(model), x, 0.9)
+    found = QUICK[name](TimeScoreEnergy(model), x, 0.9)
     assert found.nfe * len(x) == sum(calls)
 
 
@@ -204,9 +246,12 @@ def test_the_flow_has_its_own_density_whatever_its_score():
 
 
 def test_an_estimator_is_made_by_name_with_its_settings_and_refuses_mistakes():
-    assert make(ESTIMATORS, "estimator", "pf_ode", {"num_steps": 7}) == PFODEDensity(num_steps=7)
+    assert make_estimator("pf_ode", {"num_steps": 7}, 5) == PFODEDensity(num_steps=7, seed=5)
+    assert make_estimator("elbo", {"seed": 6}, 5) == VariationalBound(seed=6)
+    assert make_estimator("ratio", {}, 5) == RatioIntegral()
+    assert make_estimator(QUICK["elbo"], {}, 5) is QUICK["elbo"]
     with pytest.raises(UserError, match="estimator 'ratio': .*num_probes"):
-        make(ESTIMATORS, "estimator", "ratio", {"num_probes": 2})
+        make_estimator("ratio", {"num_probes": 2})
     energy, x = TimeScoreEnergy(mixture((2,))), normal((2, 2))
     for estimator, message in (
         (PFODEDensity(num_probes=-1), "num_probes must not be negative: -1"),
@@ -225,4 +270,4 @@ def test_an_estimator_is_made_by_name_with_its_settings_and_refuses_mistakes():
 def test_a_two_sided_path_has_no_log_density(name):
     bridge = ExactBridge(SchrodingerBridgePath(), 1e-3, (0.0, 1.0), (0.7, 0.5), 1)
     with pytest.raises(UserError, match="no known reference density"):
-        ESTIMATORS[name]()(TimeScoreEnergy(bridge), normal((2, 2)), 0.9)
+        QUICK[name](TimeScoreEnergy(bridge), normal((2, 2)), 0.9)

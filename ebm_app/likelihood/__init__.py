@@ -8,6 +8,7 @@ in nats.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from ebm_app.likelihood.elbo import VariationalBound
@@ -25,10 +26,10 @@ ESTIMATORS: dict[str, type[Estimator]] = {
 }
 
 
-def make_estimator(name: str | Estimator, seed: int = 0, **settings: Any) -> Estimator:
+def make_estimator(name: str | Estimator, settings: Mapping[str, Any], seed: int = 0) -> Estimator:
     """An estimator by its name in ``ESTIMATORS`` and its settings; an object is returned as it is.
 
-    >>> make_estimator("elbo", seed=3, num_draws=4).seed
+    >>> make_estimator("elbo", {"num_draws": 4}, seed=3).seed
     3
 
     Args:
@@ -40,7 +41,7 @@ def make_estimator(name: str | Estimator, seed: int = 0, **settings: Any) -> Est
     kind = ESTIMATORS.get(name) if isinstance(name, str) else None
     if kind is not None and any(field.name == "seed" for field in dataclasses.fields(kind)):
         settings = {"seed": seed, **settings}
-    return make(ESTIMATORS, "estimator", name, settings)
+    return make(ESTIMATORS, "estimator", name, dict(settings))
 
 
 __all__ = [
