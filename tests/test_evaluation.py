@@ -79,7 +79,7 @@ def test_all_estimators_stand_in_one_table_with_their_disagreements(
 ):
     figures, captured = call(
         script("evaluate/bpd.py"), capsys, model, "--estimator", "all", "--limit", 2,
-        "--repeats", 2, "--estimator_args", "num_probes=1", "num_steps=3", "num_draws=1",
+        "--repeats", 1, "--estimator_args", "num_probes=1", "num_steps=3", "num_draws=1",
         "--output_dir", tmp_path,
     )  # fmt: skip
     rows = figures["estimators"]
@@ -95,7 +95,7 @@ def test_all_estimators_stand_in_one_table_with_their_disagreements(
     assert abs(pairs[("ratio", "ode")]["difference"]) < 0.05
     assert rows["ratio"]["eps"] == pytest.approx(1e-4)
     assert rows["pf_ode"]["numerical_error"] is None  # a single probe
-    assert rows["pf_ode"]["nfe"] == 2 * 3 * 4 and rows["elbo"]["nfe"] == 2 * 32
+    assert rows["pf_ode"]["nfe"] == 3 * 4 and rows["elbo"]["nfe"] == 32
     assert json.loads((tmp_path / "bpd.json").read_text())["figures"] == figures
 
 
@@ -217,14 +217,14 @@ def exact(tmp_path):
             Image.fromarray(pixels.numpy()).save(tmp_path / "noise" / split / f"{index}.png")
     name, path = f"folder:{tmp_path / 'noise'}", PathConfig(c=0.04)
     net = UNetConfig(block_out_channels=(8, 8), norm_num_groups=4)
-    config = EBMConfig(name, (1, 8, 8), 256, eps=1e-6, path=path, net=net, num_nodes=8)
+    config = EBMConfig(name, (1, 8, 8), 256, eps=1e-6, path=path, net=net)
     EBM(config).save_pretrained(tmp_path)
     return tmp_path
 
 
 def test_the_self_test_tells_a_good_model_from_a_bad_one(script, capsys, tmp_path, model, exact):
     selftest = script("evaluate/selftest.py")
-    flags = ["--limit", 40, "--num_times", 6, "--num_reference", 50, "--pf_ode_steps", 8]
+    flags = ["--limit", 24, "--num_times", 6, "--num_reference", 50, "--pf_ode_steps", 12]
     good, captured = call(selftest, capsys, exact, *flags, "--output_dir", tmp_path / "a")
     assert good["passed"] and "quadrature" in captured.out
     names = [check["name"] for check in good["checks"]]
