@@ -121,6 +121,13 @@ def save_digit(path: Path, index: int = 0) -> str:
     return save_picture(path, to_uint8(digit(index))[0, ..., 0].repeat(10, 0).repeat(10, 1))
 
 
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 def png_chunk(kind: bytes, data: bytes) -> bytes:
     """A part of a PNG file."""
     check = zlib.crc32(kind + data).to_bytes(4, "big")
@@ -181,10 +188,7 @@ def address(page):
     """Where the page is served."""
     from ebm_app.web.server import serve
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    yield serve(page, "127.0.0.1", port, AUTH)
+    yield serve(page, "127.0.0.1", free_port(), AUTH)
     page.close(verbose=False)
 
 

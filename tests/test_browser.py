@@ -2,15 +2,13 @@
 a screen reader or a telephone makes of it. Pictures of it are left in runs/browser."""
 
 import re
-import socket
 import time
 from urllib.parse import urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from conftest import ROOT, load_script
+from conftest import ROOT, free_port, load_script
 
-from ebm_app.web.app import build_app
 from ebm_app.web.server import serve
 
 pytestmark = pytest.mark.browser
@@ -22,13 +20,9 @@ OF_GRADIO = {("aria-prohibited-attr", "Empty value")}
 
 
 @pytest.fixture(scope="module")
-def address(models):
-    app = build_app(models, seed=5)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    yield serve(app, "127.0.0.1", port, None)
-    app.close(verbose=False)
+def address(page):
+    yield serve(page, "127.0.0.1", free_port(), None)
+    page.close(verbose=False)
 
 
 @pytest.fixture(scope="module")
