@@ -101,8 +101,8 @@ def own_page(model: str) -> Iterator[tuple[str, int]]:
         server.wait()
 
 
-def besiege(url: str, process: int | None, args: Any) -> dict[str, Any]:
-    """Send all visitors at once; the figures, memory in MB."""
+def send_visitors(url: str, process: int | None, args: Any) -> dict[str, Any]:
+    """Send all visitors at once; seconds, and memory in MB."""
     arguments = [args.model, "pf_ode", args.num_images, args.num_steps, 0, False, False]
     one = visit(url, "generate", arguments, args.timeout)  # what the first call loads stays
     before = memory(process, "VmRSS")
@@ -150,12 +150,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if args.clients < 1:
         raise UserError(f"--clients {args.clients} is no load: give 1 or more")
     if args.url:
-        figures = besiege(args.url, args.process, args)
+        metrics = send_visitors(args.url, args.process, args)
     else:
         with own_page(args.model) as (url, process):
-            figures = besiege(url, process, args)
-    print(json.dumps(figures, indent=2))
-    return figures
+            metrics = send_visitors(url, process, args)
+    print(json.dumps(metrics, indent=2))
+    return metrics
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
     """The page: a model to choose, and a tab for each thing to do with it or without one.
 
     Args:
-        seed: of the first samples, the noise in scores, and the first trainings.
+        seed: of the first samples, the noise in log-likelihoods, and the first trainings.
     """
     cache = (CACHE_SECONDS, CACHE_SECONDS)
     with gr.Blocks(title="ebm_app", analytics_enabled=False, delete_cache=cache) as app:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import gradio as gr
 import torch
@@ -37,10 +37,6 @@ LABELS = {
     "rank": "ranks to a normal distribution",
     "asinh": "asinh",
 }
-TEXT = """Mutual information: {mi:.4f} ± {stderr:.4f} nats
-{rows} rows, {dx} + {dy} columns · {seconds:.1f} s
-log of the mean ratio over pairs of different rows: {normaliser:+.3f} (it tends to 0 with more \
-data and training; where it is far from 0, do not trust the estimate)"""
 ShownEstimate = tuple[Figure, str, dict[str, Any]]
 
 
@@ -90,28 +86,13 @@ def folds_report(done: Sequence[FoldResult], seconds: float) -> str:
 
 def report(found: MIEstimate, x: torch.Tensor, y: torch.Tensor, seconds: float) -> str:
     """The estimate in words."""
-    return TEXT.format(
-        mi=found.mutual_information,
-        stderr=found.stderr,
-        normaliser=found.log_normaliser,
-        rows=len(x),
-        dx=x.shape[1],
-        dy=y.shape[1],
-        seconds=seconds,
+    return (
+        f"Mutual information: {found.mutual_information:.4f} ± {found.stderr:.4f} nats\n"
+        f"{len(x)} rows, {x.shape[1]} + {y.shape[1]} columns · {seconds:.1f} s\n"
+        f"log of the mean ratio over pairs of different rows: {found.log_normaliser:+.3f} (it "
+        "tends to 0 with more data and training; where it is far from 0, do not trust the "
+        "estimate)"
     )
-
-
-class DataChoices(NamedTuple):
-    """The components that give the data and set the estimate."""
-
-    x: gr.File
-    y: gr.File
-    csv: gr.File
-    x_columns: gr.Dropdown
-    y_columns: gr.Dropdown
-    preprocessing: gr.Dropdown
-    iterations: gr.Slider
-    seed: gr.Number
 
 
 def build(seed: int, device: str) -> None:
@@ -132,13 +113,13 @@ def build(seed: int, device: str) -> None:
             with gr.Tab("Table"):
                 table = _upload("CSV file with a header", ".csv")
                 columns = [_columns(f"Columns of {name}") for name in "XY"]
-            chosen = DataChoices(x, y, table, *columns, *_settings(seed))
+            settings = _settings(seed)
             start, stop = start_and_stop("Estimate")
         with gr.Column(scale=2, min_width=320):
             text = run_box("Estimate")
             plot = gr.Plot(label="Folds", format="png", visible=False)
             metrics = metrics_box()
-    _add_examples(group, chosen)
+    _add_examples(group, [x, y, table], settings[-1])
 
     @explained
     def run(
@@ -162,7 +143,8 @@ def build(seed: int, device: str) -> None:
         yield tuple(gr.update(choices=names, value=[]) for _ in columns)
 
     shown = [plot, text, metrics]
-    event = start_by(show_first(start, plot), run, list(chosen), shown, api_name="mi")
+    inputs = [x, y, table, *columns, *settings]
+    event = start_by(show_first(start, plot), run, inputs, shown, api_name="mi")
     stop_by(stop, [event], stopped, [text])
     table.change(list_columns, table, columns, api_visibility="private")
     # an estimate never stands beside other data than its own
@@ -182,7 +164,7 @@ def _settings(seed: int) -> tuple[gr.Dropdown, gr.Slider, gr.Number]:
     return preprocessing, iterations, seed_box(seed)
 
 
-def _add_examples(group: gr.Group, chosen: DataChoices) -> None:
+def _add_examples(group: gr.Group, files: list[gr.File], seed: gr.Number) -> None:
     """Data of known mutual information in place of a visitor's own."""
     with group:
         task = gr.Dropdown(
@@ -199,8 +181,7 @@ def _add_examples(group: gr.Group, chosen: DataChoices) -> None:
             x, y, text = draw_example(task, num_rows, seed, Path(folder))
             yield x, y, None, text
 
-    files = [chosen.x, chosen.y, chosen.csv]
-    draw.click(example, [task, num_rows, chosen.seed], [*files, truth], api_name="mi_example")
+    draw.click(example, [task, num_rows, seed], [*files, truth], api_name="mi_example")
     for file in files:
         file.upload(lambda: "", outputs=truth, api_visibility="private")
 

@@ -26,7 +26,7 @@ def add_examples(upload: gr.Image, model: gr.Dropdown, digits: set[str]) -> None
         row = gr.Dataset(
             components=[upload],
             samples=[[str(file)] for file in files],
-            label="Held-out digits: light on dark, as the model has learned them",
+            label="Held-out digits, light on dark like the training data",
             type="index",
         )
     copies = [sample["path"] for (sample,) in row.samples]
