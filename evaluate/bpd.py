@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
             accelerator, ebm, levels, noise, estimator, dequantiser, args.batch_size, bar
         )
     first = next(iter(results))
-    figures = {
+    metrics = {
         **results[first],
         "estimator": first,
         "dequantisation": dequantiser_name,
@@ -108,27 +108,27 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         "disagreements": disagreements(bits),
     }
     if is_main:
-        print_results(figures)
-        record.write(figures)
+        print_results(metrics)
+        record.write(metrics)
     shut_down(accelerator)
-    return figures if is_main else None
+    return metrics if is_main else None
 
 
-def print_results(figures: dict[str, Any]) -> None:
+def print_results(metrics: dict[str, Any]) -> None:
     """A line for each estimator, and one for each pair of them."""
     print("estimator     bits/dim  stderr  num.err      eps     nfe       s")
-    for name, row in figures["estimators"].items():
+    for name, row in metrics["estimators"].items():
         error = "" if row["numerical_error"] is None else f"{row['numerical_error']:.1e}"
         print(
             f"{name:13}{row['bits_per_dim']:9.4f} {row['stderr']:7.4f} {error:>8} "
             f"{row['eps']:8.1e} {row['nfe']:7.0f} {row['seconds']:7.1f}"
         )
-    for pair in figures["disagreements"]:
+    for pair in metrics["disagreements"]:
         print(
             f"{pair['first']} - {pair['second']}: {pair['difference']:+.4f} "
             f"+- {pair['stderr']:.4f} bits per dim"
         )
-    if len(figures["estimators"]) > 1:
+    if len(metrics["estimators"]) > 1:
         print(estimator_notes("\n"), "Compare bits at one eps only.", sep="\n", file=sys.stderr)
 
 

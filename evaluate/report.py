@@ -26,13 +26,13 @@ HEAD = """# {name}
 
 An energy-based model of {dataset} images ({shape}) in the space {space}, learned by {objective}.
 
-| figure | value |
+| metric | value |
 | --- | --- |
 | steps of {batch} images; of the model kept, by least validation loss | {steps}; {kept} |
 {before}| images a second in training | {images_per_second:.0f} |
 | seconds of training; device at its end | {training_seconds:.0f}; {device} |
 | bits per dim in validation, by the integral | {validation:.4f} |
-| images scored, and draws of each | {num_images} of the split `{split}`, {repeats} |
+| images evaluated, and draws of each | {num_images} of the split `{split}`, {repeats} |
 | bits per dim by `{estimator}` | **{bits_per_dim:.4f} ± {stderr:.4f}** |
 | margin eps at t = 1 (variance left) | {eps:g} ({final_variance:.1e}) |
 
@@ -142,9 +142,9 @@ def likelihoods(records: Sequence[dict[str, Any]]) -> str:
     heads = ("estimator", "dequantisation", "bits per dim", "images × draws", "eps")
     heads += ("evaluations", "own error")
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
-    for figures in (record["figures"] for record in records):
-        dequantisation = figures.get("dequantisation", "")  # records of before do not name it
-        for name, row in figures["estimators"].items():
+    for metrics in (record["figures"] for record in records):
+        dequantisation = metrics.get("dequantisation", "")  # records of before do not name it
+        for name, row in metrics["estimators"].items():
             error = row["numerical_error"]
             lines.append(
                 f"| {name} | {dequantisation} | {row['bits_per_dim']:.4f} ± {row['stderr']:.4f} | "
@@ -157,19 +157,19 @@ def likelihoods(records: Sequence[dict[str, Any]]) -> str:
 
 def normalisation(ais: dict[str, Any]) -> str:
     """log Z by every method, with its warnings; bits per dim by it only where there are none."""
-    figures = ais["figures"]
-    methods = figures["methods"]
+    metrics = ais["figures"]
+    methods = metrics["methods"]
     lines = [
         f"| {name} | {row['log_z']:.2f} ± {row['stderr']:.2f} | {row['ess']:.1f} of {row['num']} |"
         for name, row in methods.items()
     ]
     notes = [f"- `{name}`: {note}" for name, row in methods.items() for note in row["warnings"]]
     verdict = (
-        f"Normalised by `{figures['method']}`: {figures['bits_per_dim']:.4f} ± "
-        f"{figures['bits_per_dim_stderr']:.4f} bits per dim."
+        f"Normalised by `{metrics['method']}`: {metrics['bits_per_dim']:.4f} ± "
+        f"{metrics['bits_per_dim_stderr']:.4f} bits per dim."
     )
-    if methods[figures["method"]]["warnings"]:
-        verdict = f"Bits per dim are not normalised: heed the warnings of `{figures['method']}`."
+    if methods[metrics["method"]]["warnings"]:
+        verdict = f"Bits per dim are not normalised: heed the warnings of `{metrics['method']}`."
     return (
         "## log Z of the integral, in nats\n\n| method | log Z | effective sample size |\n"
         "| --- | --- | --- |\n"
@@ -179,21 +179,21 @@ def normalisation(ais: dict[str, Any]) -> str:
 
 def samples(study: dict[str, Any]) -> str:
     """Metrics of what the samplers draw, by a classifier."""
-    figures = study["figures"]
-    accuracy = f"a classifier of {100 * figures['classifier_accuracy']:.1f} percent accuracy"
-    table = samplers_table(figures["table"], figures["floor"])
+    metrics = study["figures"]
+    accuracy = f"a classifier of {100 * metrics['classifier_accuracy']:.1f} percent accuracy"
+    table = samplers_table(metrics["table"], metrics["floor"])
     return f"## Samples, measured by {accuracy}\n\n{table}\n`{' '.join(study['command'])}`\n"
 
 
 def copies(study: dict[str, Any]) -> str:
     """How near the samples lie to the training images."""
-    figures = study["figures"]
+    metrics = study["figures"]
     return (
         f"## Copies\n\nMedian distance to the nearest training image, root mean square of the "
-        f"pixels: {figures['median_distance']:.4f} of {figures['num_images']} drawn images, "
-        f"{figures['median_distance_held_out']:.4f} of {figures['num_held_out']} held-out ones. "
-        f"{100 * figures['copies']:.1f} percent of the drawn lie nearer than all but "
-        f"{100 * figures['quantile']:g} percent of the held-out; {figures['identical']} are "
+        f"pixels: {metrics['median_distance']:.4f} of {metrics['num_images']} drawn images, "
+        f"{metrics['median_distance_held_out']:.4f} of {metrics['num_held_out']} held-out ones. "
+        f"{100 * metrics['copies']:.1f} percent of the drawn lie nearer than all but "
+        f"{100 * metrics['quantile']:g} percent of the held-out; {metrics['identical']} are "
         f"identical.\n\n`{' '.join(study['command'])}`\n"
     )
 

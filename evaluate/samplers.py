@@ -40,7 +40,7 @@ DEFAULT_RUNS = (
     *(f"annealed_hmc num_steps={num_steps} {HMC}" for num_steps in (5, 10, 20, 40)),
 )
 #: the metrics of images (N, C, H, W)
-Metrics = Callable[[Tensor], dict[str, float]]
+Measure = Callable[[Tensor], dict[str, float]]
 #: draws of training images that the floor is the mean of
 FLOOR_DRAWS = 10
 #: what the rows of one record have in common
@@ -59,12 +59,12 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
     add("--download", action="store_true", help="fetch a missing data set")
     add("--output_dir", default="runs/samplers", help="where record, table and plot go")
-    add("--resume", action="store_true", help="keep the figures found there and skip their runs")
+    add("--resume", action="store_true", help="keep the metrics found there and skip their runs")
     parser.add_common()
     args = parser.parse_args(argv)
     if args.num_images < 2 or min(args.batch_size, args.classifier_steps) < 1 or args.seed < 0:
         raise UserError(
-            "the figures need --num_images of at least 2, --batch_size and --classifier_steps of "
+            "the metrics need --num_images of at least 2, --batch_size and --classifier_steps of "
             "at least 1 and a --seed of at least 0: raise what is below"
         )
     return args
@@ -78,25 +78,25 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     target = Path(args.output_dir) / "samplers.json"
     study = identity(args)
     rows = earlier_rows(target, study) if args.resume else []
-    metrics_of, figures = prepare(ebm, args)
-    figures = {"study": study, **figures, "table": rows}
+    measure, metrics = prepare(ebm, args)
+    metrics = {"study": study, **metrics, "table": rows}
     record = RunRecord(target.with_suffix(".json.tmp"), vars(args))
-    save(record, figures, target)
+    save(record, metrics, target)
     for sampler, text in runs.items():
         name = next(name for name, kind in SAMPLERS.items() if type(sampler) is kind)
         row = {"sampler": name, "settings": asdict(sampler), "run": text}
         if any(all(old[key] == row[key] for key in ("sampler", "settings")) for old in rows):
             continue
         images, cost = draw(ebm, sampler, text, args)
-        rows.append({**row, **cost, **metrics_of(images)})
-        save(record, figures, target)
-    table = samplers_table(rows, figures["floor"])
+        rows.append({**row, **cost, **measure(images)})
+        save(record, metrics, target)
+    table = samplers_table(rows, metrics["floor"])
     with explained_write(target.parent):
         text = f"# Samplers of {args.model}\n\n{table}{NOTES}"
         target.with_suffix(".md").write_text(text, encoding="utf-8")
-        plot_samplers(rows, figures["floor"], target.with_suffix(".png"))
+        plot_samplers(rows, metrics["floor"], target.with_suffix(".png"))
     print(table)
-    return figures
+    return metrics
 
 
 def parse_run(text: str) -> Sampler:
@@ -125,17 +125,17 @@ def earlier_rows(target: Path, study: dict[str, Any]) -> list[dict[str, Any]]:
     """
     if not target.exists():
         return []
-    figures = read_json(target).get("figures") or {}
-    found = figures.get("study", {})
+    metrics = read_json(target).get("figures") or {}
+    found = metrics.get("study", {})
     if other := [key for key in study if found.get(key) != study[key]]:
         raise UserError(
-            f"{target} holds figures of another {', '.join(other)}: give another --output_dir, or "
+            f"{target} holds metrics of another {', '.join(other)}: give another --output_dir, or "
             "leave --resume out to replace them"
         )
-    return figures["table"]
+    return metrics["table"]
 
 
-def prepare(ebm: EBM, args: Namespace) -> tuple[Metrics, dict[str, Any]]:
+def prepare(ebm: EBM, args: Namespace) -> tuple[Measure, dict[str, Any]]:
     """Train the classifier: the metrics by it, its accuracy and the floor."""
     dataset = ebm.config.dataset
     labels, _, test_labels = load_labels(dataset, args.data_root, args.download)
@@ -180,10 +180,10 @@ def draw(
     return torch.cat(images), {"nfe": nfe / args.num_images, "seconds": seconds}
 
 
-def save(record: RunRecord, figures: dict[str, Any], target: Path) -> None:
-    """Write the record aside and rename it: cut off here, the earlier figures stay whole."""
+def save(record: RunRecord, metrics: dict[str, Any], target: Path) -> None:
+    """Write the record aside and rename it: cut off here, the earlier metrics stay whole."""
     with explained_write(target.parent):
-        record.write(figures)
+        record.write(metrics)
         os.replace(record.path, target)
 
 

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     with explained_write(output_dir):
         output_dir.mkdir(parents=True, exist_ok=True)
         plot_balance(report.balance, output_dir / "selftest.png")
-    figures = {
+    metrics = {
         "passed": all_passed(report.checks),
         "checks": [as_record(check) for check in report.checks],
         "mean_time_score": {
@@ -52,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         },
         "model": args.model,
     }
-    record.write(figures)
-    return figures
+    record.write(metrics)
+    return metrics
 
 
 if __name__ == "__main__":

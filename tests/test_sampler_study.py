@@ -77,7 +77,7 @@ def test_a_study_leaves_table_record_and_plot_and_resumes(study, drawn, tmp_path
     assert resumed["floor"] == figures["floor"]
 
     code, _, error = study("--resume", "--run", FLOW, "--num_images", 4, "--seed", 1)
-    assert code == 2 and "figures of another seed, num_images: give another" in error
+    assert code == 2 and "metrics of another seed, num_images: give another" in error
     code, out, _ = study("--run", "pf_ode num_steps=2")
     again = json.loads(out.strip().splitlines()[-1])
     assert [stable(row) for row in again["table"]] == [stable(resumed["table"][2])]

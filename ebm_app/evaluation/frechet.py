@@ -153,7 +153,7 @@ class Reference:
         num_draws: int,
         generator: torch.Generator,
     ) -> dict[str, Any]:
-        """The figures of a perfect sampler: the means over at least 2 draws of ``num_images`` of N
+        """The metrics of a perfect sampler: the means over at least 2 draws of ``num_images`` of N
         images of the data set itself, or of all where they are fewer.
 
         Returns:

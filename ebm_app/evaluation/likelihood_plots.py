@@ -1,5 +1,5 @@
-"""Pictures of the score of one image: its place among others, and where in the image it comes
-from."""
+"""Plots of the log-likelihood of one image, its place among others and the share of each pixel,
+and of a self-test."""
 
 from pathlib import Path
 

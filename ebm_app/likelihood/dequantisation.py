@@ -6,7 +6,7 @@ probability that a normalised density p_t gives to the cells of an image,
     log P(k) >= E_{y ~ q}[log p_t(y) - log q(y | k)],
 
 with equality where p_t is proportional to q inside the cell. A model is therefore trained on the
-points for which its own dequantiser is tight, and is scored with that dequantiser. All values are
+points for which its own dequantiser is tight, and evaluated with that dequantiser. All values are
 in nats.
 """
 

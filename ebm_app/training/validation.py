@@ -52,14 +52,14 @@ class Validator:
         """Validation loss and bits per dim with its standard error over images, by the integral
         and, of a model with a Stein head, by the variational bound; writes a preview."""
         self.ebm.eval()
-        figures = {"validation_loss": self._loss(), **self._bits("validation", RatioIntegral())}
+        metrics = {"validation_loss": self._loss(), **self._bits("validation", RatioIntegral())}
         if self.ebm.config.stein_head:
             bound = VariationalBound(num_draws=1, seed=self.config.seed)
-            figures |= self._bits("validation_elbo", bound)
+            metrics |= self._bits("validation_elbo", bound)
         if self.accelerator.is_main_process and self.config.num_preview_images:
             images = self.ebm.sample(self.config.num_preview_images, seed=self.config.seed)
             save_grid(images, self.output_dir / PREVIEWS / f"step-{step:06d}.png")
-        return figures
+        return metrics
 
     def _bits(self, name: str, estimator: Estimator) -> dict[str, float]:
         bits = bits_of_images(
