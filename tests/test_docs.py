@@ -2,6 +2,7 @@
 and the README's commands run."""
 
 import re
+from argparse import ArgumentParser
 
 import pytest
 from conftest import ROOT, TINY
@@ -10,17 +11,19 @@ from documents import (
     PAGES,
     block_commands,
     blocks,
+    inline_commands,
     links,
     make_targets,
     script_of,
 )
+from test_layers import LAYERS
 
 from ebm_app import EBM
 from ebm_app.data.images import DATASETS
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.paths import PATHS
-from ebm_app.runs.cli import run_script
+from ebm_app.runs.cli import Parser, run_script
 from ebm_app.spaces import SPACES
 
 README = ROOT / "README.md"
@@ -38,6 +41,12 @@ STEPS, TINY_STEPS = (
         "validation_images=4, lr_warmup_steps=0"
     ),
 )
+COMMANDS = {
+    " ".join(words): script_of(words)
+    for page in PAGES
+    for words in [*block_commands(page), *inline_commands(page)]
+    if words[0] != "make"
+}
 #: what makes a command of the README short
 BUDGETS = {
     "train/ebm.py": ["--max_train_steps", "2", "--validation_steps", "2", *TINY],
@@ -68,11 +77,38 @@ def test_every_target_of_make_is_there():
     assert named - targets == set()
 
 
+def test_the_floors_are_those_of_the_code():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", text, re.MULTILINE)
+    found = {name: int(floor) for floor, names in rows for name in re.findall(r"`(\w+)`", names)}
+    assert found == {name: floor for name, floor in LAYERS.items() if name}
+
+
 def test_the_reference_covers_the_package():
     pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md")]
     shown = set(re.findall(r"^::: ebm_app\.(\w+)", "\n".join(pages), re.MULTILINE))
     there = {path.stem for path in (ROOT / "ebm_app").iterdir() if path.suffix in ("", ".py")}
     assert shown == there - {"__init__", "__pycache__", "pretrained", "web"}
+
+
+class Parsed(Exception):
+    """A command line was understood."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_can_be_parsed(command, script, monkeypatch, capsys):
+    def parse_and_stop(self, argv=None):
+        ArgumentParser.parse_args(self, argv)
+        raise Parsed
+
+    monkeypatch.setattr(Parser, "parse_args", parse_and_stop)
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    name, flags = COMMANDS[command]
+    try:
+        with pytest.raises(Parsed):
+            script(name).main(flags)
+    except SystemExit:
+        pytest.fail(capsys.readouterr().err)
 
 
 @pytest.fixture

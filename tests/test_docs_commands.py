@@ -28,6 +28,11 @@ LAUNCHERS = {
     "torchrun": ["-m", "torch.distributed.run"],
 }
 STEPS = "--max_train_steps 4 --checkpointing_steps 2 --validation_steps 4"
+#: the flags TINY as key=value
+TINY_ARGS = [
+    "=".join((words.split()[0], ",".join(words.split()[1:])))
+    for words in " ".join(TINY[:-2]).split("--")[1:]
+]
 #: what makes a script short
 BUDGETS = {
     "train/ebm.py": f"{STEPS} {' '.join(TINY)}",
@@ -43,8 +48,12 @@ BUDGETS = {
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods nce",
     "evaluate/mi.py": "--iterations 2 --problems mi_d40 --methods ctsm_v_time1 --num_folds 2 "
     "--num_seeds 1",
+    "evaluate/ablations.py": "--max_train_steps 2 --limit 2 --repeats 1 --pf_ode_limit 1 "
+    f"--pf_ode_steps 2 --num_checkpoints 1 --training_args {' '.join(TINY_ARGS)}",
     "evaluate/bounds.py": "--num_draws 20 --num_steps 1 4 --num_examples 200 --replicates 3",
 }
+#: what makes an ablation short where its command names no variants or spaces
+ABLATION = {"--variants": ["base", "no_average"], "--spaces": ["copula"]}
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
@@ -88,6 +97,15 @@ def launch(program: str, arguments: list[str], place: Path) -> None:
     assert done.returncode == 0, f"{shlex.join(arguments)}\n{done.stderr[-2000:]}"
 
 
+def budget(name: str, flags: list[str]) -> list[str]:
+    """The flags that make a command short."""
+    found = shlex.split(BUDGETS[name])
+    if name == "evaluate/ablations.py":
+        for flag, values in ABLATION.items():
+            found += [] if flag in flags else [flag, *values]
+    return found
+
+
 def test_commands_run_in_order(place, here, monkeypatch):
     monkeypatch.chdir(place)
     launched: set[str] = set()
@@ -100,14 +118,14 @@ def test_commands_run_in_order(place, here, monkeypatch):
             continue
         if "--resume_from_checkpoint" in flags:  # as if the run had been cut off
             shutil.rmtree(place / "runs" / "mnist" / "checkpoint-4")
-        budget = shlex.split(BUDGETS[name])
+        short = budget(name, flags)
         # one process is enough for what is launched as one, once its launcher was seen to work
         is_one = program == "accelerate" and "--multi_gpu" not in arguments
         if program == "python" or (is_one and program in launched):
-            assert run_script(here(name).main, [*flags, *budget]) == 0, shlex.join(arguments)
+            assert run_script(here(name).main, [*flags, *short]) == 0, shlex.join(arguments)
         else:
             launched.add(program)
-            launch(program, [*arguments, *budget], place)
+            launch(program, [*arguments, *short], place)
     assert len(commands) >= 30
 
 
