@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import pickle
 import socket
 import struct
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from ebm_app.data.images import load_images
 from ebm_app.data.png import to_uint8
@@ -33,6 +35,8 @@ TINY = (
     "--logging_steps 1 --lr_warmup_steps 2 --ema_decay 0.9 --device cpu"
 ).split()
 
+#: a run of the page
+SETTINGS = {"model": "grey", "sampler": "pf_ode", "num_images": 5, "num_steps": 3, "seed": 7}
 #: who may see the page
 AUTH = ("user", "word")
 #: models that the page is tried with
@@ -138,6 +142,47 @@ def huge_png(data: bytes) -> bytes:
     """A PNG file whose head claims 30,000 pixels on either side."""
     side = (30_000).to_bytes(4, "big")
     return data[:8] + png_chunk(b"IHDR", side + side + b"\1\0\0\0\0") + data[33:]
+
+
+def bad_files(folder: Path) -> dict[str, str]:
+    """Files that cannot be scored, with what is said of each."""
+    grey = np.random.RandomState(0).randint(0, 256, (9, 9)).astype(np.uint8)
+    whole = Path(save_picture(folder / "whole.png", grey)).read_bytes()
+    (folder / "truncated.png").write_bytes(whole[: len(whole) // 2])
+    (folder / "empty.png").write_bytes(b"")
+    (folder / "pickle.png").write_bytes(pickle.dumps({"weights": [1.0]}))
+    more = {"save_all": True, "append_images": [Image.fromarray(255 - grey)]}
+    save_picture(folder / "moving.png", grey, **more)
+    save_picture(folder / "moving.gif", grey, **more)
+    Image.fromarray(grey.astype(np.uint16) * 257).save(folder / "sixteen.png")
+    Image.fromarray(grey).convert("CMYK").save(folder / "cmyk.jpg")
+    save_picture(folder / "clear.png", np.zeros((8, 8, 4)))
+    (folder / "huge.png").write_bytes(huge_png(whole))
+    return {
+        "truncated.png": "cannot read 'truncated.png' as an image: ",
+        "empty.png": "cannot read 'empty.png' as an image: save it as PNG or JPEG",
+        "pickle.png": "cannot read 'pickle.png' as an image: save it as PNG or JPEG",
+        "moving.png": "the image 'moving.png' has several frames: ",
+        "moving.gif": "cannot read 'moving.gif' as an image: save it as PNG or JPEG",
+        "sixteen.png": "the image 'sixteen.png' has more than 8 bits per channel: ",
+        "cmyk.jpg": "the image 'cmyk.jpg' has mode CMYK: save it as grey or RGB",
+        "clear.png": "the image 'clear.png' is transparent: ",
+        "huge.png": "the image 'huge.png' has more than ",
+    }
+
+
+def pixels(picture) -> np.ndarray:
+    """The pixels of a picture or a file."""
+    return np.asarray(picture if isinstance(picture, Image.Image) else Image.open(picture))
+
+
+def save_settings(path: Path, text: str | None) -> str:
+    """Write a PNG of the page with a text for settings, or without; its path."""
+    info = PngInfo()
+    if text is not None:
+        info.add_text("ebm_app", text)
+    Image.new("L", (8, 8)).save(path, pnginfo=info)
+    return str(path)
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,7 @@ import io
 import json
 import math
 import re
-import zlib
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from zipfile import ZipFile
@@ -15,30 +14,21 @@ import gradio as gr
 import numpy as np
 import pytest
 import torch
-from conftest import error_of, huge_png, png_chunk
-from PIL import Image, ImageSequence
-from PIL.PngImagePlugin import PngInfo
+from conftest import SETTINGS, pixels, save_settings
 
 from ebm_app.data.png import to_uint8
 from ebm_app.numerics import mixed_seed
 from ebm_app.sampling.samplers import Frame
 from ebm_app.web import shared
-from ebm_app.web.generate import animation, likelihoods
+from ebm_app.web.generate import likelihoods
 from ebm_app.web.generate import run as sample_run
 from ebm_app.web.generate import settings as run_settings
 from ebm_app.web.generate import tab as generate
-from ebm_app.web.generate.files import write_files
-
-SETTINGS = {"model": "grey", "sampler": "pf_ode", "num_images": 5, "num_steps": 3, "seed": 7}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def settings():
     return run_settings.RunSettings(**SETTINGS)
-
-
-def pixels(picture) -> np.ndarray:
-    return np.asarray(picture if isinstance(picture, Image.Image) else Image.open(picture))
 
 
 def test_a_run_tells_every_step_and_ends_with_the_samples(models, settings):
@@ -150,137 +140,6 @@ def test_log_likelihoods_stand_in_the_order_of_the_grid(models, settings, tmp_pa
     assert tuple(map(float, rows[2])) == done.likelihoods[1]
 
 
-@pytest.mark.parametrize("model", ["grey", "colour"])
-def test_files_hold_exact_pixels_and_their_settings(models, settings, tmp_path, model):
-    settings = replace(settings, model=model)
-    *_, run = sample_run.generate(models.load, settings)
-    files = write_files(run, tmp_path / "new")
-    made = {**SETTINGS, "model": model, "step": 3}
-    stem = f"{model}-pf_ode-seed7"
-    names = [f"{stem}.png", f"{stem}-animation.png", f"{stem}.json", f"{stem}.zip"]
-    assert [Path(file).name for file in files] == names
-    (folder,) = (tmp_path / "new").iterdir()
-    assert sorted(folder.iterdir()) == sorted(map(Path, files))
-    assert np.array_equal(pixels(files.grid), pixels(shared.render(run.images)))
-    assert json.loads(Path(files.settings).read_text()) == made
-    for file in (files.grid, files.animation):
-        assert json.loads(Image.open(file).info["ebm_app"]) == made
-    with ZipFile(files.archive) as archive:
-        tiles = [f"0{number}.png" for number in range(1, 6)]
-        assert sorted(archive.namelist()) == [*tiles, "animation.png", "grid.png", "settings.json"]
-        for name, path in zip(("grid.png", "animation.png", "settings.json"), files, strict=False):
-            assert archive.read(name) == Path(path).read_bytes()
-        for index, name in enumerate(tiles):
-            tile = Image.open(io.BytesIO(archive.read(name)))
-            expected = to_uint8(run.images)[index]
-            assert np.array_equal(pixels(tile).reshape(expected.shape), expected)
-            assert json.loads(tile.info["ebm_app"]) == {**made, "image": index + 1}
-
-
-def test_names_of_models_become_names_of_files(settings):
-    images = torch.zeros(1, 1, 8, 8)
-    for model, stem in (("a/b", "a-b"), ("grey (2)", "grey-2"), ("../x", "x"), ("v1.5", "v1.5")):
-        run = sample_run.SampleRun(replace(settings, model=model), images, 3, 3, "")
-        assert run.stem == f"{stem}-pf_ode-seed7"
-
-
-def test_an_animation_shows_the_steps_of_the_run_pixel_by_pixel(models, settings, tmp_path):
-    settings = replace(settings, model="colour", num_steps=12)
-    runs = list(sample_run.generate(models.load, settings))
-    files = write_files(runs[-1], tmp_path)
-    with Image.open(files.animation) as animation:
-        assert animation.n_frames == 12 and animation.info["loop"] == 0
-        seconds = []
-        for run, frame in zip(runs, ImageSequence.Iterator(animation), strict=True):
-            sheet = pixels(shared.render(run.images, min_pixels=1))
-            factor = 360 // sheet.shape[1]
-            assert factor > 1
-            assert np.array_equal(pixels(frame), sheet.repeat(factor, 0).repeat(factor, 1))
-            seconds.append(frame.info["duration"] / 1000)
-    assert seconds == [0.1] * 11 + [2.0]
-
-
-def test_an_animation_has_the_first_and_the_last_step_and_forty_at_most():
-    is_kept = animation.is_kept
-    for num_steps in range(1, run_settings.MAX_STEPS + 1):
-        kept = [step for step in range(1, num_steps) if is_kept(step, num_steps)]
-        assert len(kept) + 1 <= 40
-        assert len(kept) + 1 == num_steps or len(kept) + 1 > 20
-        assert kept[:1] == [1][: num_steps - 1]
-        assert len(set(np.diff(kept))) <= 1
-
-
-def test_settings_come_back_from_every_png_of_a_run(models, settings, tmp_path):
-    *_, run = sample_run.generate(models.load, settings)
-    files = write_files(run, tmp_path)
-    with ZipFile(files.archive) as archive:
-        tile = archive.extract("03.png", tmp_path)
-    for file in (files.grid, files.animation, tile):
-        assert run_settings.read_settings(file, ["colour", "grey"]) == settings
-    message = error_of(run_settings.read_settings, files.grid, ["colour"])
-    assert message == "unknown model 'grey': choose one of colour"
-
-
-def save_png(path: Path, text: str | None) -> str:
-    info = PngInfo()
-    if text is not None:
-        info.add_text("ebm_app", text)
-    Image.new("L", (8, 8)).save(path, pnginfo=info)
-    return str(path)
-
-
-def test_other_files_than_the_pages_own_are_explained(tmp_path):
-    whole = save_png(tmp_path / "whole.png", json.dumps(SETTINGS))
-    assert asdict(run_settings.read_settings(whole, ["grey"])) == SETTINGS
-    data = Path(whole).read_bytes()
-    Image.new("L", (8, 8)).save(tmp_path / "jpeg.png", "JPEG")
-    (tmp_path / "text.png").write_text(json.dumps(SETTINGS))
-    (tmp_path / "cut.png").write_bytes(data[:-20])
-    (tmp_path / "flipped.png").write_bytes(data.replace(b"pf_ode", b"pf_odd"))
-    (tmp_path / "huge.png").write_bytes(huge_png(data))
-    for name in ("jpeg.png", "text.png", "cut.png", "flipped.png", "huge.png"):
-        message = error_of(run_settings.read_settings, tmp_path / name, ["grey"])
-        assert message.startswith("this file is no PNG or a damaged one: "), name
-    message = error_of(run_settings.read_settings, save_png(tmp_path / "a.png", None), [])
-    assert message.startswith("this PNG holds no settings: ")
-
-
-def test_a_text_that_unpacks_to_a_large_one_is_refused(tmp_path):
-    bomb = b"ebm_app\0\0" + zlib.compress(b"[" * 4_000_000, 9)
-    assert len(bomb) < 8_000
-    data = Path(save_png(tmp_path / "a.png", None)).read_bytes()
-    (tmp_path / "bomb.png").write_bytes(data[:33] + png_chunk(b"zTXt", bomb) + data[33:])
-    message = error_of(run_settings.read_settings, tmp_path / "bomb.png", ["grey"])
-    assert message.startswith("this file is no PNG or a damaged one: ")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "damaged"),
-        ("[]", "damaged"),
-        ("[" * 100_000, "damaged"),
-        ('{"model": ' + "9" * 5000 + "}", "damaged"),
-        (json.dumps({**SETTINGS, "model": ["grey"]}), "damaged"),
-        (json.dumps({**SETTINGS, "model": "<img src=x>"}), "damaged"),
-        (json.dumps({**SETTINGS, "model": "g" * 101}), "damaged"),
-        (json.dumps({**SETTINGS, "sampler": "<b>"}), "damaged"),
-        (json.dumps({key: SETTINGS[key] for key in list(SETTINGS)[:-1]}), "damaged"),
-        (json.dumps({**SETTINGS, "sampler": "gibbs"}), "unknown sampler 'gibbs': choose one of"),
-        (json.dumps({**SETTINGS, "num_images": 65}), "num_images is out of range: .* 1 to 64"),
-        (json.dumps({**SETTINGS, "num_images": 4.5}), "num_images is out of range"),
-        (json.dumps({**SETTINGS, "num_steps": 0}), "num_steps is out of range: .* 1 to 200"),
-        (json.dumps({**SETTINGS, "num_steps": True}), "num_steps is out of range"),
-        (json.dumps({**SETTINGS, "seed": 2**31}), "seed is out of range: .* 0 to 2147483647"),
-        (json.dumps({**SETTINGS, "seed": float("nan")}), "seed is out of range"),
-        (json.dumps({**SETTINGS, "seed": "7"}), "seed is out of range"),
-    ],
-)
-def test_settings_that_anyone_may_have_written_are_checked(text, message):
-    found = error_of(run_settings.parse_settings, text)
-    assert re.search(message, found) and len(found) < 120 and "<" not in found
-
-
 @pytest.fixture(scope="module")
 def tab(models):
     with gr.Blocks() as tab:
@@ -299,7 +158,7 @@ def test_a_loaded_png_sets_every_field_and_keeps_the_seed(tab, tmp_path):
     labels = [block.label for block in load.outputs]
     assert labels == ["Model", "Sampler", "Images", "Steps", "Seed", "New seed for every run"]
     values = {**SETTINGS, "model": "colour", "sampler": "annealed_hmc"}
-    path = save_png(tmp_path / "a.png", json.dumps(values))
+    path = save_settings(tmp_path / "a.png", json.dumps(values))
     assert load.fn(path) == ("colour", "annealed_hmc", 5, 3, 7, False)
     (sampler,) = (block for block in load.outputs if block.label == "Sampler")
     events = [event for fn in tab.fns.values() for id_, event in fn.targets if id_ == sampler._id]
