@@ -24,7 +24,14 @@ from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.log_z.ais import Annealing
 from ebm_app.log_z.estimates import LogZ
-from ebm_app.log_z.methods import DEFAULT, METHODS, LogZMethods, Result, agreement, raise_log_prob
+from ebm_app.log_z.methods import (
+    DEFAULT,
+    METHODS,
+    LogZMethods,
+    LogZResult,
+    agreement,
+    raise_log_prob,
+)
 from ebm_app.log_z.plots import plot_chains
 from ebm_app.log_z.runs import ChainRun
 from ebm_app.numerics import mixed_seed, standard_error, sum_except_batch
@@ -43,35 +50,44 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
         nargs="+",
         default=[DEFAULT],
         choices=[*METHODS, "all"],
-        help="how log Z is found; the figures are normalised by the default or else the first",
+        help="how log Z is found; the default normalises the bits per dim, or else the first",
     )
-    add("--num_chains", type=int, default=64, help="paths of each run")
-    add("--num_temperatures", type=int, default=100, help="levels of plain AIS and RAISE")
-    add("--transported_temperatures", type=int, default=48, help="levels of transported AIS")
-    add("--pf_ode_steps", type=int, default=48, help="steps of the flow as a proposal")
-    add("--schedule", default="clock", choices=sorted(SCHEDULES), help="spacing of the levels")
-    add("--steps_per_temperature", type=int, default=1, help="HMC transitions at a level")
-    add("--num_leapfrog_steps", type=int, default=4, help="leapfrog steps of each")
-    add("--num_nodes", type=int, default=8, help="quadrature nodes of a level's density")
+    add("--num_chains", type=int, default=64, help="chains of each run")
+    add("--num_temperatures", type=int, default=100, help="temperatures of AIS and RAISE")
+    add("--schedule", default="clock", choices=sorted(SCHEDULES), help="their spacing")
+    add("--resume", action="store_true", help="go on with the chains in the output folder")
+    add("--output_dir", default="runs/ais", help="where record, chains and plot go")
+    parser.add_common()
+    add = parser.add_argument_group("advanced").add_argument
+    add("--transported_temperatures", type=int, default=48, help="those of transported AIS")
+    add("--pf_ode_steps", type=int, default=48, help="steps of the probability flow as proposal")
+    add("--steps_per_temperature", type=int, default=1, help="HMC transitions at each temperature")
+    add("--num_leapfrog_steps", type=int, default=4, help="leapfrog steps of each transition")
+    add("--num_nodes", type=int, default=8, help="quadrature nodes of the densities")
     add("--score_nodes", type=int, default=4, help="nodes of the leapfrog's gradient")
     add("--score", default="integral", help="what drives the leapfrog: integral or head")
     add("--step_factor", type=float, default=1.0, help="multiplies the adapted step sizes")
-    add("--block_size", type=int, default=16, help="paths computed together")
-    add("--resume", action="store_true", help="go on with the paths in the output folder")
-    add("--output_dir", default="runs/ais", help="where record, paths and plot go")
-    parser.add_common()
+    add("--block_size", type=int, default=16, help="chains computed together")
     return parser.parse_args(argv)
 
 
-def annealing(args: Namespace, num_levels: int, pf_ode_steps: int) -> Annealing:
-    """The settings of paths."""
-    names = ("schedule", "steps_per_temperature", "num_leapfrog_steps", "num_nodes", "score_nodes")
-    given = {name: getattr(args, name) for name in (*names, "score", "step_factor")}
-    return Annealing(num_levels, pf_ode_steps=pf_ode_steps, **given)
+def annealing(args: Namespace, num_temperatures: int, pf_ode_steps: int) -> Annealing:
+    """The settings of the chains."""
+    return Annealing(
+        num_temperatures=num_temperatures,
+        schedule=args.schedule,
+        steps_per_temperature=args.steps_per_temperature,
+        num_leapfrog_steps=args.num_leapfrog_steps,
+        pf_ode_steps=pf_ode_steps,
+        score=args.score,
+        num_nodes=args.num_nodes,
+        score_nodes=args.score_nodes,
+        step_factor=args.step_factor,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Estimate log Z; the figures, on the main process."""
+    """Estimate log Z; the metrics, on the main process."""
     args = parse_args(argv)
     accelerator, ebm = open_model(args)
     levels = held_out(args, ebm)
@@ -93,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     )
     headline = DEFAULT if DEFAULT in results else names[0]
     num_dims = levels[0].numel()
-    figures = {name: figures_of(result, ratio, num_dims) for name, result in results.items()}
+    metrics = {name: metrics_of(result, ratio, num_dims) for name, result in results.items()}
     if "raise" in results:
         table, start = results["raise"].tables["raise"], methods.data
         log_density = ebm.energy.log_density(start.to(ebm.device), points.t).cpu()
@@ -101,16 +117,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         log_prob = raise_log_prob(table, log_density) + volume
         bits = to_bits_per_dim(log_prob, num_dims)
         bound = {"bits_per_dim_bound": bits.mean().item()}
-        figures["raise"].update(bound, bound_stderr=standard_error(bits).item())
+        metrics["raise"].update(bound, bound_stderr=standard_error(bits).item())
     answer = {
-        **figures[headline],
+        **metrics[headline],
         "method": headline,
         "ratio_bits_per_dim": ratio["bits_per_dim"],
         "ratio_stderr": ratio["stderr"],
         "eps": ratio["eps"],
         "num_images": len(levels),
         "model": args.model,
-        "methods": figures,
+        "methods": metrics,
     }
     if is_main:
         print(
@@ -119,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
             f"{headline}"
         )
         tables = {k: v for result in results.values() for k, v in result.tables.items()}
-        estimates = {k: (v["log_z"], v["stderr"]) for k, v in figures.items()}
+        estimates = {k: (v["log_z"], v["stderr"]) for k, v in metrics.items()}
         plot_chains(tables, estimates, output_dir / "ais.png")
         record.write(answer)
     shut_down(accelerator)
@@ -136,11 +152,11 @@ def make_methods(
             accelerator,
             ebm.energy,
             settings,
-            tuple(data.shape[1:]),
-            output_dir / "paths" / name,
-            mixed_seed(args.seed, zlib.crc32(name.encode())),
-            args.block_size,
-            args.resume,
+            shape=tuple(data.shape[1:]),
+            folder=output_dir / "paths" / name,
+            seed=mixed_seed(args.seed, zlib.crc32(name.encode())),
+            block_size=args.block_size,
+            resume=args.resume,
         )
 
     def progress(name: str) -> Any:
@@ -151,28 +167,33 @@ def make_methods(
     plain = annealing(args, args.num_temperatures, 0)
     transported = annealing(args, args.transported_temperatures, 1)
     return LogZMethods(
-        *(make_run, plain, transported, args.pf_ode_steps, args.num_chains),
-        *(data[: args.num_chains], progress),
+        make_run=make_run,
+        plain=plain,
+        transported=transported,
+        pf_ode_steps=args.pf_ode_steps,
+        num_chains=args.num_chains,
+        data=data[: args.num_chains],
+        progress=progress,
     )
 
 
-def figures_of(result: Result, ratio: dict[str, Any], num_dims: int) -> dict[str, Any]:
-    """The figures of a method; bits per dim are the ratio's, normalised by log Z."""
+def metrics_of(result: LogZResult, ratio: dict[str, Any], num_dims: int) -> dict[str, Any]:
+    """The metrics of a method; bits per dim are the ratio's, normalised by log Z."""
     estimate, scale = result.estimate, num_dims * log(2)
-    figures = {
+    metrics = {
         **estimate._asdict(),
         "acceptance": result.acceptance,
         "bits_per_dim": ratio["bits_per_dim"] + estimate.log_z / scale,
         "bits_per_dim_stderr": hypot(ratio["stderr"], estimate.stderr / scale),
     }
-    figures["warnings"] = [*estimate.warnings, *agreement(result)]
+    metrics["warnings"] = [*estimate.warnings, *agreement(result)]
     if result.reverse is not None:
-        figures["reverse_log_z"] = result.reverse.log_z
-        figures["reverse_stderr"] = result.reverse.stderr
-    return figures
+        metrics["reverse_log_z"] = result.reverse.log_z
+        metrics["reverse_stderr"] = result.reverse.stderr
+    return metrics
 
 
-def line(name: str, result: Result) -> str:
+def line(name: str, result: LogZResult) -> str:
     """An estimate in words, with its warnings."""
     estimate: LogZ = result.estimate
     text = (

@@ -1,11 +1,12 @@
 """Draw images from a model.
 
-python sample/ebm.py digits --sampler pf_ode --num_images 64
+python sample/ebm.py digits --sampler pf_ode --sampler_args solver=rk4 --num_images 64
 """
 
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +14,17 @@ from tqdm.auto import tqdm
 
 from ebm_app.data.png import save_grid, save_image, to_uint8
 from ebm_app.ebm import EBM
+from ebm_app.errors import UserError
+from ebm_app.runs.arguments import settings_of
 from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.runs.files import explained_write
-from ebm_app.sampling.samplers import SAMPLERS
+from ebm_app.sampling.samplers import SAMPLERS, Sampler
 
-#: further settings, each of one sampler
-SETTINGS = {
-    "solver": (str, "pf_ode: heun, rk4 or dopri5"),
-    "tolerance": (float, "pf_ode: tolerance of dopri5"),
-    "schedule": (str, "annealed_hmc: clock, sigmoid or linear"),
-    "steps_per_temperature": (int, "annealed_hmc: transitions at a level"),
-    "num_leapfrog_steps": (int, "annealed_hmc: leapfrog steps of a transition"),
-    "final_steps": (int, "annealed_hmc: further transitions at the last level"),
-    "num_nodes": (int, "annealed_hmc: nodes of the density that the accept step reads"),
-    "score_nodes": (int, "annealed_hmc: nodes of the integral whose gradient drives"),
-    "end_variance": (float, "conditional variance at which the sampler stops"),
-}
+
+def settings_text(kind: type[Sampler]) -> str:
+    """The settings of a sampler with their defaults, in words."""
+    others = [field for field in fields(kind) if field.name != "num_steps"]
+    return ", ".join(f"{field.name}={field.default}" for field in others)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -36,24 +32,31 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser = Parser(__doc__)
     add = parser.add_argument
     add("model", help="a folder, a bundled name or a hub id")
-    add("--sampler", default="pf_ode", choices=sorted(SAMPLERS), help="how to draw")
+    notes = "; ".join(f"{name}: {kind.note}" for name, kind in SAMPLERS.items())
+    add("--sampler", default="pf_ode", choices=sorted(SAMPLERS), help=notes)
     add("--num_images", type=int, default=64, help="how many")
+    counts = ", ".join(f"{kind.steps} of {name}" for name, kind in SAMPLERS.items())
+    add("--num_steps", type=int, help=f"{counts}; the sampler's own number if not given")
+    settings = "; ".join(f"{name}: {settings_text(kind)}" for name, kind in SAMPLERS.items())
     add(
-        "--num_steps",
-        type=int,
-        help="ODE steps or annealing levels; the sampler's own if not given",
+        "--sampler_args",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help=f"further settings of the sampler. {settings}",
     )
-    add("--score", help="Stein score: head or integral; the sampler's own if not given")
-    for name, (kind, text) in SETTINGS.items():
-        add(f"--{name}", type=kind, help=f"{text}; the sampler's own if not given")
     add("--output_dir", default="runs/samples", help="where grid and images go")
     parser.add_common()
     args = parser.parse_args(argv)
+    if args.num_steps is not None and any(x.startswith("num_steps=") for x in args.sampler_args):
+        raise UserError("--num_steps and num_steps= in --sampler_args: give one of them")
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     output_dir = Path(args.output_dir)
     record = RunRecord(output_dir / "samples.json", vars(args))
     begin = time.perf_counter()
-    settings = {name: getattr(args, name) for name in ("num_steps", "score", *SETTINGS)}
+    settings = settings_of(SAMPLERS[args.sampler], args.sampler_args)
+    if args.num_steps is not None:
+        settings["num_steps"] = args.num_steps
     frames = ebm.iterate_sample(args.num_images, args.sampler, args.seed, **settings)
     bar = tqdm(desc=args.sampler)
     with bar:

@@ -1,6 +1,6 @@
-"""Annealed paths of exact models, whose log Z is 0: weights, brackets, inverses and resumption.
+"""Annealed chains of exact models, whose log Z is 0: weights, brackets, inverses and resumption.
 
-Data are 0.9 N(m e, s^2 I) + 0.1 N(-m e, s^2 I), wide enough that even paths which never move have
+Data are 0.9 N(m e, s^2 I) + 0.1 N(-m e, s^2 I), wide enough that even chains which never move have
 weights of a finite spread.
 """
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from ebm_app.chains import LinearVPPath
 from exact import F64, ExactModel, generator, normal, z_score
 
 from ebm_app.errors import UserError
@@ -16,7 +17,6 @@ from ebm_app.log_z.ais import Annealing, Chains
 from ebm_app.log_z.estimates import bennett, from_forward, from_reverse
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
-from ebm_app.paths import LinearVPPath
 
 #: shape -> (m, s)
 LAWS = {(16,): (1.4, 0.8), (1, 4, 4): (1.4, 0.8), (64,): (1.4, 0.88), (2,): (1.4, 0.7)}
@@ -36,35 +36,34 @@ def mixture(shape, model=ExactModel, **settings):
     return model(LinearVPPath(), settings.pop("eps"), means, (std, std), (0.9, 0.1), **settings)
 
 
-def ladder(model, settings, seed=0):
-    """Tuned paths."""
-    paths = Chains(TimeScoreEnergy(model, 24), settings)
+def tuned(model, settings, seed=0):
+    """Chains with their step sizes found."""
+    chains = Chains(TimeScoreEnergy(model, 24), settings)
     g = generator(seed)
-    paths.tune(
-        torch.randn((64, *model.means.shape[1:]), generator=g, dtype=F64), g, lambda r, n: r
-    )
-    return paths
+    x0 = torch.randn((64, *model.means.shape[1:]), generator=g, dtype=F64)
+    assert len(list(chains.tune(x0, g))) in (0, settings.num_temperatures)
+    return chains
 
 
-def states(paths, start, seed, is_reverse):
+def states(chains, start, seed, is_reverse):
     g = generator(seed)
-    state = paths.start(start, g, is_reverse)
+    state = chains.start(start, g, is_reverse)
     yield state
-    yield from paths.run(state, g, is_reverse)
+    yield from chains.run(state, g, is_reverse)
 
 
-def forward(paths, num, seed=1):
-    shape = paths.energy.model.means.shape[1:]
-    *_, state = states(paths, normal((num, *shape), seed), seed + 1, is_reverse=False)
+def forward(chains, num, seed=1):
+    shape = chains.energy.model.means.shape[1:]
+    *_, state = states(chains, normal((num, *shape), seed), seed + 1, is_reverse=False)
     return state
 
 
-def reverse(paths, num, seed=5):
+def reverse(chains, num, seed=5):
     """From exact samples at the last time."""
-    model = paths.energy.model
-    t = torch.full((num,), paths.energy.end, dtype=F64)
+    model = chains.energy.model
+    t = torch.full((num,), chains.energy.end, dtype=F64)
     start = model.sample(t, (num, *model.means.shape[1:]), seed).xt
-    *_, state = states(paths, start, seed + 3, is_reverse=True)
+    *_, state = states(chains, start, seed + 3, is_reverse=True)
     return state
 
 
@@ -83,8 +82,8 @@ CASES = [
 def test_log_z_is_zero_whichever_way_the_step_and_the_direction(shape, name, factor, num):
     """Over a factor of 20 in the step sizes, from chains that hardly move to some that never do;
     and the mean log-weights of the two directions, AIS and RAISE, enclose it."""
-    paths = ladder(mixture(shape), replace(METHODS[name], step_factor=factor))
-    there, back = (run(paths, num).log_weight[-1] for run in (forward, reverse))
+    chains = tuned(mixture(shape), replace(METHODS[name], step_factor=factor))
+    there, back = (run(chains, num).log_weight[-1] for run in (forward, reverse))
     below, above = from_forward(there), from_reverse(back)
     for found in (below, above):
         assert abs(found.log_z) < 3 * found.stderr < 0.6
@@ -98,9 +97,9 @@ def test_log_z_is_zero_whichever_way_the_step_and_the_direction(shape, name, fac
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_mean_of_the_weights_is_one_in_both_directions(name):
-    """For a wrong increment, a missing log-determinant or a level too few it would not be."""
-    paths = ladder(mixture((2,)), METHODS[name])
-    there, back = (run(paths, 4000).log_weight[-1] for run in (forward, reverse))
+    """For a wrong increment, a missing log-determinant or a missing distribution it would not be."""
+    chains = tuned(mixture((2,)), METHODS[name])
+    there, back = (run(chains, 4000).log_weight[-1] for run in (forward, reverse))
     assert z_score(there.exp()[:, None], 1.0) < 3.5 and z_score((-back).exp()[:, None], 1.0) < 3.5
     assert there.std() > 0.02 and back.std() > 0.02
 
@@ -111,7 +110,7 @@ def test_weighted_end_points_have_the_masses_of_the_modes(name, shape, factor):
     """By the posterior weight of the heavy mode, whose mean is 0.9 exactly."""
     settings = replace(METHODS[name], step_factor=factor)
     model = mixture(shape)
-    state = forward(ladder(model, settings), 2000)
+    state = forward(tuned(model, settings), 2000)
     heavy = torch.softmax(model.modes(state.position, 0.99)[0], 0)[0]
     share = torch.softmax(state.log_weight[-1], 0)
     mass = (share * heavy).sum()
@@ -136,9 +135,9 @@ class Tilted(ExactModel):
     "name, shape", [("plain", (16,)), ("transported", (1, 4, 4)), ("flow", (1, 4, 4))]
 )
 def test_a_wrong_time_score_shifts_log_z_by_its_own_integral(name, shape):
-    """The same paths, since the Stein score and every ratio at one level are the same."""
+    """The same chains, since the Stein score and every ratio at one temperature are the same."""
     settings = METHODS[name]
-    exact, wrong = (ladder(mixture(shape, kind), settings) for kind in (ExactModel, Tilted))
+    exact, wrong = (tuned(mixture(shape, kind), settings) for kind in (ExactModel, Tilted))
     shift = Tilted.tilt * (exact.energy.end - exact.energy.start)
     for run in (forward, reverse):
         right, off = run(exact, 40), run(wrong, 40)
@@ -151,47 +150,47 @@ def test_a_wrong_time_score_shifts_log_z_by_its_own_integral(name, shape):
 @pytest.mark.parametrize("shape", [(16,), (1, 4, 4)], ids=str)
 def test_without_transitions_the_way_back_has_the_weights_of_the_way_there(shape, pf_ode_steps):
     """And they are log p_hat less the log density of the image of N(0, I)."""
-    paths = ladder(mixture(shape), replace(FLOW, pf_ode_steps=pf_ode_steps))
-    there = forward(paths, 50)
-    *_, back = states(paths, there.position, 9, is_reverse=True)
+    chains = tuned(mixture(shape), replace(FLOW, pf_ode_steps=pf_ode_steps))
+    there = forward(chains, 50)
+    *_, back = states(chains, there.position, 9, is_reverse=True)
     assert torch.allclose(back.log_weight[-1], there.log_weight[-1], rtol=0, atol=1e-9)
     x0 = normal((50, *shape), 1)
     assert (back.position - x0).abs().max() < 1e-9 and (there.position - x0).abs().max() > 0.1
     log_density, x = 0.0, there.position
-    for flow in reversed(paths.flows):
+    for flow in reversed(chains.flows):
         x, log_det = flow.backward(x)
         log_density = log_density + log_det
-    log_density = log_density + sum_except_batch(paths.energy.path.reference_log_density(x))
-    expected = paths.energy.log_density(there.position) - log_density
+    log_density = log_density + sum_except_batch(chains.energy.path.reference_log_density(x))
+    expected = chains.energy.log_density(there.position) - log_density
     assert torch.allclose(there.log_weight[-1], expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("is_reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("name", METHODS)
-def test_paths_stopped_after_any_level_go_on_as_if_they_had_not(name, is_reverse):
+def test_chains_stopped_anywhere_go_on_as_if_they_had_not(name, is_reverse):
     shape = (1, 4, 4)
-    paths = ladder(mixture(shape), replace(METHODS[name], num_temperatures=5))
+    chains = tuned(mixture(shape), replace(METHODS[name], num_temperatures=5))
     start = normal((6, *shape), 1)
-    whole = list(states(paths, start, 2, is_reverse))
-    assert len(whole) == paths.num_levels + 1 == 7
+    whole = list(states(chains, start, 2, is_reverse))
+    assert len(whole) == chains.num_distributions + 1 == 7
     for state in whole:
         fresh = generator(99)
-        rest = list(paths.run(state, fresh, is_reverse))
-        assert len(state.acceptance) + len(rest) == paths.num_levels
+        rest = list(chains.run(state, fresh, is_reverse))
+        assert len(state.acceptance) + len(rest) == chains.num_distributions
         for one, other in zip(rest[-1] if rest else state, whole[-1], strict=True):
             assert torch.equal(one.nan_to_num(-1), other.nan_to_num(-1))
-    *_, again = states(ladder(mixture(shape), paths.settings), start, 2, is_reverse)
-    *_, other = states(paths, start, 3, is_reverse)
+    *_, again = states(tuned(mixture(shape), chains.settings), start, 2, is_reverse)
+    *_, other = states(chains, start, 3, is_reverse)
     assert torch.equal(again.log_weight, whole[-1].log_weight)
     assert (name == "flow") == torch.equal(other.log_weight, whole[-1].log_weight)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_states_record_the_weights_and_the_acceptance_level_by_level(name):
-    paths = ladder(mixture((16,)), METHODS[name])
+def test_states_record_the_weights_and_the_acceptance_at_each_temperature(name):
+    chains = tuned(mixture((16,)), METHODS[name])
     before = torch.random.get_rng_state()
     for is_reverse in (False, True):
-        whole = list(states(paths, normal((5, 16), 1), 2, is_reverse))
+        whole = list(states(chains, normal((5, 16), 1), 2, is_reverse))
         for count, state in enumerate(whole):
             assert state.log_weight.shape == (count + 1, 5) and state.log_weight.dtype == F64
             assert torch.equal(state.log_weight, whole[-1].log_weight[: count + 1])
@@ -201,19 +200,19 @@ def test_states_record_the_weights_and_the_acceptance_level_by_level(name):
         moved = whole[-1].acceptance[:-1]
         assert name == "flow" or ((moved > 0) & (moved <= 1)).all()
         assert whole[0].log_weight.abs().max() == 0
-        steps = paths.settings.steps_per_temperature * paths.settings.num_leapfrog_steps
-        assert whole[-1].nfe == paths.num_levels + steps * (paths.num_levels - 1)
+        steps = chains.settings.steps_per_temperature * chains.settings.num_leapfrog_steps
+        assert whole[-1].nfe == chains.num_distributions + steps * (chains.num_distributions - 1)
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_the_last_level_carries_the_weights_to_the_finer_rule():
-    """Three nodes for the levels, none too many; two dozen at the end, and log Z is 0 by them."""
+def test_the_last_distribution_carries_the_weights_to_the_finer_rule():
+    """Three nodes for the chains, few; two dozen at the end, and log Z is 0 by them."""
     model = mixture((2,))
-    paths = ladder(model, replace(PLAIN, num_nodes=3))
-    state = forward(paths, 4000)
-    exact = model.log_density(state.position, paths.energy.end)
+    chains = tuned(model, replace(PLAIN, num_nodes=3))
+    state = forward(chains, 4000)
+    exact = model.log_density(state.position, chains.energy.end)
     assert (state.log_density - exact).abs().max() < 1e-3
-    coarse = paths.coarse.log_density(state.position, paths.energy.end)
+    coarse = chains.coarse.log_density(state.position, chains.energy.end)
     assert (coarse - exact).abs().max() > 0.05
     found = from_forward(state.log_weight[-1])
     assert abs(found.log_z) < 3.5 * found.stderr < 0.3
@@ -223,13 +222,13 @@ def test_the_last_level_carries_the_weights_to_the_finer_rule():
 
 def test_step_sizes_are_tuned_then_multiplied():
     model = mixture((16,))
-    one, tenth = (ladder(model, replace(PLAIN, step_factor=f)).step_sizes for f in (1.0, 0.1))
+    one, tenth = (tuned(model, replace(PLAIN, step_factor=f)).step_sizes for f in (1.0, 0.1))
     assert torch.allclose(tenth, 0.1 * one, rtol=1e-12) and one.shape == (16,)
-    acceptance = forward(ladder(model, PLAIN), 500).acceptance[:-1]
+    acceptance = forward(tuned(model, PLAIN), 500).acceptance[:-1]
     assert (acceptance[4:] - 0.65).abs().max() < 0.15
 
 
-def test_settings_that_make_no_paths_are_the_users_mistake():
+def test_settings_that_make_no_chains_are_the_users_mistake():
     for settings, message in (
         ({"steps_per_temperature": -1}, "must not be negative"),
         ({"pf_ode_steps": -1}, "must not be negative"),
@@ -241,7 +240,7 @@ def test_settings_that_make_no_paths_are_the_users_mistake():
             Annealing(**settings)
     energy = TimeScoreEnergy(mixture((16,), stein_channels=0))
     for settings, message in (
-        ({"num_temperatures": 0}, "at least 1 level"),
+        ({"num_temperatures": 0}, "at least 1 temperature"),
         ({"schedule": "cosine"}, "unknown schedule 'cosine'"),
         ({"score": "tail"}, "unknown score 'tail'"),
         ({"score": "head"}, "no Stein head"),

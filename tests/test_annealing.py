@@ -7,13 +7,14 @@ import torch
 from exact import F64, generator, normal
 
 from ebm_app.numerics import standard_error, standard_normal_log_density, sum_except_batch
-from ebm_app.sampling import annealing, hmc
-from ebm_app.sampling.annealing import AnnealedHMC, IntermediateDistribution
+from ebm_app.sampling import hmc
+from ebm_app.sampling.annealed_hmc import AnnealedHMC
+from ebm_app.sampling.annealing import IntermediateDistribution, anneal
 
 IMAGE = (1, 2, 2)
 
 
-def geometric(log_density, levels):
+def geometric(log_density, num):
     """Targets (1 - b) log N(0, I) + b log_density with b = 1/K, ..., 1."""
 
     def at(b):
@@ -22,7 +23,7 @@ def geometric(log_density, levels):
 
         return hmc.target_from_log_density(mix)
 
-    return [at(float(b)) for b in torch.linspace(0, 1, levels + 1)[1:]]
+    return [at(float(b)) for b in torch.linspace(0, 1, num + 1)[1:]]
 
 
 def two_modes(weight, distance, scale):
@@ -83,10 +84,12 @@ def test_records_give_log_z_and_the_masses_of_modes_that_no_chain_crosses():
     """Modes ten standard deviations apart; Z = 2 pi, since the target leaves out two constants."""
     steps = torch.linspace(0.9, 0.4, 20, dtype=F64)
     targets = geometric(two_modes(0.25, 2.5, 0.5), 20)
-    levels = [IntermediateDistribution(t, h, 2) for t, h in zip(targets, steps, strict=True)]
+    distributions = [
+        IntermediateDistribution(t, h, 2) for t, h in zip(targets, steps, strict=True)
+    ]
     x0 = normal((3000, 2), 3)
     log_weight, before = 0.0, sum_except_batch(standard_normal_log_density(x0))
-    for result in annealing.temper(x0, levels, 4, generator(4)):
+    for result in anneal(x0, distributions, 4, generator(4)):
         log_weight = log_weight + result.entry_log_density - before
         before = result.state.log_density
     is_left = (result.state.position[:, 0] < 0).double()
@@ -101,20 +104,20 @@ def test_pilot_finds_the_scale_and_the_reported_run_keeps_it(guess):
     """One leapfrog step, because with more the acceptance is not monotone in the step."""
     targets = geometric(shifted_gaussian, 6)
     settings = AnnealedHMC(steps_per_temperature=5, num_leapfrog_steps=1, warmup_steps=120)
-    width = (1 + 3 * torch.linspace(1 / 6, 1, 6, dtype=F64)).rsqrt()  # of the levels, all Gaussian
+    width = (1 + 3 * torch.linspace(1 / 6, 1, 6, dtype=F64)).rsqrt()  # all are Gaussian
     pilot_x0, x0 = normal((500, *IMAGE)), normal((500, *IMAGE), 1)
     results = list(settings.iterate(pilot_x0, x0, targets, guess * width, generator()))
     acceptance = torch.stack([r.acceptance for r in results])
     assert acceptance.shape == (6,) and (acceptance - 0.65).abs().max() < 0.08
     steps = torch.stack([r.step_size for r in results])
     kept = [IntermediateDistribution(*level, 5) for level in zip(targets, steps, strict=True)]
-    alone = list(annealing.temper(x0, kept, 1, generator(1)))
+    alone = list(anneal(x0, kept, 1, generator(1)))
     assert torch.equal(torch.stack([r.step_size for r in alone]), steps)
     assert (torch.stack([r.acceptance for r in alone]) - acceptance).abs().max() < 0.05
 
 
-def test_the_pilot_makes_as_many_further_transitions_whatever_the_ladder():
-    """Three at the first level to settle, and ten in all, spread over two, three or twenty."""
+def test_the_pilot_makes_as_many_further_transitions_for_any_number_of_temperatures():
+    """Three at the first to settle, and ten in all, spread over two, three or twenty."""
     target, guess = hmc.target_from_log_density(shifted_gaussian), torch.full((20,), 0.3)
     settings = AnnealedHMC(1, 1, final_steps=2, warmup_steps=3, pilot_steps=10)
     for num, expected in (
@@ -161,7 +164,7 @@ def test_nfe_counts_the_calls_of_the_field():
     assert calls.count(5) == calls.count(7) + 5 * 3
 
 
-def test_levels_run_only_as_they_are_asked_for():
+def test_distributions_run_only_as_they_are_asked_for():
     target, calls = counted(hmc.target_from_log_density(shifted_gaussian))
     settings, guess = AnnealedHMC(num_leapfrog_steps=3, warmup_steps=0), torch.full((4,), 0.3)
     run = settings.iterate(normal((5, 2)), normal((6, 2)), [target] * 4, guess, generator())
@@ -172,11 +175,11 @@ def test_levels_run_only_as_they_are_asked_for():
     assert next(pilot).nfe == 4 and len(calls) == 2 * 8 + 4
 
 
-def test_temper_takes_a_step_size_for_each_chain():
+def test_annealing_takes_a_step_size_for_each_chain():
     target = hmc.target_from_log_density(shifted_gaussian)
     steps = torch.tensor([1e-6, 0.3], dtype=F64).repeat(10)
     x0 = normal((20, *IMAGE))
-    (result,) = annealing.temper(x0, [IntermediateDistribution(target, steps, 1)], 2, generator())
+    (result,) = anneal(x0, [IntermediateDistribution(target, steps, 1)], 2, generator())
     moved = (result.state.position - x0).flatten(1).norm(dim=1)
     assert moved[::2].max() < 1e-4 < moved[1::2].mean()
     assert torch.equal(result.step_size, steps)
@@ -185,10 +188,10 @@ def test_temper_takes_a_step_size_for_each_chain():
 def test_bad_settings_raise_before_any_work():
     target, calls = counted(hmc.target_from_log_density(shifted_gaussian))
     x0, g, one = normal((4, 2)), generator(), torch.ones(1, dtype=F64)
-    with pytest.raises(ValueError, match="at least one level"):
-        annealing.temper(x0, [], 3, g)
+    with pytest.raises(ValueError, match="at least one distribution"):
+        anneal(x0, [], 3, g)
     with pytest.raises(ValueError, match="num_steps"):
-        annealing.temper(x0, [IntermediateDistribution(target, one[0], -1)], 3, g)
+        anneal(x0, [IntermediateDistribution(target, one[0], -1)], 3, g)
     with pytest.raises(ValueError, match="at least one target"):
         AnnealedHMC().iterate(x0, x0, [], one, g)
     for steps in (one, torch.ones(2, 2), torch.ones(3)):
@@ -208,9 +211,9 @@ def test_bad_settings_raise_before_any_work():
     assert not calls
 
 
-def test_a_level_that_starts_outside_its_support_raises():
+def test_a_distribution_that_starts_outside_its_support_raises():
     target = hmc.Target(lambda x: x.log().sum(1), lambda x: 1 / x)
-    run = annealing.temper(
+    run = anneal(
         normal((9, 2)), [IntermediateDistribution(target, torch.tensor(0.1), 1)], 1, generator()
     )
     with pytest.raises(ValueError, match="log_density of the current state is not finite"):

@@ -21,7 +21,7 @@ from ebm_app.runs.cli import run_script
 
 NAMES = {"ratio", "ode", "pf_ode", "elbo"}
 METHODS = {"ais", "raise", "ode_importance", "transported", "bridge"}
-LADDER = (
+SHORT = (
     "--num_chains 4 --num_temperatures 3 --transported_temperatures 6 --pf_ode_steps 6 "
     "--block_size 2 --limit 4 --repeats 1 --num_leapfrog_steps 1 --device cpu"
 ).split()
@@ -148,7 +148,7 @@ def test_a_margin_that_was_never_learned_is_named(model, script, capsys, tmp_pat
 
 def test_every_method_finds_log_z_and_the_default_is_the_headline(model, script, capsys, tmp_path):
     ais = script("evaluate/ais.py")
-    arguments = [model, *LADDER, "--output_dir", tmp_path / "all", "--method", "all"]
+    arguments = [model, *SHORT, "--output_dir", tmp_path / "all", "--method", "all"]
     figures, captured = call(ais, capsys, *arguments)
     assert set(figures["methods"]) == METHODS and {"log_z", "stderr", "ess"} <= set(figures)
     assert (
@@ -179,7 +179,7 @@ def test_every_method_finds_log_z_and_the_default_is_the_headline(model, script,
 
 def test_methods_need_only_their_own_runs(model, script, capsys, tmp_path):
     figures, _ = call(
-        script("evaluate/ais.py"), capsys, model, *LADDER, "--output_dir", tmp_path,
+        script("evaluate/ais.py"), capsys, model, *SHORT, "--output_dir", tmp_path,
         "--method", "ode_importance", "ais",
     )  # fmt: skip
     assert figures["method"] == "ode_importance"
@@ -191,7 +191,7 @@ def test_methods_need_only_their_own_runs(model, script, capsys, tmp_path):
     "arguments",
     [
         pytest.param(
-            ["evaluate/ais.py", "--method", "transported", *LADDER], marks=pytest.mark.slow
+            ["evaluate/ais.py", "--method", "transported", *SHORT], marks=pytest.mark.slow
         ),
         ["evaluate/bpd.py", "--estimator", "pf_ode", "--limit", "5", "--repeats", "1",
          "--estimator_args", "num_steps=3", "--batch_size", "1", "--device", "cpu"],

@@ -7,7 +7,7 @@ import pytest
 import torch
 from exact import F64, normal
 
-from ebm_app.log_z.estimates import bennett, doubts, from_forward, from_reverse
+from ebm_app.log_z.estimates import bennett, from_forward, from_reverse, warnings_of
 
 MEAN = -3.0
 
@@ -144,9 +144,9 @@ def test_one_heavy_path_among_many_is_doubted_by_its_share():
     u = torch.zeros(1000, dtype=F64)
     u[0] = 6.5
     (text,) = from_forward(u).warnings
-    assert "of 1000 paths carry the weight" in text
-    assert doubts(9.0, 10, 1.0) == () and len(doubts(7.9, 10, 1.0)) == 1
-    assert len(doubts(49.0, 1000, 1.0)) == 1 and doubts(51.0, 1000, 1.0) == ()
+    assert "of 1000 chains carry the weight" in text
+    assert warnings_of(9.0, 10, 1.0) == () and len(warnings_of(7.9, 10, 1.0)) == 1
+    assert len(warnings_of(49.0, 1000, 1.0)) == 1 and warnings_of(51.0, 1000, 1.0) == ()
 
 
 def biased(num, spread, tilt, seed):

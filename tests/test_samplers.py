@@ -153,25 +153,25 @@ def test_frames_of_the_flow_count_steps_and_evaluations():
     assert [f.nfe for f in run(PFODESampler(num_steps=1), energy, x0)] == [3]
 
 
-def test_frames_of_annealed_hmc_count_levels_and_evaluations_with_the_pilot():
-    """A level of n transitions of L leapfrog steps costs 1 + n L; its pilot, one level ahead,
-    makes 4 transitions more, and 10 more at the first."""
+def test_frames_of_annealed_hmc_count_temperatures_and_evaluations_with_the_pilot():
+    """A temperature of n transitions of L leapfrog steps costs 1 + n L. Its pilot makes 4
+    transitions more, and 10 more at the first."""
     energy, x0 = gaussian(), normal((5, 3))
     sampler = AnnealedHMCSampler(
         num_steps=4, steps_per_temperature=2, num_leapfrog_steps=3, final_steps=6, pilot_size=7
     )
     frames = run(sampler, energy, x0)
-    level, last = 1 + 2 * 3, 1 + 8 * 3
+    one, last = 1 + 2 * 3, 1 + 8 * 3
     further = 4 * 3
     assert [f.nfe for f in frames] == [
-        *(10 * 3 + (2 * level + further) * k for k in (1, 2, 3)),
-        10 * 3 + 6 * level + 2 * last + 4 * further,
+        *(10 * 3 + (2 * one + further) * k for k in (1, 2, 3)),
+        10 * 3 + 6 * one + 2 * last + 4 * further,
     ]
     assert [(f.step, f.num_steps) for f in frames] == [(k, 4) for k in (1, 2, 3, 4)]
     assert all(f.x.shape == (5, 3) for f in frames)
 
 
-def test_the_pilot_of_a_long_ladder_is_no_longer_than_a_hundred_further_transitions():
+def test_the_pilot_of_many_temperatures_is_no_longer_than_a_hundred_further_transitions():
     sampler = AnnealedHMCSampler(500, steps_per_temperature=1, num_leapfrog_steps=1, final_steps=0)
     assert run(sampler, gaussian(), normal((2, 3)))[-1].nfe == 2 * 500 * 2 + 10 + 100
 
@@ -190,7 +190,7 @@ def visited(energy, sampler):
 
 
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
-def test_levels_are_even_in_the_clock_or_in_t_and_stop_at_the_variance(path):
+def test_temperatures_are_even_in_the_clock_or_in_t_and_stop_at_the_variance(path):
     clock = visited(gaussian(path), AnnealedHMCSampler(num_steps=4, end_variance=0.02))
     linear = visited(gaussian(path), AnnealedHMCSampler(4, "linear", end_variance=0.02))
     for times in (clock, linear):

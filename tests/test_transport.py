@@ -1,4 +1,4 @@
-"""Annealing with transports between its levels, levels that are read only, and the pilot."""
+"""Annealing: transports between distributions, distributions without transitions, the pilot."""
 
 import math
 
@@ -7,8 +7,9 @@ import torch
 from exact import F64, generator, normal, z_score
 
 from ebm_app.numerics import standard_normal_log_density, sum_except_batch
-from ebm_app.sampling import annealing, hmc
-from ebm_app.sampling.annealing import AnnealedHMC, IntermediateDistribution, stay
+from ebm_app.sampling import hmc
+from ebm_app.sampling.annealed_hmc import AnnealedHMC, pilot
+from ebm_app.sampling.annealing import IntermediateDistribution, anneal, stay
 
 SHAPES = [(3,), (1, 2, 2)]
 STEP = torch.tensor(0.3, dtype=F64)
@@ -32,38 +33,38 @@ def affine(scale, shift):
     return move
 
 
-def log_weight(x0, levels, num_leapfrog_steps=3, seed=2):
+def log_weight(x0, given, num_leapfrog_steps=3, seed=2):
     """The importance weight of the module's docstring, and the chains at the end."""
     total, before = 0.0, sum_except_batch(standard_normal_log_density(x0))
-    for result in annealing.temper(x0, levels, num_leapfrog_steps, generator(seed)):
+    for result in anneal(x0, given, num_leapfrog_steps, generator(seed)):
         total = total + result.entry_log_density + result.log_det - before
         before = result.state.log_density
     return total, result.state.position
 
 
-#: mean, standard deviation and log Z of each level
-LADDER = [(0.5, 0.8, 0.3), (1.0, 0.5, -1.0), (2.0, 0.2, 0.7)]
+#: mean, standard deviation and log Z of each distribution
+LAWS = [(0.5, 0.8, 0.3), (1.0, 0.5, -1.0), (2.0, 0.2, 0.7)]
 
 
-def rungs(num_steps, transports):
-    targets = [gaussian(*law) for law in LADDER]
+def distributions(num_steps, transports):
+    targets = [gaussian(*law) for law in LAWS]
     return [
         IntermediateDistribution(target, std * STEP, num_steps, move)
-        for target, (_, std, _), move in zip(targets, LADDER, transports, strict=True)
+        for target, (_, std, _), move in zip(targets, LAWS, transports, strict=True)
     ]
 
 
 def exact_transports():
-    laws = [(0.0, 1.0, 0.0), *LADDER]
+    laws = [(0.0, 1.0, 0.0), *LAWS]
     for (mean, std, _), (next_mean, next_std, _) in zip(laws[:-1], laws[1:], strict=True):
         yield affine(next_std / std, next_mean - next_std / std * mean)
 
 
 @pytest.mark.parametrize("num_steps", [0, 2])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_an_exact_transport_gives_every_path_the_weight_z(shape, num_steps):
-    weight, x = log_weight(normal((50, *shape)), rungs(num_steps, exact_transports()))
-    assert torch.allclose(weight, torch.full_like(weight, LADDER[-1][2]), rtol=0, atol=1e-10)
+def test_an_exact_transport_gives_every_chain_the_weight_z(shape, num_steps):
+    weight, x = log_weight(normal((50, *shape)), distributions(num_steps, exact_transports()))
+    assert torch.allclose(weight, torch.full_like(weight, LAWS[-1][2]), rtol=0, atol=1e-10)
     assert z_score((x - 2.0).flatten(1)) < 4.5
 
 
@@ -71,8 +72,8 @@ def test_an_exact_transport_gives_every_path_the_weight_z(shape, num_steps):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_transport_that_is_only_nearly_right_is_weighed_for_it(shape, num_steps):
     near = [affine(1.05 * 0.8, 0.45), affine(0.65, 0.6), affine(0.42, 1.6)]
-    weight, x = log_weight(normal((6000, *shape)), rungs(num_steps, near))
-    ratio = (weight - LADDER[-1][2]).exp()
+    weight, x = log_weight(normal((6000, *shape)), distributions(num_steps, near))
+    ratio = (weight - LAWS[-1][2]).exp()
     assert z_score(ratio[:, None], 1.0) < 4 and ratio.std() > 0.1
     residual = (x - 2.0).flatten(1)
     assert z_score(ratio[:, None] * residual) < 4.5
@@ -83,23 +84,21 @@ def test_without_a_transport_chains_stay_and_nothing_is_added():
     x = normal((4, 3))
     there, log_det = stay(x)
     assert torch.equal(there, x) and torch.equal(log_det, torch.zeros(4, dtype=F64))
-    for explicit in rungs(2, [stay] * 3):
+    for explicit in distributions(2, [stay] * 3):
         implicit = IntermediateDistribution(
             explicit.target, explicit.step_size, explicit.num_steps
         )
-        one, other = (
-            next(annealing.temper(x, [level], 3, generator())) for level in (explicit, implicit)
-        )
+        one, other = (next(anneal(x, [given], 3, generator())) for given in (explicit, implicit))
         assert torch.equal(one.state.position, other.state.position)
         assert torch.equal(other.log_det, torch.zeros(4, dtype=F64))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_level_without_transitions_is_read_and_no_more(shape):
+def test_a_distribution_without_transitions_is_read_and_no_more(shape):
     x0, g = normal((5, *shape)), generator()
     before = g.get_state()
     target, moved = gaussian(1.0, 0.5), affine(0.5, 1.0)
-    (result,) = annealing.temper(x0, [IntermediateDistribution(target, STEP, 0, moved)], 3, g)
+    (result,) = anneal(x0, [IntermediateDistribution(target, STEP, 0, moved)], 3, g)
     assert torch.equal(result.state.position, 0.5 * x0 + 1.0)
     assert torch.equal(result.entry_log_density, target.log_density(result.state.position))
     assert torch.equal(result.state.log_density, result.entry_log_density)
@@ -109,27 +108,25 @@ def test_a_level_without_transitions_is_read_and_no_more(shape):
 
 
 def test_a_record_after_such_a_level_counts_its_own_transitions_alone():
-    levels = [
-        level._replace(num_steps=n)
-        for level, n in zip(rungs(0, [stay] * 3), (2, 0, 3), strict=True)
+    varied = [
+        distribution._replace(num_steps=n)
+        for distribution, n in zip(distributions(0, [stay] * 3), (2, 0, 3), strict=True)
     ]
-    results = list(annealing.temper(normal((200, 3)), levels, 4, generator()))
+    results = list(anneal(normal((200, 3)), varied, 4, generator()))
     assert [r.nfe for r in results] == [9, 1, 13]
     assert [r.acceptance.isnan().item() for r in results] == [False, True, False]
     assert results[2].acceptance > 0
 
 
 def test_the_pilot_goes_by_the_transports_too():
-    """Without them it would start each level far from where the chains will be."""
-    targets = [gaussian(*law) for law in LADDER]
+    """Without them it would start each distribution far from where the chains will be."""
+    targets = [gaussian(*law) for law in LAWS]
     guess = torch.tensor([0.3, 0.2, 0.08], dtype=F64)
     settings, moves = AnnealedHMC(2, 1, warmup_steps=60, pilot_steps=60), [*exact_transports()]
     found = settings.pilot(normal((400, 3)), targets, guess, generator(), moves)
     steps = torch.stack([result.step_size for result in found])
-    levels = settings.levels(targets, steps, moves)
-    acceptance = [
-        r.acceptance for r in annealing.temper(normal((2000, 3), 1), levels, 1, generator())
-    ]
+    tuned = settings.distributions(targets, steps, moves)
+    acceptance = [r.acceptance for r in anneal(normal((2000, 3), 1), tuned, 1, generator())]
     assert (torch.stack(acceptance) - 0.65).abs().max() < 0.08
     with pytest.raises(ValueError):
         settings.pilot(normal((4, 3)), targets, guess, generator(), moves[:2])
@@ -144,20 +141,18 @@ def test_the_pilot_takes_the_median_of_its_chains():
         return sum_except_batch(standard_normal_log_density(x.clamp(-50, 50))) + wall
 
     target = hmc.Target(log_density, lambda x: -x.clamp(-50, 50))
-    levels, free = [IntermediateDistribution(target, STEP, 150)], normal((60, 3))
+    given, free = [IntermediateDistribution(target, STEP, 150)], normal((60, 3))
     stuck = torch.cat([free, normal((40, 3), 1) + torch.tensor([100.0, 0, 0], dtype=F64)])
     stuck[60:, 0] = 100.0
-    alone, mixed = (next(annealing.pilot(x, levels, 1, generator(3))) for x in (free, stuck))
+    alone, mixed = (next(pilot(x, given, 1, generator(3))) for x in (free, stuck))
     assert mixed.acceptance < 0.7 * alone.acceptance
     assert mixed.step_size.item() == pytest.approx(alone.step_size.item(), rel=0.3)
     assert alone.step_size.item() > 2 * STEP.item()
 
 
 def test_scales_start_where_they_are_told_and_end_as_the_controller_says():
-    """One of each chain, doubled after every transition, over two levels."""
-    levels, scale = rungs(2, [stay] * 3)[:2], torch.tensor([0.1, 0.2], dtype=F64)
-    results = list(
-        annealing.temper(normal((2, 3)), levels, 1, generator(), lambda s, a: 2 * s, scale)
-    )
+    """One of each chain, doubled after every transition, over two distributions."""
+    given, scale = distributions(2, [stay] * 3)[:2], torch.tensor([0.1, 0.2], dtype=F64)
+    results = list(anneal(normal((2, 3)), given, 1, generator(), lambda s, a: 2 * s, scale))
     assert torch.allclose(results[0].step_size, 4 * scale * 0.8 * STEP)
     assert torch.allclose(results[1].step_size, 16 * scale * 0.5 * STEP)

@@ -1,27 +1,28 @@
-r"""Annealed paths through the model's own marginals: what AIS, RAISE and their kin weigh.
+r"""Annealed chains through the model's own p_t, whose weights give log Z.
 
-The levels are the model's densities p_hat_k(x) = N(x; 0, I) exp(int_0^{t_k} s dt), each known up
-to its constant Z_k, with Z_0 = 1. A level may be reached by a transport: exactly invertible steps
-of the probability-flow ODE. The weight of a forward path has mean Z_K, and that of a reverse path
-from a sample of p_hat_K / Z_K has a reciprocal of mean 1 / Z_K:
+The intermediate distributions have the densities p_hat_k(x) = N(x; 0, I) exp(int_0^{t_k} s dt),
+each known up to its constant Z_k, with Z_0 = 1. The chains may come to each by a transport:
+exactly invertible steps of the probability-flow ODE. The weight of a forward chain has mean Z_K,
+and that of a reverse chain from a sample of p_hat_K / Z_K has a reciprocal of mean 1 / Z_K:
 
 - AIS: forward, no transport. RAISE: the same in reverse from data, where the mean of -log w is
   also a stochastic bound on the log-likelihood of the annealing process itself.
-- importance sampling from the flow: transport, no transitions.
+- importance sampling from the probability flow: transport, no transitions.
 - transported AIS: both.
 
-The density that the accept step reads and the one that the increment of log w reads are the same
-function, a rule of ``num_nodes``: the weights are exact for it. A last level without transitions
-carries them over to the energy's own, finer rule.
+The accept step and the increment of log w evaluate the same density, a rule of ``num_nodes``
+nodes, for which the weights are exact. A last distribution without transitions carries them over
+to the energy's own, finer rule.
 
 Sources: Neal 2001, arXiv:physics/9803008; Burda, Grosse, Salakhutdinov 2015, arXiv:1412.8566
 (RAISE); Vaikuntanathan and Jarzynski 2011, arXiv:1101.2612 (transport); Jarzynski 1997 and Crooks
 1999 for the two directions.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -31,23 +32,24 @@ from ebm_app.errors import UserError
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
 from ebm_app.probability_flow.midpoint import ImplicitMidpoint
-from ebm_app.probability_flow.ode import ClockField
-from ebm_app.sampling.annealing import AnnealedHMC, IntermediateDistribution, stay, temper
+from ebm_app.probability_flow.ode import ClockField, clock_grid
+from ebm_app.sampling.annealed_hmc import AnnealedHMC
+from ebm_app.sampling.annealing import IntermediateDistribution, Transport, anneal, stay
 from ebm_app.sampling.hmc import Target
-from ebm_app.sampling.schedules import ladder
+from ebm_app.sampling.schedules import temperatures
 
 #: (records, their number) -> the same records, shown as they come
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
 class ChainState(NamedTuple):
-    """B paths after some of their levels.
+    """B chains after k of their distributions.
 
     Attributes:
-        position: (B, *). log_density: (B,), of the level just left, there.
-        log_weight: (k + 1, B), the logarithm of the weight after 0, ..., k levels, in nats.
-        acceptance: (k,), mean acceptance probability of the k levels behind; NaN without moves.
-        rng: state of the generator; with it the paths go on as if never stopped.
+        position: (B, *). log_density: (B,), there, of the last distribution.
+        log_weight: (k + 1, B), the logarithm of the weight after 0, ..., k distributions, in nats.
+        acceptance: (k,), mean acceptance probability at each; NaN without transitions.
+        rng: state of the generator, from which the chains go on as if never stopped.
         nfe: calls of the leapfrog's field so far.
     """
 
@@ -61,22 +63,22 @@ class ChainState(NamedTuple):
 
 @dataclass(frozen=True)
 class Annealing:
-    """Settings of annealed paths.
+    """Settings of annealed chains.
 
     Args:
-        num_temperatures: levels K. schedule: their spacing, a key of ``SCHEDULES``.
+        num_temperatures: K. schedule: their spacing, a key of ``SCHEDULES``.
         steps_per_temperature, num_leapfrog_steps: HMC transitions at each, leapfrog steps of a
-            transition; without transitions the paths are importance sampling.
-        pf_ode_steps: implicit midpoint steps of the transport to each level; 0 for none.
+            transition; without transitions the chains are importance sampling.
+        pf_ode_steps: implicit midpoint steps of the transport to each temperature; 0 for none.
         score: of the leapfrog, "integral" or "head". pf_ode_score: of the transport.
-        num_nodes: quadrature nodes of the levels' densities.
-        score_nodes: nodes of the integral whose gradient drives the leapfrog: few do, since the
-            accept step corrects for them.
+        num_nodes: quadrature nodes of the intermediate densities.
+        score_nodes: nodes of the integral whose gradient drives the leapfrog; few are enough,
+            since the accept step corrects for them.
         step_factor: by which the adapted step sizes are multiplied, to see what depends on them.
         pf_ode_start: the time at which the transport takes N(0, I) for p_t; its alpha exceeds 0.
 
     Raises:
-        UserError: for numbers that make no path.
+        UserError: for numbers out of range.
     """
 
     num_temperatures: int = 24
@@ -92,7 +94,7 @@ class Annealing:
     pf_ode_start: float = 1e-4
 
     def __post_init__(self) -> None:
-        """Refuse numbers that make no path."""
+        """Refuse numbers out of range."""
         if min(self.steps_per_temperature, self.pf_ode_steps) < 0:
             raise UserError("steps_per_temperature and pf_ode_steps must not be negative")
         if self.num_leapfrog_steps < 1 or not self.step_factor > 0:
@@ -100,17 +102,17 @@ class Annealing:
 
 
 class Chains:
-    """The levels of a model, forward and in reverse.
+    """Annealed chains of a model, forward and in reverse.
 
     Args:
-        energy: the model; ``energy.end`` is the last level.
-        settings: of the paths.
+        energy: the model; ``energy.end`` is the last temperature.
+        settings: of the chains.
     """
 
     def __init__(self, energy: TimeScoreEnergy, settings: Annealing) -> None:
         self.energy, self.settings = energy, settings
         self.coarse = energy.with_nodes(settings.num_nodes)
-        self.times = ladder(
+        self.times = temperatures(
             settings.schedule, energy.path, energy.start, energy.end, settings.num_temperatures
         )
         score = energy.with_nodes(settings.score_nodes).stein_score(settings.score)
@@ -118,31 +120,32 @@ class Chains:
             Target(partial(self.coarse.proposal_log_density, t=t), partial(score, t=t))
             for t in self.times[1:].tolist()
         ]
-        self.flows = self._flows() if settings.pf_ode_steps else []
+        self.flows = self._flows()
         deviation = energy.path.variance(self.times[1:]).sqrt()
         self.step_sizes = 0.3 * deviation
 
     @property
-    def num_levels(self) -> int:
-        """Levels of a run, the last or first of which is read only."""
+    def num_distributions(self) -> int:
+        """Distributions of a run, the last of which has no transitions."""
         return len(self.targets) + 1
 
-    def tune(self, x0: Tensor, generator: torch.Generator, progress: Progress) -> None:
-        """Adapt the step sizes of all levels by a pilot from ``x0`` (B, *), then freeze them."""
+    def tune(self, x0: Tensor, generator: torch.Generator) -> Iterator[int]:
+        """Adapt the step sizes by pilot chains from ``x0`` (B, *): the number of temperatures
+        passed, as they are. The step sizes change after the last; without transitions there is
+        nothing to adapt."""
         if not self.settings.steps_per_temperature:
             return
-        for _ in progress(self.iterate_tune(x0, generator), len(self.targets)):
-            pass
-
-    def iterate_tune(self, x0: Tensor, generator: torch.Generator) -> Iterator[int]:
-        """The same, for settings with transitions: the number of levels behind, as they come. The
-        step sizes change after the last."""
         transports = [flow.forward for flow in self.flows]
+        annealed = AnnealedHMC(
+            steps_per_temperature=self.settings.steps_per_temperature,
+            num_leapfrog_steps=self.settings.num_leapfrog_steps,
+            warmup_steps=10,
+            pilot_steps=min(4 * self.settings.num_temperatures, 100),
+            adapt_factor=1.1,
+        )
         steps = []
-        for result in self._annealed.pilot(
-            x0, self.targets, self.step_sizes, generator, transports
-        ):
-            steps.append(result.step_size)
+        for record in annealed.pilot(x0, self.targets, self.step_sizes, generator, transports):
+            steps.append(record.step_size)
             yield len(steps)
         self.step_sizes = torch.stack(steps) * self.settings.step_factor
 
@@ -157,37 +160,27 @@ class Chains:
     def run(
         self, state: ChainState, generator: torch.Generator, is_reverse: bool
     ) -> Iterator[ChainState]:
-        """The states after each of the levels that ``state`` has not passed yet.
+        """The states after each of the distributions that ``state`` has not passed yet.
 
         ``log_weight`` has the forward sign in both directions.
         """
-        levels = self._backward_levels() if is_reverse else self._forward_levels()
+        distributions = self._backward() if is_reverse else self._forward()
         sign = -1 if is_reverse else 1
         generator.set_state(state.rng)
-        rest = levels[len(state.acceptance) :]
+        rest = distributions[len(state.acceptance) :]
         if not rest:
             return
-        for result in temper(state.position, rest, self.settings.num_leapfrog_steps, generator):
-            increment = result.entry_log_density + result.log_det - state.log_density
+        for record in anneal(state.position, rest, self.settings.num_leapfrog_steps, generator):
+            increment = record.entry_log_density + record.log_det - state.log_density
             state = ChainState(
-                result.state.position,
-                result.state.log_density,
+                record.state.position,
+                record.state.log_density,
                 torch.cat([state.log_weight, state.log_weight[-1:] + sign * increment]),
-                torch.cat([state.acceptance, result.acceptance.float().cpu()[None]]),
+                torch.cat([state.acceptance, record.acceptance.float().cpu()[None]]),
                 generator.get_state(),
-                state.nfe + result.nfe,
+                state.nfe + record.nfe,
             )
             yield state
-
-    @property
-    def _annealed(self) -> AnnealedHMC:
-        return AnnealedHMC(
-            steps_per_temperature=self.settings.steps_per_temperature,
-            num_leapfrog_steps=self.settings.num_leapfrog_steps,
-            warmup_steps=10,
-            pilot_steps=min(4 * self.settings.num_temperatures, 100),
-            adapt_factor=1.1,
-        )
 
     @property
     def _reference(self) -> Target:
@@ -200,42 +193,38 @@ class Chains:
             lambda x: self.energy.proposal_log_density(x, self.energy.end), torch.zeros_like
         )
 
-    def _forward_levels(self) -> list[IntermediateDistribution]:
+    def _forward(self) -> list[IntermediateDistribution]:
         moves = [flow.forward for flow in self.flows] or [stay] * len(self.targets)
-        return [
-            *(
-                IntermediateDistribution(target, step, self.settings.steps_per_temperature, move)
-                for target, step, move in zip(self.targets, self.step_sizes, moves, strict=True)
-            ),
-            IntermediateDistribution(self._final, self.step_sizes[-1], 0),
-        ]
+        found = self._distributions(self.targets, self.step_sizes, moves)
+        return [*found, IntermediateDistribution(self._final, self.step_sizes[-1], 0)]
 
-    def _backward_levels(self) -> list[IntermediateDistribution]:
+    def _backward(self) -> list[IntermediateDistribution]:
         """Distribution K first, as it was reached; each further one through the inverse of the
         transport that led away from it; the reference at the end."""
         back = [flow.backward for flow in reversed(self.flows)] or [stay] * len(self.targets)
-        moves = [stay, *back]
+        *moves, last = [stay, *back]
         steps = self.step_sizes.flip(0)
+        found = self._distributions(self.targets[::-1], steps, moves)
+        return [*found, IntermediateDistribution(self._reference, steps[-1], 0, last)]
+
+    def _distributions(
+        self, targets: Sequence[Target], steps: Tensor, moves: Sequence[Transport]
+    ) -> list[IntermediateDistribution]:
+        count = self.settings.steps_per_temperature
         return [
-            *(
-                IntermediateDistribution(target, step, self.settings.steps_per_temperature, move)
-                for target, step, move in zip(
-                    reversed(self.targets), steps, moves[:-1], strict=True
-                )
-            ),
-            IntermediateDistribution(self._reference, steps[-1], 0, moves[-1]),
+            IntermediateDistribution(target, step, count, move)
+            for target, step, move in zip(targets, steps, moves, strict=True)
         ]
 
     def _flows(self) -> list[ImplicitMidpoint]:
-        field = ClockField(self.energy.stein_score(self.settings.pf_ode_score), self.energy.path)
-        path, num = self.energy.path, self.settings.pf_ode_steps
-        times = self.times.clone()
-        times[0] = max(times[0].item(), self.settings.pf_ode_start)
-        tau = path.clock(times)
-        flows = []
-        for k in range(len(times) - 1):
-            inner = torch.linspace(tau[k].item(), tau[k + 1].item(), num + 1, dtype=torch.float64)
-            grid = path.clock_inverse(inner)
-            grid[0], grid[-1] = times[k], times[k + 1]
-            flows.append(ImplicitMidpoint(field, grid.tolist()))
-        return flows
+        """The transports between neighbouring temperatures."""
+        if not self.settings.pf_ode_steps:
+            return []
+        path, points = self.energy.path, self.settings.pf_ode_steps + 1
+        field = ClockField(self.energy.stein_score(self.settings.pf_ode_score), path)
+        first, *others = self.times.tolist()
+        times = [max(first, self.settings.pf_ode_start), *others]
+        return [
+            ImplicitMidpoint(field, clock_grid(path, start, end, points).tolist())
+            for start, end in pairwise(times)
+        ]

@@ -1,9 +1,9 @@
-r"""log Z of an unnormalised density from log-weights, with a standard error and its own doubts.
+r"""log Z of an unnormalised density from log-weights, with a standard error and warnings.
 
 A weight w with E[w] = Z comes from importance sampling, log w = log p_hat(x) - log q(x) with
-x ~ q, or from a whole annealed path. All values are in nats. Jensen's inequality makes the mean of
-log w a lower bound of log Z in expectation, and so is log-mean-exp; weights of reverse paths that
-start from exact samples of p_hat / Z bound it from above.
+x ~ q, or from a whole annealed chain. All values are in nats. By Jensen's inequality the mean of
+log w is a lower bound of log Z in expectation, and so is log-mean-exp; weights of reverse chains
+that start from exact samples of p_hat / Z bound it from above.
 
 Sources: Neal 2001, arXiv:physics/9803008; Bennett 1976, J. Comput. Phys. 22; Meng and Wong 1996,
 Statistica Sinica 6; Grosse, Ghahramani, Adams 2015, arXiv:1511.02543, for the two sides.
@@ -13,12 +13,14 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from scipy.optimize.elementwise import find_root
 from torch import Tensor
 
 from ebm_app.numerics import effective_sample_size
 
-#: below this number, or share, of effective samples an estimate is not to be believed
+#: fewer effective samples than this, in number or share, raise a warning
 MIN_ESS, MIN_ESS_SHARE = 8.0, 0.05
 
 
@@ -27,10 +29,10 @@ class LogZ(NamedTuple):
 
     Attributes:
         log_z, stderr: the estimate and its standard error.
-        ess: effective sample size of the weights, of ``num`` paths.
+        ess: effective sample size of the weights, of ``num`` chains.
         mean_log_weight, sd_log_weight: of log w, in the sign in which the mean of w is Z.
-        num: how many paths.
-        warnings: why it should not be believed, a sentence each; none if it may be.
+        num: how many chains.
+        warnings: reasons not to believe it, a sentence each.
     """
 
     log_z: float
@@ -43,13 +45,13 @@ class LogZ(NamedTuple):
 
 
 def from_forward(log_weight: Tensor) -> LogZ:
-    """log Z = log mean w for weights (N,) of forward paths; N >= 2. Biased downwards by about half
-    the squared standard error."""
+    """log Z = log mean w for weights (N,) of forward chains; N >= 2. Biased downwards by about
+    half the squared standard error."""
     return _summary(log_weight, log_weight, torch.zeros_like(log_weight), 1)
 
 
 def from_reverse(log_weight: Tensor, log_share: Tensor | None = None) -> LogZ:
-    """log Z = -log mean 1/w for weights (N,) of reverse paths from samples of p_hat / Z; N >= 2.
+    """log Z = -log mean 1/w for weights (N,) of reverse chains from samples of p_hat / Z; N >= 2.
     Biased upwards by about half the squared standard error.
 
     Args:
@@ -75,22 +77,22 @@ def _summary(log_weight: Tensor, terms: Tensor, share: Tensor, sign: int) -> Log
         log_weight.mean().item(),
         deviation,
         num,
-        doubts(ess, num, deviation),
+        warnings_of(ess, num, deviation),
     )
 
 
-def doubts(ess: float, num: int, deviation: float) -> tuple[str, ...]:
-    """What speaks against an estimate, in words."""
+def warnings_of(ess: float, num: int, deviation: float) -> tuple[str, ...]:
+    """Reasons not to believe an estimate, a sentence each."""
     found = []
     if ess < MIN_ESS or ess < MIN_ESS_SHARE * num:
         found.append(
-            f"{ess:.1f} of {num} paths carry the weight, so the standard error is itself unknown "
+            f"{ess:.1f} of {num} chains carry the weight, so the standard error is itself unknown "
             "and the estimate may be off by nats: take more temperatures or more transitions"
         )
     if deviation > math.sqrt(2 * math.log(max(num, 2))):
         found.append(
-            f"log w has a standard deviation of {deviation:.1f} nats, too wide for {num} paths to "
-            "reach the weights that matter"
+            f"log w has a standard deviation of {deviation:.1f} nats, too wide for {num} chains "
+            "to reach the weights that matter"
         )
     return tuple(found)
 
@@ -103,8 +105,8 @@ def bennett(forward: Tensor, reverse: Tensor, reverse_log_share: Tensor | None =
         mean_F[e^(u - C) / (1 + r e^(u - C))] = mean_R[1 / (1 + r e^(u - C))],     r = n_R / n_F.
 
     Args:
-        forward: log-weights (N,) of forward paths.
-        reverse: log-weights (M,) of reverse paths, in the same sign.
+        forward: log-weights (N,) of forward chains.
+        reverse: log-weights (M,) of reverse chains, in the same sign.
         reverse_log_share: (M,), log-weights of the reverse starting points as samples of
             p_hat / Z; equal if not given. n_R is then their effective number.
 
@@ -121,19 +123,16 @@ def bennett(forward: Tensor, reverse: Tensor, reverse_log_share: Tensor | None =
         log_r = num_reverse.log() - math.log(len(forward))
         weights_forward = torch.log_softmax(keep_forward, 1)
         weights_reverse = torch.log_softmax(share + keep_reverse, 1)
-        everything = torch.cat([forward, reverse])
-        low = torch.full((len(keep_forward),), everything.min() - 1, dtype=torch.float64)
-        high = torch.full_like(low, everything.max() + 1)
-        for _ in range(80):
-            middle = (low + high) / 2
-            up, down = (u - middle[:, None] for u in (forward, reverse))
-            left = torch.logsumexp(weights_forward + up - _softplus(log_r + up), 1)
-            right = torch.logsumexp(weights_reverse - _softplus(log_r + down), 1)
-            low, high = (
-                torch.where(left > right, middle, low),
-                torch.where(left > right, high, middle),
-            )
-        return (low + high) / 2
+
+        def excess(c: np.ndarray, row: np.ndarray) -> np.ndarray:
+            up, down = (u - torch.from_numpy(c)[:, None] for u in (forward, reverse))
+            left = torch.logsumexp(weights_forward[row] + up - _softplus(log_r + up), 1)
+            right = torch.logsumexp(weights_reverse[row] - _softplus(log_r + down), 1)
+            return (left - right).numpy()
+
+        both, row = torch.cat([forward, reverse]), np.arange(len(keep_forward))
+        low, high = (np.full(len(row), end.item()) for end in (both.min() - 1, both.max() + 1))
+        return torch.from_numpy(find_root(excess, (low, high), args=(row,)).x)
 
     log_z = solve(torch.zeros(1, len(forward)).double(), torch.zeros(1, len(reverse)).double())
     stderr = math.sqrt(

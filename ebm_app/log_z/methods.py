@@ -1,4 +1,4 @@
-"""log Z of a model by independent methods, each made of a few runs of annealed paths."""
+"""log Z of a model by independent methods, each made of a few runs of annealed chains."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,9 +17,15 @@ DEFAULT = "transported"
 MakeRun = Callable[[Annealing, str], ChainRun]
 
 
-class Result(NamedTuple):
-    """An estimate with the runs behind it: the mean acceptance over the levels with transitions,
-    or None; the estimate of the reverse paths, where the forward paths are the headline."""
+class LogZResult(NamedTuple):
+    """An estimate and the runs behind it.
+
+    Attributes:
+        estimate: of log Z.
+        acceptance: mean over the temperatures with transitions, or None without any.
+        reverse: a second estimate from reverse chains, where ``estimate`` is from forward ones.
+        tables: the runs by name.
+    """
 
     estimate: LogZ
     acceptance: float | None
@@ -33,10 +39,10 @@ class LogZMethods:
     Args:
         make_run: (settings, name of its folder) -> run.
         plain, transported: settings of AIS and of transported AIS.
-        pf_ode_steps: steps of the flow that importance sampling draws from.
-        num_chains: forward paths of a run.
+        pf_ode_steps: steps of the probability flow that importance sampling draws from.
+        num_chains: forward chains of a run.
         data: points (N, *) of held-out data at the model's last time, for RAISE.
-        progress: name of a run -> what wraps its records.
+        progress: name of a run -> what shows its states as they come.
     """
 
     def __init__(
@@ -58,45 +64,47 @@ class LogZMethods:
         self._runs: dict[str, ChainRun] = {}
         self._tables: dict[str, ChainTable] = {}
 
-    def ais(self) -> Result:
+    def ais(self) -> LogZResult:
         """Annealed importance sampling through the model's p_t, from N(0, I)."""
         table = self._forward("ais")
-        return Result(from_forward(table.log_weight[-1]), _acceptance(table), None, {"ais": table})
+        return LogZResult(
+            from_forward(table.log_weight[-1]), _acceptance(table), None, {"ais": table}
+        )
 
-    def raise_(self) -> Result:
-        """The same paths in reverse, from held-out data: an upper bound of log Z as far as the
+    def raise_(self) -> LogZResult:
+        """The same chains in reverse, from held-out data: an upper bound of log Z as far as the
         data are samples of the model."""
         table = self._reverse("ais", self.data, "raise")
-        return Result(
+        return LogZResult(
             from_reverse(table.log_weight[-1]), _acceptance(table), None, {"raise": table}
         )
 
-    def ode_importance(self) -> Result:
-        """Importance sampling from the discrete flow, whose density is exact."""
+    def ode_importance(self) -> LogZResult:
+        """Importance sampling from steps of the probability flow, whose density is exact."""
         table = self._forward("flow")
-        return Result(from_forward(table.log_weight[-1]), None, None, {"flow": table})
+        return LogZResult(from_forward(table.log_weight[-1]), None, None, {"flow": table})
 
-    def transported(self) -> Result:
-        """AIS whose levels are reached by the flow; the reverse paths start from its own weighted
-        end points."""
+    def transported(self) -> LogZResult:
+        """AIS whose chains move between temperatures by the probability flow; the reverse chains
+        start from their weighted end points."""
         table = self._forward("transported")
         log_weight = table.log_weight[-1]
         back = self._reverse("transported", table.position, "transported, reverse")
-        return Result(
+        return LogZResult(
             from_forward(log_weight),
             _acceptance(table),
             from_reverse(back.log_weight[-1], log_weight),
             {"transported": table, "transported, reverse": back},
         )
 
-    def bridge(self) -> Result:
-        """Bennett's ratio of samples of the flow and samples of the model, the end points of
-        transported AIS by their weights."""
+    def bridge(self) -> LogZResult:
+        """Bennett's ratio of samples of the probability flow and samples of the model, which are
+        the end points of transported AIS by their weights."""
         table, flow = self._forward("transported"), self._forward("flow")
         share = table.log_weight[-1]
         back = self._reverse("flow", table.position, "flow, reverse")
         estimate = bennett(flow.log_weight[-1], back.log_weight[-1], share)
-        return Result(
+        return LogZResult(
             estimate,
             _acceptance(table),
             from_reverse(back.log_weight[-1], share),
@@ -121,7 +129,7 @@ class LogZMethods:
         return self._tables[label]
 
 
-METHODS: dict[str, Callable[[LogZMethods], Result]] = {
+METHODS: dict[str, Callable[[LogZMethods], LogZResult]] = {
     "ais": LogZMethods.ais,
     "raise": LogZMethods.raise_,
     "ode_importance": LogZMethods.ode_importance,
@@ -136,8 +144,8 @@ def _acceptance(table: ChainTable) -> float | None:
 
 
 def raise_log_prob(table: ChainTable, log_density: Tensor) -> Tensor:
-    """Of RAISE's reverse paths: a conservative estimate (N,) of the log density, in nats, that the
-    annealing process itself gives to their starting points (Burda et al. 2015, section 4).
+    """From RAISE's reverse chains: a conservative estimate (N,) of the log density, in nats, that
+    the annealing process itself gives to their starting points (Burda et al. 2015, section 4).
 
     Args:
         log_density: (N,), log p_hat at the starting points.
@@ -145,14 +153,14 @@ def raise_log_prob(table: ChainTable, log_density: Tensor) -> Tensor:
     return log_density - table.log_weight[-1].to(log_density)
 
 
-def agreement(result: Result) -> tuple[str, ...]:
-    """What forward and reverse say about each other, in words; empty if all is well."""
+def agreement(result: LogZResult) -> tuple[str, ...]:
+    """A warning where forward and reverse estimates disagree; empty if all is well."""
     if result.reverse is None:
         return ()
     gap = result.reverse.log_z - result.estimate.log_z
     if abs(gap) <= 3:
         return ()
     return (
-        f"forward and reverse differ by {gap:+.1f} nats: the paths do not follow their levels, "
+        f"forward and reverse differ by {gap:+.1f} nats: the chains do not follow p_t, "
         "take more temperatures or more transitions",
     )

@@ -1,7 +1,7 @@
-"""Annealed paths in blocks, shared among processes, that go on where they were stopped.
+"""Annealed chains in blocks, shared among processes, that go on where they were stopped.
 
-A block of paths has a generator of its own, seeded by the run's seed and the block's number, and
-is always computed whole. The figures therefore depend neither on the number of processes nor on
+A block of chains has a generator of its own, seeded by the run's seed and the block's number, and
+is always computed whole. The weights therefore depend neither on the number of processes nor on
 interruptions.
 """
 
@@ -31,8 +31,9 @@ PILOT, FORWARD, REVERSE = 0, 1, 2
 
 
 class ChainTable(NamedTuple):
-    """N finished paths: ``log_weight`` (L + 1, N) by level, in nats, ``position`` (N, *) at their
-    end, mean ``acceptance`` (L,) by level, and calls of the leapfrog's field on a block."""
+    """N finished chains: ``log_weight`` (K + 1, N) after 0, ..., K distributions, in nats,
+    ``position`` (N, *) at the end, mean ``acceptance`` (K,) at each distribution, and calls of the
+    leapfrog's field on a block."""
 
     log_weight: Tensor
     position: Tensor
@@ -41,13 +42,13 @@ class ChainTable(NamedTuple):
 
 
 class ChainRun:
-    """Forward and reverse paths of one ladder.
+    """Forward and reverse chains of the same temperatures.
 
     Args:
-        accelerator: of the run. energy: the model. settings: of the ladder.
-        shape: of one point of the space of the path.
+        accelerator: of the run. energy: the model. settings: of the chains.
+        shape: of one point.
         folder: where states of blocks go. seed: of all noise.
-        block_size: paths that are computed together.
+        block_size: chains that are computed together.
         resume: go on with the states in the folder; otherwise they are replaced.
     """
 
@@ -64,7 +65,7 @@ class ChainRun:
     ) -> None:
         self.accelerator, self.settings, self.shape = accelerator, settings, shape
         self.folder, self.seed, self.block_size, self.resume = folder, seed, block_size, resume
-        self.paths = Chains(energy, settings)
+        self.chains = Chains(energy, settings)
         self.energy = energy
         self.device = accelerator.device
         self.model_checksum = 0
@@ -77,20 +78,22 @@ class ChainRun:
         those it began with, which another number of threads would not give to the last digit."""
         file, identity = self.folder / "pilot.safetensors", json.dumps(self._identity())
         if found := self._load(file, identity) if self.resume else None:
-            self.paths.step_sizes = found["step_sizes"]
+            self.chains.step_sizes = found["step_sizes"]
             return
         generator = self._generator(PILOT, 0)
-        self.paths.tune(self._noise(pilot_size, generator), generator, progress)
+        x0, num = self._noise(pilot_size, generator), self.settings.num_temperatures
+        for _ in progress(self.chains.tune(x0, generator), num):
+            pass
         if self.accelerator.is_main_process:
-            self._save(file, {"step_sizes": self.paths.step_sizes}, identity)
+            self._save(file, {"step_sizes": self.chains.step_sizes}, identity)
 
     def forward(self, num: int, progress: Progress) -> ChainTable:
-        """``num`` paths from N(0, I)."""
+        """``num`` chains from N(0, I)."""
         starts = torch.arange(num).split(self.block_size)
 
         def begin(block: int) -> ChainState:
             generator = self._generator(FORWARD, block)
-            return self.paths.start(self._noise(len(starts[block]), generator), generator, False)
+            return self.chains.start(self._noise(len(starts[block]), generator), generator, False)
 
         return self._run(num, begin, FORWARD, 0, progress)
 
@@ -101,7 +104,7 @@ class ChainRun:
 
         def begin(block: int) -> ChainState:
             generator = self._generator(REVERSE, block)
-            return self.paths.start(blocks[block].to(self.device), generator, True)
+            return self.chains.start(blocks[block].to(self.device), generator, True)
 
         return self._run(len(points), begin, REVERSE, checksum, progress)
 
@@ -113,12 +116,12 @@ class ChainRun:
         checksum: int,
         progress: Progress,
     ) -> ChainTable:
-        accelerator, levels = self.accelerator, self.paths.num_levels
+        accelerator, count = self.accelerator, self.chains.num_distributions
         sizes = [len(part) for part in torch.arange(num).split(self.block_size)]
         own = range(accelerator.process_index, len(sizes), accelerator.num_processes)
-        table = torch.zeros(num, levels + 1, dtype=torch.float64)
+        table = torch.zeros(num, count + 1, dtype=torch.float64)
         points = torch.zeros(num, *self.shape, dtype=torch.float64)
-        acceptance, nfe = torch.zeros(len(sizes), levels, dtype=torch.float64), 0
+        acceptance, nfe = torch.zeros(len(sizes), count, dtype=torch.float64), 0
 
         def states() -> Iterable[ChainState]:
             nonlocal nfe
@@ -133,7 +136,7 @@ class ChainRun:
                 acceptance[block] = last.acceptance.double()
                 nfe = int(last.nfe)
 
-        for _ in progress(states(), len(own) * levels):
+        for _ in progress(states(), len(own) * count):
             pass
         table, points, acceptance = (
             accelerator.reduce(part.to(self.device), "sum").cpu()
@@ -146,17 +149,17 @@ class ChainRun:
     def _block(
         self, block: int, begin: Callable[[int], ChainState], direction: int, start: str
     ) -> Iterable[ChainState]:
-        """The states of a block after each of its levels; first the one that was found saved."""
+        """The states of a block after each distribution; first the one that was found saved."""
         name = "reverse" if direction == REVERSE else "forward"
         file = self.folder / f"{name}-{block:04d}.safetensors"
-        steps = self.paths.step_sizes.tolist()
+        steps = self.chains.step_sizes.tolist()
         identity = json.dumps({**self._identity(), "steps": steps, "start": start})
         found = self._load(file, identity) if self.resume else None
         first = state = begin(block) if found is None else self._state(found)
         if found is not None:
             yield first
         generator, saved = torch.Generator(self.device), time.monotonic()
-        for state in self.paths.run(first, generator, direction == REVERSE):
+        for state in self.chains.run(first, generator, direction == REVERSE):
             if time.monotonic() - saved > SAVE_EVERY:
                 self._save(file, state._asdict(), identity)
                 saved = time.monotonic()
@@ -186,7 +189,7 @@ class ChainRun:
         with safe_open(file, "pt") as stored:
             if (stored.metadata() or {}).get("identity") != identity:
                 raise UserError(
-                    f"{file} holds paths of other settings, another model or another seed: give "
+                    f"{file} holds chains of other settings, another model or another seed: give "
                     "the same ones, leave out --resume to start anew, or choose another folder"
                 )
             return {key: stored.get_tensor(key) for key in stored.keys()}

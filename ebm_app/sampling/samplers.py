@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,14 +17,14 @@ from ebm_app.errors import UserError
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.numerics import find_time
 from ebm_app.probability_flow.ode import ClockField, solve_pf_ode
-from ebm_app.sampling.annealing import AnnealedHMC
+from ebm_app.sampling.annealed_hmc import AnnealedHMC
 from ebm_app.sampling.hmc import Target
-from ebm_app.sampling.schedules import ladder
+from ebm_app.sampling.schedules import temperatures
 
 
 class Frame(NamedTuple):
     """Points (B, *) in the space of the path after ``step`` of ``num_steps`` steps; ``nfe`` counts
-    evaluations of the Stein score, ``acceptance`` is that of the last level or None."""
+    evaluations of the Stein score; ``acceptance`` is that at the last temperature, or None."""
 
     x: Tensor
     step: int
@@ -34,7 +34,11 @@ class Frame(NamedTuple):
 
 
 class Sampler(ABC):
-    """Draws from p_1 of an energy; a subclass is a frozen dataclass of its settings."""
+    """Draws from p_1 of an energy; a subclass is a frozen dataclass of its settings. ``note`` says
+    in one sentence how it draws, ``steps`` what its ``num_steps`` count."""
+
+    note: ClassVar[str]
+    steps: ClassVar[str]
 
     @abstractmethod
     def iterate(
@@ -49,14 +53,19 @@ class PFODESampler(Sampler):
     """The probability-flow ODE, then one denoising step (Tweedie's formula) from where it stops.
 
     Args:
-        num_steps: steps, of two evaluations of the Stein score by Heun's method, of four by RK4.
+        num_steps: steps, each of two evaluations of the Stein score by "heun", of four by "rk4".
         solver: "heun", "rk4", or the adaptive "dopri5", which finds its own number of steps.
         tolerance: rtol and atol of an adaptive solver.
-        score: "head", "integral" or None, as for
-            :meth:`TimeScoreEnergy.stein_score`.
+        score: "head", "integral" or None, as for :meth:`TimeScoreEnergy.stein_score`.
         start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
         end_variance: conditional variance at which the flow stops and the image is denoised.
+
+    >>> PFODESampler(num_steps=12, solver="rk4").tolerance
+    1e-05
     """
+
+    note: ClassVar[str] = "the probability-flow ODE from noise, then one denoising step"
+    steps: ClassVar[str] = "steps of the ODE"
 
     num_steps: int = 25
     solver: str = "heun"
@@ -92,23 +101,27 @@ class PFODESampler(Sampler):
 
 @dataclass(frozen=True)
 class AnnealedHMCSampler(Sampler):
-    """HMC through the model's own p_t (paper, section 6), its step sizes adapted by pilot chains
-    that go ahead of the others, level by level.
+    """HMC through the model's own p_t (paper, section 6). Pilot chains, one temperature ahead of
+    the others, find the step sizes.
 
-    The leapfrog is driven by the Stein score; the accept step uses the energy, so every level
-    keeps its p_t invariant whichever score drives it.
+    The Stein score drives the leapfrog and the energy decides on acceptance, so that the
+    transitions leave p_t invariant whichever score drives them.
 
     Args:
-        num_steps: levels. schedule: their spacing, a key of ``SCHEDULES``.
-        steps_per_temperature, num_leapfrog_steps: HMC steps at a level, leapfrog steps of each.
-        final_steps: further HMC steps at the last level.
-        pilot_size: chains of the pilot.
+        num_steps: temperatures. schedule: their spacing, a key of ``SCHEDULES``.
+        steps_per_temperature, num_leapfrog_steps: HMC transitions at a temperature, leapfrog steps
+            of each.
+        final_steps: further HMC transitions at the last temperature.
+        pilot_size: pilot chains.
         score: "integral" or "head". The gradient of the integral, by few nodes too, belongs to the
-            energy; a trained head differs from it, and is accepted at far smaller steps only.
-        num_nodes: quadrature nodes of the energy that the accept step reads.
+            energy; a trained head differs from it, and needs far smaller steps to be accepted.
+        num_nodes: quadrature nodes of the energy that decides on acceptance.
         score_nodes: nodes of the integral whose gradient drives the leapfrog.
-        end_variance: conditional variance of the last level.
+        end_variance: conditional variance at the last temperature.
     """
+
+    note: ClassVar[str] = "annealed Hamiltonian Monte Carlo from noise through the model's p_t"
+    steps: ClassVar[str] = "temperatures"
 
     num_steps: int = 20
     schedule: str = "clock"
@@ -144,10 +157,10 @@ class AnnealedHMCSampler(Sampler):
             (self.pilot_size, *x0.shape[1:]), dtype=x0.dtype, device=x0.device, generator=generator
         )
         nfe = 0
-        for result in annealed.iterate(pilot_x0, x0, targets, 0.3 * deviations, generator):
-            nfe += result.nfe
-            acceptance = result.acceptance.item()
-            yield Frame(result.state.position, result.index + 1, len(targets), nfe, acceptance)
+        for record in annealed.iterate(pilot_x0, x0, targets, 0.3 * deviations, generator):
+            nfe += record.nfe
+            acceptance = record.acceptance.item()
+            yield Frame(record.state.position, record.index + 1, len(targets), nfe, acceptance)
 
     def _times(self, energy: TimeScoreEnergy) -> Tensor:
         for name in ("num_steps", "steps_per_temperature", "num_leapfrog_steps", "pilot_size"):
@@ -156,7 +169,7 @@ class AnnealedHMCSampler(Sampler):
         if self.final_steps < 0:
             raise UserError(f"final_steps must not be negative: {self.final_steps}")
         end = _time_of_variance(energy, self.end_variance)
-        return ladder(self.schedule, energy.path, energy.start, end, self.num_steps)[1:]
+        return temperatures(self.schedule, energy.path, energy.start, end, self.num_steps)[1:]
 
 
 def _time_of_variance(energy: TimeScoreEnergy, variance: float) -> float:

@@ -1,7 +1,7 @@
-r"""Ladders of times t_0 < ... < t_K between a reference and a target.
+r"""Annealing temperatures t_0 < ... < t_K, the times of a path whose p_t the chains visit.
 
-How they are spaced decides how far apart neighbouring densities are, and so how much a chain has
-to catch up with at each level.
+Their spacing decides how far apart neighbouring distributions are, and so how far the chains lag
+behind at each.
 """
 
 from collections.abc import Callable
@@ -14,37 +14,32 @@ from ebm_app.paths import GaussianPath
 from ebm_app.probability_flow.ode import clock_grid
 from ebm_app.registry import choose
 
-SIGMOID_WIDTH = 4.0
-
 
 def linear(path: GaussianPath, start: float, end: float, num_points: int) -> Tensor:
     """Evenly spaced in t, as in the paper (appendix F.6)."""
     return torch.linspace(start, end, num_points, dtype=torch.float64)
 
 
-def sigmoid(path: GaussianPath, start: float, end: float, num_points: int) -> Tensor:
-    """t = start + (end - start) (s(u) - s(-4)) / (s(4) - s(-4)), s the logistic function and u
-    evenly spaced on [-4, 4]: dense at both ends (Wu et al. 2017, arXiv:1611.04273, section 2)."""
-    u = torch.linspace(-SIGMOID_WIDTH, SIGMOID_WIDTH, num_points, dtype=torch.float64)
-    share = torch.sigmoid(u)
-    return start + (end - start) * (share - share[0]) / (share[-1] - share[0])
-
-
 #: name -> times (num_points,) float64, the ends included
 SCHEDULES: dict[str, Callable[[GaussianPath, float, float, int], Tensor]] = {
     "clock": clock_grid,
-    "sigmoid": sigmoid,
     "linear": linear,
 }
 
 
-def ladder(name: str, path: GaussianPath, start: float, end: float, num_levels: int) -> Tensor:
-    """The times (num_levels + 1,) of a schedule, ``start`` and ``end`` included.
+def temperatures(
+    name: str, path: GaussianPath, start: float, end: float, num_temperatures: int
+) -> Tensor:
+    """The times (num_temperatures + 1,) of a schedule, ``start`` and ``end`` included.
+
+    >>> from ebm_app.paths import LinearVPPath
+    >>> temperatures("linear", LinearVPPath(), 0.0, 1.0, 4).tolist()
+    [0.0, 0.25, 0.5, 0.75, 1.0]
 
     Raises:
-        UserError: for an unknown schedule, or fewer than one level.
+        UserError: for an unknown schedule, or fewer than one temperature.
     """
     choose("schedule", name, SCHEDULES)
-    if num_levels < 1:
-        raise UserError(f"a ladder needs at least 1 level, not {num_levels}")
-    return SCHEDULES[name](path, start, end, num_levels + 1)
+    if num_temperatures < 1:
+        raise UserError(f"annealing needs at least 1 temperature, not {num_temperatures}")
+    return SCHEDULES[name](path, start, end, num_temperatures + 1)

@@ -49,13 +49,15 @@ def log_z(
     )
     label = f"{model} · {method} · {num_chains} chains · seed {seed}"
     chains = Chains(ebm.energy, settings)
-    pilot, total = len(chains.targets), len(chains.targets) + chains.num_levels
+    pilot, total = len(chains.targets), len(chains.targets) + chains.num_distributions
     yield None, f"{RUNNING} 0 of {total} · {label}"
-    for step in chains.iterate_tune(noise[:NUM_PILOT], generator):
+    for step in chains.tune(noise[:NUM_PILOT], generator):
         yield None, f"{RUNNING} {step} of {total}, pilot chains · {label}"
     start = chains.start(noise[NUM_PILOT:], generator, is_reverse=False)
     for state in chains.run(start, generator, is_reverse=False):
-        figure = temperatures_figure(state.log_weight.cpu(), state.acceptance, chains.num_levels)
+        figure = temperatures_figure(
+            state.log_weight.cpu(), state.acceptance, chains.num_distributions
+        )
         yield figure, f"{RUNNING} {pilot + len(state.acceptance)} of {total} · {label}"
     yield figure, f"{report(state)}\n{label}"
 
