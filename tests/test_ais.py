@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from ebm_app.chains import LinearVPPath
 from exact import F64, ExactModel, generator, normal, z_score
 
 from ebm_app.errors import UserError
@@ -17,6 +16,7 @@ from ebm_app.log_z.ais import Annealing, Chains
 from ebm_app.log_z.estimates import bennett, from_forward, from_reverse
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
+from ebm_app.paths import LinearVPPath
 
 #: shape -> (m, s)
 LAWS = {(16,): (1.4, 0.8), (1, 4, 4): (1.4, 0.8), (64,): (1.4, 0.88), (2,): (1.4, 0.7)}
@@ -97,7 +97,7 @@ def test_log_z_is_zero_whichever_way_the_step_and_the_direction(shape, name, fac
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_mean_of_the_weights_is_one_in_both_directions(name):
-    """For a wrong increment, a missing log-determinant or a missing distribution it would not be."""
+    """For a wrong increment, a missing log-determinant or distribution it would not be."""
     chains = tuned(mixture((2,)), METHODS[name])
     there, back = (run(chains, 4000).log_weight[-1] for run in (forward, reverse))
     assert z_score(there.exp()[:, None], 1.0) < 3.5 and z_score((-back).exp()[:, None], 1.0) < 3.5
