@@ -86,12 +86,13 @@ def iterate_checks(ebm: EBM, levels: Tensor, budget: SelfTestBudget) -> Iterator
     every few images."""
     energy = ebm.energy
     generator = torch.Generator(ebm.device).manual_seed(budget.seed)
-    noise = dequantisation_noise(1, levels, budget.seed)[0]
+    noise = dequantisation_noise(1, levels, budget.seed)[0].to(ebm.device)
+    levels = levels.to(ebm.device)
     x1 = ebm.dequantiser.training_points(levels, ebm.config.num_levels, ebm.space, noise)
     points = ebm.dequantise(levels, noise).y
     shape = (budget.num_reference, *points.shape[1:])
     x0 = torch.randn(shape, generator=generator, device=ebm.device)
-    for found in iterate_balance(energy, x1.to(ebm.device), budget.num_times, generator):
+    for found in iterate_balance(energy, x1, budget.num_times, generator):
         yield SelfTestReport(f"time {len(found.mean)} of {budget.num_times}", found, ())
     checks = (balance_check(energy, found), reference_check(energy, x0)[0])
     yield SelfTestReport("reference", found, checks)

@@ -61,10 +61,7 @@ class ScoredImages:
         """The largest error of the model's own quadrature rule over the few images, in bits per
         dim."""
         levels, noise = self.few
-        points = ebm.dequantiser.points(
-            levels, ebm.config.num_levels, ebm.space, noise[0], ebm.energy.path, ebm.energy.end
-        )
-        y = points.y.to(ebm.device)
+        y = ebm.dequantise(levels, noise[0]).y
         (found,) = fixed_nodes(ebm.energy, y, reference(ebm.energy, y), [ebm.energy.num_nodes])
         return found.error
 
