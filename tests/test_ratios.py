@@ -18,7 +18,6 @@ from ebm_app.ratios.estimators import (
     RotatedRatio,
     TelescopingRatio,
     TimeScoreRatio,
-    point,
 )
 from ebm_app.ratios.methods import (
     Classifiers,
@@ -86,8 +85,8 @@ def test_rotated_estimators_see_rotated_points():
     assert torch.equal(ratio.log_ratio(x), inner.log_ratio(x @ axes))
     assert torch.equal(ratio.accurate_log_ratio(x)[0], inner.accurate_log_ratio(x @ axes)[0])
     path, t = LinearVPPath(), torch.full((6,), 0.4, dtype=F64)
-    sample = point(path, Draw(x, 2 * x, x, TimeSample(t, t)), t)
-    turned = point(path, Draw(x @ axes, 2 * x @ axes, x @ axes, TimeSample(t, t)), t)
+    sample = Draw(x, 2 * x, x, TimeSample(t, t)).at(path, t)
+    turned = Draw(x @ axes, 2 * x @ axes, x @ axes, TimeSample(t, t)).at(path, t)
     assert torch.allclose(sample.xt @ axes, turned.xt)
 
 
@@ -95,7 +94,7 @@ def test_a_bridge_takes_the_noise_of_the_draw():
     x, t = normal((6, 3)), torch.full((6,), 0.25, dtype=F64)
     drawn = Draw(x, x, 2 * x, TimeSample(t, t))
     assert torch.allclose(
-        point(SchrodingerBridgePath(1.0), drawn, t).xt, x + math.sqrt(3 / 16) * 2 * x
+        drawn.at(SchrodingerBridgePath(1.0), t).xt, x + math.sqrt(3 / 16) * 2 * x
     )
 
 

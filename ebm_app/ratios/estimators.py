@@ -23,6 +23,10 @@ class Draw(NamedTuple):
     noise: Tensor
     times: TimeSample
 
+    def at(self, path: GaussianPath, t: Tensor) -> PathSample:
+        """The points of a path at times t (B,)."""
+        return path.sample(self.x0, self.x1, t, self.noise)
+
 
 class RatioEstimator(nn.Module, ABC):
     """An estimator of log p_1/p_0; its parameters are what is trained."""
@@ -41,11 +45,6 @@ class RatioEstimator(nn.Module, ABC):
         return self.log_ratio(x), 1
 
 
-def point(path: GaussianPath, draw: Draw, t: Tensor) -> PathSample:
-    """The points of a path at times t (B,), from the endpoints and the noise of a draw."""
-    return path.sample(draw.x0, draw.x1, t, draw.noise)
-
-
 class TimeScoreRatio(RatioEstimator):
     r"""log p_1/p_0 = integral over t of the learned time score (arXiv:2502.02300, eq. 3).
 
@@ -61,7 +60,7 @@ class TimeScoreRatio(RatioEstimator):
         self.model, self.objective, self.num_nodes = model, objective, num_nodes
 
     def loss(self, draw: Draw) -> Tensor:
-        sample = point(self.model.path, draw, draw.times.t)
+        sample = draw.at(self.model.path, draw.times.t)
         return self.objective(self.model, self.model.path, Batch(sample, draw.times.weight))
 
     def time_scores(self, x: Tensor, t: Tensor) -> Tensor:
@@ -109,7 +108,7 @@ class TelescopingRatio(RatioEstimator):
         below = None
         for k in range(self.num_bridges + 1):
             t = torch.full_like(draw.times.t, k / self.num_bridges)
-            logits = self._logits(point(self.path, draw, t).xt)
+            logits = self._logits(draw.at(self.path, t).xt)
             if below is not None:
                 total = total + functional.softplus(-logits[:, k - 1]) + below
             if k < self.num_bridges:

@@ -18,7 +18,6 @@ from ebm_app.ratios.estimators import (
     RatioEstimator,
     RotatedRatio,
     TimeScoreRatio,
-    point,
 )
 
 TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -40,7 +39,7 @@ class DensityGrid:
         self, pair: DiagonalPair | Toy2DPair, path: GaussianPath, draw: Draw, side: int = 40
     ) -> None:
         ones = torch.ones_like(draw.times.t)
-        drawn = [point(path, draw, time * ones).xt.double().cpu() for time in TIMES]
+        drawn = [draw.at(path, time * ones).xt.double().cpu() for time in TIMES]
         self.pair, self.side = pair, side
         self.limits = _window(torch.cat(drawn))
         left, right, bottom, top = self.limits
