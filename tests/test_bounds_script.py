@@ -47,7 +47,7 @@ def test_the_study_leaves_tables_record_and_plots(run, tmp_path):
     assert all(e[name, "ctsm_v"] < e[name, "ctsm"] for name, _ in e)
     assert min(e, key=e.get) == ("time_score", "ctsm_v")
     heads = [line for line in out if line.startswith(("Theorem 4", "Proposition 5"))]
-    assert len(heads) == 2 and len(out) == 2 + 18 + 1 + 2 + 12 + 1
+    assert len(heads) == 2 and len(out) == 3 + 18 + 1 + 2 + 12 + 1
     for name in ("theorem4", "proposition5"):
         assert min(Image.open(tmp_path / f"{name}.png").size) > 300
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
+import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
@@ -128,31 +129,20 @@ def fit_replicates(
 
 
 def theorem4_table(rows: Sequence[Row]) -> str:
-    """A line a problem, path and error."""
-    steps = list(dict.fromkeys(row["num_steps"] for row in rows))
-    head = f"{'problem':8} {'path':18} {'error':>5} {'E[L^2]^.5':>9}"
-    lines = ["Theorem 4: sqrt(bound) / |KL| at K steps", head + "".join(f"{k:>9}" for k in steps)]
-    for start in range(0, len(rows), len(steps)):
-        row = rows[start]
-        constant = row["lipschitz_square"] ** 0.5
-        ratios = "".join(f"{row['ratio']:9.2f}" for row in rows[start : start + len(steps)])
-        lines.append(
-            f"{row['problem']:8} {row['path']:18} {row['error']:5.2g} {constant:9.2f}{ratios}"
-        )
-    return "\n".join(lines)
+    """A line for every problem, path and error, a column for every number of steps."""
+    frame = pd.DataFrame(rows)
+    frame["E[L^2]^.5"] = (frame["lipschitz_square"] ** 0.5).round(2)
+    index = ["problem", "path", "error", "E[L^2]^.5"]
+    table = frame.pivot_table("ratio", index, "num_steps", sort=False)
+    text = table.to_string(float_format="{:.2f}".format, sparsify=False)
+    return f"Theorem 4: sqrt(bound) / |KL| at K steps\n{text}"
 
 
 def proposition5_table(rows: Sequence[Row]) -> str:
-    """A line a weighting, objective and number of examples."""
-    head = (
-        "Proposition 5: N times the squared error of the time score, and its limit e\n"
-        f"{'lambda':12} {'objective':9} {'N':>6} {'N error':>18} {'e':>9} "
-        f"{'E[KL^2]^.5':>10} {'its bound':>9} {'failed':>6}"
-    )
-    lines = [
-        f"{row['weighting']:12} {row['objective']:9} {row['num_examples']:6} "
-        f"{row['scaled_error']:9.2f} +- {row['scaled_error_stderr']:5.2f} {row['e']:9.2f} "
-        f"{row['kl_square'] ** 0.5:10.4f} {row['bound'] ** 0.5:9.4f} {row['failed']:6}"
-        for row in rows
-    ]
-    return "\n".join([head, *lines])
+    """A line for every weighting, objective and number of examples."""
+    frame = pd.DataFrame(rows)
+    frame["E[KL^2]^.5"], frame["its bound"] = frame["kl_square"] ** 0.5, frame["bound"] ** 0.5
+    columns = ["weighting", "objective", "num_examples", "scaled_error", "scaled_error_stderr"]
+    columns += ["e", "E[KL^2]^.5", "its bound", "failed"]
+    text = frame[columns].to_string(float_format="{:.4g}".format, index=False)
+    return f"Proposition 5: N times the squared error of the time score, and its limit e\n{text}"

@@ -3,6 +3,19 @@ r"""Training of a log-ratio estimator, by the paper's protocol.
 Adam on fresh draws at every step; every ``eval_every`` steps a criterion is taken, and the weights
 with the best are kept. The learning rate follows a cosine to zero, stepped at the evaluations
 (arXiv:2502.02300, appendix F).
+
+>>> from ebm_app.ratios.data.diagonal_pairs import GaussianPair
+>>> from ebm_app.ratios.methods import TimeScores
+>>> from ebm_app.ratios.studies.points import EvaluationPoints
+>>> pair = GaussianPair(2, shift=1.0)  # log p_1/p_0 = x_1 + x_2 - 1
+>>> points = EvaluationPoints(pair, 100, seeded("cpu", VALIDATION))
+>>> short = RatioTraining(20, batch_size=64, eval_every=10)
+>>> trainer = RatioTrainer(TimeScores(), pair, 0, 1e-2, short, points.criterion)
+>>> errors = [evaluation.metrics["error"].item() for evaluation in trainer.run()]
+>>> len(errors), errors[-1] < errors[0]
+(3, True)
+>>> trainer.best_ratio().log_ratio(points.x).shape
+torch.Size([100])
 """
 
 import copy
