@@ -32,9 +32,9 @@ def moments(energy, variance):
 
 
 @pytest.mark.parametrize(
-    "name, score", [("linear", "head"), ("linear", "integral"), ("vp", "head")]
+    "name, score, shape",
+    [("linear", "head", (2,)), ("linear", "integral", (1, 2, 2)), ("vp", "head", (1, 2, 2))],
 )
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_flow_and_tweedie_are_exact_on_a_gaussian(name, score, shape):
     """Point by point: x0 moves along an affine map, whose end is shrunk towards the mean.
 
@@ -49,8 +49,9 @@ def test_the_flow_and_tweedie_are_exact_on_a_gaussian(name, score, shape):
     assert (x - denoised).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+@pytest.mark.parametrize(
+    "path, shape", [(PATHS["linear"], (2,)), (PATHS["vp"], (1, 2, 2))], ids=["linear", "vp"]
+)
 def test_the_flow_samples_a_gaussian(path, shape):
     """The denoised point has variance (alpha s^2)^2 / m: that of E[x1 | x_t]."""
     energy = gaussian(path)
@@ -61,8 +62,9 @@ def test_the_flow_samples_a_gaussian(path, shape):
     assert z_score(residual.square(), (alpha * STD**2) ** 2 / variance) < 4.5
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+@pytest.mark.parametrize(
+    "path, shape", [(PATHS["linear"], (2,)), (PATHS["vp"], (1, 2, 2))], ids=["linear", "vp"]
+)
 def test_the_flow_keeps_the_masses_of_unbalanced_modes(path, shape):
     """0.3 and 0.7. Allowances: 2e-3 of mass for the steps, and 1 percent of a mode's variance for
     the denoised end, whose own is s^2 / (1 + v / s^2)."""
@@ -78,9 +80,11 @@ def test_the_flow_keeps_the_masses_of_unbalanced_modes(path, shape):
         assert abs(spread.mean() - 0.4**2) < 4.5 * error + 0.01 * 0.4**2
 
 
-@pytest.mark.parametrize("schedule", ["clock", "linear"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+@pytest.mark.parametrize(
+    "path, shape, schedule",
+    [(PATHS["linear"], (2,), "linear"), (PATHS["vp"], (1, 2, 2), "clock")],
+    ids=["linear", "vp"],
+)
 def test_annealed_hmc_samples_a_gaussian(path, shape, schedule):
     energy = gaussian(path)
     sampler = AnnealedHMCSampler(
@@ -113,8 +117,7 @@ def test_annealed_hmc_is_right_whichever_score_drives_it(shape):
     assert z_score(flowed.flatten(1) - MEAN) > 10  # the same head misleads the flow
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("make", [PFODESampler, AnnealedHMCSampler])
+@pytest.mark.parametrize("make, shape", [(PFODESampler, (2,)), (AnnealedHMCSampler, (1, 2, 2))])
 def test_head_and_integral_give_the_same_samples_of_an_exact_model(make, shape):
     model = two_modes(LinearVPPath(), 1e-5, shape, stein_channels=1)
     energy, x0 = TimeScoreEnergy(model, 40), normal((6, *shape))

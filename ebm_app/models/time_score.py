@@ -87,16 +87,16 @@ class TimeScoreModel(nn.Module):
         r"""x joined, along dimension 1, by g sin(2 pi f x) and g cos(2 pi f x) for each frequency
         f, and by the planes of the condition.
 
-        The waves make the bins of quantised data visible (Kingma et al. 2021, arXiv:2107.00630,
-        appendix C). Their gain g = exp(-2 pi^2 f^2 v_t) is what noise of variance v_t leaves of a
-        wave in the mean: without it the clean points at which a likelihood asks for early times
-        would show waves that noisy training points never have.
+        These Fourier features show a network the bins of quantised data (Kingma et al. 2021,
+        arXiv:2107.00630, appendix C). The gain g = exp(-2 pi^2 f^2 v_t) is the mean of a feature
+        of amplitude 1 under noise of variance v_t. Without it, a likelihood, which evaluates clean
+        points at early times, would meet features that noisy training points never have.
         """
         parts = [x]
         for frequency in self.input_frequencies:
             gain = torch.exp(-2 * (math.pi * frequency) ** 2 * self.path.variance(t))
             angle = 2 * math.pi * frequency * x
-            parts += [expand_like(gain, x) * wave for wave in (angle.sin(), angle.cos())]
+            parts += [expand_like(gain, x) * feature for feature in (angle.sin(), angle.cos())]
         if self.condition_dim:
             given = x.new_zeros(len(x), self.condition_dim) if condition is None else condition
             planes = given.to(x.dtype).reshape(*given.shape, *(1,) * (x.ndim - 2))
