@@ -103,8 +103,8 @@ def build_self_test(models: Models, model: gr.Dropdown, seed: int) -> list[gr.Co
 def build_log_z(models: Models, model: gr.Dropdown, seed: int) -> list[gr.Component]:
     """log Z by temperature; its outputs."""
     gr.Markdown(LOG_Z)
+    method = gr.Dropdown(list(log_z.METHODS), label="Method")
     with gr.Row():
-        method = gr.Dropdown(list(log_z.METHODS), label="Method", min_width=110)
         chains = gr.Slider(
             2, log_z.MAX_CHAINS, log_z.DEFAULT_CHAINS, step=1, label="Chains", min_width=110
         )

@@ -170,9 +170,10 @@ def locked(is_locked: bool) -> list[dict]:
 def choices(model: gr.Dropdown, seed: int) -> Choices:
     """The components that set a run, with what to begin with."""
     first = next(iter(SAMPLERS))
+    notes = "; ".join(f"{name}: {kind.note}" for name, kind in SAMPLERS.items())
     return Choices(
         model=model,
-        sampler=gr.Dropdown(list(SAMPLERS), value=first, label="Sampler"),
+        sampler=gr.Dropdown(list(SAMPLERS), value=first, label="Sampler", info=notes),
         num_images=gr.Slider(1, MAX_IMAGES, value=16, step=1, label="Images"),
         num_steps=gr.Slider(
             1,
