@@ -36,7 +36,7 @@ TINY_ARGS = [
 #: what makes a script short
 BUDGETS = {
     "train/ebm.py": f"{STEPS} {' '.join(TINY)}",
-    "train/flow.py": "--max_train_steps 2 --validation_repeats 1",
+    "train/flow.py": "--validation_repeats 1",
     "sample/ebm.py": "--num_images 2 --num_steps 2",
     "evaluate/bpd.py": "--limit 3 --repeats 1",
     "evaluate/ais.py": "--limit 3 --repeats 1 --num_chains 2 --num_temperatures 2 "
@@ -52,8 +52,6 @@ BUDGETS = {
     f"--pf_ode_steps 2 --num_checkpoints 1 --training_args {' '.join(TINY_ARGS)}",
     "evaluate/bounds.py": "--num_draws 20 --num_steps 1 4 --num_examples 200 --replicates 3",
 }
-#: what makes an ablation short where its command names no variants or spaces
-ABLATION = {"--variants": ["base", "no_average"], "--spaces": ["copula"]}
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
@@ -100,9 +98,14 @@ def launch(program: str, arguments: list[str], place: Path) -> None:
 def budget(name: str, flags: list[str]) -> list[str]:
     """The flags that make a command short."""
     found = shlex.split(BUDGETS[name])
-    if name == "evaluate/ablations.py":
-        for flag, values in ABLATION.items():
-            found += [] if flag in flags else [flag, *values]
+    if name.startswith("train/") and "--resume_from_checkpoint" not in flags:
+        found.append("--overwrite_output_dir")  # two pages may name one folder
+    if name == "evaluate/ablations.py" and "--study" not in flags:
+        found += ["--variants", "base", "no_average"]
+    elif name == "evaluate/ablations.py" and "--spaces" not in flags:
+        found += ["--spaces", "copula"]
+    if "--init_from" in flags:  # the network is that of the weights
+        found = [*STEPS.split(), "--lr_decay_steps", "0", *TINY[TINY.index("--dropout") :]]
     return found
 
 
