@@ -1,6 +1,7 @@
 """Real processes: a killed run resumes bit for bit, and two processes train as one."""
 
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -35,8 +36,8 @@ def run(*arguments: object) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def run_and_signal(signum: int, *arguments: object) -> int:
-    """Start a run, signal all its processes once step 13 is logged, and return the exit code."""
+def run_and_signal(signum: int, step: int, *arguments: object) -> int:
+    """Start a run, signal all its processes once ``step`` is logged, and return the exit code."""
     folder = arguments[1]
     process = subprocess.Popen(
         command(*arguments),
@@ -49,7 +50,7 @@ def run_and_signal(signum: int, *arguments: object) -> int:
     end = time.monotonic() + 120
     while time.monotonic() < end and process.poll() is None:
         lines = read_metrics(folder / "metrics.jsonl")
-        if lines and lines[-1]["step"] >= 13:
+        if lines and lines[-1]["step"] >= step:
             os.killpg(process.pid, signum)
             return process.wait(60)
         time.sleep(0.005)
@@ -75,28 +76,51 @@ def assert_equal_runs(a: Path, b: Path) -> None:
     assert all(torch.equal(tensors_a[key], tensors_b[key]) for key in tensors_a)
 
 
+def run_here(folder: Path, image_folder: Path, *flags: str) -> None:
+    """A run of one process: this one."""
+    main = runpy.run_path(str(ROOT / "train" / "ebm.py"))["main"]
+    main([*command(1, folder, image_folder, *flags)[2:]])
+
+
 @pytest.fixture(scope="module")
-def whole_runs(tmp_path_factory, image_folder) -> dict[int, Path]:
-    """Uninterrupted runs by one process with a batch of 8 and by two with 4 each."""
-    folder = tmp_path_factory.mktemp("whole")
-    run(1, folder / "1", image_folder, "--train_batch_size", "8")
-    run(2, folder / "2", image_folder, "--expect_processes", "2")
-    return {1: folder / "1", 2: folder / "2"}
+def whole_run(tmp_path_factory, image_folder) -> Path:
+    """An uninterrupted run of one process with a batch of 8."""
+    folder = tmp_path_factory.mktemp("whole") / "1"
+    run_here(folder, image_folder, "--train_batch_size", "8")
+    return folder
 
 
-@pytest.mark.parametrize("num_processes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_killed_run_resumes_bit_for_bit(tmp_path, image_folder, whole_runs, num_processes):
-    flags = ["--train_batch_size", str(8 // num_processes)]
-    folder = tmp_path / "run"
-    code = run_and_signal(signal.SIGKILL, num_processes, folder, image_folder, *flags)
+def test_a_run_that_was_stopped_and_then_killed_resumes_bit_for_bit(
+    tmp_path, image_folder, whole_run
+):
+    """SIGTERM saves a checkpoint first; after SIGKILL the last one stands."""
+    folder, flags = tmp_path / "run", ["--train_batch_size", "8"]
+    signalled = (folder, image_folder, *flags)
+    assert run_and_signal(signal.SIGTERM, 13, 1, *signalled) == 128 + signal.SIGTERM
+    steps = [int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*")]
+    assert max(steps) >= 13 and max(steps) % 10
+    resume = ["--resume_from_checkpoint", "latest"]
+    assert run_and_signal(signal.SIGKILL, 25, 1, *signalled, *resume) == -signal.SIGKILL
     assert read_json(folder / "run.json")["figures"] is None
-    assert code == -signal.SIGKILL and not (folder / "checkpoint-40").exists()
-    run(num_processes, folder, image_folder, *flags, "--resume_from_checkpoint", "latest")
-    assert_equal_runs(whole_runs[num_processes], folder)
+    assert not (folder / "checkpoint-40").exists()
+    run_here(folder, image_folder, *flags, *resume)
+    assert_equal_runs(whole_run, folder)
 
 
-def test_two_processes_train_the_model_of_one_with_twice_the_batch(whole_runs):
-    (one, lines_one), (two, lines_two) = (outcome(whole_runs[n]) for n in (1, 2))
+@pytest.mark.slow
+def test_two_processes_that_were_killed_resume_bit_for_bit(tmp_path, image_folder):
+    whole, folder, flags = tmp_path / "whole", tmp_path / "run", ["--expect_processes", "2"]
+    run(2, whole, image_folder, *flags)
+    assert run_and_signal(signal.SIGKILL, 13, 2, folder, image_folder, *flags) == -signal.SIGKILL
+    run(2, folder, image_folder, *flags, "--resume_from_checkpoint", "latest")
+    assert_equal_runs(whole, folder)
+
+
+def test_two_processes_train_the_model_of_one_with_twice_the_batch(
+    tmp_path, image_folder, whole_run
+):
+    run(2, tmp_path / "2", image_folder, "--expect_processes", "2")
+    (one, lines_one), (two, lines_two) = outcome(whole_run), outcome(tmp_path / "2")
     for a, b in zip(lines_one, lines_two, strict=True):
         assert a == pytest.approx(b, rel=1e-5)
     for key in one:
@@ -104,26 +128,10 @@ def test_two_processes_train_the_model_of_one_with_twice_the_batch(whole_runs):
             torch.testing.assert_close(one[key], two[key], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "signum", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
-def test_a_signal_saves_before_it_stops(tmp_path, image_folder, whole_runs, signum):
+@pytest.mark.slow
+def test_ctrl_c_saves_before_it_stops(tmp_path, image_folder, whole_run):
     folder, flags = tmp_path / "run", ["--train_batch_size", "8"]
-    assert run_and_signal(signum, 1, folder, image_folder, *flags) == 128 + signum
-    steps = [int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*")]
-    assert max(steps) >= 13 and max(steps) % 10
-    run(1, folder, image_folder, *flags, "--resume_from_checkpoint", "latest")
-    assert_equal_runs(whole_runs[1], folder)
-
-
-def test_fewer_processes_than_expected_are_reported(tmp_path, image_folder):
-    flags = ["--expect_processes", "2"]
-    done = subprocess.run(
-        command(1, tmp_path / "run", image_folder, *flags),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env=ENV,
-    )
-    assert done.returncode == 2
-    assert "2 processes were asked for, but 1 started" in done.stderr.splitlines()[-1]
+    code = run_and_signal(signal.SIGINT, 13, 1, folder, image_folder, *flags)
+    assert code == 128 + signal.SIGINT
+    run_here(folder, image_folder, *flags, "--resume_from_checkpoint", "latest")
+    assert_equal_runs(whole_run, folder)

@@ -1,10 +1,10 @@
 """The scripts: end to end on tiny data, and a user's mistakes in one sentence with exit code 2."""
 
 import json
-import re
+import runpy
 import shutil
-import subprocess
-import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -27,21 +27,16 @@ def last_json(text: str) -> dict:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, image_folder) -> Path:
-    """A model trained by the real command in its own process."""
+    """A model trained by the script; ``test_processes`` starts it in a process of its own."""
     folder = tmp_path_factory.mktemp("runs") / "model"
-    command = [sys.executable, "train/ebm.py", "--dataset", f"folder:{image_folder}"]
+    main = runpy.run_path(str(ROOT / "train" / "ebm.py"))["main"]
     steps = ["--max_train_steps", "4", "--validation_steps", "2", "--checkpointing_steps", "2"]
-    done = subprocess.run(
-        [*command, "--output_dir", str(folder), *steps, *TINY],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    figures = last_json(done.stdout)
-    assert figures["output_dir"] == str(folder) and figures["steps"] == 4
-    assert figures["images_per_second"] > 0 and {"loss", "bits_per_dim"} <= set(figures)
+    flags = ["--dataset", f"folder:{image_folder}", "--output_dir", str(folder), *steps, *TINY]
+    with redirect_stdout(StringIO()) as out:
+        assert run_script(main, flags) == 0
+    metrics = last_json(out.getvalue())
+    assert metrics["output_dir"] == str(folder) and metrics["steps"] == 4
+    assert metrics["images_per_second"] > 0 and {"loss", "bits_per_dim"} <= set(metrics)
     return folder
 
 
@@ -242,43 +237,6 @@ def test_a_run_is_not_overwritten_unasked_and_can_be_replaced(script, capsys, tr
     assert (run / "notes.txt").read_text() == "mine"
 
 
-TRAIN_MISTAKES = {
-    "dataset": (["--dataset", "nist"], "choose one of .*digits.*folder:PATH.*mnist"),
-    "space": (["--space", "latent"], "unknown space 'latent': choose one of ambient"),
-    "path": (["--path", "straight"], "unknown path .*linear_vp, schrodinger_bridge, vp"),
-    "two-sided path": (["--path", "schrodinger_bridge"], "use a path from noise"),
-    "objective": (["--objective", "nce"], "choose one of ctsm, ctsm_m, ctsm_v, tsm"),
-    "weighting": (["--weighting", "best"], "stein_score, time_score, uniform"),
-    "time sampler": (["--time_sampler", "x"], "arc_length, importance, stratified, uniform"),
-    "ctsm_m without moments": (
-        ["--objective", "ctsm_m", "--prediction", "raw"],
-        "give --prediction moments or ctsm_v",
-    ),
-    "tsm with head": (["--objective", "tsm"], "give --stein_factor 0"),
-    "size": (["--block_out_channels", *"88888"], "8x8 cannot be halved 4 times: give at most 4"),
-    "groups": (["--norm_num_groups", "3"], "norm_num_groups 3 does not divide 8 channels"),
-    "steps": (["--max_train_steps", "0"], "max_train_steps must be at least 1"),
-    "c": (["--c", "much"], "--c takes a number or the word data"),
-    "missing data": (["--dataset", "mnist", "--data_root", "nowhere"], "--download"),
-    "empty folder": (["--dataset", "folder:{tmp}"], "{tmp}"),
-    "no checkpoint": (["--resume_from_checkpoint", "latest"], "holds no checkpoint"),
-    "processes": (["--expect_processes", "2"], "2 processes were asked for, but 1 started"),
-    "config": (["--config", "{tmp}/none.json"], "none.json is missing"),
-    "report_to": (["--report_to", "paper"], "choose one of jsonl, tensorboard"),
-}
-
-
-@pytest.mark.parametrize("mistake", TRAIN_MISTAKES)
-def test_mistakes_in_training_end_in_one_sentence(script, capsys, tmp_path, mistake):
-    arguments, message = TRAIN_MISTAKES[mistake]
-    filled = [argument.format(tmp=tmp_path) for argument in arguments]
-    code = call(script("train/ebm.py"), "--output_dir", tmp_path / "run", *TINY, *filled)
-    error = capsys.readouterr().err
-    assert code == 2
-    assert error.startswith("error: ") and len(error.strip().splitlines()) == 1
-    assert re.search(message.format(tmp=tmp_path), error), error
-
-
 def test_mistakes_in_scoring_and_sampling_end_in_one_sentence(trained, script, capsys, tmp_path):
     bpd, sample = script("evaluate/bpd.py"), script("sample/ebm.py")
     own = ["--output_dir", tmp_path / "out", "--device", "cpu"]
@@ -312,15 +270,3 @@ def test_help_shows_flags_with_defaults(script, capsys, path):
         script(path).main(["--help"])
     assert stop.value.code == 0
     assert "default" in capsys.readouterr().out
-
-
-def test_help_of_training_starts_with_the_flags_that_matter(script, capsys):
-    with pytest.raises(SystemExit):
-        script("train/ebm.py").main(["--help"])
-    usage, _, text = capsys.readouterr().out.partition("\n")
-    common, _, rare = text.partition("\nadvanced:\n")
-    assert usage.endswith("[flags]")
-    for name in ("dataset", "output_dir", "max_train_steps", "train_batch_size", "learning_rate"):
-        assert f"--{name} " in common
-    for name in ("ema_decay", "attention_levels", "weighting"):
-        assert f"--{name} " in rare and f"--{name} " not in common

@@ -122,7 +122,7 @@ def test_a_solve_stands_beside_the_smallest_rule_that_is_as_exact():
 def test_the_script_writes_tables_and_a_plot(script, tmp_path, capsys):
     model, out = tmp_path / "model", tmp_path / "out"
     ebm = EBM(GREY)
-    torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, generator=generator())
+    torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.02, generator=generator())
     ebm.save_pretrained(model)
     given = [str(model), "--quick", "--device", "cpu", "--output_dir", str(out)]
     main = script("evaluate/speed.py").main

@@ -5,6 +5,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,19 +13,15 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 
-from ebm_app.data.augmentation import AUGMENTATIONS, Affine
+from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.likelihood.dequantisation import UniformDequantisation
 from ebm_app.models.config import EBMConfig, TrainingConfig, read_json
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.objectives.regression import OBJECTIVES
-from ebm_app.objectives.time_sampling import TIME_SAMPLERS
-from ebm_app.spaces import PixelSpace
 from ebm_app.training import checkpoint
-from ebm_app.training.batches import EBMBatches
-from ebm_app.training.learning_rate import OPEN_ENDED, open_ended_factor
+from ebm_app.training.learning_rate import OPEN_ENDED
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.tasks import EBMTask
 from ebm_app.training.trainer import Trainer
@@ -36,7 +33,7 @@ CONFIG = TrainingConfig(
     lr_warmup_steps=2,
     ema_decay=0.9,
     checkpointing_steps=4,
-    validation_steps=4,
+    validation_steps=8,
     validation_images=4,
     validation_repeats=1,
     num_preview_images=0,
@@ -82,6 +79,14 @@ def make(
     return Trainer(accelerator, task, config, folder)
 
 
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory) -> SimpleNamespace:
+    """A run that is validated twice, with its result and its folder."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    run = trainer(data, folder, validation_steps=4)
+    return SimpleNamespace(run=run, result=run.fit(), folder=folder)
+
+
 def weights(run: Trainer) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in run.parameters])
 
@@ -90,18 +95,21 @@ def weights(run: Trainer) -> torch.Tensor:
     "changes",
     [
         {},
-        {"objective": "tsm", "stein_factor": 0.0},
-        {"objective": "ctsm", "gradient_accumulation_steps": 2, "train_batch_size": 3},
+        {
+            "objective": "tsm",
+            "stein_factor": 0.0,
+            "gradient_accumulation_steps": 2,
+            "train_batch_size": 3,
+        },
     ],
-    ids=["ctsm_m", "tsm", "ctsm"],
+    ids=["ctsm_m", "tsm"],
 )
 def test_resume_is_exact_in_mid_epoch_with_dropout(data, tmp_path, changes):
     net = replace(NET, dropout=0.2)
     changes = {"augmentation": "affine", **changes}
     whole = trainer(data, tmp_path / "whole", net, **changes)
     whole.fit()
-    part = trainer(data, tmp_path / "part", net, **changes)
-    part.fit()
+    shutil.copytree(tmp_path / "whole", tmp_path / "part")
     shutil.rmtree(tmp_path / "part" / "checkpoint-8")  # as if cut off after step 4
     resumed = trainer(data, tmp_path / "part", net, **changes)
     resumed.resume(checkpoint.find_checkpoint(tmp_path / "part", "latest"))
@@ -121,45 +129,33 @@ def test_resume_is_exact_in_mid_epoch_with_dropout(data, tmp_path, changes):
         assert a == b
 
 
-def test_an_open_ended_rate_rises_stays_and_falls():
-    config = replace(
-        CONFIG, lr_scheduler=OPEN_ENDED, lr_warmup_steps=4, lr_decay_steps=5, max_train_steps=20
-    )
-    factors = [open_ended_factor(config, step) for step in range(21)]
-    assert factors[:5] == [0.0, 0.25, 0.5, 0.75, 1.0] and set(factors[4:16]) == {1.0}
-    assert factors[15:] == [1.0, 0.8, 0.6, 0.4, 0.2, 0.0]
-    assert open_ended_factor(replace(config, lr_warmup_steps=0, lr_decay_steps=0), 0) == 1.0
-
-
-def test_a_run_of_constant_learning_rate_can_go_on_beyond_its_end(data, tmp_path):
-    constant = {"lr_scheduler": "constant_with_warmup"}
-    whole = trainer(data, tmp_path / "whole", **constant)
+def test_a_run_of_constant_learning_rate_can_go_on_beyond_its_end(data, tmp_path, finished):
+    """And whether its rate falls is decided when the fall begins."""
+    constant = {"lr_scheduler": OPEN_ENDED, "checkpointing_steps": 2}
+    falling = {**constant, "lr_decay_steps": 2, "max_train_steps": 4}
+    whole = trainer(data, tmp_path / "whole", **falling)
     whole.fit()
-    trainer(data, tmp_path / "part", max_train_steps=4, **constant).fit()
-    longer = trainer(data, tmp_path / "part", **constant)
-    longer.resume(tmp_path / "part" / "checkpoint-4")
-    assert longer.fit().steps == 8
+    trainer(data, tmp_path / "part", max_train_steps=2, **constant).fit()
+    longer = trainer(data, tmp_path / "part", **falling)
+    longer.resume(tmp_path / "part" / "checkpoint-2")
+    assert longer.fit().steps == 4
     assert torch.equal(weights(whole), weights(longer))
-    falling = {**constant, "lr_decay_steps": 4}
-    ended = trainer(data, tmp_path / "ended", **falling)
-    ended.fit()
-    assert not torch.equal(weights(ended), weights(whole))
-    late = trainer(data, tmp_path / "part", **falling)  # the fall is decided on when it begins
-    late.resume(tmp_path / "part" / "checkpoint-4")
-    late.fit()
-    assert torch.equal(weights(ended), weights(late))
+    later = trainer(data, tmp_path / "whole", **{**falling, "max_train_steps": 5})
+    with pytest.raises(UserError, match="max_train_steps was 4, now 5"):
+        later.resume(tmp_path / "whole" / "checkpoint-4")
     with pytest.raises(UserError, match="max_train_steps was 8, now 9"):
-        trainer(data, tmp_path / "ended", max_train_steps=9, **falling).resume(
-            tmp_path / "ended" / "checkpoint-8"
-        )
-    with pytest.raises(UserError, match="max_train_steps was 8, now 9"):
-        trainer(data, tmp_path / "a").fit()
-        trainer(data, tmp_path / "a", max_train_steps=9).resume(tmp_path / "a" / "checkpoint-8")
+        trainer(data, tmp_path / "a", max_train_steps=9).resume(finished.folder / "checkpoint-8")
 
 
 def test_accumulated_batches_train_as_one_large_batch(data, tmp_path):
     runs = [
-        trainer(data, tmp_path / str(n), train_batch_size=12 // n, gradient_accumulation_steps=n)
+        trainer(
+            data,
+            tmp_path / str(n),
+            train_batch_size=12 // n,
+            gradient_accumulation_steps=n,
+            max_train_steps=4,
+        )
         for n in (1, 3)
     ]
     losses = [run.fit().loss for run in runs]
@@ -170,7 +166,7 @@ def test_accumulated_batches_train_as_one_large_batch(data, tmp_path):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_objective_learns(data, tmp_path, objective):
     """Data on one level, noise margin 0.01: on the same held-out draws the loss falls."""
-    levels = torch.full_like(data.train, 8)
+    levels = torch.full_like(data.train[..., :4, :4], 8)
     run = trainer(
         ImageData("noise", 17, levels, levels[:10], levels[:10]),
         tmp_path / "run",
@@ -189,41 +185,44 @@ def test_every_objective_learns(data, tmp_path, objective):
     assert after < before - 0.2
 
 
-def test_the_best_model_stays_at_the_top_and_loads(data, tmp_path):
-    run = trainer(data, tmp_path / "run")
-    result = run.fit()
-    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
-    figures = [line for line in lines if "validation_loss" in line]
-    best = min(figures, key=lambda line: line["validation_loss"])
-    assert len(figures) == 2 and result.bits_per_dim == best["validation_bits_per_dim"]
+def test_the_best_model_stays_at_the_top_and_loads(finished):
+    lines = read_metrics(finished.folder / "metrics.jsonl")
+    validations = [line for line in lines if "validation_loss" in line]
+    best = min(validations, key=lambda line: line["validation_loss"])
+    assert len(validations) == 2
+    assert finished.result.bits_per_dim == best["validation_bits_per_dim"]
     top, own = (
-        load_file(tmp_path / "run" / part / "model.safetensors")
+        load_file(finished.folder / part / "model.safetensors")
         for part in ("", f"checkpoint-{best['step']}")
     )
     assert all(torch.equal(top[key], own[key]) for key in top)
-    assert EBM.from_pretrained(tmp_path / "run").config == run.task.ebm_config
+    assert EBM.from_pretrained(finished.folder).config == finished.run.task.ebm_config
 
 
 def test_rotation_keeps_the_newest(data, tmp_path):
-    trainer(data, tmp_path / "run", checkpointing_steps=2, checkpoints_total_limit=2).fit()
+    steps = {"max_train_steps": 3, "checkpointing_steps": 1, "checkpoints_total_limit": 2}
+    trainer(data, tmp_path / "run", **steps).fit()
     names = [folder.name for folder in checkpoint.checkpoints(tmp_path / "run")]
-    assert names == ["checkpoint-6", "checkpoint-8"]
+    assert names == ["checkpoint-2", "checkpoint-3"]
 
 
-def test_a_full_disk_leaves_the_previous_checkpoint(data, tmp_path, monkeypatch):
-    run = trainer(data, tmp_path / "run", max_train_steps=4)
-    run.fit()
-    before = load_file(tmp_path / "run" / "checkpoint-4" / "model.safetensors")
+def test_a_full_disk_leaves_the_previous_checkpoint(data, tmp_path, finished, monkeypatch):
+    folder = tmp_path / "run"
+    shutil.copytree(finished.folder, folder)
+    run = trainer(data, folder)
+    run.resume(folder / "checkpoint-8")
+    before = load_file(folder / "checkpoint-8" / "model.safetensors")
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    run.step = 5
+    run.step = 9
     monkeypatch.setattr(checkpoint, "write_tensors", full)
     with pytest.raises(UserError, match="no space left.*earlier checkpoints are intact"):
         run.save()
-    assert [f.name for f in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-4"]
-    after = load_file(tmp_path / "run" / "checkpoint-4" / "model.safetensors")
+    names = sorted(path.name for path in folder.glob("checkpoint-*"))
+    assert names == ["checkpoint-4", "checkpoint-8"]
+    after = load_file(folder / "checkpoint-8" / "model.safetensors")
     assert all(torch.equal(before[key], after[key]) for key in before)
 
 
@@ -242,9 +241,8 @@ def test_a_loss_that_is_not_finite_stops_with_its_step(data, tmp_path):
     assert (tmp_path / "run" / "checkpoint-4").is_dir()
 
 
-def test_resume_refuses_what_would_not_be_the_same_run(data, tmp_path):
-    trainer(data, tmp_path / "run").fit()
-    folder = tmp_path / "run" / "checkpoint-8"
+def test_resume_refuses_what_would_not_be_the_same_run(data, tmp_path, finished):
+    folder = finished.folder / "checkpoint-8"
     with pytest.raises(UserError, match="learning_rate was 0.002, now 0.5"):
         trainer(data, tmp_path / "a", learning_rate=0.5).resume(folder)
     with pytest.raises(UserError, match="total batch .* was 6, now 5"):
@@ -258,9 +256,9 @@ def test_resume_refuses_what_would_not_be_the_same_run(data, tmp_path):
         assert run.step == 8
 
 
-def test_damaged_checkpoints_are_refused_in_one_sentence(data, tmp_path):
+def test_damaged_checkpoints_are_refused_in_one_sentence(data, tmp_path, finished):
+    shutil.copytree(finished.folder, tmp_path / "run")
     run = trainer(data, tmp_path / "run")
-    run.fit()
     folder = tmp_path / "run" / "checkpoint-8"
     tensors = folder / "state" / "trainer.safetensors"
     whole = tensors.read_bytes()
@@ -276,27 +274,10 @@ def test_damaged_checkpoints_are_refused_in_one_sentence(data, tmp_path):
         run.resume(folder)
 
 
-def test_a_batch_is_a_function_of_seed_and_step(data):
-    path = EBM(EBMConfig("noise", (1, 8, 8), 17, net=NET)).model.path
-    sampler = TIME_SAMPLERS["arc_length"](path, 1e-4)
-    parts = (17, PixelSpace(), UniformDequantisation(), sampler, Affine())
-    source, again = (EBMBatches(data.train, *parts, 8, seed=3) for _ in range(2))
-    for step in (5, 2):
-        for a, b in zip(source.batch(step), again.batch(step), strict=True):
-            assert torch.equal(a, b)
-    assert not torch.equal(source.batch(1).u0, source.batch(2).u0)
-    # 20 images: steps 0..4 of 8 are two whole epochs
-    seen = torch.cat([source.indices(step) for step in range(5)])
-    assert torch.equal(seen[:20].sort().values, torch.arange(20))
-    assert torch.equal(seen[20:].sort().values, torch.arange(20))
-    assert not torch.equal(seen[:20], seen[20:])
-
-
-def test_trainer_json_is_plain(data, tmp_path):
-    trainer(data, tmp_path / "run", max_train_steps=4).fit()
-    state = read_json(tmp_path / "run" / "checkpoint-4" / "state" / "trainer.json")
+def test_trainer_json_is_plain(finished):
+    state = read_json(finished.folder / "checkpoint-4" / "state" / "trainer.json")
     assert state["step"] == 4 and json.dumps(state)
-    assert not list((tmp_path / "run").rglob("*.pkl")) + list((tmp_path / "run").rglob("*.bin"))
+    assert not [path for path in finished.folder.rglob("*") if path.suffix in (".pkl", ".bin")]
 
 
 def test_bf16_trains(data, tmp_path):
@@ -304,6 +285,12 @@ def test_bf16_trains(data, tmp_path):
     config = EBMConfig("noise", (1, 8, 8), 17, net=NET, num_nodes=8)
     (tmp_path / "run").mkdir()
     half = Accelerator(cpu=True, mixed_precision="bf16")
-    run = make(half, config, replace(CONFIG, mixed_precision="bf16"), data, tmp_path / "run")
+    run = make(
+        half,
+        config,
+        replace(CONFIG, mixed_precision="bf16", max_train_steps=3),
+        data,
+        tmp_path / "run",
+    )
     assert run.fit().loss < 3
     AcceleratorState._reset_state(reset_partial_state=True)

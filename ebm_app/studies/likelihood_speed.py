@@ -65,7 +65,7 @@ def adaptive(
 
 
 def measured(name: str, found: LogRatio, truth: Tensor, x: Tensor) -> Integration:
-    """The figures of one way to integrate."""
+    """Cost and error of one way to integrate."""
     error = (found.value - truth).abs().max().item() / (x[0].numel() * log(2))
     return Integration(name, found.nfe, error)
 

@@ -1,4 +1,4 @@
-"""Figures of a run and of its checks."""
+"""The figure of a training run."""
 
 from pathlib import Path
 
