@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = "ebm_app"
-MAX_LINES = 400
+MAX_LINES = 300
 SCRIPT_FOLDERS = ("train", "sample", "evaluate", "ui", "tools")
 
 #: Floor of every module and folder of the package; a folder is one unit, whose modules may use
