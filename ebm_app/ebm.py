@@ -93,7 +93,7 @@ class EBM(PretrainedModel):
         **estimator_args: Any,
     ) -> Likelihood:
         """A lower bound on the log-likelihood of quantised images, in nats and bits per dim; the
-        equation is in :mod:`ebm_app.likelihood.bits`.
+        equation is in ``ebm_app.likelihood.bits``.
 
         >>> ebm = EBM.from_pretrained("digits")
         >>> black = torch.zeros(1, 1, 8, 8)
@@ -166,7 +166,7 @@ class EBM(PretrainedModel):
     def iterate_sample(
         self, num_images: int, sampler: str | Sampler = "pf_ode", seed: int = 0, **settings: Any
     ) -> Iterator[Frame]:
-        """The frames of :meth:`sample`, in the space of the path."""
+        """The frames of ``sample``, in the space of the path."""
         if num_images < 1:
             raise UserError(f"at least 1 image can be sampled, not {num_images}")
         generator = torch.Generator(self.device).manual_seed(seed)

@@ -54,7 +54,7 @@ def find_time(function: Callable[[Tensor], Tensor], low: float, high: float) -> 
 
 
 def log_mean_exp(log_weight: Tensor) -> Tensor:
-    """log of the mean of exp(log_weight) over the first dimension, in nats: (N, *) -> (*)."""
+    """log of the mean of exp(log_weight) over the first dimension, in nats: ``(N, *) -> (*)``."""
     return torch.logsumexp(log_weight, 0) - math.log(log_weight.shape[0])
 
 

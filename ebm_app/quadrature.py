@@ -67,7 +67,7 @@ def gauss_legendre(num_nodes: int) -> Rule:
 
 
 def rule_on(num_nodes: int, start: float, end: float) -> Rule:
-    """The rule of :func:`gauss_legendre` for the interval from ``start`` to ``end``."""
+    """The rule of ``gauss_legendre`` for the interval from ``start`` to ``end``."""
     rule = gauss_legendre(num_nodes)
     half = (end - start) / 2
     return Rule(start + half * (rule.nodes + 1), half * rule.weights, half * rule.coarse_weights)
@@ -94,7 +94,7 @@ def integrate(
 
     Raises:
         RuntimeError: where the rate is not finite (an adaptive step would only shrink), and as
-            :func:`ebm_app.ode.solve`.
+            ``ebm_app.ode.solve``.
     """
     zero = torch.zeros(like.shape, dtype=torch.float64, device=like.device)
     if start == end or not len(like):

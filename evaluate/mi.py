@@ -125,7 +125,7 @@ def read(args: Namespace) -> PairedData:
     """The user's columns.
 
     Raises:
-        UserError: for flags that do not belong together, and as :func:`read_pair`.
+        UserError: for flags that do not belong together, and as ``read_pair``.
     """
     if args.csv and (args.x or args.y):
         raise UserError("give either --csv or --x and --y, not both")

@@ -91,6 +91,12 @@ def test_the_reference_covers_the_package():
     assert shown == there - {"__init__", "__pycache__", "pretrained", "web"}
 
 
+def test_docstrings_are_markdown():
+    roles = re.compile(r":(class|func|meth|attr|mod|data|exc):`")
+    files = (ROOT / "ebm_app").rglob("*.py")
+    assert [str(file) for file in files if roles.search(file.read_text(encoding="utf-8"))] == []
+
+
 class Parsed(Exception):
     """A command line was understood."""
 

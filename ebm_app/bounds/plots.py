@@ -23,7 +23,7 @@ def plot_theorem4(rows: Sequence[Row], target: Path) -> None:
 
     Args:
         rows: each with ``problem``, ``path``, ``error``, ``first_order``, ``bound`` and the fields
-            of :class:`ebm_app.bounds.theorem4.KLBound`. target: a PNG file.
+            of ``ebm_app.bounds.theorem4.KLBound``. target: a PNG file.
     """
     problems, paths = distinct(rows, "problem"), distinct(rows, "path")
     size = (1 + 3.4 * len(paths), 0.8 + 2.6 * len(problems))
@@ -44,7 +44,7 @@ def plot_theorem4(rows: Sequence[Row], target: Path) -> None:
 
 
 def draw_theorem4(axes: Axes, rows: Sequence[Row]) -> None:
-    """One panel of :func:`plot_theorem4`."""
+    """One panel of ``plot_theorem4``."""
     for error in distinct(rows, "error"):
         part = [row for row in rows if row["error"] == error]
         steps = [row["num_steps"] for row in part]
@@ -93,7 +93,7 @@ def plot_proposition5(rows: Sequence[Row], target: Path) -> None:
 
 
 def draw_proposition5(above: Axes, below: Axes, rows: Sequence[Row]) -> None:
-    """One column of :func:`plot_proposition5`."""
+    """One column of ``plot_proposition5``."""
     for index, objective in enumerate(distinct(rows, "objective")):
         part = [row for row in rows if row["objective"] == objective]
         sizes = [row["num_examples"] for row in part]

@@ -75,7 +75,7 @@ class GaussianFamily:
         return self.path.sample(x0, x1, UniformTime(self.path, self.eps).sample(num, generator).t)
 
     def draw_rule(self, theta: Tensor, num_times: int = 64) -> tuple[PathSample, Tensor]:
-        """Nodes and weights (Q,) for the distribution of :meth:`draw`.
+        """Nodes and weights (Q,) for the distribution of ``draw``.
 
         Exact in x0 and x1 for polynomials of degree 9 (G has 8); Gauss-Legendre in t.
         """
@@ -122,7 +122,7 @@ class Regression:
         """rho_i = sqrt(lambda) w_i for every target: (B, m).
 
         The loss of an example is the sum of their squares; CTSM-v's is D times that of
-        :func:`ebm_app.objectives.regression.ctsm_v`, which leaves theta_hat, and H^-1 G H^-1, as
+        ``ebm_app.objectives.regression.ctsm_v``, which leaves theta_hat, and H^-1 G H^-1, as
         they are.
         """
         path = self.family.path

@@ -174,7 +174,7 @@ def kl_bound(
     """Both sides of Theorem 4 from draws ``x`` (B, D) of p1 and their L(x) (B,).
 
     Args:
-        error: (x, t ()) -> s_hat - s (B,), such as a :class:`Ripple`; none by default.
+        error: (x, t ()) -> s_hat - s (B,), such as a ``Ripple``; none by default.
     """
     times = torch.arange(1, num_steps + 1).to(x) / num_steps
     difference = at_times(error, x, times)

@@ -57,7 +57,7 @@ class ImageData:
         """A data set of images in memory; the validation images stand for the test split too.
 
         Args:
-            images, validation: (N, C, H, W) as :func:`ebm_app.data.levels.to_levels` takes them.
+            images, validation: (N, C, H, W) as ``ebm_app.data.levels.to_levels`` takes them.
                 Without ``validation``, ``numpy.random.RandomState(0)`` permutes the images and
                 the last tenth of them, at least 2, is held out.
 

@@ -46,7 +46,7 @@ def load_labels(
 
 
 def _digits_labels() -> Tensor:
-    """The labels in the permutation that :class:`DigitsSource` makes of the images."""
+    """The labels in the permutation that ``DigitsSource`` makes of the images."""
     from sklearn.datasets import load_digits  # over a second to import, only for this
 
     target = load_digits().target

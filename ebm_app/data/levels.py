@@ -49,7 +49,7 @@ def dequantise(levels: Tensor, num_levels: int, noise: Tensor) -> Tensor:
 
 
 def quantise(x: Tensor, num_levels: int) -> Tensor:
-    """Display values k / (L - 1) of the levels k = floor(x L) of continuous values, (*) -> (*).
+    """Display values k / (L - 1) of the levels k = floor(x L) of continuous x: ``(*) -> (*)``.
 
     Values below 0 take level 0, and values from 1 on level L - 1. This saturation is part of the
     definition: the outer cells reach to infinity, as a sample of a model may lie anywhere.
@@ -69,7 +69,7 @@ def quantise(x: Tensor, num_levels: int) -> Tensor:
 
 
 def to_levels(images: Tensor, num_levels: int) -> Tensor:
-    """Levels k, uint8 (*), of display values k / (L - 1), (*).
+    """Levels k, uint8 ``(*)``, of display values k / (L - 1), ``(*)``.
 
     Args:
         images: Floats at most 1e-3 spacings off the grid; or levels, uint8, returned as they are.

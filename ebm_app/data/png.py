@@ -43,5 +43,5 @@ def grid_of(images: Tensor, min_pixels: int = 320, columns: int | None = None) -
 
 
 def save_grid(images: Tensor, path: Path) -> None:
-    """Write the sheet of :func:`grid_of` as a PNG."""
+    """Write the sheet of ``grid_of`` as a PNG."""
     save_image(grid_of(images), path)

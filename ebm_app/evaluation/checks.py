@@ -66,7 +66,7 @@ def as_record(check: Check) -> dict[str, Any]:
 
 
 def from_record(record: dict[str, Any]) -> Check:
-    """The check that :func:`as_record` wrote."""
+    """The check that ``as_record`` wrote."""
     if "value" not in record:
         return skip(record["name"], record["note"])
     return Check(**{key: record[key] for key in Check._fields})

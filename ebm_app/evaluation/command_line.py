@@ -43,7 +43,7 @@ def open_model(args: Namespace) -> tuple[Accelerator, EBM]:
 
 
 def held_out(args: Namespace, ebm: EBM) -> Tensor:
-    """The images to evaluate by a script's flags; see :func:`held_out_levels`.
+    """The images to evaluate by a script's flags; see ``held_out_levels``.
 
     Raises:
         UserError: for fewer than two, which have no standard error.

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 def frechet_distance(features_a: Tensor, features_b: Tensor) -> float:
     """Squared Frechet distance of the Gaussians with the mean and covariance of two feature sets,
-    in the squared unit of the features; see :func:`gaussian_frechet_distance`.
+    in the squared unit of the features; see ``gaussian_frechet_distance``.
 
     The covariances are the unbiased ones. The distance is biased upwards by the noise of both
     sets, the more the fewer rows they have: compare values for equal numbers of rows only.
@@ -157,7 +157,7 @@ class Reference:
         images of the data set itself, or of all where they are fewer.
 
         Returns:
-            The keys of :meth:`metrics`; ``spread``, with the same keys, the standard deviation of
+            The keys of ``metrics``; ``spread``, with the same keys, the standard deviation of
             a single draw; and ``num_images`` of a draw.
         """
         num_images = min(num_images, len(features))

@@ -76,7 +76,7 @@ def plot_shares(components: Tensor) -> Figure:
 
 
 def plot_balance(found: Balance, target: Path) -> None:
-    """The figure of :func:`balance_figure` as a PNG."""
+    """The figure of ``balance_figure`` as a PNG."""
     balance_figure(found).savefig(target, dpi=110)
 
 

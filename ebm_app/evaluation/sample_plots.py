@@ -38,7 +38,7 @@ def samplers_table(rows: Sequence[dict[str, Any]], floor: dict[str, Any]) -> str
 
     Args:
         rows: each with ``run``, ``nfe``, ``seconds`` and the keys of ``METRICS``.
-        floor: of training images, as :meth:`ebm_app.evaluation.frechet.Reference.floor` returns
+        floor: of training images, as ``ebm_app.evaluation.frechet.Reference.floor`` returns
             it.
     """
     lines = [

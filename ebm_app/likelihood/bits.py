@@ -78,7 +78,7 @@ def log_likelihood(
     dequantiser: Dequantiser,
     estimator: Estimator,
 ) -> Likelihood:
-    """The bound above for images; :meth:`ebm_app.ebm.EBM.log_prob` calls it for a model.
+    """The bound above for images; ``ebm_app.ebm.EBM.log_prob`` calls it for a model.
 
     Args:
         levels: (B, C, H, W) integers in 0..num_levels - 1.

@@ -18,7 +18,7 @@ from ebm_app.quadrature import rule_on
 
 
 class BoundNode(NamedTuple):
-    """A node of :class:`VariationalBound`: its time r, x_r = a x + deviation e, its weight."""
+    """A node of ``VariationalBound``: its time r, x_r = a x + deviation e, its weight."""
 
     time: float
     a: float
@@ -67,7 +67,7 @@ class VariationalBound(Estimator):
 
     Args:
         num_nodes: in l. num_draws: of the noise at every node.
-        score: "head", "integral" or None, as for :meth:`TimeScoreEnergy.stein_score`.
+        score: "head", "integral" or None, as for ``TimeScoreEnergy.stein_score``.
         start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
         tail: the integral stops where w is this share of v_t.
         seed: of the noise; that of an example does not depend on its batch.

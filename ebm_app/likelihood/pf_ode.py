@@ -22,10 +22,10 @@ class PFODEDensity(Estimator):
     0, I) - integral of div u, from x back to x_0.
 
     Args:
-        solver, num_steps, tolerance: as for :class:`ebm_app.sampling.samplers.PFODESampler`.
+        solver, num_steps, tolerance: as for ``ebm_app.sampling.samplers.PFODESampler``.
         num_probes: Rademacher probes of the divergence, frozen for the solve; 0 takes it exactly,
             by D backward passes at every evaluation.
-        score: "head", "integral" or None, as for :meth:`TimeScoreEnergy.stein_score`.
+        score: "head", "integral" or None, as for ``TimeScoreEnergy.stein_score``.
         start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
         seed: of the probes; those of an example do not depend on its batch.
 
@@ -73,9 +73,9 @@ class PFODEDensity(Estimator):
 
 @dataclass(frozen=True)
 class MidpointDensity(Estimator):
-    """The density of the steps of :class:`ebm_app.probability_flow.midpoint.ImplicitMidpoint`:
+    """The density of the steps of ``ebm_app.probability_flow.midpoint.ImplicitMidpoint``:
     normalised without an error of discretisation, by D backward passes a step. Arguments as for
-    :class:`PFODEDensity`."""
+    ``PFODEDensity``."""
 
     num_steps: int = 40
     score: str | None = None

@@ -219,7 +219,7 @@ class TimeScoreEnergy:
         return head
 
     def score_cost(self, source: str | None, t: float) -> int:
-        """Evaluations of the network in one call of :meth:`stein_score` at time t."""
+        """Evaluations of the network in one call of ``stein_score`` at time t."""
         if (source or HEAD) == HEAD and self.model.stein_channels:
             return 1
         return len(self._rule(self.start, t)[0])
@@ -243,7 +243,7 @@ class TimeScoreEnergy:
         return zip(*(part.split(size) for part in self._rule(t0, t1)), strict=True)
 
     def _rule(self, t0: float, t1: float) -> tuple[Tensor, Tensor, Tensor]:
-        """The rule of :func:`clock_rule` from t0 to t1."""
+        """The rule of ``clock_rule`` from t0 to t1."""
         counts = (self.num_nodes, min(self.min_nodes, self.num_nodes))
         return clock_rule(self.path, (self.start, self.end), (t0, t1), *counts)
 

@@ -66,7 +66,7 @@ class PretrainedModel(nn.Module):
         missing; the address of the commit.
 
         Args:
-            repository: "owner/name", what :meth:`from_pretrained` then takes. private: if it is
+            repository: "owner/name", what ``from_pretrained`` then takes. private: if it is
                 made.
 
         Raises:

@@ -34,12 +34,12 @@ class TimeScoreModel(nn.Module):
         net: (x (B, *), time (B,)) -> tensor whose first channels are the components; a net with a
             single output gives the time score itself.
         path: the path.
-        eps: margin of the interval of times, as in :meth:`GaussianPath.interval`.
+        eps: margin of the interval of times, as in ``GaussianPath.interval``.
         prediction: a key of PREDICTIONS.
-        time_input: a key of :attr:`TIME_INPUTS`.
+        time_input: a key of ``TIME_INPUTS``.
         stein_channels: how many of the last channels (dimension 1) of the net's output are the
             Stein head h, with score = a_t x + b_t h; 0 for no head.
-        input_frequencies: see :meth:`features`; the net gets 1 + 2 n times as many channels.
+        input_frequencies: see ``features``; the net gets 1 + 2 n times as many channels.
         condition_dim: the net gets so many more channels, one constant plane for each number of a
             condition (see ``augmentation``).
 
@@ -71,7 +71,7 @@ class TimeScoreModel(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> ModelOutput:
         """x (B, *), t (B,) float64 and condition (B, condition_dim), zero if None ->
-        :class:`ModelOutput`."""
+        ``ModelOutput``."""
         out = self.net(self.features(x, t, condition), self.time_input(self, t).to(x.dtype))
         # the scales reach 1e5: out of a half-precision network's range
         out = out if out.dtype == torch.float64 else out.float()

@@ -15,7 +15,7 @@ from ebm_app.fields import setting
 
 @dataclass(frozen=True)
 class UNetConfig:
-    """Shape of a :class:`UNet`.
+    """Shape of a ``UNet``.
 
     Args:
         block_out_channels: channels at each resolution, the image's own first; each further one
@@ -48,7 +48,7 @@ class UNet(nn.Module):
     Args:
         image_shape: (C, H, W).
         out_channels: channels of the output.
-        config: see :class:`UNetConfig`.
+        config: see ``UNetConfig``.
 
     Raises:
         UserError: where the image cannot be halved to every resolution, or where groups or

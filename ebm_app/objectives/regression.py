@@ -81,7 +81,7 @@ def reduced_components_error(
     that of a squared posterior deviation instead of that of eps^2. Against the components of
     ``predictions.Moments`` all but the variance w cancels: f - s = b (g^2 - w), with g the
     deviation of the head's target from the head, which this error does not train, and b =
-    :meth:`OneSidedPath.variance_gain`.
+    ``OneSidedPath.variance_gain``.
 
     Raises:
         ValueError: where the model predicts no posterior variance.
@@ -145,7 +145,7 @@ class CTSM(ConditionalRegression):
 
 
 class CTSMv(ConditionalRegression):
-    """CTSM-v: regression on every component of it (Theorem 2); arguments as for :class:`CTSM`."""
+    """CTSM-v: regression on every component of it (Theorem 2); arguments as for ``CTSM``."""
 
     note = "regression on every component of it"
 
@@ -156,7 +156,7 @@ class CTSMv(ConditionalRegression):
 
 class CTSMm(ConditionalRegression):
     """CTSM-v with a control variate, for a model that predicts posterior moments: its mean by the
-    Stein head's regression, its variance by :func:`reduced_components_error`."""
+    Stein head's regression, its variance by ``reduced_components_error``."""
 
     note = "the same with a control variate, for predicted moments"
 

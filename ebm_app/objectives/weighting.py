@@ -45,7 +45,7 @@ class TimeScore(Weighting):
     """Time score normalisation: lambda(t) = 1 / Var[d/dt log p_t(x_i | z)].
 
     Args:
-        c: second moment E||delta||^2 / D of the data (see :func:`second_moment`); None takes the
+        c: second moment E||delta||^2 / D of the data (see ``second_moment``); None takes the
             path's own, which is 1 unless stated.
     """
 

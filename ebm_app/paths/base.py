@@ -2,8 +2,8 @@ r"""Conditional Gaussian probability paths from the reference (t = 0) to the dat
 
 A path conditions on its endpoints z = (x0, x1) and is Gaussian with isotropic noise,
 
-    p_t(x | z) = N(x; base(z) + alpha_t delta(z), v_t I),     x_t = base + alpha_t delta +
-    sqrt(v_t) eps.
+    p_t(x | z) = N(x; base(z) + alpha_t delta(z), v_t I),
+    x_t = base + alpha_t delta + sqrt(v_t) eps.
 
 A subclass states alpha_t and v_t; everything else is derived here, once, by differentiation, and a
 subclass may override a derived quantity by its closed form. With c = E||delta||^2 / D, per

@@ -41,7 +41,7 @@ class NoDivergence(Divergence):
 
 
 class ExactDivergence(Divergence):
-    """K = 1, exact: the trace of :func:`jacobian`, by D backward passes."""
+    """K = 1, exact: the trace of ``jacobian``, by D backward passes."""
 
     num_estimates = 1
 

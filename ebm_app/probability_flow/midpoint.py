@@ -61,12 +61,12 @@ class ImplicitMidpoint:
         return self._move(x, range(len(self)), 1)
 
     def backward(self, x: Tensor) -> Moved:
-        """The inverse of :meth:`forward`."""
+        """The inverse of ``forward``."""
         return self._move(x, reversed(range(len(self))), -1)
 
     def log_density(self, x: Tensor) -> Tensor:
         """log density (B,) in nats at ``x`` (B, *) of the image of N(0, I) under
-        :meth:`forward`."""
+        ``forward``."""
         start = self.backward(x)
         return sum_except_batch(standard_normal_log_density(start.x.double())) + start.log_det
 

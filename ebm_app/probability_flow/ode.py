@@ -25,7 +25,7 @@ from ebm_app.registry import choose
 Score = Callable[[Tensor, float], Tensor]
 #: equal parts of a step at whose ends a solver evaluates the flow
 PARTS = {"heun": 1, "rk4": 3}
-#: solvers of the probability flow, among those of :data:`ebm_app.ode.METHODS`
+#: solvers of the probability flow, among those of ``ebm_app.ode.METHODS``
 SOLVERS = (*PARTS, "dopri5")
 NO_DIVERGENCE = NoDivergence()
 
@@ -89,7 +89,7 @@ def solve_pf_ode(
     direction. Points are summed up in float64 and given to the score in their own precision.
 
     Args:
-        solver: a key of :data:`SOLVERS`.
+        solver: a key of ``SOLVERS``.
         num_steps: steps of "heun" and "rk4", evenly spaced in the clock; a state after each.
         tolerance: rtol and atol of "dopri5", whose one step size serves the whole batch; one
             state, the last.
@@ -97,7 +97,7 @@ def solve_pf_ode(
     Raises:
         UserError: for an unknown solver or fewer than 1 step.
         ValueError: where the flow is not finite.
-        RuntimeError: as :func:`ebm_app.ode.solve`.
+        RuntimeError: as ``ebm_app.ode.solve``.
     """
     choose("solver", solver, SOLVERS)
     if num_steps < 1:

@@ -51,7 +51,7 @@ class TimeScoreRatio(RatioEstimator):
     Args:
         model: of the time score.
         objective: what it is trained by.
-        num_nodes: Gauss-Legendre nodes in t of :meth:`log_ratio`. Nodes in t, not in the clock:
+        num_nodes: Gauss-Legendre nodes in t of ``log_ratio``. Nodes in t, not in the clock:
             the marginal's time score is regular at the ends where the conditional one is not.
     """
 

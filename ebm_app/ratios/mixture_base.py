@@ -142,7 +142,7 @@ class ResidualModel(nn.Module):
         return self.model.net
 
     def forward(self, x: Tensor, t: Tensor) -> ModelOutput:
-        """As :meth:`TimeScoreModel.forward`."""
+        """As ``TimeScoreModel.forward``."""
         residual = self.model(x, t)
         return residual._replace(components=residual.components + self.base(x, t))
 

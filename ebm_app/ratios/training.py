@@ -115,7 +115,7 @@ class RatioTrainer:
         self.step, self.seconds = 0, 0.0
 
     def run(self) -> Iterator[Evaluation]:
-        """Train to the end, with the evaluations of :attr:`RatioTraining.num_evaluations`."""
+        """Train to the end, with the evaluations of ``RatioTraining.num_evaluations``."""
         training = self.training
         yield self._evaluate()
         begin = time.perf_counter()

@@ -30,7 +30,7 @@ def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[st
     """The settings of several dataclasses by name; each pair goes to all that have such a field.
 
     Raises:
-        UserError: as :func:`settings_of`, and for a setting that none of them has.
+        UserError: as ``settings_of``, and for a setting that none of them has.
     """
     texts = _split(pairs)
     fields = {name: _fields(kind) for name, kind in kinds.items()}

@@ -125,7 +125,7 @@ class AnnealedHMC:
             generator: source of randomness, on the device of ``x0``.
 
         Raises:
-            ValueError: as :meth:`pilot`.
+            ValueError: as ``pilot``.
         """
         distributions = self.distributions(targets, initial_step_sizes)
         pilot_run = self.pilot(x0_pilot, targets, initial_step_sizes, generator)

@@ -56,7 +56,7 @@ class PFODESampler(Sampler):
         num_steps: steps, each of two evaluations of the Stein score by "heun", of four by "rk4".
         solver: "heun", "rk4", or the adaptive "dopri5", which finds its own number of steps.
         tolerance: rtol and atol of an adaptive solver.
-        score: "head", "integral" or None, as for :meth:`TimeScoreEnergy.stein_score`.
+        score: "head", "integral" or None, as for ``TimeScoreEnergy.stein_score``.
         start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
         end_variance: conditional variance at which the flow stops and the image is denoised.
 

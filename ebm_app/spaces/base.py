@@ -30,14 +30,14 @@ class Space(nn.Module, ABC):
 
     @abstractmethod
     def decode(self, u: Tensor) -> Tensor:
-        """x of u, the inverse of :meth:`encode`."""
+        """x of u, the inverse of ``encode``."""
 
     @abstractmethod
     def log_abs_det(self, x: Tensor) -> Tensor:
         """log |det du/dx| in nats: (B,) float64, so that log p(x) = log p(u) + log_abs_det(x)."""
 
     def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(:meth:`encode`, :meth:`log_abs_det`) of x, in one pass where they share work."""
+        """(``encode``, ``log_abs_det``) of x, in one pass where they share work."""
         return self.encode(x), self.log_abs_det(x)
 
     def fit(self, x: Tensor) -> None:  # noqa: B027 - a hook, not an omission

@@ -16,5 +16,5 @@ class GaussianSpace(Composed):
     def build(
         cls, image_shape: Sequence[int], num_levels: int, **arguments: float
     ) -> "GaussianSpace":
-        """See :class:`Logit` for the arguments."""
+        """See ``Logit`` for the arguments."""
         return cls(Logit(**arguments), Whitening(image_shape))

@@ -91,7 +91,7 @@ class SplineSpace(Composed):
         hidden: float = 32,
         bins: float = 8,
     ) -> "SplineSpace":
-        """See :class:`Logit` for the margin and :class:`Coupling` for what is of ``layers``
+        """See ``Logit`` for the margin and ``Coupling`` for what is of ``layers``
         couplings.
 
         Raises:

@@ -43,7 +43,7 @@ def reference(energy: TimeScoreEnergy, x: Tensor) -> Tensor:
 def fixed_nodes(
     energy: TimeScoreEnergy, x: Tensor, truth: Tensor, nodes: Sequence[int] = NODES
 ) -> list[Integration]:
-    """Log ratios of points x (B, *) by Gauss-Legendre rules; ``truth`` by :func:`reference`."""
+    """Log ratios of points x (B, *) by Gauss-Legendre rules; ``truth`` by ``reference``."""
     return [
         measured(f"{num} nodes", energy.with_nodes(num).log_ratio(x), truth, x) for num in nodes
     ]

@@ -41,8 +41,8 @@ def train(
         dataset: name of the images in the records; one that has a preset, such as "digits",
             takes it. Other names take the preset of the image size.
         flow: in whose latent space the path lives; None for pixels.
-        settings: any field of :class:`TrainingConfig`, :class:`EBMConfig`, :class:`UNetConfig` or
-            :class:`RunOptions` by its name, and ``path`` and ``c``, in place of the preset's.
+        settings: any field of ``TrainingConfig``, ``EBMConfig``, ``UNetConfig`` or
+            ``RunOptions`` by its name, and ``path`` and ``c``, in place of the preset's.
 
     Raises:
         UserError: for images that are not of this form, unknown settings, values of no use, or a

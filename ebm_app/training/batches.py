@@ -118,7 +118,7 @@ class FlowBatches(Shuffled):
 
     Args:
         levels: training images (N, C, H, W), integers, on the device of the run.
-        num_levels, batch_size, seed: as for :class:`EBMBatches`.
+        num_levels, batch_size, seed: as for ``EBMBatches``.
     """
 
     def __init__(self, levels: Tensor, num_levels: int, batch_size: int, seed: int) -> None:

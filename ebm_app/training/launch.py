@@ -1,4 +1,4 @@
-"""A training run from its settings to its record, for the scripts and :func:`ebm_app.train`."""
+"""A training run from its settings to its record, for the scripts and ``ebm_app.train``."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -51,11 +51,11 @@ def train_ebm(
     """Train an energy-based model; the metrics of the run on the main process, else None.
 
     Args:
-        data: images. ebm_config, config: as :func:`ebm_app.training.settings.resolve` makes them.
+        data: images. ebm_config, config: as ``ebm_app.training.settings.resolve`` makes them.
         flow: in whose latent space the path lives; None for the ambient space.
 
     Raises:
-        UserError: for settings, folders or processes that do not fit; see :class:`Trainer`.
+        UserError: for settings, folders or processes that do not fit; see ``Trainer``.
     """
 
     def build(accelerator: Accelerator) -> EBMTask:

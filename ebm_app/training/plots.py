@@ -9,7 +9,7 @@ from ebm_app.training.metrics import read_metrics
 
 
 def plot_training(metrics: Path, target: Path) -> None:
-    """The figure of :func:`training_figure` as a PNG."""
+    """The figure of ``training_figure`` as a PNG."""
     training_figure(read_metrics(metrics)).savefig(target, dpi=120)
 
 

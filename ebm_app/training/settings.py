@@ -174,7 +174,7 @@ def flatten(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def record(config: EBMConfig, training: TrainingConfig) -> dict[str, Any]:
-    """The settings that a run record holds, and that :func:`resolve` takes as its base."""
+    """The settings that a run record holds, and that ``resolve`` takes as its base."""
     return {"ebm": to_dict(config), "training": to_dict(training)}
 
 

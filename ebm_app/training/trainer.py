@@ -45,7 +45,7 @@ class TrainingResult:
 
 
 class Trainer:
-    """A run: prepares its parts, resumes if asked, then :meth:`fit`.
+    """A run: prepares its parts, resumes if asked, then ``fit``.
 
     Args:
         accelerator: made by the caller. task: what is learned. config: how.

@@ -28,7 +28,7 @@ class Validator:
 
     Args:
         objective: measured on every image of the split as often as it is repeated.
-        parts: number of levels, space, dequantiser and time sampler, as for :class:`EBMBatches`.
+        parts: number of levels, space, dequantiser and time sampler, as for ``EBMBatches``.
     """
 
     def __init__(

@@ -26,12 +26,12 @@ Map = Callable[[Tensor], Tensor]
 
 
 def normal_cdf(x: Tensor) -> Tensor:
-    """Phi(x): (*) -> (*). Its lower tail keeps its digits, which torch.special.ndtr loses."""
+    """Phi(x): ``(*) -> (*)``. Its lower tail keeps its digits, which torch.special.ndtr loses."""
     return torch.erfc(-x / math.sqrt(2)) / 2
 
 
 def mixture_quantile(z: Tensor, weight: float, low_mean: float, high_mean: float) -> Tensor:
-    """The q with w Phi(q - m) + (1 - w) Phi(q - m') = Phi(z), for means m <= m': (*) -> (*).
+    """The q with w Phi(q - m) + (1 - w) Phi(q - m') = Phi(z), for means m <= m': ``(*) -> (*)``.
 
     It maps N(0, 1) to the mixture w N(m, 1) + (1 - w) N(m', 1) and is increasing.
     """
@@ -48,7 +48,7 @@ def mixture_quantile(z: Tensor, weight: float, low_mean: float, high_mean: float
 
 
 def half_cube(x: Tensor) -> Tensor:
-    """x sqrt|x|: (*) -> (*)."""
+    """x sqrt|x|: ``(*) -> (*)``."""
     return x * x.abs().sqrt()
 
 

@@ -60,7 +60,7 @@ class DensityGrid:
         return values.unflatten(1, (self.side, self.side))
 
     def mass(self, log_density: Tensor) -> Tensor:
-        """Integral over the window of densities (*, side, side): (*)."""
+        """Integral over the window of densities ``(*, side, side)``: ``(*)``."""
         return self.cell_area * log_density.exp().sum((-2, -1))
 
     def _histogram(self, x: Tensor) -> Tensor:

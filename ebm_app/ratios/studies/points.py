@@ -33,7 +33,7 @@ class EvaluationPoints:
         }
 
     def criterion(self, ratio: RatioEstimator) -> dict[str, Tensor]:
-        """The metrics of the fixed-node integral, and those of :func:`matrix_metrics`."""
+        """The metrics of the fixed-node integral, and those of ``matrix_metrics``."""
         return self.metrics(ratio.log_ratio(self.x)) | matrix_metrics(ratio)
 
 

@@ -16,7 +16,7 @@ NUM_POINTS, NUM_LOSS_DRAWS, NUM_GRID_DRAWS = 600, 2_048, 40_000
 
 
 class DataPoints:
-    """Points of two-dimensional toy data alone; :class:`EvaluationPoints` takes half of its points
+    """Points of two-dimensional toy data alone; ``EvaluationPoints`` takes half of its points
     from p_0, where the log ratio of such data may be -inf.
 
     ``truth`` is None where the density has no closed form.
@@ -28,7 +28,7 @@ class DataPoints:
 
     def metrics(self, log_ratio: Tensor) -> dict[str, Tensor]:
         """Of estimates (N,): "divergence", and "error" where there is a truth, as
-        :meth:`EvaluationPoints.metrics`."""
+        ``EvaluationPoints.metrics``."""
         found = {"divergence": log_ratio.mean()}
         if self.truth is not None:
             found["error"] = (log_ratio - self.truth).square().mean()

@@ -67,7 +67,7 @@ class Trial:
     """What is trained.
 
     Args:
-        problem: a key of ``PAIRS``. path: one of :func:`paths_of`. method: one of ``METHODS``.
+        problem: a key of ``PAIRS``. path: one of ``paths_of``. method: one of ``METHODS``.
         learning_rate: of Adam. training: the budget. seed: of the weights and the draws.
 
     Raises:

@@ -52,7 +52,7 @@ def estimate(
         iterations: training steps of a fold.
 
     Raises:
-        UserError: as :func:`read`, for numbers out of range, and for columns that are constant or
+        UserError: as ``read``, for numbers out of range, and for columns that are constant or
             determine each other.
     """
     iterations = whole("iterations", iterations, 1, MAX_ITERATIONS)

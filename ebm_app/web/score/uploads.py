@@ -71,7 +71,7 @@ def repeated(image: Tensor, draws: int) -> Tensor:
 
 
 def leave_unread(upload: gr.Image) -> None:
-    """Let an upload hand over its file unopened, so that :func:`preprocess` can say what is wrong
+    """Let an upload hand over its file unopened, so that ``preprocess`` can say what is wrong
     with it.
 
     Its method is replaced, because gradio writes a file beside the source of every subclass.
