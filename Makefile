@@ -111,7 +111,7 @@ studies: $(SETUP)
 	$(BIN)/python evaluate/ablations.py --study latent --variants ctsm_m --repeats 4 --training_args train_batch_size=64 --output_dir runs/latent-default
 	$(BIN)/python evaluate/ablations.py --study network_input --spaces runs/latent/copula/flow --variants u x x_paper --num_checkpoints 5 --limit 50 --training_args train_batch_size=64 prediction=normalised t_scale=100 --output_dir runs/network_input
 	cp runs/toy/toy.png docs/
-	cp runs/network_input/ablations.png docs/stability.png
+	cp runs/network_input/ablations.png docs/network_input.png
 	cp runs/mi/mi_curves.png docs/mutual_information.png
 	cp runs/bounds/theorem4.png runs/bounds/proposition5.png docs/
 

@@ -27,7 +27,8 @@ LAUNCHERS = {
     "accelerate": ["-m", "accelerate.commands.accelerate_cli"],
     "torchrun": ["-m", "torch.distributed.run"],
 }
-STEPS = "--max_train_steps 4 --checkpointing_steps 2 --validation_steps 4"
+#: in one process a precision cannot be changed
+STEPS = "--max_train_steps 4 --checkpointing_steps 2 --validation_steps 4 --mixed_precision no"
 #: the flags TINY as key=value
 TINY_ARGS = [
     "=".join((words.split()[0], ",".join(words.split()[1:])))
@@ -104,6 +105,10 @@ def budget(name: str, flags: list[str]) -> list[str]:
         found += ["--variants", "base", "no_average"]
     elif name == "evaluate/ablations.py" and "--spaces" not in flags:
         found += ["--spaces", "copula"]
+    if "annealed_hmc" in flags:
+        found += (
+            "--sampler_args steps_per_temperature=1 num_leapfrog_steps=1 final_steps=1".split()
+        )
     if "--init_from" in flags:  # the network is that of the weights
         found = [*STEPS.split(), "--lr_decay_steps", "0", *TINY[TINY.index("--dropout") :]]
     return found
