@@ -49,7 +49,7 @@ BUDGETS = {
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods nce",
     "evaluate/mi.py": "--iterations 2 --problems mi_d40 --methods ctsm_v_time1 --num_folds 2 "
     "--num_seeds 1",
-    "evaluate/ablations.py": "--max_train_steps 2 --limit 2 --repeats 1 --pf_ode_limit 1 "
+    "evaluate/ablations.py": "--max_train_steps 2 --limit 2 --repeats 1 --pf_ode_limit 2 "
     f"--pf_ode_steps 2 --num_checkpoints 1 --training_args {' '.join(TINY_ARGS)}",
     "evaluate/bounds.py": "--num_draws 20 --num_steps 1 4 --num_examples 200 --replicates 3",
 }
