@@ -114,7 +114,7 @@ def test_scripts_fit_a_flow_and_train_score_and_sample_in_its_space(
     assert run_script(script("train/ebm.py").main, train) == 0
     # the flow is inside the model's folder
     (tmp_path / "flow" / "model.safetensors").unlink()
-    score = [run, "--limit", "3", "--repeats", "1", "--estimator", "all"]
+    score = [run, "--limit", "2", "--repeats", "1", "--estimator", "all", "--eps", "0.01"]
     score += ["--estimator_args", "num_steps=2"]
     capsys.readouterr()
     assert run_script(script("evaluate/bpd.py").main, score) == 0

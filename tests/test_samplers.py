@@ -175,8 +175,8 @@ def test_frames_of_annealed_hmc_count_temperatures_and_evaluations_with_the_pilo
 
 
 def test_the_pilot_of_many_temperatures_is_no_longer_than_a_hundred_further_transitions():
-    sampler = AnnealedHMCSampler(500, steps_per_temperature=1, num_leapfrog_steps=1, final_steps=0)
-    assert run(sampler, gaussian(), normal((2, 3)))[-1].nfe == 2 * 500 * 2 + 10 + 100
+    sampler = AnnealedHMCSampler(60, steps_per_temperature=1, num_leapfrog_steps=1, final_steps=0)
+    assert run(sampler, gaussian(), normal((2, 3)))[-1].nfe == 2 * 60 * 2 + 10 + 100
 
 
 def visited(energy, sampler):

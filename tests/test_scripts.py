@@ -110,7 +110,7 @@ def test_score_then_report(trained, script, capsys, tmp_path):
     shutil.copytree(trained, run)
     scored = call(
         script("evaluate/bpd.py"), run, "--estimator", "all", "--repeats", 2, "--split", "train",
-        "--estimator_args", "num_steps=2",
+        "--estimator_args", "num_steps=2", "--eps", 0.01,
         "--output_dir", run, "--device", "cpu", "--limit", 3,
     )  # fmt: skip
     assert scored == 0
@@ -173,25 +173,22 @@ def test_score_then_report(trained, script, capsys, tmp_path):
     assert "has not ended" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("sampler", ["pf_ode", "annealed_hmc"])
+#: settings that make annealed HMC short
+FEW = "steps_per_temperature=1 num_leapfrog_steps=1 final_steps=0 pilot_size=1".split()
+
+
+@pytest.mark.parametrize(
+    ("sampler", "settings"),
+    [("pf_ode", []), ("annealed_hmc", ["--sampler_args", *FEW])],
+    ids=["pf_ode", "annealed_hmc"],
+)
 def test_sampling_writes_exact_pixels_and_repeats_with_its_seed(
-    trained, script, capsys, tmp_path, sampler
+    trained, script, capsys, tmp_path, sampler, settings
 ):
-    arguments = ["--sampler", sampler, "--num_images", 3, "--num_steps", 2, "--device", "cpu"]
+    flags = ["--sampler", sampler, "--num_images", 3, "--num_steps", 2, "--device", "cpu"]
     for name, seed in (("a", 7), ("b", 7), ("c", 8)):
-        folder = tmp_path / name
-        assert (
-            call(
-                script("sample/ebm.py"),
-                trained,
-                *arguments,
-                "--seed",
-                seed,
-                "--output_dir",
-                folder,
-            )
-            == 0
-        )
+        own = ["--seed", seed, "--output_dir", tmp_path / name]
+        assert call(script("sample/ebm.py"), trained, *flags, *settings, *own) == 0
     figures = last_json(capsys.readouterr().out)
     assert len(figures["files"]) == 4 and figures["nfe"] > 0 and figures["seconds"] > 0
     images = [(tmp_path / name / "00002.png").read_bytes() for name in "abc"]
@@ -256,7 +253,7 @@ def test_mistakes_in_scoring_and_sampling_end_in_one_sentence(trained, script, c
         (sample, [damaged], "damaged or truncated"),
         (sample, [trained, "--num_images", 0], "at least 1 image"),
         (sample, [trained, "--num_steps", 0], "at least 1 step"),
-        (sample, [trained, "--score", "guess"], "choose one of head, integral"),
+        (sample, [trained, "--sampler_args", "score=guess"], "choose one of head, integral"),
         (sample, [trained, "--device", "tpu"], "choose auto, cpu or cuda"),
     ):
         assert call(module, *arguments, *(own if "--device" not in arguments else own[:2])) == 2
