@@ -17,6 +17,7 @@ from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_no
 from ebm_app.models.config import EBMConfig, PathConfig
 from ebm_app.models.folders import BUNDLED, find_folder
 from ebm_app.nets.unet import UNetConfig
+from ebm_app.paths import VPPath
 from ebm_app.registry import make
 from ebm_app.sampling.samplers import SAMPLERS
 
@@ -37,6 +38,11 @@ def ebm() -> EBM:
     model = EBM(CONFIG)
     torch.nn.init.normal_(model.model.net.unet.conv_out.weight, std=0.1)
     return model.eval()
+
+
+def test_the_path_is_that_of_the_configuration(ebm):
+    path = ebm.model.path
+    assert (type(path), path.c, path.beta_min, path.beta_max) == (VPPath, 0.8, 0.1, 15.0)
 
 
 def images(num: int = 3) -> torch.Tensor:

@@ -1,5 +1,7 @@
 """Networks: shapes, a time that is a real number, second derivatives, sizes that do not fit."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from exact import F64, normal
@@ -45,6 +47,12 @@ def test_mlp_can_be_differentiated_twice():
     net = MLP(2, 2, hidden=(8, 8)).double()
     inputs = normal((3, 2)).requires_grad_(), torch.rand(3, dtype=F64).requires_grad_()
     assert torch.autograd.gradgradcheck(net, inputs)
+
+
+def test_the_embedded_time_is_the_time_by_its_factor():
+    fast, slow = (unet(config=replace(PLAIN, t_scale=scale)).eval() for scale in (100.0, 25.0))
+    x, t = normal((3, 1, 8, 8)), torch.tensor([0.0, 0.1, 0.2], dtype=F64)
+    assert torch.allclose(fast(x, t), slow(x, 4 * t), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("attention", [(), (1,)], ids=["plain", "attention"])
