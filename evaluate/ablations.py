@@ -18,6 +18,7 @@ from accelerate import Accelerator
 
 from ebm_app.data.images import ImageData, load_images
 from ebm_app.ebm import EBM
+from ebm_app.errors import UserError
 from ebm_app.flow import Flow
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import EBMConfig, TrainingConfig, read_json
@@ -71,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parse_args(argv)
     study = STUDIES[choose("study", args.study, STUDIES)]
     args.num_checkpoints = args.num_checkpoints or study.num_checkpoints
+    if args.pf_ode_limit < 2:
+        raise UserError("a standard error needs at least 2 images: raise --pf_ode_limit")
     folder = Path(args.output_dir or f"runs/ablations/{args.study}")
     record = RunRecord(folder / "ablations.json", vars(args))
     data = load_images(args.dataset, args.data_root, args.download, args.resolution)

@@ -19,7 +19,7 @@ from ebm_app.numerics import sum_except_batch
 from ebm_app.paths import LinearVPPath
 
 #: shape -> (m, s)
-LAWS = {(16,): (1.4, 0.8), (1, 4, 4): (1.4, 0.8), (64,): (1.4, 0.88), (2,): (1.4, 0.7)}
+DISTRIBUTIONS = {(16,): (1.4, 0.8), (1, 4, 4): (1.4, 0.8), (64,): (1.4, 0.88), (2,): (1.4, 0.7)}
 PLAIN = Annealing(16, steps_per_temperature=4, num_leapfrog_steps=1, score="head")
 TRANSPORTED = replace(PLAIN, num_temperatures=4, pf_ode_steps=1, steps_per_temperature=2)
 FLOW = replace(TRANSPORTED, steps_per_temperature=0)
@@ -28,7 +28,7 @@ slow = pytest.mark.slow
 
 
 def mixture(shape, model=ExactModel, **settings):
-    mean, std = LAWS[shape]
+    mean, std = DISTRIBUTIONS[shape]
     direction = torch.full(shape, mean / math.sqrt(math.prod(shape)), dtype=F64)
     means = torch.stack([direction, -direction])
     settings = {"eps": 0.01, "stein_channels": 1, **settings}

@@ -1,4 +1,4 @@
-"""Annealed HMC: the law at the end, the weights of the loop, and step sizes tuned, then frozen."""
+"""Annealed HMC: the final distribution, the weights of the loop, step sizes tuned and frozen."""
 
 import math
 

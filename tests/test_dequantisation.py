@@ -87,10 +87,10 @@ def test_truncated_normal_points_have_its_distribution_and_stay_in_the_shrunk_ce
     alpha, _ = moments(path, point.t)
     cell = torch.floor((point.y / alpha + 1) / 2 * 17)
     assert (cell == levels).double().mean() > 1 - 1e-12
-    law = stats.truncnorm(-tau, tau)
+    truncated = stats.truncnorm(-tau, tau)
     for power in (1, 2, 3, 4):
-        assert z_score(e.flatten(1).pow(power), law.moment(power)) < 4.5
-    assert stats.kstest(e.flatten().numpy(), law.cdf).pvalue > 1e-4
+        assert z_score(e.flatten(1).pow(power), truncated.moment(power)) < 4.5
+    assert stats.kstest(e.flatten().numpy(), truncated.cdf).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("tau", TAUS)
@@ -99,8 +99,8 @@ def test_negative_log_q_is_that_of_scipy(path, tau):
     levels = images(5, 8)
     point = draw(TruncatedNormal(tau), levels, 5, path)
     alpha, sigma = moments(path, point.t)
-    law = stats.truncnorm(-tau, tau, alpha * centres(levels, 5), sigma)
-    expected = torch.from_numpy(-law.logpdf(point.y.numpy()))
+    truncated = stats.truncnorm(-tau, tau, alpha * centres(levels, 5), sigma)
+    expected = torch.from_numpy(-truncated.logpdf(point.y.numpy()))
     assert point.negative_log_q.shape == levels.shape and point.negative_log_q.dtype == F64
     assert torch.allclose(point.negative_log_q, expected, rtol=0, atol=1e-7)
 

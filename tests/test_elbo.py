@@ -49,7 +49,7 @@ def test_the_reference_has_its_own_density_without_noise(path):
 
 @pytest.mark.parametrize("path", PATHS, ids=["linear", "vp"])
 def test_a_wrong_score_loses_the_divergence_of_the_two_diffusions(path):
-    """On average over the law itself, 1/2 int w E|s - s_true|^2 dl, which is known here."""
+    """On average over the data, 1/2 int w E|s - s_true|^2 dl, which is known here."""
     pull, t = 0.7, 0.9
 
     class Pulled(ExactModel):

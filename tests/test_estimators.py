@@ -228,7 +228,7 @@ def test_nfe_counts_the_evaluations_of_the_network_for_an_example(name, head):
 
 def test_the_flow_has_its_own_density_whatever_its_score():
     """With a head that is wrong: the ratio knows nothing of it, and the flow's density is that of
-    another law, which is normalised all the same."""
+    another distribution, which is normalised all the same."""
 
     class Pulled(ExactModel):
         def score(self, x, t):

@@ -154,8 +154,8 @@ def test_what_does_not_fit_is_one_sentence(folders):
     assert "copula" in error_of(resolve, data, {"space": "gaussian"}, None, flow)
     other = ImageData("test", LEVELS, *(torch.zeros(3, 1, 8, 8, dtype=torch.uint8),) * 3)
     assert "(1, 4, 4)" in error_of(resolve, other, {}, None, flow)
-    waves = {"net_input": "x", "input_frequencies": (1.0,)}
-    assert "net_input" in error_of(resolve, data, waves, None, flow)
+    given = {"net_input": "x", "input_frequencies": (1.0,)}
+    assert "net_input" in error_of(resolve, data, given, None, flow)
     message = error_of(Flow.from_pretrained, ROOT / "ebm_app" / "pretrained" / "digits")
     assert "(energy model)" in message
     assert "(flow)" in error_of(EBM.from_pretrained, folders / "copula")

@@ -1,5 +1,5 @@
-"""log Z from weights of a known law: log w ~ N(m, s^2) forward, hence N(m + s^2, s^2) in reverse,
-and log Z = m + s^2 / 2 exactly."""
+"""log Z from weights of a known distribution: log w ~ N(m, s^2) forward, hence N(m + s^2, s^2)
+in reverse, and log Z = m + s^2 / 2 exactly."""
 
 import math
 

@@ -156,10 +156,10 @@ def test_input_waves_are_the_mean_of_what_noise_makes_of_them(path, shape):
     for t in (0.9, 0.97, 0.99):
         time = torch.tensor([t], dtype=F64)
         noisy = x + path.variance(time).sqrt() * normal((20_000, *shape), 1)
-        waves = model.features(x, time)[:, channels:]
+        features = model.features(x, time)[:, channels:]
         angles = [2 * torch.pi * f * noisy for f in (0.5, 1.5)]
-        draws = torch.cat([wave for a in angles for wave in (a.sin(), a.cos())], dim=1)
-        assert z_score(draws, waves) < 4.5 and waves.abs().max() > 0.1
+        draws = torch.cat([part for a in angles for part in (a.sin(), a.cos())], dim=1)
+        assert z_score(draws, features) < 4.5 and features.abs().max() > 0.1
     features = model.features(x, torch.ones(1, dtype=F64))
     assert torch.equal(features[:, :channels], x) and features.shape[1] == 5 * channels
     pairs = features[:, channels:].unflatten(1, (2, 2, channels))

@@ -196,7 +196,7 @@ def change(model, state, x, start=START, end=END):
     return model.log_density(x, start) - model.log_density(state.x, end)
 
 
-def law(path, shape):
+def data_of(path, shape):
     """Data of two modes, but of one on a bridge."""
     is_bridge = isinstance(path, SchrodingerBridgePath)
     bridge = ExactBridge(path, 1e-3, (0.0, 1.0), (0.7, 0.5)) if is_bridge else None
@@ -215,7 +215,7 @@ def law(path, shape):
 )
 def test_the_density_falls_along_the_flow_by_the_log_determinant(path, shape):
     """log p_1(x_1) = log p_0(x_0) - log det, forward and back, for each way to take it."""
-    model, x = law(path, shape), normal((4, *shape))
+    model, x = data_of(path, shape), normal((4, *shape))
     for ends in ((START, END), (END, START)):
         for solver, tolerance in (("rk4", 3e-3), ("dopri5", 1e-3)):
             state = run(model, x, 30, *ends, solver, divergence=ExactDivergence())

@@ -1,4 +1,4 @@
-"""Samplers: with exact scores the samples have the law of the data at the end of the path."""
+"""Samplers: with exact scores the samples are distributed as the data at the end of the path."""
 
 import pytest
 import torch
@@ -279,3 +279,8 @@ def test_a_proposal_on_which_the_model_overflows_is_rejected():
     sampler = AnnealedHMCSampler(num_steps=5, num_leapfrog_steps=3)
     *_, last = sampler.iterate(energy, inside, generator(1))
     assert last.x.norm(dim=1).max() < 6 and last.acceptance > 0.2
+
+
+def test_a_setting_of_zero_is_kept_and_none_leaves_the_default():
+    sampler = make(SAMPLERS, "sampler", "annealed_hmc", {"final_steps": 0, "pilot_size": None})
+    assert (sampler.final_steps, sampler.pilot_size) == (0, AnnealedHMCSampler.pilot_size)

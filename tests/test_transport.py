@@ -43,20 +43,22 @@ def log_weight(x0, given, num_leapfrog_steps=3, seed=2):
 
 
 #: mean, standard deviation and log Z of each distribution
-LAWS = [(0.5, 0.8, 0.3), (1.0, 0.5, -1.0), (2.0, 0.2, 0.7)]
+GAUSSIANS = [(0.5, 0.8, 0.3), (1.0, 0.5, -1.0), (2.0, 0.2, 0.7)]
 
 
 def distributions(num_steps, transports):
-    targets = [gaussian(*law) for law in LAWS]
+    targets = [gaussian(*moments) for moments in GAUSSIANS]
     return [
         IntermediateDistribution(target, std * STEP, num_steps, move)
-        for target, (_, std, _), move in zip(targets, LAWS, transports, strict=True)
+        for target, (_, std, _), move in zip(targets, GAUSSIANS, transports, strict=True)
     ]
 
 
 def exact_transports():
-    laws = [(0.0, 1.0, 0.0), *LAWS]
-    for (mean, std, _), (next_mean, next_std, _) in zip(laws[:-1], laws[1:], strict=True):
+    gaussians = [(0.0, 1.0, 0.0), *GAUSSIANS]
+    for (mean, std, _), (next_mean, next_std, _) in zip(
+        gaussians[:-1], gaussians[1:], strict=True
+    ):
         yield affine(next_std / std, next_mean - next_std / std * mean)
 
 
@@ -64,7 +66,7 @@ def exact_transports():
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_an_exact_transport_gives_every_chain_the_weight_z(shape, num_steps):
     weight, x = log_weight(normal((50, *shape)), distributions(num_steps, exact_transports()))
-    assert torch.allclose(weight, torch.full_like(weight, LAWS[-1][2]), rtol=0, atol=1e-10)
+    assert torch.allclose(weight, torch.full_like(weight, GAUSSIANS[-1][2]), rtol=0, atol=1e-10)
     assert z_score((x - 2.0).flatten(1)) < 4.5
 
 
@@ -73,7 +75,7 @@ def test_an_exact_transport_gives_every_chain_the_weight_z(shape, num_steps):
 def test_a_transport_that_is_only_nearly_right_is_weighed_for_it(shape, num_steps):
     near = [affine(1.05 * 0.8, 0.45), affine(0.65, 0.6), affine(0.42, 1.6)]
     weight, x = log_weight(normal((6000, *shape)), distributions(num_steps, near))
-    ratio = (weight - LAWS[-1][2]).exp()
+    ratio = (weight - GAUSSIANS[-1][2]).exp()
     assert z_score(ratio[:, None], 1.0) < 4 and ratio.std() > 0.1
     residual = (x - 2.0).flatten(1)
     assert z_score(ratio[:, None] * residual) < 4.5
@@ -120,7 +122,7 @@ def test_a_record_after_such_a_level_counts_its_own_transitions_alone():
 
 def test_the_pilot_goes_by_the_transports_too():
     """Without them it would start each distribution far from where the chains will be."""
-    targets = [gaussian(*law) for law in LAWS]
+    targets = [gaussian(*moments) for moments in GAUSSIANS]
     guess = torch.tensor([0.3, 0.2, 0.08], dtype=F64)
     settings, moves = AnnealedHMC(2, 1, warmup_steps=60, pilot_steps=60), [*exact_transports()]
     found = settings.pilot(normal((400, 3)), targets, guess, generator(), moves)

@@ -46,7 +46,7 @@ def mass(model, x):
 @pytest.mark.parametrize(
     "name, shape", [("heun", (16,)), ("rk4", (16,)), *((name, (1, 4, 4)) for name in SAMPLERS)]
 )
-def test_samples_have_the_law_and_the_modes_of_the_data(name, shape):
+def test_samples_have_the_distribution_and_the_modes_of_the_data(name, shape):
     """That of p_t at variance 1e-3 for the chains, which differs from the data's by less than
     these samples can tell, as does the shrinkage of the denoised ones."""
     model = mixture(shape)
