@@ -67,12 +67,13 @@ def reverse(chains, num, seed=5):
 
 
 CASES = [
-    *(pytest.param((16,), "plain", factor, 1500) for factor in (0.22, 4.5)),
+    pytest.param((16,), "plain", 0.22, 1500),
+    pytest.param((16,), "plain", 4.5, 1500, marks=slow),
     pytest.param((16,), "transported", 1.0, 1500),
     *(pytest.param((16,), "transported", f, 1500, marks=slow) for f in (0.22, 4.5)),
     pytest.param((16,), "plain", 1.0, 1500, marks=slow),
     pytest.param((16,), "flow", 1.0, 1500),
-    pytest.param((64,), "plain", 1.0, 600),
+    pytest.param((64,), "plain", 1.0, 600, marks=slow),
     *(pytest.param((64,), "plain", factor, 4000, marks=slow) for factor in (0.22, 4.5)),
     *(pytest.param((64,), "transported", factor, 200, marks=slow) for factor in (0.22, 1.0)),
     pytest.param((64,), "transported", 4.5, 200, marks=slow),
@@ -167,8 +168,9 @@ def test_without_transitions_the_way_back_has_the_weights_of_the_way_there(shape
     assert torch.allclose(there.log_weight[-1], expected, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("is_reverse", [False, True], ids=["forward", "reverse"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    ("name", "is_reverse"), [("plain", False), ("transported", True), ("flow", False)]
+)
 def test_chains_stopped_anywhere_go_on_as_if_they_had_not(name, is_reverse):
     shape = (1, 4, 4)
     chains = tuned(mixture(shape), replace(METHODS[name], num_temperatures=5))

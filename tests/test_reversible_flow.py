@@ -11,8 +11,10 @@ from ebm_app.probability_flow.midpoint import ImplicitMidpoint
 from ebm_app.probability_flow.ode import ClockField, clock_grid
 
 SHAPES = [(2,), (1, 2, 2)]
-PATHS = {"linear": LinearVPPath(), "vp": VPPath()}
 START, END = 1e-2, 0.999
+each_path_with_a_shape = pytest.mark.parametrize(
+    ("path", "shape"), [(LinearVPPath(), (1, 2, 2)), (VPPath(), (2,))], ids=["linear", "vp"]
+)
 
 
 def gaussian(path):
@@ -31,10 +33,15 @@ def flow(model, num_steps, start=START, end=END):
     return ImplicitMidpoint(ClockField(model.exact_score, model.path), times.tolist())
 
 
-@pytest.mark.parametrize("num_steps", [6, 12])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
-    "path", [*PATHS.values(), SchrodingerBridgePath()], ids=[*PATHS, "bridge"]
+    ("path", "shape", "num_steps"),
+    [
+        (LinearVPPath(), (2,), 6),
+        (VPPath(), (1, 2, 2), 6),
+        (SchrodingerBridgePath(), (1, 2, 2), 6),
+        (LinearVPPath(), (1, 2, 2), 12),
+    ],
+    ids=["linear", "vp", "bridge", "short steps"],
 )
 def test_backward_undoes_forward_and_its_determinant(path, shape, num_steps):
     moving, x = flow(modes(path, shape), num_steps), normal((8, *shape))
@@ -58,8 +65,7 @@ def unrolled(moving, x):
     return x
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+@each_path_with_a_shape
 def test_the_log_determinant_is_that_of_the_jacobian_of_the_whole_map(path, shape):
     moving, x = flow(two_modes(path, 1e-5, shape), 9), normal((3, *shape)).requires_grad_()
     there, end = moving.forward(x.detach()), unrolled(moving, x)
@@ -73,9 +79,15 @@ def test_the_log_determinant_is_that_of_the_jacobian_of_the_whole_map(path, shap
 
 
 @pytest.mark.parametrize(
-    "make, num_steps", [("gaussian", 1), ("gaussian", 2), ("two modes", 6), ("two modes", 20)]
+    ("path", "make", "num_steps"),
+    [
+        (LinearVPPath(), "gaussian", 1),
+        (VPPath(), "gaussian", 2),
+        (VPPath(), "two modes", 6),
+        (LinearVPPath(), "two modes", 20),
+    ],
+    ids=["linear-1", "vp-2", "vp-6", "linear-20"],
 )
-@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
 def test_the_density_integrates_to_one_however_few_the_steps(path, make, num_steps):
     model = gaussian(path) if make == "gaussian" else two_modes(path, 1e-5, (1,))
     axis = torch.linspace(-20, 20, 8001, dtype=F64)
@@ -100,8 +112,7 @@ def test_log_density_is_that_of_the_image_of_the_normal(shape):
     assert torch.allclose(moving.log_density(there.x), expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+@each_path_with_a_shape
 def test_the_density_converges_to_the_exact_one_in_second_order(path, shape):
     """Carried back to p_t at the start, since N(0, I) is only near it."""
     model, steps = two_modes(path, 1e-5, shape), (16, 32, 64)
@@ -115,23 +126,22 @@ def test_the_density_converges_to_the_exact_one_in_second_order(path, shape):
     assert errors[-1] < 1e-2 and abs(order - 2) < 0.25
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_step_too_long_for_the_field_is_refused(shape):
+def test_a_step_too_long_for_the_field_is_refused():
     """Modes of 0.02: there the field turns over faster than one step can follow."""
     model = ExactModel(LinearVPPath(), 1e-5, [[-0.8], [0.8]], [0.02, 0.02], (0.5, 0.5))
-    x = model.data((4, *shape))
+    x = model.data((4, 2))
     for method in (flow(model, 1).backward, flow(model, 1).log_density):
         with pytest.raises(ValueError, match="take more steps"):
             method(x)
     assert flow(model, 100).log_density(x).isfinite().all()
 
 
-@pytest.mark.parametrize("num_steps", [1, 2, 4])
+@pytest.mark.parametrize("num_steps", [1, 4])
 def test_what_the_flow_takes_back_it_brings_again_or_refuses(num_steps):
     """Where a step is too long its equation has several solutions, and the one that settles from
     y need not be the one that led to y."""
     moving, taken = flow(two_modes(LinearVPPath(), 1e-3, (1,)), num_steps), 0
-    for y in torch.linspace(-1.5, 1.5, 31, dtype=F64).reshape(-1, 1, 1):
+    for y in torch.linspace(-1.5, 1.5, 16, dtype=F64).reshape(-1, 1, 1):
         try:
             again = moving.forward(moving.backward(y).x)
         except ValueError as error:
@@ -139,11 +149,11 @@ def test_what_the_flow_takes_back_it_brings_again_or_refuses(num_steps):
             continue
         taken += 1
         assert (again.x - y).abs().max() < 1e-8, f"{y.item()} came back as {again.x.item()}"
-    assert taken > 10
+    assert taken > 5
 
 
 def test_an_example_does_not_depend_on_its_batch():
-    moving, x = flow(modes(VPPath(), (1, 2, 2)), 20), normal((6, 1, 2, 2))
+    moving, x = flow(modes(VPPath(), (1, 2, 2)), 8), normal((6, 1, 2, 2))
     whole = moving.forward(x)
     for i in range(2):
         alone = moving.forward(x[i : i + 1])
