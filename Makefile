@@ -40,7 +40,7 @@ lint: $(SETUP)
 
 # README and docs/ as a site with the reference of the API, in site; a warning is an error
 docs: .venv/.docs
-	$(BIN)/python -m mkdocs build --strict
+	$(BIN)/python -m mkdocs build --strict --config-file tools/mkdocs.yml
 
 ui: $(SETUP)
 	$(BIN)/python ui/app.py
