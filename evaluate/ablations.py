@@ -111,7 +111,7 @@ def rows_of(
     flow = Flow.from_pretrained(flow_folder, str(accelerator.device)) if flow_folder else None
     base: Bits | None = None
     if flow is not None:
-        base = images.bits_of_flow(accelerator, flow)
+        base = images.bits_of(accelerator, flow)
         yield {"space": space, "variant": "flow", "step": None, **compared(base, None)}
     known = study.variants(resolve(data, {}, flow=flow)[0])
     names = [choose("variant", name, known) for name in args.variants or known]

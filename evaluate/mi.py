@@ -23,9 +23,9 @@ from ebm_app.ratios.data.columns import PairedData, read_csv_pair, read_pair
 from ebm_app.ratios.data.mi_tasks import MI_TASKS
 from ebm_app.ratios.data.preprocessing import PREPROCESSING
 from ebm_app.ratios.mutual_information import MIEstimate, MISettings, folds, summarise
-from ebm_app.ratios.studies.budget import StudyBudget
 from ebm_app.ratios.studies.problems import INFORMATION_PROBLEMS
 from ebm_app.ratios.studies.runner import add_study_flags, budget_of, chosen_cells, run_study
+from ebm_app.ratios.studies.study import StudyBudget
 from ebm_app.ratios.training import RatioTraining
 from ebm_app.registry import choose
 from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script

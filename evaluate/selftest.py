@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.evaluation.checks import all_passed, as_record, describe
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
-from ebm_app.evaluation.likelihood_plots import plot_balance
+from ebm_app.evaluation.likelihood_plots import balance_figure
 from ebm_app.evaluation.selftest import SelfTestBudget, iterate_checks
 from ebm_app.likelihood import PFODEDensity
 from ebm_app.runs.cli import Parser, RunRecord, run_script
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     output_dir = Path(args.output_dir)
     with explained_write(output_dir):
         output_dir.mkdir(parents=True, exist_ok=True)
-        plot_balance(report.balance, output_dir / "selftest.png")
+        balance_figure(report.balance).savefig(output_dir / "selftest.png", dpi=110)
     metrics = {
         "passed": all_passed(report.checks),
         "checks": [as_record(check) for check in report.checks],

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ebm_app.ratios.studies.budget import StudyBudget
 from ebm_app.ratios.studies.problems import TOY_PROBLEMS
 from ebm_app.ratios.studies.runner import add_study_flags, budget_of, chosen_cells, run_study
+from ebm_app.ratios.studies.study import StudyBudget
 from ebm_app.runs.cli import Parser, run_script
 
 QUICK_PROBLEMS = ["gaussians_d10", "mixtures_k1"]

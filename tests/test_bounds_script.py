@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from ebm_app.bounds import Fits, study
+from ebm_app.bounds import study
+from ebm_app.bounds.proposition5 import Fits
 from ebm_app.models.config import read_json
 from ebm_app.runs.cli import run_script
 

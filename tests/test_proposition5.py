@@ -9,15 +9,8 @@ from exact import F64, gaussian_kl, generator, z_score
 from scipy.integrate import quad
 from torch.func import grad, hessian, vmap
 
-from ebm_app.bounds import (
-    TARGETS,
-    GaussianFamily,
-    Regression,
-    ScoreErrors,
-    fit,
-    kl_bound,
-    lipschitz_constant,
-)
+from ebm_app.bounds.proposition5 import TARGETS, GaussianFamily, Regression, ScoreErrors, fit
+from ebm_app.bounds.theorem4 import kl_bound, lipschitz_constant
 from ebm_app.errors import UserError
 from ebm_app.models.time_score import ModelOutput
 from ebm_app.objectives.regression import CTSM, Batch, CTSMv

@@ -9,7 +9,13 @@ import torch
 from exact import F64, ExactBridge, ExactModel, gaussian_kl, generator, z_score
 from scipy.integrate import quad
 
-from ebm_app.bounds import GaussianMixture, Ripple, first_order, kl_bound, lipschitz_constant
+from ebm_app.bounds.theorem4 import (
+    GaussianMixture,
+    Ripple,
+    first_order,
+    kl_bound,
+    lipschitz_constant,
+)
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 
 SHIFT = torch.tensor([[1.0, -0.5]], dtype=F64)

@@ -19,7 +19,7 @@ from ebm_app.runs.cli import run_script
 from ebm_app.web import models as page_models
 from ebm_app.web.app import build_app
 from ebm_app.web.buttons import stopped
-from ebm_app.web.explanations import explained, explained_once
+from ebm_app.web.explanations import explained
 from ebm_app.web.models import Models, find_models
 from ebm_app.web.score import uploads
 from ebm_app.web.server import check_auth
@@ -110,7 +110,7 @@ def test_visitors_read_mistakes_and_the_log_keeps_the_rest(caplog, kind):
         yield 1
         raise error
 
-    call = explained_once(fail) if kind == "at once" else lambda e: list(explained(fail_later)(e))
+    call = explained(fail) if kind == "at once" else lambda e: list(explained(fail_later)(e))
     with pytest.raises(gr.Error) as caught:
         call(UserError("the seed is bad: give another"))
     assert caught.value.message == "the seed is bad: give another" and not caplog.records
@@ -120,7 +120,7 @@ def test_visitors_read_mistakes_and_the_log_keeps_the_rest(caplog, kind):
     (record,) = caplog.records
     number = re.search(r"under (\w+):", caught.value.message)[1]
     assert number in record.getMessage() and "secret" in caplog.text
-    assert explained_once(lambda x: x + 1)(1) == 2
+    assert explained(lambda x: x + 1)(1) == 2
 
 
 def test_a_stopped_run_says_where():

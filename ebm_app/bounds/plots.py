@@ -5,16 +5,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 Row = dict[str, Any]
-
-
-def distinct(rows: Sequence[Row], key: str) -> list[Any]:
-    """The values of a key in the order of their first rows."""
-    return list(dict.fromkeys(row[key] for row in rows))
 
 
 def plot_theorem4(rows: Sequence[Row], target: Path) -> None:
@@ -25,14 +21,14 @@ def plot_theorem4(rows: Sequence[Row], target: Path) -> None:
         rows: each with ``problem``, ``path``, ``error``, ``first_order``, ``bound`` and the fields
             of ``ebm_app.bounds.theorem4.KLBound``. target: a PNG file.
     """
-    problems, paths = distinct(rows, "problem"), distinct(rows, "path")
+    panels = dict(list(pd.DataFrame(rows).groupby(["problem", "path"], sort=False)))
+    problems, paths = (list(dict.fromkeys(names)) for names in zip(*panels, strict=True))
     size = (1 + 3.4 * len(paths), 0.8 + 2.6 * len(problems))
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(len(problems), len(paths), sharex=True, sharey="row", squeeze=False)
     for problem, line in zip(problems, grid, strict=True):
         for path, axes in zip(paths, line, strict=True):
-            panel = [row for row in rows if (row["problem"], row["path"]) == (problem, path)]
-            draw_theorem4(axes, panel)
+            draw_theorem4(axes, panels[problem, path])
             axes.set_title(f"{problem}, {path}", fontsize="medium")
         line[0].set_ylabel("nats")
     for axes in grid[-1]:
@@ -43,27 +39,15 @@ def plot_theorem4(rows: Sequence[Row], target: Path) -> None:
     figure.savefig(target, dpi=110)
 
 
-def draw_theorem4(axes: Axes, rows: Sequence[Row]) -> None:
+def draw_theorem4(axes: Axes, panel: pd.DataFrame) -> None:
     """One panel of ``plot_theorem4``."""
-    for error in distinct(rows, "error"):
-        part = [row for row in rows if row["error"] == error]
-        steps = [row["num_steps"] for row in part]
-        name = f"error {error:g}" if error else "exact score"
-        (curve,) = axes.plot(
-            steps, [row["bound"] ** 0.5 for row in part], "--", label=f"{name}: bound"
-        )
-        axes.errorbar(
-            steps,
-            [abs(row["kl"]) for row in part],
-            yerr=[row["kl_stderr"] for row in part],
-            fmt="o",
-            ms=4,
-            capsize=2,
-            color=curve.get_color(),
-            label=f"{name}: |KL|",
-        )
+    for error, part in panel.groupby("error", sort=False):
+        steps, name = part["num_steps"], f"error {error:g}" if error else "exact score"
+        (curve,) = axes.plot(steps, part["bound"] ** 0.5, "--", label=f"{name}: bound")
+        style = {"fmt": "o", "ms": 4, "capsize": 2, "color": curve.get_color()}
+        axes.errorbar(steps, part["kl"].abs(), part["kl_stderr"], label=f"{name}: |KL|", **style)
         if not error:
-            slope = [abs(row["first_order"]) / row["num_steps"] for row in part]
+            slope = part["first_order"].abs() / steps
             axes.plot(steps, slope, ":", color="grey", label=f"{name}: |KL| to first order")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -78,11 +62,11 @@ def plot_proposition5(rows: Sequence[Row], target: Path) -> None:
             ``scaled_error_stderr``, ``kl_square``, ``kl_square_stderr`` and ``bound``.
         target: a PNG file.
     """
-    weightings = distinct(rows, "weighting")
-    figure = Figure(figsize=(1 + 3.4 * len(weightings), 6.5), layout="constrained")
-    grid = figure.subplots(2, len(weightings), sharex=True, sharey="row", squeeze=False)
-    for weighting, (above, below) in zip(weightings, grid.T, strict=True):
-        draw_proposition5(above, below, [row for row in rows if row["weighting"] == weighting])
+    columns = dict(list(pd.DataFrame(rows).groupby("weighting", sort=False)))
+    figure = Figure(figsize=(1 + 3.4 * len(columns), 6.5), layout="constrained")
+    grid = figure.subplots(2, len(columns), sharex=True, sharey="row", squeeze=False)
+    for (weighting, column), (above, below) in zip(columns.items(), grid.T, strict=True):
+        draw_proposition5(above, below, column)
         above.set_title(f"lambda: {weighting}", fontsize="medium")
         below.set_xlabel("examples N")
     grid[0, 0].set_ylabel("N E[(s_hat - s)^2], lines: e")
@@ -92,24 +76,17 @@ def plot_proposition5(rows: Sequence[Row], target: Path) -> None:
     figure.savefig(target, dpi=110)
 
 
-def draw_proposition5(above: Axes, below: Axes, rows: Sequence[Row]) -> None:
+def draw_proposition5(above: Axes, below: Axes, column: pd.DataFrame) -> None:
     """One column of ``plot_proposition5``."""
-    for index, objective in enumerate(distinct(rows, "objective")):
-        part = [row for row in rows if row["objective"] == objective]
-        sizes = [row["num_examples"] for row in part]
-        style = {"color": f"C{index}", "marker": "o", "ms": 4, "capsize": 3, "ls": "none"}
-        scaled = [row["scaled_error"] for row in part]
-        stderr = [row["scaled_error_stderr"] for row in part]
-        above.errorbar(sizes, scaled, yerr=stderr, label=objective, **style)
-        above.axhline(part[0]["e"], color=style["color"], lw=1)
-        root = [row["kl_square"] ** 0.5 for row in part]
+    for index, (objective, part) in enumerate(column.groupby("objective", sort=False)):
+        sizes, color = part["num_examples"], f"C{index}"
+        style = {"color": color, "fmt": "o", "ms": 4, "capsize": 3, "label": objective}
+        above.errorbar(sizes, part["scaled_error"], part["scaled_error_stderr"], **style)
+        above.axhline(part["e"].iloc[0], color=color, lw=1)
+        root = part["kl_square"] ** 0.5
         # of a square root, to first order
-        error = [
-            row["kl_square_stderr"] / (2 * value) for row, value in zip(part, root, strict=True)
-        ]
-        below.errorbar(sizes, root, yerr=error, label=objective, **style)
-        below.plot(sizes, [row["bound"] ** 0.5 for row in part], "--", color=style["color"])
-    sizes = distinct(rows, "num_examples")
+        below.errorbar(sizes, root, part["kl_square_stderr"] / (2 * root), **style)
+        below.plot(sizes, part["bound"] ** 0.5, "--", color=color)
     for axes in (above, below):
         axes.set_xscale("log")
         axes.set_xticks(sizes, [f"{size:,}" for size in sizes])

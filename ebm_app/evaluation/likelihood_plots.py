@@ -1,8 +1,6 @@
 """Plots of the log-likelihood of one image, its place among others and the share of each pixel,
 and of a self-test."""
 
-from pathlib import Path
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import CenteredNorm
@@ -73,11 +71,6 @@ def plot_shares(components: Tensor) -> Figure:
                 color="white" if dark else "black",
             )
     return figure
-
-
-def plot_balance(found: Balance, target: Path) -> None:
-    """The figure of ``balance_figure`` as a PNG."""
-    balance_figure(found).savefig(target, dpi=110)
 
 
 def balance_figure(found: Balance) -> Figure:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 Table = Sequence[dict[str, Any]]
@@ -37,16 +38,12 @@ def plot_curves(table: Table, target: Path) -> None:
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     titles = {"ratio": "integral of the time score", "pf_ode": "probability-flow ODE"}
-    compared = [row for row in table if "ratio_gain" in row and row["step"]]
+    compared = pd.DataFrame(row for row in table if "ratio_gain" in row and row["step"])
     for axes, (name, title) in zip(panels, titles.items(), strict=True):
-        for label in dict.fromkeys((row["space"], row["variant"]) for row in compared):
-            points = [
-                (row["step"], row[f"{name}_gain"], row[f"{name}_gain_stderr"])
-                for row in compared
-                if (row["space"], row["variant"]) == label
-            ]
-            columns = zip(*points, strict=True)
-            axes.errorbar(*columns, capsize=3, marker="o", label=", ".join(label))
+        columns = ["step", f"{name}_gain", f"{name}_gain_stderr"]
+        for label, rows in compared.groupby(["space", "variant"], sort=False):
+            points = (rows[column] for column in columns)
+            axes.errorbar(*points, capsize=3, marker="o", label=", ".join(label))
         axes.axhline(0, color="black", lw=1, ls="--")
         axes.set(title=title, xlabel="step")
     panels[0].set_ylabel("bits per dim below the base")

@@ -23,18 +23,6 @@ class Integration(NamedTuple):
     error: float
 
 
-class Comparison(NamedTuple):
-    """An adaptive solve beside the fewest fixed nodes that are at least as exact."""
-
-    adaptive: Integration
-    fixed: Integration
-
-    @property
-    def ratio(self) -> float:
-        """How many times fewer evaluations the nodes need."""
-        return self.adaptive.nfe / self.fixed.nfe
-
-
 def reference(energy: TimeScoreEnergy, x: Tensor) -> Tensor:
     """The log ratios (B,) of points x (B, *) that all others are compared with."""
     return energy.with_nodes(REFERENCE).log_ratio(x).value
@@ -72,12 +60,12 @@ def measured(name: str, found: LogRatio, truth: Tensor, x: Tensor) -> Integratio
 
 def at_equal_error(
     solves: Sequence[Integration], rules: Sequence[Integration]
-) -> list[Comparison]:
-    """Every adaptive solve beside the smallest rule that is as exact; those that no rule reaches
-    are left out."""
-    pairs = []
+) -> dict[Integration, Integration]:
+    """Adaptive solve -> the smallest rule that is as exact; those that no rule reaches are left
+    out."""
+    pairs = {}
     for solve in solves:
         enough = [rule for rule in rules if rule.error <= solve.error]
         if enough:
-            pairs.append(Comparison(solve, min(enough, key=lambda rule: rule.nfe)))
+            pairs[solve] = min(enough, key=lambda rule: rule.nfe)
     return pairs

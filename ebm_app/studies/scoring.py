@@ -43,19 +43,13 @@ class ScoredImages:
         """The images and the draw of the probability flow."""
         return self.levels[: self.num_few], self.noise[:1, : self.num_few]
 
-    def bits_of(self, accelerator: Accelerator, ebm: EBM) -> Bits:
-        """Bits per dim by an energy model."""
+    def bits_of(self, accelerator: Accelerator, model: EBM | Flow) -> Bits:
+        """Bits per dim by a model; the density of a flow needs no estimator."""
         pf_ode = PFODEDensity(num_steps=self.pf_ode_steps, num_probes=1, seed=self.seed)
-        ratio = bits_of_images(accelerator, ebm, self.levels, self.noise, self.batch_size)
-        few = bits_of_images(accelerator, ebm, *self.few, self.batch_size, estimator=pf_ode)
+        options = {"estimator": pf_ode} if isinstance(model, EBM) else {}
+        ratio = bits_of_images(accelerator, model, self.levels, self.noise, self.batch_size)
+        few = bits_of_images(accelerator, model, *self.few, self.batch_size, **options)
         return {"ratio": ratio.bits_per_dim, "pf_ode": few.bits_per_dim}
-
-    def bits_of_flow(self, accelerator: Accelerator, flow: Flow) -> Bits:
-        """Bits per dim by a flow, whose density needs no estimator."""
-        return {
-            "ratio": bits_of_images(accelerator, flow, self.levels, self.noise).bits_per_dim,
-            "pf_ode": bits_of_images(accelerator, flow, *self.few).bits_per_dim,
-        }
 
     def quadrature_error(self, ebm: EBM) -> float:
         """The largest error of the model's own quadrature rule over the few images, in bits per

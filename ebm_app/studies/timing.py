@@ -19,15 +19,10 @@ def seconds_in_turns(
     for turn in range(rounds + 1):
         for name, action in actions.items():
             for _ in range(steps if turn else 1):
-                seconds = _seconds(action, device)
+                begin = time.perf_counter()
+                action()
+                if device == "cuda":
+                    torch.cuda.synchronize()
                 if turn:
-                    times[name].append(seconds)
+                    times[name].append(time.perf_counter() - begin)
     return {name: sorted(values)[len(values) // 10] for name, values in times.items()}
-
-
-def _seconds(action: Callable[[], None], device: str) -> float:
-    begin = time.perf_counter()
-    action()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - begin

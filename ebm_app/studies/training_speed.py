@@ -83,12 +83,6 @@ def bare_network(trainer: Trainer) -> Action:
     return step
 
 
-def compiled(trainer: Trainer) -> Action:
-    """The steps of a trainer whose loss is compiled; compilation is part of the first."""
-    trainer.loss_module = torch.compile(trainer.loss_module)
-    return trainer.train_step
-
-
 def under_autocast(action: Action, device: str) -> Action:
     """The same with bfloat16 in place of float32 where autocast deems it safe."""
 

@@ -5,6 +5,7 @@ depends neither on how many processes or accumulation steps share its batch, nor
 before: a run resumes exactly from its step number alone.
 """
 
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
@@ -28,13 +29,10 @@ class EBMBatch(NamedTuple):
     weight: Tensor
     condition: Tensor
 
-    def rows(self, start: int, end: int) -> "EBMBatch":
-        """The examples from ``start`` to ``end``."""
-        return EBMBatch(*(tensor[start:end] for tensor in self))
 
-
-class Shuffled:
-    """The order in which examples come: consecutive parts of fresh permutations.
+class Batches(ABC):
+    """Draws batches: tuples of tensors (B, *), the arguments of a loss. Examples come in
+    consecutive parts of fresh permutations.
 
     Args:
         num: examples there are. batch_size: of an optimizer step, over all processes.
@@ -44,6 +42,10 @@ class Shuffled:
     def __init__(self, num: int, batch_size: int, seed: int) -> None:
         self.num, self.batch_size, self.seed = num, batch_size, seed
         self._order: tuple[int, Tensor] | None = None
+
+    @abstractmethod
+    def batch(self, step: int) -> tuple[Tensor, ...]:
+        """The whole batch of ``step`` = 0, 1, ..., over all processes."""
 
     def indices(self, step: int) -> Tensor:
         """Indices (batch_size,) of the examples of ``step`` = 0, 1, ..."""
@@ -62,7 +64,7 @@ class Shuffled:
         return self._order[1]
 
 
-class EBMBatches(Shuffled):
+class EBMBatches(Batches):
     """Draws the batches of a run.
 
     Args:
@@ -90,7 +92,6 @@ class EBMBatches(Shuffled):
         self.sampler, self.augmentation = sampler, augmentation
 
     def batch(self, step: int) -> EBMBatch:
-        """The whole batch of ``step`` = 0, 1, ..."""
         device = self.levels.device
         generator = seeded(device, self.seed, 0, step)
         levels, condition = self.augmentation(
@@ -103,18 +104,8 @@ class EBMBatches(Shuffled):
         return EBMBatch(u0, u1, times.t.to(device), times.weight.to(device), condition)
 
 
-class FlowBatch(NamedTuple):
-    """Dequantised images (B, C, H, W)."""
-
-    x: Tensor
-
-    def rows(self, start: int, end: int) -> "FlowBatch":
-        """The examples from ``start`` to ``end``."""
-        return FlowBatch(self.x[start:end])
-
-
-class FlowBatches(Shuffled):
-    """Draws the batches of a flow, each with fresh uniform dequantisation.
+class FlowBatches(Batches):
+    """Draws the batches of a flow, images (B, C, H, W), each with fresh uniform dequantisation.
 
     Args:
         levels: training images (N, C, H, W), integers, on the device of the run.
@@ -125,10 +116,9 @@ class FlowBatches(Shuffled):
         super().__init__(len(levels), batch_size, seed)
         self.levels, self.num_levels = levels, num_levels
 
-    def batch(self, step: int) -> FlowBatch:
-        """The whole batch of ``step`` = 0, 1, ..."""
+    def batch(self, step: int) -> tuple[Tensor]:
         device = self.levels.device
         levels = self.levels[self.indices(step).to(device)]
         generator = seeded(device, self.seed, 0, step)
         noise = torch.rand(levels.shape, device=device, generator=generator)
-        return FlowBatch(dequantise(levels, self.num_levels, noise))
+        return (dequantise(levels, self.num_levels, noise),)

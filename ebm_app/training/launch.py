@@ -15,7 +15,8 @@ from ebm_app.runs.files import METRICS_FILE, RUN_FILE, explained_write
 from ebm_app.runs.processes import check_processes, describe_devices, make_accelerator, shut_down
 from ebm_app.training import checkpoint, settings
 from ebm_app.training.fine_tuning import first_weights, start_from
-from ebm_app.training.plots import plot_training
+from ebm_app.training.metrics import read_metrics
+from ebm_app.training.plots import training_figure
 from ebm_app.training.tasks import EBMTask, Task
 from ebm_app.training.trainer import Trainer
 
@@ -105,7 +106,7 @@ def launch(
     }
     is_main = accelerator.is_main_process
     if is_main:
-        plot_training(folder / METRICS_FILE, folder / "loss.png")
+        training_figure(read_metrics(folder / METRICS_FILE)).savefig(folder / "loss.png", dpi=120)
         run.write(metrics)
     shut_down(accelerator, trainer.loss_module, trainer.optimizer)
     return metrics if is_main else None

@@ -1,7 +1,7 @@
 """How the learning rate goes with the step, by the name that ``--lr_scheduler`` takes."""
 
-from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Callable
+from typing import NamedTuple
 
 from diffusers.optimization import (
     get_cosine_schedule_with_warmup,
@@ -13,59 +13,35 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from ebm_app.models.config import LoopConfig
 
 
-class Schedule(ABC):
-    """A learning rate that rises over the warm-up steps and then follows its own rule."""
+class Schedule(NamedTuple):
+    """A learning rate that rises over the warm-up steps and then follows its own rule: what that
+    is in words, and the schedule of a run by it."""
 
-    note: ClassVar[str]
-
-    @staticmethod
-    @abstractmethod
-    def build(optimizer: Optimizer, config: LoopConfig) -> LRScheduler:
-        """The schedule of a run."""
+    note: str
+    build: Callable[[Optimizer, LoopConfig], LRScheduler]
 
 
-class ConstantWithWarmup(Schedule):
-    """Constant, and falling to 0 over the last ``lr_decay_steps`` steps.
-
-    Until it falls, the rate does not depend on where a run ends.
-    """
-
-    note = "constant, and falling over the last --lr_decay_steps"
-
-    @staticmethod
-    def build(optimizer: Optimizer, config: LoopConfig) -> LRScheduler:
-        return LambdaLR(optimizer, lambda step: open_ended_factor(config, step))
-
-
-class Cosine(Schedule):
-    """Half a period of a cosine, down to 0 at the last step."""
-
-    note = "half a cosine down to 0"
-
-    @staticmethod
-    def build(optimizer: Optimizer, config: LoopConfig) -> LRScheduler:
-        return get_cosine_schedule_with_warmup(
-            optimizer, config.lr_warmup_steps, config.max_train_steps
-        )
-
-
-class Linear(Schedule):
-    """A straight line down to 0 at the last step."""
-
-    note = "a straight line down to 0"
-
-    @staticmethod
-    def build(optimizer: Optimizer, config: LoopConfig) -> LRScheduler:
-        return get_linear_schedule_with_warmup(
-            optimizer, config.lr_warmup_steps, config.max_train_steps
-        )
-
-
+#: until it falls, this rate does not depend on where a run ends
 OPEN_ENDED = "constant_with_warmup"
-SCHEDULES: dict[str, type[Schedule]] = {
-    "cosine": Cosine,
-    "linear": Linear,
-    OPEN_ENDED: ConstantWithWarmup,
+SCHEDULES: dict[str, Schedule] = {
+    "cosine": Schedule(
+        "half a cosine down to 0",
+        lambda optimizer, config: get_cosine_schedule_with_warmup(
+            optimizer, config.lr_warmup_steps, config.max_train_steps
+        ),
+    ),
+    "linear": Schedule(
+        "a straight line down to 0",
+        lambda optimizer, config: get_linear_schedule_with_warmup(
+            optimizer, config.lr_warmup_steps, config.max_train_steps
+        ),
+    ),
+    OPEN_ENDED: Schedule(
+        "constant, and falling over the last --lr_decay_steps",
+        lambda optimizer, config: LambdaLR(
+            optimizer, lambda step: open_ended_factor(config, step)
+        ),
+    ),
 }
 
 

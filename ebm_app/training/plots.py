@@ -1,16 +1,7 @@
 """The figure of a training run."""
 
-from pathlib import Path
-
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-
-from ebm_app.training.metrics import read_metrics
-
-
-def plot_training(metrics: Path, target: Path) -> None:
-    """The figure of ``training_figure`` as a PNG."""
-    training_figure(read_metrics(metrics)).savefig(target, dpi=120)
 
 
 def training_figure(lines: list[dict[str, float]]) -> Figure:

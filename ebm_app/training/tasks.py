@@ -7,7 +7,7 @@ is resumed, and a batch is a function of (seed, step) alone.
 from abc import ABC, abstractmethod
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -25,29 +25,8 @@ from ebm_app.numerics import standard_error
 from ebm_app.objectives.regression import OBJECTIVES, Batch, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.objectives.weighting import WEIGHTINGS
-from ebm_app.training.batches import EBMBatches, FlowBatches
-from ebm_app.training.validation import FlowValidator, Validator
-
-
-class TaskBatch(Protocol):
-    """A batch: a named tuple of tensors (B, *), the arguments of the loss."""
-
-    def rows(self, start: int, end: int) -> tuple[Tensor, ...]:
-        """The examples from ``start`` to ``end``."""
-
-
-class TaskBatches(Protocol):
-    """Draws batches."""
-
-    def batch(self, step: int) -> TaskBatch:
-        """The whole batch of a step, over all processes."""
-
-
-class TaskValidator(Protocol):
-    """Scores the model on held-out images."""
-
-    def run(self, step: int) -> dict[str, float]:
-        """``validation_loss``, ``validation_bits_per_dim`` and ``validation_stderr``."""
+from ebm_app.training.batches import Batches, EBMBatches, FlowBatches
+from ebm_app.training.validation import EBMValidator, FlowValidator, Validator
 
 
 class Task(ABC):
@@ -56,8 +35,8 @@ class Task(ABC):
 
     model: nn.Module
     loss_module: nn.Module
-    batches: TaskBatches
-    validator: TaskValidator
+    batches: Batches
+    validator: Validator
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -125,7 +104,7 @@ class EBMTask(Task):
         size = total_batch_size(accelerator, config)
         augmentation = AUGMENTATIONS[config.augmentation]()
         self.batches = EBMBatches(levels, *parts, augmentation, size, config.seed)
-        self.validator = Validator(
+        self.validator = EBMValidator(
             accelerator, self.model, objective, parts, data, config, output_dir
         )
 

@@ -27,7 +27,7 @@ from ebm_app.training import checkpoint
 from ebm_app.training.learning_rate import SCHEDULES
 from ebm_app.training.metrics import MetricsLog
 from ebm_app.training.state import TrainingState
-from ebm_app.training.tasks import Task, TaskBatch, total_batch_size
+from ebm_app.training.tasks import Task, total_batch_size
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Trainer:
         self.pending.append(torch.cat(losses).mean())
 
     def _own_rows(
-        self, whole: TaskBatch
+        self, whole: tuple[Tensor, ...]
     ) -> Iterator[tuple[tuple[Tensor, ...], AbstractContextManager[Any]]]:
         """This process's parts of a batch; gradients are exchanged in the last one only."""
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
@@ -184,7 +184,7 @@ class Trainer:
         for micro in range(last + 1):
             start = (micro * world + rank) * size
             alone = nullcontext() if micro == last else self.accelerator.no_sync(self.loss_module)
-            yield whole.rows(start, start + size), alone
+            yield tuple(part[start : start + size] for part in whole), alone
 
     def _due(self, period: int) -> bool:
         return self.step % period == 0 or self.step == self.config.max_train_steps

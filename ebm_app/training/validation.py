@@ -1,7 +1,9 @@
 """Held-out loss and bits per dim of a model in training, and previews of its samples."""
 
 import math
+from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -12,7 +14,7 @@ from ebm_app.data.png import save_grid
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.bits_per_dim import bits_of_images
 from ebm_app.flow import Flow
-from ebm_app.likelihood import Estimator, RatioIntegral, VariationalBound
+from ebm_app.likelihood import RatioIntegral, VariationalBound
 from ebm_app.likelihood.dequantisation import Dequantiser, dequantisation_noise
 from ebm_app.models.config import LoopConfig, TrainingConfig
 from ebm_app.numerics import standard_error
@@ -23,8 +25,48 @@ from ebm_app.spaces import Space
 from ebm_app.training.batches import EBMBatches
 
 
-class Validator:
-    """Scores the validation split with the same noise every time.
+class Validator(ABC):
+    """Scores the validation split with the same noise every time."""
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: EBM | Flow,
+        data: ImageData,
+        config: LoopConfig,
+        output_dir: Path,
+    ) -> None:
+        self.accelerator, self.model, self.config = accelerator, model, config
+        self.levels, self.output_dir = data.validation[: config.validation_images], output_dir
+        self.noise = dequantisation_noise(config.validation_repeats, self.levels, config.seed)
+
+    def run(self, step: int) -> dict[str, float]:
+        """``validation_loss``, and ``validation_bits_per_dim`` with ``validation_stderr``, its
+        standard error over images; writes a preview."""
+        self.model.eval()
+        metrics = self.metrics()
+        if self.accelerator.is_main_process and self.config.num_preview_images:
+            images = self.model.sample(self.config.num_preview_images, seed=self.config.seed)
+            save_grid(images, self.output_dir / PREVIEWS / f"step-{step:06d}.png")
+        return metrics
+
+    @abstractmethod
+    def metrics(self) -> dict[str, float]:
+        """What ``run`` returns."""
+
+    def bits(self, name: str = "validation", **options: Any) -> dict[str, float]:
+        """Bits per dim with the standard error, by options of ``model.log_prob``."""
+        bits = bits_of_images(
+            self.accelerator, self.model, self.levels, self.noise, **options
+        ).bits_per_dim
+        return {
+            f"{name}_bits_per_dim": bits.mean().item(),
+            f"{name}_stderr": standard_error(bits).item(),
+        }
+
+
+class EBMValidator(Validator):
+    """Bits per dim by the integral and, of a model with a Stein head, by the variational bound.
 
     Args:
         objective: measured on every image of the split as often as it is repeated.
@@ -41,69 +83,30 @@ class Validator:
         config: TrainingConfig,
         output_dir: Path,
     ) -> None:
-        self.accelerator, self.ebm, self.objective = accelerator, ebm, objective
-        self.config, self.output_dir = config, output_dir
-        self.levels = data.validation[: config.validation_images]
-        levels = self.levels.to(accelerator.device)
+        super().__init__(accelerator, ebm, data, config, output_dir)
+        self.objective, levels = objective, self.levels.to(accelerator.device)
         self.batches = EBMBatches(levels, *parts, NoAugmentation(), len(levels), config.seed)
-        self.noise = dequantisation_noise(config.validation_repeats, self.levels, config.seed)
 
-    def run(self, step: int) -> dict[str, float]:
-        """Validation loss and bits per dim with its standard error over images, by the integral
-        and, of a model with a Stein head, by the variational bound; writes a preview."""
-        self.ebm.eval()
-        metrics = {"validation_loss": self._loss(), **self._bits("validation", RatioIntegral())}
-        if self.ebm.config.stein_head:
+    def metrics(self) -> dict[str, float]:
+        metrics = {"validation_loss": self._loss(), **self.bits(estimator=RatioIntegral())}
+        if self.model.config.stein_head:
             bound = VariationalBound(num_draws=1, seed=self.config.seed)
-            metrics |= self._bits("validation_elbo", bound)
-        if self.accelerator.is_main_process and self.config.num_preview_images:
-            images = self.ebm.sample(self.config.num_preview_images, seed=self.config.seed)
-            save_grid(images, self.output_dir / PREVIEWS / f"step-{step:06d}.png")
+            metrics |= self.bits("validation_elbo", estimator=bound)
         return metrics
 
-    def _bits(self, name: str, estimator: Estimator) -> dict[str, float]:
-        bits = bits_of_images(
-            self.accelerator, self.ebm, self.levels, self.noise, estimator=estimator
-        ).bits_per_dim
-        return {
-            f"{name}_bits_per_dim": bits.mean().item(),
-            f"{name}_stderr": standard_error(bits).item(),
-        }
-
     def _loss(self) -> float:
-        path, losses = self.ebm.model.path, []
+        model, losses = self.model.model, []
         for repeat in range(self.config.validation_repeats):
             u0, u1, t, weight, _ = self.batches.batch(repeat)
-            sample = path.sample(u0, u1, t)
-            losses.append(self.objective(self.ebm.model, path, Batch(sample, weight)).detach())
+            batch = Batch(model.path.sample(u0, u1, t), weight)
+            losses.append(self.objective(model, model.path, batch).detach())
         return torch.cat(losses).mean().item()
 
 
-class FlowValidator:
-    """Scores the validation split with the same noise every time."""
+class FlowValidator(Validator):
+    """Bits per dim, and the loss that they are, -log p(x) / D in nats."""
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        flow: Flow,
-        data: ImageData,
-        config: LoopConfig,
-        output_dir: Path,
-    ) -> None:
-        self.accelerator, self.flow, self.config = accelerator, flow, config
-        self.levels, self.output_dir = data.validation[: config.validation_images], output_dir
-        self.noise = dequantisation_noise(config.validation_repeats, self.levels, config.seed)
-
-    def run(self, step: int) -> dict[str, float]:
-        """Bits per dim with its standard error, and the loss that it is, -log p(x) / D in nats;
-        writes a preview."""
-        bits = bits_of_images(self.accelerator, self.flow, self.levels, self.noise).bits_per_dim
-        if self.accelerator.is_main_process and self.config.num_preview_images:
-            images = self.flow.sample(self.config.num_preview_images, seed=self.config.seed)
-            save_grid(images, self.output_dir / PREVIEWS / f"step-{step:06d}.png")
-        mean = bits.mean().item()
-        return {
-            "validation_loss": mean * math.log(2) - math.log(self.flow.config.num_levels),
-            "validation_bits_per_dim": mean,
-            "validation_stderr": standard_error(bits).item(),
-        }
+    def metrics(self) -> dict[str, float]:
+        bits = self.bits()
+        nats = bits["validation_bits_per_dim"] * math.log(2)
+        return {"validation_loss": nats - math.log(self.model.config.num_levels), **bits}

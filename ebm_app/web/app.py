@@ -4,7 +4,7 @@ import gradio as gr
 
 from .diagnostics import tab as diagnostics
 from .generate import tab as generate
-from .information import tab as information
+from .information import gaussian, own_data
 from .models import Models
 from .score import tab as score
 from .toy import tab as toy
@@ -30,7 +30,10 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
         with gr.Tab("Toy"):
             toy.build(seed, models.device)
         with gr.Tab("Mutual information"):
-            information.build(seed, models.device)
+            with gr.Tab("Paired Gaussians"):
+                gaussian.build(seed, models.device)
+            with gr.Tab("Your data"):
+                own_data.build(seed, models.device)
         with gr.Tab("Diagnostics") as tab:
             diagnostics.build(models, model, tab, seed)
     return app

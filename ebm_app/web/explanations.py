@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from inspect import isgeneratorfunction
 from typing import Any
 
 import gradio as gr
@@ -14,27 +15,21 @@ from PIL import Image
 from ebm_app.errors import UserError
 
 
-def explained(handler: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """A generator whose UserErrors reach the visitor as they are. Its other errors go to the log
-    under a number, which the visitor is told."""
-
-    @wraps(handler)
-    def run(*args: Any) -> Iterator[Any]:
-        with _explaining(handler.__name__):
-            yield from handler(*args)
-
-    return run
-
-
-def explained_once(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a function that returns its answer at once."""
+def explained(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """A function or generator whose UserErrors reach the visitor as they are. Its other errors go
+    to the log under a number, which the visitor is told."""
 
     @wraps(handler)
     def run(*args: Any) -> Any:
         with _explaining(handler.__name__):
             return handler(*args)
 
-    return run
+    @wraps(handler)
+    def iterate(*args: Any) -> Iterator[Any]:
+        with _explaining(handler.__name__):
+            yield from handler(*args)
+
+    return iterate if isgeneratorfunction(handler) else run
 
 
 @contextmanager

@@ -5,9 +5,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+METRICS = ["error", "error_deviation", "paper_error"]
 LABELS = {"error": "validation error, nats²", "divergence": "mean log ratio over p₁, nats"}
 
 
@@ -15,22 +17,14 @@ def plot_table(rows: Sequence[dict[str, Any]], target: Path) -> None:
     """Mean squared error by problem, a line a method; hollow marks are the paper's."""
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.subplots()
-    problems = list(dict.fromkeys(row["problem"] for row in rows))
-    for index, method in enumerate(dict.fromkeys(row["method"] for row in rows)):
-        own = [row for row in rows if row["method"] == method]
-        place = [problems.index(row["problem"]) for row in own]
-        color = f"C{index % 10}"
-        style = "-" if index < 10 else "--"
-        means = [row["error"] for row in own]
-        errors = [row["error_deviation"] or 0.0 for row in own]
-        axes.errorbar(place, means, errors, marker="o", ls=style, color=color, label=method)
-        paper = [
-            (at, row["paper_error"])
-            for at, row in zip(place, own, strict=True)
-            if row["paper_error"]
-        ]
-        if paper:
-            axes.plot(*zip(*paper, strict=True), ls="", marker="o", mfc="none", color=color)
+    frame = pd.DataFrame(rows).astype(dict.fromkeys(METRICS, float))
+    problems = list(frame["problem"].unique())
+    for index, (method, own) in enumerate(frame.groupby("method", sort=False)):
+        place = own["problem"].map(problems.index)
+        means, deviations, paper = (own[name] for name in METRICS)
+        style = {"marker": "o", "color": f"C{index % 10}", "ls": "-" if index < 10 else "--"}
+        axes.errorbar(place, means, deviations.fillna(0), label=method, **style)
+        axes.plot(place, paper, **{**style, "ls": "", "mfc": "none"})
     axes.set_xticks(range(len(problems)), problems, rotation=20, ha="right")
     axes.set(yscale="log", ylabel="mean squared error of the log ratio, nats²")
     axes.legend(fontsize="small", ncols=2, title="filled: ours, hollow: the paper's")

@@ -10,11 +10,10 @@ import torch
 from tqdm.auto import tqdm
 
 from ebm_app.errors import UserError
-from ebm_app.ratios.studies.budget import StudyBudget
 from ebm_app.ratios.studies.plots import plot_curves, plot_table
 from ebm_app.ratios.studies.problems import PROBLEMS
 from ebm_app.ratios.studies.step_times import step_times
-from ebm_app.ratios.studies.study import Study
+from ebm_app.ratios.studies.study import Study, StudyBudget
 from ebm_app.ratios.studies.tables import METRICS, rows_of, to_csv, to_markdown
 from ebm_app.registry import choose
 from ebm_app.runs.cli import Parser, RunRecord, resolve_device

@@ -8,7 +8,7 @@ import gradio as gr
 from ebm_app.errors import UserError
 
 from ..buttons import start_and_stop, start_by, stop_by, stopped
-from ..explanations import explained, explained_once
+from ..explanations import explained
 from ..models import Models
 from ..shared import hidden_plot, show
 from . import card, checks, log_z
@@ -44,7 +44,7 @@ def build(models: Models, model: gr.Dropdown, tab: gr.Tab, seed: int) -> None:
         with gr.Column(min_width=300):
             chains = build_log_z(models, model, seed)
 
-    @explained_once
+    @explained
     def fill(name: str) -> tuple[Any, ...]:
         return *describe(models, name), None, ""
 

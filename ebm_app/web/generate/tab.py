@@ -11,7 +11,7 @@ from PIL import Image
 from ebm_app.sampling.samplers import SAMPLERS
 
 from ..buttons import AT_ONCE, IN_TURN, STARTING, start_and_stop, start_by, stop_by, stopped
-from ..explanations import explained, explained_once
+from ..explanations import explained
 from ..shared import MAX_SEED, Load
 from ..training import seed_box
 from .files import write_files
@@ -103,7 +103,7 @@ def build(load: Load, model: gr.Dropdown, seed: int) -> None:
             shown = outputs(chosen.seed)
     connect_run(load, chosen, shown, start, stop_button)
 
-    @explained_once
+    @explained
     def load_settings(path: str) -> tuple:
         settings = read_settings(path, [name for _, name in model.choices])
         return *astuple(settings), False
@@ -150,7 +150,7 @@ def connect_run(
         settings = RunSettings(model, sampler, num_images, num_steps, seed)
         yield from draw(load, settings, score_images, shown.archive.GRADIO_CACHE)
 
-    @explained_once
+    @explained
     def halt(run: SampleRun | None, text: str) -> ShownRun:
         return stop(run, text, shown.archive.GRADIO_CACHE)
 
