@@ -7,6 +7,7 @@ import sys
 import zlib
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from math import hypot, log
 from pathlib import Path
@@ -73,17 +74,9 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
 
 def annealing(args: Namespace, num_temperatures: int, pf_ode_steps: int) -> Annealing:
     """The settings of the chains."""
-    return Annealing(
-        num_temperatures=num_temperatures,
-        schedule=args.schedule,
-        steps_per_temperature=args.steps_per_temperature,
-        num_leapfrog_steps=args.num_leapfrog_steps,
-        pf_ode_steps=pf_ode_steps,
-        score=args.score,
-        num_nodes=args.num_nodes,
-        score_nodes=args.score_nodes,
-        step_factor=args.step_factor,
-    )
+    own = {"num_temperatures": num_temperatures, "pf_ode_steps": pf_ode_steps}
+    names = {field.name for field in fields(Annealing)}
+    return Annealing(**{key: value for key, value in vars(args).items() if key in names} | own)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:

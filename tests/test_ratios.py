@@ -213,7 +213,7 @@ def test_shared_times_come_in_equal_runs():
 def test_points_are_half_of_either_density():
     pair = JointPair(BlockGaussian(4))
     points = EvaluationPoints(pair, 40_001, generator(3))
-    assert points.x.shape == (40_001, 4) and points.half == 20_000
+    assert points.x.shape == (40_001, 4) and points.num1 == 20_000
     metrics = points.metrics(points.truth + 0.5)
     assert metrics["error"].item() == pytest.approx(0.25)
     error = points.truth[-20_000:].std().item() / math.sqrt(20_000)

@@ -63,16 +63,8 @@ def bits_by_estimator(
     """Bits per dim of every image (N,), and the metrics of a table: their mean, its standard
     error over images, the time at which the density is read, and the cost."""
     begin, path = time.perf_counter(), ebm.energy.path
-    found = bits_of_images(
-        accelerator,
-        ebm,
-        levels,
-        noise,
-        batch_size,
-        wrap,
-        estimator=estimator,
-        dequantiser=dequantiser,
-    )
+    options = {"estimator": estimator, "dequantiser": dequantiser}
+    found = bits_of_images(accelerator, ebm, levels, noise, batch_size, wrap, **options)
     end = dequantiser.time(ebm.config.num_levels, ebm.space, path, ebm.energy.end)
     error = found.error.mean().item() / (levels[0].numel() * log(2))
     return found.bits_per_dim, {

@@ -12,7 +12,7 @@ A check passes where its value is 0 within a stated allowance and three standard
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -101,8 +101,8 @@ def iterate_checks(ebm: EBM, levels: Tensor, budget: SelfTestBudget) -> Iterator
         ("pf_ode", lambda energy, x: pf_ode_gap(energy, x, budget.pf_ode), pf_ode_check),
     ):
         changes = []
-        for change in _in_parts(differ, energy, points):
-            changes.append(change)
+        for part in points.split(PART):
+            changes.append(differ(energy, part))
             done = sum(map(len, changes))
             yield SelfTestReport(f"{name}: image {done} of {len(points)}", found, checks)
         checks += (check(energy, torch.cat(changes)),)
@@ -176,12 +176,6 @@ def pf_ode_check(energy: TimeScoreEnergy, gaps: Tensor) -> Check:
     note = "bits by the ratio less bits by the probability-flow ODE"
     value, stderr = gaps.mean().item(), standard_error(gaps).item()
     return judge("ratio against pf_ode", value, stderr, PF_ODE, UNIT, note)
-
-
-def _in_parts(
-    differ: Callable[[TimeScoreEnergy, Tensor], Tensor], energy: TimeScoreEnergy, points: Tensor
-) -> Iterator[Tensor]:
-    return (differ(energy, part) for part in points.split(PART))
 
 
 def _bits_scale(x: Tensor) -> float:

@@ -158,15 +158,9 @@ def _train(data: PairedRows, rows: Tensor, settings: MISettings, seed: int) -> R
     validation, train = data.take(rows[:num]), data.take(rows[num:])
     method = MixtureResidual(math.sqrt(2), fit_draws=len(train.x))
     device = str(rows.device)
-    trainer = RatioTrainer(
-        method,
-        train,
-        seed=seed,
-        lr=settings.learning_rate,
-        training=settings.training,
-        criterion=_loss_on(validation, method, seeded(device, seed, FOLDS)),
-        device=device,
-    )
+    criterion = _loss_on(validation, method, seeded(device, seed, FOLDS))
+    lr, training = settings.learning_rate, settings.training
+    trainer = RatioTrainer(method, train, seed, lr, training, criterion, device)
     for _ in trainer.run():
         pass
     return trainer

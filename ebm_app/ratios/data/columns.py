@@ -76,9 +76,16 @@ def check_pair(
         )
     if len(x) < max(min_rows, 1):
         raise UserError(f"there are {len(x)} rows, fewer than {min_rows}: give more of them")
-    labels = [f"'{name}'" for name in names] if names else _numbered(x, y)
+    pair = (("x", x), ("y", y))
+    numbered = [f"column {i + 1} of {name}" for name, z in pair for i in range(z.shape[1])]
+    labels = [f"'{name}'" for name in names] if names else numbered
     values = np.concatenate([x, y], axis=1)
-    _check_finite(values, labels)
+    rows, columns = np.nonzero(~np.isfinite(values))
+    if len(rows):
+        raise UserError(
+            f"{len(rows)} of {values.size} values are NaN or infinite, the first in row "
+            f"{rows[0] + 1} (counted from 1) of {labels[columns[0]]}: fill in or leave out rows"
+        )
     constant = [
         label for label, column in zip(labels, values.T, strict=True) if is_constant(column)
     ]
@@ -106,20 +113,4 @@ def _check_groups(x_columns: Sequence[str], y_columns: Sequence[str]) -> None:
         raise UserError(
             f"the column '{both[0]}' is given for x and for y, which makes their mutual "
             "information infinite: name it once"
-        )
-
-
-def _numbered(x: np.ndarray, y: np.ndarray) -> list[str]:
-    """Names by number of all columns of x and then of y, from "column 1 of x" on."""
-    return [
-        f"column {i + 1} of {name}" for name, z in (("x", x), ("y", y)) for i in range(z.shape[1])
-    ]
-
-
-def _check_finite(values: np.ndarray, labels: Sequence[str]) -> None:
-    rows, columns = np.nonzero(~np.isfinite(values))
-    if len(rows):
-        raise UserError(
-            f"{len(rows)} of {values.size} values are NaN or infinite, the first in row "
-            f"{rows[0] + 1} (counted from 1) of {labels[columns[0]]}: fill in or leave out rows"
         )

@@ -34,10 +34,12 @@ class Toy2D:
             generator's device.
         log_density: (N, 2) -> (N,), float64 in nats, -inf outside the support; None where it has
             no closed form.
+        moment: E||x||^2 / 2.
     """
 
     sample: Callable[[int, torch.Generator], Tensor]
     log_density: Callable[[Tensor], Tensor] | None = None
+    moment: float = 1.0
 
 
 MOON_NOISE = 0.08  # where the half circles have radius 1
@@ -163,7 +165,7 @@ def _turned(x: Tensor, angle: Tensor) -> Tensor:
 
 TOY_2D: dict[str, Toy2D] = {
     "moons": Toy2D(_sample_moons),
-    "checkerboard": Toy2D(_sample_checkerboard, _checkerboard_log_density),
+    "checkerboard": Toy2D(_sample_checkerboard, _checkerboard_log_density, moment=49 / 48),
     "pinwheel": Toy2D(_sample_pinwheel, _pinwheel_log_density),
     "rings": Toy2D(_sample_rings, _rings_log_density),
 }

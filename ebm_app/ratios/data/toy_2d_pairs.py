@@ -18,9 +18,6 @@ from ebm_app.ratios.data.pairs import DensityPair, KnownPair
 from ebm_app.ratios.data.toy_2d import TOY_2D
 from ebm_app.registry import choose
 
-#: E||x||^2 / 2 of every data set; that of the checkerboard follows from the side of its squares
-MOMENTS = {"moons": 1.0, "checkerboard": 49 / 48, "pinwheel": 1.0, "rings": 1.0}
-
 
 @dataclass(frozen=True)
 class Toy2DPair(DensityPair):
@@ -50,10 +47,10 @@ class Toy2DPair(DensityPair):
         return standard_normal_log_density(x.double()).sum(1)
 
     def data_moment(self) -> float:
-        return MOMENTS[self.name]
+        return TOY_2D[self.name].moment
 
     def bridge_moment(self) -> float:
-        return MOMENTS[self.name] + 1.0  # either side has mean 0
+        return self.data_moment() + 1.0  # either side has mean 0
 
 
 @dataclass(frozen=True)

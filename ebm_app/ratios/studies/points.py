@@ -6,31 +6,36 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ebm_app.ratios.data.pairs import KnownPair
+from ebm_app.ratios.data.pairs import DensityPair, KnownPair
+from ebm_app.ratios.data.toy_2d_pairs import Toy2DPair
 from ebm_app.ratios.estimators import RatioEstimator
 from ebm_app.ratios.gaussian_net import GaussianNet
 
 
 class EvaluationPoints:
-    """Points of 1/2 p_0 + 1/2 p_1.
+    """Points of 1/2 p_0 + 1/2 p_1; of two-dimensional toy data those of p_1 alone, as their log
+    ratio may be -inf at points of p_0.
 
     Args:
         pair: the densities. num: points, half of either density. generator: of the draw.
+
+    Attributes:
+        truth: log ratios (N,) at the points x (N, D), in nats; None where they are not known.
     """
 
-    def __init__(self, pair: KnownPair, num: int, generator: torch.Generator) -> None:
-        self.half = num // 2
-        parts = pair.sample0(num - self.half, generator), pair.sample1(self.half, generator)
+    def __init__(self, pair: DensityPair, num: int, generator: torch.Generator) -> None:
+        self.num1 = num if isinstance(pair, Toy2DPair) else num // 2
+        parts = pair.sample0(num - self.num1, generator), pair.sample1(self.num1, generator)
         self.x = torch.cat(parts)
-        self.truth = pair.log_ratio(self.x)
+        self.truth = pair.log_ratio(self.x) if isinstance(pair, KnownPair) else None
 
     def metrics(self, log_ratio: Tensor) -> dict[str, Tensor]:
-        """Of estimates (N,): "error", their mean squared distance to the truth in nats^2, and
-        "divergence", their mean over p_1, which estimates KL(p_1 || p_0) in nats."""
-        return {
-            "error": (log_ratio - self.truth).square().mean(),
-            "divergence": log_ratio[-self.half :].mean(),
-        }
+        """Of estimates (N,): "error", their mean squared distance to the truth in nats^2 if there
+        is one, and "divergence", their mean over p_1, which estimates KL(p_1 || p_0) in nats."""
+        divergence = {"divergence": log_ratio[-self.num1 :].mean()}
+        if self.truth is None:
+            return divergence
+        return {"error": (log_ratio - self.truth).square().mean(), **divergence}
 
     def criterion(self, ratio: RatioEstimator) -> dict[str, Tensor]:
         """The metrics of the fixed-node integral, and those of ``matrix_metrics``."""

@@ -34,16 +34,8 @@ def step_times(
 
 
 def _step(problem: Problem, method: Method, device: str) -> Callable[[], None]:
-    trainer = RatioTrainer(
-        method,
-        problem.pair,
-        seed=0,
-        lr=1e-4,
-        training=problem.training,
-        criterion=lambda ratio: {},
-        device=device,
-    )
-    return trainer.train_step
+    pair, training = problem.pair, problem.training
+    return RatioTrainer(method, pair, 0, 1e-4, training, lambda ratio: {}, device).train_step
 
 
 def _floor(problem: Problem, device: str) -> Callable[[], None]:

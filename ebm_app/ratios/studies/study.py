@@ -147,15 +147,9 @@ class Study:
     def _train(self, run: StudyRun) -> Iterator[int]:
         column, num = self.budget.of(run.problem), self.budget.num_points
         validation = EvaluationPoints(column.pair, num, seeded(self.device, 0, VALIDATION))
-        trainer = RatioTrainer(
-            column.methods[run.method],
-            column.pair,
-            seed=run.seed,
-            lr=run.learning_rate,
-            training=column.training,
-            criterion=validation.criterion,
-            device=self.device,
-        )
+        method, settings = column.methods[run.method], (run.seed, run.learning_rate)
+        settings += (column.training, validation.criterion, self.device)
+        trainer = RatioTrainer(method, column.pair, *settings)
         curve = []
         for evaluation in trainer.run():
             curve.append({"step": evaluation.step, **as_numbers(evaluation.metrics)})

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from ebm_app.ratios.data.pairs import DensityPair, KnownPair
-from ebm_app.ratios.data.toy_2d_pairs import Toy2DPair
+from ebm_app.ratios.data.pairs import DensityPair
 from ebm_app.ratios.estimators import RatioEstimator
 from ebm_app.ratios.methods import Method
 from ebm_app.ratios.studies.marginals import DensityGrid
@@ -13,26 +12,6 @@ from ebm_app.ratios.training import draw
 
 #: small enough that an evaluation takes about as long as the steps between two of them
 NUM_POINTS, NUM_LOSS_DRAWS, NUM_GRID_DRAWS = 600, 2_048, 40_000
-
-
-class DataPoints:
-    """Points of two-dimensional toy data alone; ``EvaluationPoints`` takes half of its points
-    from p_0, where the log ratio of such data may be -inf.
-
-    ``truth`` is None where the density has no closed form.
-    """
-
-    def __init__(self, pair: Toy2DPair, num: int, generator: torch.Generator) -> None:
-        self.x = pair.sample1(num, generator)
-        self.truth = pair.log_ratio(self.x) if isinstance(pair, KnownPair) else None
-
-    def metrics(self, log_ratio: Tensor) -> dict[str, Tensor]:
-        """Of estimates (N,): "divergence", and "error" where there is a truth, as
-        ``EvaluationPoints.metrics``."""
-        found = {"divergence": log_ratio.mean()}
-        if self.truth is not None:
-            found["error"] = (log_ratio - self.truth).square().mean()
-        return found
 
 
 class TrialEvaluator:
@@ -44,8 +23,7 @@ class TrialEvaluator:
     """
 
     def __init__(self, pair: DensityPair, method: Method, generator: torch.Generator) -> None:
-        kind = DataPoints if isinstance(pair, Toy2DPair) else EvaluationPoints
-        self.points = kind(pair, NUM_POINTS, generator)
+        self.points = EvaluationPoints(pair, NUM_POINTS, generator)
         times = method.sampler.sample
         self.draw = draw(pair, times, NUM_LOSS_DRAWS, generator)
         self.grid = None

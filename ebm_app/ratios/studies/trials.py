@@ -146,15 +146,8 @@ def watch(trial: Trial, device: str = "cpu") -> Iterator[Snapshot]:
     fresh draws."""
     method, curve = trial.build(), []
     validation = TrialEvaluator(trial.pair, method, seeded(device, 0, VALIDATION))
-    trainer = RatioTrainer(
-        method,
-        trial.pair,
-        seed=trial.seed,
-        lr=trial.learning_rate,
-        training=trial.training,
-        criterion=validation.criterion,
-        device=device,
-    )
+    settings = (trial.seed, trial.learning_rate, trial.training)
+    trainer = RatioTrainer(method, trial.pair, *settings, validation.criterion, device)
 
     def snapshot(evaluator: TrialEvaluator, is_final: bool, metrics: Metrics) -> Snapshot:
         scalars = as_numbers({name: value for name, value in metrics.items() if value.ndim == 0})

@@ -65,16 +65,9 @@ def approach(
     every = eval_every(numbers.iterations, MAX_EVERY * DIMS[0] // dim)
     training = RatioTraining(numbers.iterations, problem.training.batch_size, every)
     points = EvaluationPoints(problem.pair, NUM_POINTS, seeded(device, 0, VALIDATION))
+    given = (numbers.seed, numbers.learning_rate, training, points.criterion, device)
     trainers = {
-        method: RatioTrainer(
-            problem.methods[key],
-            problem.pair,
-            seed=numbers.seed,
-            lr=numbers.learning_rate,
-            training=training,
-            criterion=points.criterion,
-            device=device,
-        )
+        method: RatioTrainer(problem.methods[key], problem.pair, *given)
         for method, key in rows.items()
     }
     settings = {"dim": dim, **numbers._asdict()}
