@@ -13,6 +13,7 @@ and the Stein score is -sum_k r_k (x - m_k) / u_k.
 """
 
 import math
+from functools import cache
 
 import numpy as np
 import torch
@@ -76,9 +77,15 @@ class ExactModel(nn.Module):
             2 * alpha * alpha_dt * squares + self.path.variance_dt(t),
         )
 
+    @cache  # noqa: B019
+    def at(self, t):
+        """The moments at a float t, once, as a step of a solver asks for them again and again."""
+        return self.moments(torch.tensor([t], dtype=F64))
+
     def modes(self, x, t):
         """log p_t(x) + log r_k (K, B), and of every mode the components and Stein score."""
-        m, u, m_dt, u_dt = (like_modes(moment, x) for moment in self.moments(times_like(t, x)))
+        moments = self.moments(t) if isinstance(t, torch.Tensor) and t.ndim else self.at(float(t))
+        m, u, m_dt, u_dt = (like_modes(moment, x) for moment in moments)
         y = (x - m) / u
         logs = -0.5 * (y * (x - m) + torch.log(2 * math.pi * u))
         joint = self.log_weights[:, None] + logs.flatten(2).sum(2)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from exact import F64, ExactModel, generator, normal, z_score
+from exact import F64, ExactModel, generator, normal
 
 from ebm_app.errors import UserError
 from ebm_app.log_z.ais import Annealing, Chains
@@ -68,16 +68,14 @@ def reverse(chains, num, seed=5):
 
 CASES = [
     pytest.param((16,), "plain", 0.22, 1500),
-    pytest.param((16,), "plain", 4.5, 1500, marks=slow),
+    *(pytest.param((16,), "plain", factor, 1500, marks=slow) for factor in (1.0, 4.5)),
     pytest.param((16,), "transported", 1.0, 1500),
-    *(pytest.param((16,), "transported", f, 1500, marks=slow) for f in (0.22, 4.5)),
-    pytest.param((16,), "plain", 1.0, 1500, marks=slow),
+    *(pytest.param((16,), "transported", factor, 1500, marks=slow) for factor in (0.22, 4.5)),
     pytest.param((16,), "flow", 1.0, 1500),
     pytest.param((64,), "plain", 1.0, 600, marks=slow),
     *(pytest.param((64,), "plain", factor, 4000, marks=slow) for factor in (0.22, 4.5)),
-    *(pytest.param((64,), "transported", factor, 200, marks=slow) for factor in (0.22, 1.0)),
-    pytest.param((64,), "transported", 4.5, 200, marks=slow),
-    pytest.param((64,), "flow", 1.0, 200),
+    *(pytest.param((64,), "transported", f, 200, marks=slow) for f in (0.22, 1.0, 4.5)),
+    pytest.param((64,), "flow", 1.0, 200, marks=slow),
 ]
 
 
@@ -98,31 +96,15 @@ def test_log_z_is_zero_whichever_way_the_step_and_the_direction(shape, name, fac
     assert abs(joined.log_z) < 3.5 * joined.stderr
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_the_mean_of_the_weights_is_one_in_both_directions(name):
-    """For a wrong increment, a missing log-determinant or distribution it would not be."""
-    chains = tuned(mixture((2,)), METHODS[name])
-    there, back = (run(chains, 4000).log_weight[-1] for run in (forward, reverse))
-    assert z_score(there.exp()[:, None], 1.0) < 3.5 and z_score((-back).exp()[:, None], 1.0) < 3.5
-    assert there.std() > 0.02 and back.std() > 0.02
-
-
-@pytest.mark.parametrize(
-    "name, shape, factor", [("plain", (16,), 4.5), ("transported", (1, 4, 4), 1.0)]
-)
-def test_weighted_end_points_have_the_masses_of_the_modes(name, shape, factor):
+def test_weighted_end_points_have_the_masses_of_the_modes():
     """By the posterior weight of the heavy mode, whose mean is 0.9 exactly."""
-    settings = replace(METHODS[name], step_factor=factor)
-    model = mixture(shape)
-    state = forward(tuned(model, settings), 2000)
+    model = mixture((1, 4, 4))
+    state = forward(tuned(model, TRANSPORTED), 2000)
     heavy = torch.softmax(model.modes(state.position, 0.99)[0], 0)[0]
     share = torch.softmax(state.log_weight[-1], 0)
     mass = (share * heavy).sum()
     error = (share * (heavy - 0.9)).square().sum().sqrt()
-    assert abs(mass - 0.9) < 3.5 * error
-    assert abs(mass - 0.9) < 0.02 or (name, factor) == ("plain", 4.5)
-    if (name, factor) == ("plain", 4.5):  # no chain has left the reference: the weights do it all
-        assert state.acceptance.nanmean() < 0.05 and abs(heavy.mean() - 0.9) > 0.2
+    assert abs(mass - 0.9) < min(3.5 * error, 0.02)
 
 
 class Tilted(ExactModel):
@@ -135,12 +117,10 @@ class Tilted(ExactModel):
         return output._replace(components=output.components + self.tilt / x[0].numel())
 
 
-@pytest.mark.parametrize(
-    "name, shape", [("plain", (16,)), ("transported", (1, 4, 4)), ("flow", (1, 4, 4))]
-)
+@pytest.mark.parametrize("name, shape", [("plain", (16,)), ("transported", (1, 4, 4))])
 def test_a_wrong_time_score_shifts_log_z_by_its_own_integral(name, shape):
     """The same chains, since the Stein score and every ratio at one temperature are the same."""
-    settings = METHODS[name]
+    settings = replace(METHODS[name], num_temperatures=4)
     exact, wrong = (tuned(mixture(shape, kind), settings) for kind in (ExactModel, Tilted))
     shift = Tilted.tilt * (exact.energy.end - exact.energy.start)
     for run in (forward, reverse):
@@ -150,10 +130,10 @@ def test_a_wrong_time_score_shifts_log_z_by_its_own_integral(name, shape):
         assert torch.allclose(moved, torch.full_like(moved, shift), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("pf_ode_steps, shape", [(1, (16,)), (3, (1, 4, 4))])
-def test_without_transitions_the_way_back_has_the_weights_of_the_way_there(shape, pf_ode_steps):
+def test_without_transitions_the_way_back_has_the_weights_of_the_way_there():
     """And they are log p_hat less the log density of the image of N(0, I)."""
-    chains = tuned(mixture(shape), replace(FLOW, pf_ode_steps=pf_ode_steps))
+    shape = (1, 4, 4)
+    chains = tuned(mixture(shape), replace(FLOW, pf_ode_steps=2))
     there = forward(chains, 50)
     *_, back = states(chains, there.position, 9, is_reverse=True)
     assert torch.allclose(back.log_weight[-1], there.log_weight[-1], rtol=0, atol=1e-9)
@@ -168,9 +148,7 @@ def test_without_transitions_the_way_back_has_the_weights_of_the_way_there(shape
     assert torch.allclose(there.log_weight[-1], expected, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("name", "is_reverse"), [("plain", False), ("transported", True), ("flow", False)]
-)
+@pytest.mark.parametrize(("name", "is_reverse"), [("plain", False), ("transported", True)])
 def test_chains_stopped_anywhere_go_on_as_if_they_had_not(name, is_reverse):
     shape = (1, 4, 4)
     chains = tuned(mixture(shape), replace(METHODS[name], num_temperatures=5))
@@ -186,12 +164,12 @@ def test_chains_stopped_anywhere_go_on_as_if_they_had_not(name, is_reverse):
     *_, again = states(tuned(mixture(shape), chains.settings), start, 2, is_reverse)
     *_, other = states(chains, start, 3, is_reverse)
     assert torch.equal(again.log_weight, whole[-1].log_weight)
-    assert (name == "flow") == torch.equal(other.log_weight, whole[-1].log_weight)
+    assert not torch.equal(other.log_weight, whole[-1].log_weight)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ["plain", "flow"])
 def test_states_record_the_weights_and_the_acceptance_at_each_temperature(name):
-    chains = tuned(mixture((16,)), METHODS[name])
+    chains = tuned(mixture((16,)), replace(METHODS[name], num_temperatures=6))
     before = torch.random.get_rng_state()
     for is_reverse in (False, True):
         whole = list(states(chains, normal((5, 16), 1), 2, is_reverse))
@@ -213,7 +191,7 @@ def test_the_last_distribution_carries_the_weights_to_the_finer_rule():
     """Three nodes for the chains, few; two dozen at the end, and log Z is 0 by them."""
     model = mixture((2,))
     chains = tuned(model, replace(PLAIN, num_nodes=3))
-    state = forward(chains, 4000)
+    state = forward(chains, 2000)
     exact = model.log_density(state.position, chains.energy.end)
     assert (state.log_density - exact).abs().max() < 1e-3
     coarse = chains.coarse.log_density(state.position, chains.energy.end)
@@ -226,10 +204,10 @@ def test_the_last_distribution_carries_the_weights_to_the_finer_rule():
 
 def test_step_sizes_are_tuned_then_multiplied():
     model = mixture((16,))
-    one, tenth = (tuned(model, replace(PLAIN, step_factor=f)).step_sizes for f in (1.0, 0.1))
-    assert torch.allclose(tenth, 0.1 * one, rtol=1e-12) and one.shape == (16,)
-    acceptance = forward(tuned(model, PLAIN), 500).acceptance[:-1]
-    assert (acceptance[4:] - 0.65).abs().max() < 0.15
+    one, tenth = (tuned(model, replace(PLAIN, step_factor=f)) for f in (1.0, 0.1))
+    assert torch.allclose(tenth.step_sizes, 0.1 * one.step_sizes, rtol=1e-12)
+    assert one.step_sizes.shape == (16,)
+    assert (forward(one, 500).acceptance[4:-1] - 0.65).abs().max() < 0.15
 
 
 def test_settings_that_make_no_chains_are_the_users_mistake():

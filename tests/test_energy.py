@@ -61,9 +61,14 @@ def test_the_exact_models_are_derivatives_of_their_log_density(path, shape):
         assert abs(model.log_density(grid, 0.8).exp().sum() * 0.05**2 - 1) < 1e-9
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize(
+    "integrator, name, shape",
+    [
+        *((QUADRATURE, *pair) for pair in zip(MODELS, 2 * SHAPES, strict=True)),
+        *(("dopri5", *pair) for pair in zip(["linear c", "vp", "bridge"], SHAPES, strict=True)),
+        *(("rk45", *pair) for pair in zip(["linear", "bridge sigma"], SHAPES[1:], strict=True)),
+    ],
+)
 def test_every_estimator_gives_the_exact_log_ratio(integrator, name, shape):
     model, nodes = MODELS[name]
     energy, x = TimeScoreEnergy(model, nodes), points(model, shape)
@@ -76,18 +81,18 @@ def test_every_estimator_gives_the_exact_log_ratio(integrator, name, shape):
         assert (part.value - ratio(model, x, t0, t1)).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("nodes", [16, 24, 32, 64])
-@pytest.mark.parametrize("name", MODELS)
-def test_the_error_estimate_bounds_the_error(name, nodes, shape):
+@pytest.mark.parametrize("name, shape", list(zip(MODELS, 2 * SHAPES[::-1], strict=True)))
+def test_the_error_estimate_bounds_the_error(name, shape):
     """To the rounding of float64, where the nodes are too few as where they are enough."""
     model, _ = MODELS[name]
-    energy, x = TimeScoreEnergy(model, nodes), points(model, shape, 8)
-    for t0, t1 in [model.interval, *INNER]:
-        t0 = max(t0, model.interval[0])
-        result = energy.log_ratio(x, t0, t1)
-        error = (result.value - ratio(model, x, t0, t1)).abs()
-        assert (error <= result.error + 1e-10).all()
+    x = points(model, shape, 8)
+    for nodes in (16, 24, 32, 64):
+        energy = TimeScoreEnergy(model, nodes)
+        for t0, t1 in [model.interval, *INNER]:
+            t0 = max(t0, model.interval[0])
+            result = energy.log_ratio(x, t0, t1)
+            error = (result.value - ratio(model, x, t0, t1)).abs()
+            assert (error <= result.error + 1e-10).all()
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -103,23 +108,23 @@ def test_a_solver_states_the_tolerance_it_was_asked_for(integrator):
     model = gaussian(LinearVPPath())
     energy, x = TimeScoreEnergy(model), points(model, (10,))
     exact = ratio(model, x, *model.interval)
-    for tolerance in (1e-4, 1e-6, 1e-8):
+    for tolerance in (1e-4, 1e-7):
         result = energy.log_ratio(x, integrator=integrator, rtol=tolerance, atol=tolerance)
         assert ((result.value - exact).abs() < 10 * result.error).all()
         assert torch.allclose(result.error, tolerance * (1 + exact.abs()), rtol=1e-2)
         assert result.components is None
 
 
-@pytest.mark.parametrize("shape", [(2,), (1, 8, 8)], ids=["vector", "image"])
-def test_values_do_not_depend_on_batch_mates_or_chunks(shape):
+def test_values_do_not_depend_on_batch_mates_or_chunks():
     """A mixture, where the posterior of a mode could leak from one example to another."""
+    shape = (1, 8, 8)
     model = two_modes(VPPath(), 1e-5, shape)
     x = points(model, shape, 6)
     whole = TimeScoreEnergy(model).log_ratio(x)
     alone = torch.cat([TimeScoreEnergy(model).log_ratio(x[i : i + 1]).value for i in range(6)])
     assert torch.allclose(whole.value, alone, rtol=1e-12, atol=1e-12)
     density, score = TimeScoreEnergy(model).log_density_and_score(x, 0.9)
-    for num_inputs in (1, 7, 20, 64):
+    for num_inputs in (1, 7, 64):
         energy = TimeScoreEnergy(model, chunk_size=num_inputs * x[0].numel())
         chunked = energy.log_ratio(x)
         assert chunked.nfe == whole.nfe
@@ -130,8 +135,7 @@ def test_values_do_not_depend_on_batch_mates_or_chunks(shape):
         assert torch.allclose(score, other[1], rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", ["linear", "vp", "bridge"])
+@pytest.mark.parametrize("name, shape", [("linear", (10,)), ("vp", (2,)), ("bridge", (1, 8, 8))])
 def test_parts_sum_to_the_value_and_are_those_of_the_components(name, shape):
     """The density factorises: the part of component i is the log ratio of x_i alone."""
     model, nodes = MODELS[name]
@@ -143,11 +147,9 @@ def test_parts_sum_to_the_value_and_are_those_of_the_components(name, shape):
     assert (result.components - single).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("make", [gaussian, two_modes], ids=["gaussian", "mixture"])
-def test_log_density_and_score_are_exact_where_the_path_starts_at_the_reference(make, shape):
-    path = LinearVPPath()
-    model = make(path) if make is gaussian else make(path, 1e-5, shape)
+@pytest.mark.parametrize("shape", [(10,), (1, 8, 8)], ids=str)
+def test_log_density_and_score_are_exact_where_the_path_starts_at_the_reference(shape):
+    model = two_modes(LinearVPPath(), 1e-5, shape)
     energy, x = TimeScoreEnergy(model, 48), points(model, shape)
     for t in (None, 0.2, 0.7, 0.99):
         end = energy.end if t is None else t
@@ -158,8 +160,9 @@ def test_log_density_and_score_are_exact_where_the_path_starts_at_the_reference(
         assert torch.equal(energy.score(x, t), score)
 
 
-@pytest.mark.parametrize("path", [LinearVPPath(), VPPath()], ids=["linear", "vp"])
-@pytest.mark.parametrize("shape", [(2,), (1, 8, 8)], ids=["vector", "image"])
+@pytest.mark.parametrize(
+    "path, shape", [(LinearVPPath(), (1, 8, 8)), (VPPath(), (2,))], ids=["linear", "vp"]
+)
 def test_the_score_is_the_gradient_of_the_log_density(path, shape):
     """Along a line, by central differences; with few nodes too: the sum is differentiated."""
     model = gaussian(path)
@@ -171,19 +174,19 @@ def test_the_score_is_the_gradient_of_the_log_density(path, shape):
         assert torch.allclose((up - down) / (2 * h), slope, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_density_on_the_vp_path_is_off_by_its_reference_alone(shape):
+def test_the_density_on_the_vp_path_is_off_by_its_reference_alone():
     """alpha_0 is 0.0066, so that p_0 is not N(0, I): the difference is that of their logs."""
     model = gaussian(VPPath())
-    x = points(model, shape)
+    x = points(model, (1, 8, 8))
     log_density = TimeScoreEnergy(model).log_density(x)
     mismatch = sum_except_batch(standard_normal_log_density(x)) - model.log_density(x, 0.0)
     assert (log_density - mismatch - model.log_density(x, 1 - 1e-5)).abs().max() < 1e-5
     assert 1e-4 < mismatch.abs().max() < 1
 
 
-@pytest.mark.parametrize("integrator", INTEGRATORS)
-@pytest.mark.parametrize("name", ["linear", "bridge"])
+@pytest.mark.parametrize(
+    "name, integrator", [("linear", "quadrature"), ("linear", "dopri5"), ("bridge", "rk45")]
+)
 def test_ratios_add_up_and_change_sign(name, integrator):
     model, nodes = MODELS[name]
     energy, x = TimeScoreEnergy(model, nodes), points(model, (2,))
@@ -276,10 +279,9 @@ def test_unknown_integrators_and_rules_too_small_are_the_users_mistake():
         TimeScoreEnergy(model, num_nodes=2)
 
 
-@pytest.mark.parametrize("shape", [(2,), (1, 8, 8)], ids=["vector", "image"])
-def test_float32_points_give_float64_values(shape):
+def test_float32_points_give_float64_values():
     model = gaussian(LinearVPPath(), eps=1e-3)
-    energy, x = TimeScoreEnergy(model), points(model, shape)
+    energy, x = TimeScoreEnergy(model), points(model, (1, 8, 8))
     rough = energy.log_ratio(x.float())
     assert rough.value.dtype == rough.components.dtype == F64
     assert torch.allclose(rough.value, energy.log_ratio(x).value, rtol=1e-4, atol=1e-3)

@@ -10,11 +10,7 @@ from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.probability_flow.midpoint import ImplicitMidpoint
 from ebm_app.probability_flow.ode import ClockField, clock_grid
 
-SHAPES = [(2,), (1, 2, 2)]
 START, END = 1e-2, 0.999
-each_path_with_a_shape = pytest.mark.parametrize(
-    ("path", "shape"), [(LinearVPPath(), (1, 2, 2)), (VPPath(), (2,))], ids=["linear", "vp"]
-)
 
 
 def gaussian(path):
@@ -34,20 +30,15 @@ def flow(model, num_steps, start=START, end=END):
 
 
 @pytest.mark.parametrize(
-    ("path", "shape", "num_steps"),
-    [
-        (LinearVPPath(), (2,), 6),
-        (VPPath(), (1, 2, 2), 6),
-        (SchrodingerBridgePath(), (1, 2, 2), 6),
-        (LinearVPPath(), (1, 2, 2), 12),
-    ],
-    ids=["linear", "vp", "bridge", "short steps"],
+    ("path", "shape"),
+    [(LinearVPPath(), (2,)), (VPPath(), (2,)), (SchrodingerBridgePath(), (1, 2, 2))],
+    ids=["linear", "vp", "bridge"],
 )
-def test_backward_undoes_forward_and_its_determinant(path, shape, num_steps):
-    moving, x = flow(modes(path, shape), num_steps), normal((8, *shape))
+def test_backward_undoes_forward_and_its_determinant(path, shape):
+    moving, x = flow(modes(path, shape), 4, end=0.9), normal((8, *shape))
     there = moving.forward(x)
     back = moving.backward(there.x)
-    assert len(moving) == num_steps and (there.x - x).abs().max() > 0.1
+    assert len(moving) == 4 and (there.x - x).abs().max() > 0.1
     assert (back.x - x).abs().max() < 1e-10
     assert there.log_det.shape == (8,) and there.log_det.dtype == F64
     assert (back.log_det + there.log_det).abs().max() < 1e-10
@@ -56,18 +47,21 @@ def test_backward_undoes_forward_and_its_determinant(path, shape, num_steps):
 
 
 def unrolled(moving, x):
-    """The same map by sixty iterations a step, differentiable as they stand."""
+    """The same map by fifty iterations a step, differentiable as they stand."""
     for h, t in zip(moving.steps, moving.middles, strict=True):
         middle = x
-        for _ in range(60):
+        for _ in range(50):
             middle = x + h / 2 * moving.field(middle, t)
         x = 2 * middle - x
     return x
 
 
-@each_path_with_a_shape
-def test_the_log_determinant_is_that_of_the_jacobian_of_the_whole_map(path, shape):
-    moving, x = flow(two_modes(path, 1e-5, shape), 9), normal((3, *shape)).requires_grad_()
+def test_the_log_determinant_is_that_of_the_jacobian_of_the_whole_map():
+    shape = (1, 2, 2)
+    moving, x = (
+        flow(modes(LinearVPPath(), shape), 6, end=0.9),
+        normal((3, *shape)).requires_grad_(),
+    )
     there, end = moving.forward(x.detach()), unrolled(moving, x)
     assert torch.allclose(end, there.x, rtol=0, atol=1e-11)
     rows = [
@@ -83,10 +77,9 @@ def test_the_log_determinant_is_that_of_the_jacobian_of_the_whole_map(path, shap
     [
         (LinearVPPath(), "gaussian", 1),
         (VPPath(), "gaussian", 2),
-        (VPPath(), "two modes", 6),
         (LinearVPPath(), "two modes", 20),
     ],
-    ids=["linear-1", "vp-2", "vp-6", "linear-20"],
+    ids=["linear-1", "vp-2", "linear-20"],
 )
 def test_the_density_integrates_to_one_however_few_the_steps(path, make, num_steps):
     model = gaussian(path) if make == "gaussian" else two_modes(path, 1e-5, (1,))
@@ -97,26 +90,18 @@ def test_the_density_integrates_to_one_however_few_the_steps(path, make, num_ste
     assert far > 1e-3 * density.max()  # it is another density than that of the continuous flow
 
 
-def test_in_two_dimensions_too():
-    model = two_modes(LinearVPPath(), 1e-5, (2,))
-    axis = torch.linspace(-5, 5, 101, dtype=F64)
-    density = flow(model, 8, end=0.9).log_density(torch.cartesian_prod(axis, axis)).exp()
-    assert abs(density.sum() * 0.1**2 - 1) < 1e-6
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_log_density_is_that_of_the_image_of_the_normal(shape):
-    moving, x = flow(modes(LinearVPPath(), shape), 12), normal((5, *shape))
+def test_log_density_is_that_of_the_image_of_the_normal():
+    shape = (1, 2, 2)
+    moving, x = flow(modes(LinearVPPath(), shape), 9), normal((5, *shape))
     there = moving.forward(x)
     expected = sum_except_batch(standard_normal_log_density(x)) - there.log_det
     assert torch.allclose(moving.log_density(there.x), expected, rtol=0, atol=1e-10)
 
 
-@each_path_with_a_shape
-def test_the_density_converges_to_the_exact_one_in_second_order(path, shape):
+def test_the_density_converges_to_the_exact_one_in_second_order():
     """Carried back to p_t at the start, since N(0, I) is only near it."""
-    model, steps = two_modes(path, 1e-5, shape), (16, 32, 64)
-    x = model.sample(torch.full((8,), END, dtype=F64), (8, *shape)).xt
+    model, steps = two_modes(LinearVPPath(), 1e-5, (1, 2, 2)), (16, 32, 64)
+    x = model.sample(torch.full((8,), END, dtype=F64), (8, 1, 2, 2)).xt
     exact, errors = model.log_density(x, END), []
     for num_steps in steps:
         back = flow(model, num_steps).backward(x)
@@ -129,18 +114,17 @@ def test_the_density_converges_to_the_exact_one_in_second_order(path, shape):
 def test_a_step_too_long_for_the_field_is_refused():
     """Modes of 0.02: there the field turns over faster than one step can follow."""
     model = ExactModel(LinearVPPath(), 1e-5, [[-0.8], [0.8]], [0.02, 0.02], (0.5, 0.5))
-    x = model.data((4, 2))
+    x = model.data((2, 2))
     for method in (flow(model, 1).backward, flow(model, 1).log_density):
         with pytest.raises(ValueError, match="take more steps"):
             method(x)
-    assert flow(model, 100).log_density(x).isfinite().all()
+    assert flow(model, 60).log_density(x).isfinite().all()
 
 
-@pytest.mark.parametrize("num_steps", [1, 4])
-def test_what_the_flow_takes_back_it_brings_again_or_refuses(num_steps):
+def test_what_the_flow_takes_back_it_brings_again_or_refuses():
     """Where a step is too long its equation has several solutions, and the one that settles from
     y need not be the one that led to y."""
-    moving, taken = flow(two_modes(LinearVPPath(), 1e-3, (1,)), num_steps), 0
+    moving, taken = flow(two_modes(LinearVPPath(), 1e-3, (1,)), 1), 0
     for y in torch.linspace(-1.5, 1.5, 31, dtype=F64).reshape(-1, 1, 1):
         try:
             again = moving.forward(moving.backward(y).x)
@@ -153,7 +137,7 @@ def test_what_the_flow_takes_back_it_brings_again_or_refuses(num_steps):
 
 
 def test_an_example_does_not_depend_on_its_batch():
-    moving, x = flow(modes(VPPath(), (1, 2, 2)), 8), normal((6, 1, 2, 2))
+    moving, x = flow(modes(LinearVPPath(), (1, 2, 2)), 6), normal((3, 1, 2, 2))
     whole = moving.forward(x)
     for i in range(2):
         alone = moving.forward(x[i : i + 1])
@@ -162,7 +146,7 @@ def test_an_example_does_not_depend_on_its_batch():
 
 
 def test_float32_points_stay_so_and_come_back_to_their_precision():
-    moving, x = flow(modes(LinearVPPath(), (1, 2, 2)), 20), normal((6, 1, 2, 2))
+    moving, x = flow(modes(LinearVPPath(), (1, 2, 2)), 8), normal((6, 1, 2, 2))
     there = moving.forward(x.float())
     assert there.x.dtype == torch.float32 and there.log_det.dtype == F64
     assert (moving.backward(there.x).x - x).abs().max() < 1e-4

@@ -11,13 +11,13 @@ from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath
 from ebm_app.sampling.samplers import AnnealedHMCSampler, PFODESampler
 
-SHAPES, NUM = [(16,), (1, 4, 4)], 3000
+NUM = 3000
 SAMPLERS = {
     "heun": PFODESampler(30),
     "rk4": PFODESampler(12, solver="rk4"),
     "dopri5": PFODESampler(solver="dopri5"),
     "annealed_hmc": AnnealedHMCSampler(
-        60, steps_per_temperature=3, num_leapfrog_steps=3, pilot_size=16, score="head"
+        24, steps_per_temperature=3, num_leapfrog_steps=3, pilot_size=16, score="head"
     ),
 }
 
@@ -44,7 +44,7 @@ def mass(model, x):
 
 
 @pytest.mark.parametrize(
-    "name, shape", [("heun", (16,)), ("rk4", (16,)), *((name, (1, 4, 4)) for name in SAMPLERS)]
+    "name, shape", [("heun", (16,)), *((name, (1, 4, 4)) for name in SAMPLERS if name != "heun")]
 )
 def test_samples_have_the_distribution_and_the_modes_of_the_data(name, shape):
     """That of p_t at variance 1e-3 for the chains, which differs from the data's by less than
@@ -56,8 +56,8 @@ def test_samples_have_the_distribution_and_the_modes_of_the_data(name, shape):
     assert mass(model, last.x) == pytest.approx(0.9, abs=0.02)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_these_tests_tell_what_is_not_a_sample(shape):
+def test_these_tests_tell_what_is_not_a_sample():
+    shape = (1, 4, 4)
     model = mixture(shape)
     data = model.data((NUM, *shape), 9)
     assert smallest_p_value(model.data((NUM, *shape), 10), data) > 0.01
