@@ -12,9 +12,9 @@ from ebm_app.paths import GaussianPath
 from ebm_app.paths.base import arc_length
 
 
-@pytest.mark.parametrize("shape", [(20_000, 4), (10_000, 2, 2, 2)], ids=["D", "CHW"])
 @every_path
-def test_variance_of_the_time_score(path, shape):
+def test_variance_of_the_time_score(path):
+    shape = (10_000, 2, 2, 2)
     for k, time in enumerate((0.1, 0.5, 0.8)):
         t = torch.full(shape[:1], time, dtype=F64)
         components = path.conditional_components(draw(path, shape, t, seed=10 * k))

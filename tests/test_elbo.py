@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from exact import F64, ExactModel, PixelHistograms, normal, two_modes, z_score
+from exact import F64, ExactModel, normal, two_modes, z_score
 
 from ebm_app.errors import UserError
 from ebm_app.likelihood import VariationalBound
@@ -16,8 +16,8 @@ PATHS = [LinearVPPath(), VPPath()]
 
 @pytest.mark.parametrize(
     ("path", "shape", "t"),
-    [(PATHS[0], (1, 4, 4), 0.9), (PATHS[1], (2,), 1 - 1e-4), (PATHS[0], (2,), 1 - 1e-4)],
-    ids=["linear", "vp", "linear late"],
+    [(PATHS[0], (1, 4, 4), 1 - 1e-4), (PATHS[1], (2,), 0.9)],
+    ids=["linear late", "vp"],
 )
 def test_an_exact_score_attains_the_bound(path, shape, t):
     """Within the standard error that it states, which is the deviation of one example from
@@ -31,13 +31,6 @@ def test_an_exact_score_attains_the_bound(path, shape, t):
     assert share.sqrt() == pytest.approx(1, abs=0.35)
 
 
-def test_an_exact_score_of_pixels_attains_the_bound():
-    model = PixelHistograms(LinearVPPath(), 1e-4, (0.1, 0.2, 0.4, 0.05, 0.25))
-    x = model.levels((30, 1, 2, 2)).double() * 0.4 - 0.8 + 0.1 * normal((30, 1, 2, 2))
-    found = VariationalBound(num_draws=20)(TimeScoreEnergy(model), x, 0.97)
-    assert z_score((found.value - model.log_density(x, 0.97))[:, None]) < 4
-
-
 @pytest.mark.parametrize("path", PATHS, ids=["linear", "vp"])
 def test_the_reference_has_its_own_density_without_noise(path):
     model = ExactModel(path, 1e-4, [[0.0]], [1.0], stein_channels=1)
@@ -47,10 +40,9 @@ def test_the_reference_has_its_own_density_without_noise(path):
     assert found.error.max() < 1e-3
 
 
-@pytest.mark.parametrize("path", PATHS, ids=["linear", "vp"])
-def test_a_wrong_score_loses_the_divergence_of_the_two_diffusions(path):
+def test_a_wrong_score_loses_the_divergence_of_the_two_diffusions():
     """On average over the data, 1/2 int w E|s - s_true|^2 dl, which is known here."""
-    pull, t = 0.7, 0.9
+    path, pull, t = VPPath(), 0.7, 0.9
 
     class Pulled(ExactModel):
         def score(self, x, t):

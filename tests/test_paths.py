@@ -98,9 +98,9 @@ def test_intervals():
     assert SchrodingerBridgePath().interval(1e-3) == (1e-3, 0.999)
 
 
-@pytest.mark.parametrize("shape", [(20_000, 4), (10_000, 2, 2, 2)], ids=["D", "CHW"])
 @every_path
-def test_stein_head_has_a_target_of_unit_second_moment(path, shape):
+def test_stein_head_has_a_target_of_unit_second_moment(path):
+    shape = (10_000, 2, 2, 2)
     for k, time in enumerate((0.02, 0.4, 0.95)):
         t = torch.full(shape[:1], time, dtype=F64)
         sample = draw(path, shape, t, seed=10 * k)

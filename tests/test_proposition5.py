@@ -174,13 +174,13 @@ def test_steps_that_raise_the_loss_are_shortened_and_what_has_no_minimum_is_told
     """By full steps a third of these sets of 50 draws would be fitted."""
     family = GaussianFamily(LinearVPPath(), 0.05)
     regression = Regression("ctsm", family, UniformWeighting())
-    fits = fit(regression, THETA, data_sets(family, 60, 50))
+    fits = fit(regression, THETA, data_sets(family, 30, 50))
     assert 0.7 < fits.converged.double().mean() < 1
 
 
 @pytest.mark.parametrize("name", [pytest.param("ctsm", marks=pytest.mark.slow), "ctsm_v"])
 def test_the_squared_error_of_fits_is_e_over_n_and_their_kl_is_bounded(name):
-    num, num_examples, num_steps = 60, 5_000, 16
+    num, num_examples, num_steps = 60, 2_500, 16
     family = GaussianFamily(LinearVPPath(), 0.05)
     regression = Regression(name, family, TimeScore())
     fits = [

@@ -51,7 +51,7 @@ def test_the_time_integral_of_the_exact_time_score_is_the_log_ratio():
 @pytest.mark.parametrize("num_bridges", [1, 3])
 def test_the_best_logits_are_the_log_ratios_of_successive_densities(num_bridges):
     """At the exact logits the loss is stationary: its mean gradient in any direction is zero."""
-    pair, path, num = GaussianPair(2, 1.0), LinearVPPath(), 40_000
+    pair, path, num = GaussianPair(2, 1.0), LinearVPPath(), 20_000
 
     class Logits(torch.nn.Module):
         def __init__(self):

@@ -76,12 +76,12 @@ def test_a_shift_along_the_linear_path_is_known_by_hand():
 
 @pytest.mark.parametrize(
     ("name", "path"),
-    [("narrow", "linear_vp"), ("shift", "vp"), ("mixture", "vp"), ("mixture", "bridge")],
+    [("narrow", "linear_vp"), ("mixture", "vp"), ("mixture", "bridge")],
 )
 def test_the_bound_holds_at_every_number_of_steps(name, path):
     made, x, constant = drawn(name, PATHS[path], 1000)
     for error in (Ripple(), Ripple(0.1)):
-        for num_steps in (1, 2, 3, 8, 64):
+        for num_steps in (1, 3, 16):
             found = kl_bound(made, x, constant, num_steps, error)
             chain = (found.kl**2, found.mean_square, found.triangle_bound, found.bound)
             assert all(a <= b * (1 + 1e-9) for a, b in pairwise(chain))
@@ -103,7 +103,6 @@ def test_the_exact_score_leaves_an_error_that_falls_like_one_over_k(name, path):
     assert np.polyfit(np.log(steps), np.log(kls), 1)[0] == pytest.approx(-1, abs=0.1)
     # K KL has an error of order 1 / K, which two values of K show
     assert 2 * 256 * kls[2] - 128 * kls[1] == pytest.approx(limit, rel=0.01)
-    assert kl_bound(made, x, constant, 2048).kl == pytest.approx(limit / 2048, rel=0.01)
     if path == "linear_vp":
         start = made.time_score(x, torch.zeros((), dtype=F64))
         mean = torch.tensor(made.weights, dtype=F64) @ made.means
@@ -113,7 +112,7 @@ def test_the_exact_score_leaves_an_error_that_falls_like_one_over_k(name, path):
 def test_an_error_of_the_score_alone_is_known_by_hand():
     """p1 = p0: s = 0 and L = 0, so that everything is the ripple's own."""
     made = GaussianMixture(PATHS["linear_vp"], torch.zeros(1, 2, dtype=F64), (1.0,))
-    x = made.draw(4000, generator())
+    x = made.draw(1000, generator())
     constant = lipschitz_constant(made, x)
     assert constant.abs().max() < 1e-12
     found = kl_bound(made, x, constant, 5, Ripple(0.3))
@@ -142,5 +141,5 @@ def test_the_kl_divergence_from_the_normalised_density_is_not_bounded():
 
 def test_the_lipschitz_constant_has_converged_in_its_grid():
     for path in PATHS.values():
-        made, x, constant = drawn("mixture", path, 30)
+        made, x, constant = drawn("mixture", path, 10)
         assert torch.allclose(constant, lipschitz_constant(made, x, 1025), rtol=3e-3)

@@ -71,21 +71,6 @@ def test_transform_inverts_the_distribution_function_of_its_density(make, path):
 
 @every_path
 @every_sampler
-def test_independent_draws_follow_the_density(make, path):
-    sampler = make(path, 1e-5)
-    _, grid, cdf = distribution(sampler)
-    t = sampler.transform(uniform_numbers(NUM, generator(1))).t
-
-    def interpolated(value):
-        value = torch.as_tensor(value)
-        k = (torch.searchsorted(grid, value) - 1).clamp(0, len(grid) - 2)
-        return torch.lerp(cdf[k], cdf[k + 1], (value - grid[k]) / (grid[k + 1] - grid[k])).numpy()
-
-    assert kstest(t.numpy(), interpolated).pvalue > 1e-3
-
-
-@every_path
-@every_sampler
 def test_times_lie_in_the_interval_and_weights_make_averages_uniform(make, path):
     sampler = make(path, 1e-5)
     t0, t1 = path.interval(1e-5)
