@@ -44,6 +44,18 @@ def render(images: Tensor, min_pixels: int = 480) -> Image.Image:
     return to_picture(grid_of(images, min_pixels))
 
 
+def slider(low: int, high: int, value: int, label: str, **more: Any) -> gr.Slider:
+    """The choice of a whole number."""
+    return gr.Slider(low, high, value=value, step=1, label=label, **more)
+
+
+def picture(label: str, alt_text: str, height: int | str, **more: Any) -> gr.Image:
+    """An image to look at and to download, whose pixels stay sharp."""
+    more = {"buttons": ["download"], "format": "png", **more}
+    shown = {"alt_text": alt_text, "height": height, "elem_classes": "pixels"}
+    return gr.Image(label=label, interactive=False, **shown, **more)
+
+
 def hidden_plot(label: str) -> gr.Plot:
     """A plot that takes no room until there is a figure."""
     return gr.Plot(label=label, format="png", visible=False, elem_classes="below-label")

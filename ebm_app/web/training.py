@@ -12,7 +12,7 @@ from gradio.events import Dependency
 from ebm_app.errors import UserError
 
 from .buttons import AT_ONCE, RUNNING
-from .shared import MAX_SEED
+from .shared import MAX_SEED, slider
 
 #: a run is shown about ``TIMES`` times, and at least every ``MAX_EVERY`` steps: then it can stop
 TIMES, MAX_EVERY = 20, 100
@@ -86,7 +86,7 @@ def training_boxes(rate: float, iterations: int, seed: int) -> list[Component]:
     """The choices of learning rate, iterations and seed, with what to begin with."""
     return [
         gr.Number(rate, label="Learning rate", minimum=RATES[0], maximum=RATES[1], step=1e-4),
-        gr.Slider(1, MAX_ITERATIONS, value=iterations, step=1, label="Iterations"),
+        slider(1, MAX_ITERATIONS, iterations, "Iterations"),
         seed_box(seed),
     ]
 

@@ -10,7 +10,7 @@ from ebm_app.errors import UserError
 from ..buttons import start_and_stop, start_by, stop_by, stopped
 from ..explanations import explained
 from ..models import Models
-from ..shared import hidden_plot, show
+from ..shared import hidden_plot, show, slider
 from . import card, checks, log_z
 
 SELF_TEST = """### Self-test
@@ -74,13 +74,8 @@ def describe(models: Models, name: str) -> tuple[Any, ...]:
 def build_self_test(models: Models, model: gr.Dropdown, seed: int) -> list[gr.Component]:
     """The self-test; its outputs."""
     gr.Markdown(SELF_TEST)
-    num_images = gr.Slider(
-        checks.MIN_IMAGES,
-        checks.MAX_IMAGES,
-        value=checks.DEFAULT_IMAGES,
-        step=1,
-        label="Held-out images",
-    )
+    sizes = checks.MIN_IMAGES, checks.MAX_IMAGES, checks.DEFAULT_IMAGES
+    num_images = slider(*sizes, "Held-out images")
 
     @explained
     def run(name: str, num_images: int) -> Iterator[tuple[Any, ...]]:
@@ -105,17 +100,10 @@ def build_log_z(models: Models, model: gr.Dropdown, seed: int) -> list[gr.Compon
     gr.Markdown(LOG_Z)
     method = gr.Dropdown(list(log_z.METHODS), label="Method")
     with gr.Row():
-        chains = gr.Slider(
-            2, log_z.MAX_CHAINS, log_z.DEFAULT_CHAINS, step=1, label="Chains", min_width=110
-        )
-        temperatures = gr.Slider(
-            2,
-            log_z.MAX_TEMPERATURES,
-            log_z.DEFAULT_TEMPERATURES,
-            step=1,
-            label="Temperatures",
-            min_width=110,
-        )
+        sizes = 2, log_z.MAX_CHAINS, log_z.DEFAULT_CHAINS
+        chains = slider(*sizes, "Chains", min_width=110)
+        sizes = 2, log_z.MAX_TEMPERATURES, log_z.DEFAULT_TEMPERATURES
+        temperatures = slider(*sizes, "Temperatures", min_width=110)
 
     @explained
     def run(name: str, method: str, chains: int, temperatures: int) -> Iterator[tuple[Any, ...]]:

@@ -12,13 +12,14 @@ from ebm_app.sampling.samplers import SAMPLERS
 
 from ..buttons import AT_ONCE, IN_TURN, STARTING, start_and_stop, start_by, stop_by, stopped
 from ..explanations import explained
-from ..shared import MAX_SEED, Load
+from ..shared import MAX_SEED, Load, picture, slider
 from ..training import seed_box
 from .files import write_files
 from .likelihoods import HEADERS, REPEATS, table
 from .run import SampleRun, generate, label
 from .settings import MAX_IMAGES, MAX_STEPS, RunSettings, read_settings
 
+STEPS = "of the ODE, or temperatures of annealing"
 #: how long a run that was left alone can still be stopped and saved
 STATE_SECONDS = 3600
 
@@ -174,15 +175,8 @@ def choices(model: gr.Dropdown, seed: int) -> Choices:
     return Choices(
         model=model,
         sampler=gr.Dropdown(list(SAMPLERS), value=first, label="Sampler", info=notes),
-        num_images=gr.Slider(1, MAX_IMAGES, value=16, step=1, label="Images"),
-        num_steps=gr.Slider(
-            1,
-            MAX_STEPS,
-            value=SAMPLERS[first].num_steps,
-            step=1,
-            label="Steps",
-            info="of the ODE, or temperatures of annealing",
-        ),
+        num_images=slider(1, MAX_IMAGES, 16, "Images"),
+        num_steps=slider(1, MAX_STEPS, SAMPLERS[first].num_steps, "Steps", info=STEPS),
         seed=seed_box(seed),
         randomise=gr.Checkbox(True, label="New seed for every run"),
         with_likelihoods=gr.Checkbox(
@@ -195,15 +189,8 @@ def choices(model: gr.Dropdown, seed: int) -> Choices:
 
 def outputs(seeds: gr.Number) -> ShownRun:
     """The components that show a run."""
-    grid = gr.Image(
-        label="Samples",
-        format="png",
-        interactive=False,
-        height="min(520px, 92vw)",
-        buttons=["download", "fullscreen"],
-        alt_text="Grid of the images that were drawn",
-        elem_classes="pixels",
-    )
+    drawn, buttons = "Grid of the images that were drawn", ["download", "fullscreen"]
+    grid = picture("Samples", drawn, "min(520px, 92vw)", buttons=buttons)
     text = gr.Textbox(label="Run", interactive=False)
     with gr.Row():
         archive = gr.DownloadButton("Download all (ZIP)", size="md", interactive=False)
@@ -218,14 +205,7 @@ def outputs(seeds: gr.Number) -> ShownRun:
         label="Log-likelihoods, row by row from the top left; ± is the standard error",
     )
     with gr.Accordion("From noise to images", open=False):
-        animation = gr.Image(
-            label="Animation",
-            format="png",
-            interactive=False,
-            height="min(360px, 92vw)",
-            buttons=["download"],
-            alt_text="Animation of the images from noise to the last step",
-            elem_classes="pixels",
-        )
+        way = "Animation of the images from noise to the last step"
+        animation = picture("Animation", way, "min(360px, 92vw)")
     run = gr.State(time_to_live=STATE_SECONDS)
     return ShownRun(grid, text, seeds, likelihoods, animation, settings, archive, run)

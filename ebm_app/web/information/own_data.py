@@ -18,7 +18,7 @@ from ebm_app.registry import choose
 
 from ..buttons import RUNNING, STARTING, start_and_stop, start_by, stop_by, stopped
 from ..explanations import explained
-from ..shared import MAX_SEED
+from ..shared import MAX_SEED, slider
 from ..training import forgotten, metrics_box, run_box, seed_box, show_first, whole
 from .paired_data import (
     MAX_COLUMNS,
@@ -160,7 +160,7 @@ def _settings(seed: int) -> tuple[gr.Dropdown, gr.Slider, gr.Number]:
         label="Preprocessing of every column",
         info="the mutual information stays the same, but may be easier to learn",
     )
-    iterations = gr.Slider(1, MAX_ITERATIONS, value=500, step=1, label="Iterations of a fold")
+    iterations = slider(1, MAX_ITERATIONS, 500, "Iterations of a fold")
     return preprocessing, iterations, seed_box(seed)
 
 
@@ -170,7 +170,7 @@ def _add_examples(group: gr.Group, files: list[gr.File], seed: gr.Number) -> Non
         task = gr.Dropdown(
             examples(), value="normal_1x1", label="Try data of known mutual information"
         )
-        num_rows = gr.Slider(MIN_ROWS, MAX_ROWS, value=2_000, step=1, label="Rows to draw")
+        num_rows = slider(MIN_ROWS, MAX_ROWS, 2_000, "Rows to draw")
         draw = gr.Button("Draw X and Y")
         truth = gr.Textbox(label="True value of what was drawn", interactive=False)
 

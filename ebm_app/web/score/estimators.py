@@ -15,7 +15,7 @@ from ebm_app.models.config import EBMConfig
 
 from ..buttons import IN_TURN, empty_by, start_and_stop, start_by, stop_by
 from ..explanations import explained
-from ..shared import Load, mean_over_draws
+from ..shared import Load, mean_over_draws, slider
 from .uploads import preprocess, repeated
 
 MAX_DRAWS, MAX_EXACT_DIMS = 16, 256
@@ -102,7 +102,7 @@ def build(load: Load, model: gr.Dropdown, seen: gr.Image, report: gr.Textbox, se
         for key, kinds in (("estimators", ESTIMATORS), ("dequantisers", DEQUANTISERS))
     }
     gr.Markdown(TEXT.format(**notes, max_dims=MAX_EXACT_DIMS))
-    draws = gr.Slider(2, MAX_DRAWS, value=4, step=1, label="Draws of each estimator")
+    draws = slider(2, MAX_DRAWS, 4, "Draws of each estimator")
     start, stop = start_and_stop("Compare the estimators")
     table = gr.Dataframe(
         headers=HEADERS, datatype=TYPES, interactive=False, label="Estimators", wrap=True

@@ -11,7 +11,7 @@ from ebm_app.errors import UserError
 from ..buttons import AT_ONCE, IN_TURN, empty_by, start_by, stop_by
 from ..explanations import explained
 from ..models import Models
-from ..shared import Load
+from ..shared import Load, picture, slider
 from . import estimators, many_images
 from .canvas import NO_COLOUR, canvas, prepare
 from .examples import add_examples
@@ -20,6 +20,7 @@ from .one_image import CAVEAT, ShownLikelihood, find_likelihood, stopped
 from .uploads import ACCEPTED, leave_unread, preprocess
 
 MAX_REPEATS = 64
+REPEATS = "draws of the dequantisation noise: more of them, less uncertainty"
 SHARES = (
     "The map shows where the log-likelihood comes from. The model has one time score for each "
     "pixel; integrated over time, with the density of the noise, they are shares that add up to "
@@ -50,14 +51,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> None:
                 drawing, start_drawing = add_canvas(load, model)
             with gr.Tab("Upload"):
                 upload, start_upload = add_upload(model, models.of_dataset("digits"))
-            repeats = gr.Slider(
-                2,
-                MAX_REPEATS,
-                value=16,
-                step=1,
-                label="Repeats",
-                info="draws of the dequantisation noise: more of them, less uncertainty",
-            )
+            repeats = slider(2, MAX_REPEATS, 16, "Repeats", info=REPEATS)
             stop = gr.Button("Stop")
         hint, results = gr.Column(), gr.Column(visible=False)
     shown = add_results(hint, results)
@@ -135,16 +129,8 @@ def add_results(hint: gr.Column, results: gr.Column) -> ShownLikelihood:
     with hint:
         gr.Markdown(f"The log-likelihood of the image appears here. {CAVEAT}")
     with results:
-        seen = gr.Image(
-            label="As the model sees it",
-            type="filepath",
-            format="png",
-            interactive=False,
-            height=220,
-            buttons=["download"],
-            alt_text="The image after resizing and rounding to the levels of the model",
-            elem_classes="pixels",
-        )
+        after = "The image after resizing and rounding to the levels of the model"
+        seen = picture("As the model sees it", after, 220, type="filepath")
         leave_unread(seen)
         text = gr.Textbox(label="Log-likelihood", interactive=False, lines=7)
         place = gr.Textbox(label="Place among held-out images", interactive=False, lines=2)
