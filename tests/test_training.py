@@ -26,7 +26,7 @@ from ebm_app.training.metrics import read_metrics
 from ebm_app.training.tasks import EBMTask
 from ebm_app.training.trainer import Trainer
 
-NET = UNetConfig(block_out_channels=(8, 8), norm_num_groups=4)
+NET = UNetConfig(block_out_channels=(8,), norm_num_groups=4)
 CONFIG = TrainingConfig(
     max_train_steps=8,
     train_batch_size=6,
@@ -44,7 +44,7 @@ CONFIG = TrainingConfig(
 @pytest.fixture(scope="module")
 def data() -> ImageData:
     generator = torch.Generator().manual_seed(0)
-    levels = torch.randint(0, 17, (40, 1, 8, 8), generator=generator, dtype=torch.uint8)
+    levels = torch.randint(0, 17, (40, 1, 4, 4), generator=generator, dtype=torch.uint8)
     return ImageData("noise", 17, levels[:20], levels[20:30], levels[30:])
 
 
@@ -173,11 +173,13 @@ def test_every_objective_learns(data, tmp_path, objective):
         eps=1e-2,
         objective=objective,
         stein_factor=float(objective == "ctsm_m"),
-        max_train_steps=60,
+        max_train_steps=30,
         train_batch_size=32,
-        validation_steps=60,
-        checkpointing_steps=60,
-        learning_rate=5e-3,
+        validation_images=10,
+        validation_repeats=4,
+        validation_steps=30,
+        checkpointing_steps=30,
+        learning_rate=1e-2,
     )
     before = run.task.validator.run(0)["validation_loss"]
     run.fit()
@@ -282,7 +284,7 @@ def test_trainer_json_is_plain(finished):
 
 def test_bf16_trains(data, tmp_path):
     AcceleratorState._reset_state(reset_partial_state=True)  # it is shared, with its precision
-    config = EBMConfig("noise", (1, 8, 8), 17, net=NET, num_nodes=8)
+    config = EBMConfig("noise", (1, 4, 4), 17, net=NET, num_nodes=8)
     (tmp_path / "run").mkdir()
     half = Accelerator(cpu=True, mixed_precision="bf16")
     run = make(

@@ -58,7 +58,7 @@ def test_a_failing_script_is_told(monkeypatch, tmp_path):
 
 #: the flags of TINY, as the study passes them on
 TRAINING = (
-    "block_out_channels=8,8 norm_num_groups=4 num_nodes=8 dropout=0 train_batch_size=4 "
+    "block_out_channels=8 norm_num_groups=4 num_nodes=8 dropout=0 train_batch_size=4 "
     "validation_images=4 validation_repeats=1 num_preview_images=0 lr_warmup_steps=2 ema_decay=0.9"
 ).split()
 SHORT = "--limit 3 --pf_ode_limit 3 --pf_ode_steps 2 --device cpu".split()

@@ -1,0 +1,69 @@
+"""Scripts in processes of their own, which start with everything imported."""
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import torch
+from accelerate.state import AcceleratorState
+from conftest import free_port, load_script
+
+from ebm_app.runs.cli import run_script
+from ebm_app.training.trainer import Trainer
+
+#: where a fork is not safe, the processes import all again
+SAFE = sys.platform == "linux" and not torch.cuda.is_available()
+CONTEXT = multiprocessing.get_context("fork" if SAFE else "spawn")
+
+
+def run(
+    path: str, flags: Sequence[object], output: Path, num: int = 1, stop: tuple[int, int] = (0, 0)
+) -> set[int]:
+    """The exit codes of a script run by ``num`` processes, as torchrun would start them.
+
+    Args:
+        path: of the script, below the root. output: file to which they print.
+        stop: a step of training in which every process sends itself a signal, and the signal.
+    """
+    port = str(free_port())
+    arguments = [
+        (path, [str(flag) for flag in flags], output, (k, num), port, stop) for k in range(num)
+    ]
+    processes = [CONTEXT.Process(target=_work, args=given) for given in arguments]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        process.kill()
+        process.join()
+    return {process.exitcode for process in processes}
+
+
+def _work(
+    path: str,
+    flags: list[str],
+    output: Path,
+    place: tuple[int, int],
+    port: str,
+    stop: tuple[int, int],
+) -> None:
+    rank, num = place
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num, "LOCAL_WORLD_SIZE": num}
+    names |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    if num > 1:
+        os.environ.update({name: str(value) for name, value in names.items()})
+    AcceleratorState._reset_state(reset_partial_state=True)
+    train_step = Trainer.train_step
+
+    def signalling(trainer: Trainer) -> None:
+        train_step(trainer)
+        if stop[1] and trainer.step == stop[0]:
+            os.kill(os.getpid(), stop[1])
+
+    Trainer.train_step = signalling
+    with output.open("a", encoding="utf-8") as file, redirect_stdout(file):
+        code = run_script(load_script(path).main, flags)
+    sys.exit(code)
