@@ -58,6 +58,14 @@ def load_script(path: str) -> ModuleType:
 
 
 @pytest.fixture
+def float64() -> None:
+    """Numbers are float64 where nothing else is said."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
 def script() -> "callable":
     """Load a script by its path."""
     return load_script

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from exact import F64, SinePath, normal
+from exact import F64, SinePath, generator, normal
 from torch.distributions import Normal
 
 from ebm_app.numerics import expand_like
@@ -46,7 +46,7 @@ every_shape = pytest.mark.parametrize("shape", SHAPES, ids=["D", "CHW"])
 
 def skewed(shape, seed):
     """Independent values with second moment 1 and mean sqrt(1/2): neither Gaussian nor centred."""
-    uniform = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
+    uniform = torch.rand(shape, generator=generator(seed), dtype=F64)
     return -(1 - uniform).log() / math.sqrt(2)
 
 
@@ -72,11 +72,6 @@ def derivative(function, t):
     """d function / dt at every element of ``t``, by reverse mode."""
     t = t.clone().requires_grad_()
     return torch.autograd.grad(function(t).sum(), t)[0]
-
-
-def z_score(values, expected):
-    """How many standard errors the mean over (B, *) is off; all values are independent."""
-    return abs(values.mean() - expected) / values.std() * math.sqrt(values.numel())
 
 
 def assert_close(actual, expected, tol=1e-10):

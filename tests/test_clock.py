@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from exact import SinePath
-from path_cases import F64, assert_close, derivative, draw, every_path, times, z_score
+from exact import SinePath, z_score
+from path_cases import F64, assert_close, derivative, draw, every_path, times
 from scipy.integrate import quad
 
 from ebm_app.paths import GaussianPath

@@ -39,11 +39,6 @@ def test_equal_sets_have_distance_zero(num):
     assert abs(frechet_distance(features, features.flip(0))) < 1e-10
 
 
-def test_shifted_gaussians_are_as_far_as_their_means():
-    features, shift = normal((30, 4)), torch.tensor([3.0, 0.0, -4.0, 0.0])
-    assert frechet_distance(features, features + shift) == pytest.approx(25, abs=1e-10)
-
-
 def test_commuting_covariances():
     """sum_i (a_i - b_i)^2 of standard deviations a, b along common axes, one of them none."""
     a, b = torch.tensor([1.0, 2.0, 0.5], dtype=F64), torch.tensor([3.0, 0.2, 0.0], dtype=F64)
@@ -73,11 +68,6 @@ def test_covariances_of_rank_one():
     assert frechet_distance(a, b) == pytest.approx(exact, abs=1e-10)
     still = torch.zeros(3, 6)
     assert frechet_distance(a, still) == pytest.approx((u @ u).item(), abs=1e-10)
-
-
-def test_a_rotation_of_both_sets_changes_nothing():
-    a, b, turn = normal((50, 6)), 2 * normal((20, 6), 1) + 1, rotation(6)
-    assert frechet_distance(a @ turn, b @ turn) == pytest.approx(frechet_distance(a, b), rel=1e-12)
 
 
 def test_float32_features_are_compared_in_float64():

@@ -4,18 +4,14 @@ import math
 
 import pytest
 import torch
+from exact import F64, generator
 
 from ebm_app.numerics import standard_error, sum_except_batch
 from ebm_app.sampling import hmc
 
 CHAINS, TRANSITIONS = 20_000, 4
-F64 = torch.float64
 IMAGE = (2, 2, 3)
 MASS = torch.tensor([0.6, 2.0, 1.5], dtype=F64)  # inverse mass, the same over channels and rows
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 class Gaussian:

@@ -13,12 +13,7 @@ from torch.distributions import MultivariateNormal
 
 from ebm_app.ratios.data.mi_gaussians import BlockGaussian, CorrelatedNormal, DenseNormal
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    torch.set_default_dtype(F64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 NORMALS = [

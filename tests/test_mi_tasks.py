@@ -12,12 +12,7 @@ from ebm_app.ratios.data.mi_distributions import AdditiveUniform, StudentT
 from ebm_app.ratios.data.mi_gaussians import BlockGaussian, CorrelatedNormal, DenseNormal
 from ebm_app.ratios.data.mi_tasks import MI_TASKS, TRANSFORMS, Transformed, mixture_quantile
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    torch.set_default_dtype(F64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 @pytest.mark.parametrize("name", MI_TASKS)

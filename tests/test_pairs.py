@@ -39,13 +39,6 @@ CASES = [
 every_pair = pytest.mark.parametrize("pair", CASES, ids=str)
 
 
-@pytest.fixture
-def default_f64():
-    torch.set_default_dtype(F64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 def multivariate(entries, std, dim):
     """The balanced mixture of N(entry 1, std^2 I) as torch.distributions knows it."""
     means = torch.tensor(entries, dtype=F64)[:, None].expand(-1, dim)
@@ -92,7 +85,7 @@ def test_log_densities_are_float64_whatever_the_points(pair):
 
 
 @every_pair
-def test_moments_are_those_of_samples(pair, default_f64):
+def test_moments_are_those_of_samples(pair, float64):
     """Moments per dimension, and mean and variance of every coordinate."""
     x0, x1 = pair.sample0(20_000, generator(3)), pair.sample1(20_000, generator(4))
     assert z_score(x1.square().mean(1), pair.data_moment()) < 4
@@ -112,21 +105,8 @@ def test_moments_of_the_paper():
         assert pair.bridge_moment() == pytest.approx(18)
 
 
-def test_kl_divergence_of_the_gaussians(default_f64):
-    pair = GaussianPair(5)
-    log_ratio = pair.log_ratio(pair.sample1(20_000, generator(5)))
-    assert z_score(log_ratio, 5 * 4**2 / 2) < 4
-    assert z_score((log_ratio - 40).square(), 5 * 4**2) < 4
-
-
-@pytest.mark.parametrize("pair", [GaussianPair(2, 0.4), MixturePair(1.0, 2, 0.2)], ids=str)
-def test_the_ratio_has_mean_one_under_the_other_side(pair, default_f64):
-    assert z_score(pair.log_ratio(pair.sample0(20_000, generator(6))).exp(), 1.0) < 4
-    assert z_score((-pair.log_ratio(pair.sample1(20_000, generator(7)))).exp(), 1.0) < 4
-
-
 @pytest.mark.parametrize("side", [0, 1])
-def test_modes_are_balanced_and_shared_by_the_coordinates(side, default_f64):
+def test_modes_are_balanced_and_shared_by_the_coordinates(side, float64):
     """The covariance of two coordinates is (k sigma / 2)^2, 0 were their modes independent."""
     pair = MixturePair(2.0)
     x = (pair.sample0, pair.sample1)[side](5_000, generator(8)) - (2.0, -2.0)[side]
@@ -149,14 +129,9 @@ def test_samples_follow_the_generator(pair):
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_samples_take_the_default_dtype(default_f64):
+def test_samples_take_the_default_dtype(float64):
     for pair in (GaussianPair(3, 4), MixturePair(1, 3), UnevenPair()):
         assert pair.sample0(2, generator()).dtype == pair.sample1(2, generator()).dtype == F64
-
-
-def test_pairs_are_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        GaussianPair(3).shift = 1.0
 
 
 @pytest.mark.parametrize("dim", [0, -3, 2.0, math.nan])

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from exact import SinePath
+from exact import SinePath, z_score
 from path_cases import (
     CASES,
     F64,
@@ -16,7 +16,6 @@ from path_cases import (
     log_normal,
     normal,
     times,
-    z_score,
 )
 
 from ebm_app.errors import UserError

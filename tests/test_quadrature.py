@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
+from exact import F64
 
 from ebm_app import ode
 from ebm_app.quadrature import gauss_legendre, integrate, rule_on
 
-F64 = torch.float64
 COUNTS = (3, 4, 5, 6, 8, 9, 16, 33, 64, 128)
 every_solver = pytest.mark.parametrize("solver", ode.ADAPTIVE)
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
-from exact import SinePath
+from exact import F64, SinePath, generator
 from scipy.integrate import quad
 from scipy.stats import kstest
 
@@ -20,7 +20,6 @@ from ebm_app.objectives.time_sampling import (
 )
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 
-F64 = torch.float64
 NUM = 20_000
 
 
@@ -33,10 +32,6 @@ PATHS = {
     "user": SinePath(c=0.5),
 }
 every_path = pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 @lru_cache
