@@ -18,8 +18,6 @@ from ebm_app.models.config import EBMConfig, PathConfig
 from ebm_app.models.folders import BUNDLED, find_folder
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.paths import VPPath
-from ebm_app.registry import make
-from ebm_app.sampling.samplers import SAMPLERS
 
 CONFIG = EBMConfig(
     dataset="digits",
@@ -186,8 +184,6 @@ def test_mistakes_with_images_and_samplers_are_explained(ebm):
         ebm.log_prob(images(), num_steps=3)
     with pytest.raises(UserError, match="choose one of annealed_hmc, pf_ode"):
         ebm.sample(1, sampler="gibbs")
-    with pytest.raises(UserError, match="sampler 'pf_ode': .*temperature"):
-        make(SAMPLERS, "sampler", "pf_ode", {"temperature": 2})
     with pytest.raises(UserError, match="path 'vp': .*gamma"):
         EBM(EBMConfig("digits", (1, 8, 8), 17, path=PathConfig("vp", 1.0, {"gamma": 2.0})))
 

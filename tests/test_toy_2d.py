@@ -8,7 +8,7 @@ import torch
 from exact import F64, generator, z_score
 from scipy import stats
 
-from ebm_app.ratios.data.toy_2d import MOON_NOISE, TOY_2D, Toy2D
+from ebm_app.ratios.data.toy_2d import MOON_NOISE, TOY_2D
 
 NUM = 20_000
 EDGE, BINS, FINE = 3.5, 40, 4  # the edges of the checkerboard fall on edges of bins
@@ -141,8 +141,3 @@ def test_log_densities_are_float64_and_refuse_other_spaces(name):
     for wrong in (x[0], x[:, :1], x[None]):
         with pytest.raises(ValueError, match=r"\(N, 2\)"):
             data.log_density(wrong)
-
-
-def test_a_distribution_may_have_no_density():
-    assert TOY_2D["moons"].log_density is None
-    assert Toy2D(sample=TOY_2D["moons"].sample) == TOY_2D["moons"]
