@@ -1,4 +1,4 @@
-"""The study of the samplers: end to end on the bundled model, resumed, and refused."""
+"""The study of the samplers: end to end on a small model, resumed, and refused."""
 
 import json
 
@@ -17,11 +17,11 @@ SMALL = ["--num_images", 5, "--batch_size", 3, "--classifier_steps", 5, "--devic
 
 
 @pytest.fixture
-def study(script, capsys, tmp_path):
-    """Run the script on the bundled digits model: (exit code, stdout, last line of stderr)."""
+def study(script, capsys, tmp_path, folder):
+    """Run the script on a model of digits: (exit code, stdout, last line of stderr)."""
     module = script("evaluate/samplers.py")
 
-    def run(*args, model="digits"):
+    def run(*args, model=folder / "grey"):
         arguments = [model, "--output_dir", tmp_path, *SMALL, *args]
         code = run_script(module.main, [str(argument) for argument in arguments])
         out, err = capsys.readouterr()

@@ -31,7 +31,7 @@ def trained(tmp_path_factory, image_folder) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "model"
     main = runpy.run_path(str(ROOT / "train" / "ebm.py"))["main"]
     steps = ["--max_train_steps", "4", "--validation_steps", "2", "--checkpointing_steps", "2"]
-    steps += ["--num_preview_images", "4"]
+    steps += ["--num_preview_images", "4", "--report_to", "tensorboard"]
     flags = ["--dataset", f"folder:{image_folder}", "--output_dir", str(folder), *TINY, *steps]
     with redirect_stdout(StringIO()) as out:
         assert run_script(main, flags) == 0
@@ -46,6 +46,7 @@ def test_training_leaves_everything_a_user_expects(trained):
     assert {"config.json", "model.safetensors", "metrics.jsonl", "run.json", "loss.png"} <= names
     assert {"checkpoint-2", "checkpoint-4"} <= names
     assert len(list((trained / "previews").glob("*.png"))) == 2
+    assert list(trained.rglob("events.out.tfevents*"))
     record = json.loads((trained / "run.json").read_text())
     assert record["figures"]["steps"] == 4 and record["settings"]["training"]["seed"] == 0
     assert record["versions"]["torch"]
@@ -210,14 +211,6 @@ def test_dry_run_prints_settings_that_config_takes_back(script, capsys, tmp_path
     assert again["training"].pop("learning_rate") == 0.02
     settings["training"].pop("learning_rate")
     assert again == settings
-
-
-def test_tensorboard_is_written_besides_the_metrics(script, tmp_path, image_folder):
-    run = tmp_path / "run"
-    data = ["--dataset", f"folder:{image_folder}", "--output_dir", run, "--max_train_steps", 2]
-    assert call(script("train/ebm.py"), *data, *TINY, "--report_to", "tensorboard") == 0
-    events = list(run.rglob("events.out.tfevents*"))
-    assert events and (run / "metrics.jsonl").stat().st_size > 0
 
 
 def test_a_run_is_not_overwritten_unasked_and_can_be_replaced(script, capsys, trained, tmp_path):

@@ -2,14 +2,10 @@
 
 import json
 import math
-import os
-import socket
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -25,7 +21,6 @@ from ebm_app.ratios.studies.tables import REPORTED, to_csv, to_markdown
 from ebm_app.ratios.training import RatioTrainer, RatioTraining
 from ebm_app.runs.cli import run_script
 
-ROOT = Path(__file__).parent.parent
 SMALL = StudyBudget(num_seeds=2, num_points=40, iterations=4, learning_rates=(1e-3, 1e-2))
 TINY = "--iterations 4 --learning_rates 1e-3 1e-2 --num_seeds 2".split()
 
@@ -173,19 +168,12 @@ def test_mistakes_are_one_sentence(script, capsys):
 
 @pytest.mark.slow
 def test_two_processes_give_the_table_of_one(tmp_path):
-    """Through torchrun, on real processes."""
     cells = "--problems gaussians_d2 --methods nce ctsm_v_time1 tre".split()
-    command = [str(ROOT / "evaluate/toy.py"), *cells, *TINY, "--quick", "--output_dir"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    launch += ["--master_port", str(port)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     tables = []
-    for prefix, name in (([sys.executable], "one"), (launch, "two")):
-        subprocess.run([*prefix, *command, str(tmp_path / name)], check=True, env=environment)
-        record = json.loads((tmp_path / name / "toy.json").read_text())
+    for num, folder in ((1, tmp_path / "one"), (2, tmp_path / "two")):
+        flags = [*cells, *TINY, "--quick", "--output_dir", folder]
+        assert forked.run("evaluate/toy.py", flags, folder.with_suffix(".txt"), num) == {0}
+        record = json.loads((folder / "toy.json").read_text())
         tables.append([(r["method"], r["error"]) for r in record["figures"]["table"]])
     assert tables[0] == tables[1]
 
