@@ -36,7 +36,7 @@ def run(
     for process in processes:
         process.start()
     for process in processes:
-        process.join(120)
+        process.join(600)
         process.kill()
         process.join()
     return {process.exitcode for process in processes}
