@@ -28,12 +28,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser = Parser(__doc__)
     add = parser.add_argument
     add("model", help="a folder, a bundled name or a hub id")
-    add(
-        "--sampler",
-        default=next(iter(SAMPLERS)),
-        choices=sorted(SAMPLERS),
-        help="how to draw",
-    )
+    add("--sampler", default=next(iter(SAMPLERS)), choices=sorted(SAMPLERS), help="how to draw")
     add("--num_images", type=int, default=200, help="images drawn")
     add("--num_shown", type=int, default=12, help="images in the picture, a row each")
     add("--num_nearest", type=int, default=5, help="training images in a row, after the image")

@@ -45,7 +45,7 @@ def first_pixels(split):
 def test_image_data_checks_its_splits_and_names():
     levels = torch.zeros(4, 3, 2, 5, dtype=torch.uint8)
     data = ImageData("x", 2, levels, levels[:2], levels[:1])
-    assert data.image_shape == (3, 2, 5) and data.num_dims == 30
+    assert data.image_shape == (3, 2, 5)
     assert [len(data.split(s)) for s in SPLITS] == [4, 2, 1]
     message = error_of(data.split, "valid")
     assert all(name in message for name in ("'valid'", *SPLITS))
@@ -61,7 +61,7 @@ def test_image_data_checks_its_splits_and_names():
 
 def test_digits_are_split_exhaustively_and_always_alike():
     data = load_images("digits")
-    assert data.num_levels == 17 and data.image_shape == (1, 8, 8) and data.num_dims == 64
+    assert data.num_levels == 17 and data.image_shape == (1, 8, 8)
     assert [len(data.split(s)) for s in SPLITS] == [1400, 100, 297]
     everything = torch.cat([data.split(s) for s in SPLITS])
     assert everything.dtype == torch.uint8 and everything.min() == 0 and everything.max() == 16

@@ -15,37 +15,25 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, MixtureSameFamily, Normal
+from torch.distributions import Normal
 
+from ebm_app.bounds.theorem4 import GaussianMixture
 from ebm_app.paths import LinearVPPath
 from ebm_app.runs.cli import Parser
 
-WEIGHTS = torch.tensor([0.35, 0.65], dtype=torch.float64)
-MEANS = torch.tensor([-1.2, 0.9], dtype=torch.float64)
-VARIANCE = 0.02
 PATH = LinearVPPath()
+MEANS = torch.tensor([[-1.2], [0.9]], dtype=torch.float64)
+DATA = GaussianMixture(PATH, MEANS, stds=(0.02**0.5,) * 2, weights=(0.35, 0.65))
 TIMES = torch.linspace(0.001, 1.0, 400, dtype=torch.float64)
 
 
-def marginal(t: Tensor) -> MixtureSameFamily:
-    """p_t for a time of shape ()."""
-    alpha, variance = PATH.alpha(t), PATH.variance(t) + PATH.alpha(t).square() * VARIANCE
-    components = Normal(alpha * MEANS, variance.sqrt().expand(2))
-    return MixtureSameFamily(Categorical(WEIGHTS), components)
-
-
-def log_density(x: Tensor, t: Tensor) -> Tensor:
-    """log p_t(x) in nats for x of shape (B,)."""
-    return marginal(t).log_prob(x)
-
-
 def score(x: Tensor, t: Tensor) -> Tensor:
-    """d/dx log p_t(x): (B,)."""
-    return torch.func.grad(lambda y: log_density(y, t).sum())(x)
+    """d/dx log p_t(x): (B, 1)."""
+    return torch.func.grad(lambda y: DATA.log_density(y, t).sum())(x)
 
 
 def trajectories(starts: Tensor) -> Tensor:
-    """Solutions of the probability-flow ODE at ``TIMES`` by Heun's rule: (400, B)."""
+    """Solutions of the probability-flow ODE at ``TIMES`` by Heun's rule: (400, B, 1)."""
     points = [starts]
     for t, after in zip(TIMES[:-1], TIMES[1:], strict=True):
         x, step = points[-1], after - t
@@ -58,10 +46,10 @@ def trajectories(starts: Tensor) -> Tensor:
 def draw_density(axes: plt.Axes) -> None:
     """p_t(x) in the plane of t and x, with trajectories."""
     x = torch.linspace(-3, 3, 400, dtype=torch.float64)
-    density = torch.stack([log_density(x, t).exp() for t in TIMES], 1)
+    density = torch.stack([DATA.log_density(x[:, None], t).exp() for t in TIMES], 1)
     axes.pcolormesh(TIMES, x, density.sqrt(), cmap="Blues", shading="gouraud", rasterized=True)
     starts = Normal(0.0, 1.0).icdf(torch.linspace(0.04, 0.96, 14)).double()
-    axes.plot(TIMES, trajectories(starts), color="0.25", linewidth=0.8)
+    axes.plot(TIMES, trajectories(starts[:, None]).squeeze(2), color="0.25", linewidth=0.8)
     axes.set(xlabel="t", ylabel="x", title="$p_t(x)$, and the probability-flow ODE")
     axes.text(0.02, -2.8, "noise")
     axes.text(0.98, -2.8, "data", ha="right")
@@ -69,9 +57,9 @@ def draw_density(axes: plt.Axes) -> None:
 
 def draw_time_score(axes: plt.Axes, x: float) -> None:
     """d/dt log p_t(x) at a point, and the area below it."""
-    point = torch.tensor(x, dtype=torch.float64)
-    time_score = torch.stack([torch.func.grad(lambda s: log_density(point, s))(t) for t in TIMES])
-    ratio = log_density(point, TIMES[-1]) - log_density(point, TIMES[0])
+    point = torch.tensor([[x]], dtype=torch.float64)
+    time_score = torch.cat([DATA.time_score(point, t) for t in TIMES])
+    ratio = (DATA.log_density(point, TIMES[-1]) - DATA.log_density(point, TIMES[0])).item()
     axes.plot(TIMES, time_score, color="tab:blue")
     axes.fill_between(TIMES, time_score, color="tab:blue", alpha=0.2)
     axes.axhline(0, color="0.25", linewidth=0.8)

@@ -103,9 +103,7 @@ def fit(flow: Flow, data: ImageData, seed: int) -> None:
 
 
 def save(
-    settings: dict[str, Any],
-    options: RunOptions,
-    build: Callable[[Accelerator], FlowTask],
+    settings: dict[str, Any], options: RunOptions, build: Callable[[Accelerator], FlowTask]
 ) -> dict[str, Any] | None:
     """Write and score a flow that has nothing left to learn."""
     output_dir = options.output_dir

@@ -9,14 +9,7 @@ import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
-from ebm_app.bounds.proposition5 import (
-    TARGETS,
-    Fits,
-    GaussianFamily,
-    Regression,
-    ScoreErrors,
-    fit,
-)
+from ebm_app.bounds.proposition5 import TARGETS, Fits, GaussianFamily, Regression, ScoreErrors, fit
 from ebm_app.bounds.theorem4 import (
     GaussianMixture,
     Ripple,

@@ -85,11 +85,6 @@ class ImageData:
         channels, height, width = self.train.shape[1:]
         return channels, height, width
 
-    @property
-    def num_dims(self) -> int:
-        """C H W, the number that bits per dimension divide by."""
-        return self.train[0].numel()
-
     def split(self, name: str) -> Tensor:
         """Levels (N, C, H, W) of the split "train", "validation" or "test".
 

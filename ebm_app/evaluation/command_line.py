@@ -56,11 +56,7 @@ def held_out(args: Namespace, ebm: EBM) -> Tensor:
 
 
 def held_out_levels(
-    ebm: EBM,
-    dataset: str,
-    split: str = "test",
-    data_root: str = "data",
-    download: bool = False,
+    ebm: EBM, dataset: str, split: str = "test", data_root: str = "data", download: bool = False
 ) -> Tensor:
     """Images of a data set as levels (N, C, H, W).
 

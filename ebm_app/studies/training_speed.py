@@ -50,9 +50,7 @@ class Steps:
             condition_dim=0,
         )
         config = TrainingConfig(
-            train_batch_size=self.batch_size,
-            objective=objective,
-            stein_factor=float(stein_head),
+            train_batch_size=self.batch_size, objective=objective, stein_factor=float(stein_head)
         )
         accelerator = Accelerator(cpu=self.device == "cpu")
         folder = Path()  # nothing is written before a run begins

@@ -3,10 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from diffusers.optimization import (
-    get_cosine_schedule_with_warmup,
-    get_linear_schedule_with_warmup,
-)
+from diffusers.optimization import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 

@@ -210,10 +210,7 @@ class Trainer:
         self.last_loss = losses.mean().item()
         rate = self.scheduler.get_last_lr()[0]
         self.metrics.write(
-            self.step,
-            loss=self.last_loss,
-            learning_rate=rate,
-            images_per_second=self._speed(),
+            self.step, loss=self.last_loss, learning_rate=rate, images_per_second=self._speed()
         )
 
     def _validate(self) -> None:

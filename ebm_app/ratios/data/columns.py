@@ -34,10 +34,7 @@ def read_pair(x_path: str | Path, y_path: str | Path, min_rows: int = MIN_ROWS) 
 
 
 def read_csv_pair(
-    path: str | Path,
-    x_columns: Sequence[str],
-    y_columns: Sequence[str],
-    min_rows: int = MIN_ROWS,
+    path: str | Path, x_columns: Sequence[str], y_columns: Sequence[str], min_rows: int = MIN_ROWS
 ) -> PairedData:
     """Read and check x and y from the named columns of a CSV file (see ``read_csv_columns``).
 

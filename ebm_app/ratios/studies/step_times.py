@@ -16,11 +16,7 @@ from ebm_app.studies.timing import seconds_in_turns
 
 
 def step_times(
-    problem: Problem,
-    methods: Sequence[str],
-    device: str = "cpu",
-    rounds: int = 10,
-    steps: int = 3,
+    problem: Problem, methods: Sequence[str], device: str = "cpu", rounds: int = 10, steps: int = 3
 ) -> dict[str, float]:
     """Milliseconds a step by method, after those of what they are measured against."""
     chosen = {name: problem.methods[name] for name in methods}

@@ -35,10 +35,7 @@ def fit_square(width: float, height: float) -> Size:
 
 
 #: by data set, the shares of the frame's sides that the ink takes; other drawings stay in place
-FRAMES: dict[str, Callable[[float, float], Size]] = {
-    "digits": fill_height,
-    "mnist": fit_square,
-}
+FRAMES: dict[str, Callable[[float, float], Size]] = {"digits": fill_height, "mnist": fit_square}
 
 
 def prepare(drawing: dict[str, Any] | None, config: EBMConfig) -> Tensor:

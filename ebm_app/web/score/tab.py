@@ -97,11 +97,7 @@ def add_canvas(load: Load, model: gr.Dropdown) -> tuple[gr.ImageEditor, gr.Butto
         start = gr.Button("Log-likelihood of the drawing", variant="primary")
     refused = gr.Markdown(f"{NO_COLOUR.capitalize()}.", visible=False)
     gr.on(  # without a trigger: when the page opens, and when another model is chosen
-        None,
-        partial(drawing_offer, load),
-        model,
-        [offered, refused],
-        **AT_ONCE,
+        None, partial(drawing_offer, load), model, [offered, refused], **AT_ONCE
     )
     return drawing, start
 
