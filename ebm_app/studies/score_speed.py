@@ -26,13 +26,8 @@ def fields(energy: TimeScoreEnergy, x: Tensor) -> dict[str, Callable[[], Tensor]
         f"{num} nodes": lambda n=num: energy.with_nodes(n).score(point, t) for num in NODES
     }
     if energy.model.stein_channels:
-        head = energy.stein_score(HEAD)
-
-        @torch.no_grad()
-        def by_head() -> Tensor:
-            return head(point, t)
-
-        found["head"] = by_head
+        head = torch.no_grad()(energy.stein_score(HEAD))
+        found["head"] = lambda: head(point, t)
     for name, (rtol, atol) in TOLERANCES.items():
         found[name] = lambda r=rtol, a=atol: ode_gradient(energy, point, t, r, a)
     return found

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -59,12 +58,8 @@ def plot_curves(results: Sequence[dict[str, Any]], name: str, target: Path) -> N
 
 def _band(axes: Axes, cell: dict[str, Any], name: str, color: str, style: str) -> None:
     """Mean and range over the seeds, where any is finite."""
-    kept = [
-        (at[0]["step"], values)
-        for at in zip(*cell["curves"], strict=True)
-        if (values := [e[name] for e in at if e[name] is not None])
-    ]
-    steps, by_step = [step for step, _ in kept], [values for _, values in kept]
-    axes.plot(steps, [fmean(v) for v in by_step], color=color, ls=style, label=cell["method"])
-    low, high = [min(v) for v in by_step], [max(v) for v in by_step]
-    axes.fill_between(steps, low, high, color=color, alpha=0.2, lw=0)
+    found = pd.DataFrame(at for curve in cell["curves"] for at in curve).dropna(subset=name)
+    by_step = found.astype({name: float}).groupby("step")[name]
+    axes.plot(by_step.mean(), color=color, ls=style, label=cell["method"])
+    low, high = by_step.min(), by_step.max()
+    axes.fill_between(low.index, low, high, color=color, alpha=0.2, lw=0)
