@@ -1,5 +1,6 @@
 """The figure of a training run."""
 
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -13,20 +14,17 @@ def training_figure(lines: list[dict[str, float]]) -> Figure:
     """
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
+    frame = pd.DataFrame(lines)
     for key, label in (("loss", "training"), ("validation_loss", "validation")):
-        points = [(line["step"], line[key]) for line in lines if key in line]
-        if points:
-            left.plot(*zip(*points, strict=True), label=label)
+        if key in frame:
+            left.plot(*frame[["step", key]].dropna().T.to_numpy(), label=label)
     left.set(xlabel="step", ylabel="loss")
     left.legend()
     for key, label in (("validation", "integral"), ("validation_elbo", "variational bound")):
-        points = [
-            (line["step"], line[f"{key}_bits_per_dim"], line[f"{key}_stderr"])
-            for line in lines
-            if f"{key}_bits_per_dim" in line
-        ]
-        if points:
-            right.errorbar(*zip(*points, strict=True), capsize=3, marker="o", label=label)
+        columns = ["step", f"{key}_bits_per_dim", f"{key}_stderr"]
+        if columns[1] in frame:
+            points = frame[columns].dropna().T.to_numpy()
+            right.errorbar(*points, capsize=3, marker="o", label=label)
             right.legend()
     right.set(xlabel="step", ylabel="validation bits per dim")
     for axes in (left, right):
