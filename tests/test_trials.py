@@ -125,6 +125,8 @@ def test_without_a_closed_form_the_loss_decides():
     *_, last = watch(Trial("moons", "bridge_sigma1.41", "ctsm_time0", training=SHORT))
     assert not last.has_truth and last.scalars["error"] == last.scalars["loss"]
     assert math.isfinite(last.scalars["divergence"])
+    shot = next(watch(Trial("checkerboard", "bridge_sigma1", "nce", training=SHORT)))
+    assert shot.evaluator.points.truth.isfinite().all()  # no point of p_0 among them
 
 
 def test_every_method_is_built_on_its_path():
