@@ -254,8 +254,9 @@ def test_mistakes_in_scoring_and_sampling_end_in_one_sentence(trained, script, c
 
 
 @pytest.mark.parametrize("path", ["train/ebm.py", "evaluate/bpd.py", "sample/ebm.py"])
-def test_help_shows_flags_with_defaults(script, capsys, path):
+def test_help_shows_flags_with_defaults(monkeypatch, capsys, path):
+    monkeypatch.setattr("sys.argv", [path, "--help"])
     with pytest.raises(SystemExit) as stop:
-        script(path).main(["--help"])
+        runpy.run_path(str(ROOT / path), run_name="__main__")
     assert stop.value.code == 0
     assert "default" in capsys.readouterr().out
