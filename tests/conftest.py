@@ -1,6 +1,5 @@
 """What several test files use: tiny image data, a tiny model, and the scripts as modules."""
 
-import gc
 import importlib.util
 import os
 import pickle
@@ -27,7 +26,6 @@ from ebm_app.runs.cli import run_script
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch.set_num_threads(1)
-gc.freeze()  # every run collects once; not what was imported
 
 ROOT = Path(__file__).parent.parent
 #: flags of a model that trains in a moment
