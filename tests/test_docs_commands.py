@@ -105,6 +105,8 @@ def budget(name: str, flags: list[str]) -> list[str]:
         found += ["--variants", "base", "no_average"]
     elif name == "evaluate/ablations.py" and "--spaces" not in flags:
         found += ["--spaces", "copula"]
+    if name == "evaluate/toy.py":  # a folder of its own for every table
+        found += ["--output_dir", f"runs/toy-{'-'.join(flags)}".replace(" ", "-")[:80]]
     if "annealed_hmc" in flags:
         found += (
             "--sampler_args steps_per_temperature=1 num_leapfrog_steps=1 final_steps=1".split()
