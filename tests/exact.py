@@ -99,7 +99,20 @@ class ExactModel(nn.Module):
         joint, components, score = self.modes(x, t)
         posterior = like_modes(torch.softmax(joint, 0), x)
         components, score = ((posterior * part).sum(0) for part in (components, score))
-        return ModelOutput(components, score if self.stein_channels else None)
+        if not self.stein_channels:
+            return ModelOutput(components, None)
+        return ModelOutput(components, score, self.variance(x, t, score))
+
+    def variance(self, x, t, score):
+        """w of ``ebm_app.models.parametrisation``: by the second derivatives of log p_t,
+        Var[eps | x] = 1 + v d^2 log p_t / dx_i^2."""
+        joint, _, scores = self.modes(x, t)
+        t = times_like(t, x)
+        u = like_modes(self.moments(t)[1], x)
+        posterior = like_modes(torch.softmax(joint, 0), x)
+        curvature = (posterior * (scores.square() - 1 / u)).sum(0) - score.square()
+        gain = self.path.noise_variance_gain(t)
+        return (1 + expand_like(self.path.variance(t), x) * curvature) / expand_like(gain, x)
 
     def time_score(self, x, t):
         return sum_except_batch(self(x, t).components)

@@ -45,8 +45,9 @@ def test_a_wrong_score_loses_the_divergence_of_the_two_diffusions():
     path, pull, t = VPPath(), 0.7, 0.9
 
     class Pulled(ExactModel):
-        def score(self, x, t):
-            return super().score(x, t) - pull * x
+        def forward(self, x, t):
+            output = super().forward(x, t)
+            return output._replace(score=output.score - pull * x)
 
     model = Pulled(path, 1e-4, [[0.5]], [0.6], stein_channels=1)
     time = torch.tensor(t, dtype=F64)
@@ -80,6 +81,36 @@ def test_nodes_lie_on_the_transition_of_the_path(path):
         assert node.a * path.alpha(t) == pytest.approx(path.alpha(r).item(), rel=1e-12)
         variance = node.a**2 * path.variance(t) + node.deviation**2
         assert variance == pytest.approx(path.variance(r).item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("draws", [2, 3])
+def test_the_guess_of_the_residual_brings_no_bias_and_less_noise(draws):
+    """Even by a variance that is wrong, and of a factor two and more where it is right; without a
+    variance the reference's residual is the guess, as for a single draw."""
+
+    class Other(ExactModel):
+        factor = 0.5
+
+        def forward(self, x, t):
+            output = super().forward(x, t)
+            return output._replace(variance=self.factor and self.factor * output.variance)
+
+    model = Other(LinearVPPath(), 1e-4, [[-1.2], [1.2]], (0.1, 0.1), (0.3, 0.7), 1)
+    model.means = model.means.expand(2, 16)
+    x = model.data((300, 16))
+    energy, bound = TimeScoreEnergy(model), VariationalBound(num_draws=draws, num_nodes=24)
+    wrong, exact = bound(energy, x, 0.99), model.log_density(x, 0.99)
+    model.factor = 1.0
+    right = bound(energy, x, 0.99)
+    model.factor = None
+    plain = bound(energy, x, 0.99)
+    for found in (wrong, right, plain):
+        deviation = found.value - exact
+        assert z_score(deviation[:, None]) < 4
+        share = deviation.square().mean() / found.error.square().mean()
+        assert share.sqrt() == pytest.approx(1, abs=0.2)
+    assert right.error.mean() < wrong.error.mean() < plain.error.mean()
+    assert right.error.mean() < plain.error.mean() / 2
 
 
 def test_too_few_nodes_or_draws_are_refused():

@@ -3,9 +3,11 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.numerics import expand_like
 
 
 class LogDensity(NamedTuple):
@@ -45,3 +47,17 @@ class CountedScore:
     def __call__(self, x: Tensor, t: float) -> Tensor:
         self.nfe += self.energy.score_cost(self.source, t)
         return self.score(x, t)
+
+    def with_noise_variance(self, x: Tensor, t: float) -> tuple[Tensor, Tensor | None]:
+        """The score and Var[eps | x_t = x], (B, *) each, without gradients; None for a variance
+        that the model does not predict, or beside a score that is not its head's."""
+        with torch.no_grad():
+            if not self.energy.is_head(self.source):
+                return self(x, t), None
+            self.nfe += 1
+            times = torch.full((len(x),), t, dtype=torch.float64, device=x.device)
+            output = self.energy.model(x, times)
+            if output.variance is None:
+                return output.score, None
+            gain = expand_like(self.energy.path.noise_variance_gain(times), x)
+            return output.score, gain * output.variance

@@ -218,11 +218,13 @@ class TimeScoreEnergy:
 
         return head
 
+    def is_head(self, source: str | None) -> bool:
+        """Whether ``stein_score`` takes the model's head."""
+        return (source or HEAD) == HEAD and self.model.stein_channels > 0
+
     def score_cost(self, source: str | None, t: float) -> int:
         """Evaluations of the network in one call of ``stein_score`` at time t."""
-        if (source or HEAD) == HEAD and self.model.stein_channels:
-            return 1
-        return len(self._rule(self.start, t)[0])
+        return 1 if self.is_head(source) else len(self._rule(self.start, t)[0])
 
     def _quadrature(self, x: Tensor, t0: float, t1: float) -> LogRatio:
         parts, coarse, nfe = [], [], 0

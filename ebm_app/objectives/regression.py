@@ -67,9 +67,7 @@ def components_error(output: ModelOutput, path: GaussianPath, sample: PathSample
     return mean_except_batch((target - output.components).square())
 
 
-def reduced_components_error(
-    output: ModelOutput, path: OneSidedPath, sample: PathSample
-) -> Tensor:
+def variance_error(output: ModelOutput, path: OneSidedPath, sample: PathSample) -> Tensor:
     r"""Mean over components of the squared error against a conditional target of less noise: (B,).
 
     With e = E[eps | x] and d = E[x1 | x] by the Stein head, eps - e and x1 - d have mean 0 given
@@ -79,19 +77,43 @@ def reduced_components_error(
 
     a control variate: E[f | x] is the time score still, where the head is exact, and its noise is
     that of a squared posterior deviation instead of that of eps^2. Against the components of
-    ``predictions.Moments`` all but the variance w cancels: f - s = b (g^2 - w), with g the
+    ``predictions.Moments`` all but the variance w cancels: f - s = b (r^2 - w), with r the
     deviation of the head's target from the head, which this error does not train, and b =
     ``OneSidedPath.variance_gain``.
 
     Raises:
         ValueError: where the model predicts no posterior variance.
     """
+    residual, gain = _squared_residual(output, path, sample)
+    return mean_except_batch((gain * (residual - output.variance)).square())
+
+
+def variance_deviance(output: ModelOutput, path: OneSidedPath, sample: PathSample) -> Tensor:
+    r"""Mean over components of b^2 times the gamma deviance r^2 / w + log w, with r^2, w and b as
+    in ``variance_error``: (B,), in nats^2 per t^2.
+
+    Its minimiser over w is E[r^2 | x], as that of every Bregman divergence is (Banerjee et al.
+    2005, https://jmlr.org/papers/v6/banerjee05b.html), so that Theorem 3 holds for it. The squared
+    error weighs an error of w by its size, and hardly sees it where w is small; the deviance
+    weighs the relative error, which is what the time integral of many small w adds up.
+
+    Raises:
+        ValueError: where the model predicts no posterior variance.
+    """
+    residual, gain = _squared_residual(output, path, sample)
+    deviance = residual / output.variance + output.variance.log()
+    return mean_except_batch(gain.square() * deviance)
+
+
+def _squared_residual(
+    output: ModelOutput, path: OneSidedPath, sample: PathSample
+) -> tuple[Tensor, Tensor]:
+    """r^2 (B, *) and b, to be multiplied with it."""
     if output.variance is None:
         raise ValueError("a target of less noise needs a model that predicts moments")
-    deviation = path.conditional_score(sample) - output.score.detach()
-    deviation = deviation / expand_like(path.score_gain(sample.t), deviation)
-    gain = expand_like(path.variance_gain(sample.t), deviation)
-    return mean_except_batch((gain * (deviation.square() - output.variance)).square())
+    residual = path.conditional_score(sample) - output.score.detach()
+    residual = residual / expand_like(path.score_gain(sample.t), residual)
+    return residual.square(), expand_like(path.variance_gain(sample.t), residual)
 
 
 def stein_score_error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
@@ -156,12 +178,22 @@ class CTSMv(ConditionalRegression):
 
 class CTSMm(ConditionalRegression):
     """CTSM-v with a control variate, for a model that predicts posterior moments: its mean by the
-    Stein head's regression, its variance by ``reduced_components_error``."""
+    Stein head's regression, its variance by ``variance_deviance``."""
 
-    note = "the same with a control variate, for predicted moments"
+    note = "for predicted moments: the mean by squared error, the variance by the gamma deviance"
 
     def __init__(self, weighting: Weighting | None = None, stein_factor: float = 1.0) -> None:
-        term = Term(reduced_components_error, weighting or TimeScore())
+        term = Term(variance_deviance, weighting or TimeScore())
+        super().__init__(*_with_head(term, stein_factor))
+
+
+class CTSMmSquared(ConditionalRegression):
+    """The same with the variance by ``variance_error``, the squared error of the components."""
+
+    note = "for predicted moments: mean and variance by squared error"
+
+    def __init__(self, weighting: Weighting | None = None, stein_factor: float = 1.0) -> None:
+        term = Term(variance_error, weighting or TimeScore())
         super().__init__(*_with_head(term, stein_factor))
 
 

@@ -72,6 +72,11 @@ class OneSidedPath(GaussianPath):
         rate = alpha * self.variance_dt(t) / (2 * v) - self.alpha_dt(t)
         return self.c * alpha / self.marginal_variance(t) * rate
 
+    def noise_variance_gain(self, t: Tensor) -> Tensor:
+        """c alpha^2 / m: Var[eps | x_t] where the posterior variance of a Stein head's target is
+        1."""
+        return self.c * self.alpha(t).square() / self.marginal_variance(t)
+
     def marginal_variance(self, t: Tensor) -> Tensor:
         """m_t = c alpha^2 + v, the second moment of x_t per component."""
         return self.c * self.alpha(t).square() + self.variance(t)
