@@ -15,14 +15,17 @@ from ebm_app.likelihood.elbo import VariationalBound
 from ebm_app.likelihood.estimator import Estimator, LogDensity
 from ebm_app.likelihood.pf_ode import MidpointDensity, PFODEDensity
 from ebm_app.likelihood.ratio import RatioIntegral, RatioODE
+from ebm_app.likelihood.trajectory import NoisedIntegral, PFODEIntegral
 from ebm_app.registry import make
 
 ESTIMATORS: dict[str, type[Estimator]] = {
-    "ratio": RatioIntegral,
-    "ode": RatioODE,
+    "elbo": VariationalBound,
+    "noised": NoisedIntegral,
+    "along_pf_ode": PFODEIntegral,
     "pf_ode": PFODEDensity,
     "pf_ode_exact": MidpointDensity,
-    "elbo": VariationalBound,
+    "ratio": RatioIntegral,
+    "paper": RatioODE,
 }
 
 
@@ -49,7 +52,9 @@ __all__ = [
     "Estimator",
     "LogDensity",
     "MidpointDensity",
+    "NoisedIntegral",
     "PFODEDensity",
+    "PFODEIntegral",
     "RatioIntegral",
     "RatioODE",
     "VariationalBound",

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ebm_app.errors import UserError
 from ebm_app.likelihood.estimator import CountedScore, Estimator, LogDensity
+from ebm_app.likelihood.refinement import refine
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
 from ebm_app.probability_flow.divergence import ExactDivergence, Hutchinson, rademacher_probes
@@ -22,20 +23,24 @@ class PFODEDensity(Estimator):
     0, I) - integral of div u, from x back to x_0.
 
     Args:
-        solver, num_steps, tolerance: as for ``ebm_app.sampling.samplers.PFODESampler``.
-        num_probes: Rademacher probes of the divergence, frozen for the solve; 0 takes it exactly,
+        solver, num_steps, tolerance: as for ``ebm_app.sampling.samplers.PFODESampler``, of the
+            first solve. refinement_tolerance, max_refinements: it is repeated in half the step,
+            or a tenth of the tolerance, until an image settles (see ``refine``).
+        num_probes: Rademacher probes of the divergence, frozen for all solves; 0 takes it exactly,
             by D backward passes at every evaluation.
         score: "head", "integral" or None, as for ``TimeScoreEnergy.stein_score``.
         start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
         seed: of the probes; those of an example do not depend on its batch.
 
-    ``error`` is the standard error over the probes, unknown (NaN) for a single one; 0 for the
-    exact divergence. The error of the solver is not in it: compare two numbers of steps.
+    ``error`` holds the standard error over the probes and the error of the solver; it is unknown
+    (NaN) for a single probe or a single solve.
     """
 
     solver: str = "rk4"
     num_steps: int = 20
     tolerance: float = 1e-5
+    refinement_tolerance: float = 2e-3
+    max_refinements: int = 3
     num_probes: int = 2
     score: str | None = None
     start: float = 1e-4
@@ -50,25 +55,33 @@ class PFODEDensity(Estimator):
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
         if self.num_probes < 0:
             raise UserError(f"num_probes must not be negative: {self.num_probes}")
-        divergence = ExactDivergence()
+
+        def solve(points: Tensor, level: int) -> tuple[Tensor, int]:
+            divergence = ExactDivergence()
+            if self.num_probes:
+                divergence = Hutchinson(rademacher_probes(self.num_probes, points, self.seed))
+            score = CountedScore(energy, self.score)
+            *_, end = solve_pf_ode(
+                ClockField(score, energy.path),
+                points,
+                t,
+                self.start,
+                self.solver,
+                self.num_steps * 2**level,
+                self.tolerance / 10**level,
+                divergence,
+            )
+            reference = sum_except_batch(energy.path.reference_log_density(end.x))
+            return reference + end.sums, score.nfe
+
+        found = refine(solve, x, self.refinement_tolerance, self.max_refinements)
+        error = found.error
         if self.num_probes:
-            divergence = Hutchinson(rademacher_probes(self.num_probes, x, self.seed))
-        score = CountedScore(energy, self.score)
-        *_, end = solve_pf_ode(
-            ClockField(score, energy.path),
-            x,
-            t,
-            self.start,
-            self.solver,
-            self.num_steps,
-            self.tolerance,
-            divergence,
-        )
-        value = sum_except_batch(energy.path.reference_log_density(end.x)) + end.log_det.mean(0)
-        error = torch.full_like(value, math.nan if self.num_probes else 0.0)
-        if self.num_probes > 1:
-            error = end.log_det.std(0, unbiased=True) / math.sqrt(self.num_probes)
-        return LogDensity(value, error, None, score.nfe)
+            spread = torch.full_like(error, math.nan)
+            if self.num_probes > 1:
+                spread = found.value.std(0, unbiased=True) / math.sqrt(self.num_probes)
+            error = torch.hypot(error, spread)
+        return LogDensity(found.value.mean(0), error, None, found.nfe)
 
 
 @dataclass(frozen=True)

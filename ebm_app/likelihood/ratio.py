@@ -38,4 +38,4 @@ class RatioODE(RatioIntegral):
 
     integrator: str = "rk45"
 
-    note: ClassVar[str] = "the same integral by an adaptive solver, RK45 at 1e-6"
+    note: ClassVar[str] = "the same integral by the protocol of the paper, RK45 at 1e-6"

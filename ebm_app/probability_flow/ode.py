@@ -11,7 +11,7 @@ arXiv:2206.00364, for Heun's method.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -32,14 +32,15 @@ NO_DIVERGENCE = NoDivergence()
 
 class ODEState(NamedTuple):
     """Points (B, *) of the flow at time ``t`` after ``step`` of ``num_steps`` steps; ``nfe``
-    evaluations of the score so far; K estimates (K, B) of the log-determinant of the way there."""
+    evaluations of the rate so far; K sums (K, B) over the way there, such as estimates of its
+    log-determinant."""
 
     x: Tensor
     t: float
     step: int
     num_steps: int
     nfe: int
-    log_det: Tensor
+    sums: Tensor
 
 
 def clock_grid(path: GaussianPath, start: float, end: float, num_points: int) -> Tensor:
@@ -75,6 +76,27 @@ class ClockField:
         return velocity * self.path.time_score_variance(time).rsqrt().item()
 
 
+class SummedRate(Protocol):
+    """x (B, *) and t -> dx / d tau (B, *) along a path, and the rates (K, B) of K = ``num_sums``
+    sums over the way."""
+
+    path: GaussianPath
+    num_sums: int
+
+    def __call__(self, x: Tensor, t: float) -> tuple[Tensor, Tensor]: ...
+
+
+class DivergenceRate:
+    """A field, and estimates of its divergence."""
+
+    def __init__(self, field: ClockField, divergence: Divergence) -> None:
+        self.field, self.divergence = field, divergence
+        self.path, self.num_sums = field.path, divergence.num_estimates
+
+    def __call__(self, x: Tensor, t: float) -> tuple[Tensor, Tensor]:
+        return self.divergence(lambda y: self.field(y, t), x)
+
+
 def solve_pf_ode(
     field: ClockField,
     x: Tensor,
@@ -86,9 +108,28 @@ def solve_pf_ode(
     divergence: Divergence = NO_DIVERGENCE,
 ) -> Iterator[ODEState]:
     """States of the probability flow from ``x`` (B, *) at time ``start`` to ``end``, in either
-    direction. Points are summed up in float64 and given to the score in their own precision.
+    direction.
+
+    Args and errors as in ``solve_in_clock``.
+    """
+    rate = DivergenceRate(field, divergence)
+    yield from solve_in_clock(rate, x, start, end, solver, num_steps, tolerance)
+
+
+def solve_in_clock(
+    rate: SummedRate,
+    x: Tensor,
+    start: float,
+    end: float,
+    solver: str,
+    num_steps: int,
+    tolerance: float,
+) -> Iterator[ODEState]:
+    """Points moved by a rate in the clock of its path, and what they add up on their way. They
+    are summed up in float64 and given to the rate in their own precision.
 
     Args:
+        x: (B, *), at time ``start``. end: the last time, in either direction.
         solver: a key of ``SOLVERS``.
         num_steps: steps of "heun" and "rk4", evenly spaced in the clock; a state after each.
         tolerance: rtol and atol of "dopri5", whose one step size serves the whole batch; one
@@ -102,9 +143,10 @@ def solve_pf_ode(
     choose("solver", solver, SOLVERS)
     if num_steps < 1:
         raise UserError(f"the probability-flow ODE needs at least 1 step, not {num_steps}")
-    first, last = field.path.clock(torch.tensor([start, end], dtype=torch.float64)).tolist()
+    path = rate.path
+    first, last = path.clock(torch.tensor([start, end], dtype=torch.float64)).tolist()
     num_parts = num_steps * PARTS.get(solver, 1)
-    times = clock_grid(field.path, start, end, num_parts + 1).tolist()
+    times = clock_grid(path, start, end, num_parts + 1).tolist()
 
     def time_at(tau: float) -> float:
         """The time at a reading of the clock."""
@@ -112,19 +154,19 @@ def solve_pf_ode(
         if solver in PARTS or tau in (first, last):
             return times[round(place)]
         # the clock's inverse has a rounding error, and no velocity exists beyond the ends
-        time = field.path.clock_inverse(torch.tensor(tau, dtype=torch.float64)).item()
+        time = path.clock_inverse(torch.tensor(tau, dtype=torch.float64)).item()
         return min(max(time, min(start, end)), max(start, end))
 
-    def rate(tau: Tensor, state: State) -> State:
+    def state_rate(tau: Tensor, state: State) -> State:
         t = time_at(tau.item())
-        slope, rows = divergence(lambda y: field(y, t), state[0].to(x.dtype))
+        slope, rows = rate(state[0].to(x.dtype), t)
         if not slope.isfinite().all():
             raise ValueError(f"the flow is not finite at t = {t}: check the score")
         return slope.double(), rows
 
-    rows = torch.zeros(divergence.num_estimates, len(x), dtype=torch.float64, device=x.device)
+    rows = torch.zeros(rate.num_sums, len(x), dtype=torch.float64, device=x.device)
     state, tolerances = (x.double(), rows), {"rtol": tolerance, "atol": tolerance}
-    steps = solve(rate, state, first, last, solver, num_steps, **tolerances)
+    steps = solve(state_rate, state, first, last, solver, num_steps, **tolerances)
     num_steps = num_steps if solver in PARTS else 1
-    for step, (tau, (point, log_det), nfe) in enumerate(steps, 1):
-        yield ODEState(point.to(x.dtype), time_at(tau), step, num_steps, nfe, log_det)
+    for step, (tau, (point, sums), nfe) in enumerate(steps, 1):
+        yield ODEState(point.to(x.dtype), time_at(tau), step, num_steps, nfe, sums)

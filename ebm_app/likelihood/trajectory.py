@@ -1,0 +1,227 @@
+r"""log p_t(x) as a line integral of time score and Stein score.
+
+log p is a potential in (x, t): along any curve x_s that ends in x_t = x,
+
+    log p_t(x) = log N(x_0; 0, I) + int_0^t [d/ds log p_s(x_s) + grad log p_s(x_s) . dx_s/ds] ds.
+
+At fixed x the second term vanishes, and the first is asked for clean images at early times, where
+no network was trained. The curves here pass through points like those of the training. For an
+exact model every curve gives the same value.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ebm_app.errors import UserError
+from ebm_app.likelihood.estimator import Estimator, LogDensity
+from ebm_app.likelihood.refinement import refine
+from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.numerics import sum_except_batch
+from ebm_app.paths import OneSidedPath
+from ebm_app.probability_flow.divergence import normal_draws
+from ebm_app.probability_flow.ode import solve_in_clock
+from ebm_app.quadrature import rule_on
+
+
+def check_head(energy: TimeScoreEnergy) -> None:
+    """Refuse a model without what the integrals need.
+
+    Raises:
+        UserError: for a model without a Stein head, or a path that does not start from N(0, I).
+    """
+    energy.path.check_reference()
+    if not energy.is_head(None):
+        raise UserError("this model has no Stein head: take the integral at a fixed point, ratio")
+
+
+def rate_along(components: Tensor, score: Tensor, velocity: Tensor) -> Tensor:
+    """d/dt log p_t(x_t) of a point that moves with ``velocity`` (B, *), in nats per unit of t:
+    (B, *) float64 by component, or (B, 1) in all where the model gives the time score alone."""
+    product = score.double() * velocity.double()
+    if components.shape == score.shape:
+        return components.double() + product
+    return (sum_except_batch(components.double()) + sum_except_batch(product))[:, None]
+
+
+class NoisedNode(NamedTuple):
+    """x_s = a x + deviation e at a time, the derivatives of a and of the deviation by s, and the
+    weights in s of the rule and of one by half the nodes."""
+
+    time: float
+    a: float
+    deviation: float
+    a_dt: float
+    deviation_dt: float
+    weight: float
+    coarse_weight: float
+
+
+class NoisedRule(NamedTuple):
+    """The nodes, and the a and deviation of x_0 = a x + deviation e where the curve begins."""
+
+    nodes: tuple[NoisedNode, ...]
+    a: float
+    deviation: float
+
+
+@lru_cache(maxsize=64)
+def noised_rule(path: OneSidedPath, start: float, t: float, num_nodes: int) -> NoisedRule:
+    """Gauss-Legendre nodes of the diffusion from x_t back: a = alpha_s / alpha_t and
+    deviation^2 = v_s - a^2 v_t.
+
+    The deviation begins like the square root of the clock's distance from t. The nodes lie in u,
+    distance = sqrt(1 + u^2) - 1, in which it is smooth.
+    """
+    time = torch.tensor(t, dtype=torch.float64)
+    alpha_t, variance_t = path.alpha(time), path.variance(time)
+    first, last = path.clock(torch.tensor([start, t], dtype=torch.float64)).tolist()
+    rule = rule_on(num_nodes, 0.0, math.sqrt((1 + last - first) ** 2 - 1))
+    root = (1 + rule.nodes.square()).sqrt()
+    times = path.clock_inverse(last - (root - 1))
+    ds = path.time_score_variance(times).rsqrt() * rule.nodes / root
+
+    def coefficients(times: Tensor) -> tuple[Tensor, Tensor]:
+        a = path.alpha(times) / alpha_t
+        return a, (path.variance(times) - a.square() * variance_t).sqrt()
+
+    a, deviation = coefficients(times)
+    a_dt = path.alpha_dt(times) / alpha_t
+    deviation_dt = (path.variance_dt(times) / 2 - a * a_dt * variance_t) / deviation
+    columns = (times, a, deviation, a_dt, deviation_dt)
+    weights = (rule.weights * ds, rule.coarse_weights * ds)
+    nodes = tuple(NoisedNode(*row) for row in torch.stack([*columns, *weights], 1).tolist())
+    ends = coefficients(torch.tensor(start, dtype=torch.float64))
+    return NoisedRule(nodes, *(end.item() for end in ends))
+
+
+@dataclass(frozen=True)
+class NoisedIntegral(Estimator):
+    """The line integral along x_s = a x + deviation e, the diffusion from x back to noise with one
+    frozen e ~ N(0, I) for the whole curve. Its points are distributed like the training points,
+    and it needs no derivative of the network.
+
+    Args:
+        num_nodes: of the rule. num_draws: of e, whose integrals are averaged; they differ as far
+            as the model is no exact potential.
+        seed: of e; that of an example does not depend on its batch.
+
+    ``error`` holds the standard error over the draws and the error of the rule; it is unknown
+    (NaN) for a single draw.
+    """
+
+    num_nodes: int = 32
+    num_draws: int = 2
+    seed: int = 0
+
+    note: ClassVar[str] = (
+        "the line integral of time score and Stein score along noisy copies of the image; "
+        "normalised only as far as both are exact"
+    )
+    normalised: ClassVar[bool] = False
+
+    def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
+        if self.num_nodes < 3 or self.num_draws < 1:
+            raise UserError(
+                f"{self.num_nodes} nodes and {self.num_draws} draws make no integral: give at "
+                "least 3 and 1"
+            )
+        check_head(energy)
+        rule = noised_rule(energy.path, energy.start, t, self.num_nodes)
+        draws = [self._one(energy, x, e, rule) for e in normal_draws(self.num_draws, x, self.seed)]
+        parts, coarse = (torch.stack(part) for part in zip(*draws, strict=True))
+        values = parts.flatten(2).sum(2)
+        error = torch.full_like(values[0], math.nan)
+        if self.num_draws > 1:
+            spread = values.std(0, unbiased=True) / math.sqrt(self.num_draws)
+            error = torch.hypot(spread, (values - coarse.flatten(2).sum(2)).mean(0))
+        components = parts.mean(0) if parts[0].shape == x.shape else None
+        return LogDensity(values.mean(0), error, components, self.num_draws * self.num_nodes)
+
+    @staticmethod
+    @torch.no_grad()
+    def _one(
+        energy: TimeScoreEnergy, x: Tensor, e: Tensor, rule: NoisedRule
+    ) -> tuple[Tensor, Tensor]:
+        """The parts of the log density along the curve of ``e``, by the rule and by half of it."""
+        reference = energy.path.reference_log_density(rule.a * x + rule.deviation * e)
+        fine, coarse = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+        for node in rule.nodes:
+            point = node.a * x + node.deviation * e
+            times = torch.full((len(x),), node.time, dtype=torch.float64, device=x.device)
+            output = energy.model(point, times)
+            velocity = node.a_dt * x + node.deviation_dt * e
+            rate = rate_along(output.components, output.score, velocity)
+            fine, coarse = fine + node.weight * rate, coarse + node.coarse_weight * rate
+        if fine.shape != reference.shape:
+            reference = sum_except_batch(reference)[:, None]
+        return reference + fine, reference + coarse
+
+
+class PotentialRate:
+    """dx / d tau of the probability-flow ODE of a model's head, and d log p_t(x_t) / d tau."""
+
+    num_sums = 1
+
+    def __init__(self, energy: TimeScoreEnergy) -> None:
+        self.energy, self.path = energy, energy.path
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, t: float) -> tuple[Tensor, Tensor]:
+        time = torch.tensor(t, dtype=torch.float64)
+        output = self.energy.model(x, time.expand(len(x)).to(x.device))
+        velocity = self.path.velocity(x, output.score, time)
+        total = sum_except_batch(rate_along(output.components, output.score, velocity))
+        dt = self.path.time_score_variance(time).rsqrt().item()
+        return velocity * dt, total[None] * dt
+
+
+@dataclass(frozen=True)
+class PFODEIntegral(Estimator):
+    """The line integral along the model's own probability-flow ODE: deterministic, with neither a
+    divergence nor probes. Where the model is exact it is the density of that flow.
+
+    Args:
+        solver, num_steps, tolerance: as for ``PFODEDensity``, the first of several solves.
+        refinement_tolerance, max_refinements: see ``ebm_app.likelihood.refinement.refine``.
+        start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
+
+    ``error`` is that of the solver.
+    """
+
+    solver: str = "rk4"
+    num_steps: int = 20
+    tolerance: float = 1e-5
+    refinement_tolerance: float = 2e-3
+    max_refinements: int = 3
+    start: float = 1e-4
+
+    note: ClassVar[str] = (
+        "the line integral of time score and Stein score along the model's own probability-flow "
+        "ODE; normalised only as far as both are exact"
+    )
+    normalised: ClassVar[bool] = False
+
+    def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
+        check_head(energy)
+        rate = PotentialRate(energy)
+
+        def solve(points: Tensor, level: int) -> tuple[Tensor, int]:
+            *_, end = solve_in_clock(
+                rate,
+                points,
+                t,
+                self.start,
+                self.solver,
+                self.num_steps * 2**level,
+                self.tolerance / 10**level,
+            )
+            reference = sum_except_batch(rate.path.reference_log_density(end.x))
+            return reference - end.sums, end.nfe
+
+        found = refine(solve, x, self.refinement_tolerance, self.max_refinements)
+        return LogDensity(found.value[0], found.error, None, found.nfe)
