@@ -1,0 +1,62 @@
+"""What a sampler is: it starts from N(0, I) and yields frames, so that a caller can show progress
+and stop."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ebm_app.errors import UserError
+from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.numerics import find_time
+
+
+class Frame(NamedTuple):
+    """Points (B, *) in the space of the path after ``step`` of ``num_steps`` steps; ``nfe`` counts
+    evaluations of the Stein score; ``acceptance`` is that at the last temperature, or None."""
+
+    x: Tensor
+    step: int
+    num_steps: int
+    nfe: int
+    acceptance: float | None = None
+
+
+class Sampler(ABC):
+    """Draws from p_1 of an energy; a subclass is a frozen dataclass of its settings. ``note`` says
+    in one sentence how it draws, ``steps`` what its ``num_steps`` count."""
+
+    note: ClassVar[str]
+    steps: ClassVar[str]
+
+    @abstractmethod
+    def iterate(
+        self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
+    ) -> Iterator[Frame]:
+        """Frames from the reference draws ``x0`` (B, *) to the samples, which are the last
+        frame."""
+
+
+def time_of_variance(energy: TimeScoreEnergy, variance: float) -> float:
+    """The last time of the model, or the earlier one at which the path's variance falls to
+    ``variance``.
+
+    Raises:
+        UserError: where the variance never exceeds ``variance``.
+    """
+    path = energy.path
+    first, last = (torch.tensor(t, dtype=torch.float64) for t in (energy.start, energy.end))
+    if not path.variance(first) > variance:
+        raise UserError(
+            f"end_variance {variance} is not below the variance at the start: lower it"
+        )
+    if path.variance(last) > variance:
+        return energy.end
+    return find_time(lambda t: path.variance(t) - variance, energy.start, energy.end)
+
+
+def denoised(energy: TimeScoreEnergy, x: Tensor, score: Tensor, t: float) -> Tensor:
+    """E[x_1 | x_t = x] by Tweedie's formula, from the Stein score (B, *) at ``x`` (B, *)."""
+    return energy.path.denoise(x, score, torch.tensor(t, dtype=torch.float64))

@@ -1,0 +1,89 @@
+"""Annealed HMC whose accept step reads the energy."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ebm_app.errors import UserError
+from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
+from ebm_app.sampling.annealed_hmc import AnnealedHMC
+from ebm_app.sampling.base import Frame, Sampler, time_of_variance
+from ebm_app.sampling.hmc import Target
+from ebm_app.sampling.schedules import temperatures
+
+
+@dataclass(frozen=True)
+class EnergyHMCSampler(Sampler):
+    """HMC through the model's own p_t (paper, section 6). Pilot chains, one temperature ahead of
+    the others, find the step sizes.
+
+    The Stein score drives the leapfrog and the energy decides on acceptance, so that the
+    transitions leave p_t invariant whichever score drives them.
+
+    Args:
+        num_steps: temperatures. schedule: their spacing, a key of ``SCHEDULES``.
+        steps_per_temperature, num_leapfrog_steps: HMC transitions at a temperature, leapfrog steps
+            of each.
+        final_steps: further HMC transitions at the last temperature.
+        pilot_size: pilot chains.
+        score: "integral" or "head". The gradient of the integral, by few nodes too, belongs to the
+            energy; a trained head differs from it, and needs far smaller steps to be accepted.
+        num_nodes: quadrature nodes of the energy that decides on acceptance.
+        score_nodes: nodes of the integral whose gradient drives the leapfrog.
+        end_variance: conditional variance at the last temperature.
+    """
+
+    note: ClassVar[str] = "annealed Hamiltonian Monte Carlo from noise through the model's p_t"
+    steps: ClassVar[str] = "temperatures"
+
+    num_steps: int = 20
+    schedule: str = "clock"
+    steps_per_temperature: int = 2
+    num_leapfrog_steps: int = 5
+    final_steps: int = 5
+    pilot_size: int = 4
+    score: str = INTEGRAL
+    num_nodes: int = 8
+    score_nodes: int = 4
+    end_variance: float = 1e-3
+
+    def iterate(
+        self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
+    ) -> Iterator[Frame]:
+        times = self._times(energy)
+        score = energy.with_nodes(self.score_nodes).stein_score(self.score)
+        energy = energy.with_nodes(self.num_nodes)
+        targets = [
+            Target(partial(energy.proposal_log_density, t=t), partial(score, t=t))
+            for t in times.tolist()
+        ]
+        deviations = energy.path.variance(times).sqrt()
+        annealed = AnnealedHMC(
+            steps_per_temperature=self.steps_per_temperature,
+            num_leapfrog_steps=self.num_leapfrog_steps,
+            final_steps=self.final_steps,
+            warmup_steps=10,
+            pilot_steps=min(4 * self.num_steps, 100),
+            adapt_factor=1.1,
+        )
+        pilot_x0 = torch.randn(
+            (self.pilot_size, *x0.shape[1:]), dtype=x0.dtype, device=x0.device, generator=generator
+        )
+        nfe = 0
+        for record in annealed.iterate(pilot_x0, x0, targets, 0.3 * deviations, generator):
+            nfe += record.nfe
+            acceptance = record.acceptance.item()
+            yield Frame(record.state.position, record.index + 1, len(targets), nfe, acceptance)
+
+    def _times(self, energy: TimeScoreEnergy) -> Tensor:
+        for name in ("num_steps", "steps_per_temperature", "num_leapfrog_steps", "pilot_size"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.final_steps < 0:
+            raise UserError(f"final_steps must not be negative: {self.final_steps}")
+        end = time_of_variance(energy, self.end_variance)
+        return temperatures(self.schedule, energy.path, energy.start, end, self.num_steps)[1:]
