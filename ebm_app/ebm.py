@@ -84,7 +84,7 @@ class EBM(PretrainedModel):
     def log_prob(
         self,
         images: Tensor,
-        estimator: str | Estimator = "ratio",
+        estimator: str | Estimator | None = None,
         dequantiser: str | Dequantiser | None = None,
         eps: float | None = None,
         noise: Tensor | None = None,
@@ -93,7 +93,8 @@ class EBM(PretrainedModel):
         **estimator_args: Any,
     ) -> Likelihood:
         """A lower bound on the log-likelihood of quantised images, in nats and bits per dim; the
-        equation is in ``ebm_app.likelihood.bits``.
+        equation is in ``ebm_app.likelihood.bits``. By default it is a bound for any network, since
+        the density behind it is normalised.
 
         >>> ebm = EBM.from_pretrained("digits")
         >>> black = torch.zeros(1, 1, 8, 8)
@@ -104,7 +105,7 @@ class EBM(PretrainedModel):
             images: (B, C, H, W), floats in [0, 1] on the grid of the model's levels, or uint8
                 levels.
             estimator: of log p_t: a name in ``ESTIMATORS`` with its settings as
-                ``estimator_args``, or an object.
+                ``estimator_args``, an object, or None for ``default_estimator``.
             dequantiser: a name in ``DEQUANTISERS``, an object, or None for the model's own.
             eps: margin left at t = 1, None for the model's own. Below that one the network is
                 evaluated at times it was not trained on.
@@ -126,8 +127,14 @@ class EBM(PretrainedModel):
             self.config.num_levels,
             noise.to(self.device),
             self.make_dequantiser(dequantiser),
-            make_estimator(estimator, estimator_args, seed),
+            make_estimator(estimator or self.default_estimator, estimator_args, seed),
         )
+
+    @property
+    def default_estimator(self) -> str:
+        """The estimator that leads: the variational bound where the model has a Stein head, which
+        is normalised; without a head the integral of the time score, which is not."""
+        return "elbo" if self.config.stein_head else "ratio"
 
     def make_dequantiser(self, dequantiser: str | Dequantiser | None = None) -> Dequantiser:
         """A dequantiser by its name in ``DEQUANTISERS``; None gives the model's own, and an object

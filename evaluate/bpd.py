@@ -33,9 +33,9 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add(
         "--estimator",
         nargs="+",
-        default=["ratio"],
         choices=[*ESTIMATORS, ALL],
-        help="how log p is found; the last line begins with the first one's metrics. "
+        help="how log p is found (default: elbo, or ratio for a model without a Stein head); the "
+        "last line begins with the first one's metrics. "
         f"{estimator_notes('; ')}; {ALL}: those whose cost does not grow with the pixels",
     )
     add(
@@ -68,9 +68,9 @@ def estimator_notes(separator: str) -> str:
     return separator.join(f"{name}: {kind.note}" for name, kind in ESTIMATORS.items())
 
 
-def make_estimators(args: Namespace) -> dict[str, Estimator]:
+def make_estimators(args: Namespace, default: str) -> dict[str, Estimator]:
     """The estimators asked for, by name, with their settings."""
-    names = dict.fromkeys(args.estimator)
+    names = dict.fromkeys(args.estimator or [default])
     if ALL in names:
         names = [name for name, kind in ESTIMATORS.items() if not kind.slow]
     settings = settings_of_each({name: ESTIMATORS[name] for name in names}, args.estimator_args)
@@ -80,8 +80,8 @@ def make_estimators(args: Namespace) -> dict[str, Estimator]:
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Evaluate a split; the metrics, on the main process."""
     args = parse_args(argv)
-    estimators = make_estimators(args)
     accelerator, ebm = open_model(args)
+    estimators = make_estimators(args, ebm.default_estimator)
     if args.num_nodes is not None:
         ebm.energy = ebm.energy.with_nodes(args.num_nodes)
     dequantiser_name = args.dequantisation or ebm.config.dequantisation

@@ -19,7 +19,9 @@ from ebm_app.errors import UserError
 from ebm_app.likelihood import (
     ESTIMATORS,
     MidpointDensity,
+    NoisedIntegral,
     PFODEDensity,
+    PFODEIntegral,
     RatioIntegral,
     RatioODE,
     VariationalBound,
@@ -33,23 +35,29 @@ T = 0.99
 #: every estimator with settings that resolve the models here, and the error in nats that is left
 RESOLVED = {
     "ratio": (RatioIntegral(), 1e-4),
-    "ode": (RatioODE(), 1e-4),
+    "paper": (RatioODE(), 1e-4),
+    "noised": (NoisedIntegral(), 1e-5),
+    "along_pf_ode": (PFODEIntegral(start=1e-6), 2e-3),
     "pf_ode": (PFODEDensity("rk4", 20, num_probes=0, start=1e-6), 2e-3),
-    "pf_ode dopri5": (PFODEDensity("dopri5", tolerance=1e-5, num_probes=0, start=1e-6), 2e-3),
+    "pf_ode dopri5": (PFODEDensity("dopri5", tolerance=1e-4, num_probes=0, start=1e-6), 2e-3),
     "pf_ode_exact": (MidpointDensity(80, start=1e-6), 0.03),
 }
 #: every estimator with few steps, for what does not need it exact
 QUICK = {
     "ratio": RatioIntegral(),
-    "ode": RatioODE(),
-    "pf_ode": PFODEDensity(num_steps=4),
+    "paper": RatioODE(),
+    "noised": NoisedIntegral(num_nodes=12),
+    "along_pf_ode": PFODEIntegral(num_steps=4, max_refinements=1),
+    "pf_ode": PFODEDensity(num_steps=4, max_refinements=1),
     "pf_ode_exact": MidpointDensity(num_steps=8),
     "elbo": VariationalBound(num_nodes=8),
 }
 #: of every estimator a shape of points
 ON_SHAPES = [
     ("ratio", (1, 4, 4)),
-    ("ode", (2,)),
+    ("paper", (2,)),
+    ("noised", (1, 4, 4)),
+    ("along_pf_ode", (1, 4, 4)),
     ("pf_ode", (1, 4, 4)),
     ("pf_ode_exact", (2,)),
     ("elbo", (1, 4, 4)),
@@ -77,7 +85,12 @@ def test_every_estimator_is_tried_here():
     ("name", "shape"),
     [
         ("ratio", (1, 4, 4)),
-        ("ode", (16,)),
+        ("paper", (16,)),
+        ("noised", (2,)),
+        ("noised", (64,)),
+        ("noised", (1, 4, 4)),
+        ("along_pf_ode", (2,)),
+        ("along_pf_ode", (16,)),
         ("pf_ode", (1, 4, 4)),
         ("pf_ode dopri5", (16,)),
         ("pf_ode_exact", (2,)),
@@ -97,7 +110,10 @@ def test_every_estimator_gives_the_log_density_of_a_mixture(name, shape):
     ("name", "kind"),
     [
         ("ratio", DequantisedHistograms),
-        ("ode", PixelHistograms),
+        ("paper", PixelHistograms),
+        ("noised", PixelHistograms),
+        ("noised", DequantisedHistograms),
+        ("along_pf_ode", PixelHistograms),
         ("pf_ode", DequantisedHistograms),
         ("pf_ode", PixelHistograms),
     ],
@@ -128,7 +144,8 @@ def test_the_error_over_the_probes_is_honest():
     model = mixture((1, 4, 4))
     x, energy = points(model, (1, 4, 4), 300), TimeScoreEnergy(model)
     some, many, exact = (
-        PFODEDensity("rk4", 8, num_probes=num)(energy, x, T) for num in (12, 48, 0)
+        PFODEDensity("rk4", 8, max_refinements=1, num_probes=num)(energy, x, 0.9)
+        for num in (12, 48, 0)
     )
     for found in (some, many):
         deviation = found.value - exact.value
@@ -137,7 +154,46 @@ def test_the_error_over_the_probes_is_honest():
         share = deviation.square().mean() / found.error.square().mean()
         assert share.sqrt() == pytest.approx(1, abs=0.2)
     fall = many.error.square().mean() / some.error.square().mean()
-    assert fall.sqrt() == pytest.approx(0.5, abs=0.05) and exact.error.abs().max() == 0
+    assert fall.sqrt() == pytest.approx(0.5, abs=0.05)
+    assert 0 < exact.error.max() < many.error.median() / 10  # of the solver, too little to be seen
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [PFODEDensity(num_steps=4, num_probes=0, start=1e-6), PFODEIntegral(num_steps=4, start=1e-6)],
+    ids=["pf_ode", "along_pf_ode"],
+)
+def test_steps_are_halved_until_a_point_settles_and_the_error_holds_what_is_left(estimator):
+    """Points settle one by one; the evaluations are those of all, shared evenly."""
+    model = mixture((1, 4, 4))
+    x, energy = points(model, (1, 4, 4), 20), TimeScoreEnergy(model)
+    exact, values = model.log_density(x, T), []
+    for refinements in (1, 3, 6):
+        many = dataclasses.replace(estimator, max_refinements=refinements)
+        found = many(energy, x, T)
+        assert ((found.value - exact).abs() < found.error + 1e-3).all()
+        values.append(found)
+    assert (values[-1].error < 2e-3 * 16).all() and values[0].error.max() > 2e-3 * 16
+    assert values[0].nfe == 16 + 32 < values[-1].nfe < 16 * (2**7 - 1)
+    assert dataclasses.replace(estimator, max_refinements=0)(energy, x, T).error.isnan().all()
+    with pytest.raises(UserError, match="give numbers that are not negative"):
+        dataclasses.replace(estimator, max_refinements=-1)(energy, x, T)
+
+
+def test_curves_of_other_noise_differ_by_the_rule_alone_and_those_of_a_wrong_model_by_more():
+    """The error holds both."""
+    model = mixture((16,))
+    x, energy = points(model, (16,), 20), TimeScoreEnergy(model)
+    for nodes, tolerance in ((16, 2e-2), (32, 1e-5)):
+        one, other = (NoisedIntegral(nodes, 1, seed)(energy, x, T).value for seed in (0, 1))
+        assert 0 < (one - other).abs().max() < tolerance
+    exact = model.log_density(x, T)
+    found = NoisedIntegral()(energy, x, T)
+    assert ((found.value - exact).abs() <= found.error).all()
+    model.forward = lambda x, t: ExactModel.forward(model, 1.05 * x, t)
+    wrong = NoisedIntegral(num_draws=8)(energy, x, T)
+    assert wrong.error.median() > 100 * (found.value - exact).abs().max()
+    assert NoisedIntegral(num_draws=1)(energy, x, T).error.isnan().all()
 
 
 def test_the_error_of_the_quadrature_bounds_it():
@@ -169,11 +225,11 @@ def test_a_value_does_not_depend_on_its_batch(name, shape):
     x, energy = points(model, shape), TimeScoreEnergy(model)
     estimator = QUICK[name]
     whole = estimator(energy, x, 0.9)
-    tolerance = 1e-4 if name == "ode" else 1e-10
+    tolerance = 1e-4 if name == "paper" else 1e-10
     for part in (slice(1, 2), slice(2, 6), torch.tensor([3, 0])):
         found = estimator(energy, x[part], 0.9)
         assert torch.allclose(found.value, whole.value[part], rtol=0, atol=tolerance)
-        if name != "ode":
+        if name != "paper":
             assert torch.allclose(found.error, whole.error[part], rtol=1e-6, atol=1e-9)
 
 
@@ -211,6 +267,10 @@ def test_nfe_counts_the_evaluations_of_the_network_for_an_example(name, head):
     model, calls = mixture((2,), head), []
     model.register_forward_hook(lambda *args: calls.append(len(args[1][0])))
     x = points(model, (2,))
+    if not head and name in ("noised", "along_pf_ode"):
+        with pytest.raises(UserError, match="no Stein head: take the integral at a fixed point"):
+            QUICK[name](TimeScoreEnergy(model), x, 0.9)
+        return
     found = QUICK[name](TimeScoreEnergy(model), x, 0.9)
     assert found.nfe * len(x) == sum(calls)
 

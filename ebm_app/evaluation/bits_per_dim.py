@@ -61,12 +61,13 @@ def bits_by_estimator(
     wrap: Wrap = iter,
 ) -> tuple[Tensor, dict[str, Any]]:
     """Bits per dim of every image (N,), and the metrics of a table: their mean, its standard
-    error over images, the time at which the density is read, and the cost."""
+    error over images, the part of it that the estimator's own independent errors make, the time at
+    which the density is read, and the cost."""
     begin, path = time.perf_counter(), ebm.energy.path
     options = {"estimator": estimator, "dequantiser": dequantiser}
     found = bits_of_images(accelerator, ebm, levels, noise, batch_size, wrap, **options)
     end = dequantiser.time(ebm.config.num_levels, ebm.space, path, ebm.energy.end)
-    error = found.error.mean().item() / (levels[0].numel() * log(2))
+    error = found.error.square().sum().sqrt().item() / len(levels) / (levels[0].numel() * log(2))
     return found.bits_per_dim, {
         "bits_per_dim": found.bits_per_dim.mean().item(),
         "stderr": standard_error(found.bits_per_dim).item(),

@@ -39,11 +39,12 @@ PART = 16
 
 class Balance(NamedTuple):
     """Mean of the time score per unit of the clock and dimension, (T,), and its standard errors
-    (T,), at the shares (T,) of the clock."""
+    (T,), at the shares (T,) of the clock; and the mean over these times of every image (B,)."""
 
     shares: Tensor
     mean: Tensor
     stderr: Tensor
+    by_image: Tensor
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def iterate_balance(
     times = clock_grid(path, energy.start, energy.end, num_times + 2)[1:-1]
     shares = torch.linspace(0, 1, num_times + 2)[1:-1].double()
     scale = path.time_score_variance(times).rsqrt() / x1[0].numel()
-    means, errors = [], []
+    means, errors, total = [], [], torch.zeros(len(x1), dtype=torch.float64)
     for t, unit in zip(times, scale, strict=True):
         x0 = torch.randn(x1.shape, generator=generator, device=x1.device, dtype=x1.dtype)
         time = t.expand(len(x1)).to(x1.device)
@@ -126,15 +127,18 @@ def iterate_balance(
             score = energy.model.time_score(path.sample(x0, x1, time).xt, time).double() * unit
         means.append(score.mean().cpu())
         errors.append(standard_error(score).cpu())
-        yield Balance(shares[: len(means)], torch.stack(means), torch.stack(errors))
+        total = total + score.cpu()
+        done = len(means)
+        yield Balance(shares[:done], torch.stack(means), torch.stack(errors), total / done)
 
 
 def balance_check(energy: TimeScoreEnergy, found: Balance) -> Check:
-    """The mean time score, integrated over the clock: what log Z would be off by."""
+    """The mean time score, integrated over the clock: what log Z would be off by. The same images
+    are taken at all times, so that the standard error is that over images."""
     ends = torch.tensor([energy.start, energy.end], dtype=torch.float64)
     length = (energy.path.clock(ends)[1] - energy.path.clock(ends)[0]).item() / math.log(2)
     value = found.mean.mean().item() * length
-    stderr = (found.stderr.square().sum().sqrt() / len(found.mean)).item() * length
+    stderr = standard_error(found.by_image).item() * length
     return judge("mean time score", value, stderr, BALANCE, UNIT, "summed over the clock")
 
 

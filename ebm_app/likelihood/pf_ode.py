@@ -55,6 +55,7 @@ class PFODEDensity(Estimator):
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
         if self.num_probes < 0:
             raise UserError(f"num_probes must not be negative: {self.num_probes}")
+        energy.path.check_reference()
 
         def solve(points: Tensor, level: int) -> tuple[Tensor, int]:
             divergence = ExactDivergence()

@@ -4,6 +4,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+#: metrics of validation and what the figure calls them
+BITS = {
+    "validation": "validation",
+    "validation_elbo": "variational bound",
+    "validation_ratio": "integral of the time score",
+}
+
 
 def training_figure(lines: list[dict[str, float]]) -> Figure:
     """Training and validation loss, and validation bits per dim, against the step; what a run has
@@ -20,7 +27,7 @@ def training_figure(lines: list[dict[str, float]]) -> Figure:
             left.plot(*frame[["step", key]].dropna().T.to_numpy(), label=label)
     left.set(xlabel="step", ylabel="loss")
     left.legend()
-    for key, label in (("validation", "integral"), ("validation_elbo", "variational bound")):
+    for key, label in BITS.items():
         columns = ["step", f"{key}_bits_per_dim", f"{key}_stderr"]
         if columns[1] in frame:
             points = frame[columns].dropna().T.to_numpy()

@@ -11,7 +11,7 @@ from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE, read_config, read_
 from ebm_app.runs.files import METRICS_FILE, RUN_FILE
 from ebm_app.training.checkpoint import PREFIX
 from ebm_app.training.metrics import best_validation, read_metrics
-from ebm_app.training.plots import training_figure
+from ebm_app.training.plots import BITS, training_figure
 
 from ..models import Models, without_path
 
@@ -107,9 +107,8 @@ def note(lines: list[dict[str, float]]) -> str:
             f" The model of least validation loss: {best['validation_bits_per_dim']:.4f} ± "
             f"{best['validation_stderr']:.4f} bits per dim at step {best['step']:,}."
         )
-        if "validation_elbo_bits_per_dim" in best:
-            text += (
-                f" By the variational bound: {best['validation_elbo_bits_per_dim']:.4f} ± "
-                f"{best['validation_elbo_stderr']:.4f}."
-            )
+        for key in ("validation_elbo", "validation_ratio"):
+            if f"{key}_bits_per_dim" in best:
+                bits, error = best[f"{key}_bits_per_dim"], best[f"{key}_stderr"]
+                text += f" By the {BITS[key]}: {bits:.4f} ± {error:.4f}."
     return text

@@ -25,7 +25,7 @@ TYPES = ["str", *["number"] * (len(HEADERS) - 1)]
 TEXT = """\
 {estimators}
 
-By the ratio, with another dequantisation than the model's own:
+By the model's default estimator, with another dequantisation than its own:
 
 {dequantisers}
 
@@ -68,16 +68,14 @@ def compare(
 
 
 def estimators(config: EBMConfig) -> dict[str, dict[str, str]]:
-    """The estimators with the model's own dequantiser, and the ratio with every other one: options
-    of ``EBM.log_prob`` by the name of the row."""
+    """The estimators with the model's own dequantiser, and its default one with every other:
+    options of ``EBM.log_prob`` by the name of the row."""
     is_small = math.prod(config.image_shape) <= MAX_EXACT_DIMS
     own = {
         name: {"estimator": name} for name, kind in ESTIMATORS.items() if is_small or not kind.slow
     }
     others = {
-        name: {"estimator": "ratio", "dequantiser": name}
-        for name in DEQUANTISERS
-        if name != config.dequantisation
+        name: {"dequantiser": name} for name in DEQUANTISERS if name != config.dequantisation
     }
     return own | others
 

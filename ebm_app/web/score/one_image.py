@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.likelihood_plots import plot_place, plot_shares
+from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.bits import Likelihood
 from ebm_app.models.config import EBMConfig
 
@@ -24,10 +25,11 @@ CAVEAT = (
     "A high likelihood does not mean that an image is like the training data: smooth or empty "
     "images can have a higher one than any of them."
 )
-REPORT = """Log-likelihood: {mean.log_prob:.2f} ± {mean.log_prob_error:.2f} nats
+REPORT = """Log-likelihood: {mean.log_prob:.1f} ± {mean.log_prob_error:.1f} nats
 Bits per dim: {mean.bits_per_dim:.4f} ± {mean.bits_error:.4f} at eps {eps:g}
-± is the standard error over {repeats} dequantisation draws, whose mean is a lower bound; \
-integrating over time adds about {error:.1g} nats, with {nfe} evaluations a draw.
+By {estimator}: {note}.
+± is the standard error over {repeats} draws of all noise, with {nfe} evaluations of the network \
+each.
 {caveat}"""
 
 #: what a visitor hands over, as an image (1, C, H, W) for the model of a configuration
@@ -71,9 +73,10 @@ def find_likelihood(
     image = source(ebm.config)
     shown = ShownLikelihood(render(image, min_pixels=256), RUNNING)
     yield shown
-    result = ebm.log_prob(repeated(image, repeats), seed=seed)
+    estimator = ebm.default_estimator
+    result = ebm.log_prob(repeated(image, repeats), estimator=estimator, seed=seed)
     shares = None if result.components is None else plot_shares(result.components.mean(0).cpu())
-    text = report(result, image.numel(), ebm.config.eps)
+    text = report(result, estimator, image.numel(), ebm.config.eps)
     shown = shown._replace(text=text, shares=shares, place=WAITING)
     yield shown
     for place, histogram in compared(ebm, result.log_prob.mean().item(), held_out):
@@ -93,13 +96,15 @@ def compared(
         yield ABSENT, None
 
 
-def report(result: Likelihood, num_dims: int, eps: float) -> str:
-    """The text on the log-likelihoods of one image under several draws of the noise."""
+def report(result: Likelihood, estimator: str, num_dims: int, eps: float) -> str:
+    """The text on the log-likelihoods of one image, by an estimator of that name, under several
+    draws of the noise."""
     return REPORT.format(
         mean=mean_over_draws(result.log_prob, num_dims),
         eps=eps,
         repeats=len(result.log_prob),
-        error=result.error.mean(),
+        estimator=estimator,
+        note=ESTIMATORS[estimator].note,
         nfe=result.nfe,
         caveat=CAVEAT,
     )
