@@ -1,4 +1,4 @@
-"""Samples of both samplers against exact samples, in 16 dimensions with modes of 0.9 and 0.1."""
+"""Samples of every sampler against exact samples, in 16 dimensions with modes of 0.9 and 0.1."""
 
 import math
 
@@ -9,14 +9,15 @@ from scipy import stats
 
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath
-from ebm_app.sampling.samplers import AnnealedHMCSampler, PFODESampler
+from ebm_app.sampling.samplers import AnnealedHMCSampler, EnergyHMCSampler, PFODESampler
 
 NUM = 3000
 SAMPLERS = {
     "heun": PFODESampler(30),
     "rk4": PFODESampler(12, solver="rk4"),
     "dopri5": PFODESampler(solver="dopri5"),
-    "annealed_hmc": AnnealedHMCSampler(
+    "annealed_hmc": AnnealedHMCSampler(),
+    "annealed_hmc_energy": EnergyHMCSampler(
         24, steps_per_temperature=3, num_leapfrog_steps=3, pilot_size=16, score="head"
     ),
 }

@@ -9,7 +9,7 @@ from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.probability_flow.ode import clock_grid
 from ebm_app.registry import make
-from ebm_app.sampling.samplers import SAMPLERS, AnnealedHMCSampler, PFODESampler
+from ebm_app.sampling.samplers import SAMPLERS, EnergyHMCSampler, PFODESampler
 
 MEAN, STD = 0.7, 0.5
 PATHS = {"linear": LinearVPPath(), "vp": VPPath()}
@@ -47,9 +47,9 @@ def test_the_flow_and_tweedie_are_exact_on_a_gaussian(name, score, shape):
     assert (x - denoised).abs().max() < 1e-3
 
 
-def test_annealed_hmc_samples_a_gaussian():
+def test_energy_hmc_samples_a_gaussian():
     energy = gaussian(PATHS["vp"])
-    sampler = AnnealedHMCSampler(num_steps=6, final_steps=30, pilot_size=64, end_variance=0.01)
+    sampler = EnergyHMCSampler(num_steps=6, final_steps=30, pilot_size=64, end_variance=0.01)
     frames = run(sampler, energy, normal((1500, 1, 2, 2)))
     _, mean, variance = moments(energy, 0.01)
     residual = frames[-1].x.flatten(1) - mean
@@ -65,9 +65,9 @@ class Biased(ExactModel):
         return super().score(x, t) / 1.5 + 0.3
 
 
-def test_annealed_hmc_is_right_whichever_score_drives_it():
+def test_energy_hmc_is_right_whichever_score_drives_it():
     energy, x0 = gaussian(model=Biased), normal((1500, 2))
-    sampler = AnnealedHMCSampler(num_steps=6, final_steps=30, end_variance=0.01, score="head")
+    sampler = EnergyHMCSampler(num_steps=6, final_steps=30, end_variance=0.01, score="head")
     x = run(sampler, energy, x0)[-1].x
     _, mean, variance = moments(energy, 0.01)
     residual = x.flatten(1) - mean
@@ -76,11 +76,11 @@ def test_annealed_hmc_is_right_whichever_score_drives_it():
     assert z_score(flowed.flatten(1) - MEAN) > 10  # the same head misleads the flow
 
 
-@pytest.mark.parametrize("make, shape", [(PFODESampler, (2,)), (AnnealedHMCSampler, (1, 2, 2))])
+@pytest.mark.parametrize("make, shape", [(PFODESampler, (2,)), (EnergyHMCSampler, (1, 2, 2))])
 def test_head_and_integral_give_the_same_samples_of_an_exact_model(make, shape):
     model = two_modes(LinearVPPath(), 1e-5, shape, stein_channels=1)
     energy, x0 = TimeScoreEnergy(model, 40), normal((6, *shape))
-    nodes = {"num_nodes": 40, "score_nodes": 40} if make is AnnealedHMCSampler else {}
+    nodes = {"num_nodes": 40, "score_nodes": 40} if make is EnergyHMCSampler else {}
     head, integral = (
         run(make(num_steps=3, score=s, end_variance=0.01, **nodes), energy, x0)[-1].x
         for s in ("head", "integral")
@@ -114,11 +114,11 @@ def test_frames_of_the_flow_count_steps_and_evaluations():
     assert [f.nfe for f in run(PFODESampler(num_steps=1), energy, x0)] == [3]
 
 
-def test_frames_of_annealed_hmc_count_temperatures_and_evaluations_with_the_pilot():
+def test_frames_of_energy_hmc_count_temperatures_and_evaluations_with_the_pilot():
     """A temperature of n transitions of L leapfrog steps costs 1 + n L. Its pilot makes 4
     transitions more, and 10 more at the first."""
     energy, x0 = gaussian(), normal((5, 3))
-    sampler = AnnealedHMCSampler(
+    sampler = EnergyHMCSampler(
         num_steps=4, steps_per_temperature=2, num_leapfrog_steps=3, final_steps=6, pilot_size=7
     )
     frames = run(sampler, energy, x0)
@@ -134,7 +134,7 @@ def test_frames_of_annealed_hmc_count_temperatures_and_evaluations_with_the_pilo
 
 def test_the_pilot_of_many_temperatures_is_no_longer_than_a_hundred_further_transitions():
     """Here of 26 temperatures, for which it would be 104."""
-    sampler = AnnealedHMCSampler(26, steps_per_temperature=1, num_leapfrog_steps=1, final_steps=0)
+    sampler = EnergyHMCSampler(26, steps_per_temperature=1, num_leapfrog_steps=1, final_steps=0)
     assert run(sampler, gaussian(), normal((2, 3)))[-1].nfe == 2 * 26 * 2 + 10 + 100
 
 
@@ -158,7 +158,7 @@ def visited(energy, sampler):
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
 def test_temperatures_are_even_in_the_clock_or_in_t_and_stop_at_the_variance(path):
     clock, linear = (
-        visited(gaussian(path), AnnealedHMCSampler(4, name, **SHORT, end_variance=0.02))
+        visited(gaussian(path), EnergyHMCSampler(4, name, **SHORT, end_variance=0.02))
         for name in ("clock", "linear")
     )
     for times in (clock, linear):
@@ -170,10 +170,10 @@ def test_temperatures_are_even_in_the_clock_or_in_t_and_stop_at_the_variance(pat
 
 def test_a_variance_that_is_never_reached_means_the_end_of_the_model():
     energy = gaussian(eps=0.1)
-    assert visited(energy, AnnealedHMCSampler(2, **SHORT, end_variance=0.0))[-1] == energy.end
+    assert visited(energy, EnergyHMCSampler(2, **SHORT, end_variance=0.0))[-1] == energy.end
 
 
-@pytest.mark.parametrize("make", [PFODESampler, AnnealedHMCSampler])
+@pytest.mark.parametrize("make", [PFODESampler, EnergyHMCSampler])
 def test_samples_depend_on_the_start_and_the_generator_alone(make):
     energy, x0 = gaussian(), normal((4, 2))
     before = torch.random.get_rng_state()
@@ -193,10 +193,10 @@ def test_float32_stays_float32(name):
 def test_a_sampler_is_made_by_name_with_its_settings():
     made = make(SAMPLERS, "sampler", "pf_ode", {"num_steps": 7, "score": None})
     assert made == PFODESampler(num_steps=7)
-    made = make(SAMPLERS, "sampler", "annealed_hmc", {"schedule": "linear"})
-    assert made == AnnealedHMCSampler(schedule="linear")
-    made = make(SAMPLERS, "sampler", "annealed_hmc", {"final_steps": 0, "pilot_size": None})
-    assert (made.final_steps, made.pilot_size) == (0, AnnealedHMCSampler.pilot_size)
+    made = make(SAMPLERS, "sampler", "annealed_hmc_energy", {"schedule": "linear"})
+    assert made == EnergyHMCSampler(schedule="linear")
+    made = make(SAMPLERS, "sampler", "annealed_hmc_energy", {"final_steps": 0, "pilot_size": None})
+    assert (made.final_steps, made.pilot_size) == (0, EnergyHMCSampler.pilot_size)
     ready = PFODESampler(3)
     assert make(SAMPLERS, "sampler", ready, {}) is ready
     with pytest.raises(UserError, match="unknown sampler 'gibbs': choose one of annealed_hmc"):
@@ -214,15 +214,15 @@ def test_a_sampler_is_made_by_name_with_its_settings():
         (PFODESampler(start=0.0), "start later"),
         (PFODESampler(start=0.9999), "lower start"),
         (PFODESampler(end_variance=1.0), "end_variance 1.0"),
-        (AnnealedHMCSampler(score="tail"), "unknown score 'tail'"),
-        (AnnealedHMCSampler(score="head"), "no Stein head"),
-        (AnnealedHMCSampler(schedule="cosine"), "unknown schedule 'cosine'"),
-        (AnnealedHMCSampler(num_steps=0), "num_steps must be at least 1"),
-        (AnnealedHMCSampler(steps_per_temperature=0), "steps_per_temperature must be at least 1"),
-        (AnnealedHMCSampler(num_leapfrog_steps=0), "num_leapfrog_steps must be at least 1"),
-        (AnnealedHMCSampler(pilot_size=0), "pilot_size must be at least 1"),
-        (AnnealedHMCSampler(final_steps=-1), "final_steps must not be negative"),
-        (AnnealedHMCSampler(end_variance=2.0), "end_variance 2.0"),
+        (EnergyHMCSampler(score="tail"), "unknown score 'tail'"),
+        (EnergyHMCSampler(score="head"), "no Stein head"),
+        (EnergyHMCSampler(schedule="cosine"), "unknown schedule 'cosine'"),
+        (EnergyHMCSampler(num_steps=0), "num_steps must be at least 1"),
+        (EnergyHMCSampler(steps_per_temperature=0), "steps_per_temperature must be at least 1"),
+        (EnergyHMCSampler(num_leapfrog_steps=0), "num_leapfrog_steps must be at least 1"),
+        (EnergyHMCSampler(pilot_size=0), "pilot_size must be at least 1"),
+        (EnergyHMCSampler(final_steps=-1), "final_steps must not be negative"),
+        (EnergyHMCSampler(end_variance=2.0), "end_variance 2.0"),
     ],
 )
 def test_settings_that_make_no_run_are_the_users_mistake(sampler, message):
@@ -243,6 +243,6 @@ def test_a_proposal_on_which_the_model_overflows_is_rejected():
     energy = TimeScoreEnergy(model, num_nodes=16)
     inside = normal((200, 4))
     inside = inside[inside.norm(dim=1) < 6]
-    sampler = AnnealedHMCSampler(num_steps=3, num_leapfrog_steps=3, final_steps=2)
+    sampler = EnergyHMCSampler(num_steps=3, num_leapfrog_steps=3, final_steps=2)
     *_, last = sampler.iterate(energy, inside, generator(1))
     assert last.x.norm(dim=1).max() < 6 and last.acceptance > 0.2
