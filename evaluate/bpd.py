@@ -115,12 +115,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
 
 def print_results(metrics: dict[str, Any]) -> None:
-    """A line for each estimator, and one for each pair of them."""
-    print("estimator     bits/dim  stderr  num.err      eps     nfe       s")
+    """A line for each estimator, with its own error in the mean and in one image, and a line for
+    each pair of them."""
+    print("estimator     bits/dim  stderr  num.err  an image      eps     nfe       s")
     for name, row in metrics["estimators"].items():
-        error = "" if row["numerical_error"] is None else f"{row['numerical_error']:.1e}"
+        errors = [row["numerical_error"], row["image_error"]]
+        error, image = ("" if value is None else f"{value:.1e}" for value in errors)
         print(
-            f"{name:13}{row['bits_per_dim']:9.4f} {row['stderr']:7.4f} {error:>8} "
+            f"{name:13}{row['bits_per_dim']:9.4f} {row['stderr']:7.4f} {error:>8}  {image:>8} "
             f"{row['eps']:8.1e} {row['nfe']:7.0f} {row['seconds']:7.1f}"
         )
     for pair in metrics["disagreements"]:

@@ -2,7 +2,7 @@
 
 import time
 from itertools import combinations
-from math import isfinite, log
+from math import isfinite, log, sqrt
 from typing import Any, NamedTuple
 
 import torch
@@ -61,17 +61,23 @@ def bits_by_estimator(
     wrap: Wrap = iter,
 ) -> tuple[Tensor, dict[str, Any]]:
     """Bits per dim of every image (N,), and the metrics of a table: their mean, its standard
-    error over images, the part of it that the estimator's own independent errors make, the time at
-    which the density is read, and the cost."""
+    error over images, the estimator's own error of one image (root mean square) and the part of
+    the mean's error that these make, the time at which the density is read, and the cost."""
     begin, path = time.perf_counter(), ebm.energy.path
     options = {"estimator": estimator, "dequantiser": dequantiser}
     found = bits_of_images(accelerator, ebm, levels, noise, batch_size, wrap, **options)
     end = dequantiser.time(ebm.config.num_levels, ebm.space, path, ebm.energy.end)
-    error = found.error.square().sum().sqrt().item() / len(levels) / (levels[0].numel() * log(2))
+    image_error = found.error.square().mean().sqrt().item() / (levels[0].numel() * log(2))
+    # one probe or draw has no error
+    of_image, of_mean = (
+        error if isfinite(error) else None
+        for error in (image_error, image_error / sqrt(len(levels)))
+    )
     return found.bits_per_dim, {
         "bits_per_dim": found.bits_per_dim.mean().item(),
         "stderr": standard_error(found.bits_per_dim).item(),
-        "numerical_error": error if isfinite(error) else None,  # one probe has no error
+        "image_error": of_image,
+        "numerical_error": of_mean,
         "eps": 1 - end,
         "final_variance": path.variance(torch.tensor(end, dtype=torch.float64)).item(),
         "nfe": found.nfe.mean().item(),
