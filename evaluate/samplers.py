@@ -34,10 +34,12 @@ from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.runs.files import explained_write
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 
-HMC = "steps_per_temperature=1 num_leapfrog_steps=4 final_steps=5"
 DEFAULT_RUNS = (
     *(f"pf_ode num_steps={num_steps}" for num_steps in (3, 6, 12, 25, 50)),
-    *(f"annealed_hmc num_steps={num_steps} {HMC}" for num_steps in (5, 10, 20, 40)),
+    "annealed_hmc num_steps=20",
+    "annealed_hmc",
+    "annealed_hmc acceptance=none",
+    "annealed_hmc_energy",
 )
 #: the metrics of images (N, C, H, W)
 Measure = Callable[[Tensor], dict[str, float]]

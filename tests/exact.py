@@ -21,7 +21,7 @@ from torch import nn
 
 from ebm_app.models.time_score import ModelOutput
 from ebm_app.numerics import expand_like, sum_except_batch
-from ebm_app.paths import GaussianPath, PathSample
+from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
 
 F64 = torch.float64
 
@@ -101,7 +101,8 @@ class ExactModel(nn.Module):
         components, score = ((posterior * part).sum(0) for part in (components, score))
         if not self.stein_channels:
             return ModelOutput(components, None)
-        return ModelOutput(components, score, self.variance(x, t, score))
+        is_one_sided = isinstance(self.path, OneSidedPath)
+        return ModelOutput(components, score, self.variance(x, t, score) if is_one_sided else None)
 
     def variance(self, x, t, score):
         """w of ``ebm_app.models.parametrisation``: by the second derivatives of log p_t,

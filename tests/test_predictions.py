@@ -13,9 +13,11 @@ from ebm_app.numerics import expand_like
 from ebm_app.objectives.regression import (
     Batch,
     CTSMm,
+    CTSMmGamma,
     CTSMv,
     components_error,
-    reduced_components_error,
+    variance_deviance,
+    variance_error,
 )
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 
@@ -125,7 +127,9 @@ def off_by(exact, *shift):
 
 
 @pytest.mark.parametrize("name", ["linear", "vp c"])
-@pytest.mark.parametrize("objective", [CTSMv(), CTSMm()], ids=["ctsm_v", "ctsm_m"])
+@pytest.mark.parametrize(
+    "objective", [CTSMv(), CTSMm(), CTSMmGamma()], ids=["ctsm_v", "ctsm_m", "gamma"]
+)
 def test_the_regressions_are_least_at_the_exact_moments(name, objective):
     """By the same draws: a variance off by a little raises the loss, for CTSM-v a head as well."""
     exact, sample = draws(PATHS[name], 0.7)
@@ -157,8 +161,28 @@ def test_the_reduced_error_is_that_of_its_target(path, shift):
         drift = path.alpha_dt(sample.t)[:, None] / v.sqrt()
         target = spread * (e.square() + noise.square() - 1) + drift * (d * e + data * noise)
         error = (target - out.components).square().mean(1)
-        found = reduced_components_error(out, path, sample)
+        found = variance_error(out, path, sample)
         assert torch.allclose(found, error, rtol=1e-4, atol=1e-9 * float(error.mean()))
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_the_deviance_weighs_relative_errors_as_the_squared_error_weighs_absolute_ones(path):
+    """b^2 (r^2 / w + log w), by the w and r^2 of the squared error, however small w is."""
+    exact, sample = draws(path, 0.9, 50)
+    with torch.no_grad():
+        out = off_by(exact, 0.4, -0.3)(sample.xt, sample.t)
+    gain = path.variance_gain(sample.t)
+    residual = variance_error(out._replace(variance=0 * out.variance), path, sample)
+    residual = (residual / gain.square()).sqrt()  # r^2 of one component
+    w = out.variance[:, 0]
+    found = variance_deviance(out, path, sample)
+    assert torch.allclose(found, gain.square() * (residual / w + w.log()), rtol=1e-9)
+    for small in (1e-4, 1.0):  # twice the variance costs the same, however little that is
+        scaled = out._replace(variance=small * out.variance)
+        twice = out._replace(variance=2 * small * out.variance)
+        rise = variance_deviance(twice, path, sample) - variance_deviance(scaled, path, sample)
+        expected = gain.square() * (math.log(2) - residual / (2 * small * w))
+        assert torch.allclose(rise, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("time", "times_less"), [(0.1, 100), (0.9, 100), (0.99, 30), (0.999, 3)])
@@ -181,7 +205,7 @@ def test_the_reduced_target_has_the_mean_of_the_other_and_less_noise(time, times
 def test_the_reduced_error_does_not_train_the_head():
     exact, sample = draws(LinearVPPath(), 0.7, 100)
     model = off_by(exact, 0.3, 0.3)
-    error = reduced_components_error(model(sample.xt, sample.t), exact.path, sample)
+    error = variance_error(model(sample.xt, sample.t), exact.path, sample)
     (gradient,) = torch.autograd.grad(error.mean(), model.net.shift)
     assert gradient[0] != 0 and gradient[1] == 0
 
@@ -194,7 +218,7 @@ def test_moments_are_refused_where_they_mean_nothing():
     plain = TimeScoreModel(Outputs(0.0, 0.0), LinearVPPath(), EPS, stein_channels=1)
     exact, sample = draws(LinearVPPath(), 0.5, 3)
     with pytest.raises(ValueError, match="needs a model that predicts moments"):
-        reduced_components_error(plain(sample.xt, sample.t), exact.path, sample)
+        variance_error(plain(sample.xt, sample.t), exact.path, sample)
     wide = TimeScoreModel(Outputs(0.0, 0.0), LinearVPPath(), EPS, "moments", stein_channels=3)
     with pytest.raises(ValueError, match="a variance needs shape"):
         wide(normal((2, 2)), torch.tensor([0.1, 0.2], dtype=F64))

@@ -2,8 +2,8 @@ r"""Training objectives, each a loss per example (B,).
 
 ``ConditionalRegression`` is Theorem 3 of the paper (arXiv:2502.02300): the minimiser of
 E[lambda(t) ||f(x, t | z) - s(x, t)||^2] is s = E[f | x], whatever the conditional target f. CTSM,
-CTSM-v and denoising score matching are its cases. ``TSM`` is the baseline, by integration by
-parts.
+CTSM-v and denoising score matching are its cases, and for any Bregman divergence in place of the
+square the minimiser is the same. ``TSM`` is the baseline, by integration by parts.
 """
 
 from abc import ABC, abstractmethod
@@ -178,22 +178,22 @@ class CTSMv(ConditionalRegression):
 
 class CTSMm(ConditionalRegression):
     """CTSM-v with a control variate, for a model that predicts posterior moments: its mean by the
-    Stein head's regression, its variance by ``variance_deviance``."""
+    Stein head's regression, its variance by ``variance_error``."""
 
-    note = "for predicted moments: the mean by squared error, the variance by the gamma deviance"
-
-    def __init__(self, weighting: Weighting | None = None, stein_factor: float = 1.0) -> None:
-        term = Term(variance_deviance, weighting or TimeScore())
-        super().__init__(*_with_head(term, stein_factor))
-
-
-class CTSMmSquared(ConditionalRegression):
-    """The same with the variance by ``variance_error``, the squared error of the components."""
-
-    note = "for predicted moments: mean and variance by squared error"
+    note = "the same with a control variate, for predicted moments"
 
     def __init__(self, weighting: Weighting | None = None, stein_factor: float = 1.0) -> None:
         term = Term(variance_error, weighting or TimeScore())
+        super().__init__(*_with_head(term, stein_factor))
+
+
+class CTSMmGamma(ConditionalRegression):
+    """CTSM-m with the variance by ``variance_deviance``."""
+
+    note = "the same with the variance by the gamma deviance"
+
+    def __init__(self, weighting: Weighting | None = None, stein_factor: float = 1.0) -> None:
+        term = Term(variance_deviance, weighting or TimeScore())
         super().__init__(*_with_head(term, stein_factor))
 
 
@@ -255,5 +255,6 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "ctsm": CTSM,
     "ctsm_v": CTSMv,
     "ctsm_m": CTSMm,
+    "ctsm_m_gamma": CTSMmGamma,
     "tsm": TSM,
 }

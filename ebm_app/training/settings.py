@@ -91,7 +91,8 @@ def resolve(
         raise UserError(f"unknown settings: {', '.join(sorted(unknown))}")
     has_head = merged.get("stein_factor", TrainingConfig.stein_factor) > 0
     merged.setdefault("prediction", default_prediction(has_head))
-    merged.setdefault("objective", "ctsm_m" if merged["prediction"] == "moments" else "ctsm_v")
+    is_moments = merged["prediction"] == "moments"
+    merged.setdefault("objective", "ctsm_m_gamma" if is_moments else "ctsm_v")
     training_config = from_dict(TrainingConfig, _only(merged, TRAINING_KEYS), "training settings")
     net = from_dict(UNetConfig, _only(merged, NET_KEYS), "network settings")
     space = _space(merged, data, flow)
@@ -129,8 +130,10 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
     path.check_reference()
     PREDICTIONS[ebm_config.prediction].check(path, ebm_config.stein_head)
     check_eps(ebm_config.eps)
-    if config.objective == "ctsm_m" and ebm_config.prediction != "moments":
-        raise UserError("objective ctsm_m trains moments: give --prediction moments or ctsm_v")
+    if config.objective.startswith("ctsm_m") and ebm_config.prediction != "moments":
+        raise UserError(
+            f"objective {config.objective} trains moments: give --prediction moments or ctsm_v"
+        )
     if config.objective == "tsm" and config.stein_factor:
         raise UserError("objective tsm trains no Stein head: give --stein_factor 0")
 

@@ -117,7 +117,7 @@ def build(load: Load, model: gr.Dropdown, seed: int) -> None:
         api_visibility="private",
     )
     chosen.sampler.input(  # not on every change: loaded settings bring their own number of steps
-        lambda name: SAMPLERS[name].num_steps,
+        lambda name: SAMPLERS[name].num_steps or MAX_STEPS,
         chosen.sampler,
         chosen.num_steps,
         api_visibility="private",
