@@ -51,7 +51,7 @@ class SinePath(GaussianPath):
 
 
 class ExactModel(nn.Module):
-    """Stands in for a TimeScoreModel of data sum_k w_k N(mean_k, std_k^2 I) on a one-sided path.
+    """Stands in for a TimeScoreModel of sum_k w_k N(mean_k, std_k^2 I) on a one-sided path.
 
     Args:
         means: (K, *), or (K, 1) for the same value in every component. stds: (K,). weights: (K,).
@@ -101,19 +101,17 @@ class ExactModel(nn.Module):
         components, score = ((posterior * part).sum(0) for part in (components, score))
         if not self.stein_channels:
             return ModelOutput(components, None)
-        is_one_sided = isinstance(self.path, OneSidedPath)
-        return ModelOutput(components, score, self.variance(x, t, score) if is_one_sided else None)
+        is_two_sided = not isinstance(self.path, OneSidedPath)
+        return ModelOutput(components, score, None if is_two_sided else self.variance(x, t, score))
 
     def variance(self, x, t, score):
-        """w of ``ebm_app.models.parametrisation``: by the second derivatives of log p_t,
-        Var[eps | x] = 1 + v d^2 log p_t / dx_i^2."""
+        """w of ``parametrisation``, by Var[eps | x] = 1 + v d^2 log p_t / dx_i^2."""
         joint, _, scores = self.modes(x, t)
-        t = times_like(t, x)
         u = like_modes(self.moments(t)[1], x)
         posterior = like_modes(torch.softmax(joint, 0), x)
         curvature = (posterior * (scores.square() - 1 / u)).sum(0) - score.square()
-        gain = self.path.noise_variance_gain(t)
-        return (1 + expand_like(self.path.variance(t), x) * curvature) / expand_like(gain, x)
+        v, gain = self.path.variance(t), self.path.noise_variance_gain(t)
+        return (1 + expand_like(v, x) * curvature) / expand_like(gain, x)
 
     def time_score(self, x, t):
         return sum_except_batch(self(x, t).components)
@@ -281,12 +279,11 @@ def log_ndtr_difference(low, high):
 
 
 def times_like(t, x):
-    """A time, a float or (B,), as (B,)."""
     return t if isinstance(t, torch.Tensor) and t.ndim else torch.full((len(x),), t, dtype=F64)
 
 
 def like_modes(moment, x):
-    """Reshape (K, B, ...) to broadcast with (K, B, *) for x (B, *), in the dtype of x."""
+    """(K, B, ...) in a shape that broadcasts with (K, B, *) for x (B, *), in the dtype of x."""
     return moment.reshape(moment.shape + (1,) * (x.ndim + 1 - moment.ndim)).to(x.dtype)
 
 
@@ -301,12 +298,3 @@ def z_score(values, expected=0.0):
     """(mean - expected) / standard error over the first dimension, largest of all the columns."""
     error = values.std(0, unbiased=True) / math.sqrt(len(values))
     return ((values.mean(0) - expected) / error).abs().max().item()
-
-
-def gaussian_kl(mean, std, num_steps):
-    """KL of Theorem 4 for N(mean, std^2 I) and its exact score on the linear path, in numpy."""
-    square, dim, t = float((mean**2).sum()), mean.size, np.arange(1, num_steps + 1) / num_steps
-    u, u_dt = 1 + t**2 * (std**2 - 1), 2 * t * (std**2 - 1)
-    spread = u_dt / (2 * u) * ((dim * std**2 + (1 - t) ** 2 * square) / u - dim)
-    whole = (square + dim * std**2 - dim) / 2 - dim * math.log(std)
-    return whole - (spread + (1 - t) * square / u).mean()

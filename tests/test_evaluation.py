@@ -1,6 +1,7 @@
 """The evaluation scripts on a tiny model: what they print, resume, and share among processes."""
 
 import json
+import math
 
 import forked
 import pytest
@@ -10,12 +11,12 @@ from PIL import Image
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.likelihood import ESTIMATORS
-from ebm_app.likelihood.dequantisation import TruncatedNormal
+from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
 from ebm_app.log_z.ais import Chains
 from ebm_app.models.config import EBMConfig, PathConfig, UNetConfig
 from ebm_app.runs.cli import run_script
 
-NAMES = {"ratio", "ode", "pf_ode", "elbo"}
+NAMES = {"elbo", "noised", "along_pf_ode", "pf_ode", "ratio", "paper"}
 METHODS = {"ais", "raise", "ode_importance", "transported", "bridge"}
 SHORT = (
     "--num_chains 4 --num_temperatures 2 --transported_temperatures 2 --pf_ode_steps 2 "
@@ -66,24 +67,30 @@ def test_all_estimators_stand_in_one_table_with_their_disagreements(
 ):
     figures, captured = call(
         script("evaluate/bpd.py"), capsys, model, "--estimator", "all", "--limit", 2,
-        "--repeats", 1, "--estimator_args", "num_probes=1", "num_steps=3", "num_draws=1",
-        "--output_dir", tmp_path,
+        "--repeats", 1, "--estimator_args", "num_probes=1", "num_steps=3", "num_draws=2",
+        "max_refinements=1", "--output_dir", tmp_path,
     )  # fmt: skip
     rows = figures["estimators"]
     assert set(rows) == NAMES and all(name in captured.out for name in NAMES)
     assert all(ESTIMATORS[name].note in captured.err for name in NAMES)
     wanted = {"bits_per_dim", "stderr", "eps", "nfe", "num_images", "seconds", "final_variance"}
     assert all(wanted <= set(row) for row in rows.values())
-    assert {key: figures[key] for key in rows["ratio"]} == rows["ratio"]
+    assert {key: figures[key] for key in rows["elbo"]} == rows["elbo"]  # leads
     pairs = {(pair["first"], pair["second"]): pair for pair in figures["disagreements"]}
-    assert len(pairs) == 6
-    pair, (a, b) = pairs[("ratio", "pf_ode")], (rows["ratio"], rows["pf_ode"])
+    assert len(pairs) == 15
+    pair, (a, b) = pairs[("pf_ode", "ratio")], (rows["pf_ode"], rows["ratio"])
     assert pair["difference"] == pytest.approx(a["bits_per_dim"] - b["bits_per_dim"], abs=1e-12)
-    assert abs(pairs[("ratio", "ode")]["difference"]) < 0.05
-    assert rows["ode"]["nfe"] > rows["ratio"]["nfe"]
+    assert abs(pairs[("ratio", "paper")]["difference"]) < 0.05
+    assert rows["paper"]["nfe"] > rows["ratio"]["nfe"]
     assert rows["ratio"]["eps"] == pytest.approx(1e-4)
     assert rows["pf_ode"]["numerical_error"] is None  # a single probe
-    assert rows["pf_ode"]["nfe"] == 3 * 4 and rows["elbo"]["nfe"] == 32
+    assert rows["pf_ode"]["nfe"] == (3 + 6) * 4 and rows["elbo"]["nfe"] == 64
+    levels = load_images("digits").test[:2]
+    noise = dequantisation_noise(1, levels, 0)
+    found = EBM.from_pretrained(model).log_prob(levels, "noised", noise=noise)
+    errors = found.error / (64 * math.log(2))
+    assert rows["noised"]["image_error"] == pytest.approx(errors.square().mean().sqrt().item())
+    assert rows["noised"]["numerical_error"] == pytest.approx(errors.norm().item() / 2)
     assert json.loads((tmp_path / "bpd.json").read_text())["figures"] == figures
 
 
@@ -113,7 +120,7 @@ def test_the_script_gives_the_likelihood_of_the_model(model, script, capsys, tmp
     ("arguments", "message"),
     [
         (["--eps", "1e-2", "--dequantisation", "truncated_normal"], "lower tau"),
-        (["--estimator_args", "num_steps=3"], "no setting 'num_steps': ratio has integrator"),
+        (["--estimator_args", "num_steps=3"], "no setting 'num_steps': elbo has num_nodes"),
         (["--dequantiser_args", "tau=3"], "no setting 'tau': UniformDequantisation has none"),
         (["--estimator", "elbo", "--estimator_args", "num_draws=0"], "make no bound"),
         (["--limit", "1"], "raise --limit"),

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from exact import F64, gaussian_kl, generator, z_score
+from exact import F64, generator, z_score
+from exact_kl import gaussian_kl
 from scipy.integrate import quad
 from torch.func import grad, hessian, vmap
 

@@ -10,8 +10,8 @@ from ebm_app.runs.cli import run_script
 
 FLOW = "pf_ode num_steps=1"
 HMC = (
-    "annealed_hmc num_steps=1 steps_per_temperature=1 num_leapfrog_steps=1 final_steps=0 "
-    "num_nodes=3 pilot_size=1"
+    "annealed_hmc_energy num_steps=1 steps_per_temperature=1 num_leapfrog_steps=1 "
+    "final_steps=0 num_nodes=3 pilot_size=1"
 )
 SMALL = ["--num_images", 5, "--batch_size", 3, "--classifier_steps", 5, "--device", "cpu"]
 
@@ -51,14 +51,14 @@ def test_a_study_leaves_table_record_and_plot_and_resumes(study, drawn, tmp_path
     code, out, _ = study("--run", FLOW, "--run", HMC, "--run", "pf_ode  num_steps=1")
     assert code == 0 and drawn == [
         *((3, "PFODESampler"), (2, "PFODESampler")),
-        *((3, "AnnealedHMCSampler"), (2, "AnnealedHMCSampler")),
+        *((3, "EnergyHMCSampler"), (2, "EnergyHMCSampler")),
     ]
     *table, last = out.strip().splitlines()
     figures = json.loads(last)
     assert 0 <= figures["classifier_accuracy"] <= 1 and figures["floor"]["num_images"] == 5
     flow, hmc = figures["table"]
     assert (flow["sampler"], flow["run"], flow["nfe"]) == ("pf_ode", FLOW, 3)
-    assert hmc["sampler"] == "annealed_hmc" and hmc["settings"]["num_nodes"] == 3
+    assert hmc["sampler"] == "annealed_hmc_energy" and hmc["settings"]["num_nodes"] == 3
     for row in (flow, hmc, figures["floor"]):
         assert row["frechet"] > 0 and 0 <= row["histogram_distance"] <= 1
         assert 0.1 <= row["confidence"] <= 1
@@ -128,7 +128,7 @@ def test_settings_of_other_types_and_the_default_list(script):
     sampler = module.parse_run("pf_ode score=integral end_variance=1 start=2e-3")
     assert (sampler.score, sampler.end_variance, sampler.start) == ("integral", 1.0, 0.002)
     names = {type(module.parse_run(text)).__name__ for text in module.DEFAULT_RUNS}
-    assert names == {"PFODESampler", "AnnealedHMCSampler"}
+    assert names == {"PFODESampler", "AnnealedHMCSampler", "EnergyHMCSampler"}
     with pytest.raises(SystemExit) as stop:
         module.main(["--help"])
     assert stop.value.code == 0

@@ -174,7 +174,7 @@ def test_score_then_report(trained, script, capsys, tmp_path):
 
 
 #: settings that make annealed HMC short
-FEW = "steps_per_temperature=1 num_leapfrog_steps=1 final_steps=0 pilot_size=1".split()
+FEW = "steps_per_temperature=1 num_leapfrog_steps=1 final_steps=0".split()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from exact import F64, ExactBridge, ExactModel, gaussian_kl, generator, z_score
+from exact import F64, ExactBridge, ExactModel, generator, z_score
+from exact_kl import gaussian_kl
 from scipy.integrate import quad
 
 from ebm_app.bounds.theorem4 import (

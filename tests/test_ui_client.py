@@ -57,12 +57,12 @@ def test_a_client_finds_the_log_likelihood_of_an_image(client, tmp_path, monkeyp
     assert re.match(r"Log-likelihood: -?\d+\.\d+ ± \d+\.\d+ nats\nBits per dim: ", text)
     assert re.match(r"Percentile \d+: .* of 40 held-out images", place)
     assert all(plot["plot"].startswith("data:image/png;base64,") for plot in (shares, histogram))
-    ratio = {"ratio": {"estimator": "ratio"}}
-    monkeypatch.setattr(estimators, "estimators", lambda config: ratio)
+    elbo = {"elbo": {"estimator": "elbo"}}
+    monkeypatch.setattr(estimators, "estimators", lambda config: elbo)
     seen = handle_file(path)  # as the model sees it
     table, _ = client.predict("grey", seen, 4, api_name="/estimators")
     ((name, nats, *_),) = table["data"]
-    assert name == "ratio" and text.startswith(f"Log-likelihood: {nats:.2f} ")
+    assert name == "elbo" and text.startswith(f"Log-likelihood: {nats:.1f} ")
 
 
 def test_a_client_sends_a_drawing_and_many_files(client, tmp_path):

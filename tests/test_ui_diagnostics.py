@@ -90,7 +90,7 @@ def test_the_note_tells_the_variational_bound_too():
     text = card.note([*LINES[:2], {**LINES[2], **elbo}])
     assert text.endswith("at step 20. By the variational bound: 2.5000 ± 0.2500.")
     _, right = training_figure([*LINES[:2], {**LINES[2], **elbo}]).axes
-    assert [line.get_label() for line in right.containers] == ["integral", "variational bound"]
+    assert [line.get_label() for line in right.containers] == ["validation", "variational bound"]
 
 
 def test_curves_show_what_a_run_has_come_to():

@@ -39,12 +39,13 @@ PART = 16
 
 class Balance(NamedTuple):
     """Mean of the time score per unit of the clock and dimension, (T,), and its standard errors
-    (T,), at the shares (T,) of the clock; and the mean over these times of every image (B,)."""
+    (T,), at the shares (T,) of the clock; and the mean over these times of every
+    image (B,), which a record does not keep."""
 
     shares: Tensor
     mean: Tensor
     stderr: Tensor
-    by_image: Tensor
+    by_image: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class Likelihood(NamedTuple):
     >>> ebm = EBM.from_pretrained("digits")
     >>> found = ebm.log_prob(torch.zeros(2, 1, 8, 8))
     >>> found.log_prob.shape, found.components.shape, found.nfe
-    (torch.Size([2]), torch.Size([2, 1, 8, 8]), 32)
+    (torch.Size([2]), torch.Size([2, 1, 8, 8]), 64)
     """
 
     log_prob: Tensor
