@@ -43,7 +43,7 @@ DEFAULT_RUNS = (
 )
 #: the metrics of images (N, C, H, W)
 Measure = Callable[[Tensor], dict[str, float]]
-#: draws of training images that the floor is the mean of
+#: draws of images that the floor is the mean of
 FLOOR_DRAWS = 10
 #: what the rows of one record have in common
 STUDY = ("model", "seed", "num_images", "batch_size", "classifier_steps")
@@ -138,15 +138,19 @@ def earlier_rows(target: Path, study: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def prepare(ebm: EBM, args: Namespace) -> tuple[Measure, dict[str, Any]]:
-    """Train the classifier: the metrics by it, its accuracy and the floor."""
+    """Train the classifier: the metrics by it, its accuracy and the floor, which is of training
+    images that the classifier was not fitted to."""
     dataset = ebm.config.dataset
     labels, _, test_labels = load_labels(dataset, args.data_root, args.download)
     data = load_images(dataset, args.data_root, args.download)
     train, test = (split / (data.num_levels - 1) for split in (data.train, data.test))
     num_classes = int(labels.max()) + 1
+    generator = torch.Generator().manual_seed(args.seed)
+    order = torch.randperm(len(train), generator=generator)
+    pool, fitted = order.tensor_split([min(FLOOR_DRAWS * args.num_images, len(train) // 3)])
     classifier = train_classifier(
-        train.to(ebm.device),
-        labels,
+        train[fitted].to(ebm.device),
+        labels[fitted],
         num_classes,
         seed=args.seed,
         num_steps=args.classifier_steps,
@@ -154,8 +158,6 @@ def prepare(ebm: EBM, args: Namespace) -> tuple[Measure, dict[str, Any]]:
     )
     features, logits = classifier.features_and_logits(test)
     reference = Reference(features, label_histogram(labels, num_classes))
-    generator = torch.Generator().manual_seed(args.seed)
-    pool = torch.randperm(len(train), generator=generator)[: FLOOR_DRAWS * args.num_images]
     return lambda images: reference.metrics(*classifier.features_and_logits(images)), {
         "classifier_accuracy": (logits.argmax(1) == test_labels).double().mean().item(),
         "floor": reference.floor(

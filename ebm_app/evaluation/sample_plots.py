@@ -25,7 +25,7 @@ of accept steps are not counted, but are in the seconds.
 Frechet distance: of the classifier's features to those of the test images. Histogram distance:
 total variation between the classes seen and the training labels. Balance: the rarest class over
 the most frequent one. Confidence: mean probability of the most likely class; clear: share of the
-images where it is at least 0.9. Training images, as many as were drawn: what a perfect sampler
+images where it is at least 0.9. Held-out images, as many as were drawn: what a perfect sampler
 would reach, the mean of several draws and the spread of one, which is about the noise of the other
 rows too.
 
@@ -34,11 +34,11 @@ rows too.
 
 
 def samplers_table(rows: Sequence[dict[str, Any]], floor: dict[str, Any]) -> str:
-    """The table in Markdown: a line a run, and one of training images.
+    """The table in Markdown: a line a run, and one of held-out images.
 
     Args:
         rows: each with ``run``, ``nfe``, ``seconds`` and the keys of ``METRICS``.
-        floor: of training images, as ``ebm_app.evaluation.frechet.Reference.floor`` returns
+        floor: of held-out images, as ``ebm_app.evaluation.frechet.Reference.floor`` returns
             it.
     """
     lines = [
@@ -47,7 +47,7 @@ def samplers_table(rows: Sequence[dict[str, Any]], floor: dict[str, Any]) -> str
         for row in rows
     ]
     last = " | ".join(f"{floor[key]:.3f} ± {floor['spread'][key]:.3f}" for key in METRICS)
-    lines.append(f"| {floor['num_images']} training images | | | {last}")
+    lines.append(f"| {floor['num_images']} held-out images | | | {last}")
     return HEAD + "".join(f"{line} |\n" for line in lines)
 
 
@@ -56,7 +56,7 @@ def plot_samplers(rows: Sequence[dict[str, Any]], floor: dict[str, Any], target:
 
     Args:
         rows: each with ``sampler``, ``nfe`` and the keys of ``PANELS``.
-        floor: what as many training images reach, with the keys of ``PANELS``, and their
+        floor: what as many held-out images reach, with the keys of ``PANELS``, and their
             ``spread``, which is shaded.
         target: the PNG to write.
     """
@@ -66,7 +66,7 @@ def plot_samplers(rows: Sequence[dict[str, Any]], floor: dict[str, Any], target:
         for name in dict.fromkeys(row["sampler"] for row in rows):
             points = sorted((row["nfe"], row[key]) for row in rows if row["sampler"] == name)
             axis.plot(*zip(*points, strict=True), marker="o", label=name)
-        axis.axhline(floor[key], color="grey", linestyle="--", label="training images")
+        axis.axhline(floor[key], color="grey", linestyle="--", label="held-out images")
         spread = floor["spread"][key]
         low = max(floor[key] - spread, floor[key] / 10)  # a logarithmic axis has no zero
         axis.axhspan(low, floor[key] + spread, color="grey", alpha=0.2)

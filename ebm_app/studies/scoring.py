@@ -45,11 +45,21 @@ class ScoredImages:
 
     def bits_of(self, accelerator: Accelerator, model: EBM | Flow) -> Bits:
         """Bits per dim by a model; the density of a flow needs no estimator."""
-        pf_ode = PFODEDensity(num_steps=self.pf_ode_steps, num_probes=1, seed=self.seed)
-        options = {"estimator": pf_ode} if isinstance(model, EBM) else {}
-        ratio = bits_of_images(accelerator, model, self.levels, self.noise, self.batch_size)
-        few = bits_of_images(accelerator, model, *self.few, self.batch_size, **options)
-        return {"ratio": ratio.bits_per_dim, "pf_ode": few.bits_per_dim}
+        pf_ode = PFODEDensity(
+            num_steps=self.pf_ode_steps, max_refinements=0, num_probes=1, seed=self.seed
+        )
+        images = {"ratio": (self.levels, self.noise), "pf_ode": self.few}
+        estimators = {"ratio": "ratio", "pf_ode": pf_ode}
+        return {
+            name: bits_of_images(
+                accelerator,
+                model,
+                *some,
+                self.batch_size,
+                **({"estimator": estimators[name]} if isinstance(model, EBM) else {}),
+            ).bits_per_dim
+            for name, some in images.items()
+        }
 
     def quadrature_error(self, ebm: EBM) -> float:
         """The largest error of the model's own quadrature rule over the few images, in bits per
