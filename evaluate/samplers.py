@@ -169,8 +169,9 @@ def prepare(ebm: EBM, args: Namespace) -> tuple[Measure, dict[str, Any]]:
 def draw(
     ebm: EBM, sampler: Sampler, text: str, args: Namespace
 ) -> tuple[Tensor, dict[str, float]]:
-    """The images (N, C, H, W) of a run, with its seconds and evaluations of the score."""
-    begin, images, nfe = time.perf_counter(), [], 0
+    """The images (N, C, H, W) of a run, with its seconds, evaluations of the score and, of a
+    sampler that accepts, the acceptance at every temperature, of the first batch."""
+    begin, images, nfe, acceptance = time.perf_counter(), [], 0, []
     batches = torch.arange(args.num_images).split(args.batch_size)
     with tqdm(desc=text) as bar:
         for index, batch in enumerate(batches):
@@ -178,10 +179,13 @@ def draw(
             for frame in ebm.iterate_sample(len(batch), sampler, seed):
                 bar.total = done + (len(batches) - index) * frame.num_steps
                 bar.update()
+                if index == 0 and frame.acceptance is not None:
+                    acceptance.append(round(frame.acceptance, 4))
             images.append(ebm.to_images(frame.x))
             nfe += frame.nfe * len(batch)  # an adaptive sampler takes its own number in each batch
     seconds = time.perf_counter() - begin
-    return torch.cat(images), {"nfe": nfe / args.num_images, "seconds": seconds}
+    cost = {"nfe": nfe / args.num_images, "seconds": seconds}
+    return torch.cat(images), {**cost, **({"acceptance": acceptance} if acceptance else {})}
 
 
 def save(record: RunRecord, metrics: dict[str, Any], target: Path) -> None:

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+from accelerate import Accelerator
 from conftest import ROOT, TINY, error_of
 from exact import F64, generator
 from safetensors.torch import load_file
@@ -13,10 +14,13 @@ from safetensors.torch import load_file
 from ebm_app import EBM
 from ebm_app.data.images import ImageData
 from ebm_app.flow import Flow, FlowConfig
+from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.models.config import LoopConfig
 from ebm_app.nets.inputs import NET_INPUTS
 from ebm_app.runs.cli import run_script
 from ebm_app.training.fine_tuning import start_from
 from ebm_app.training.settings import resolve
+from ebm_app.training.validation import FlowValidator
 
 SHAPE, LEVELS = (1, 4, 4), 17
 KINDS = ("gaussian", "copula")
@@ -177,3 +181,14 @@ def test_a_flow_with_weights_is_trained_and_resumes_exactly(
     other = [*flags.split(), *resume, "--bins", "5"]
     assert run_script(main, other) == 2
     assert "space_arguments" in capsys.readouterr().err
+
+
+def test_the_validation_loss_of_a_flow_is_its_negative_log_density_per_dim(tmp_path):
+    flow, levels = fitted("gaussian"), random_levels(40, 2)
+    data = ImageData("test", LEVELS, levels, levels, levels)
+    config = LoopConfig(validation_images=40, validation_repeats=2, num_preview_images=0)
+    found = FlowValidator(Accelerator(cpu=True), flow, data, config, tmp_path).run(0)
+    noise = dequantisation_noise(2, levels, config.seed)
+    points = torch.stack([flow.dequantise(levels, u) for u in noise])
+    density = torch.stack([flow.log_density(x) for x in points]).mean() / 16
+    assert found["validation_loss"] == pytest.approx(-density.item(), rel=1e-5)

@@ -63,7 +63,7 @@ def test_a_study_leaves_table_record_and_plot_and_resumes(study, drawn, tmp_path
         assert row["frechet"] > 0 and 0 <= row["histogram_distance"] <= 1
         assert 0.1 <= row["confidence"] <= 1
     assert any(line.startswith(f"| {FLOW} | 3 |") for line in table)
-    assert any(line.startswith("| 5 training images |") for line in table)
+    assert any(line.startswith("| 5 held-out images |") for line in table)
     assert "\n".join(table).strip() in (tmp_path / "samplers.md").read_text()
     assert Image.open(tmp_path / "samplers.png").size[0] > 1000
     record = json.loads((tmp_path / "samplers.json").read_text())
