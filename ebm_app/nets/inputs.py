@@ -25,6 +25,11 @@ class Decoded(nn.Module):
         super().__init__()
         self.net, self.decode, self.channels = net, decode, channels
 
+    @property
+    def last_layer(self) -> nn.Conv2d:
+        """That of the network."""
+        return self.net.last_layer
+
     def forward(self, u: Tensor, t: Tensor) -> Tensor:
         """u (B, C + more, H, W), t (B,) -> the network's output."""
         image = 2 * self.decode(u[:, : self.channels]) - 1

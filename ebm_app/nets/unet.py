@@ -86,6 +86,11 @@ class UNet(nn.Module):
         nn.init.zeros_(self.unet.conv_out.weight)
         nn.init.zeros_(self.unet.conv_out.bias)
 
+    @property
+    def last_layer(self) -> nn.Conv2d:
+        """The convolution whose outputs are those of the network."""
+        return self.unet.conv_out
+
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         """x (B, C, H, W), t (B,) floating point in [0, 1] -> (B, out_channels, H, W)."""
         if not t.is_floating_point():

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ebm_app.models.time_score import ModelOutput
+from ebm_app.models.time_score import ModelOutput, TimeScoreModel
 from ebm_app.numerics import expand_like, mean_except_batch, sum_except_batch
 from ebm_app.objectives.weighting import ScoreResidual, SteinScore, TimeScore, Weighting
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
@@ -41,6 +41,10 @@ class Objective(ABC):
             stein_factor: weight of a Stein head, 0 for none. eps: margin of the times.
         """
         return cls(weighting, stein_factor)
+
+    def prepare(self, model: TimeScoreModel) -> None:  # noqa: B027 - a hook
+        """Say which weights of a model are trained; all of them unless a subclass says
+        otherwise."""
 
     @abstractmethod
     def __call__(self, model: Model, path: GaussianPath, batch: Batch) -> Tensor:
@@ -197,6 +201,25 @@ class CTSMmGamma(ConditionalRegression):
         super().__init__(*_with_head(term, stein_factor))
 
 
+class VarianceAlone(ConditionalRegression):
+    """``variance_deviance`` for the weights of the variance's output alone, which finishes a
+    trained model: its Stein score, and what is made of it, stays as it is."""
+
+    note = "the variance of predicted moments alone, by the gamma deviance, to finish a model"
+
+    def __init__(self, weighting: Weighting | None = None, stein_factor: float = 1.0) -> None:
+        super().__init__(Term(variance_deviance, weighting or TimeScore()))
+
+    def prepare(self, model: TimeScoreModel) -> None:
+        """Leave nothing to train but the last layer, in which the head gets no gradient. There is
+        no dropout: its noise would count as posterior variance."""
+        model.requires_grad_(False)
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        model.net.last_layer.requires_grad_(True)
+
+
 class DenoisingScoreMatching(ConditionalRegression):
     """Vincent 2011: regression of a Stein head on the conditional Stein score."""
 
@@ -256,5 +279,6 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "ctsm_v": CTSMv,
     "ctsm_m": CTSMm,
     "ctsm_m_gamma": CTSMmGamma,
+    "variance": VarianceAlone,
     "tsm": TSM,
 }

@@ -92,7 +92,7 @@ def resolve(
     has_head = merged.get("stein_factor", TrainingConfig.stein_factor) > 0
     merged.setdefault("prediction", default_prediction(has_head))
     is_moments = merged["prediction"] == "moments"
-    merged.setdefault("objective", "ctsm_m_gamma" if is_moments else "ctsm_v")
+    merged.setdefault("objective", "ctsm_m" if is_moments else "ctsm_v")
     training_config = from_dict(TrainingConfig, _only(merged, TRAINING_KEYS), "training settings")
     net = from_dict(UNetConfig, _only(merged, NET_KEYS), "network settings")
     space = _space(merged, data, flow)
@@ -130,9 +130,14 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
     path.check_reference()
     PREDICTIONS[ebm_config.prediction].check(path, ebm_config.stein_head)
     check_eps(ebm_config.eps)
-    if config.objective.startswith("ctsm_m") and ebm_config.prediction != "moments":
+    needs_moments = ("ctsm_m", "ctsm_m_gamma", "variance")
+    if config.objective in needs_moments and ebm_config.prediction != "moments":
         raise UserError(
             f"objective {config.objective} trains moments: give --prediction moments or ctsm_v"
+        )
+    if config.objective == "variance" and config.adam_weight_decay:
+        raise UserError(
+            "objective variance leaves the other weights as they are: give --adam_weight_decay 0"
         )
     if config.objective == "tsm" and config.stein_factor:
         raise UserError("objective tsm trains no Stein head: give --stein_factor 0")

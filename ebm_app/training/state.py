@@ -76,7 +76,7 @@ class TrainingState:
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
         """Within it, the model holds the averaged weights."""
-        parameters = list(self.task.model.parameters())
+        parameters = self.task.trained_parameters()
         self.ema.store(parameters)
         self.ema.copy_to(parameters)
         try:

@@ -38,6 +38,10 @@ class Task(ABC):
     batches: Batches
     validator: Validator
 
+    def trained_parameters(self) -> list[nn.Parameter]:
+        """The weights that are trained."""
+        return [weight for weight in self.model.parameters() if weight.requires_grad]
+
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """What the model is, as JSON: a run is resumed with the same only."""
@@ -97,6 +101,7 @@ class EBMTask(Task):
         objective = OBJECTIVES[config.objective].build(
             weighting, config.stein_factor, ebm_config.eps
         )
+        objective.prepare(self.model.model)
         self.loss_module = TimeScoreLoss(self.model.model, objective)
         sampler = TIME_SAMPLERS[config.time_sampler](self.model.model.path, ebm_config.eps)
         parts = (data.num_levels, self.model.space, self.model.dequantiser, sampler)

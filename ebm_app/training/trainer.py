@@ -59,7 +59,7 @@ class Trainer:
     ) -> None:
         self.accelerator, self.task, self.config = accelerator, task, config
         self.output_dir = output_dir
-        self.parameters = list(task.model.parameters())
+        self.parameters = task.trained_parameters()
         optimizer = torch.optim.AdamW(
             self.parameters,
             lr=config.learning_rate,
