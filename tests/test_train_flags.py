@@ -12,7 +12,7 @@ TRAIN_MISTAKES = {
     "space": (["--space", "latent"], "unknown space 'latent': choose one of ambient"),
     "path": (["--path", "straight"], "unknown path .*linear_vp, schrodinger_bridge, vp"),
     "two-sided path": (["--path", "schrodinger_bridge"], "use a path from noise"),
-    "objective": (["--objective", "nce"], "choose one of ctsm, ctsm_m, ctsm_m_gamma"),
+    "objective": (["--objective", "nce"], "choose one of ctsm, ctsm_m, ctsm_m_deviance"),
     "weighting": (["--weighting", "best"], "stein_score, time_score, uniform"),
     "time sampler": (["--time_sampler", "x"], "arc_length, importance, stratified, uniform"),
     "ctsm_m without moments": (

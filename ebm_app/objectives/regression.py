@@ -93,19 +93,21 @@ def variance_error(output: ModelOutput, path: OneSidedPath, sample: PathSample) 
 
 
 def variance_deviance(output: ModelOutput, path: OneSidedPath, sample: PathSample) -> Tensor:
-    r"""Mean over components of b^2 times the gamma deviance r^2 / w + log w, with r^2, w and b as
-    in ``variance_error``: (B,), in nats^2 per t^2.
+    r"""Mean over components of b^2 (w - r^2 log w), the Poisson deviance of the variance, with
+    r^2, w and b as in ``variance_error``: (B,), in nats^2 per t^2.
 
     Its minimiser over w is E[r^2 | x], as that of every Bregman divergence is (Banerjee et al.
-    2005, https://jmlr.org/papers/v6/banerjee05b.html), so that Theorem 3 holds for it. The squared
-    error weighs an error of w by its size, and hardly sees it where w is small; the deviance
-    weighs the relative error, which is what the time integral of many small w adds up.
+    2005, https://jmlr.org/papers/v6/banerjee05b.html), so that Theorem 3 holds for it. Its
+    gradient in log w is w - r^2: where it vanishes the sum of the variances is right, and it is
+    their sum that the time integral adds up. That of the squared error is w times as large, and
+    hardly sees a small w; that of the gamma deviance r^2 / w + log w is w times smaller, and lets
+    the large ones go astray.
 
     Raises:
         ValueError: where the model predicts no posterior variance.
     """
     residual, gain = _squared_residual(output, path, sample)
-    deviance = residual / output.variance + output.variance.log()
+    deviance = output.variance - residual * output.variance.log()
     return mean_except_batch(gain.square() * deviance)
 
 
@@ -191,10 +193,10 @@ class CTSMm(ConditionalRegression):
         super().__init__(*_with_head(term, stein_factor))
 
 
-class CTSMmGamma(ConditionalRegression):
+class CTSMmDeviance(ConditionalRegression):
     """CTSM-m with the variance by ``variance_deviance``."""
 
-    note = "the same with the variance by the gamma deviance"
+    note = "the same with the variance by its deviance"
 
     def __init__(self, weighting: Weighting | None = None, stein_factor: float = 1.0) -> None:
         term = Term(variance_deviance, weighting or TimeScore())
@@ -205,7 +207,7 @@ class VarianceAlone(ConditionalRegression):
     """``variance_deviance`` for the weights of the variance's output alone, which finishes a
     trained model: its Stein score, and what is made of it, stays as it is."""
 
-    note = "the variance of predicted moments alone, by the gamma deviance, to finish a model"
+    note = "the variance of predicted moments alone, by its deviance, to finish a model"
 
     def __init__(self, weighting: Weighting | None = None, stein_factor: float = 1.0) -> None:
         super().__init__(Term(variance_deviance, weighting or TimeScore()))
@@ -278,7 +280,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "ctsm": CTSM,
     "ctsm_v": CTSMv,
     "ctsm_m": CTSMm,
-    "ctsm_m_gamma": CTSMmGamma,
+    "ctsm_m_deviance": CTSMmDeviance,
     "variance": VarianceAlone,
     "tsm": TSM,
 }

@@ -15,7 +15,7 @@ def settings_variants(config: EBMConfig) -> Variants:
     channels, frequencies = config.net.block_out_channels, config.input_frequencies
     return {
         BASE: [],
-        "gamma_deviance": ["--objective", "ctsm_m_gamma"],
+        "gamma_deviance": ["--objective", "ctsm_m_deviance"],
         "uniform_times": ["--time_sampler", "uniform"],
         "papers_times": ["--time_sampler", "importance"],
         "plain_time": ["--time_input", "time"],
@@ -41,7 +41,7 @@ def latent_variants(config: EBMConfig) -> Variants:
         "tsm": ["--objective", "tsm", "--stein_factor", "0"],
         "ctsm_v": ["--objective", "ctsm_v", "--prediction", "normalised"],
         "ctsm_m": ["--objective", "ctsm_m"],
-        "ctsm_m_gamma": ["--objective", "ctsm_m_gamma"],
+        "ctsm_m_deviance": ["--objective", "ctsm_m_deviance"],
     }
 
 

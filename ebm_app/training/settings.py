@@ -130,7 +130,7 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
     path.check_reference()
     PREDICTIONS[ebm_config.prediction].check(path, ebm_config.stein_head)
     check_eps(ebm_config.eps)
-    needs_moments = ("ctsm_m", "ctsm_m_gamma", "variance")
+    needs_moments = ("ctsm_m", "ctsm_m_deviance", "variance")
     if config.objective in needs_moments and ebm_config.prediction != "moments":
         raise UserError(
             f"objective {config.objective} trains moments: give --prediction moments or ctsm_v"
