@@ -163,24 +163,23 @@ def test_accumulated_batches_train_as_one_large_batch(data, tmp_path):
     torch.testing.assert_close(weights(runs[0]), weights(runs[1]), atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", sorted(set(OBJECTIVES) - {"variance"}))
 def test_every_objective_learns(data, tmp_path, objective):
-    """Data on one level, noise margin 0.01: on the same held-out draws the loss falls. The
-    variance alone has fewer weights, and takes longer steps."""
+    """Data on one level, noise margin 0.01: on the same held-out draws the loss falls."""
     levels = torch.full_like(data.train, 8)
     run = trainer(
         ImageData("noise", 17, levels, levels[:10], levels[:10]),
         tmp_path / "run",
         eps=1e-2,
         objective=objective,
-        stein_factor=float(objective in ("ctsm_m", "ctsm_m_deviance", "variance")),
+        stein_factor=float(objective.startswith("ctsm_m")),
         max_train_steps=30,
         train_batch_size=32,
         validation_images=10,
         validation_repeats=4,
         validation_steps=30,
         checkpointing_steps=30,
-        learning_rate=0.1 if objective == "variance" else 1e-2,
+        learning_rate=1e-2,
     )
     before = run.task.validator.run(0)["validation_loss"]
     run.fit()

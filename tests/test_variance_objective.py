@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from exact import generator
 from test_training import NET, trainer
 
-from ebm_app.data.images import load_images
+from ebm_app.data.images import ImageData, load_images
+from ebm_app.data.levels import dequantise
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
+from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.training.settings import resolve
 
 
@@ -39,3 +42,32 @@ def test_the_variance_alone_leaves_the_rest_of_a_model_as_it_is(tmp_path):
     assert (found.variance - 1).abs().mean() > 0.05
     with pytest.raises(UserError, match="give --adam_weight_decay 0"):
         resolve(data, {"objective": "variance", "adam_weight_decay": 0.1})
+
+
+def test_the_variance_alone_learns_the_sum_of_the_squared_residuals(tmp_path):
+    """Over the times of the training, by the weights of the loss, with a head that says nothing:
+    there w = 1 would be too much."""
+    levels = torch.full((20, 1, 4, 4), 8, dtype=torch.uint8)
+    run = trainer(
+        ImageData("noise", 17, levels, levels, levels),
+        tmp_path / "run",
+        eps=1e-2,
+        objective="variance",
+        learning_rate=0.03,
+        train_batch_size=32,
+        max_train_steps=60,
+        validation_steps=60,
+    )
+    run.fit()
+    model, path = run.task.model.eval().model, run.task.model.model.path
+    t = ArcLength(path, 1e-2).sample(2000, generator()).t
+    levels = torch.full((2000, 1, 4, 4), 8, dtype=torch.uint8)
+    x1 = dequantise(levels, 17, torch.rand(levels.shape, generator=generator()))
+    sample = path.sample(torch.randn(2000, 1, 4, 4, generator=generator(1)), 2 * x1 - 1, t)
+    with torch.no_grad():
+        found = model(sample.xt, t)
+    weight = path.variance_gain(t).square() / path.time_score_variance(t)
+    r2 = (path.conditional_score(sample) - found.score) / path.score_gain(t)[:, None, None, None]
+    means = [(weight * part.flatten(1).mean(1)).mean() for part in (found.variance, r2.square())]
+    assert means[0] == pytest.approx(means[1].item(), rel=0.1)
+    assert means[1] < 0.8 * weight.mean()
