@@ -128,7 +128,7 @@ def off_by(exact, *shift):
 
 @pytest.mark.parametrize("name", ["linear", "vp c"])
 @pytest.mark.parametrize(
-    "objective", [CTSMv(), CTSMm(), CTSMmDeviance()], ids=["ctsm_v", "ctsm_m", "gamma"]
+    "objective", [CTSMv(), CTSMm(), CTSMmDeviance()], ids=["ctsm_v", "ctsm_m", "deviance"]
 )
 def test_the_regressions_are_least_at_the_exact_moments(name, objective):
     """By the same draws: a variance off by a little raises the loss, for CTSM-v a head as well."""

@@ -40,7 +40,7 @@ def test_a_record_comes_back_whole_and_another_path_drops_its_arguments(digits):
 @pytest.mark.parametrize(
     ("given", "prediction", "objective"),
     [
-        ({}, "moments", "ctsm_m"),
+        ({}, "moments", "ctsm_m_deviance"),
         ({"objective": "ctsm_v"}, "moments", "ctsm_v"),
         ({"prediction": "raw"}, "raw", "ctsm_v"),
         ({"stein_factor": 0.0}, "normalised", "ctsm_v"),

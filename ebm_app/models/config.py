@@ -90,7 +90,7 @@ class LoopConfig:
 class TrainingConfig(LoopConfig):
     """How an energy-based model is trained."""
 
-    objective: str = setting("what the network is trained on", "ctsm_m")
+    objective: str = setting("what the network is trained on", "ctsm_m_deviance")
     weighting: str = setting("lambda(t)", "time_score", rare=True)
     time_sampler: str = setting("how training times are drawn", "arc_length", rare=True)
     augmentation: str = setting("changes of training images", "none")

@@ -15,7 +15,7 @@ def settings_variants(config: EBMConfig) -> Variants:
     channels, frequencies = config.net.block_out_channels, config.input_frequencies
     return {
         BASE: [],
-        "gamma_deviance": ["--objective", "ctsm_m_deviance"],
+        "variance_by_squared_error": ["--objective", "ctsm_m"],
         "uniform_times": ["--time_sampler", "uniform"],
         "papers_times": ["--time_sampler", "importance"],
         "plain_time": ["--time_input", "time"],

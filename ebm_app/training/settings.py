@@ -92,7 +92,7 @@ def resolve(
     has_head = merged.get("stein_factor", TrainingConfig.stein_factor) > 0
     merged.setdefault("prediction", default_prediction(has_head))
     is_moments = merged["prediction"] == "moments"
-    merged.setdefault("objective", "ctsm_m" if is_moments else "ctsm_v")
+    merged.setdefault("objective", "ctsm_m_deviance" if is_moments else "ctsm_v")
     training_config = from_dict(TrainingConfig, _only(merged, TRAINING_KEYS), "training settings")
     net = from_dict(UNetConfig, _only(merged, NET_KEYS), "network settings")
     space = _space(merged, data, flow)
