@@ -20,10 +20,9 @@ from tqdm.auto import tqdm
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.bits_per_dim import bits_by_estimator
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
-from ebm_app.likelihood import RatioIntegral
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.log_z.ais import Annealing
+from ebm_app.log_z.ais import ENERGIES, Annealing
 from ebm_app.log_z.estimates import LogZ
 from ebm_app.log_z.methods import (
     DEFAULT,
@@ -53,6 +52,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
         choices=[*METHODS, "all"],
         help="how log Z is found; the default normalises the bits per dim, or else the first",
     )
+    add("--energy", default="ratio", choices=list(ENERGIES), help="whose log Z is asked for")
     add("--num_chains", type=int, default=64, help="chains of each run")
     add("--num_temperatures", type=int, default=100, help="temperatures of AIS and RAISE")
     add("--schedule", default="clock", choices=sorted(SCHEDULES), help="their spacing")
@@ -62,6 +62,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add = parser.add_argument_group("advanced").add_argument
     add("--transported_temperatures", type=int, default=48, help="those of transported AIS")
     add("--pf_ode_steps", type=int, default=48, help="steps of the probability flow as proposal")
+    add("--diffusion_steps", type=int, default=400, help="steps of the diffusion as proposal")
     add("--steps_per_temperature", type=int, default=1, help="HMC transitions at each temperature")
     add("--num_leapfrog_steps", type=int, default=4, help="leapfrog steps of each transition")
     add("--num_nodes", type=int, default=8, help="quadrature nodes of the densities")
@@ -72,9 +73,9 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     return parser.parse_args(argv)
 
 
-def annealing(args: Namespace, num_temperatures: int, pf_ode_steps: int) -> Annealing:
+def annealing(args: Namespace, num_temperatures: int, transport: str) -> Annealing:
     """The settings of the chains."""
-    own = {"num_temperatures": num_temperatures, "pf_ode_steps": pf_ode_steps}
+    own = {"num_temperatures": num_temperatures, "transport": transport}
     names = {field.name for field in fields(Annealing)}
     return Annealing(**{key: value for key, value in vars(args).items() if key in names} | own)
 
@@ -97,33 +98,35 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         if is_main:
             print(line(name, results[name]), flush=True)
     bar = partial(tqdm, desc="bits per dim", disable=not is_main)
-    _, ratio = bits_by_estimator(
-        accelerator, ebm, levels, noise, RatioIntegral(), ebm.dequantiser, args.batch_size, bar
+    energy = ENERGIES[args.energy]()
+    _, bits = bits_by_estimator(
+        accelerator, ebm, levels, noise, energy, ebm.dequantiser, args.batch_size, bar
     )
     headline = DEFAULT if DEFAULT in results else names[0]
     num_dims = levels[0].numel()
-    metrics = {name: metrics_of(result, ratio, num_dims) for name, result in results.items()}
+    metrics = {name: metrics_of(result, bits, num_dims) for name, result in results.items()}
     if "raise" in results:
         table, start = results["raise"].tables["raise"], methods.data
-        log_density = ebm.energy.log_density(start.to(ebm.device), points.t).cpu()
+        log_density = energy(ebm.energy, start.to(ebm.device), points.t).value.cpu()
         volume = sum_except_batch(points.negative_log_q[: len(start)]).cpu()
         log_prob = raise_log_prob(table, log_density) + volume
-        bits = to_bits_per_dim(log_prob, num_dims)
-        bound = {"bits_per_dim_bound": bits.mean().item()}
-        metrics["raise"].update(bound, bound_stderr=standard_error(bits).item())
+        own = to_bits_per_dim(log_prob, num_dims)
+        bound = {"bits_per_dim_bound": own.mean().item()}
+        metrics["raise"].update(bound, bound_stderr=standard_error(own).item())
     answer = {
         **metrics[headline],
         "method": headline,
-        "ratio_bits_per_dim": ratio["bits_per_dim"],
-        "ratio_stderr": ratio["stderr"],
-        "eps": ratio["eps"],
+        "energy": args.energy,
+        "energy_bits_per_dim": bits["bits_per_dim"],
+        "energy_stderr": bits["stderr"],
+        "eps": bits["eps"],
         "num_images": len(levels),
         "model": args.model,
         "methods": metrics,
     }
     if is_main:
         print(
-            f"bits per dim: {ratio['bits_per_dim']:.4f} +- {ratio['stderr']:.4f} by the ratio, "
+            f"bits per dim: {bits['bits_per_dim']:.4f} +- {bits['stderr']:.4f} by {args.energy}, "
             f"{answer['bits_per_dim']:.4f} +- {answer['bits_per_dim_stderr']:.4f} with log Z by "
             f"{headline}"
         )
@@ -157,27 +160,28 @@ def make_methods(
             states, desc=name, total=total, disable=not accelerator.is_main_process
         )
 
-    plain = annealing(args, args.num_temperatures, 0)
-    transported = annealing(args, args.transported_temperatures, 1)
+    plain = annealing(args, args.num_temperatures, "none")
+    transported = annealing(args, args.transported_temperatures, "flow")
     return LogZMethods(
         make_run=make_run,
         plain=plain,
         transported=transported,
         pf_ode_steps=args.pf_ode_steps,
+        diffusion_steps=args.diffusion_steps,
         num_chains=args.num_chains,
         data=data[: args.num_chains],
         progress=progress,
     )
 
 
-def metrics_of(result: LogZResult, ratio: dict[str, Any], num_dims: int) -> dict[str, Any]:
-    """The metrics of a method; bits per dim are the ratio's, normalised by log Z."""
+def metrics_of(result: LogZResult, bits: dict[str, Any], num_dims: int) -> dict[str, Any]:
+    """The metrics of a method; bits per dim are the energy's, normalised by log Z."""
     estimate, scale = result.estimate, num_dims * log(2)
     metrics = {
         **estimate._asdict(),
         "acceptance": result.acceptance,
-        "bits_per_dim": ratio["bits_per_dim"] + estimate.log_z / scale,
-        "bits_per_dim_stderr": hypot(ratio["stderr"], estimate.stderr / scale),
+        "bits_per_dim": bits["bits_per_dim"] + estimate.log_z / scale,
+        "bits_per_dim_stderr": hypot(bits["stderr"], estimate.stderr / scale),
     }
     metrics["warnings"] = [*estimate.warnings, *agreement(result)]
     if result.reverse is not None:

@@ -21,9 +21,15 @@ from ebm_app.paths import LinearVPPath
 #: shape -> (m, s)
 DISTRIBUTIONS = {(16,): (1.4, 0.8), (1, 4, 4): (1.4, 0.8), (64,): (1.4, 0.88), (2,): (1.4, 0.7)}
 PLAIN = Annealing(16, steps_per_temperature=4, num_leapfrog_steps=1, score="head")
-TRANSPORTED = replace(PLAIN, num_temperatures=4, pf_ode_steps=1, steps_per_temperature=2)
+TRANSPORTED = replace(PLAIN, num_temperatures=4, transport="flow", steps_per_temperature=2)
 FLOW = replace(TRANSPORTED, steps_per_temperature=0)
-METHODS = {"plain": PLAIN, "transported": TRANSPORTED, "flow": FLOW}
+DIFFUSION = replace(FLOW, transport="diffusion", transport_steps=32)
+METHODS = {
+    "plain": PLAIN,
+    "transported": TRANSPORTED,
+    "flow": FLOW,
+    "diffusion": DIFFUSION,
+}
 slow = pytest.mark.slow
 
 
@@ -72,6 +78,8 @@ CASES = [
     pytest.param((16,), "transported", 1.0, 1500),
     *(pytest.param((16,), "transported", factor, 1500, marks=slow) for factor in (0.22, 4.5)),
     pytest.param((16,), "flow", 1.0, 1500),
+    pytest.param((16,), "diffusion", 1.0, 1500),
+    pytest.param((64,), "diffusion", 1.0, 600),
     pytest.param((64,), "plain", 1.0, 600, marks=slow),
     *(pytest.param((64,), "plain", factor, 4000, marks=slow) for factor in (0.22, 4.5)),
     *(pytest.param((64,), "transported", f, 200, marks=slow) for f in (0.22, 1.0, 4.5)),
@@ -133,15 +141,15 @@ def test_a_wrong_time_score_shifts_log_z_by_its_own_integral(name, shape):
 def test_without_transitions_the_way_back_has_the_weights_of_the_way_there():
     """And they are log p_hat less the log density of the image of N(0, I)."""
     shape = (1, 4, 4)
-    chains = tuned(mixture(shape), replace(FLOW, pf_ode_steps=2))
+    chains = tuned(mixture(shape), replace(FLOW, transport_steps=2))
     there = forward(chains, 50)
     *_, back = states(chains, there.position, 9, is_reverse=True)
     assert torch.allclose(back.log_weight[-1], there.log_weight[-1], rtol=0, atol=1e-9)
     x0 = normal((50, *shape), 1)
     assert (back.position - x0).abs().max() < 1e-9 and (there.position - x0).abs().max() > 0.1
     log_density, x = 0.0, there.position
-    for flow in reversed(chains.flows):
-        x, log_det = flow.backward(x)
+    for flow in reversed(chains.transports):
+        x, log_det = flow.backward(x, generator())
         log_density = log_density + log_det
     log_density = log_density + sum_except_batch(chains.energy.path.reference_log_density(x))
     expected = chains.energy.log_density(there.position) - log_density
@@ -160,7 +168,7 @@ def test_chains_stopped_anywhere_go_on_as_if_they_had_not(name, is_reverse):
         rest = list(chains.run(state, fresh, is_reverse))
         assert len(state.acceptance) + len(rest) == chains.num_distributions
         for one, other in zip(rest[-1] if rest else state, whole[-1], strict=True):
-            assert torch.equal(one.nan_to_num(-1), other.nan_to_num(-1))
+            torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
     *_, again = states(tuned(mixture(shape), chains.settings), start, 2, is_reverse)
     *_, other = states(chains, start, 3, is_reverse)
     assert torch.equal(again.log_weight, whole[-1].log_weight)
@@ -212,8 +220,10 @@ def test_step_sizes_are_tuned_then_multiplied():
 
 def test_settings_that_make_no_chains_are_the_users_mistake():
     for settings, message in (
-        ({"steps_per_temperature": -1}, "must not be negative"),
-        ({"pf_ode_steps": -1}, "must not be negative"),
+        ({"steps_per_temperature": -1}, "steps_per_temperature -1"),
+        ({"transport_steps": 0}, "transport_steps 0"),
+        ({"transport": "train"}, "unknown transport 'train'"),
+        ({"energy": "noised"}, "unknown energy 'noised'"),
         ({"num_leapfrog_steps": 0}, "num_leapfrog_steps must be at least 1"),
         ({"step_factor": 0.0}, "step_factor positive"),
         ({"step_factor": math.nan}, "step_factor positive"),
@@ -226,7 +236,7 @@ def test_settings_that_make_no_chains_are_the_users_mistake():
         ({"schedule": "cosine"}, "unknown schedule 'cosine'"),
         ({"score": "tail"}, "unknown score 'tail'"),
         ({"score": "head"}, "no Stein head"),
-        ({"pf_ode_steps": 1, "pf_ode_score": "head"}, "no Stein head"),
+        ({"transport": "flow", "transport_score": "head"}, "no Stein head"),
         ({"num_nodes": 2}, "num_nodes must be at least 3"),
     ):
         with pytest.raises(UserError, match=message):

@@ -41,7 +41,7 @@ BUDGETS = {
     "sample/ebm.py": "--num_images 2 --num_steps 2",
     "evaluate/bpd.py": "--limit 3 --repeats 1",
     "evaluate/ais.py": "--limit 3 --repeats 1 --num_chains 2 --num_temperatures 2 "
-    "--transported_temperatures 4 --pf_ode_steps 4",
+    "--transported_temperatures 4 --pf_ode_steps 4 --diffusion_steps 8",
     "evaluate/selftest.py": "--limit 3 --num_times 2 --num_reference 4 --pf_ode_steps 2",
     "evaluate/samplers.py": "--num_images 4 --classifier_steps 5 --run pf_ode",
     "evaluate/memorisation.py": "--num_images 4 --num_shown 2",

@@ -17,9 +17,10 @@ from ebm_app.models.config import EBMConfig, PathConfig, UNetConfig
 from ebm_app.runs.cli import run_script
 
 NAMES = {"elbo", "noised", "along_pf_ode", "pf_ode", "ratio", "paper"}
-METHODS = {"ais", "raise", "ode_importance", "transported", "bridge"}
+METHODS = {"ais", "raise", "ode_importance", "transported", "diffusion", "bridge"}
 SHORT = (
     "--num_chains 4 --num_temperatures 2 --transported_temperatures 2 --pf_ode_steps 2 "
+    "--diffusion_steps 8 "
     "--num_nodes 4 --block_size 2 --split train --limit 4 --repeats 1 --num_leapfrog_steps 1 "
     "--device cpu"
 ).split()
@@ -158,7 +159,7 @@ def test_every_method_finds_log_z_and_the_default_is_the_headline(small, script,
     for name, row in figures["methods"].items():
         assert name in captured.out and row["stderr"] > 0 and row["num"] == 4
         shift = row["log_z"] / (4 * 0.6931471805599453)
-        assert row["bits_per_dim"] == pytest.approx(figures["ratio_bits_per_dim"] + shift)
+        assert row["bits_per_dim"] == pytest.approx(figures["energy_bits_per_dim"] + shift)
     assert figures["methods"]["raise"]["bits_per_dim_bound"] > 0
     # four paths cannot be believed, and the script says so
     assert "warning" in captured.out and figures["methods"]["ais"]["warnings"]

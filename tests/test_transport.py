@@ -26,7 +26,7 @@ def gaussian(mean, std, log_z=0.0):
 
 
 def affine(scale, shift):
-    def move(x):
+    def move(x, generator):
         log_det = torch.full((len(x),), x[0].numel() * math.log(abs(scale)), dtype=F64)
         return scale * x + shift, log_det
 
@@ -37,7 +37,7 @@ def log_weight(x0, given, num_leapfrog_steps=3, seed=2):
     """The importance weight of the module's docstring, and the chains at the end."""
     total, before = 0.0, sum_except_batch(standard_normal_log_density(x0))
     for result in anneal(x0, given, num_leapfrog_steps, generator(seed)):
-        total = total + result.entry_log_density + result.log_det - before
+        total = total + result.entry_log_density + result.log_ratio - before
         before = result.state.log_density
     return total, result.state.position
 
@@ -82,15 +82,15 @@ def test_a_transport_that_is_only_nearly_right_is_weighed_for_it(num_steps):
 
 def test_without_a_transport_chains_stay_and_nothing_is_added():
     x = normal((4, 3))
-    there, log_det = stay(x)
-    assert torch.equal(there, x) and torch.equal(log_det, torch.zeros(4, dtype=F64))
+    there, log_ratio = stay(x, generator())
+    assert torch.equal(there, x) and torch.equal(log_ratio, torch.zeros(4, dtype=F64))
     for explicit in distributions(2, [stay] * 3):
         implicit = IntermediateDistribution(
             explicit.target, explicit.step_size, explicit.num_steps
         )
         one, other = (next(anneal(x, [given], 3, generator())) for given in (explicit, implicit))
         assert torch.equal(one.state.position, other.state.position)
-        assert torch.equal(other.log_det, torch.zeros(4, dtype=F64))
+        assert torch.equal(other.log_ratio, torch.zeros(4, dtype=F64))
 
 
 def test_a_distribution_without_transitions_is_read_and_no_more():
@@ -102,7 +102,9 @@ def test_a_distribution_without_transitions_is_read_and_no_more():
     assert torch.equal(result.entry_log_density, target.log_density(result.state.position))
     assert torch.equal(result.state.log_density, result.entry_log_density)
     assert result.acceptance.isnan() and result.nfe == 1
-    assert torch.allclose(result.log_det, torch.full((5,), x0[0].numel() * math.log(0.5)).double())
+    assert torch.allclose(
+        result.log_ratio, torch.full((5,), x0[0].numel() * math.log(0.5)).double()
+    )
     assert torch.equal(g.get_state(), before)
 
 

@@ -201,7 +201,7 @@ def test_log_z_goes_temperature_by_temperature_and_is_that_of_the_weights(models
 def test_the_kinds_of_chains_differ_by_their_transport():
     transported, ais = (log_z.METHODS[name](7) for name in ("transported", "ais"))
     assert transported.num_temperatures == ais.num_temperatures == 7
-    assert (transported.pf_ode_steps, ais.pf_ode_steps) == (1, 0)
+    assert (transported.transport, ais.transport) == ("flow", "none")
 
 
 def test_mistakes_about_log_z_are_explained(models):

@@ -1,18 +1,19 @@
 r"""Annealed chains through the model's own p_t, whose weights give log Z.
 
 The intermediate distributions have the densities p_hat_k(x) = N(x; 0, I) exp(int_0^{t_k} s dt),
-each known up to its constant Z_k, with Z_0 = 1. The chains may come to each by a transport:
-exactly invertible steps of the probability-flow ODE. The weight of a forward chain has mean Z_K,
+each known up to its constant Z_k, with Z_0 = 1. The chains may come to each by a transport (see
+``ebm_app.log_z.transports``). The weight of a forward chain has mean Z_K,
 and that of a reverse chain from a sample of p_hat_K / Z_K has a reciprocal of mean 1 / Z_K:
 
 - AIS: forward, no transport. RAISE: the same in reverse from data, where the mean of -log w is
   also a stochastic bound on the log-likelihood of the annealing process itself.
-- importance sampling from the probability flow: transport, no transitions.
+- importance sampling from the probability flow or the reversed diffusion: transport, no
+  transitions; the intermediate densities cancel.
 - transported AIS: both.
 
 The accept step and the increment of log w evaluate the same density, a rule of ``num_nodes``
 nodes, for which the weights are exact. A last distribution without transitions carries them over
-to the energy's own, finer rule.
+to the energy whose log Z is asked for.
 
 Sources: Neal 2001, arXiv:physics/9803008; Burda, Grosse, Salakhutdinov 2015, arXiv:1412.8566
 (RAISE); Vaikuntanathan and Jarzynski 2011, arXiv:1101.2612 (transport); Jarzynski 1997 and Crooks
@@ -29,15 +30,24 @@ import torch
 from torch import Tensor
 
 from ebm_app.errors import UserError
+from ebm_app.likelihood import MidpointDensity, PFODEIntegral, RatioIntegral
+from ebm_app.likelihood.estimator import Estimator
+from ebm_app.log_z.transports import TRANSPORTS, Transport
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
-from ebm_app.probability_flow.midpoint import ImplicitMidpoint
-from ebm_app.probability_flow.ode import ClockField, clock_grid
+from ebm_app.probability_flow.ode import clock_grid
+from ebm_app.registry import choose
 from ebm_app.sampling.annealed_hmc import AnnealedHMC
-from ebm_app.sampling.annealing import IntermediateDistribution, Transport, anneal, stay
+from ebm_app.sampling.annealing import IntermediateDistribution, Move, anneal, stay
 from ebm_app.sampling.hmc import Target
 from ebm_app.sampling.schedules import temperatures
 
+#: estimators of log p_t without noise of their own, whose exponential is a density up to Z
+ENERGIES: dict[str, type[Estimator]] = {
+    "ratio": RatioIntegral,
+    "along_pf_ode": PFODEIntegral,
+    "pf_ode_exact": MidpointDensity,
+}
 #: (records, their number) -> the same records, shown as they come
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
@@ -69,13 +79,16 @@ class Annealing:
         num_temperatures: K. schedule: their spacing, a key of ``SCHEDULES``.
         steps_per_temperature, num_leapfrog_steps: HMC transitions at each, leapfrog steps of a
             transition; without transitions the chains are importance sampling.
-        pf_ode_steps: implicit midpoint steps of the transport to each temperature; 0 for none.
-        score: of the leapfrog, "integral" or "head". pf_ode_score: of the transport.
+        transport: to each temperature, a key of ``TRANSPORTS``. transport_steps: its steps.
+        energy: whose log Z is asked for: an estimator of log p_t without noise of its own, a key
+            of ``ENERGIES``.
+        score: of the leapfrog, "integral" or "head". transport_score: of the transport.
         num_nodes: quadrature nodes of the intermediate densities.
         score_nodes: nodes of the integral whose gradient drives the leapfrog; few are enough,
             since the accept step corrects for them.
         step_factor: by which the adapted step sizes are multiplied, to see what depends on them.
-        pf_ode_start: the time at which the transport takes N(0, I) for p_t; its alpha exceeds 0.
+        transport_start: the time at which the transport takes N(0, I) for p_t; its alpha exceeds
+            0.
 
     Raises:
         UserError: for numbers out of range.
@@ -85,18 +98,25 @@ class Annealing:
     schedule: str = "clock"
     steps_per_temperature: int = 2
     num_leapfrog_steps: int = 3
-    pf_ode_steps: int = 0
+    transport: str = "none"
+    transport_steps: int = 1
+    energy: str = "ratio"
     score: str = INTEGRAL
-    pf_ode_score: str | None = None
+    transport_score: str | None = None
     num_nodes: int = 8
     score_nodes: int = 4
     step_factor: float = 1.0
-    pf_ode_start: float = 1e-4
+    transport_start: float = 1e-4
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
-        if min(self.steps_per_temperature, self.pf_ode_steps) < 0:
-            raise UserError("steps_per_temperature and pf_ode_steps must not be negative")
+        choose("transport", self.transport, TRANSPORTS)
+        choose("energy", self.energy, ENERGIES)
+        if self.steps_per_temperature < 0 or self.transport_steps < 1:
+            raise UserError(
+                f"steps_per_temperature {self.steps_per_temperature} and transport_steps "
+                f"{self.transport_steps} are not possible: give at least 0 and 1"
+            )
         if self.num_leapfrog_steps < 1 or not self.step_factor > 0:
             raise UserError("num_leapfrog_steps must be at least 1, step_factor positive")
 
@@ -120,7 +140,7 @@ class Chains:
             Target(partial(self.coarse.proposal_log_density, t=t), partial(score, t=t))
             for t in self.times[1:].tolist()
         ]
-        self.flows = self._flows()
+        self.transports = self._transports()
         deviation = energy.path.variance(self.times[1:]).sqrt()
         self.step_sizes = 0.3 * deviation
 
@@ -135,7 +155,7 @@ class Chains:
         nothing to adapt."""
         if not self.settings.steps_per_temperature:
             return
-        transports = [flow.forward for flow in self.flows]
+        transports = [transport.forward for transport in self.transports]
         annealed = AnnealedHMC(
             steps_per_temperature=self.settings.steps_per_temperature,
             num_leapfrog_steps=self.settings.num_leapfrog_steps,
@@ -171,7 +191,7 @@ class Chains:
         if not rest:
             return
         for record in anneal(state.position, rest, self.settings.num_leapfrog_steps, generator):
-            increment = record.entry_log_density + record.log_det - state.log_density
+            increment = record.entry_log_density + record.log_ratio - state.log_density
             state = ChainState(
                 record.state.position,
                 record.state.log_density,
@@ -189,26 +209,26 @@ class Chains:
 
     @property
     def _final(self) -> Target:
-        return Target(
-            lambda x: self.energy.proposal_log_density(x, self.energy.end), torch.zeros_like
-        )
+        """The energy whose log Z is asked for; nothing moves there."""
+        density = ENERGIES[self.settings.energy]()
+        return Target(lambda x: density(self.energy, x, self.energy.end).value, torch.zeros_like)
 
     def _forward(self) -> list[IntermediateDistribution]:
-        moves = [flow.forward for flow in self.flows] or [stay] * len(self.targets)
+        moves = [transport.forward for transport in self.transports]
         found = self._distributions(self.targets, self.step_sizes, moves)
         return [*found, IntermediateDistribution(self._final, self.step_sizes[-1], 0)]
 
     def _backward(self) -> list[IntermediateDistribution]:
         """Distribution K first, as it was reached; each further one through the inverse of the
         transport that led away from it; the reference at the end."""
-        back = [flow.backward for flow in reversed(self.flows)] or [stay] * len(self.targets)
+        back = [transport.backward for transport in reversed(self.transports)]
         *moves, last = [stay, *back]
         steps = self.step_sizes.flip(0)
         found = self._distributions(self.targets[::-1], steps, moves)
         return [*found, IntermediateDistribution(self._reference, steps[-1], 0, last)]
 
     def _distributions(
-        self, targets: Sequence[Target], steps: Tensor, moves: Sequence[Transport]
+        self, targets: Sequence[Target], steps: Tensor, moves: Sequence[Move]
     ) -> list[IntermediateDistribution]:
         count = self.settings.steps_per_temperature
         return [
@@ -216,15 +236,17 @@ class Chains:
             for target, step, move in zip(targets, steps, moves, strict=True)
         ]
 
-    def _flows(self) -> list[ImplicitMidpoint]:
-        """The transports between neighbouring temperatures."""
-        if not self.settings.pf_ode_steps:
-            return []
-        path, points = self.energy.path, self.settings.pf_ode_steps + 1
-        field = ClockField(self.energy.stein_score(self.settings.pf_ode_score), path)
+    def _transports(self) -> list[Transport]:
+        """Those between neighbouring temperatures."""
+        settings, points = self.settings, self.settings.transport_steps + 1
+        kind = TRANSPORTS[settings.transport]
         first, *others = self.times.tolist()
-        times = [max(first, self.settings.pf_ode_start), *others]
+        times = [max(first, settings.transport_start), *others]
         return [
-            ImplicitMidpoint(field, clock_grid(path, start, end, points).tolist())
+            kind(
+                self.energy,
+                clock_grid(self.energy.path, start, end, points).tolist(),
+                settings.transport_score,
+            )
             for start, end in pairwise(times)
         ]

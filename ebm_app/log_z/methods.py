@@ -1,5 +1,6 @@
 """log Z of a model by independent methods, each made of a few runs of annealed chains."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,6 +13,9 @@ from ebm_app.log_z.runs import ChainRun, ChainTable
 
 #: the method with the smallest honest error on the trained models it was tried on
 DEFAULT = "transported"
+#: intermediate densities of importance sampling from the diffusion: they cancel, and show how far
+#: it has come
+STAGES = 8
 
 #: (settings, name of the run) -> run; runs of different names must not share their noise
 MakeRun = Callable[[Annealing, str], ChainRun]
@@ -39,7 +43,8 @@ class LogZMethods:
     Args:
         make_run: (settings, name of its folder) -> run.
         plain, transported: settings of AIS and of transported AIS.
-        pf_ode_steps: steps of the probability flow that importance sampling draws from.
+        pf_ode_steps, diffusion_steps: steps of the probability flow and of the reversed diffusion
+            that importance sampling draws from.
         num_chains: forward chains of a run.
         data: points (N, *) of held-out data at the model's last time, for RAISE.
         progress: name of a run -> what shows its states as they come.
@@ -51,14 +56,27 @@ class LogZMethods:
         plain: Annealing,
         transported: Annealing,
         pf_ode_steps: int,
+        diffusion_steps: int,
         num_chains: int,
         data: Tensor,
         progress: Callable[[str], Progress],
     ) -> None:
         flow = replace(
-            transported, num_temperatures=pf_ode_steps, pf_ode_steps=1, steps_per_temperature=0
+            transported, num_temperatures=pf_ode_steps, transport_steps=1, steps_per_temperature=0
         )
-        self.settings = {"ais": plain, "transported": transported, "flow": flow}
+        diffusion = replace(
+            plain,
+            num_temperatures=STAGES,
+            transport="diffusion",
+            transport_steps=math.ceil(diffusion_steps / STAGES),
+            steps_per_temperature=0,
+        )
+        self.settings = {
+            "ais": plain,
+            "transported": transported,
+            "flow": flow,
+            "diffusion": diffusion,
+        }
         self.make_run, self.num_chains, self.data = make_run, num_chains, data
         self.progress = progress
         self._runs: dict[str, ChainRun] = {}
@@ -87,15 +105,12 @@ class LogZMethods:
     def transported(self) -> LogZResult:
         """AIS whose chains move between temperatures by the probability flow; the reverse chains
         start from their weighted end points."""
-        table = self._forward("transported")
-        log_weight = table.log_weight[-1]
-        back = self._reverse("transported", table.position, "transported, reverse")
-        return LogZResult(
-            from_forward(log_weight),
-            _acceptance(table),
-            from_reverse(back.log_weight[-1], log_weight),
-            {"transported": table, "transported, reverse": back},
-        )
+        return self._both_ways("transported")
+
+    def diffusion(self) -> LogZResult:
+        """Importance sampling from the reversed diffusion, weighed by the diffusion itself, at one
+        evaluation of the network a step; the reverse chains start from weighted end points."""
+        return self._both_ways("diffusion")
 
     def bridge(self) -> LogZResult:
         """Bennett's ratio of samples of the probability flow and samples of the model, which are
@@ -109,6 +124,17 @@ class LogZMethods:
             _acceptance(table),
             from_reverse(back.log_weight[-1], share),
             {"flow": flow, "flow, reverse": back},
+        )
+
+    def _both_ways(self, name: str) -> LogZResult:
+        table = self._forward(name)
+        log_weight = table.log_weight[-1]
+        back = self._reverse(name, table.position, f"{name}, reverse")
+        return LogZResult(
+            from_forward(log_weight),
+            _acceptance(table),
+            from_reverse(back.log_weight[-1], log_weight),
+            {name: table, f"{name}, reverse": back},
         )
 
     def _run(self, name: str) -> ChainRun:
@@ -134,6 +160,7 @@ METHODS: dict[str, Callable[[LogZMethods], LogZResult]] = {
     "raise": LogZMethods.raise_,
     "ode_importance": LogZMethods.ode_importance,
     "transported": LogZMethods.transported,
+    "diffusion": LogZMethods.diffusion,
     "bridge": LogZMethods.bridge,
 }
 

@@ -17,7 +17,7 @@ from ebm_app.sampling.annealing import (
     AnnealingRecord,
     Controller,
     IntermediateDistribution,
-    Transport,
+    Move,
     anneal,
     stay,
 )
@@ -84,7 +84,7 @@ class AnnealedHMC:
         targets: Sequence[Target],
         step_sizes: Tensor,
         generator: torch.Generator,
-        transports: Sequence[Transport] = (),
+        transports: Sequence[Move] = (),
     ) -> Iterator[AnnealingRecord]:
         """Tune first guesses ``step_sizes`` (K,) with chains from ``x0`` (B, *): a record for each
         distribution, on demand.
@@ -144,7 +144,7 @@ class AnnealedHMC:
         self,
         targets: Sequence[Target],
         step_sizes: Tensor,
-        transports: Sequence[Transport] = (),
+        transports: Sequence[Move] = (),
     ) -> list[IntermediateDistribution]:
         """The distributions of the reported run; each with a transport, or all without.
 

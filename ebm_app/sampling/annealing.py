@@ -1,19 +1,21 @@
 r"""Annealing: carry chains from a reference to a target through intermediate distributions.
 
 Given densities p_1, ..., p_K, each known up to a constant, the chains start from x0, exact samples
-of a reference p_0. Distribution k moves them by a bijection T_k, its transport (the identity, or
-a map from p_{k-1} towards p_k), then takes a few transitions that leave p_k invariant.
+of a reference p_0. Distribution k moves them by its transport, a kernel K_k with a kernel L_k for
+the way back (or the identity), then takes a few transitions that leave p_k invariant.
 
 ``anneal`` is the one loop. Each record it yields holds the log density of its distribution where
 the transitions there began, so that the importance weight of a chain (annealed importance
-sampling; in nats, up to the constants of p_0 and p_K) is a sum over its records,
+sampling; in nats, up to the constants of p_0 and p_K) is a sum over its records: with
+y_k ~ K_k(. | x_{k-1}),
 
-    log w = sum_k [log p_k(T_k x_{k-1}) + log |det T_k'(x_{k-1})| - log p_{k-1}(x_{k-1})],
+    log w = sum_k [log p_k(y_k) - log p_{k-1}(x_{k-1}) + log L_k(x_{k-1} | y_k)
+                   - log K_k(y_k | x_{k-1})],
 
-the terms being ``entry_log_density`` and ``log_det`` of record k and ``state.log_density`` of the
-record before it. Without weights the samples are approximate: the chains lag behind the
-distributions. Because the transitions are reversible, the same loop through the distributions in
-reverse, with the inverse transports, runs the chains backwards.
+the terms being ``entry_log_density`` of record k, ``state.log_density`` of the record before it,
+and ``log_ratio`` of record k, which is log |det T'| for a bijection T. Without weights the samples
+are approximate: the chains lag behind the distributions. Because the transitions are reversible,
+the same loop through the distributions in reverse, by the kernels back, runs the chains backwards.
 
 References: Neal 2001, Annealed importance sampling, arXiv:physics/9803008; Neal 2011,
 arXiv:1206.1901; Vaikuntanathan and Jarzynski 2011, arXiv:1101.2612, for the transport.
@@ -30,11 +32,12 @@ from ebm_app.sampling.hmc import HMCState, Target
 
 #: (scale of the step sizes () or (B,), acceptance probabilities (B,)) -> the next scale
 Controller = Callable[[Tensor, Tensor], Tensor]
-#: positions (B, *) -> positions (B, *) under a bijection, and log |det| of it (B,) float64
-Transport = Callable[[Tensor], tuple[Tensor, Tensor]]
+#: (positions (B, *), generator) -> positions (B, *) by a kernel, and the log ratio (B,) float64 of
+#: the kernel back and that kernel
+Move = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 
-def stay(x: Tensor) -> tuple[Tensor, Tensor]:
+def stay(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """The identity as a transport."""
     return x, torch.zeros(len(x), dtype=torch.float64, device=x.device)
 
@@ -46,13 +49,13 @@ class IntermediateDistribution(NamedTuple):
         target: its density and field.
         step_size: leapfrog step h > 0, () or (B,).
         num_steps: HMC transitions; with 0 the density is evaluated and nothing moves.
-        transport: bijection by which the chains come here.
+        transport: how the chains come here.
     """
 
     target: Target
     step_size: Tensor
     num_steps: int
-    transport: Transport = stay
+    transport: Move = stay
 
 
 class AnnealingRecord(NamedTuple):
@@ -62,7 +65,7 @@ class AnnealingRecord(NamedTuple):
         index: 0, ..., K - 1.
         state: the chains after the transitions; position (B, *).
         entry_log_density: (B,), log density in nats where the transitions began.
-        log_det: (B,), log |det| of the transport, in nats.
+        log_ratio: (B,), of the kernels of the transport, in nats.
         acceptance: (), mean acceptance probability over chains and transitions; NaN without any.
         step_size: step in force after the transitions, () or (B,).
         nfe: calls of the field, each on the whole batch: 1 + num_steps * num_leapfrog_steps.
@@ -71,7 +74,7 @@ class AnnealingRecord(NamedTuple):
     index: int
     state: HMCState
     entry_log_density: Tensor
-    log_det: Tensor
+    log_ratio: Tensor
     acceptance: Tensor
     step_size: Tensor
     nfe: int
@@ -117,7 +120,7 @@ def anneal(
         position = x0
         factor = torch.ones((), dtype=torch.float64) if scale is None else scale
         for index, (target, step_size, num_steps, transport) in enumerate(distributions):
-            position, log_det = transport(position)
+            position, log_ratio = transport(position, generator)
             state = hmc.init(position, target)
             entry, acceptance = state.log_density, torch.full((), torch.nan)
             for step in range(num_steps):
@@ -129,6 +132,6 @@ def anneal(
             position = state.position
             nfe = 1 + num_steps * num_leapfrog_steps
             used = factor * step_size
-            yield AnnealingRecord(index, state, entry, log_det, acceptance, used, nfe)
+            yield AnnealingRecord(index, state, entry, log_ratio, acceptance, used, nfe)
 
     return run()

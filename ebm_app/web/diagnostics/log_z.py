@@ -17,7 +17,7 @@ from ..shared import Load
 
 #: kinds of chains by the name a visitor chooses, for a number of temperatures
 METHODS = {
-    "transported": lambda num: Annealing(num, steps_per_temperature=1, pf_ode_steps=1),
+    "transported": lambda num: Annealing(num, steps_per_temperature=1, transport="flow"),
     "ais": lambda num: Annealing(num, steps_per_temperature=1, num_leapfrog_steps=4),
 }
 MAX_CHAINS, DEFAULT_CHAINS = 64, 8
