@@ -10,7 +10,7 @@ so that the accept step needs neither a density nor a further evaluation. Where 
 of log p the transition leaves p invariant up to the error of that rule, which is of second order
 in h; without the accept step it is of second order too, but unlikely points are never refused.
 
-Source: Sjoberg, Lindholm 2023, arXiv:2307.14012, for accept steps from a score alone.
+Source: Sjoberg et al. 2023, arXiv:2307.14012, for accept steps from a score alone.
 """
 
 import math
