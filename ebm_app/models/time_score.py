@@ -107,17 +107,6 @@ class TimeScoreModel(nn.Module):
         """d/dt log p_t(x): (B,)."""
         return sum_except_batch(self(x, t).components)
 
-    def score(self, x: Tensor, t: Tensor) -> Tensor:
-        """The Stein head's grad_x log p_t(x): (B, *).
-
-        Raises:
-            ValueError: if the model has no Stein head.
-        """
-        score = self(x, t).score
-        if score is None:
-            raise ValueError("this model has no Stein head: use the gradient of the time integral")
-        return score
-
     def _time(self, t: Tensor) -> Tensor:
         return t
 
