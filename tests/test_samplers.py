@@ -222,7 +222,7 @@ def test_a_sampler_is_made_by_name_with_its_settings():
         (EnergyHMCSampler(steps_per_temperature=0), "steps_per_temperature must be at least 1"),
         (EnergyHMCSampler(num_leapfrog_steps=0), "num_leapfrog_steps must be at least 1"),
         (EnergyHMCSampler(pilot_size=0), "pilot_size must be at least 1"),
-        (EnergyHMCSampler(final_steps=-1), "final_steps must not be negative"),
+        (EnergyHMCSampler(final_steps=-1), "final_steps must be at least 0, not -1"),
         (EnergyHMCSampler(end_variance=2.0), "end_variance 2.0"),
     ],
 )

@@ -27,7 +27,7 @@ from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import expand_like, sum_except_batch
 from ebm_app.registry import choose
 from ebm_app.sampling import hmc
-from ebm_app.sampling.base import Frame, Sampler, denoised, time_of_variance
+from ebm_app.sampling.base import Frame, Sampler, check_counts, denoised, end_time
 from ebm_app.sampling.schedules import temperatures
 
 #: name -> log acceptance probability (B,) from the step h and the fields (B, *) at both ends
@@ -36,8 +36,8 @@ Test = Callable[[float, Tensor, Tensor], Tensor]
 
 def work_test(h: float, start: Tensor, end: Tensor) -> Tensor:
     """-h^2 / 8 (|f_end|^2 - |f_start|^2), at most 0; minus infinity where it is not finite."""
-    squares = (sum_except_batch(f.double().square()) for f in (start, end))
-    first, last = squares
+    first = sum_except_batch(start.double().square())
+    last = sum_except_batch(end.double().square())
     change = h**2 / 8 * (first - last)
     return torch.where(change.isfinite(), change.clamp(max=0), -math.inf)
 
@@ -150,19 +150,17 @@ class AnnealedHMCSampler(Sampler):
         return ACCEPTANCES[choose("acceptance", self.acceptance, ACCEPTANCES)]
 
     def _times(self, energy: TimeScoreEnergy, num_dims: int) -> Tensor:
-        for name in ("steps_per_temperature", "num_leapfrog_steps"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.final_steps < 0:
-            raise UserError(f"final_steps must not be negative: {self.final_steps}")
-        end = time_of_variance(energy, self.end_variance)
+        check_counts(
+            1,
+            steps_per_temperature=self.steps_per_temperature,
+            num_leapfrog_steps=self.num_leapfrog_steps,
+        )
+        check_counts(0, final_steps=self.final_steps)
         start = max(self.start, energy.start)
-        if not start < end:
-            raise UserError(f"the chains must start before t = {end}: lower start")
+        end = end_time(energy, start, self.end_variance)
         num = self.num_steps
         if num is None:
             first, last = energy.path.clock(torch.tensor([start, end], dtype=torch.float64))
             num = math.ceil(1.3 * math.sqrt(num_dims) * (last - first).item())
-        if num < 1:
-            raise UserError(f"num_steps must be at least 1, not {num}")
+        check_counts(1, num_steps=num)
         return temperatures(self.schedule, energy.path, start, end, num)[1:]
