@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ebm_app.errors import UserError
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics import expand_like, sum_except_batch
+from ebm_app.numerics import sum_except_batch
 from ebm_app.registry import choose
 from ebm_app.sampling import hmc
 from ebm_app.sampling.base import Frame, Sampler, check_counts, denoised, end_time
@@ -69,9 +69,7 @@ def transition(
     end = hmc.leapfrog(start, field, h, num_leapfrog_steps)
     probability = test(h, start.gradient, end.gradient).exp()
     is_accepted = torch.empty_like(probability).uniform_(generator=generator) < probability
-    is_moved = expand_like(is_accepted, end.position).bool()
-    parts = (torch.where(is_moved, *pair) for pair in zip(end, start, strict=True))
-    return hmc.Phase(*parts), probability
+    return hmc.chosen(is_accepted, end, start), probability
 
 
 @dataclass(frozen=True)
