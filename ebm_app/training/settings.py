@@ -22,7 +22,7 @@ from ebm_app.models.config import (
     to_dict,
 )
 from ebm_app.models.parametrisation import PREDICTIONS, default_prediction
-from ebm_app.models.time_score import TimeScoreModel
+from ebm_app.models.time_score import TIME_INPUTS
 from ebm_app.nets.inputs import NET_INPUTS
 from ebm_app.nets.unet import UNetConfig, check_config
 from ebm_app.objectives.regression import OBJECTIVES
@@ -56,7 +56,7 @@ MODEL_KINDS: dict[str, Mapping[str, Any]] = {
     "space": SPACES,
     "dequantisation": DEQUANTISERS,
     "prediction": PREDICTIONS,
-    "time_input": TimeScoreModel.TIME_INPUTS,
+    "time_input": TIME_INPUTS,
     "net_input": NET_INPUTS,
 }
 
