@@ -116,9 +116,6 @@ class ExactModel(nn.Module):
     def time_score(self, x, t):
         return sum_except_batch(self(x, t).components)
 
-    def score(self, x, t):
-        return self(x, t).score
-
     def exact_score(self, x, t):
         """grad_x log p_t(x), with or without a head: (B, *)."""
         joint, _, score = self.modes(x, t)
@@ -210,9 +207,6 @@ class PixelHistograms(nn.Module):
 
     def time_score(self, x, t):
         return sum_except_batch(self(x, t).components)
-
-    def score(self, x, t):
-        return self(x, t).score
 
     def levels(self, shape, seed=0):
         """Draws of the levels (B, *)."""

@@ -127,7 +127,7 @@ def test_the_same_generator_gives_the_same_samples_whatever_score_is_named():
         ({"num_steps": 0}, "num_steps must be at least 1, not 0"),
         ({"steps_per_temperature": 0}, "steps_per_temperature must be at least 1"),
         ({"num_leapfrog_steps": 0}, "num_leapfrog_steps must be at least 1"),
-        ({"final_steps": -1}, "final_steps must not be negative"),
+        ({"final_steps": -1}, "final_steps must be at least 0, not -1"),
         ({"step_size": 0.0}, "give one above 0, and one between 0 and 1"),
         ({"target_acceptance": 1.0}, "give one above 0, and one between 0 and 1"),
         ({"acceptance": "never"}, "unknown acceptance 'never': choose one of none, work"),

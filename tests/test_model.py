@@ -8,6 +8,7 @@ from torch import nn
 from ebm_app.errors import UserError
 from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.nets.unet import UNet, UNetConfig
+from ebm_app.numerics import expand_like
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.ratios.mlp import MLP
 
@@ -102,11 +103,11 @@ def test_a_head_of_zero_is_the_score_of_gaussian_data_and_its_target_has_unit_va
     zero, one = (
         TimeScoreModel(Constant(7.0, h), path, EPS, stein_channels=shape[0]) for h in (0.0, 1.0)
     )
-    assert torch.allclose(zero.score(x, t), exact.score(x, t), rtol=1e-9)
-    gain = one.score(x, t) - zero.score(x, t)
+    assert torch.allclose(zero(x, t).score, exact(x, t).score, rtol=1e-9)
+    gain = one(x, t).score - zero(x, t).score
     for k in (0, 3, 5):
         sample = exact.sample(t[k].expand(4000), (4000, *shape), seed=k)
-        residual = path.conditional_score(sample) - exact.score(sample.xt, sample.t)
+        residual = path.conditional_score(sample) - exact(sample.xt, sample.t).score
         target = residual / gain[k].flatten()[0]
         assert z_score(target.square().flatten(1).mean(1), 1.0) < 4
 
@@ -118,13 +119,9 @@ def test_the_head_is_the_last_channels_and_leaves_the_components_alone():
     expected = torch.tensor([1.0, 1.0, 2.0, 2.0], dtype=F64).reshape(1, 4, 1, 1).expand(3, 4, 4, 4)
     assert torch.equal(out.components, expected)
     assert torch.equal(model.time_score(x, t), torch.full((3,), 6.0 * 16, dtype=F64))
-    assert out.score.shape == x.shape and torch.equal(model.score(x, t), out.score)
-
-
-def test_a_score_is_asked_of_a_model_without_a_head():
-    model = TimeScoreModel(Constant(0.0), LinearVPPath(), EPS)
-    with pytest.raises(ValueError, match="no Stein head"):
-        model.score(normal((2, 2)), torch.tensor([0.5, 0.5], dtype=F64))
+    gain, skip = path.score_gain(t), path.score_skip(t)
+    expected = expand_like(skip, x) * x + 5 * expand_like(gain, x)
+    assert torch.allclose(out.score, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("prediction", ["raw", "normalised"])

@@ -153,6 +153,35 @@ def test_adaptive_steps_reach_their_tolerance_in_both_directions(path, shape, en
     assert counts[0] < counts[1]
 
 
+class RoundedUp(LinearVPPath):
+    """Its clock inverse errs by a rounding, always to the same side."""
+
+    side = 1
+
+    def clock_inverse(self, tau):
+        return super().clock_inverse(tau) * (1 + self.side * 1e-14)
+
+
+class RoundedDown(RoundedUp):
+    side = -1
+
+
+@pytest.mark.parametrize(
+    ("path", "ends"), [(RoundedUp(), (START, END)), (RoundedDown(), (END, START))]
+)
+def test_adaptive_steps_stay_between_the_ends_whatever_the_rounding(path, ends):
+    """The solver asks for a reading of the clock that is the float64 next to that of the end."""
+    model, times = gaussian(path), []
+
+    def score(x, t):
+        times.append(t)
+        return model.exact_score(x, t)
+
+    list(solve_pf_ode(ClockField(score, path), normal((2, 2)), *ends, "dopri5", tolerance=1e-3))
+    assert min(times) >= START and max(times) <= END
+    assert times.count(ends[1]) > 1
+
+
 def change(model, state, x, start=START, end=END):
     """What log p_t(x) loses along the flow, by the closed form."""
     return model.log_density(x, start) - model.log_density(state.x, end)

@@ -61,8 +61,9 @@ def test_energy_hmc_samples_a_gaussian():
 class Biased(ExactModel):
     """An exact energy, but a Stein head that is off by a third and a shift."""
 
-    def score(self, x, t):
-        return super().score(x, t) / 1.5 + 0.3
+    def forward(self, x, t):
+        output = super().forward(x, t)
+        return output._replace(score=output.score / 1.5 + 0.3)
 
 
 def test_energy_hmc_is_right_whichever_score_drives_it():
@@ -221,7 +222,7 @@ def test_a_sampler_is_made_by_name_with_its_settings():
         (EnergyHMCSampler(steps_per_temperature=0), "steps_per_temperature must be at least 1"),
         (EnergyHMCSampler(num_leapfrog_steps=0), "num_leapfrog_steps must be at least 1"),
         (EnergyHMCSampler(pilot_size=0), "pilot_size must be at least 1"),
-        (EnergyHMCSampler(final_steps=-1), "final_steps must not be negative"),
+        (EnergyHMCSampler(final_steps=-1), "final_steps must be at least 0, not -1"),
         (EnergyHMCSampler(end_variance=2.0), "end_variance 2.0"),
     ],
 )

@@ -72,6 +72,12 @@ def test_what_training_could_not_use_is_refused(digits, given, message):
         settings.resolve(digits, given)
 
 
+@pytest.mark.parametrize("objective", ["ctsm_m", "ctsm_m_deviance", "variance"])
+def test_an_objective_for_moments_is_refused_without_them(digits, objective):
+    with pytest.raises(UserError, match=f"objective {objective} trains moments: give"):
+        settings.resolve(digits, {"prediction": "normalised", "objective": objective})
+
+
 def test_a_record_of_something_else_is_refused(digits):
     with pytest.raises(UserError, match="not a training run's"):
         settings.resolve(digits, {}, {"model": "digits"})

@@ -5,6 +5,9 @@ import re
 import pytest
 from conftest import TINY
 
+from ebm_app.models.parametrisation import PREDICTIONS
+from ebm_app.models.time_score import TIME_INPUTS
+from ebm_app.paths import PATHS
 from ebm_app.runs.cli import run_script
 
 TRAIN_MISTAKES = {
@@ -55,3 +58,12 @@ def test_help_of_training_starts_with_the_flags_that_matter(script, capsys):
         assert f"--{name} " in common
     for name in ("ema_decay", "attention_levels", "weighting"):
         assert f"--{name} " in rare and f"--{name} " not in common
+
+
+def test_help_of_training_says_what_every_path_and_reading_of_the_network_is(script, capsys):
+    with pytest.raises(SystemExit):
+        script("train/ebm.py").main(["--help"])
+    words = " ".join(capsys.readouterr().out.split())
+    for kinds in (PATHS, PREDICTIONS, TIME_INPUTS):
+        for name, kind in kinds.items():
+            assert kind.note and f"{name} ({kind.note})" in words

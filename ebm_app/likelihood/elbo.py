@@ -19,12 +19,13 @@ from ebm_app.quadrature import rule_on
 
 class BoundNode(NamedTuple):
     """A node of ``VariationalBound``: its time r, x_r = a x + deviation e, the path's variance at
-    r, and the weight."""
+    r, m_r = alpha_r^2 + v_r, and the weight."""
 
     time: float
     a: float
     deviation: float
     variance: float
+    moment: float
     weight: float
 
 
@@ -45,10 +46,9 @@ def bound_rule(
     for level, weight in zip(rule.nodes.tolist(), rule.weights.tolist(), strict=True):
         time = path.time_of_ratio(math.sqrt(ratio**2 + math.exp(-level) / alpha**2))
         alpha_r, ratio_r = _alpha_and_ratio(path, time)
-        a = alpha_r / alpha
-        nodes.append(
-            BoundNode(time, a, a * math.exp(-level / 2), (alpha_r * ratio_r) ** 2, weight)
-        )
+        a, variance = alpha_r / alpha, (alpha_r * ratio_r) ** 2
+        deviation, moment = a * math.exp(-level / 2), _marginal_moment(path, time)
+        nodes.append(BoundNode(time, a, deviation, variance, moment, weight))
     return tuple(nodes)
 
 
@@ -143,8 +143,7 @@ class VariationalBound(Estimator):
 
     def _gains(self, score: CountedScore, x: Tensor, node: BoundNode, draws: Tensor) -> Tensor:
         """Estimates of E[(e - e_ref)^2 - (e - e_s)^2] per component: (K, B, *) float64."""
-        moment = _marginal_moment(score.energy.path, node.time)
-        shrink = node.deviation / moment
+        shrink = node.deviation / node.moment
         reference = Residual(1 - node.deviation * shrink, shrink * node.a * x.double())
         found = [self._residual(score, x, node, e) for e in draws]
         guesses = [reference] * len(draws)

@@ -55,9 +55,9 @@ class CountedScore:
             if not self.energy.is_head(self.source):
                 return self(x, t), None
             self.nfe += 1
-            times = torch.full((len(x),), t, dtype=torch.float64, device=x.device)
-            output = self.energy.model(x, times)
+            output = self.energy.output(x, t)
             if output.variance is None:
                 return output.score, None
-            gain = expand_like(self.energy.path.noise_variance_gain(times), x)
+            time = torch.tensor(t, dtype=torch.float64)
+            gain = expand_like(self.energy.path.noise_variance_gain(time), x)
             return output.score, gain * output.variance

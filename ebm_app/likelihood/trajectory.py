@@ -152,8 +152,7 @@ class NoisedIntegral(Estimator):
         fine, coarse = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         for node in rule.nodes:
             point = node.a * x + node.deviation * e
-            times = torch.full((len(x),), node.time, dtype=torch.float64, device=x.device)
-            output = energy.model(point, times)
+            output = energy.output(point, node.time)
             velocity = node.a_dt * x + node.deviation_dt * e
             rate = rate_along(output.components, output.score, velocity)
             fine, coarse = fine + node.weight * rate, coarse + node.coarse_weight * rate
@@ -173,7 +172,7 @@ class PotentialRate:
     @torch.no_grad()
     def __call__(self, x: Tensor, t: float) -> tuple[Tensor, Tensor]:
         time = torch.tensor(t, dtype=torch.float64)
-        output = self.energy.model(x, time.expand(len(x)).to(x.device))
+        output = self.energy.output(x, t)
         velocity = self.path.velocity(x, output.score, time)
         total = sum_except_batch(rate_along(output.components, output.score, velocity))
         dt = self.path.time_score_variance(time).rsqrt().item()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.errors import UserError
-from ebm_app.models.time_score import TimeScoreModel
+from ebm_app.models.time_score import ModelOutput, TimeScoreModel
 from ebm_app.numerics import sum_except_batch
 from ebm_app.ode import ADAPTIVE
 from ebm_app.paths import GaussianPath, check_eps
@@ -110,6 +110,16 @@ class TimeScoreEnergy:
         other = TimeScoreEnergy(self.model, self.num_nodes, self.chunk_size)
         other.start, other.end = self.path.interval(eps)
         return other
+
+    def output(self, x: Tensor, t: float) -> ModelOutput:
+        """What the model predicts at ``x`` (B, *), all at the time ``t``.
+
+        >>> from ebm_app import EBM
+        >>> EBM.from_pretrained("digits").energy.output(torch.zeros(2, 1, 8, 8), 0.5).score.shape
+        torch.Size([2, 1, 8, 8])
+        """
+        times = torch.full((len(x),), t, dtype=torch.float64, device=x.device)
+        return self.model(x, times)
 
     def log_ratio(
         self,
@@ -210,13 +220,7 @@ class TimeScoreEnergy:
             return self.score
         if not has_head:
             raise UserError("this model has no Stein head: take the score from the integral")
-
-        def head(x: Tensor, t: float) -> Tensor:
-            return self.model.score(
-                x, torch.full((len(x),), t, dtype=torch.float64, device=x.device)
-            )
-
-        return head
+        return lambda x, t: self.output(x, t).score
 
     def is_head(self, source: str | None) -> bool:
         """Whether ``stein_score`` takes the model's head."""

@@ -5,7 +5,7 @@ The network sees a time in [0, 1]; it predicts what the components of the time s
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -25,6 +25,31 @@ class ModelOutput(NamedTuple):
     components: Tensor
     score: Tensor | None
     variance: Tensor | None = None
+
+
+class TimeInput(NamedTuple):
+    """What the net sees of the time: ``read`` makes it (B,), in [0, 1], of the path, the interval
+    of the model and t (B,) in that interval; ``note`` says it in words."""
+
+    note: str
+    read: Callable[[GaussianPath, tuple[float, float], Tensor], Tensor]
+
+
+def time_itself(path: GaussianPath, interval: tuple[float, float], t: Tensor) -> Tensor:
+    """t as it is."""
+    return t
+
+
+def share_of_clock(path: GaussianPath, interval: tuple[float, float], t: Tensor) -> Tensor:
+    """(tau(t) - tau(t0)) / (tau(t1) - tau(t0)), tau the path's clock."""
+    start, end = path.clock(torch.tensor(interval, dtype=t.dtype, device=t.device))
+    return (path.clock(t) - start) / (end - start)
+
+
+TIME_INPUTS: dict[str, TimeInput] = {
+    "time": TimeInput("t as it is", time_itself),
+    "clock": TimeInput("the share of the path's arc length up to t", share_of_clock),
+}
 
 
 class TimeScoreModel(nn.Module):
@@ -63,8 +88,7 @@ class TimeScoreModel(nn.Module):
         self.net, self.path, self.eps = net, path, eps
         self.prediction = PREDICTIONS[choose("prediction", prediction, PREDICTIONS)]
         self.prediction.check(path, stein_channels > 0)
-        choose("time_input", time_input, self.TIME_INPUTS)
-        self.time_input = self.TIME_INPUTS[time_input]
+        self.time_input = TIME_INPUTS[choose("time_input", time_input, TIME_INPUTS)]
         self.stein_channels = stein_channels
         self.input_frequencies, self.condition_dim = tuple(input_frequencies), condition_dim
         self.interval = path.interval(eps)
@@ -72,7 +96,8 @@ class TimeScoreModel(nn.Module):
     def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> ModelOutput:
         """x (B, *), t (B,) float64 and condition (B, condition_dim), zero if None ->
         ``ModelOutput``."""
-        out = self.net(self.features(x, t, condition), self.time_input(self, t).to(x.dtype))
+        time = self.time_input.read(self.path, self.interval, t)
+        out = self.net(self.features(x, t, condition), time.to(x.dtype))
         # the scales reach 1e5: out of a half-precision network's range
         out = out if out.dtype == torch.float64 else out.float()
         raw, head = out.tensor_split([out.shape[1] - self.stein_channels], dim=1)
@@ -106,25 +131,3 @@ class TimeScoreModel(nn.Module):
     def time_score(self, x: Tensor, t: Tensor) -> Tensor:
         """d/dt log p_t(x): (B,)."""
         return sum_except_batch(self(x, t).components)
-
-    def score(self, x: Tensor, t: Tensor) -> Tensor:
-        """The Stein head's grad_x log p_t(x): (B, *).
-
-        Raises:
-            ValueError: if the model has no Stein head.
-        """
-        score = self(x, t).score
-        if score is None:
-            raise ValueError("this model has no Stein head: use the gradient of the time integral")
-        return score
-
-    def _time(self, t: Tensor) -> Tensor:
-        return t
-
-    def _clock(self, t: Tensor) -> Tensor:
-        ends = torch.tensor(self.interval, dtype=t.dtype, device=t.device)
-        start, end = self.path.clock(ends)
-        return (self.path.clock(t) - start) / (end - start)
-
-    #: How the net sees t: as it is, or as the fraction of the path's arc length behind it.
-    TIME_INPUTS = {"time": _time, "clock": _clock}

@@ -29,9 +29,15 @@ class Batch(NamedTuple):
 
 
 class Objective(ABC):
-    """A loss per example for a model of the time score along a path; ``note`` says which."""
+    """A loss per example for a model of the time score along a path; ``note`` says which.
+
+    ``needs_moments``: it is for models that predict posterior moments, no others.
+    ``last_layer_only``: ``prepare`` leaves no other weights to train.
+    """
 
     note: ClassVar[str]
+    needs_moments: ClassVar[bool] = False
+    last_layer_only: ClassVar[bool] = False
 
     @classmethod
     def build(cls, weighting: Weighting, stein_factor: float, eps: float) -> "Objective":
@@ -127,10 +133,14 @@ def stein_score_error(output: ModelOutput, path: GaussianPath, sample: PathSampl
     return mean_except_batch((path.conditional_score(sample) - output.score).square())
 
 
+#: (output of a model, path, its sample) -> loss (B,) before any weighting
+Error = Callable[[ModelOutput, GaussianPath, PathSample], Tensor]
+
+
 class Term(NamedTuple):
     """One regression: its squared error, its weighting lambda(t) and its factor in the loss."""
 
-    error: Callable[[ModelOutput, GaussianPath, PathSample], Tensor]
+    error: Error
     weighting: Weighting
     factor: float = 1.0
 
@@ -184,33 +194,33 @@ class CTSMv(ConditionalRegression):
 
 class CTSMm(ConditionalRegression):
     """CTSM-v with a control variate, for a model that predicts posterior moments: its mean by the
-    Stein head's regression, its variance by ``variance_error``."""
+    Stein head's regression, its variance by ``variance_loss``."""
 
     note = "the same with a control variate, for predicted moments"
+    needs_moments = True
+    variance_loss: ClassVar[Error] = staticmethod(variance_error)
 
     def __init__(self, weighting: Weighting | None = None, stein_factor: float = 1.0) -> None:
-        term = Term(variance_error, weighting or TimeScore())
+        term = Term(self.variance_loss, weighting or TimeScore())
         super().__init__(*_with_head(term, stein_factor))
 
 
-class CTSMmDeviance(ConditionalRegression):
+class CTSMmDeviance(CTSMm):
     """CTSM-m with the variance by ``variance_deviance``."""
 
     note = "the same with the variance by its deviance"
-
-    def __init__(self, weighting: Weighting | None = None, stein_factor: float = 1.0) -> None:
-        term = Term(variance_deviance, weighting or TimeScore())
-        super().__init__(*_with_head(term, stein_factor))
+    variance_loss = staticmethod(variance_deviance)
 
 
-class VarianceAlone(ConditionalRegression):
+class VarianceAlone(CTSMmDeviance):
     """``variance_deviance`` for the weights of the variance's output alone, which finishes a
     trained model: its Stein score, and what is made of it, stays as it is."""
 
     note = "the variance of predicted moments alone, by its deviance, to finish a model"
+    last_layer_only = True
 
     def __init__(self, weighting: Weighting | None = None, stein_factor: float = 1.0) -> None:
-        super().__init__(Term(variance_deviance, weighting or TimeScore()))
+        super().__init__(weighting, stein_factor=0.0)  # the head is not trained
 
     def prepare(self, model: TimeScoreModel) -> None:
         """Leave nothing to train but the last layer, in which the head gets no gradient. There is

@@ -16,6 +16,8 @@ class SchrodingerBridgePath(GaussianPath):
     exists.
     """
 
+    note = "between any two densities"
+
     def __init__(self, sigma: float = 1.0, c: float = 1.0) -> None:
         super().__init__(c)
         if not 0 <= sigma < math.inf:

@@ -102,6 +102,8 @@ class _VariancePreservingPath(OneSidedPath):
 class LinearVPPath(_VariancePreservingPath):
     """alpha_t = t, v_t = 1 - t^2: starts at the reference exactly."""
 
+    note = "from noise, alpha_t = t"
+
     def alpha(self, t: Tensor) -> Tensor:
         return t
 
@@ -118,6 +120,8 @@ class VPPath(_VariancePreservingPath):
 
     alpha_0 is 0.0066 for b = (0.1, 20), not 0: the reference is reached only nearly.
     """
+
+    note = "from noise, the diffusion schedule of the paper's images"
 
     def __init__(self, beta_min: float = 0.1, beta_max: float = 20.0, c: float = 1.0) -> None:
         super().__init__(c)

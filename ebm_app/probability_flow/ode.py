@@ -153,7 +153,7 @@ def solve_in_clock(
         place = (tau - first) / (last - first) * num_parts
         if solver in PARTS or tau in (first, last):
             return times[round(place)]
-        # the clock's inverse has a rounding error, and no velocity exists beyond the ends
+        # the clock's inverse has a rounding error, and the rate is known between the ends alone
         time = path.clock_inverse(torch.tensor(tau, dtype=torch.float64)).item()
         return min(max(time, min(start, end)), max(start, end))
 

@@ -57,6 +57,28 @@ def time_of_variance(energy: TimeScoreEnergy, variance: float) -> float:
     return find_time(lambda t: path.variance(t) - variance, energy.start, energy.end)
 
 
+def end_time(energy: TimeScoreEnergy, start: float, variance: float) -> float:
+    """``time_of_variance``, where a run from ``start`` stops.
+
+    Raises:
+        UserError: where the run would not start before it.
+    """
+    end = time_of_variance(energy, variance)
+    if not start < end:
+        raise UserError(f"sampling must start before t = {end}, where it stops: lower start")
+    return end
+
+
+def check_counts(least: int, **counts: int) -> None:
+    """Raise a UserError for a count below ``least``, by its name.
+
+    >>> check_counts(1, num_steps=3)
+    """
+    for name, count in counts.items():
+        if count < least:
+            raise UserError(f"{name} must be at least {least}, not {count}")
+
+
 def denoised(energy: TimeScoreEnergy, x: Tensor, score: Tensor, t: float) -> Tensor:
     """E[x_1 | x_t = x] by Tweedie's formula, from the Stein score (B, *) at ``x`` (B, *)."""
     return energy.path.denoise(x, score, torch.tensor(t, dtype=torch.float64))

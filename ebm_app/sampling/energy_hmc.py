@@ -8,10 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.sampling.annealed_hmc import AnnealedHMC
-from ebm_app.sampling.base import Frame, Sampler, time_of_variance
+from ebm_app.sampling.base import Frame, Sampler, check_counts, time_of_variance
 from ebm_app.sampling.hmc import Target
 from ebm_app.sampling.schedules import temperatures
 
@@ -80,10 +79,13 @@ class EnergyHMCSampler(Sampler):
             yield Frame(record.state.position, record.index + 1, len(targets), nfe, acceptance)
 
     def _times(self, energy: TimeScoreEnergy) -> Tensor:
-        for name in ("num_steps", "steps_per_temperature", "num_leapfrog_steps", "pilot_size"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.final_steps < 0:
-            raise UserError(f"final_steps must not be negative: {self.final_steps}")
+        check_counts(
+            1,
+            num_steps=self.num_steps,
+            steps_per_temperature=self.steps_per_temperature,
+            num_leapfrog_steps=self.num_leapfrog_steps,
+            pilot_size=self.pilot_size,
+        )
+        check_counts(0, final_steps=self.final_steps)
         end = time_of_variance(energy, self.end_variance)
         return temperatures(self.schedule, energy.path, energy.start, end, self.num_steps)[1:]

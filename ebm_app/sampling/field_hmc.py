@@ -10,7 +10,7 @@ so that the accept step needs neither a density nor a further evaluation. Where 
 of log p the transition leaves p invariant up to the error of that rule, which is of second order
 in h; without the accept step it is of second order too, but unlikely points are never refused.
 
-Source: Sjoberg, Lindholm 2023, arXiv:2307.14012, for accept steps from a score alone.
+Source: Sjoberg et al. 2023, arXiv:2307.14012, for accept steps from a score alone.
 """
 
 import math
@@ -24,10 +24,10 @@ from torch import Tensor
 
 from ebm_app.errors import UserError
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics import expand_like, sum_except_batch
+from ebm_app.numerics import sum_except_batch
 from ebm_app.registry import choose
 from ebm_app.sampling import hmc
-from ebm_app.sampling.base import Frame, Sampler, denoised, time_of_variance
+from ebm_app.sampling.base import Frame, Sampler, check_counts, denoised, end_time
 from ebm_app.sampling.schedules import temperatures
 
 #: name -> log acceptance probability (B,) from the step h and the fields (B, *) at both ends
@@ -36,8 +36,8 @@ Test = Callable[[float, Tensor, Tensor], Tensor]
 
 def work_test(h: float, start: Tensor, end: Tensor) -> Tensor:
     """-h^2 / 8 (|f_end|^2 - |f_start|^2), at most 0; minus infinity where it is not finite."""
-    squares = (sum_except_batch(f.double().square()) for f in (start, end))
-    first, last = squares
+    first = sum_except_batch(start.double().square())
+    last = sum_except_batch(end.double().square())
     change = h**2 / 8 * (first - last)
     return torch.where(change.isfinite(), change.clamp(max=0), -math.inf)
 
@@ -69,9 +69,7 @@ def transition(
     end = hmc.leapfrog(start, field, h, num_leapfrog_steps)
     probability = test(h, start.gradient, end.gradient).exp()
     is_accepted = torch.empty_like(probability).uniform_(generator=generator) < probability
-    is_moved = expand_like(is_accepted, end.position).bool()
-    parts = (torch.where(is_moved, *pair) for pair in zip(end, start, strict=True))
-    return hmc.Phase(*parts), probability
+    return hmc.chosen(is_accepted, end, start), probability
 
 
 @dataclass(frozen=True)
@@ -150,19 +148,17 @@ class AnnealedHMCSampler(Sampler):
         return ACCEPTANCES[choose("acceptance", self.acceptance, ACCEPTANCES)]
 
     def _times(self, energy: TimeScoreEnergy, num_dims: int) -> Tensor:
-        for name in ("steps_per_temperature", "num_leapfrog_steps"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.final_steps < 0:
-            raise UserError(f"final_steps must not be negative: {self.final_steps}")
-        end = time_of_variance(energy, self.end_variance)
+        check_counts(
+            1,
+            steps_per_temperature=self.steps_per_temperature,
+            num_leapfrog_steps=self.num_leapfrog_steps,
+        )
+        check_counts(0, final_steps=self.final_steps)
         start = max(self.start, energy.start)
-        if not start < end:
-            raise UserError(f"the chains must start before t = {end}: lower start")
+        end = end_time(energy, start, self.end_variance)
         num = self.num_steps
         if num is None:
             first, last = energy.path.clock(torch.tensor([start, end], dtype=torch.float64))
             num = math.ceil(1.3 * math.sqrt(num_dims) * (last - first).item())
-        if num < 1:
-            raise UserError(f"num_steps must be at least 1, not {num}")
+        check_counts(1, num_steps=num)
         return temperatures(self.schedule, energy.path, start, end, num)[1:]

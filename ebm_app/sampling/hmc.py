@@ -18,7 +18,7 @@ References: Duane et al. 1987, Phys. Lett. B 195; Neal 2011, arXiv:1206.1901, se
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -72,6 +72,9 @@ class HMCInfo(NamedTuple):
     acceptance_probability: Tensor
     is_accepted: Tensor
     energy_error: Tensor
+
+
+Chains = TypeVar("Chains", Phase, HMCState)
 
 
 def target_from_log_density(log_density: Field) -> Target:
@@ -179,13 +182,18 @@ def step(
     probability = torch.exp(-energy_error).clamp(max=1.0)  # the min of the Metropolis rule
     probability = torch.where(energy_error.isfinite(), probability, 0.0)
     is_accepted = torch.empty_like(probability).uniform_(generator=generator) < probability
-    is_moved = expand_like(is_accepted, position).bool()
-    new_state = HMCState(
-        torch.where(is_moved, proposal.position, position),
-        torch.where(is_accepted, proposal.log_density, state.log_density),
-        torch.where(is_moved, proposal.gradient, state.gradient),
-    )
+    new_state = chosen(is_accepted, proposal, state)
     return new_state, HMCInfo(probability, is_accepted, energy_error)
+
+
+def chosen(is_first: Tensor, first: Chains, second: Chains) -> Chains:
+    """For each chain its row of ``first`` where ``is_first`` (B,), else of ``second``; both are
+    named tuples of tensors (B, *) or (B,)."""
+    rows = (
+        torch.where(expand_like(is_first, one).bool(), one, other)
+        for one, other in zip(first, second, strict=True)
+    )
+    return type(first)(*rows)
 
 
 def adapt(

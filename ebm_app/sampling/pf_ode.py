@@ -7,10 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.probability_flow.ode import ClockField, solve_pf_ode
-from ebm_app.sampling.base import Frame, Sampler, denoised, time_of_variance
+from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,7 @@ class PFODESampler(Sampler):
         self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
         score, path = energy.stein_score(self.score), energy.path
-        end = time_of_variance(energy, self.end_variance)
-        if not self.start < end:
-            raise UserError(f"the flow must start before t = {end}, where it stops: lower start")
+        end = end_time(energy, self.start, self.end_variance)
         states = solve_pf_ode(
             ClockField(score, path),
             x0,

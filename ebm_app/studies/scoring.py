@@ -12,7 +12,7 @@ from torch import Tensor
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.bits_per_dim import bits_of_images
 from ebm_app.flow import Flow
-from ebm_app.likelihood import PFODEDensity
+from ebm_app.likelihood import Estimator, PFODEDensity
 from ebm_app.numerics import standard_error
 from ebm_app.studies.likelihood_speed import fixed_nodes, reference
 
@@ -45,20 +45,18 @@ class ScoredImages:
 
     def bits_of(self, accelerator: Accelerator, model: EBM | Flow) -> Bits:
         """Bits per dim by a model; the density of a flow needs no estimator."""
+
+        def bits(estimator: str | Estimator, levels: Tensor, noise: Tensor) -> Tensor:
+            options = {"estimator": estimator} if isinstance(model, EBM) else {}
+            found = bits_of_images(accelerator, model, levels, noise, self.batch_size, **options)
+            return found.bits_per_dim
+
         pf_ode = PFODEDensity(
             num_steps=self.pf_ode_steps, max_refinements=0, num_probes=1, seed=self.seed
         )
-        images = {"ratio": (self.levels, self.noise), "pf_ode": self.few}
-        estimators = {"ratio": "ratio", "pf_ode": pf_ode}
         return {
-            name: bits_of_images(
-                accelerator,
-                model,
-                *some,
-                self.batch_size,
-                **({"estimator": estimators[name]} if isinstance(model, EBM) else {}),
-            ).bits_per_dim
-            for name, some in images.items()
+            "ratio": bits("ratio", self.levels, self.noise),
+            "pf_ode": bits(pf_ode, *self.few),
         }
 
     def quadrature_error(self, ebm: EBM) -> float:

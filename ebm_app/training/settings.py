@@ -22,7 +22,7 @@ from ebm_app.models.config import (
     to_dict,
 )
 from ebm_app.models.parametrisation import PREDICTIONS, default_prediction
-from ebm_app.models.time_score import TimeScoreModel
+from ebm_app.models.time_score import TIME_INPUTS
 from ebm_app.nets.inputs import NET_INPUTS
 from ebm_app.nets.unet import UNetConfig, check_config
 from ebm_app.objectives.regression import OBJECTIVES
@@ -56,7 +56,7 @@ MODEL_KINDS: dict[str, Mapping[str, Any]] = {
     "space": SPACES,
     "dequantisation": DEQUANTISERS,
     "prediction": PREDICTIONS,
-    "time_input": TimeScoreModel.TIME_INPUTS,
+    "time_input": TIME_INPUTS,
     "net_input": NET_INPUTS,
 }
 
@@ -130,14 +130,15 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
     path.check_reference()
     PREDICTIONS[ebm_config.prediction].check(path, ebm_config.stein_head)
     check_eps(ebm_config.eps)
-    needs_moments = ("ctsm_m", "ctsm_m_deviance", "variance")
-    if config.objective in needs_moments and ebm_config.prediction != "moments":
+    objective = OBJECTIVES[config.objective]
+    if objective.needs_moments and ebm_config.prediction != "moments":
         raise UserError(
             f"objective {config.objective} trains moments: give --prediction moments or ctsm_v"
         )
-    if config.objective == "variance" and config.adam_weight_decay:
+    if objective.last_layer_only and config.adam_weight_decay:
         raise UserError(
-            "objective variance leaves the other weights as they are: give --adam_weight_decay 0"
+            f"objective {config.objective} leaves all but the last layer as it is: give "
+            "--adam_weight_decay 0"
         )
     if config.objective == "tsm" and config.stein_factor:
         raise UserError("objective tsm trains no Stein head: give --stein_factor 0")

@@ -22,9 +22,9 @@ from .uploads import ACCEPTED, leave_unread, preprocess
 MAX_REPEATS = 64
 REPEATS = "draws of the dequantisation noise: more of them, less uncertainty"
 SHARES = (
-    "The map shows where the log-likelihood comes from. The model has one time score for each "
-    "pixel; integrated over time, with the density of the noise, they are shares that add up to "
-    "the log-likelihood. A share is no probability of its pixel: all pixels enter into each."
+    "The map shows each pixel's share of the log-likelihood above, for most models the "
+    "variational bound; the shares add up to it. A share is no probability of its pixel: all "
+    "pixels enter into each."
 )
 
 
