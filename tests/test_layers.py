@@ -30,17 +30,17 @@ LAYERS = {
     "likelihood": 4,
     "objectives": 4,
     "runs": 4,
-    "sampling": 4,
+    "sampling": 5,
     "bounds": 5,
-    "ebm": 5,
-    "flow": 5,
-    "log_z": 5,
-    "": 8,  # the package's own __init__, which gathers what a user imports
-    "evaluation": 6,
-    "training": 7,
-    "studies": 8,
-    "ratios": 9,
-    "web": 10,
+    "ebm": 6,
+    "flow": 6,
+    "log_z": 6,
+    "": 9,  # the package's own __init__, which gathers what a user imports
+    "evaluation": 7,
+    "training": 8,
+    "studies": 9,
+    "ratios": 10,
+    "web": 11,
 }
 
 

@@ -20,6 +20,14 @@ SAMPLERS = {
     "annealed_hmc_energy": EnergyHMCSampler(
         24, steps_per_temperature=3, num_leapfrog_steps=3, pilot_size=16, score="head"
     ),
+    "annealed_hmc_energy, along_pf_ode": EnergyHMCSampler(
+        16,
+        num_leapfrog_steps=3,
+        pilot_size=16,
+        energy="along_pf_ode",
+        score="head",
+        num_nodes=5,
+    ),
 }
 
 

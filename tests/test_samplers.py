@@ -222,6 +222,7 @@ def test_a_sampler_is_made_by_name_with_its_settings():
         (EnergyHMCSampler(steps_per_temperature=0), "steps_per_temperature must be at least 1"),
         (EnergyHMCSampler(num_leapfrog_steps=0), "num_leapfrog_steps must be at least 1"),
         (EnergyHMCSampler(pilot_size=0), "pilot_size must be at least 1"),
+        (EnergyHMCSampler(energy="noised"), "unknown energy 'noised'"),
         (EnergyHMCSampler(final_steps=-1), "final_steps must be at least 0, not -1"),
         (EnergyHMCSampler(end_variance=2.0), "end_variance 2.0"),
     ],
@@ -231,7 +232,8 @@ def test_settings_that_make_no_run_are_the_users_mistake(sampler, message):
         run(sampler, gaussian(head=0), normal((2, 2)))
 
 
-def test_a_proposal_on_which_the_model_overflows_is_rejected():
+@pytest.mark.parametrize("name", ["ratio", "along_pf_ode"])
+def test_a_proposal_on_which_the_model_overflows_is_rejected(name):
     """The chains stay within the ball outside which the model is infinite, and the run goes on."""
 
     class Overflowing(ExactModel):
@@ -244,6 +246,6 @@ def test_a_proposal_on_which_the_model_overflows_is_rejected():
     energy = TimeScoreEnergy(model, num_nodes=16)
     inside = normal((200, 4))
     inside = inside[inside.norm(dim=1) < 6]
-    sampler = EnergyHMCSampler(num_steps=3, num_leapfrog_steps=3, final_steps=2)
+    sampler = EnergyHMCSampler(num_steps=3, num_leapfrog_steps=3, final_steps=2, energy=name)
     *_, last = sampler.iterate(energy, inside, generator(1))
     assert last.x.norm(dim=1).max() < 6 and last.acceptance > 0.2

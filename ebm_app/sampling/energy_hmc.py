@@ -1,6 +1,6 @@
 """Annealed HMC whose accept step reads the energy."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -8,11 +8,33 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ebm_app.likelihood import PFODEIntegral
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
+from ebm_app.registry import choose
 from ebm_app.sampling.annealed_hmc import AnnealedHMC
 from ebm_app.sampling.base import Frame, Sampler, check_counts, time_of_variance
 from ebm_app.sampling.hmc import Target
 from ebm_app.sampling.schedules import temperatures
+
+#: (x (B, *), t) -> an unnormalised log p_t(x), (B,)
+Density = Callable[[Tensor, float], Tensor]
+
+
+def ratio(energy: TimeScoreEnergy, num_nodes: int) -> Density:
+    """The integral of the time score, by ``num_nodes`` nodes."""
+    return energy.with_nodes(num_nodes).proposal_log_density
+
+
+def along_pf_ode(energy: TimeScoreEnergy, num_nodes: int) -> Density:
+    """The line integral along the probability-flow ODE, by ``num_nodes`` steps."""
+    integral = PFODEIntegral(num_steps=num_nodes, max_refinements=0)
+    return lambda x, t: integral(energy, x, t).value
+
+
+ENERGIES: dict[str, Callable[[TimeScoreEnergy, int], Density]] = {
+    "ratio": ratio,
+    "along_pf_ode": along_pf_ode,
+}
 
 
 @dataclass(frozen=True)
@@ -21,7 +43,7 @@ class EnergyHMCSampler(Sampler):
     the others, find the step sizes.
 
     The Stein score drives the leapfrog and the energy decides on acceptance, so that the
-    transitions leave p_t invariant whichever score drives them.
+    transitions leave the density of that energy invariant whichever score drives them.
 
     Args:
         num_steps: temperatures. schedule: their spacing, a key of ``SCHEDULES``.
@@ -29,9 +51,12 @@ class EnergyHMCSampler(Sampler):
             of each.
         final_steps: further HMC transitions at the last temperature.
         pilot_size: pilot chains.
+        energy: what decides on acceptance, "ratio" or "along_pf_ode", as the estimators of these
+            names.
         score: "integral" or "head". The gradient of the integral, by few nodes too, belongs to the
             energy; a trained head differs from it, and needs far smaller steps to be accepted.
-        num_nodes: quadrature nodes of the energy that decides on acceptance.
+        num_nodes: quadrature nodes of the energy "ratio", steps of the ODE of "along_pf_ode", of
+            four evaluations each.
         score_nodes: nodes of the integral whose gradient drives the leapfrog.
         end_variance: conditional variance at the last temperature.
     """
@@ -45,6 +70,7 @@ class EnergyHMCSampler(Sampler):
     num_leapfrog_steps: int = 5
     final_steps: int = 5
     pilot_size: int = 4
+    energy: str = "ratio"
     score: str = INTEGRAL
     num_nodes: int = 8
     score_nodes: int = 4
@@ -55,11 +81,8 @@ class EnergyHMCSampler(Sampler):
     ) -> Iterator[Frame]:
         times = self._times(energy)
         score = energy.with_nodes(self.score_nodes).stein_score(self.score)
-        energy = energy.with_nodes(self.num_nodes)
-        targets = [
-            Target(partial(energy.proposal_log_density, t=t), partial(score, t=t))
-            for t in times.tolist()
-        ]
+        density = ENERGIES[choose("energy", self.energy, ENERGIES)](energy, self.num_nodes)
+        targets = [Target(partial(density, t=t), partial(score, t=t)) for t in times.tolist()]
         deviations = energy.path.variance(times).sqrt()
         annealed = AnnealedHMC(
             steps_per_temperature=self.steps_per_temperature,
