@@ -21,7 +21,8 @@ SAMPLERS = {
         24, steps_per_temperature=3, num_leapfrog_steps=3, pilot_size=16, score="head"
     ),
     "annealed_hmc_energy, along_pf_ode": EnergyHMCSampler(
-        16,
+        24,
+        steps_per_temperature=3,
         num_leapfrog_steps=3,
         pilot_size=16,
         energy="along_pf_ode",
@@ -52,8 +53,13 @@ def mass(model, x):
     return torch.softmax(model.modes(x, 1 - 1e-4)[0], 0)[0].mean().item()
 
 
+CASES = [("heun", (16,)), *((name, (1, 4, 4)) for name in SAMPLERS if name != "heun")]
+SLOW = "annealed_hmc_energy, along_pf_ode"
+
+
 @pytest.mark.parametrize(
-    "name, shape", [("heun", (16,)), *((name, (1, 4, 4)) for name in SAMPLERS if name != "heun")]
+    "name, shape",
+    [pytest.param(*case, marks=[pytest.mark.slow] * (case[0] == SLOW)) for case in CASES],
 )
 def test_samples_have_the_distribution_and_the_modes_of_the_data(name, shape):
     """That of p_t at variance 1e-3 for the chains, which differs from the data's by less than

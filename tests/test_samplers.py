@@ -9,6 +9,7 @@ from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.probability_flow.ode import clock_grid
 from ebm_app.registry import make
+from ebm_app.sampling.energy_hmc import ENERGIES
 from ebm_app.sampling.samplers import SAMPLERS, EnergyHMCSampler, PFODESampler
 
 MEAN, STD = 0.7, 0.5
@@ -232,7 +233,18 @@ def test_settings_that_make_no_run_are_the_users_mistake(sampler, message):
         run(sampler, gaussian(head=0), normal((2, 2)))
 
 
-@pytest.mark.parametrize("name", ["ratio", "along_pf_ode"])
+@pytest.mark.parametrize("name", ENERGIES)
+@pytest.mark.parametrize("t", [0.05, 0.6, 0.99])
+def test_the_energy_that_accepts_is_the_log_density_at_that_time(name, t):
+    model = ExactModel(
+        LinearVPPath(), 1e-4, [[-0.5], [0.7]], [0.5, 0.5], (0.3, 0.7), stein_channels=1
+    )
+    x = model.sample(torch.full((6,), t, dtype=torch.float64), (6, 1, 2, 2)).xt
+    found = ENERGIES[name](TimeScoreEnergy(model), 24)(x, t)
+    assert torch.allclose(found, model.log_density(x, t), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ENERGIES)
 def test_a_proposal_on_which_the_model_overflows_is_rejected(name):
     """The chains stay within the ball outside which the model is infinite, and the run goes on."""
 
