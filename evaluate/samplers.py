@@ -24,10 +24,10 @@ from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import Reference, label_histogram
-from ebm_app.evaluation.sample_plots import NOTES, plot_samplers, samplers_table
+from ebm_app.evaluation.sample_plots import METRICS, NOTES, plot_samplers, samplers_table
 from ebm_app.models.config import read_json
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder
-from ebm_app.numerics import mixed_seed
+from ebm_app.numerics import mean_except_batch, mixed_seed
 from ebm_app.registry import choose
 from ebm_app.runs.arguments import settings_of
 from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
@@ -115,7 +115,7 @@ def parse_run(text: str) -> Sampler:
 def identity(args: Namespace) -> dict[str, Any]:
     """What the rows of one table share; a folder may hold other weights by now."""
     weights = (find_folder(args.model) / WEIGHTS_FILE).read_bytes()
-    same = {key: getattr(args, key) for key in STUDY}
+    same = {"metrics": list(METRICS), **{key: getattr(args, key) for key in STUDY}}
     return {**same, "weights_sha256": hashlib.sha256(weights).hexdigest()}
 
 
@@ -157,11 +157,17 @@ def prepare(ebm: EBM, args: Namespace) -> tuple[Measure, dict[str, Any]]:
         wrap=partial(tqdm, desc="classifier"),
     )
     features, logits = classifier.features_and_logits(test)
-    reference = Reference(features, label_histogram(labels, num_classes))
-    return lambda images: reference.metrics(*classifier.features_and_logits(images)), {
+    low, high = (end.item() for end in mean_except_batch(train.double()).aminmax())
+    reference = Reference(features, label_histogram(labels, num_classes), (low, high))
+    held_out = train[pool]
+    return lambda images: reference.metrics(images, *classifier.features_and_logits(images)), {
         "classifier_accuracy": (logits.argmax(1) == test_labels).double().mean().item(),
         "floor": reference.floor(
-            *classifier.features_and_logits(train[pool]), args.num_images, FLOOR_DRAWS, generator
+            held_out,
+            *classifier.features_and_logits(held_out),
+            args.num_images,
+            FLOOR_DRAWS,
+            generator,
         ),
     }
 

@@ -95,7 +95,8 @@ def write_studies(run, method):
     ais = {"methods": {"bridge": row, "ais": bad}, "method": method}
     ais |= {"bits_per_dim": 1.5, "bits_per_dim_stderr": 0.1}
     judged = dict.fromkeys(
-        ("frechet", "histogram_distance", "class_balance", "confidence", "clear_share"), 0.5
+        ("frechet", "histogram_distance", "class_balance", "confidence", "clear_share", "outside"),
+        0.5,
     )
     floor = {**judged, "spread": judged, "num_images": 4}
     drawn = {"run": "pf_ode", "nfe": 7, "seconds": 1.0, **judged}

@@ -1,7 +1,8 @@
 """How far drawn images are from a data set: by their features, and by the classes they show.
 
 The features of either set are taken for Gaussian, and two Gaussians have a distance in closed
-form; the classes are counted, and two histograms differ by their total variation.
+form; the classes are counted, and two histograms differ by their total variation. An image is
+outside if it is brighter or darker than every training image.
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from ebm_app.numerics import mean_except_batch
 
 
 def frechet_distance(features_a: Tensor, features_b: Tensor) -> float:
@@ -122,6 +125,12 @@ def class_balance(logits: Tensor) -> float:
     return (shares.min() / shares.max()).item()
 
 
+def outside_share(images: Tensor, low: float, high: float) -> float:
+    """The share of images (N, C, H, W) whose mean lies outside [low, high]."""
+    means = mean_except_batch(images.double())
+    return ((means < low) | (means > high)).double().mean().item()
+
+
 @dataclass(frozen=True, eq=False)
 class Reference:
     """What images are compared with.
@@ -129,24 +138,29 @@ class Reference:
     Args:
         features: (M, D) of the data set's test images.
         histogram: (num_classes,), shares of the classes among its training labels.
+        brightness: the lowest and the highest mean level of a training image.
     """
 
     features: Tensor
     histogram: Tensor
+    brightness: tuple[float, float]
 
-    def metrics(self, features: Tensor, logits: Tensor) -> dict[str, float]:
-        """``frechet``, ``histogram_distance``, ``class_balance``, ``confidence`` and
-        ``clear_share`` of N images by their features (N, D) and logits (N, num_classes)."""
+    def metrics(self, images: Tensor, features: Tensor, logits: Tensor) -> dict[str, float]:
+        """``frechet``, ``histogram_distance``, ``class_balance``, ``confidence``, ``clear_share``
+        and ``outside`` of images (N, C, H, W) with their features (N, D) and logits (N,
+        num_classes)."""
         return {
             "frechet": frechet_distance(features, self.features),
             "histogram_distance": total_variation(class_histogram(logits), self.histogram),
             "class_balance": class_balance(logits),
             "confidence": confidence(logits),
             "clear_share": clear_share(logits),
+            "outside": outside_share(images, *self.brightness),
         }
 
     def floor(
         self,
+        images: Tensor,
         features: Tensor,
         logits: Tensor,
         num_images: int,
@@ -164,7 +178,7 @@ class Reference:
         draws = []
         for _ in range(num_draws):
             rows = torch.randperm(len(features), generator=generator)[:num_images]
-            draws.append(self.metrics(features[rows], logits[rows]))
+            draws.append(self.metrics(images[rows], features[rows], logits[rows]))
         values = {key: [draw[key] for draw in draws] for key in draws[0]}
         return {
             **{key: mean(value) for key, value in values.items()},

@@ -13,10 +13,18 @@ PANELS = {
     "histogram_distance": ("total variation distance of class shares", "linear"),
 }
 #: keys of the last columns of the table
-METRICS = ("frechet", "histogram_distance", "class_balance", "confidence", "clear_share")
+METRICS = (
+    "frechet",
+    "histogram_distance",
+    "class_balance",
+    "confidence",
+    "clear_share",
+    "outside",
+)
 HEAD = """\
-| run | nfe | seconds | Frechet distance | histogram distance | balance | confidence | clear |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+| run | nfe | seconds | Frechet distance | histogram distance | balance | confidence | clear | \
+outside |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 NOTES = """
 nfe: evaluations of the Stein score for an image, those of a pilot run included. By the integral,
@@ -25,9 +33,10 @@ of accept steps are not counted, but are in the seconds.
 Frechet distance: of the classifier's features to those of the test images. Histogram distance:
 total variation between the classes seen and the training labels. Balance: the rarest class over
 the most frequent one. Confidence: mean probability of the most likely class; clear: share of the
-images where it is at least 0.9. Held-out images, as many as were drawn: what a perfect sampler
-would reach, the mean of several draws and the spread of one, which is about the noise of the other
-rows too.
+images where it is at least 0.9. Outside: share of the images whose mean level lies outside the
+range of the training images', such as a white blob or an empty image. Held-out images, as many as
+were drawn: what a perfect sampler would reach, the mean of several draws and the spread of one,
+which is about the noise of the other rows too.
 
 ![samplers](samplers.png)
 """
