@@ -199,9 +199,17 @@ def test_log_z_goes_temperature_by_temperature_and_is_that_of_the_weights(models
 
 
 def test_the_kinds_of_chains_differ_by_their_transport():
-    transported, ais = (log_z.METHODS[name](7) for name in ("transported", "ais"))
-    assert transported.num_temperatures == ais.num_temperatures == 7
-    assert (transported.transport, ais.transport) == ("flow", "none")
+    kinds = {name: make(7) for name, make in log_z.METHODS.items()}
+    assert {kind.num_temperatures for kind in kinds.values()} == {7}
+    transports = {name: kind.transport for name, kind in kinds.items()}
+    assert transports == {"transported": "flow", "diffusion": "diffusion", "ais": "none"}
+
+
+def test_log_z_by_the_diffusion_has_neither_a_pilot_nor_an_acceptance(models):
+    shown = [text for _, text in log_z.log_z(models.load, "grey", "diffusion", 3, 2, seed=1)]
+    steps = [text.partition("Step ")[2].partition(" \N{MIDDLE DOT}")[0] for text in shown[:-1]]
+    assert steps == ["0 of 3", "1 of 3", "2 of 3", "3 of 3"]
+    assert "Effective sample size" in shown[-1] and "acceptance" not in shown[-1]
 
 
 def test_mistakes_about_log_z_are_explained(models):

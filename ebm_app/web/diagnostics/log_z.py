@@ -18,6 +18,9 @@ from ..shared import Load
 #: kinds of chains by the name a visitor chooses, for a number of temperatures
 METHODS = {
     "transported": lambda num: Annealing(num, steps_per_temperature=1, transport="flow"),
+    "diffusion": lambda num: Annealing(
+        num, steps_per_temperature=0, transport="diffusion", transport_steps=8
+    ),
     "ais": lambda num: Annealing(num, steps_per_temperature=1, num_leapfrog_steps=4),
 }
 MAX_CHAINS, DEFAULT_CHAINS = 64, 8
@@ -49,7 +52,8 @@ def log_z(
     )
     label = f"{model} · {method} · {num_chains} chains · seed {seed}"
     chains = Chains(ebm.energy, settings)
-    pilot, total = len(chains.targets), len(chains.targets) + chains.num_distributions
+    pilot = len(chains.targets) if settings.steps_per_temperature else 0
+    total = pilot + chains.num_distributions
     yield None, f"{RUNNING} 0 of {total} · {label}"
     for step in chains.tune(noise[:NUM_PILOT], generator):
         yield None, f"{RUNNING} {step} of {total}, pilot chains · {label}"
@@ -68,12 +72,12 @@ def report(state: ChainState) -> str:
     nats = -torch.tensor([estimate.log_z, estimate.stderr])
     shift, error = to_bits_per_dim(nats, state.position[0].numel()).tolist()
     moved = state.acceptance[~state.acceptance.isnan()]
+    acceptance = f", acceptance {moved.mean().item():.2f}" if len(moved) else ""
     return "\n".join(
         [
             f"log Z: {estimate.log_z:+.2f} ± {estimate.stderr:.2f} nats; normalised by it, a "
             f"likelihood changes by {shift:+.4f} ± {error:.4f} bits per dim",
-            f"Effective sample size {estimate.ess:.1f} of {estimate.num}, acceptance "
-            f"{moved.mean().item():.2f}",
+            f"Effective sample size {estimate.ess:.1f} of {estimate.num}{acceptance}",
             *(f"Warning: {warning}" for warning in estimate.warnings),
         ]
     )
