@@ -81,7 +81,7 @@ mnist-card: $(SETUP)
 	$(BIN)/python evaluate/bpd.py $(MNIST) --data_root $(DATA) --estimator ratio pf_ode --dequantisation truncated_normal --limit 100 --repeats 1 --output_dir $(MNIST)/truncated_normal
 	$(BIN)/python evaluate/samplers.py $(MNIST) --data_root $(DATA) --run "pf_ode num_steps=6" --run "pf_ode num_steps=12" --run "pf_ode num_steps=25" --run "pf_ode num_steps=50" --run annealed_hmc --output_dir $(MNIST)
 	$(BIN)/python evaluate/memorisation.py $(MNIST) --data_root $(DATA) --output_dir $(MNIST)
-	$(BIN)/python evaluate/ais.py $(MNIST) --data_root $(DATA) --method ode_importance --num_chains 3 --block_size 3 --pf_ode_steps 16 --limit 100 --repeats 1 --output_dir $(MNIST)
+	$(BIN)/python evaluate/ais.py $(MNIST) --data_root $(DATA) --method diffusion --energy along_pf_ode --diffusion_steps 128 --num_chains 96 --limit 100 --repeats 1 --output_dir $(MNIST)
 	$(BIN)/python sample/ebm.py $(MNIST) --num_images 100 --output_dir $(MNIST)/samples
 	$(BIN)/python sample/ebm.py $(MNIST) --num_images 16 --sampler annealed_hmc --output_dir $(MNIST)/samples_hmc
 	$(BIN)/python evaluate/report.py $(MNIST) --output $(BUNDLE)/README.md

@@ -93,7 +93,7 @@ def write_studies(run, method):
     row = {"log_z": 0.25, "stderr": 0.5, "ess": 3.0, "num": 8, "warnings": []}
     bad = {**row, "ess": 1.0, "warnings": ["1.0 of 8 paths carry the weight"]}
     ais = {"methods": {"bridge": row, "ais": bad}, "method": method}
-    ais |= {"bits_per_dim": 1.5, "bits_per_dim_stderr": 0.1}
+    ais |= {"bits_per_dim": 1.5, "bits_per_dim_stderr": 0.1, "energy": "ratio"}
     judged = dict.fromkeys(
         ("frechet", "histogram_distance", "class_balance", "confidence", "clear_share", "outside"),
         0.5,
