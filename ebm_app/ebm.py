@@ -102,8 +102,8 @@ class EBM(PretrainedModel):
         32
 
         Args:
-            images: (B, C, H, W), floats in [0, 1] on the grid of the model's levels, or uint8
-                levels.
+            images: (B, C, H, W), floats in [0, 1] on the grid or the palette of the model's
+                levels, or uint8 levels.
             estimator: of log p_t: a name in ``ESTIMATORS`` with its settings as
                 ``estimator_args``, an object, or None for ``default_estimator``.
             dequantiser: a name in ``DEQUANTISERS``, an object, or None for the model's own.
@@ -117,7 +117,8 @@ class EBM(PretrainedModel):
             UserError: for images of another shape or with values off the grid, unknown names or
                 settings, and noise of another shape.
         """
-        levels = checked_levels(images, self.config.image_shape, self.config.num_levels)
+        config = self.config
+        levels = checked_levels(images, config.image_shape, config.num_levels, config.palette)
         if noise is None:
             noise = dequantisation_noise(repeats, levels, seed)
         return log_likelihood(
@@ -183,4 +184,5 @@ class EBM(PretrainedModel):
 
     def to_images(self, x: Tensor) -> Tensor:
         """Points of the path's space as quantised images in [0, 1], on the CPU."""
-        return quantise(self.space.decode(x), self.config.num_levels).cpu()
+        config = self.config
+        return quantise(self.space.decode(x), config.num_levels, config.palette).cpu()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.levels import dequantise, quantise
+from ebm_app.data.palette import Palette
 from ebm_app.likelihood.bits import Likelihood, checked_levels, to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import FORMAT_VERSION
@@ -26,6 +27,7 @@ class FlowConfig:
     num_levels: int
     space: str
     space_arguments: dict[str, float] = field(default_factory=dict)
+    palette: Palette = ()
     format_version: int = FORMAT_VERSION
 
 
@@ -77,7 +79,8 @@ class Flow(PretrainedModel):
         Raises:
             UserError: for images of another shape, or values off the grid.
         """
-        levels = checked_levels(images, self.config.image_shape, self.config.num_levels)
+        config = self.config
+        levels = checked_levels(images, config.image_shape, config.num_levels, config.palette)
         if noise is None:
             noise = dequantisation_noise(repeats, levels, seed)
         levels, noise = levels.to(self.device), noise.to(self.device)
@@ -93,4 +96,4 @@ class Flow(PretrainedModel):
         shape = (num_images, *self.config.image_shape)
         u = torch.randn(shape, generator=seeded("cpu", seed))
         x = self.space.decode(u.to(self.device))
-        return quantise(x, self.config.num_levels).cpu()
+        return quantise(x, self.config.num_levels, self.config.palette).cpu()

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from ebm_app.data.images import load_images
 from ebm_app.data.png import grid_of, save_image
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
+from ebm_app.evaluation.command_line import images_for
 from ebm_app.evaluation.memorisation import nearest, share_of_copies
 from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
 from ebm_app.runs.files import explained_write
@@ -43,10 +43,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             "least 1"
         )
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
-    data = load_images(ebm.config.dataset, args.data_root, args.download)
+    data = images_for(ebm, ebm.config.dataset, args.data_root, args.download)
     folder = Path(args.output_dir)
     record = RunRecord(folder / "memorisation.json", vars(args))
-    train, test = (split / (data.num_levels - 1) for split in (data.train, data.test))
+    train, test = data.display(data.train), data.display(data.test)
     drawn = ebm.sample(args.num_images, args.sampler, args.seed).cpu()
     of_drawn = nearest(drawn, train, args.num_nearest)
     of_test = nearest(test[: len(drawn)], train, 1)

@@ -143,7 +143,7 @@ def prepare(ebm: EBM, args: Namespace) -> tuple[Measure, dict[str, Any]]:
     dataset = ebm.config.dataset
     labels, _, test_labels = load_labels(dataset, args.data_root, args.download)
     data = load_images(dataset, args.data_root, args.download)
-    train, test = (split / (data.num_levels - 1) for split in (data.train, data.test))
+    train, test = data.display(data.train), data.display(data.test)
     num_classes = int(labels.max()) + 1
     generator = torch.Generator().manual_seed(args.seed)
     order = torch.randperm(len(train), generator=generator)

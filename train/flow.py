@@ -79,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     check_loop(config, data)
     options = options_of(args, f"{kind}-flow")
     torch.manual_seed(config.seed)  # the weights that a flow starts with
-    flow = Flow(FlowConfig(data.name, data.image_shape, data.num_levels, kind, arguments))
+    made_for = (data.name, data.image_shape, data.num_levels)
+    flow = Flow(FlowConfig(*made_for, kind, arguments, palette=data.palette))
     settings = {"flow": to_dict(flow.config), "training": to_dict(config)}
     fit(flow, data, config.seed)
 

@@ -1,4 +1,4 @@
-"""A user's own folder of image files, as integer levels 0..255.
+"""A user's own folder of image files, as integer values 0..255.
 
 Files are found recursively, sorted by their path below the folder ("/" between the parts, on
 every system) and read by Pillow. Orientation tags are applied, colour profiles are not. Files with
@@ -45,7 +45,7 @@ def read_folder(path: str | Path, resolution: int | None = None) -> tuple[Tensor
             None keeps the images as they are; they must then agree in size.
 
     Returns:
-        Train, validation and test levels, uint8 (N, C, H, W), C = 1 (grey) or 3 (RGB).
+        Train, validation and test values, uint8 (N, C, H, W), C = 1 (grey) or 3 (RGB).
 
     Raises:
         UserError: for a missing folder, fewer than 10 images, two of the three split folders or
@@ -118,7 +118,7 @@ def read_image(path: Path) -> Image.Image:
 
 
 def _stack(files: Sequence[Path], resolution: int | None) -> Tensor:
-    """Levels (N, C, H, W) uint8 of all files, in their order."""
+    """Values (N, C, H, W) uint8 of all files, in their order."""
     images: list[Image.Image] = []
     for file in files:
         image = read_image(file)

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.folder import read_folder
-from ebm_app.data.levels import MAX_LEVELS, check_levels, to_levels
+from ebm_app.data.levels import MAX_LEVELS, check_levels, to_display, to_levels
+from ebm_app.data.palette import Palette, check_palette, find_palette, to_indices
 from ebm_app.errors import UserError
 from ebm_app.registry import choose
 
@@ -32,8 +33,12 @@ Splits = tuple[Tensor, Tensor, Tensor]
 class ImageData:
     """Three splits of integer levels 0..num_levels-1, each uint8 (N, C, H, W).
 
+    ``palette`` has the grey values 0..255 of the levels where these are few of the 256, and is ()
+    where they are evenly spaced.
+
     Raises:
         ValueError: for splits that are not of this form or differ in image shape.
+        UserError: for a palette that is not of as many levels.
     """
 
     name: str
@@ -41,8 +46,10 @@ class ImageData:
     train: Tensor
     validation: Tensor
     test: Tensor
+    palette: Palette = ()
 
     def __post_init__(self) -> None:
+        check_palette(self.palette, self.num_levels)
         for split in (self.train, self.validation, self.test):
             if split.dtype != torch.uint8 or split.ndim != 4 or not split.numel():
                 raise ValueError(f"a split is uint8 (N, C, H, W) and not empty: {split.shape}")
@@ -92,6 +99,10 @@ class ImageData:
             UserError: for another name.
         """
         return getattr(self, choose("split", name, ("train", "validation", "test")))
+
+    def display(self, levels: Tensor) -> Tensor:
+        """Levels (*) of these images as values in [0, 1] for display."""
+        return to_display(levels, self.num_levels, self.palette)
 
 
 @dataclass(frozen=True)
@@ -230,28 +241,36 @@ def load_images(
     data_root: str | Path | None = None,
     download: bool = False,
     resolution: int | None = None,
+    palette: Palette | None = None,
 ) -> ImageData:
     """Load a data set by name.
 
     Args:
-        name: A key of ``DATASETS``, or "folder:PATH" for a user's image files (256 levels), which
+        name: A key of ``DATASETS``, or "folder:PATH" for a user's image files, which
             ``ebm_app.data.folder.read_folder`` reads.
         data_root: Folder of the files of mnist, fashion_mnist and cifar10, None for "data"; digits
             and folder:PATH need none.
         download: Fetch those files if they are missing; nothing is fetched otherwise.
         resolution: Side in pixels for folder:PATH; None keeps the images as they are.
+        palette: Grey values that folder:PATH may use, () for all 256; None finds them in the
+            training split.
 
     Raises:
-        UserError: for an unknown name, missing or unreadable files, a download that fails, and a
-            resolution with any other name than folder:PATH.
+        UserError: for an unknown name, missing or unreadable files, a download that fails, an
+            image with a value that is not of the palette, and a resolution or a palette with any
+            other name than folder:PATH.
     """
     if name.startswith(FOLDER):
         path = name.removeprefix(FOLDER)
         if not path:
             raise UserError("'folder:' names no folder: write folder:PATH")
-        return ImageData(name, MAX_LEVELS, *read_folder(path, resolution))
+        splits = read_folder(path, resolution)
+        used = find_palette(splits[0]) if palette is None else palette
+        levels = (to_indices(split, used) for split in splits)
+        return ImageData(name, len(used) or MAX_LEVELS, *levels, palette=used)
     source = DATASETS[choose("data set", name, [*DATASETS, "folder:PATH"])]
-    if resolution is not None:
-        raise UserError(f"a resolution is for folder:PATH only: leave it out for {name}")
+    for what, given in (("resolution", resolution), ("palette", palette)):
+        if given is not None:
+            raise UserError(f"a {what} is for folder:PATH only: leave it out for {name}")
     root = Path("data" if data_root is None else data_root).expanduser()
     return ImageData(name, source.num_levels, *source.read(root, download))

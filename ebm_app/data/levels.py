@@ -6,18 +6,22 @@ A data set with L levels holds integers k = 0..L-1. Three kinds of value are kep
 - continuous values x = (k + u) / L with u in [0, 1), uniform dequantisation (Theis et al.,
   arXiv:1511.01844, section 3.1): what a density model sees, level k being the cell
   [k / L, (k + 1) / L);
-- display values k / (L - 1): the grid on [0, 1] that is shown and saved, from black to white.
+- display values k / (L - 1): the grid on [0, 1] that is shown and saved, from black to white; of a
+  palette (see ``palette``) the k-th of its values / 255.
 
 ``dequantise`` maps levels to continuous values, ``quantise`` continuous to display values and
 ``to_levels`` display values to levels; one after the other they give the levels back.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from ebm_app.data.palette import NUM_VALUES, to_indices
 from ebm_app.errors import UserError
 
-MAX_LEVELS = 256
+MAX_LEVELS = NUM_VALUES
 
 
 def dequantise(levels: Tensor, num_levels: int, noise: Tensor) -> Tensor:
@@ -48,15 +52,15 @@ def dequantise(levels: Tensor, num_levels: int, noise: Tensor) -> Tensor:
     return x
 
 
-def quantise(x: Tensor, num_levels: int) -> Tensor:
-    """Display values k / (L - 1) of the levels k = floor(x L) of continuous x: ``(*) -> (*)``.
+def quantise(x: Tensor, num_levels: int, palette: Sequence[int] = ()) -> Tensor:
+    """Display values of the levels k = floor(x L) of continuous x: ``(*) -> (*)``.
 
     Values below 0 take level 0, and values from 1 on level L - 1. This saturation is part of the
     definition: the outer cells reach to infinity, as a sample of a model may lie anywhere.
 
     Args:
         x: Continuous values (*), floating point; half precision is returned in float32.
-        num_levels: L.
+        num_levels: L. palette: of the levels, () for evenly spaced ones.
 
     Raises:
         ValueError: for values that are not finite or not floating point.
@@ -65,21 +69,35 @@ def quantise(x: Tensor, num_levels: int) -> Tensor:
     if not x.is_floating_point() or not x.isfinite().all():
         raise ValueError(f"continuous values are finite floats, these are {x.dtype}")
     x = x.to(torch.promote_types(x.dtype, torch.float32))
-    return (x * num_levels).floor().clamp(0, num_levels - 1) / (num_levels - 1)
+    return to_display((x * num_levels).floor().clamp(0, num_levels - 1), num_levels, palette)
 
 
-def to_levels(images: Tensor, num_levels: int) -> Tensor:
-    """Levels k, uint8 ``(*)``, of display values k / (L - 1), ``(*)``.
+def to_display(levels: Tensor, num_levels: int, palette: Sequence[int] = ()) -> Tensor:
+    """Display values in [0, 1] of levels k, ``(*) -> (*)``: k / (L - 1), or the palette's / 255.
+
+    >>> to_display(torch.tensor([0, 2]), 3), to_display(torch.tensor([0, 2]), 3, (0, 51, 102))
+    (tensor([0., 1.]), tensor([0.0000, 0.4000]))
+    """
+    if not palette:
+        return levels / (num_levels - 1)
+    dtype = levels.dtype if levels.is_floating_point() else torch.get_default_dtype()
+    return torch.tensor(palette, device=levels.device, dtype=dtype)[levels.long()] / 255
+
+
+def to_levels(images: Tensor, num_levels: int, palette: Sequence[int] = ()) -> Tensor:
+    """Levels k, uint8 ``(*)``, of display values, ``(*)``.
 
     Args:
         images: Floats at most 1e-3 spacings off the grid; or levels, uint8, returned as they are.
-        num_levels: L.
+        num_levels: L. palette: of the levels, () for evenly spaced ones.
 
     Raises:
-        UserError: for values that are not finite, outside [0, 1] or off the grid, for levels of L
-            or more, and for any other dtype.
+        UserError: for values that are not finite, outside [0, 1], off the grid or not of the
+            palette, for levels of L or more, and for any other dtype.
     """
     check_num_levels(num_levels)
+    if palette and images.dtype != torch.uint8:
+        return to_indices(to_levels(images, NUM_VALUES), palette)
     if images.dtype == torch.uint8:
         if images.numel() and int(images.max()) >= num_levels:
             raise UserError(

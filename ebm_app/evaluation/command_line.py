@@ -6,7 +6,8 @@ from argparse import Namespace
 from accelerate import Accelerator
 from torch import Tensor
 
-from ebm_app.data.images import load_images
+from ebm_app.data.images import FOLDER, ImageData, load_images
+from ebm_app.data.palette import form_of
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.runs.cli import Parser, resolve_device
@@ -58,19 +59,30 @@ def held_out(args: Namespace, ebm: EBM) -> Tensor:
 def held_out_levels(
     ebm: EBM, dataset: str, split: str = "test", data_root: str = "data", download: bool = False
 ) -> Tensor:
-    """Images of a data set as levels (N, C, H, W).
+    """Images of a data set as levels (N, C, H, W) of the model.
 
     Raises:
         UserError: where they cannot be read, or do not fit the model.
     """
+    return images_for(ebm, dataset, data_root, download).split(split)
+
+
+def images_for(
+    ebm: EBM, dataset: str, data_root: str = "data", download: bool = False
+) -> ImageData:
+    """A data set in the form that a model takes.
+
+    Raises:
+        UserError: where it cannot be read, or does not fit the model.
+    """
     _, height, width = ebm.config.image_shape
-    # a folder's images are brought to the model's size as they were for training
-    resolution = height if dataset.startswith("folder:") and height == width else None
-    data = load_images(dataset, data_root, download, resolution)
-    expected = (tuple(ebm.config.image_shape), ebm.config.num_levels)
-    if (data.image_shape, data.num_levels) != expected:
+    # a folder's images are brought to the model's size and levels as they were for training
+    given = {"resolution": height if height == width else None, "palette": ebm.config.palette}
+    data = load_images(dataset, data_root, download, **given if dataset.startswith(FOLDER) else {})
+    expected, found = form_of(ebm.config), form_of(data)
+    if expected != found:
         raise UserError(
-            f"the model takes images of shape {expected[0]} with {expected[1]} levels, but "
-            f"{data.name} has {data.image_shape} with {data.num_levels}"
+            f"the model takes images of {expected}, but {data.name} has {found}: give images of "
+            "that form"
         )
-    return data.split(split)
+    return data

@@ -10,6 +10,7 @@ log p_t(y). A uniform density on L levels costs log2(L) bits per dim.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -52,8 +53,10 @@ def to_bits_per_dim(log_prob: Tensor, num_dims: int) -> Tensor:
     return -log_prob / (num_dims * math.log(2))
 
 
-def checked_levels(images: Tensor, image_shape: tuple[int, ...], num_levels: int) -> Tensor:
-    """The levels, uint8 (B, C, H, W), of images for a model of this shape and number of levels.
+def checked_levels(
+    images: Tensor, image_shape: tuple[int, ...], num_levels: int, palette: Sequence[int] = ()
+) -> Tensor:
+    """The levels, uint8 (B, C, H, W), of images for a model of this shape and these levels.
 
     Args:
         images: (B, C, H, W), floats in [0, 1] on the grid of the levels, or uint8 levels.
@@ -66,7 +69,7 @@ def checked_levels(images: Tensor, image_shape: tuple[int, ...], num_levels: int
             f"the model takes images of shape {tuple(image_shape)} (channels, height, width), not "
             f"{tuple(images.shape[1:])}"
         )
-    return to_levels(images, num_levels)
+    return to_levels(images, num_levels, palette)
 
 
 def log_likelihood(

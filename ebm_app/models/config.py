@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ebm_app.data.palette import Palette
 from ebm_app.errors import UserError
 from ebm_app.fields import setting
 from ebm_app.nets.unet import UNetConfig
@@ -55,6 +56,7 @@ class EBMConfig:
     )
     condition_dim: int = 0
     num_nodes: int = setting("quadrature nodes of a likelihood", 32, rare=True)
+    palette: Palette = ()
     format_version: int = FORMAT_VERSION
 
 
@@ -114,11 +116,14 @@ def to_dict(config: Any) -> dict[str, Any]:
 def changes_of(
     before: Mapping[str, Any], now: Mapping[str, Any], free: AbstractSet[str]
 ) -> list[str]:
-    """The settings ``now`` that were others ``before``, but for the ``free`` ones, in words."""
+    """The settings ``now`` that were others ``before``, but for the ``free`` ones, in words.
+
+    An older record lacks settings that were added since: they were empty then.
+    """
     return [
         f"{key} was {before.get(key)}, now {value}"
         for key, value in now.items()
-        if key not in free and before.get(key) != value
+        if key not in free and before.get(key, type(value)()) != value
     ]
 
 

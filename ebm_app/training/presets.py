@@ -1,5 +1,6 @@
 """Settings that suit a data set; every one of them can be overridden on the command line."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,12 +32,8 @@ LATENT: dict[str, Any] = {
     "net_input": "x",
     "eps": 1e-3,
 }
-#: 256 levels need a smaller margin eps, and frequencies down from those of their bins: noise
-#: between the width of a bin and that of a stroke shows in them
 LARGE = (
     {
-        "input_frequencies": (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0),
-        "eps": 5e-9,
         "layers_per_block": 2,
         "dropout": 0.1,
     },
@@ -68,10 +65,30 @@ def flow_preset(dataset: str, kind: str) -> tuple[dict[str, Any], dict[str, Any]
     return FLOWS.get((dataset, kind), ({}, {}))
 
 
-def preset(dataset: str, image_shape: Sequence[int]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(model settings, training settings) for a data set of images (C, H, W)."""
+def suited_to_levels(num_levels: int) -> dict[str, Any]:
+    """Frequencies and margin for L levels, whose bins are 2 / L wide in the ambient space.
+
+    The frequencies fall by halves from L / 2, a period for each bin, to 2: noise between the width
+    of a bin and that of a stroke shows in them. At the last time the noise, of variance 2 eps, is
+    1 / 78 of a bin, whatever L is.
+
+    >>> suited_to_levels(16)
+    {'input_frequencies': (2.0, 4.0, 8.0), 'eps': 1.28e-06}
+    """
+    count = max(1, math.floor(math.log2(num_levels / 2)))
+    return {
+        "input_frequencies": tuple(num_levels / 2**power for power in range(count, 0, -1)),
+        "eps": 5e-9 * (256 / num_levels) ** 2,
+    }
+
+
+def preset(
+    dataset: str, image_shape: Sequence[int], num_levels: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(model settings, training settings) for a data set of images (C, H, W) with L levels."""
     if dataset in PRESETS:
         return PRESETS[dataset]
     model, training = LARGE
     resolutions = min(3, max_resolutions(*image_shape[1:]))
-    return {**model, "block_out_channels": (32, 64, 64)[:resolutions]}, training
+    channels = {"block_out_channels": (32, 64, 64)[:resolutions]}
+    return {**model, **suited_to_levels(num_levels), **channels}, training

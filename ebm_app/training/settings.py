@@ -9,6 +9,7 @@ import torch
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
+from ebm_app.data.palette import form_of
 from ebm_app.ebm import build_path
 from ebm_app.errors import UserError
 from ebm_app.flow import Flow
@@ -79,7 +80,7 @@ def resolve(
         UserError: for unknown names or wrong types, or a flow of other images.
     """
     if base is None:
-        model, training = preset(data.name, data.image_shape)
+        model, training = preset(data.name, data.image_shape, data.num_levels)
         merged = {**model, **training, **({} if flow is None else LATENT)}
     else:
         merged = flatten(base)
@@ -105,6 +106,7 @@ def resolve(
         "dataset": data.name,
         "image_shape": data.image_shape,
         "num_levels": data.num_levels,
+        "palette": data.palette,
         "stein_head": has_head,
         "condition_dim": _condition_dim(training_config.augmentation),
         **_only(merged, EBM_KEYS),
@@ -220,11 +222,11 @@ def _space(merged: dict[str, Any], data: ImageData, flow: Flow | None) -> Space:
         raise UserError(
             f"--space is {name}, but --flow holds {flow.config.space}: leave --space out"
         )
-    made, found = ((tuple(part.image_shape), part.num_levels) for part in (flow.config, data))
+    made, found = form_of(flow.config), form_of(data)
     if made != found:
         raise UserError(
-            f"the flow was made for images of shape {made[0]} with {made[1]} levels, "
-            f"{data.name} has {found[0]} with {found[1]}: fit a flow to this data set"
+            f"the flow was made for images of {made}, {data.name} has {found}: fit a flow to this "
+            "data set"
         )
     return flow.space
 

@@ -14,7 +14,7 @@ NUM_EXAMPLES = 10
 def add_examples(upload: gr.Image, model: gr.Dropdown, digits: set[str]) -> None:
     """A row of held-out digits, shown while a model of digits is chosen."""
     data = load_images("digits")
-    images = data.test[:NUM_EXAMPLES] / (data.num_levels - 1)
+    images = data.display(data.test[:NUM_EXAMPLES])
     pixels = to_uint8(images).repeat(32, 1).repeat(32, 2)
     with (
         gr.Column(visible=model.value in digits) as column,

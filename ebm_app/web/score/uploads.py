@@ -10,6 +10,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from ebm_app.data.folder import read_image
+from ebm_app.data.levels import to_display
 from ebm_app.errors import UserError
 from ebm_app.models.config import EBMConfig
 
@@ -55,8 +56,9 @@ def on_levels(image: Image.Image, config: EBMConfig) -> Tensor:
     """A picture of the model's size and colours, (1, C, H, W) at the nearest levels."""
     channels, height, width = config.image_shape
     pixels = torch.from_numpy(np.array(image)).reshape(height, width, channels).permute(2, 0, 1)
-    top = config.num_levels - 1
-    return ((pixels / 255 * top).round() / top).unsqueeze(0)
+    shades = to_display(torch.arange(config.num_levels), config.num_levels, config.palette)
+    middles = (shades[1:] + shades[:-1]) / 2
+    return shades[torch.bucketize(pixels.contiguous() / 255, middles)].unsqueeze(0)
 
 
 def repeated(image: Tensor, draws: int) -> Tensor:

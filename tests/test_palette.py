@@ -1,0 +1,210 @@
+"""A folder of images of few grey values: its palette, from the files to samples and back."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import NET, TINY, error_of
+from PIL import Image
+
+from ebm_app.data import load_images, quantise, to_levels
+from ebm_app.data.palette import check_palette, find_palette
+from ebm_app.data.png import to_uint8
+from ebm_app.ebm import EBM
+from ebm_app.errors import UserError
+from ebm_app.evaluation.command_line import images_for
+from ebm_app.flow import Flow, FlowConfig
+from ebm_app.models.config import EBMConfig, changes_of, to_dict
+from ebm_app.runs.cli import run_script
+from ebm_app.training import settings
+from ebm_app.training.presets import suited_to_levels
+from ebm_app.web.score.uploads import on_levels
+
+SPLITS = ("train", "validation", "test")
+PALETTE = (3, 20, 33, 34, 255)
+CONFIG = EBMConfig("few", (1, 6, 6), 5, net=NET, eps=1e-4, num_nodes=4, palette=PALETTE)
+
+
+def write(folder, values=PALETTE, numbers=(20, 3, 3)):
+    """Images of the given values in three splits; the pixels (N, 6, 6)."""
+    draw = np.random.RandomState(0)
+    pixels = draw.choice(np.array(values, dtype=np.uint8), (sum(numbers), 6, 6))
+    parts = np.split(pixels, np.cumsum(numbers)[:-1])
+    for split, part in zip(SPLITS, parts, strict=True):
+        (folder / split).mkdir(parents=True, exist_ok=True)
+        for i, image in enumerate(part):
+            Image.fromarray(image).save(folder / split / f"{i:02d}.png")
+    return pixels
+
+
+def add_image(folder, value):
+    folder.mkdir(parents=True, exist_ok=True)
+    Image.new("L", (6, 6), value).save(folder / "other.png")
+
+
+def test_a_palette_is_of_few_values_that_are_used_often():
+    def of(num, uses):
+        return torch.arange(num, dtype=torch.uint8).flip(0).repeat(uses)
+
+    assert find_palette(of(64, 100)) == tuple(range(64))
+    assert find_palette(of(65, 1000)) == (), "too many"
+    assert find_palette(of(64, 99)) == (), "others may be missing by chance"
+    assert find_palette(of(1, 1000)) == (), "nothing to learn"
+    assert find_palette(torch.tensor([255, 0], dtype=torch.uint8).repeat(100)) == (0, 255)
+
+
+def test_files_to_levels_to_display_to_files(tmp_path):
+    pixels = write(tmp_path)
+    data = load_images(f"folder:{tmp_path}")
+    assert data.palette == PALETTE and data.num_levels == 5
+    levels = torch.cat([data.split(split) for split in SPLITS])
+    assert levels.dtype == torch.uint8 and levels.unique().tolist() == [0, 1, 2, 3, 4]
+    shown = data.display(levels)
+    assert np.array_equal(to_uint8(shown)[..., 0], pixels)
+    assert torch.equal(to_levels(shown, 5, PALETTE), levels)
+    assert torch.equal(quantise((levels.double() + 0.5) / 5, 5, PALETTE).float(), shown)
+
+
+def test_all_256_levels_are_kept_where_they_are_asked_for_or_used(tmp_path):
+    pixels = write(tmp_path)
+    data = load_images(f"folder:{tmp_path}", palette=())
+    assert (data.palette, data.num_levels) == ((), 256)
+    assert sorted(data.test.flatten().tolist()) == sorted(pixels[23:].flatten().tolist())
+    write(tmp_path / "many", range(256))
+    assert load_images(f"folder:{tmp_path}/many").palette == ()
+    assert "for folder:PATH only" in error_of(load_images, "digits", palette=PALETTE)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_held_out_value_that_no_training_image_has_is_refused(tmp_path, split):
+    write(tmp_path)
+    add_image(tmp_path / split, 37)
+    message = error_of(load_images, f"folder:{tmp_path}")
+    assert "the grey value 37" in message and "3 20 33 34 255" in message
+    assert "train on images that hold it" in message
+    add_image(tmp_path / "train", 37)
+    assert load_images(f"folder:{tmp_path}").palette == (3, 20, 33, 34, 37, 255)
+
+
+def test_a_model_takes_and_gives_the_values_of_its_palette(tmp_path):
+    ebm = EBM(CONFIG).eval()
+    ebm.save_pretrained(tmp_path)
+    ebm = EBM.from_pretrained(tmp_path)
+    assert ebm.config == CONFIG
+    images = ebm.sample(3, num_steps=2)
+    values = torch.tensor(PALETTE) / 255
+    assert torch.isin(images, values).all() and len(images.unique()) > 2
+    levels = to_levels(images, 5, PALETTE)
+    assert torch.equal(values[levels.long()], images)
+    by_display, by_levels = (ebm.log_prob(x, estimator="ratio") for x in (images, levels))
+    assert torch.equal(by_display.log_prob, by_levels.log_prob)
+    # the levels are all that a model sees: evenly spaced ones have the same probability
+    even = EBM(replace(CONFIG, palette=())).eval()
+    even.load_state_dict(ebm.state_dict())
+    same = even.log_prob(levels / 4, estimator="ratio")
+    assert torch.equal(same.log_prob, by_levels.log_prob)
+    assert "the grey value 37" in error_of(ebm.log_prob, torch.full((1, 1, 6, 6), 37 / 255))
+    assert "off the grid" in error_of(ebm.log_prob, torch.full((1, 1, 6, 6), 0.5))
+
+
+def test_a_flow_has_the_palette_of_its_images(tmp_path):
+    write(tmp_path)
+    data = load_images(f"folder:{tmp_path}")
+    flow = Flow(FlowConfig("few", (1, 6, 6), 5, "gaussian", palette=PALETTE))
+    flow.space.fit(torch.rand(100, 1, 6, 6, generator=torch.Generator().manual_seed(0)))
+    images = flow.sample(2)
+    assert torch.isin(images, torch.tensor(PALETTE) / 255).all()
+    levels = to_levels(images, 5, PALETTE)
+    assert torch.equal(flow.log_prob(images).log_prob, flow.log_prob(levels).log_prob)
+    ebm, _ = settings.resolve(data, {}, flow=flow)
+    assert ebm.palette == PALETTE and ebm.eps == 1e-3
+    other = Flow(replace(flow.config, palette=()))
+    message = error_of(settings.resolve, data, {}, flow=other)
+    assert "fit a flow to this data set" in message and "3 20 33 34 255" in message
+
+
+def test_other_images_are_scored_by_the_palette_of_the_model(tmp_path):
+    ebm = EBM(CONFIG)
+    write(tmp_path / "fewer", PALETTE[1:])
+    data = images_for(ebm, f"folder:{tmp_path}/fewer")
+    assert data.palette == PALETTE and data.train.unique().tolist() == [1, 2, 3, 4]
+    add_image(tmp_path / "fewer" / "test", 99)
+    assert "the grey value 99" in error_of(images_for, ebm, f"folder:{tmp_path}/fewer")
+    message = error_of(images_for, EBM(replace(CONFIG, image_shape=(1, 8, 8))), "digits")
+    assert "5 levels, the grey values 3 20 33 34 255" in message and "17 levels" in message
+    # a model of 256 levels takes any values
+    plain = EBM(replace(CONFIG, num_levels=256, palette=()))
+    assert images_for(plain, f"folder:{tmp_path}/fewer").num_levels == 256
+
+
+def test_an_upload_goes_to_the_nearest_value_of_the_palette():
+    values = np.resize(np.array([0, 11, 12, 26, 27, 150, 255], dtype=np.uint8), (6, 6))
+    nearest = {0: 3, 11: 3, 12: 20, 26: 20, 27: 33, 150: 255, 255: 255}
+    found = on_levels(Image.fromarray(values), CONFIG)
+    expected = torch.tensor([[nearest[int(value)] for value in row] for row in values]) / 255
+    assert torch.equal(found[0, 0], expected)
+
+
+def test_records_without_a_palette_are_as_before(tmp_path):
+    config = replace(CONFIG, palette=())
+    EBM(config).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    before = json.loads(file.read_text())
+    del before["palette"]
+    file.write_text(json.dumps(before))
+    assert EBM.from_pretrained(tmp_path).config == config
+    assert changes_of(before, to_dict(config), frozenset()) == []
+    (change,) = changes_of(before, to_dict(CONFIG), frozenset())
+    assert change.startswith("palette was None, now [3, 20")
+    file.write_text(json.dumps({**before, "palette": [3, 20]}))
+    assert "not of 5 different values" in error_of(EBM.from_pretrained, tmp_path)
+
+
+@pytest.mark.parametrize("palette", [(1, 2), (1, 3, 2), (1, 2, 2), (1, 2, 256), (-1, 1, 2)])
+def test_a_palette_has_as_many_values_as_levels_in_order(palette):
+    check_palette((), 3)
+    check_palette((0, 7, 255), 3)
+    with pytest.raises(UserError, match="give one that is"):
+        check_palette(palette, 3)
+
+
+def test_frequencies_and_margin_by_the_number_of_levels(tmp_path):
+    bins = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+    assert suited_to_levels(256) == {"input_frequencies": bins, "eps": 5e-9}
+    for num_levels in (2, 3, 5, 16, 17, 64, 200):
+        found = suited_to_levels(num_levels)
+        frequencies = found["input_frequencies"]
+        assert frequencies[-1] == num_levels / 2, "a period for each bin of width 2 / L"
+        assert all(2 * a == b for a, b in zip(frequencies, frequencies[1:], strict=False))
+        assert 2 <= frequencies[0] < 4 or num_levels < 4
+        assert num_levels * found["eps"] ** 0.5 == pytest.approx(256 * 5e-9**0.5)
+    write(tmp_path)
+    ebm, _ = settings.resolve(load_images(f"folder:{tmp_path}"), {})
+    assert (ebm.num_levels, ebm.palette) == (5, PALETTE)
+    assert ebm.input_frequencies == (2.5,) and ebm.eps == suited_to_levels(5)["eps"]
+
+
+def test_a_run_keeps_its_palette_from_training_to_samples(tmp_path, script, capsys):
+    write(tmp_path / "few")
+    run = str(tmp_path / "run")
+    flags = [*TINY, "--dataset", f"folder:{tmp_path}/few", "--output_dir", run]
+    flags += "--lr_scheduler constant_with_warmup --checkpointing_steps 1".split()
+    train = script("train/ebm.py").main
+    assert run_script(train, [*flags, "--max_train_steps", "1"]) == 0
+    again = [*flags, "--max_train_steps", "2", "--resume_from_checkpoint", "latest"]
+    assert run_script(train, again) == 0
+    assert EBM.from_pretrained(run).config.palette == PALETTE
+    bits = f"{run} --split test --repeats 1 --device cpu --output_dir {tmp_path}/bpd".split()
+    assert run_script(script("evaluate/bpd.py").main, bits) == 0
+    drawn = f"{run} --num_images 2 --num_steps 2 --device cpu --output_dir {tmp_path}/drawn"
+    assert run_script(script("sample/ebm.py").main, drawn.split()) == 0
+    image = np.asarray(Image.open(tmp_path / "drawn" / "00001.png"))
+    assert set(image.flatten().tolist()) <= set(PALETTE)
+    add_image(tmp_path / "few" / "train", 37)
+    capsys.readouterr()
+    assert run_script(train, again) == 2
+    assert "palette was [3, 20, 33, 34, 255], now [3, 20, 33, 34, 37, 255]" in (
+        capsys.readouterr().err
+    )
