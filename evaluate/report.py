@@ -171,8 +171,8 @@ def normalisation(ais: dict[str, Any]) -> str:
     if methods[metrics["method"]]["warnings"]:
         verdict = f"Bits per dim are not normalised: heed the warnings of `{metrics['method']}`."
     return (
-        f"## log Z of `{metrics['energy']}`, in nats\n\n| method | log Z | effective sample size |\n"
-        "| --- | --- | --- |\n"
+        f"## log Z of `{metrics['energy']}`, in nats\n\n"
+        "| method | log Z | effective sample size |\n| --- | --- | --- |\n"
         + "\n".join([*lines, "", *notes, "", verdict, "", f"`{' '.join(ais['command'])}`", ""])
     )
 
