@@ -49,10 +49,15 @@ ui: $(SETUP)
 screenshots: $(SETUP)
 	$(BIN)/python tools/screenshots.py --output_dir docs
 
-# the bundled digits model: the whole budget of the preset, about half an hour on one core
+# the bundled digits model: the whole budget of the preset, about half an hour on one core, then the
+# variance alone
 DIGITS := ebm_app/pretrained/digits
+WHOLE := runs/pretrained-first
 pretrained: $(SETUP)
-	$(BIN)/python train/ebm.py --dataset digits --output_dir runs/pretrained
+	$(BIN)/python train/ebm.py --dataset digits --output_dir $(WHOLE)
+	$(BIN)/python train/ebm.py --dataset digits --config $(DIGITS)/run.json --init_from $(WHOLE) --output_dir runs/pretrained
+	cp $(WHOLE)/run.json $(DIGITS)/first_run.json
+	cp $(WHOLE)/metrics.jsonl $(DIGITS)/first_metrics.jsonl
 	cd runs/pretrained && cp config.json model.safetensors metrics.jsonl run.json loss.png ../../$(DIGITS)/
 
 # the bundled MNIST model, a run and two that go on from its weights, over two hours on two cores;
