@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ebm_app.data.levels import quantise
+from ebm_app.data.palette import check_palette
 from ebm_app.errors import UserError
 from ebm_app.likelihood import Estimator, make_estimator
 from ebm_app.likelihood.bits import Likelihood, checked_levels, log_likelihood
@@ -55,6 +56,7 @@ class EBM(PretrainedModel):
 
     def __init__(self, config: EBMConfig) -> None:
         super().__init__(config)
+        check_palette(config.palette, config.num_levels)
         channels, height, width = config.image_shape
         reader = NET_INPUTS[choose("net_input", config.net_input, NET_INPUTS)]
         net_channels = channels * (1 + 2 * len(config.input_frequencies)) + config.condition_dim

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.levels import dequantise, quantise
-from ebm_app.data.palette import Palette
+from ebm_app.data.palette import Palette, check_palette
 from ebm_app.likelihood.bits import Likelihood, checked_levels, to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import FORMAT_VERSION
@@ -46,6 +46,7 @@ class Flow(PretrainedModel):
 
     def __init__(self, config: FlowConfig) -> None:
         super().__init__(config)
+        check_palette(config.palette, config.num_levels)
         self.space = build_space(
             config.space, config.image_shape, config.num_levels, config.space_arguments
         )

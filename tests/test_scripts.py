@@ -236,7 +236,7 @@ def test_mistakes_in_scoring_and_sampling_end_in_one_sentence(trained, script, c
     weights.write_bytes(weights.read_bytes()[:1000])
     for module, arguments, message in (
         (bpd, ["nowhere"], "no model at 'nowhere'"),
-        (bpd, [trained, "--dataset", "digits"], "has (1, 8, 8) with 17"),
+        (bpd, [trained, "--dataset", "digits"], "has shape (1, 8, 8) with 17"),
         (bpd, [trained, "--split", "all"], "unknown split"),
         (bpd, [trained, "--num_nodes", 2], "at least 3"),
         (bpd, [trained, "--eps", 0], "between 0 and 0.5"),

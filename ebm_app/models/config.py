@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ebm_app.data.palette import Palette
 from ebm_app.errors import UserError
 from ebm_app.fields import setting
 from ebm_app.nets.unet import UNetConfig
@@ -56,7 +55,7 @@ class EBMConfig:
     )
     condition_dim: int = 0
     num_nodes: int = setting("quadrature nodes of a likelihood", 32, rare=True)
-    palette: Palette = ()
+    palette: tuple[int, ...] = ()
     format_version: int = FORMAT_VERSION
 
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import nn
 
-from ebm_app.data.palette import check_palette
 from ebm_app.models.folders import (
     WEIGHTS_FILE,
     find_folder,
@@ -33,7 +32,6 @@ class PretrainedModel(nn.Module):
 
     def __init__(self, config: Any) -> None:
         super().__init__()
-        check_palette(config.palette, config.num_levels)
         self.config = config
 
     @property
