@@ -31,7 +31,7 @@ An energy-based model of {dataset} images ({shape}) in the space {space}, learne
 | steps of {batch} images; of the model kept, by least validation loss | {steps}; {kept} |
 {before}| images a second in training | {images_per_second:.0f} |
 | seconds of training; device at its end | {training_seconds:.0f}; {device} |
-| bits per dim in validation, by the integral | {validation:.4f} |
+| bits per dim in validation, by the default estimator | {validation:.4f} |
 | images evaluated, and draws of each | {num_images} of the split `{split}`, {repeats} |
 | bits per dim by `{estimator}` | **{bits_per_dim:.4f} ± {stderr:.4f}** |
 | margin eps at t = 1 (variance left) | {eps:g} ({final_variance:.1e}) |
