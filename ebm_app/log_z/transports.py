@@ -8,7 +8,7 @@ a bijection that is |det dy/dx|. Any pair of kernels leaves the mean of the weig
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ class Transport(ABC):
         score: "head", "integral" or None, as for ``TimeScoreEnergy.stein_score``.
     """
 
-    note: str
+    note: ClassVar[str]
 
     def __init__(
         self, energy: TimeScoreEnergy, times: Sequence[float], score: str | None = None
