@@ -15,15 +15,7 @@ from ebm_app.evaluation.frechet import (
     label_histogram,
     total_variation,
 )
-
-METRICS = (
-    "frechet",
-    "histogram_distance",
-    "class_balance",
-    "confidence",
-    "clear_share",
-    "outside",
-)
+from ebm_app.evaluation.sample_plots import METRICS
 
 
 def rows_of(mean, factor, num=40, seed=0):

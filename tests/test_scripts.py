@@ -13,6 +13,7 @@ from conftest import ROOT, TINY
 from PIL import Image
 
 from ebm_app.ebm import EBM
+from ebm_app.evaluation.sample_plots import METRICS
 from ebm_app.runs.cli import run_script
 from ebm_app.training.fine_tuning import trained_before
 
@@ -94,10 +95,7 @@ def write_studies(run, method):
     bad = {**row, "ess": 1.0, "warnings": ["1.0 of 8 paths carry the weight"]}
     ais = {"methods": {"bridge": row, "ais": bad}, "method": method}
     ais |= {"bits_per_dim": 1.5, "bits_per_dim_stderr": 0.1, "energy": "ratio"}
-    judged = dict.fromkeys(
-        ("frechet", "histogram_distance", "class_balance", "confidence", "clear_share", "outside"),
-        0.5,
-    )
+    judged = dict.fromkeys(METRICS, 0.5)
     floor = {**judged, "spread": judged, "num_images": 4}
     drawn = {"run": "pf_ode", "nfe": 7, "seconds": 1.0, **judged}
     samplers = {"classifier_accuracy": 0.99, "floor": floor, "table": [drawn]}

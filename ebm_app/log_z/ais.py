@@ -2,8 +2,8 @@ r"""Annealed chains through the model's own p_t, whose weights give log Z.
 
 The intermediate distributions have the densities p_hat_k(x) = N(x; 0, I) exp(int_0^{t_k} s dt),
 each known up to its constant Z_k, with Z_0 = 1. The chains may come to each by a transport (see
-``ebm_app.log_z.transports``). The weight of a forward chain has mean Z_K,
-and that of a reverse chain from a sample of p_hat_K / Z_K has a reciprocal of mean 1 / Z_K:
+``ebm_app.log_z.transports``). The weight of a forward chain has mean Z_K, and that of a reverse
+chain from a sample of p_hat_K / Z_K has a reciprocal of mean 1 / Z_K:
 
 - AIS: forward, no transport. RAISE: the same in reverse from data, where the mean of -log w is
   also a stochastic bound on the log-likelihood of the annealing process itself.
@@ -30,8 +30,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.errors import UserError
-from ebm_app.likelihood import MidpointDensity, PFODEIntegral, RatioIntegral
-from ebm_app.likelihood.estimator import Estimator
+from ebm_app.likelihood import ESTIMATORS, Estimator
 from ebm_app.log_z.transports import TRANSPORTS, Transport
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
@@ -44,9 +43,7 @@ from ebm_app.sampling.schedules import temperatures
 
 #: estimators of log p_t without noise of their own, whose exponential is a density up to Z
 ENERGIES: dict[str, type[Estimator]] = {
-    "ratio": RatioIntegral,
-    "along_pf_ode": PFODEIntegral,
-    "pf_ode_exact": MidpointDensity,
+    name: ESTIMATORS[name] for name in ("ratio", "along_pf_ode", "pf_ode_exact")
 }
 #: (records, their number) -> the same records, shown as they come
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]

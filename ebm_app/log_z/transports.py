@@ -16,8 +16,10 @@ from torch import Tensor
 from ebm_app.likelihood.estimator import CountedScore
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import standard_normal_log_density, sum_except_batch
+from ebm_app.paths import OneSidedPath
 from ebm_app.probability_flow.midpoint import ImplicitMidpoint
 from ebm_app.probability_flow.ode import ClockField
+from ebm_app.sampling.annealing import stay
 
 
 class Transported(NamedTuple):
@@ -57,10 +59,10 @@ class Stay(Transport):
     note = "none"
 
     def forward(self, x: Tensor, generator: torch.Generator) -> Transported:
-        return Transported(x, torch.zeros(len(x), dtype=torch.float64, device=x.device))
+        return Transported(*stay(x, generator))
 
     def backward(self, x: Tensor, generator: torch.Generator) -> Transported:
-        return self.forward(x, generator)
+        return Transported(*stay(x, generator))
 
 
 class FlowTransport(Transport):
@@ -101,6 +103,31 @@ class Gaussian(NamedTuple):
         return sum_except_batch(standard_normal_log_density(standard) - variance.log() / 2)
 
 
+class DiffusionStep(NamedTuple):
+    """What ``DiffusionTransport`` needs between r and s, all () float64 but the time r: a, w and b
+    as there; keep = a v_s / v_r; the variance v_s w / v_r of x_s given x_r and x_1; and spread, by
+    which Var[eps | x_r] adds to it."""
+
+    r: float
+    a: Tensor
+    w: Tensor
+    b: Tensor
+    keep: Tensor
+    variance: Tensor
+    spread: Tensor
+
+
+def diffusion_step(path: OneSidedPath, r: float, s: float) -> DiffusionStep:
+    """The numbers of the step between the times r < s."""
+    times = torch.tensor([r, s], dtype=torch.float64)
+    (alpha_r, alpha_s), (v_r, v_s) = path.alpha(times), path.variance(times)
+    a = alpha_r / alpha_s
+    w = v_r - a.square() * v_s
+    b = alpha_s * w / v_r
+    spread = b.square() * (v_r / alpha_r.square())
+    return DiffusionStep(r, a, w, b, a * v_s / v_r, v_s * w / v_r, spread)
+
+
 class DiffusionTransport(Transport):
     r"""The reversed diffusion in Gaussian steps, and the diffusion for the way back.
 
@@ -121,54 +148,46 @@ class DiffusionTransport(Transport):
 
     note = "the reversed diffusion in Gaussian steps, with the diffusion for the way back"
 
+    def __init__(
+        self, energy: TimeScoreEnergy, times: Sequence[float], score: str | None = None
+    ) -> None:
+        super().__init__(energy, times, score)
+        self.steps = [diffusion_step(energy.path, r, s) for r, s in pairwise(self.times)]
+
     @torch.no_grad()
     def forward(self, x: Tensor, generator: torch.Generator) -> Transported:
         score, total = CountedScore(self.energy, self.score), 0.0
-        for r, s in pairwise(self.times):
-            step = self._denoising(score, x, r, s)
-            y = step.sample(x.dtype, generator)
-            total = total + self._noising(y, r, s).log_density(x) - step.log_density(y)
+        for step in self.steps:
+            there = self._denoising(score, x, step)
+            y = there.sample(x.dtype, generator)
+            total = total + _noising(y, step).log_density(x) - there.log_density(y)
             x = y
         return Transported(x, total)
 
     @torch.no_grad()
     def backward(self, x: Tensor, generator: torch.Generator) -> Transported:
         score, total = CountedScore(self.energy, self.score), 0.0
-        for s, r in pairwise(reversed(self.times)):
-            step = self._noising(x, r, s)
-            y = step.sample(x.dtype, generator)
-            total = total + self._denoising(score, y, r, s).log_density(x) - step.log_density(y)
+        for step in reversed(self.steps):
+            back = _noising(x, step)
+            y = back.sample(x.dtype, generator)
+            total = total + self._denoising(score, y, step).log_density(x) - back.log_density(y)
             x = y
         return Transported(x, total)
 
-    def _noising(self, x: Tensor, r: float, s: float) -> Gaussian:
-        """x_r given x_s = ``x``."""
-        a, w, _ = self._coefficients(r, s)
-        return Gaussian(a * x.double(), w.to(x.device))
-
-    def _denoising(self, score: CountedScore, x: Tensor, r: float, s: float) -> Gaussian:
+    def _denoising(self, score: CountedScore, x: Tensor, step: DiffusionStep) -> Gaussian:
         """x_s given x_r = ``x``, by the model."""
-        path, time = self.energy.path, torch.tensor(r, dtype=torch.float64)
-        (a, w, b), v_r = self._coefficients(r, s), path.variance(time)
-        v_s = path.variance(torch.tensor(s, dtype=torch.float64))
-        found, noise_variance = score.with_noise_variance(x, r)
-        data = path.denoise(x.double(), found.double(), time)
-        variance = (v_s * w / v_r).to(x.device)
+        found, noise_variance = score.with_noise_variance(x, step.r)
+        time = torch.tensor(step.r, dtype=torch.float64)
+        data = self.energy.path.denoise(x.double(), found.double(), time)
+        variance = step.variance.to(x.device)
         if noise_variance is not None:
-            spread = v_r / path.alpha(time).square()
-            variance = variance + (b.square() * spread).to(x.device) * noise_variance.double()
-        return Gaussian((a * v_s / v_r) * x.double() + b * data, variance)
+            variance = variance + step.spread.to(x.device) * noise_variance.double()
+        return Gaussian(step.keep * x.double() + step.b * data, variance)
 
-    def _coefficients(self, r: float, s: float) -> tuple[Tensor, Tensor, Tensor]:
-        """a, w and b."""
-        times = torch.tensor([r, s], dtype=torch.float64)
-        (alpha_r, alpha_s), (v_r, v_s) = (
-            self.energy.path.alpha(times),
-            self.energy.path.variance(times),
-        )
-        a = alpha_r / alpha_s
-        w = v_r - a.square() * v_s
-        return a, w, alpha_s * w / v_r
+
+def _noising(x: Tensor, step: DiffusionStep) -> Gaussian:
+    """x_r given x_s = ``x``."""
+    return Gaussian(step.a * x.double(), step.w.to(x.device))
 
 
 TRANSPORTS: dict[str, type[Transport]] = {
