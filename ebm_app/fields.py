@@ -1,7 +1,40 @@
-"""Fields of a configuration that say what they are: a command line is made from them."""
+"""Fields of a configuration that say what they are: a command line is made from them.
 
-from dataclasses import field
-from typing import Any
+The ranges of numbers are part of their types, so that JSON files, command lines and Python calls
+are held to the same ones.
+"""
+
+import typing
+from dataclasses import asdict, field
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import ConfigDict, TypeAdapter
+
+#: how JSON and command lines are read: no key too many, no type converted, no NaN
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+#: counts, sizes and seeds beyond these are slips of the pen
+LARGEST = 2**31 - 1
+PositiveInt = Annotated[int, Ge(1), Le(LARGEST)]
+Count = Annotated[int, Ge(0), Le(LARGEST)]
+Seed = Annotated[int, Ge(0), Lt(2**63)]
+Number = Annotated[float, Ge(-1e300), Le(1e300)]
+Positive = Annotated[float, Gt(0), Le(1e300)]
+NonNegative = Annotated[float, Ge(0), Le(1e300)]
+#: a share that may be nothing, but not all
+Share = Annotated[float, Ge(0), Lt(1)]
+#: strictly between 0 and 1
+Fraction = Annotated[float, Gt(0), Lt(1)]
+
+NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+BOUNDS = {
+    Ge: "at least {0.ge:g}",
+    Gt: "above {0.gt:g}",
+    Le: "up to {0.le:g}",
+    Lt: "below {0.lt:g}",
+}
+#: characters of a user's own text that a message repeats
+SHOWN = 60
 
 
 def setting(text: str, default: Any, rare: bool = False) -> Any:
@@ -10,8 +43,59 @@ def setting(text: str, default: Any, rare: bool = False) -> Any:
     >>> from dataclasses import dataclass, fields
     >>> @dataclass
     ... class Noise:
-    ...     seed: int = setting("seed of all noise", 0)
+    ...     seed: Seed = setting("seed of all noise", 0)
     >>> fields(Noise)[0].metadata["help"]
     'seed of all noise'
     """
     return field(default=default, metadata={"help": text, "rare": rare})
+
+
+def plain(hint: Any) -> type:
+    """The type of a value without its range.
+
+    >>> plain(PositiveInt), plain(str)
+    (<class 'int'>, <class 'str'>)
+    """
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+
+
+def in_words(hint: Any) -> str:
+    """What a value of this type is; bounds that nobody meets are left out.
+
+    >>> in_words(PositiveInt), in_words(Share)
+    ('a whole number, at least 1', 'a number, at least 0 and below 1')
+    """
+    bounds = typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
+    limits = [
+        BOUNDS[type(bound)].format(bound)
+        for bound in bounds
+        if abs(next(iter(asdict(bound).values()))) < LARGEST
+    ]
+    return ", ".join(filter(None, [NOUNS[plain(hint)], " and ".join(limits)]))
+
+
+def shortened(value: Any) -> str:
+    """A user's own value for a message: one line, no longer than fits there.
+
+    >>> shortened("x" * 1000) == "x" * SHOWN + "..."
+    True
+    """
+    text = " ".join(str(value)[: 4 * SHOWN].split())
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
+
+
+def parsed(hint: Any, text: str) -> Any:
+    """The value of type ``hint`` that a text stands for.
+
+    >>> parsed(PositiveInt, "12"), parsed(bool, "true")
+    (12, True)
+
+    Raises:
+        ValueError: saying what it must be.
+    """
+    kind = plain(hint)
+    try:
+        value = {"true": True, "false": False}[text] if kind is bool else kind(text)
+        return TypeAdapter(hint, config=STRICT).validate_python(value)
+    except (ValueError, KeyError):
+        raise ValueError(f"must be {in_words(hint)}, not '{shortened(text)}'") from None

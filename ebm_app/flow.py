@@ -2,16 +2,18 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from pydantic import ConfigDict
 from torch import Tensor
 
 from ebm_app.data.levels import dequantise, quantise
 from ebm_app.data.palette import Palette, check_palette
+from ebm_app.fields import STRICT, Number
 from ebm_app.likelihood.bits import Likelihood, checked_levels, to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.models.config import FORMAT_VERSION
+from ebm_app.models.config import FORMAT_VERSION, ImageShape, NumLevels
 from ebm_app.models.folders import FLOW
 from ebm_app.models.pretrained import PretrainedModel
 from ebm_app.numerics import seeded, standard_normal_log_density, sum_except_batch
@@ -22,11 +24,13 @@ from ebm_app.spaces import build_space
 class FlowConfig:
     """What a flow is: the images it is for, its kind and the arguments of that."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
     dataset: str
-    image_shape: tuple[int, ...]
-    num_levels: int
+    image_shape: ImageShape
+    num_levels: NumLevels
     space: str
-    space_arguments: dict[str, float] = field(default_factory=dict)
+    space_arguments: dict[str, Number] = field(default_factory=dict)
     palette: Palette = ()
     format_version: int = FORMAT_VERSION
 

@@ -1,9 +1,11 @@
 """A kind of thing is chosen by its name in a dict, beside the classes that it holds."""
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from ebm_app.errors import UserError
+from ebm_app.fields import shortened
 
 T = TypeVar("T")
 
@@ -16,8 +18,21 @@ def choose(kind: str, name: str, options: Iterable[str]) -> str:
     """
     names = sorted(options)
     if name not in names:
-        raise UserError(f"unknown {kind} '{name}': choose one of {', '.join(names)}")
+        raise UserError(
+            f"unknown {kind} '{shortened(name)}': {nearest(name, names)}choose one of "
+            f"{', '.join(names)}"
+        )
     return name
+
+
+def nearest(name: str, options: Iterable[str]) -> str:
+    """What may have been meant by a name that is none of ``options``: a clause, or nothing.
+
+    >>> nearest("digts", ["digits", "mnist"])
+    "did you mean 'digits'? "
+    """
+    found = get_close_matches(name, list(options), n=1, cutoff=0.7)
+    return f"did you mean '{found[0]}'? " if found else ""
 
 
 def described(kinds: Mapping[str, Any]) -> str:

@@ -19,14 +19,16 @@ from accelerate import Accelerator
 from ebm_app.data.images import ImageData, load_images
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
+from ebm_app.files import RUN_FILE
+from ebm_app.files.records import read_json
+from ebm_app.files.writing import explained_write
 from ebm_app.flow import Flow
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.models.config import EBMConfig, TrainingConfig, read_json
+from ebm_app.models.config import EBMConfig, TrainingConfig
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.registry import choose, described
 from ebm_app.runs.arguments import settings_of_each
 from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
-from ebm_app.runs.files import RUN_FILE, explained_write
 from ebm_app.runs.processes import make_accelerator, shut_down
 from ebm_app.studies.ablation_tables import plot_curves, to_markdown
 from ebm_app.studies.ablations import AMBIENT, STUDIES, Ablation

@@ -19,8 +19,8 @@ from ebm_app.bounds.study import (
     theorem4_table,
 )
 from ebm_app.errors import UserError
+from ebm_app.files.writing import explained_write
 from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
-from ebm_app.runs.files import explained_write
 
 QUICK = {
     "num_draws": 1000,

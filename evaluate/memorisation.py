@@ -16,8 +16,8 @@ from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.evaluation.command_line import images_for
 from ebm_app.evaluation.memorisation import nearest, share_of_copies
+from ebm_app.files.writing import explained_write
 from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
-from ebm_app.runs.files import explained_write
 from ebm_app.sampling.samplers import SAMPLERS
 
 QUANTILE = 0.01

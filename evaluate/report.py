@@ -17,9 +17,10 @@ from typing import Any
 
 from ebm_app.errors import UserError
 from ebm_app.evaluation.sample_plots import samplers_table
-from ebm_app.models.config import read_json
+from ebm_app.files import METRICS_FILE, RUN_FILE
+from ebm_app.files.records import read_json
+from ebm_app.files.writing import explained_write
 from ebm_app.runs.cli import Parser, run_script
-from ebm_app.runs.files import METRICS_FILE, RUN_FILE, explained_write
 from ebm_app.training.metrics import best_validation, read_metrics
 
 HEAD = """# {name}

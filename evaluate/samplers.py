@@ -25,13 +25,13 @@ from ebm_app.errors import UserError
 from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import Reference, label_histogram
 from ebm_app.evaluation.sample_plots import METRICS, NOTES, plot_samplers, samplers_table
-from ebm_app.models.config import read_json
+from ebm_app.files.records import read_json
+from ebm_app.files.writing import explained_write
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder
 from ebm_app.numerics import mean_except_batch, mixed_seed
 from ebm_app.registry import choose
 from ebm_app.runs.arguments import settings_of
 from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
-from ebm_app.runs.files import explained_write
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 
 DEFAULT_RUNS = (

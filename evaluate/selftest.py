@@ -14,9 +14,9 @@ from ebm_app.evaluation.checks import all_passed, as_record, describe
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
 from ebm_app.evaluation.likelihood_plots import balance_figure
 from ebm_app.evaluation.selftest import SelfTestBudget, iterate_checks
+from ebm_app.files.writing import explained_write
 from ebm_app.likelihood import PFODEDensity
 from ebm_app.runs.cli import Parser, RunRecord, run_script
-from ebm_app.runs.files import explained_write
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:

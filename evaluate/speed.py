@@ -17,10 +17,10 @@ from torch import Tensor
 
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
+from ebm_app.files.writing import explained_write
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.registry import choose
 from ebm_app.runs.cli import Parser, RunRecord, run_script
-from ebm_app.runs.files import explained_write
 from ebm_app.sampling.samplers import SAMPLERS
 from ebm_app.studies import training_speed as training
 from ebm_app.studies.likelihood_speed import adaptive, at_equal_error, fixed_nodes, reference

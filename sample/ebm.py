@@ -15,9 +15,9 @@ from tqdm.auto import tqdm
 from ebm_app.data.png import save_grid, save_image, to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
+from ebm_app.files.writing import explained_write
 from ebm_app.runs.arguments import settings_of
 from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
-from ebm_app.runs.files import explained_write
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 
 

@@ -5,15 +5,8 @@ import dataclasses
 import pytest
 
 from ebm_app.errors import UserError
-from ebm_app.models.config import (
-    EBMConfig,
-    PathConfig,
-    TrainingConfig,
-    from_dict,
-    read_json,
-    to_dict,
-    write_json,
-)
+from ebm_app.files.records import from_dict, read_json, to_dict, write_json
+from ebm_app.models.config import EBMConfig, PathConfig, TrainingConfig
 from ebm_app.nets.unet import UNetConfig
 
 EXAMPLE = EBMConfig(
@@ -40,14 +33,14 @@ def test_a_configuration_is_frozen():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"colour": 1}, "example has unknown keys: colour"),
-        ({"net": {"width": 3}}, "example: net has unknown keys: width"),
-        ({"eps": "small"}, "example: eps has the wrong type: 'small'"),
-        ({"num_levels": 17.5}, "num_levels has the wrong type"),
-        ({"num_levels": True}, "num_levels has the wrong type"),
-        ({"stein_head": 1}, "stein_head has the wrong type"),
-        ({"image_shape": [1, "8", 8]}, "image_shape has the wrong type: '8'"),
-        ({"path": "vp"}, "example: path must be a JSON object, not str"),
+        ({"colour": 1}, "example: unknown key colour"),
+        ({"net": {"width": 3}}, "example: unknown key net.width"),
+        ({"eps": "small"}, "example: eps must be a number, not 'small'"),
+        ({"num_levels": 17.5}, "num_levels must be a whole number"),
+        ({"num_levels": True}, "num_levels must be a whole number"),
+        ({"stein_head": 1}, "stein_head must be a boolean"),
+        ({"image_shape": [1, "8", 8]}, "image_shape.1 must be a whole number, not '8'"),
+        ({"path": "vp"}, "example: path must be an object, not 'vp'"),
     ],
 )
 def test_keys_and_types_are_strict(change, message):
@@ -56,7 +49,9 @@ def test_keys_and_types_are_strict(change, message):
 
 
 def test_required_keys_are_named():
-    with pytest.raises(UserError, match="example lacks keys: image_shape, num_levels"):
+    with pytest.raises(
+        UserError, match="example: key image_shape is missing; key num_levels is missing"
+    ):
         from_dict(EBMConfig, {"dataset": "digits"}, "example")
 
 

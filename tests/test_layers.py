@@ -16,6 +16,7 @@ SCRIPT_FOLDERS = ("train", "sample", "evaluate", "ui", "tools")
 #: each other. A unit imports from lower floors only.
 LAYERS = {
     "errors": 1,
+    "files": 2,
     "fields": 1,
     "numerics": 1,
     "ode": 1,

@@ -15,8 +15,9 @@ from ebm_app.data.png import to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.evaluation.command_line import images_for
+from ebm_app.files.records import to_dict
 from ebm_app.flow import Flow, FlowConfig
-from ebm_app.models.config import EBMConfig, changes_of, to_dict
+from ebm_app.models.config import EBMConfig, changes_of
 from ebm_app.runs.cli import run_script
 from ebm_app.training import settings
 from ebm_app.training.presets import suited_to_levels

@@ -9,7 +9,7 @@ import torch
 from conftest import TINY
 from safetensors.torch import load_file
 
-from ebm_app.models.config import read_json
+from ebm_app.files.records import read_json
 from ebm_app.training.metrics import read_metrics
 
 STEPS = ["--max_train_steps", "12", "--checkpointing_steps", "4", "--validation_steps", "6"]

@@ -1,5 +1,7 @@
 """Settings: preset, recorded run and flags, in that order of precedence."""
 
+import dataclasses
+
 import pytest
 
 from ebm_app.data import load_images
@@ -56,7 +58,7 @@ def test_prediction_and_objective_go_together(digits, given, prediction, objecti
     ("given", "message"),
     [
         ({"colour": 1}, "unknown settings: colour"),
-        ({"eps": 0.7}, "eps must lie between 0 and 0.5"),
+        ({"eps": 0.7}, "eps must be below 0.5"),
         ({"augmentation": "flip"}, "choose one of affine, none"),
         ({"prediction": "log"}, "choose one of moments, normalised, raw"),
         ({"prediction": "moments", "stein_factor": 0.0}, "moments' needs a Stein head"),
@@ -81,3 +83,14 @@ def test_an_objective_for_moments_is_refused_without_them(digits, objective):
 def test_a_record_of_something_else_is_refused(digits):
     with pytest.raises(UserError, match="not a training run's"):
         settings.resolve(digits, {}, {"model": "digits"})
+
+
+def test_the_warm_up_of_a_preset_is_a_tenth_of_a_short_run_at_most(digits):
+    other = dataclasses.replace(digits, name="images")
+    for given, warmup in (
+        ({}, 1000),
+        ({"max_train_steps": 4000}, 400),
+        ({"max_train_steps": 200}, 100),
+        ({"max_train_steps": 4000, "lr_warmup_steps": 900}, 900),
+    ):
+        assert settings.resolve(other, given)[1].lr_warmup_steps == warmup

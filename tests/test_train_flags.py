@@ -25,7 +25,7 @@ TRAIN_MISTAKES = {
     "tsm with head": (["--objective", "tsm"], "give --stein_factor 0"),
     "size": (["--block_out_channels", *"88888"], "8x8 cannot be halved 4 times: give at most 4"),
     "groups": (["--norm_num_groups", "3"], "norm_num_groups 3 does not divide 8 channels"),
-    "steps": (["--max_train_steps", "0"], "max_train_steps must be at least 1"),
+    "steps": (["--max_train_steps", "0"], "max_train_steps: must be a whole number, at least 1"),
     "c": (["--c", "much"], "--c takes a number or the word data"),
     "missing data": (["--dataset", "mnist", "--data_root", "nowhere"], "--download"),
     "empty folder": (["--dataset", "folder:{tmp}"], "{tmp}"),

@@ -17,7 +17,8 @@ from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.models.config import EBMConfig, TrainingConfig, read_json
+from ebm_app.files.records import read_json
+from ebm_app.models.config import EBMConfig, TrainingConfig
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.training import checkpoint
@@ -220,7 +221,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(data, tmp_path, finished, mo
 
     run.step = 9
     monkeypatch.setattr(checkpoint, "write_tensors", full)
-    with pytest.raises(UserError, match="no space left.*earlier checkpoints are intact"):
+    with pytest.raises(UserError, match="no space is left.*checkpoint-8 is intact"):
         run.save()
     names = sorted(path.name for path in folder.glob("checkpoint-*"))
     assert names == ["checkpoint-4", "checkpoint-8"]

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ebm_app.files.records import read_json
 from ebm_app.flow import Flow
-from ebm_app.models.config import EBMConfig, TrainingConfig, read_json
+from ebm_app.models.config import EBMConfig, TrainingConfig
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.paths import PATHS
 from ebm_app.registry import described

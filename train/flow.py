@@ -16,12 +16,14 @@ from accelerate import Accelerator
 from ebm_app.data.images import ImageData
 from ebm_app.errors import UserError
 from ebm_app.fields import setting
+from ebm_app.files import RUN_FILE
+from ebm_app.files.records import from_dict, to_dict
+from ebm_app.files.writing import explained_write
 from ebm_app.flow import Flow, FlowConfig
-from ebm_app.models.config import LoopConfig, from_dict, to_dict
+from ebm_app.models.config import LoopConfig
 from ebm_app.numerics import seeded
 from ebm_app.registry import choose, described
 from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
-from ebm_app.runs.files import RUN_FILE, explained_write
 from ebm_app.runs.processes import make_accelerator, shut_down
 from ebm_app.spaces import SPACES
 from ebm_app.training.command_line import add_data_flags, add_run_flags, images_of, options_of

@@ -19,11 +19,11 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ebm_app.errors import UserError
+from ebm_app.files.tensors import write_tensors
+from ebm_app.files.writing import explained_write
 from ebm_app.log_z.ais import Annealing, Chains, ChainState, Progress
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.models.folders import write_tensors
 from ebm_app.numerics import seeded
-from ebm_app.runs.files import explained_write
 
 #: how often the state of a block is written, in seconds
 SAVE_EVERY = 30.0

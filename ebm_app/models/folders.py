@@ -1,16 +1,15 @@
 """Folders that hold a model: config.json and model.safetensors, written and read as one."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from torch import Tensor, nn
+from torch import nn
 
 from ebm_app.errors import UserError
-from ebm_app.models.config import FORMAT_VERSION, from_dict, read_json, to_dict, write_json
+from ebm_app.files.records import from_dict, read_json, to_dict, write_json
+from ebm_app.files.tensors import read_tensors, write_tensors
+from ebm_app.models.config import FORMAT_VERSION
 
 #: kinds of model; a config.json that names none is of the first
 ENERGY_MODEL, FLOW = "energy model", "flow"
@@ -46,12 +45,8 @@ def write_folder(
     """Write config.json and model.safetensors, each aside first and then renamed."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    pending = folder / (WEIGHTS_FILE + ".tmp")
-    write_tensors(pending, model.state_dict())
-    os.replace(pending, folder / WEIGHTS_FILE)
-    pending = folder / (CONFIG_FILE + ".tmp")
-    write_json(pending, {"kind": kind, **to_dict(config)})
-    os.replace(pending, folder / CONFIG_FILE)
+    write_tensors(folder / WEIGHTS_FILE, model.state_dict())
+    write_json(folder / CONFIG_FILE, {"kind": kind, **to_dict(config)})
 
 
 def find_folder(name_or_path: str | os.PathLike) -> Path:
@@ -112,29 +107,6 @@ def upload_folder(folder: Path, repository: str, private: bool) -> str:
 def _first_line(error: Exception) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
-
-
-def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
-) -> None:
-    """Write a safetensors file with the permissions of any other: the library's own way to a file
-    leaves it unreadable for everyone else."""
-    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    path.write_bytes(save(ready, metadata))
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file.
-
-    Raises:
-        UserError: where the file is missing, truncated or not safetensors.
-    """
-    try:
-        return load_file(path)
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing: the folder is incomplete") from None
-    except SafetensorError as error:
-        raise UserError(f"{path} is damaged or truncated ({error})") from None
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

@@ -4,13 +4,24 @@ derivatives."""
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
+from annotated_types import Ge, Le, Len, Lt
 from diffusers import UNet2DModel
 from diffusers.models.attention_processor import Attention, AttnProcessor
+from pydantic import ConfigDict
 from torch import Tensor, nn
 
 from ebm_app.errors import UserError
-from ebm_app.fields import setting
+from ebm_app.fields import STRICT, Positive, Share, setting
+
+#: resolutions of a U-Net at most
+MOST_RESOLUTIONS = 8
+Width = Annotated[int, Ge(1), Le(4096)]
+Widths = Annotated[tuple[Width, ...], Len(1, MOST_RESOLUTIONS)]
+Layers = Annotated[int, Ge(1), Le(32)]
+Level = Annotated[int, Ge(0), Lt(MOST_RESOLUTIONS)]
+Levels = Annotated[tuple[Level, ...], Len(0, MOST_RESOLUTIONS)]
 
 
 @dataclass(frozen=True)
@@ -29,15 +40,17 @@ class UNetConfig:
             and with it how many quadrature nodes the ripples of the network ask for.
     """
 
-    block_out_channels: tuple[int, ...] = setting("channels at each resolution", (32, 64))
-    layers_per_block: int = setting("residual blocks at each resolution", 1)
-    attention_levels: tuple[int, ...] = setting(
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    block_out_channels: Widths = setting("channels at each resolution", (32, 64))
+    layers_per_block: Layers = setting("residual blocks at each resolution", 1)
+    attention_levels: Levels = setting(
         "resolutions with self-attention, counted from 0", (), rare=True
     )
-    num_heads: int = setting("attention heads", 4, rare=True)
-    norm_num_groups: int = setting("groups of the group normalisations", 8, rare=True)
-    dropout: float = setting("dropout of the residual blocks", 0.0)
-    t_scale: float = setting("factor of the time inside the embedding", 25.0, rare=True)
+    num_heads: Width = setting("attention heads", 4, rare=True)
+    norm_num_groups: Width = setting("groups of the group normalisations", 8, rare=True)
+    dropout: Share = setting("dropout of the residual blocks", 0.0)
+    t_scale: Positive = setting("factor of the time inside the embedding", 25.0, rare=True)
 
 
 class UNet(nn.Module):

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from ebm_app.errors import UserError
-from ebm_app.models.config import write_json
-from ebm_app.registry import described
+from ebm_app.fields import Seed, parsed, plain, shortened
+from ebm_app.files.records import write_json
+from ebm_app.registry import described, nearest
 from ebm_app.runs.interrupts import Interrupted
 
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
@@ -77,13 +78,32 @@ class Parser(argparse.ArgumentParser):
         self.usage = " ".join(["%(prog)s", *map(str.upper, names), "[flags]"])
         return super().parse_known_args(args, namespace)
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does it.
+
+        Raises:
+            UserError: for a flag that does not exist, naming the nearest one, or a wrong value.
+        """
+        namespace, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            name = unknown[0].partition("=")[0]
+            raise UserError(
+                f"there is no flag {shortened(name)}: {nearest(name, self._option_string_actions)}"
+                "--help shows them all"
+            )
+        return namespace
+
+    def error(self, message: str) -> typing.NoReturn:
+        """Argparse's own complaints end as any other mistake does."""
+        raise UserError(message)
+
     def group(self, title: str) -> argparse._ArgumentGroup:
         """The flags of this title, one of ``GROUPS``."""
         return self.groups[title]
 
     def add_common(self) -> None:
         """The flags of every script."""
-        self.add_argument("--seed", type=int, default=0, help="seed of all noise")
+        self.add_argument("--seed", type=flag(Seed), default=0, help="seed of all noise")
         self.add_argument("--device", default="auto", help="auto, cpu or cuda")
 
     def add_config(
@@ -95,24 +115,42 @@ class Parser(argparse.ArgumentParser):
         Args:
             kinds: for a field that names a kind of thing, the dict of the names.
         """
-        hints, kinds = typing.get_type_hints(cls), kinds or {}
+        hints, kinds = typing.get_type_hints(cls, include_extras=True), kinds or {}
         for item in dataclasses.fields(cls):
             if "help" not in item.metadata:
                 continue
             options = described(kinds[item.name]) if item.name in kinds else ""
             text = ": ".join(filter(None, [item.metadata["help"], options]))
-            hint, default = hints[item.name], item.default
+            hint, default = plain(hints[item.name]), item.default
             several = typing.get_origin(hint) is tuple
-            kind = typing.get_args(hint)[0] if several else hint
+            kind = typing.get_args(hint)[0] if several else hints[item.name]
             shown = " ".join(map(str, default)) or "none" if several else default
             self.group("advanced" if item.metadata["rare"] else title).add_argument(
                 f"--{item.name}",
-                type=kind,
+                type=flag(kind),
                 nargs="*" if several else None,
-                metavar=self.METAVARS[kind],
+                metavar=self.METAVARS[plain(kind)],
                 default=argparse.SUPPRESS,
                 help=f"{text} (default: {shown})".replace("%", "%%"),
             )
+
+
+def flag(hint: Any) -> Callable[[str], Any]:
+    """What argparse makes a value of type ``hint`` with; a wrong one ends in a sentence.
+
+    >>> from ebm_app.fields import Count
+    >>> flag(Count)("3")
+    3
+    """
+
+    def convert(text: str) -> Any:
+        try:
+            return parsed(hint, text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    convert.hint = hint
+    return convert
 
 
 def resolve_device(name: str) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ebm_app.errors import UserError
-from ebm_app.models.config import read_json
-from ebm_app.runs.files import RUN_FILE
+from ebm_app.files import RUN_FILE
+from ebm_app.files.records import read_json
 from ebm_app.training.checkpoint import checkpoints
 
 

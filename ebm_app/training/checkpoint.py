@@ -15,9 +15,11 @@ from torch import Tensor
 
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.models.config import read_json, write_json
-from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE, read_tensors, write_tensors
-from ebm_app.runs.files import METRICS_FILE, PREVIEWS, explained_write
+from ebm_app.files import METRICS_FILE, PREVIEWS
+from ebm_app.files.records import read_json, write_json
+from ebm_app.files.tensors import read_tensors, write_tensors
+from ebm_app.files.writing import explained_write
+from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE
 
 PREFIX, STATE = "checkpoint-", "state"
 TENSORS_FILE, TRAINER_FILE = "trainer.safetensors", "trainer.json"
@@ -58,6 +60,12 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
     return found[-1]
 
 
+def kept(output_dir: Path) -> str:
+    """What is left of a run that stops now, in words."""
+    found = checkpoints(output_dir)
+    return f"{found[-1]} is intact: go on from it" if found else "no checkpoint was saved yet"
+
+
 def refuse_to_overwrite(output_dir: Path) -> None:
     """Raise a UserError where ``output_dir`` already holds a run."""
     if checkpoints(output_dir) or (output_dir / CONFIG_FILE).exists():
@@ -95,7 +103,7 @@ def save_checkpoint(
     """
     folder = folder_of(output_dir, step)
     pending = folder.with_name(folder.name + ".tmp")
-    with explained_write(output_dir):
+    with explained_write(output_dir, kept(output_dir)):
         _remove(pending)
         try:
             ebm.save_pretrained(pending)

@@ -8,9 +8,10 @@ import torch
 
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.models.config import EBMConfig, changes_of, read_json, to_dict
+from ebm_app.files import RUN_FILE
+from ebm_app.files.records import read_json, to_dict
+from ebm_app.models.config import EBMConfig, changes_of
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder, load_weights, read_config
-from ebm_app.runs.files import RUN_FILE
 from ebm_app.training.checkpoint import find_checkpoint
 
 #: what may differ between the model and the run that starts from it: the weights do not know of it

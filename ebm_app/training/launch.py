@@ -8,10 +8,11 @@ from typing import Any
 from accelerate import Accelerator
 
 from ebm_app.data.images import ImageData
+from ebm_app.files import METRICS_FILE, RUN_FILE
+from ebm_app.files.writing import explained_write
 from ebm_app.flow import Flow
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
 from ebm_app.runs.cli import RunRecord, resolve_device
-from ebm_app.runs.files import METRICS_FILE, RUN_FILE, explained_write
 from ebm_app.runs.processes import check_processes, describe_devices, make_accelerator, shut_down
 from ebm_app.training import checkpoint, settings
 from ebm_app.training.fine_tuning import first_weights, start_from

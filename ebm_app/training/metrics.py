@@ -8,9 +8,10 @@ from pathlib import Path
 from accelerate import Accelerator
 
 from ebm_app.errors import UserError
-from ebm_app.models.config import TrainingConfig, to_dict
+from ebm_app.files import METRICS_FILE
+from ebm_app.files.records import to_dict
+from ebm_app.models.config import TrainingConfig
 from ebm_app.registry import choose
-from ebm_app.runs.files import METRICS_FILE
 
 #: what ``--report_to`` takes
 REPORTS = {"jsonl": "metrics.jsonl alone", "tensorboard": "its files as well"}

@@ -12,16 +12,10 @@ from ebm_app.data.levels import dequantise
 from ebm_app.data.palette import form_of
 from ebm_app.ebm import build_path
 from ebm_app.errors import UserError
+from ebm_app.files.records import from_dict, to_dict
 from ebm_app.flow import Flow
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
-from ebm_app.models.config import (
-    EBMConfig,
-    LoopConfig,
-    PathConfig,
-    TrainingConfig,
-    from_dict,
-    to_dict,
-)
+from ebm_app.models.config import EBMConfig, LoopConfig, PathConfig, TrainingConfig
 from ebm_app.models.parametrisation import PREDICTIONS, default_prediction
 from ebm_app.models.time_score import TIME_INPUTS
 from ebm_app.nets.inputs import NET_INPUTS
@@ -95,6 +89,8 @@ def resolve(
     is_moments = merged["prediction"] == "moments"
     merged.setdefault("objective", "ctsm_m_deviance" if is_moments else "ctsm_v")
     training_config = from_dict(TrainingConfig, _only(merged, TRAINING_KEYS), "training settings")
+    if base is None and "lr_warmup_steps" not in given:
+        training_config = shorter_warmup(training_config)
     net = from_dict(UNetConfig, _only(merged, NET_KEYS), "network settings")
     space = _space(merged, data, flow)
     path = PathConfig(
@@ -151,12 +147,6 @@ def check_loop(config: LoopConfig, data: ImageData) -> None:
     for name, kinds in LOOP_KINDS.items():
         choose(name, getattr(config, name), kinds)
     check_report_to(config.report_to)
-    counts = [name for name in vars(config) if name.endswith(("_steps", "_size", "_limit"))]
-    for name in [*counts, "validation_images", "validation_repeats"]:
-        least = 0 if name.startswith("lr_") else 1
-        if getattr(config, name) < least:
-            found = getattr(config, name)
-            raise UserError(f"{name} must be at least {least}, not {found}: give a larger number")
     if config.lr_decay_steps and config.lr_scheduler != OPEN_ENDED:
         raise UserError(
             f"--lr_decay_steps is for --lr_scheduler {OPEN_ENDED}: {config.lr_scheduler} falls "
@@ -167,6 +157,13 @@ def check_loop(config: LoopConfig, data: ImageData) -> None:
             "at least 2 validation images are needed for a standard error: raise "
             f"--validation_images or add images ({data.name} has {len(data.validation)})"
         )
+
+
+def shorter_warmup(config: TrainingConfig) -> TrainingConfig:
+    """The warm-up of a preset is for its own number of steps; here, a tenth of them at most where
+    it is longer than the default."""
+    longest = max(TrainingConfig.lr_warmup_steps, config.max_train_steps // 10)
+    return replace(config, lr_warmup_steps=min(config.lr_warmup_steps, longest))
 
 
 def flatten(settings: dict[str, Any]) -> dict[str, Any]:

@@ -17,9 +17,10 @@ from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.bits_per_dim import bits_of_images
+from ebm_app.files.records import to_dict
 from ebm_app.flow import Flow
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig, to_dict
+from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
 from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.numerics import standard_error
 from ebm_app.objectives.regression import OBJECTIVES, Batch, Objective

@@ -20,7 +20,9 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ebm_app.errors import UserError
-from ebm_app.models.config import LoopConfig, to_dict
+from ebm_app.files.records import to_dict
+from ebm_app.files.writing import explained_write
+from ebm_app.models.config import LoopConfig
 from ebm_app.numerics import mixed_seed
 from ebm_app.runs.interrupts import Interrupted, StopSignals
 from ebm_app.training import checkpoint
@@ -89,7 +91,7 @@ class Trainer:
         self.metrics.start(self.step)
         hidden = not self.accelerator.is_main_process
         bar = tqdm(total=total, initial=self.step, disable=hidden, desc="train", mininterval=1)
-        with bar, self.signals, checkpoint.explained_write(self.output_dir):
+        with bar, self.signals, explained_write(self.output_dir):
             while self.step < total:
                 begin = time.perf_counter()
                 self.train_step()
@@ -204,8 +206,8 @@ class Trainer:
             bad = self.step - len(losses) + 1 + int((~losses.isfinite()).nonzero()[0])
             raise UserError(
                 f"the loss of step {bad} is not finite: try a smaller --learning_rate or "
-                "--max_grad_norm, --mixed_precision no, or a larger --eps; earlier checkpoints "
-                "are intact"
+                "--max_grad_norm, --mixed_precision no, or a larger --eps; "
+                f"{checkpoint.kept(self.output_dir)}"
             )
         self.last_loss = losses.mean().item()
         rate = self.scheduler.get_last_lr()[0]

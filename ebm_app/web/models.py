@@ -7,7 +7,7 @@ from threading import Lock
 
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.models.config import read_json
+from ebm_app.files.records import read_json
 from ebm_app.models.folders import BUNDLED, CONFIG_FILE, WEIGHTS_FILE, find_folder
 from ebm_app.registry import choose
 

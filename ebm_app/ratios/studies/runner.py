@@ -10,6 +10,7 @@ import torch
 from tqdm.auto import tqdm
 
 from ebm_app.errors import UserError
+from ebm_app.files.writing import explained_write
 from ebm_app.ratios.studies.plots import plot_curves, plot_table
 from ebm_app.ratios.studies.problems import PROBLEMS
 from ebm_app.ratios.studies.step_times import step_times
@@ -17,7 +18,6 @@ from ebm_app.ratios.studies.study import Study, StudyBudget
 from ebm_app.ratios.studies.tables import METRICS, rows_of, to_csv, to_markdown
 from ebm_app.registry import choose
 from ebm_app.runs.cli import Parser, RunRecord, resolve_device
-from ebm_app.runs.files import explained_write
 from ebm_app.runs.processes import make_accelerator, shut_down
 
 #: (problem, method) of every cell of a table

@@ -14,12 +14,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 from ebm_app.errors import UserError
-from ebm_app.models.config import read_json, write_json
+from ebm_app.files.records import read_json, write_json
+from ebm_app.files.writing import explained_write
 from ebm_app.numerics import seeded
 from ebm_app.ratios.studies.points import EvaluationPoints, as_numbers, matrix_metrics
 from ebm_app.ratios.studies.problems import PROBLEMS, Problem
 from ebm_app.ratios.training import TEST, VALIDATION, RatioTrainer
-from ebm_app.runs.files import explained_write
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from ebm_app.models.config import EBMConfig, read_json
-from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE, read_config, read_tensors
-from ebm_app.runs.files import METRICS_FILE, RUN_FILE
+from ebm_app.files import METRICS_FILE, RUN_FILE
+from ebm_app.files.records import read_json
+from ebm_app.files.tensors import read_tensors
+from ebm_app.models.config import EBMConfig
+from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE, read_config
 from ebm_app.training.checkpoint import PREFIX
 from ebm_app.training.metrics import best_validation, read_metrics
 from ebm_app.training.plots import BITS, training_figure

@@ -12,8 +12,8 @@ from ebm_app.evaluation.checks import Check, from_record
 from ebm_app.evaluation.command_line import held_out_levels
 from ebm_app.evaluation.likelihood_plots import balance_figure
 from ebm_app.evaluation.selftest import Balance, SelfTestBudget, SelfTestReport, iterate_checks
+from ebm_app.files.records import read_json
 from ebm_app.likelihood import PFODEDensity
-from ebm_app.models.config import read_json
 
 from ..buttons import RUNNING
 from ..shared import Load
