@@ -4,6 +4,17 @@ A script turns it into one sentence on stderr and exit code 2. Every other excep
 ends in a traceback.
 """
 
+from typing import Any
+
 
 class UserError(ValueError):
     """A mistake of the user's: its message says what is wrong and what to do, in one sentence."""
+
+
+class NotSaved(UserError):
+    """A result that was computed and could not be written: a script prints its ``metrics`` all the
+    same."""
+
+    def __init__(self, message: str, metrics: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.metrics = metrics

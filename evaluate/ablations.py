@@ -21,14 +21,14 @@ from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.files import RUN_FILE
 from ebm_app.files.records import read_json
-from ebm_app.files.writing import explained_write
 from ebm_app.flow import Flow
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import EBMConfig, TrainingConfig
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.registry import choose, described
 from ebm_app.runs.arguments import settings_of_each
-from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.runs.cli import Parser, resolve_device, run_script
+from ebm_app.runs.output import Output
 from ebm_app.runs.processes import make_accelerator, shut_down
 from ebm_app.studies.ablation_tables import plot_curves, to_markdown
 from ebm_app.studies.ablations import AMBIENT, STUDIES, Ablation
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if args.pf_ode_limit < 2:
         raise UserError("a standard error needs at least 2 images: raise --pf_ode_limit")
     folder = Path(args.output_dir or f"runs/ablations/{args.study}")
-    record = RunRecord(folder / "ablations.json", vars(args))
+    output = Output(folder / "ablations.json", vars(args))
     data = load_images(args.dataset, args.data_root, args.download, args.resolution)
     accelerator = make_accelerator(device=resolve_device(args.device))
     levels = data.test[: args.limit]
@@ -89,12 +89,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             table.append(row)
             print(to_markdown([row]).splitlines()[-1], flush=True)
     metrics = {"table": table, "num_images": len(levels)}
-    with explained_write(folder):
+    print(to_markdown(table))
+    with output.saving(metrics):
         (folder / "ablations.md").write_text(to_markdown(table), encoding="utf-8")
         if args.num_checkpoints > 1:
             plot_curves(table, folder / "ablations.png")
-        record.write(metrics)
-    print(to_markdown(table))
     shut_down(accelerator)
     return metrics
 

@@ -35,7 +35,8 @@ from ebm_app.log_z.methods import (
 from ebm_app.log_z.plots import plot_chains
 from ebm_app.log_z.runs import ChainRun
 from ebm_app.numerics import mixed_seed, standard_error, sum_except_batch
-from ebm_app.runs.cli import Parser, RunRecord, run_script
+from ebm_app.runs.cli import Parser, run_script
+from ebm_app.runs.output import Output
 from ebm_app.runs.processes import shut_down
 from ebm_app.sampling.schedules import SCHEDULES
 
@@ -86,11 +87,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     accelerator, ebm = open_model(args)
     levels = held_out(args, ebm)
     noise = dequantisation_noise(args.repeats, levels, args.seed)
-    output_dir = Path(args.output_dir)
-    record = RunRecord(output_dir / "ais.json", vars(args))
     is_main = accelerator.is_main_process
+    output = Output(Path(args.output_dir) / "ais.json", vars(args), is_main)
     points = ebm.dequantise(levels, noise[0])
-    methods = make_methods(args, accelerator, ebm, points.y.cpu(), output_dir)
+    methods = make_methods(args, accelerator, ebm, points.y.cpu(), output.folder)
     names = list(METHODS if "all" in args.method else dict.fromkeys(args.method))
     results = {}
     for name in names:
@@ -132,8 +132,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         )
         tables = {k: v for result in results.values() for k, v in result.tables.items()}
         estimates = {k: (v["log_z"], v["stderr"]) for k, v in metrics.items()}
-        plot_chains(tables, estimates, output_dir / "ais.png")
-        record.write(answer)
+        with output.saving(answer):
+            plot_chains(tables, estimates, output.folder / "ais.png")
     shut_down(accelerator)
     return answer if is_main else None
 

@@ -19,8 +19,8 @@ from ebm_app.bounds.study import (
     theorem4_table,
 )
 from ebm_app.errors import UserError
-from ebm_app.files.writing import explained_write
-from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.runs.cli import Parser, resolve_device, run_script
+from ebm_app.runs.output import Output
 
 QUICK = {
     "num_draws": 1000,
@@ -59,8 +59,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Both studies: their tables, record and plots."""
     args = parse_args(argv)
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
-    device, output_dir = resolve_device(args.device), Path(args.output_dir)
-    record = RunRecord(output_dir / "bounds.json", vars(args))
+    device = resolve_device(args.device)
+    output = Output(Path(args.output_dir) / "bounds.json", vars(args))
     table = {
         "theorem4": theorem4_rows(args.num_draws, args.num_steps, args.seed, device),
         "proposition5": proposition5_rows(
@@ -69,10 +69,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     }
     print(theorem4_table(table["theorem4"]), proposition5_table(table["proposition5"]), sep="\n\n")
     answer = {"table": table}
-    with explained_write(output_dir):
-        record.write(answer)
-        plot_theorem4(table["theorem4"], output_dir / "theorem4.png")
-        plot_proposition5(table["proposition5"], output_dir / "proposition5.png")
+    with output.saving(answer):
+        plot_theorem4(table["theorem4"], output.folder / "theorem4.png")
+        plot_proposition5(table["proposition5"], output.folder / "proposition5.png")
     return answer
 
 

@@ -18,7 +18,8 @@ from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
 from ebm_app.likelihood import ESTIMATORS, Estimator, make_estimator
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
 from ebm_app.runs.arguments import settings_of, settings_of_each
-from ebm_app.runs.cli import Parser, RunRecord, run_script
+from ebm_app.runs.cli import Parser, run_script
+from ebm_app.runs.output import Output
 from ebm_app.runs.processes import shut_down
 
 ALL = "all"
@@ -89,8 +90,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     dequantiser = kind(**settings_of(kind, args.dequantiser_args))
     levels = held_out(args, ebm)
     noise = dequantisation_noise(args.repeats, levels, args.seed)
-    record = RunRecord(Path(args.output_dir) / "bpd.json", vars(args))
     is_main = accelerator.is_main_process
+    output = Output(Path(args.output_dir) / "bpd.json", vars(args), is_main)
     bits, results = {}, {}
     for name, estimator in estimators.items():
         bar = partial(tqdm, desc=name, disable=not is_main)
@@ -109,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     }
     if is_main:
         print_results(metrics)
-        record.write(metrics)
+        output.save(metrics)
     shut_down(accelerator)
     return metrics if is_main else None
 

@@ -16,8 +16,8 @@ from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.evaluation.command_line import images_for
 from ebm_app.evaluation.memorisation import nearest, share_of_copies
-from ebm_app.files.writing import explained_write
-from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.runs.cli import Parser, resolve_device, run_script
+from ebm_app.runs.output import Output
 from ebm_app.sampling.samplers import SAMPLERS
 
 QUANTILE = 0.01
@@ -44,8 +44,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         )
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     data = images_for(ebm, ebm.config.dataset, args.data_root, args.download)
-    folder = Path(args.output_dir)
-    record = RunRecord(folder / "memorisation.json", vars(args))
+    output = Output(Path(args.output_dir) / "memorisation.json", vars(args))
     train, test = data.display(data.train), data.display(data.test)
     drawn = ebm.sample(args.num_images, args.sampler, args.seed).cpu()
     of_drawn = nearest(drawn, train, args.num_nearest)
@@ -62,10 +61,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     }
     shown = min(args.num_shown, len(drawn))
     rows = torch.cat([drawn[:shown, None], train[of_drawn.indices[:shown]]], 1)
-    with explained_write(folder):
-        sheet = grid_of(rows.flatten(0, 1), columns=1 + args.num_nearest)
-        save_image(sheet, folder / "memorisation.png")
-        record.write(metrics)
     print(
         f"{len(drawn)} images by {args.sampler}: median distance to the nearest training image "
         f"{metrics['median_distance']:.4f} of the range of a pixel, of {len(others)} held-out "
@@ -73,6 +68,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         f"lie nearer than all but {100 * QUANTILE:g} percent of those; "
         f"{metrics['identical']} identical"
     )
+    sheet = grid_of(rows.flatten(0, 1), columns=1 + args.num_nearest)
+    with output.saving(metrics):
+        save_image(sheet, output.folder / "memorisation.png")
     return metrics
 
 

@@ -28,7 +28,8 @@ from ebm_app.ratios.studies.runner import add_study_flags, budget_of, chosen_cel
 from ebm_app.ratios.studies.study import StudyBudget
 from ebm_app.ratios.training import RatioTraining
 from ebm_app.registry import choose
-from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.runs.cli import Parser, resolve_device, run_script
+from ebm_app.runs.output import Output
 
 QUICK_PROBLEMS = ["mi_d40", "mi_d80"]
 QUICK = StudyBudget(num_seeds=2, num_points=2_000, iterations=1_500, learning_rates=(5e-3,))
@@ -74,13 +75,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 def estimate(args: Namespace) -> dict[str, Any]:
     """Mutual information of the user's data, in nats."""
     x, y = read(args)
-    record = RunRecord(Path(args.output_dir) / "mi_data.json", vars(args))
+    output = Output(Path(args.output_dir) / "mi_data.json", vars(args))
     found = cross_fitted(x, y, args)
     print(f"mutual information {found.mutual_information:.4f} +- {found.stderr:.4f} nats")
     print(f"log of the mean ratio over pairs of different rows: {found.log_normaliser:+.3f}")
     print("(0 for the exact ratio; do not trust the estimate if this is far from 0)")
     answer = {**found._asdict(), "num_rows": len(x), "preprocessing": args.preprocessing}
-    record.write(answer)
+    output.save(answer)
     return answer
 
 
@@ -89,7 +90,7 @@ def benchmark(args: Namespace) -> dict[str, Any]:
     tasks = [choose("task", name, MI_TASKS) for name in args.benchmark]
     if args.num_rows < MIN_ROWS:
         raise UserError(f"--num_rows must be at least {MIN_ROWS}")
-    record = RunRecord(Path(args.output_dir) / "mi_benchmark.json", vars(args))
+    output = Output(Path(args.output_dir) / "mi_benchmark.json", vars(args))
     table = []
     print(f"{'task':24} {'truth':>8} {'estimate':>8} {'s.e.':>8} {'log E':>8}")
     for name in tasks:
@@ -101,7 +102,7 @@ def benchmark(args: Namespace) -> dict[str, Any]:
         columns = (row["truth"], *found[:3])
         print(f"{name:24} " + " ".join(f"{value:8.4f}" for value in columns), flush=True)
     answer = {"table": table, "num_rows": args.num_rows, "preprocessing": args.preprocessing}
-    record.write(answer)
+    output.save(answer)
     return answer
 
 

@@ -4,7 +4,6 @@ python evaluate/samplers.py digits --run "pf_ode num_steps=10" --run "annealed_h
 """
 
 import hashlib
-import os
 import sys
 import time
 from argparse import Namespace
@@ -26,12 +25,12 @@ from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import Reference, label_histogram
 from ebm_app.evaluation.sample_plots import METRICS, NOTES, plot_samplers, samplers_table
 from ebm_app.files.records import read_json
-from ebm_app.files.writing import explained_write
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder
 from ebm_app.numerics import mean_except_batch, mixed_seed
 from ebm_app.registry import choose
 from ebm_app.runs.arguments import settings_of
-from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.runs.cli import Parser, resolve_device, run_script
+from ebm_app.runs.output import Output
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 
 DEFAULT_RUNS = (
@@ -82,8 +81,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     rows = earlier_rows(target, study) if args.resume else []
     measure, metrics = prepare(ebm, args)
     metrics = {"study": study, **metrics, "table": rows}
-    record = RunRecord(target.with_suffix(".json.tmp"), vars(args))
-    save(record, metrics, target)
+    output = Output(target, vars(args))
+    output.write(metrics)
     for sampler, text in runs.items():
         name = next(name for name, kind in SAMPLERS.items() if type(sampler) is kind)
         row = {"sampler": name, "settings": asdict(sampler), "run": text}
@@ -91,13 +90,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             continue
         images, cost = draw(ebm, sampler, text, args)
         rows.append({**row, **cost, **measure(images)})
-        save(record, metrics, target)
+        output.write(metrics)
     table = samplers_table(rows, metrics["floor"])
-    with explained_write(target.parent):
+    print(table)
+    with output.saving(metrics):
         text = f"# Samplers of {args.model}\n\n{table}{NOTES}"
         target.with_suffix(".md").write_text(text, encoding="utf-8")
         plot_samplers(rows, metrics["floor"], target.with_suffix(".png"))
-    print(table)
     return metrics
 
 
@@ -192,13 +191,6 @@ def draw(
     seconds = time.perf_counter() - begin
     cost = {"nfe": nfe / args.num_images, "seconds": seconds}
     return torch.cat(images), {**cost, **({"acceptance": acceptance} if acceptance else {})}
-
-
-def save(record: RunRecord, metrics: dict[str, Any], target: Path) -> None:
-    """Write the record aside and rename it: cut off here, the earlier metrics stay whole."""
-    with explained_write(target.parent):
-        record.write(metrics)
-        os.replace(record.path, target)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from ebm_app.evaluation.checks import all_passed, as_record, describe
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
 from ebm_app.evaluation.likelihood_plots import balance_figure
 from ebm_app.evaluation.selftest import SelfTestBudget, iterate_checks
-from ebm_app.files.writing import explained_write
 from ebm_app.likelihood import PFODEDensity
-from ebm_app.runs.cli import Parser, RunRecord, run_script
+from ebm_app.runs.cli import Parser, run_script
+from ebm_app.runs.output import Output
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -35,15 +35,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     budget = SelfTestBudget(args.num_times, args.num_reference, pf_ode, args.seed)
     _, ebm = open_model(args)
     levels = held_out(args, ebm)
-    record = RunRecord(Path(args.output_dir) / "selftest.json", vars(args))
+    output = Output(Path(args.output_dir) / "selftest.json", vars(args))
     total = budget.num_reports(len(levels))
     *_, report = tqdm(iterate_checks(ebm, levels, budget), desc="self-test", total=total)
     for check in report.checks:
         print(describe(check))
-    output_dir = Path(args.output_dir)
-    with explained_write(output_dir):
-        output_dir.mkdir(parents=True, exist_ok=True)
-        balance_figure(report.balance).savefig(output_dir / "selftest.png", dpi=110)
     metrics = {
         "passed": all_passed(report.checks),
         "checks": [as_record(check) for check in report.checks],
@@ -52,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         },
         "model": args.model,
     }
-    record.write(metrics)
+    with output.saving(metrics):
+        balance_figure(report.balance).savefig(output.folder / "selftest.png", dpi=110)
     return metrics
 
 

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
-from ebm_app.files.writing import explained_write
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.registry import choose
-from ebm_app.runs.cli import Parser, RunRecord, run_script
+from ebm_app.runs.cli import Parser, run_script
+from ebm_app.runs.output import Output
 from ebm_app.sampling.samplers import SAMPLERS
 from ebm_app.studies import training_speed as training
 from ebm_app.studies.likelihood_speed import adaptive, at_equal_error, fixed_nodes, reference
@@ -50,15 +50,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         args.rounds, args.batch_size, args.limit = 1, 4, 4
     parts = {name: PARTS[choose("part", name, PARTS)] for name in args.parts}
     _, ebm = open_model(args)
-    folder = Path(args.output_dir)
-    record = RunRecord(folder / "speed.json", vars(args))
+    output = Output(Path(args.output_dir) / "speed.json", vars(args))
     found = {}
     for name, part in parts.items():
         found[name] = part(ebm, args)
         print(f"{name}\n{table(found[name])}\n")
-    with explained_write(folder):
-        record.write(found)
-        plot_speed(found, folder / "speed.png")
+    with output.saving(found):
+        plot_speed(found, output.folder / "speed.png")
     return found
 
 

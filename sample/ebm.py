@@ -17,7 +17,8 @@ from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.files.writing import explained_write
 from ebm_app.runs.arguments import settings_of
-from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.runs.cli import Parser, resolve_device, run_script
+from ebm_app.runs.output import Output
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 
 
@@ -51,8 +52,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if args.num_steps is not None and any(x.startswith("num_steps=") for x in args.sampler_args):
         raise UserError("--num_steps and num_steps= in --sampler_args: give one of them")
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
-    output_dir = Path(args.output_dir)
-    record = RunRecord(output_dir / "samples.json", vars(args))
+    output = Output(Path(args.output_dir) / "samples.json", vars(args))
     begin = time.perf_counter()
     settings = settings_of(SAMPLERS[args.sampler], args.sampler_args)
     if args.num_steps is not None:
@@ -65,14 +65,15 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             bar.update()
     images = ebm.to_images(frame.x)
     seconds = time.perf_counter() - begin
-    with explained_write(output_dir):
-        files = [output_dir / "grid.png"]
-        save_grid(images, files[0])
-        for index, pixels in enumerate(to_uint8(images)):
-            files.append(output_dir / f"{index:05d}.png")
-            save_image(pixels, files[-1])
-    figures = {"files": [str(file) for file in files], "seconds": seconds, "nfe": frame.nfe}
-    record.write(figures)
+    grid = output.folder / "grid.png"
+    files = [output.folder / f"{index:05d}.png" for index in range(len(images))]
+    written = [str(file) for file in (grid, *files)]
+    figures = {"files": written, "seconds": seconds, "nfe": frame.nfe}
+    with explained_write(output.folder):
+        save_grid(images, grid)
+        for pixels, file in zip(to_uint8(images), files, strict=True):
+            save_image(pixels, file)
+    output.write(figures)
     return figures
 
 

@@ -24,10 +24,11 @@ from ebm_app.models.config import LoopConfig
 from ebm_app.numerics import seeded
 from ebm_app.registry import choose, described
 from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.runs.output import saving
 from ebm_app.runs.processes import make_accelerator, shut_down
 from ebm_app.spaces import SPACES
 from ebm_app.training.command_line import add_data_flags, add_run_flags, images_of, options_of
-from ebm_app.training.launch import RunOptions, clean_output, launch
+from ebm_app.training.launch import RunOptions, clean_output, held, launch
 from ebm_app.training.presets import flow_preset
 from ebm_app.training.settings import LOOP_KINDS, check_loop
 from ebm_app.training.tasks import FlowTask
@@ -111,25 +112,26 @@ def save(
     """Write and score a flow that has nothing left to learn."""
     output_dir = options.output_dir
     accelerator = make_accelerator(device=resolve_device(options.device))
-    task = build(accelerator)
-    record = RunRecord(output_dir / RUN_FILE, settings)
-    clean_output(accelerator, options)
-    if accelerator.is_main_process:
-        with explained_write(output_dir):
-            task.model.save_pretrained(output_dir)
-    accelerator.wait_for_everyone()
-    found = task.validator.run(0)
-    metrics = {
-        "output_dir": str(output_dir),
-        "bits_per_dim": found["validation_bits_per_dim"],
-        "stderr": found["validation_stderr"],
-        **task.final_metrics(output_dir),
-    }
-    is_main = accelerator.is_main_process
-    if is_main:
-        record.write(metrics)
-    shut_down(accelerator)
-    return metrics if is_main else None
+    with held(accelerator, output_dir):
+        task = build(accelerator)
+        record = RunRecord(output_dir / RUN_FILE, settings)
+        clean_output(accelerator, options)
+        if accelerator.is_main_process:
+            with explained_write(output_dir):
+                task.model.save_pretrained(output_dir)
+        accelerator.wait_for_everyone()
+        found = task.validator.run(0)
+        metrics = {
+            "output_dir": str(output_dir),
+            "bits_per_dim": found["validation_bits_per_dim"],
+            "stderr": found["validation_stderr"],
+            **task.final_metrics(output_dir),
+        }
+        if accelerator.is_main_process:
+            with saving(output_dir, metrics):
+                record.write(metrics)
+        shut_down(accelerator)
+    return metrics if accelerator.is_main_process else None
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Bits per dim of many images, shared among the processes, and what a table says of them."""
 
 import time
+from collections.abc import Callable
 from itertools import combinations
 from math import isfinite, log, sqrt
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ def bits_of_images(
     noise: Tensor,
     batch_size: int = 128,
     wrap: Wrap = iter,
+    check: Callable[[], None] | None = None,
     **options: Any,
 ) -> ImageBits:
     """``model.log_prob`` of images, shared among the processes.
@@ -39,7 +41,8 @@ def bits_of_images(
     Args:
         levels: (N, C, H, W). noise: (K, N, C, H, W), drawn for all images beforehand, so that the
             result does not depend on batches or processes.
-        wrap: put around the batches, for a progress bar. options: of ``model.log_prob``.
+        wrap: put around the batches, for a progress bar. check: called before each of them.
+        options: of ``model.log_prob``.
     """
 
     def rows_of(indices: Tensor) -> Tensor:
@@ -47,7 +50,8 @@ def bits_of_images(
         nfe = torch.full_like(found.error, found.nfe)
         return torch.stack([found.bits_per_dim, found.error, nfe], 1)
 
-    return ImageBits(*sharded(accelerator, len(levels), 3, batch_size, rows_of, wrap).unbind(1))
+    num = len(levels)
+    return ImageBits(*sharded(accelerator, num, 3, batch_size, rows_of, wrap, check).unbind(1))
 
 
 def bits_by_estimator(

@@ -6,7 +6,6 @@ interruptions.
 """
 
 import json
-import os
 import time
 import zlib
 from collections.abc import Callable, Iterable
@@ -179,9 +178,7 @@ class ChainRun:
     def _save(self, file: Path, tensors: dict[str, Tensor], identity: str) -> None:
         with explained_write(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            pending = file.with_suffix(".tmp")
-            write_tensors(pending, tensors, {"identity": identity})
-            os.replace(pending, file)
+            write_tensors(file, tensors, {"identity": identity})
 
     def _load(self, file: Path, identity: str) -> dict[str, Tensor] | None:
         if not file.is_file():

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ebm_app.errors import UserError
+from ebm_app.errors import NotSaved, UserError
 from ebm_app.fields import Seed, parsed, plain, shortened
 from ebm_app.files.records import write_json
 from ebm_app.registry import described, nearest
@@ -33,6 +33,10 @@ def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
     """
     try:
         metrics = main(argv)
+    except NotSaved as error:
+        print(json.dumps(error.metrics), flush=True)
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,12 +1,21 @@
-"""Ctrl-C and SIGTERM as a request to save and stop, agreed on by all processes."""
+"""Signals as a request to save and stop, agreed on by all processes."""
 
+import os
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
 import torch
 from accelerate import Accelerator
+
+#: seconds between two looks at the launcher, and from its end to that of a process that it left
+LOOK, PATIENCE = 1.0, 8.0
+#: what a launcher leaves in the environment of its processes
+LAUNCHED = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
 
 
 class Interrupted(Exception):
@@ -17,16 +26,31 @@ class Interrupted(Exception):
         self.signum, self.checkpoint = signum, checkpoint
 
 
-class StopSignals:
-    """While entered, SIGINT and SIGTERM are noted; a second SIGINT ends the program at once."""
+class StopRequested(Exception):
+    """Raised on all processes at once, in the middle of something that need not be finished."""
 
-    caught = (signal.SIGINT, signal.SIGTERM)
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+
+
+class StopSignals:
+    """While entered, SIGINT, SIGTERM and SIGHUP are noted; a second SIGINT ends the program at
+    once. A signal that the caller ignores, as nohup does SIGHUP, stays ignored.
+
+    Several processes confer over a group of their own on the CPU, so that no accelerator waits.
+    """
+
+    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def __init__(self, accelerator: Accelerator) -> None:
-        self.accelerator, self.signum = accelerator, 0
+        self.signum, self.group = 0, None
+        if accelerator.num_processes > 1:
+            self.group = torch.distributed.new_group(backend="gloo")
 
     def __enter__(self) -> Self:
-        self.previous = {signum: signal.signal(signum, self._note) for signum in self.caught}
+        heard = (signum for signum in self.caught if signal.getsignal(signum) != signal.SIG_IGN)
+        self.previous = {signum: signal.signal(signum, self._note) for signum in heard}
         return self
 
     def __exit__(
@@ -43,14 +67,40 @@ class StopSignals:
             raise KeyboardInterrupt
         self.signum = signum
 
-    def asked(self, meeting: bool) -> int:
-        """The signal that asks to stop, or 0.
-
-        Several processes confer only at a ``meeting``, a step on which all of them call with True.
-        """
-        if self.accelerator.num_processes == 1:
+    def asked(self) -> int:
+        """The signal that asks to stop, or 0: the same on all processes, which all call it."""
+        if self.group is None:
             return self.signum
-        if not meeting:
-            return 0
-        flag = torch.tensor([self.signum], device=self.accelerator.device)
-        return int(self.accelerator.gather(flag).max())
+        flag = torch.tensor([self.signum])
+        torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX, self.group)
+        return int(flag)
+
+    def check(self) -> None:
+        """Raise ``StopRequested`` on all processes, which all call it, if one is asked to stop."""
+        if signum := self.asked():
+            raise StopRequested(signum)
+
+
+@contextmanager
+def ending_with_launcher() -> Iterator[None]:
+    """Within it, a process whose launcher was killed asks itself to stop, and ends soon after:
+    nobody is left who would end it."""
+    if not any(name in os.environ for name in LAUNCHED):
+        yield
+        return
+    done = threading.Event()
+    watch = threading.Thread(target=_watch, args=(os.getppid(), done), daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def _watch(launcher: int, done: threading.Event) -> None:
+    while os.getppid() == launcher:
+        if done.wait(LOOK):
+            return
+    os.kill(os.getpid(), signal.SIGTERM)
+    if not done.wait(PATIENCE):
+        os._exit(128 + signal.SIGTERM)

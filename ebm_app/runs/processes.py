@@ -2,14 +2,16 @@
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
 from torch import Tensor
 
 from ebm_app.errors import UserError
 
+T = TypeVar("T")
 Wrap = Callable[[Sequence[Tensor]], Iterable[Tensor]]
 
 
@@ -60,14 +62,43 @@ def sharded(
     batch_size: int,
     function: Callable[[Tensor], Tensor],
     wrap: Wrap = iter,
+    check: Callable[[], None] | None = None,
 ) -> Tensor:
     """Rows (num, columns) float64 of ``function``, which maps indices (b,) to rows (b, columns).
 
     Process r of W computes the indices r, r + W, ...; every process returns all rows.
-    ``wrap`` is put around the batches, for a progress bar.
+    ``wrap`` is put around the batches, for a progress bar, and ``check`` is called before each, as
+    often on every process.
     """
     own = torch.arange(accelerator.process_index, num, accelerator.num_processes)
     table = torch.zeros(num, columns, dtype=torch.float64)
-    for rows in wrap(own.split(batch_size)):
-        table[rows] = function(rows).double().cpu()
+    longest = -(-num // accelerator.num_processes)
+    for rows in wrap(batches_of(own, -(-longest // batch_size), batch_size)):
+        if check is not None:
+            check()
+        if len(rows):
+            table[rows] = function(rows).double().cpu()
     return accelerator.reduce(table.to(accelerator.device), "sum").cpu()
+
+
+def batches_of(rows: Tensor, count: int, batch_size: int) -> list[Tensor]:
+    """``rows`` in ``count`` batches, of which the last may be empty."""
+    return [rows[i * batch_size : (i + 1) * batch_size] for i in range(count)]
+
+
+def on_main(accelerator: Accelerator, action: Callable[[], T]) -> T | None:
+    """What ``action`` returns on the main process, which alone takes it.
+
+    Raises:
+        UserError: on all processes, where it raised one there.
+    """
+    result, message = None, [None]
+    if accelerator.is_main_process:
+        try:
+            result = action()
+        except UserError as error:
+            message = [str(error)]
+    broadcast_object_list(message)
+    if message[0] is not None:
+        raise UserError(message[0])
+    return result

@@ -1,13 +1,16 @@
 """Checkpoints of a training run: folders ``checkpoint-N`` of safetensors and JSON.
 
 A checkpoint is itself an EBM folder (the averaged weights), with what is needed to go on in its
-folder ``state``. It is written aside, then renamed, and only then are old ones removed, so that an
-interruption or a full disk at any moment leaves the previous checkpoint intact.
+folder ``state``, and the digests of all its files. It is written aside, then renamed, and only
+then are old ones removed, so that an interruption or a full disk at any moment leaves the previous
+checkpoint intact.
 """
 
+import hashlib
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +18,14 @@ from torch import Tensor
 
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.files import METRICS_FILE, PREVIEWS
 from ebm_app.files.records import read_json, write_json
 from ebm_app.files.tensors import read_tensors, write_tensors
-from ebm_app.files.writing import explained_write
+from ebm_app.files.writing import explained_write, sync_folder
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE
 
 PREFIX, STATE = "checkpoint-", "state"
-TENSORS_FILE, TRAINER_FILE = "trainer.safetensors", "trainer.json"
+TENSORS_FILE, TRAINER_FILE, BEST_FILE = "trainer.safetensors", "trainer.json", "best.safetensors"
+DIGESTS_FILE = "digests.json"
 
 
 def folder_of(output_dir: Path, step: int) -> Path:
@@ -30,34 +33,16 @@ def folder_of(output_dir: Path, step: int) -> Path:
     return output_dir / f"{PREFIX}{step}"
 
 
+def step_of(folder: Path) -> int:
+    """The step of a checkpoint by its name, or -1 where that is another folder's."""
+    match = re.fullmatch(PREFIX + r"(\d{1,12})", folder.name)
+    return int(match[1]) if match else -1
+
+
 def checkpoints(output_dir: Path) -> list[Path]:
     """The finished checkpoints of a run, oldest first."""
-    found = [
-        (int(match[1]), folder)
-        for folder in output_dir.glob(PREFIX + "*")
-        if folder.is_dir() and (match := re.fullmatch(PREFIX + r"(\d+)", folder.name))
-    ]
-    return [folder for _, folder in sorted(found)]
-
-
-def find_checkpoint(output_dir: Path, name: str) -> Path:
-    """The checkpoint to resume from: "latest" in ``output_dir``, or a path.
-
-    Raises:
-        UserError: where there is none.
-    """
-    if name != "latest":
-        folder = Path(name) if Path(name).is_dir() else output_dir / name
-        if not (folder / STATE).is_dir():
-            raise UserError(f"--resume_from_checkpoint {name}: no checkpoint in that folder")
-        return folder
-    found = checkpoints(output_dir)
-    if not found:
-        raise UserError(
-            f"--resume_from_checkpoint latest: {output_dir} holds no checkpoint; leave the flag "
-            "out to start from the beginning"
-        )
-    return found[-1]
+    found = (folder for folder in output_dir.glob(PREFIX + "*") if folder.is_dir())
+    return sorted((folder for folder in found if step_of(folder) >= 0), key=step_of)
 
 
 def kept(output_dir: Path) -> str:
@@ -66,21 +51,44 @@ def kept(output_dir: Path) -> str:
     return f"{found[-1]} is intact: go on from it" if found else "no checkpoint was saved yet"
 
 
+def find_checkpoint(output_dir: Path, name: str) -> Path:
+    """The checkpoint to resume from: "latest", the last whole one in ``output_dir``, or a path.
+    Damaged ones that "latest" passes over are named on stderr.
+
+    Raises:
+        UserError: where there is none, or the one that was named is damaged.
+    """
+    if name != "latest":
+        folder = Path(name) if Path(name).is_dir() else output_dir / name
+        if not (folder / STATE).is_dir():
+            raise UserError(f"--resume_from_checkpoint {name}: no checkpoint in that folder")
+        verify(folder)
+        return folder
+    for folder in reversed(checkpoints(output_dir)):
+        try:
+            verify(folder)
+        except UserError as error:
+            print(f"passing over a damaged checkpoint: {error}", file=sys.stderr)
+            continue
+        return folder
+    raise UserError(
+        f"--resume_from_checkpoint latest: {output_dir} holds no whole checkpoint; start from the "
+        "beginning with --overwrite_output_dir in place of this flag"
+    )
+
+
 def refuse_to_overwrite(output_dir: Path) -> None:
     """Raise a UserError where ``output_dir`` already holds a run."""
-    if checkpoints(output_dir) or (output_dir / CONFIG_FILE).exists():
-        raise UserError(
-            f"{output_dir} already holds a run: give another --output_dir, go on with "
-            "--resume_from_checkpoint latest, or replace it with --overwrite_output_dir"
-        )
-
-
-def remove_run(output_dir: Path) -> None:
-    """Delete what a run left in ``output_dir``, and nothing else."""
-    for folder in [*checkpoints(output_dir), output_dir / PREVIEWS]:
-        _remove(folder)
-    for name in (CONFIG_FILE, WEIGHTS_FILE, METRICS_FILE):
-        (output_dir / name).unlink(missing_ok=True)
+    if checkpoints(output_dir):
+        resume = "go on with --resume_from_checkpoint latest, "
+    elif (output_dir / CONFIG_FILE).exists():
+        resume = ""
+    else:
+        return
+    raise UserError(
+        f"{output_dir} already holds a run: give another --output_dir, {resume}or replace it with "
+        "--overwrite_output_dir"
+    )
 
 
 def save_checkpoint(
@@ -95,7 +103,8 @@ def save_checkpoint(
 
     Args:
         ebm: the model to be used, with its averaged weights.
-        tensors: the tensors of the run's state; trainer: the rest of it.
+        tensors: the tensors of the run's state; trainer: the rest of it. The best model so far, at
+            the top of ``output_dir``, goes with them if ``trainer`` names one.
         limit: checkpoints kept.
 
     Raises:
@@ -104,22 +113,52 @@ def save_checkpoint(
     folder = folder_of(output_dir, step)
     pending = folder.with_name(folder.name + ".tmp")
     with explained_write(output_dir, kept(output_dir)):
-        _remove(pending)
+        remove(pending)
         try:
             ebm.save_pretrained(pending)
             (pending / STATE).mkdir()
             write_tensors(pending / STATE / TENSORS_FILE, tensors)
             write_json(pending / STATE / TRAINER_FILE, trainer)
-            _sync(pending)
-            # a run resumed from an earlier checkpoint may come by this step again
-            _remove(folder)
+            if trainer["best"] is not None:
+                best = read_tensors(output_dir / WEIGHTS_FILE)
+                write_tensors(pending / STATE / BEST_FILE, best)
+            write_json(pending / STATE / DIGESTS_FILE, digests(pending))
+            # a run that goes on after a crash may come by this step again
+            remove(folder)
             os.replace(pending, folder)
+            sync_folder(output_dir)
         except BaseException:
             shutil.rmtree(pending, ignore_errors=True)
             raise
     for old in checkpoints(output_dir)[:-limit]:
-        _remove(old)
+        remove(old)
     return folder
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every file of a checkpoint, by its path in it."""
+    files = sorted(path for path in folder.rglob("*") if path.name != DIGESTS_FILE)
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+        if path.is_file()
+    }
+
+
+def verify(folder: Path) -> None:
+    """Raise a UserError where files of a checkpoint are missing, or are not those that were
+    written together."""
+    stated = read_json(folder / STATE / DIGESTS_FILE)
+    missing = sorted(name for name in stated if not (folder / name).is_file())
+    if missing:
+        raise UserError(f"{folder} lacks {missing[0]}: go on from another checkpoint")
+    found = digests(folder)
+    changed = sorted(name for name, digest in found.items() if stated.get(name) != digest)
+    if changed:
+        raise UserError(
+            f"{folder / changed[0]} is not the file that was saved there: go on from another "
+            "checkpoint"
+        )
 
 
 def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -132,14 +171,7 @@ def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return read_tensors(state / TENSORS_FILE), read_json(state / TRAINER_FILE)
 
 
-def _remove(folder: Path) -> None:
+def remove(folder: Path) -> None:
+    """Delete a folder, if it is there."""
     if folder.exists():
         shutil.rmtree(folder)
-
-
-def _sync(folder: Path) -> None:
-    """Force the files of a folder to the disk, so that a rename never outlives their content."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())

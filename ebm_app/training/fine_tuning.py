@@ -1,7 +1,6 @@
 """A run that starts from the weights of a model instead of fresh ones."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from ebm_app.files import RUN_FILE
 from ebm_app.files.records import read_json, to_dict
 from ebm_app.models.config import EBMConfig, changes_of
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder, load_weights, read_config
-from ebm_app.training.checkpoint import find_checkpoint
 
 #: what may differ between the model and the run that starts from it: the weights do not know of it
 FREE = frozenset({"dataset", "num_nodes", "eps", "dequantisation"})
@@ -54,15 +52,3 @@ def trained_before(name_or_path: str | os.PathLike) -> dict[str, Any]:
         return named
     own = {**figures, "images": figures["steps"] * figures["total_batch_size"]}
     return named | {key: own[key] + earlier[key] for key in nothing}
-
-
-def first_weights(
-    init_from: str | None, resume_from_checkpoint: str | None, output_dir: Path
-) -> dict[str, Any]:
-    """Where the weights of a run come from, as its record says it; nothing for fresh ones."""
-    if resume_from_checkpoint:
-        run = find_checkpoint(output_dir, resume_from_checkpoint).parent / RUN_FILE
-        before = read_json(run)["settings"].get("init_from") if run.exists() else None
-    else:
-        before = trained_before(init_from) if init_from else None
-    return {"init_from": before} if before else {}

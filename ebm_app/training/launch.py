@@ -1,25 +1,38 @@
 """A training run from its settings to its record, for the scripts and ``ebm_app.train``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
 
 from ebm_app.data.images import ImageData
 from ebm_app.files import METRICS_FILE, RUN_FILE
+from ebm_app.files.locks import Lock
 from ebm_app.files.writing import explained_write
 from ebm_app.flow import Flow
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
 from ebm_app.runs.cli import RunRecord, resolve_device
-from ebm_app.runs.processes import check_processes, describe_devices, make_accelerator, shut_down
-from ebm_app.training import checkpoint, settings
-from ebm_app.training.fine_tuning import first_weights, start_from
+from ebm_app.runs.interrupts import ending_with_launcher
+from ebm_app.runs.output import saving
+from ebm_app.runs.processes import (
+    check_processes,
+    describe_devices,
+    make_accelerator,
+    on_main,
+    shut_down,
+)
+from ebm_app.training import checkpoint, history, settings
+from ebm_app.training.fine_tuning import start_from, trained_before
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.plots import training_figure
 from ebm_app.training.tasks import EBMTask, Task
 from ebm_app.training.trainer import Trainer
+
+LOCK_FILE = "run.lock"
 
 
 @dataclass(frozen=True)
@@ -66,9 +79,10 @@ def train_ebm(
             start_from(task.model, options.init_from)
         return task
 
-    record = settings.record(ebm_config, config)
-    before = first_weights(options.init_from, options.resume_from_checkpoint, options.output_dir)
-    return launch(config, record | before, options, build)
+    origin = {}
+    if options.init_from and not options.resume_from_checkpoint:
+        origin = {"init_from": trained_before(options.init_from)}
+    return launch(config, settings.record(ebm_config, config), options, build, origin)
 
 
 def launch(
@@ -76,53 +90,93 @@ def launch(
     recorded: dict[str, Any],
     options: RunOptions,
     build: Callable[[Accelerator], Task],
+    origin: dict[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """Train what ``build`` makes; the metrics of the run on the main process, else None.
 
     Args:
         recorded: the settings that the record of the run holds.
+        origin: where the first weights come from, which the record holds as well.
     """
-    folder = options.output_dir
     device = resolve_device(options.device)
     tracked = {} if config.report_to == "jsonl" else {"log_with": config.report_to}
     accelerator = make_accelerator(
-        config.mixed_precision, device, project_dir=str(folder), **tracked
+        config.mixed_precision, device, project_dir=str(options.output_dir), **tracked
     )
     check_processes(accelerator.num_processes, options.expect_processes)
-    task = build(accelerator)
-    trainer = Trainer(accelerator, task, config, folder)
-    if options.resume_from_checkpoint:
-        trainer.resume(checkpoint.find_checkpoint(folder, options.resume_from_checkpoint))
-    else:
-        clean_output(accelerator, options)
-    run = RunRecord(folder / RUN_FILE, recorded)
-    if accelerator.is_main_process:
-        run.write(None)
+    with held(accelerator, options.output_dir), ending_with_launcher():
+        trainer = Trainer(accelerator, build(accelerator), config, options.output_dir)
+        trainer.origin = origin or {}
+        if options.resume_from_checkpoint:
+            go_on(accelerator, trainer, options)
+        else:
+            clean_output(accelerator, options)
+        metrics = run(accelerator, trainer, recorded)
+        shut_down(accelerator, trainer.loss_module, trainer.optimizer)
+    return metrics if accelerator.is_main_process else None
+
+
+def run(accelerator: Accelerator, trainer: Trainer, recorded: dict[str, Any]) -> dict[str, Any]:
+    """Train to the end between two writings of the record; its metrics."""
+    folder, is_main = trainer.output_dir, accelerator.is_main_process
+    record = RunRecord(folder / RUN_FILE, recorded | trainer.origin)
+    if is_main:
+        with explained_write(folder):
+            record.write(None)
     result = trainer.fit()
     metrics = {
         "output_dir": str(folder),
         "device": describe_devices(accelerator),
         **asdict(result),
-        **task.final_metrics(folder),
+        **trainer.task.final_metrics(folder),
     }
-    is_main = accelerator.is_main_process
     if is_main:
-        training_figure(read_metrics(folder / METRICS_FILE)).savefig(folder / "loss.png", dpi=120)
-        run.write(metrics)
-    shut_down(accelerator, trainer.loss_module, trainer.optimizer)
-    return metrics if is_main else None
+        with saving(folder, metrics):
+            record.write(metrics)
+            figure = training_figure(read_metrics(folder / METRICS_FILE))
+            figure.savefig(folder / "loss.png", dpi=120)
+    return metrics
+
+
+@contextmanager
+def held(accelerator: Accelerator, folder: Path) -> Iterator[None]:
+    """Keep other runs out of a folder, which is made and tried."""
+    lock = on_main(accelerator, lambda: Lock(folder / LOCK_FILE))
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def go_on(accelerator: Accelerator, trainer: Trainer, options: RunOptions) -> None:
+    """Resume from the checkpoint that is asked for; what the run did after it is set aside."""
+    folder, name = options.output_dir, options.resume_from_checkpoint
+    found = on_main(accelerator, lambda: str(checkpoint.find_checkpoint(folder, name)))
+    (found,) = broadcast_object_list([found])
+    trainer.resume(Path(found))
+
+    def prepare() -> None:
+        with explained_write(folder, checkpoint.kept(folder)):
+            history.remove_pending(folder)
+            history.go_back(folder, trainer.step)
+            history.restore_best(folder, Path(found), trainer.best is not None)
+
+    on_main(accelerator, prepare)
 
 
 def clean_output(accelerator: Accelerator, options: RunOptions) -> None:
-    """Make the folder of a new run.
+    """Make the folder of a new run empty.
 
     Raises:
         UserError: where it holds a run that is not to be overwritten.
     """
-    if options.overwrite_output_dir and accelerator.is_main_process:
-        checkpoint.remove_run(options.output_dir)
-    accelerator.wait_for_everyone()
-    checkpoint.refuse_to_overwrite(options.output_dir)
-    with explained_write(options.output_dir):
-        options.output_dir.mkdir(parents=True, exist_ok=True)
-    accelerator.wait_for_everyone()
+
+    def clean() -> None:
+        with explained_write(options.output_dir):
+            if options.overwrite_output_dir:
+                history.remove_run(options.output_dir)
+            checkpoint.refuse_to_overwrite(options.output_dir)
+            history.remove_pending(options.output_dir)
+
+    on_main(accelerator, clean)

@@ -59,4 +59,4 @@ def open_ended_factor(config: LoopConfig, step: int) -> float:
 
 def first_falling_step(training: dict[str, object]) -> int:
     """The first step whose rate depends on where an open-ended run ends, by its settings."""
-    return training["max_train_steps"] - training.get("lr_decay_steps", 0)
+    return int(training["max_train_steps"]) - int(training.get("lr_decay_steps", 0))

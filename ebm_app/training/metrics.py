@@ -2,14 +2,22 @@
 
 import importlib.util
 import json
-from collections.abc import Iterable
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from math import isfinite
 from pathlib import Path
+from types import NoneType
 
 from accelerate import Accelerator
 
 from ebm_app.errors import UserError
+from ebm_app.fields import shortened
 from ebm_app.files import METRICS_FILE
-from ebm_app.files.records import to_dict
+from ebm_app.files.records import LARGEST_RECORD, parse_json, read_bytes, to_dict
+from ebm_app.files.writing import replace_file
 from ebm_app.models.config import TrainingConfig
 from ebm_app.registry import choose
 
@@ -33,27 +41,67 @@ class MetricsLog:
     def start(self, step: int) -> None:
         """Begin at ``step``: lines of later steps, left by a run that was cut off, are dropped."""
         if self.accelerator.is_main_process:
-            lines = [line for line in read_metrics(self.path) if line["step"] <= step]
+            lines = [line for line in self._earlier() if line["step"] <= step]
             text = "".join(json.dumps(line) + "\n" for line in lines)
-            self.path.write_text(text, encoding="utf-8")
+            replace_file(self.path, text.encode())
         if self.config.report_to == "tensorboard":
             self.accelerator.init_trackers("tensorboard", config=to_dict(self.config))
+
+    def _earlier(self) -> list[dict[str, float | None]]:
+        """The rows that are there; a damaged file is kept beside, and its whole rows are taken."""
+        try:
+            return read_metrics(self.path)
+        except UserError as error:
+            kept = self.path.with_name(self.path.name + ".damaged")
+            shutil.copyfile(self.path, kept)
+            print(f"{error}; the file was kept as {kept}", file=sys.stderr)
+            return list(_rows(self.path, passed_over=(UserError,)))
 
     def write(self, step: int, **numbers: float) -> None:
         """Add a line."""
         if self.accelerator.is_main_process:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": step, **numbers}) + "\n")
+                file.write(json.dumps({"step": step, **finite(numbers)}) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
         if self.config.report_to == "tensorboard":
             self.accelerator.log(numbers, step=step)
 
 
-def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The whole lines of a metrics file; a last line cut short by a crash is left out."""
+def finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
+    """Numbers for JSON, whose only word for one that is not finite is null."""
+    return {name: value if isfinite(value) else None for name, value in numbers.items()}
+
+
+def read_metrics(path: Path) -> list[dict[str, float | None]]:
+    """The whole lines of a metrics file; a last line cut short by a crash is left out.
+
+    Raises:
+        UserError: for another line that is not {"step": n, name: number, ...}.
+    """
+    return list(_rows(path))
+
+
+def _rows(
+    path: Path, passed_over: tuple[type[Exception], ...] = ()
+) -> Iterator[dict[str, float | None]]:
     if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        return
+    content = read_bytes(path, LARGEST_RECORD)
+    lines = content[: content.rfind(b"\n") + 1].splitlines()
+    for number, line in enumerate(lines, 1):
+        with suppress(*passed_over):
+            if line.strip():
+                yield _row(line, f"line {number} of {path}")
+
+
+def _row(line: bytes, where: str) -> dict[str, float | None]:
+    row = parse_json(line, where)
+    if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+        raise UserError(f"{where} holds no step: remove the line")
+    if wrong := [name for name, value in row.items() if type(value) not in (int, float, NoneType)]:
+        raise UserError(f"{where}: {shortened(wrong[0])} is not a number: remove the line")
+    return row
 
 
 def best_validation(lines: Iterable[dict[str, float]]) -> dict[str, float] | None:

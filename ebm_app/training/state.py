@@ -4,21 +4,57 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from diffusers.training_utils import EMAModel
+from pydantic import ConfigDict, JsonValue
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from ebm_app.errors import UserError
+from ebm_app.fields import STRICT, Count, NonNegative, PositiveInt, shortened
+from ebm_app.files.records import from_dict
 from ebm_app.models.config import FREE_ON_RESUME, changes_of
-from ebm_app.training.checkpoint import load_state
+from ebm_app.training.checkpoint import STATE, TENSORS_FILE, TRAINER_FILE, load_state
 from ebm_app.training.learning_rate import OPEN_ENDED, first_falling_step
 from ebm_app.training.tasks import Task
 
 #: how a total batch is shared out may change: a step depends on the total alone
 SHARING = {"train_batch_size", "gradient_accumulation_steps"}
+
+
+#: of what a checkpoint holds beside its model
+FORMAT_VERSION = 2
+#: name of a configuration -> its fields
+Settings = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class TrainerRecord:
+    """The JSON part of a checkpoint.
+
+    Args:
+        step, loss, seconds: as in ``TrainingResult``; no loss before the first line of metrics.
+        validated: step of the last validation. best: what it found for the model that is kept.
+        origin: where the first weights came from, as the record of the run says it.
+        ema_step, scaler: of the averaged weights, and of the scale of fp16's losses.
+        settings, total_batch_size: what must be the same in a run that goes on from here.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    format_version: Literal[FORMAT_VERSION]
+    step: Count
+    loss: float | None
+    seconds: NonNegative
+    validated: Count
+    best: dict[str, float | None] | None
+    origin: dict[str, JsonValue]
+    ema_step: Count
+    scaler: dict[str, float] | None
+    settings: Settings
+    total_batch_size: PositiveInt
 
 
 @dataclass
@@ -47,31 +83,54 @@ class TrainingState:
         }
         return tensors, {
             "ema_step": self.ema.optimization_step,
-            "scheduler": self.scheduler.state_dict(),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
         }
 
-    def load(self, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
-        """Restore the parts from a checkpoint, and return its JSON data.
+    def load(
+        self, folder: Path, settings: Settings, total_batch_size: int
+    ) -> tuple[TrainerRecord, Tensor]:
+        """Restore the parts from a checkpoint; the rest of it, with the losses since the last line
+        of the metrics.
 
         Raises:
             UserError: where it is damaged, or was made with other ``settings``.
         """
-        tensors, trainer = load_state(folder)
-        check_same(trainer, settings, folder)
+        tensors, data = load_state(folder)
+        trainer = from_dict(TrainerRecord, data, str(folder / STATE / TRAINER_FILE))
+        check_same(trainer, settings, total_batch_size, folder)
+        check_tensors(tensors, self._shapes(trainer.step), folder)
         self.task.model.load_state_dict(split_prefix(tensors, "weights."))
         load_optimizer(self.optimizer, split_prefix(tensors, "optimizer."))
         shadow = split_prefix(tensors, "ema.")
         device = next(self.task.model.parameters()).device
         self.ema.shadow_params = [shadow[str(i)].to(device) for i in range(len(shadow))]
-        self.ema.optimization_step = trainer["ema_step"]
-        self.scheduler.load_state_dict(trainer["scheduler"])
-        rates = self.scheduler.get_last_lr()
+        self.ema.optimization_step = trainer.ema_step
+        self._set_rate(trainer.step)
+        if self.scaler is not None:
+            if trainer.scaler is None or set(trainer.scaler) != set(self.scaler.state_dict()):
+                raise UserError(f"{folder} holds no state of the scale of losses: start anew")
+            self.scaler.load_state_dict(trainer.scaler)
+        return trainer, tensors["pending"].to(device)
+
+    def _set_rate(self, step: int) -> None:
+        """The rate is a function of the step alone."""
+        scheduler = self.scheduler
+        pairs = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+        rates = [rate * factor(step) for rate, factor in pairs]
+        now = {"last_epoch": step, "_last_lr": rates}
+        scheduler.load_state_dict({**scheduler.state_dict(), **now})
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
-        if self.scaler is not None:
-            self.scaler.load_state_dict(trainer["scaler"])
-        return trainer
+
+    def _shapes(self, step: int) -> dict[str, tuple[int, ...]]:
+        """The tensors of a checkpoint of this run."""
+        parameters = [tuple(weight.shape) for weight in self.task.trained_parameters()]
+        shapes = {f"weights.{k}": tuple(v.shape) for k, v in self.task.model.state_dict().items()}
+        for index, shape in enumerate(parameters):
+            shapes[f"ema.{index}"] = shape
+            shapes[f"optimizer.{index}.step"] = ()
+            shapes[f"optimizer.{index}.exp_avg"] = shapes[f"optimizer.{index}.exp_avg_sq"] = shape
+        return shapes
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
@@ -85,18 +144,36 @@ class TrainingState:
             self.ema.restore(parameters)
 
 
-def check_same(trainer: dict[str, Any], settings: dict[str, Any], folder: Path) -> None:
+def check_tensors(
+    tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]], folder: Path
+) -> None:
+    """Raise a UserError unless the tensors are those of these shapes, finite, and the losses since
+    the last line of the metrics."""
+    where = folder / STATE / TENSORS_FILE
+    expected = {*shapes, "pending"}
+    if wrong := sorted(expected ^ set(tensors)):
+        raise UserError(f"{where} holds other tensors than this run has: {shortened(wrong[0])}")
+    for name, shape in shapes.items():
+        if tuple(tensors[name].shape) != shape:
+            found = tuple(tensors[name].shape)
+            raise UserError(f"{where}: {shortened(name)} has the shape {found}, not {shape}")
+    if broken := [name for name in tensors if not tensors[name].isfinite().all()]:
+        raise UserError(f"{where}: {shortened(broken[0])} is not finite")
+
+
+def check_same(
+    trainer: TrainerRecord, settings: Settings, total_batch_size: int, folder: Path
+) -> None:
     """Raise a UserError where settings that change the weights differ from a checkpoint's."""
     changes, free = [], FREE_ON_RESUME | SHARING
-    steps = trainer["step"]
     if settings["training"]["lr_scheduler"] == OPEN_ENDED and all(
-        steps <= first_falling_step(training)
-        for training in (trainer["training"], settings["training"])
+        trainer.step <= first_falling_step(training)
+        for training in (trainer.settings["training"], settings["training"])
     ):
         free |= {"max_train_steps", "lr_decay_steps"}
-    for kind in (name for name, value in settings.items() if isinstance(value, dict)):
-        changes += changes_of(trainer.get(kind, {}), settings[kind], free)
-    before, now = trainer["total_batch_size"], settings["total_batch_size"]
+    for kind, own in settings.items():
+        changes += changes_of(trainer.settings.get(kind, {}), own, free)
+    before, now = trainer.total_batch_size, total_batch_size
     if before != now:
         changes.append(
             f"total batch (per process x accumulation x processes) was {before}, now {now}"

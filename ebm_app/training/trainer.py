@@ -24,12 +24,16 @@ from ebm_app.files.records import to_dict
 from ebm_app.files.writing import explained_write
 from ebm_app.models.config import LoopConfig
 from ebm_app.numerics import mixed_seed
-from ebm_app.runs.interrupts import Interrupted, StopSignals
+from ebm_app.runs.interrupts import Interrupted, StopRequested, StopSignals
 from ebm_app.training import checkpoint
 from ebm_app.training.learning_rate import SCHEDULES
-from ebm_app.training.metrics import MetricsLog
-from ebm_app.training.state import TrainingState
+from ebm_app.training.metrics import MetricsLog, finite
+from ebm_app.training.state import FORMAT_VERSION, TrainingState
 from ebm_app.training.tasks import Task, total_batch_size
+
+REMEDY = (
+    "try a smaller --learning_rate or --max_grad_norm, --mixed_precision no, or a larger --eps"
+)
 
 
 @dataclass(frozen=True)
@@ -76,9 +80,10 @@ class Trainer:
         self.metrics = MetricsLog(accelerator, output_dir, config)
         self.signals = StopSignals(accelerator)
         self.step, self.last_loss, self.seconds = 0, math.nan, 0.0
-        self.start = (self.step, self.seconds)
+        self.start, self.validated = (self.step, self.seconds), 0
         self.best: dict[str, float] | None = None
         self.pending: list[Tensor] = []
+        self.origin: dict[str, Any] = {}
 
     def fit(self) -> TrainingResult:
         """Train to ``max_train_steps``.
@@ -92,27 +97,20 @@ class Trainer:
         hidden = not self.accelerator.is_main_process
         bar = tqdm(total=total, initial=self.step, disable=hidden, desc="train", mininterval=1)
         with bar, self.signals, explained_write(self.output_dir):
-            while self.step < total:
-                begin = time.perf_counter()
-                self.train_step()
-                self.step += 1
-                asked = self.signals.asked(self._due(self.config.logging_steps))
-                periods = (self.config.checkpointing_steps, self.config.validation_steps)
-                due = asked or any(map(self._due, (self.config.logging_steps, *periods)))
-                losses = self._losses() if due else None
-                self.seconds += time.perf_counter() - begin
-                if losses is not None:
-                    self._log(losses)
-                bar.update()
-                if not math.isnan(self.last_loss):
-                    text = f"loss {self.last_loss:.4f}, {self._speed():.0f} images/s"
-                    bar.set_postfix_str(text, refresh=False)
-                if self._due(self.config.validation_steps):
+            try:
+                self._validate()  # a run may have been stopped in the middle of it
+                while self.step < total:
+                    self._advance()
+                    bar.update()
+                    if not math.isnan(self.last_loss):
+                        text = f"loss {self.last_loss:.4f}, {self._speed():.0f} images/s"
+                        bar.set_postfix_str(text, refresh=False)
                     self._validate()
-                if asked or self._due(self.config.checkpointing_steps):
-                    folder = self.save()
-                if asked:
-                    raise Interrupted(asked, folder)
+                    if self._due(self.config.checkpointing_steps):
+                        self.save()
+                    self.signals.check()
+            except StopRequested as stop:
+                raise Interrupted(stop.signum, self.save()) from None
         bits_per_dim = self.best["validation_bits_per_dim"]
         return TrainingResult(
             self.step,
@@ -123,17 +121,35 @@ class Trainer:
             self.total_batch_size,
         )
 
+    def _advance(self) -> None:
+        """One step, and its line of the metrics where one is due."""
+        begin = time.perf_counter()
+        self.train_step()
+        self.step += 1
+        losses = self._losses() if self._due(self.config.logging_steps) else None
+        self.seconds += time.perf_counter() - begin
+        if losses is not None:
+            self._log(losses)
+
     def save(self) -> Path:
         """Write a checkpoint of this step, and return its folder."""
+        losses = self._losses()
+        self._check_finite(losses)
+        self.pending = list(losses.to(self.accelerator.device))
         if self.accelerator.is_main_process:
-            trainer = {
-                "step": self.step,
-                "loss": self.last_loss,
-                "seconds": self.seconds,
-                "best": self.best,
-                **self._settings(),
-            }
             tensors, numbers = self.state.collect()
+            tensors["pending"] = losses
+            trainer = {
+                "format_version": FORMAT_VERSION,
+                "step": self.step,
+                "loss": None if math.isnan(self.last_loss) else self.last_loss,
+                "seconds": self.seconds,
+                "validated": self.validated,
+                "best": None if self.best is None else finite(self.best),
+                "origin": self.origin,
+                "settings": self._settings(),
+                "total_batch_size": self.total_batch_size,
+            }
             with self.state.averaged_weights():
                 checkpoint.save_checkpoint(
                     self.output_dir,
@@ -152,9 +168,11 @@ class Trainer:
         Raises:
             UserError: where it is damaged, or its configuration or total batch differs.
         """
-        trainer = self.state.load(folder, self._settings())
-        self.step, self.last_loss, self.best = (trainer[key] for key in ("step", "loss", "best"))
-        self.seconds = trainer["seconds"]
+        found, losses = self.state.load(folder, self._settings(), self.total_batch_size)
+        self.step, self.seconds, self.validated = found.step, found.seconds, found.validated
+        self.last_loss = math.nan if found.loss is None else found.loss
+        self.best, self.origin = found.best, found.origin
+        self.pending = list(losses)
         self.start = (self.step, self.seconds)
 
     def train_step(self) -> None:
@@ -197,18 +215,22 @@ class Trainer:
 
     def _losses(self) -> Tensor:
         """The losses of the steps since the last call, once the device has computed them."""
+        if not self.pending:
+            return torch.zeros(0)
         losses = self.accelerator.reduce(torch.stack(self.pending), "mean").cpu()
         self.pending = []
         return losses
 
-    def _log(self, losses: Tensor) -> None:
+    def _check_finite(self, losses: Tensor) -> None:
         if not losses.isfinite().all():
             bad = self.step - len(losses) + 1 + int((~losses.isfinite()).nonzero()[0])
             raise UserError(
-                f"the loss of step {bad} is not finite: try a smaller --learning_rate or "
-                "--max_grad_norm, --mixed_precision no, or a larger --eps; "
+                f"the loss of step {bad} is not finite: {REMEDY}; "
                 f"{checkpoint.kept(self.output_dir)}"
             )
+
+    def _log(self, losses: Tensor) -> None:
+        self._check_finite(losses)
         self.last_loss = losses.mean().item()
         rate = self.scheduler.get_last_lr()[0]
         self.metrics.write(
@@ -216,8 +238,17 @@ class Trainer:
         )
 
     def _validate(self) -> None:
+        """Score the averaged weights, if that is due at this step and not done."""
+        if not self._due(self.config.validation_steps) or self.validated == self.step:
+            return
         with self.state.averaged_weights():
-            found = self.task.validator.run(self.step)
+            found = self.task.validator.run(self.step, self.signals.check)
+            if not math.isfinite(found["validation_loss"]):
+                raise UserError(
+                    f"the validation loss at step {self.step} is not finite: {REMEDY}; "
+                    f"{checkpoint.kept(self.output_dir)}"
+                )
+            self.validated = self.step
             self.metrics.write(self.step, **found)
             if self.best is None or found["validation_loss"] < self.best["validation_loss"]:
                 self.best = found
@@ -226,8 +257,4 @@ class Trainer:
         self.accelerator.wait_for_everyone()
 
     def _settings(self) -> dict[str, Any]:
-        return {
-            **self.task.settings(),
-            "training": to_dict(self.config),
-            "total_batch_size": self.total_batch_size,
-        }
+        return {**self.task.settings(), "training": to_dict(self.config)}

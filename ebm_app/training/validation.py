@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,12 @@ from ebm_app.objectives.time_sampling import TimeSampler
 from ebm_app.spaces import Space
 from ebm_app.training.batches import EBMBatches
 
+Check = Callable[[], None]
+
+
+def nothing() -> None:
+    """The check of a validation that nobody may want to stop."""
+
 
 class Validator(ABC):
     """Scores the validation split with the same noise every time."""
@@ -39,18 +46,19 @@ class Validator(ABC):
         self.levels, self.output_dir = data.validation[: config.validation_images], output_dir
         self.noise = dequantisation_noise(config.validation_repeats, self.levels, config.seed)
 
-    def run(self, step: int) -> dict[str, float]:
+    def run(self, step: int, check: Check = nothing) -> dict[str, float]:
         """``validation_loss``, and ``validation_bits_per_dim`` with ``validation_stderr``, its
-        standard error over images; writes a preview."""
+        standard error over images; writes a preview. ``check`` is called again and again, as often
+        on every process."""
         self.model.eval()
-        metrics = self.metrics()
+        metrics = self.metrics(check)
         if self.accelerator.is_main_process and self.config.num_preview_images:
             images = self.model.sample(self.config.num_preview_images, seed=self.config.seed)
             save_grid(images, self.output_dir / PREVIEWS / f"step-{step:06d}.png")
         return metrics
 
     @abstractmethod
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, check: Check) -> dict[str, float]:
         """What ``run`` returns."""
 
     def bits(self, name: str = "validation", **options: Any) -> dict[str, float]:
@@ -87,15 +95,17 @@ class EBMValidator(Validator):
         self.objective, levels = objective, self.levels.to(accelerator.device)
         self.batches = EBMBatches(levels, *parts, NoAugmentation(), len(levels), config.seed)
 
-    def metrics(self) -> dict[str, float]:
-        metrics = {"validation_loss": self._loss(), **self.bits(seed=self.config.seed)}
+    def metrics(self, check: Check) -> dict[str, float]:
+        loss = self._loss(check)
+        metrics = {"validation_loss": loss, **self.bits(seed=self.config.seed, check=check)}
         if self.model.default_estimator != "ratio":
-            metrics |= self.bits("validation_ratio", estimator="ratio")
+            metrics |= self.bits("validation_ratio", estimator="ratio", check=check)
         return metrics
 
-    def _loss(self) -> float:
+    def _loss(self, check: Check) -> float:
         model, losses = self.model.model, []
         for repeat in range(self.config.validation_repeats):
+            check()
             u0, u1, t, weight, _ = self.batches.batch(repeat)
             batch = Batch(model.path.sample(u0, u1, t), weight)
             losses.append(self.objective(model, model.path, batch).detach())
@@ -105,7 +115,7 @@ class EBMValidator(Validator):
 class FlowValidator(Validator):
     """Bits per dim, and the loss that they are, -log p(x) / D in nats."""
 
-    def metrics(self) -> dict[str, float]:
-        bits = self.bits()
+    def metrics(self, check: Check) -> dict[str, float]:
+        bits = self.bits(check=check)
         nats = bits["validation_bits_per_dim"] * math.log(2)
         return {"validation_loss": nats - math.log(self.model.config.num_levels), **bits}

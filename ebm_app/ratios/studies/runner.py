@@ -10,14 +10,14 @@ import torch
 from tqdm.auto import tqdm
 
 from ebm_app.errors import UserError
-from ebm_app.files.writing import explained_write
 from ebm_app.ratios.studies.plots import plot_curves, plot_table
 from ebm_app.ratios.studies.problems import PROBLEMS
 from ebm_app.ratios.studies.step_times import step_times
 from ebm_app.ratios.studies.study import Study, StudyBudget
 from ebm_app.ratios.studies.tables import METRICS, rows_of, to_csv, to_markdown
 from ebm_app.registry import choose
-from ebm_app.runs.cli import Parser, RunRecord, resolve_device
+from ebm_app.runs.cli import Parser, resolve_device
+from ebm_app.runs.output import Output
 from ebm_app.runs.processes import make_accelerator, shut_down
 
 #: (problem, method) of every cell of a table
@@ -87,15 +87,15 @@ def run_study(
         The table and the times of steps, on the main process.
     """
     folder, device = Path(args.output_dir), resolve_device(args.device)
-    record = RunRecord(folder / f"{name}.json", vars(args))
     accelerator = make_accelerator(device=device)
+    output = Output(folder / f"{name}.json", vars(args), accelerator.is_main_process)
     if device == "cpu":  # the matrices are small: several threads would wait for each other
         torch.set_num_threads(1)
     study = Study(folder, budget, device)
     share = cells[accelerator.process_index :: accelerator.num_processes]
     _run_cells(study, share, is_shown=accelerator.is_main_process)
     accelerator.wait_for_everyone()
-    answer = _report(study, cells, record, name, shown) if accelerator.is_main_process else None
+    answer = _report(study, cells, output, name, shown) if accelerator.is_main_process else None
     shut_down(accelerator)
     return answer
 
@@ -110,7 +110,7 @@ def _run_cells(study: Study, cells: TableCells, is_shown: bool) -> None:
 
 
 def _report(
-    study: Study, cells: TableCells, record: RunRecord, name: str, shown: Sequence[str]
+    study: Study, cells: TableCells, output: Output, name: str, shown: Sequence[str]
 ) -> dict[str, Any]:
     results = [study.metrics(problem, method) for problem, method in cells]
     times = {
@@ -127,10 +127,9 @@ def _report(
         print(f"ms a step, {problem}: {line}")
     answer = {"table": rows, "ms": times}
     folder = study.folder
-    with explained_write(folder):
+    with output.saving(answer):
         (folder / f"{name}.csv").write_text(to_csv(rows), encoding="utf-8")
         (folder / f"{name}.md").write_text(table, encoding="utf-8")
         plot_table(rows, folder / f"{name}.png")
         plot_curves(results, shown[0], folder / f"{name}_curves.png")
-        record.write(answer)
     return answer

@@ -6,7 +6,6 @@ over the seeds of the error on fresh test points (arXiv:2502.02300, appendix F).
 file, so that a table goes on where it was stopped.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -182,8 +181,7 @@ class Study:
         file = run.file(self.folder)
         with explained_write(file.parent):
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(file.with_suffix(".tmp"), {**self._settings(run), "figures": found})
-            os.replace(file.with_suffix(".tmp"), file)
+            write_json(file, {**self._settings(run), "figures": found})
 
     def _read(self, run: StudyRun) -> dict[str, Any]:
         file = run.file(self.folder)

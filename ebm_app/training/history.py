@@ -1,0 +1,67 @@
+"""What a run left in its folder, when another begins there or when it goes back in time."""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from ebm_app.files import METRICS_FILE, PREVIEWS, RUN_FILE
+from ebm_app.files.tensors import read_tensors, write_tensors
+from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE
+from ebm_app.training.checkpoint import BEST_FILE, PREFIX, STATE, checkpoints, remove, step_of
+
+SET_ASIDE = "set-aside-"
+#: files at the top of a run
+RECORDS = (CONFIG_FILE, WEIGHTS_FILE, METRICS_FILE, RUN_FILE, "loss.png")
+
+
+def remove_run(output_dir: Path) -> None:
+    """Delete what a run left in ``output_dir``, and nothing else: what was set aside stays."""
+    for folder in [*checkpoints(output_dir), output_dir / PREVIEWS]:
+        remove(folder)
+    for name in RECORDS:
+        (output_dir / name).unlink(missing_ok=True)
+
+
+def remove_pending(output_dir: Path) -> None:
+    """Delete what a process that was killed was writing."""
+    for path in output_dir.glob("*.tmp"):
+        if path.name.startswith(PREFIX):
+            remove(path)
+        else:
+            path.unlink()
+
+
+def go_back(output_dir: Path, step: int) -> Path | None:
+    """Set aside what a run did after ``step``, if it has checkpoints from there on: they move to a
+    folder that is a run of its own, with copies of model and records. That folder, or None.
+
+    Without such checkpoints the steps that come are the ones that a crash has lost.
+    """
+    later = [folder for folder in checkpoints(output_dir) if step_of(folder) > step]
+    if not later:
+        return None
+    number = 1
+    while (aside := output_dir / f"{SET_ASIDE}{number}").exists():
+        number += 1
+    (aside / PREVIEWS).mkdir(parents=True)
+    for name in RECORDS:
+        if (output_dir / name).exists():
+            shutil.copy2(output_dir / name, aside / name)
+    for preview in (output_dir / PREVIEWS).glob("step-*.png"):
+        if int(re.sub(r"\D", "", preview.stem) or 0) > step:
+            preview.rename(aside / PREVIEWS / preview.name)
+    for folder in later:
+        folder.rename(aside / folder.name)
+    print(f"what this run did after step {step} was set aside in {aside}", file=sys.stderr)
+    return aside
+
+
+def restore_best(output_dir: Path, checkpoint: Path, has_best: bool) -> None:
+    """Put the best model as of a checkpoint at the top; none, where no model was validated yet."""
+    if has_best:
+        write_tensors(output_dir / WEIGHTS_FILE, read_tensors(checkpoint / STATE / BEST_FILE))
+        shutil.copy2(checkpoint / CONFIG_FILE, output_dir / CONFIG_FILE)
+        return
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        (output_dir / name).unlink(missing_ok=True)
