@@ -55,6 +55,11 @@ def load_script(path: str) -> ModuleType:
     return module
 
 
+def call(module: ModuleType, *args: object) -> int:
+    """The exit code of a script."""
+    return run_script(module.main, [str(arg) for arg in args])
+
+
 @pytest.fixture
 def float64() -> None:
     """Numbers are float64 where nothing else is said."""

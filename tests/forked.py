@@ -13,6 +13,7 @@ from conftest import free_port, load_script
 
 from ebm_app.runs.cli import run_script
 from ebm_app.training.trainer import Trainer
+from ebm_app.training.validation import EBMValidator
 
 #: where a fork is not safe, the processes import all again
 SAFE = sys.platform == "linux" and not torch.cuda.is_available()
@@ -20,17 +21,24 @@ CONTEXT = multiprocessing.get_context("fork" if SAFE else "spawn")
 
 
 def run(
-    path: str, flags: Sequence[object], output: Path, num: int = 1, stop: tuple[int, int] = (0, 0)
+    path: str,
+    flags: Sequence[object],
+    output: Path,
+    num: int = 1,
+    stop: tuple[int, int] = (0, 0),
+    where: str = "step",
 ) -> set[int]:
     """The exit codes of a script run by ``num`` processes, as torchrun would start them.
 
     Args:
         path: of the script, below the root. output: file to which they print.
         stop: a step of training in which every process sends itself a signal, and the signal.
+        where: "step", or "validation" of that step.
     """
     port = str(free_port())
     arguments = [
-        (path, [str(flag) for flag in flags], output, (k, num), port, stop) for k in range(num)
+        (path, [str(flag) for flag in flags], output, (k, num), port, stop, where)
+        for k in range(num)
     ]
     processes = [CONTEXT.Process(target=_work, args=given) for given in arguments]
     for process in processes:
@@ -49,6 +57,7 @@ def _work(
     place: tuple[int, int],
     port: str,
     stop: tuple[int, int],
+    where: str,
 ) -> None:
     rank, num = place
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num, "LOCAL_WORLD_SIZE": num}
@@ -56,14 +65,19 @@ def _work(
     if num > 1:
         os.environ.update({name: str(value) for name, value in names.items()})
     AcceleratorState._reset_state(reset_partial_state=True)
-    train_step = Trainer.train_step
+    train_step, validate = Trainer.train_step, EBMValidator.run
 
     def signalling(trainer: Trainer) -> None:
         train_step(trainer)
-        if stop[1] and trainer.step == stop[0]:
+        if where == "step" and stop[1] and trainer.step == stop[0]:
             os.kill(os.getpid(), stop[1])
 
-    Trainer.train_step = signalling
+    def signalling_too(validator: EBMValidator, step: int, *rest: object) -> dict[str, float]:
+        if where == "validation" and stop[1] and step == stop[0]:
+            os.kill(os.getpid(), stop[1])
+        return validate(validator, step, *rest)
+
+    Trainer.train_step, EBMValidator.run = signalling, signalling_too
     with output.open("a", encoding="utf-8") as file, redirect_stdout(file):
         code = run_script(load_script(path).main, flags)
     sys.exit(code)

@@ -22,10 +22,18 @@ RESUME = ["--resume_from_checkpoint", "latest"]
 def train(image_folder):
     """Train in processes of their own; their exit code."""
 
-    def run(folder: Path, *flags: str, num: int = 1, stop: tuple[int, int] = (0, 0)) -> int:
+    def run(
+        folder: Path,
+        *flags: str,
+        num: int = 1,
+        stop: tuple[int, int] = (0, 0),
+        where: str = "step",
+    ) -> int:
         data = ["--dataset", f"folder:{image_folder}", "--output_dir", folder]
         output = folder.with_suffix(".txt")
-        (code,) = forked.run("train/ebm.py", [*data, *TINY, *STEPS, *flags], output, num, stop)
+        (code,) = forked.run(
+            "train/ebm.py", [*data, *TINY, *STEPS, *flags], output, num, stop, where
+        )
         return code
 
     return run
@@ -66,6 +74,31 @@ def test_a_run_that_was_stopped_and_then_killed_resumes_bit_for_bit(tmp_path, tr
     assert not (folder / "checkpoint-12").exists()
     assert train(folder, *WHOLE, *RESUME) == 0
     assert_equal_runs(whole_run, folder)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_in_a_validation_saves_at_once_and_changes_no_record(tmp_path, train, signum):
+    """The validation that was cut off comes again; the losses since the last line are kept."""
+    folder, sparse = tmp_path / "run", ["--logging_steps", "5"]
+    stop = (6, signum)
+    assert train(folder, *WHOLE, *sparse, stop=stop, where="validation") == 128 + signum
+    state = read_json(folder / "checkpoint-6" / "state" / "trainer.json")
+    assert state["step"] == 6 and state["validated"] == 0
+    assert not any("validation_loss" in row for row in read_metrics(folder / "metrics.jsonl"))
+    assert train(folder, *WHOLE, *sparse, *RESUME) == 0
+    assert train(tmp_path / "whole", *WHOLE, *sparse) == 0
+    assert_equal_runs(tmp_path / "whole", folder)
+
+
+@pytest.mark.slow
+def test_two_processes_stop_in_a_validation(tmp_path, train):
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    assert train(whole, *HALF, num=2) == 0
+    stop = (6, signal.SIGTERM)
+    assert train(folder, *HALF, num=2, stop=stop, where="validation") == 128 + signal.SIGTERM
+    assert (folder / "checkpoint-6").is_dir()
+    assert train(folder, *HALF, *RESUME, num=2) == 0
+    assert_equal_runs(whole, folder)
 
 
 @pytest.mark.slow

@@ -101,7 +101,7 @@ def test_a_run_that_fails_leaves_the_figures_before_it(study, tmp_path):
         (["--run", "pf_ode num_steps=2 num_steps=3"], "every setting once"),
         (["--num_images", 1], "--num_images of at least 2"),
         (["--batch_size", 0], "--batch_size and --classifier_steps of at least 1"),
-        (["--seed", -1], "--seed of at least 0"),
+        (["--seed", -1], "--seed: must be a whole number, at least 0"),
         (["--device", "tpu"], "choose auto, cpu or cuda"),
     ],
 )

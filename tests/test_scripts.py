@@ -9,17 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, TINY
+from conftest import ROOT, TINY, call
 from PIL import Image
 
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.sample_plots import METRICS
 from ebm_app.runs.cli import run_script
 from ebm_app.training.fine_tuning import trained_before
-
-
-def call(module, *args: object) -> int:
-    return run_script(module.main, [str(arg) for arg in args])
 
 
 def last_json(text: str) -> dict:

@@ -29,7 +29,7 @@ TRAIN_MISTAKES = {
     "c": (["--c", "much"], "--c takes a number or the word data"),
     "missing data": (["--dataset", "mnist", "--data_root", "nowhere"], "--download"),
     "empty folder": (["--dataset", "folder:{tmp}"], "{tmp}"),
-    "no checkpoint": (["--resume_from_checkpoint", "latest"], "holds no checkpoint"),
+    "no checkpoint": (["--resume_from_checkpoint", "latest"], "holds no whole checkpoint"),
     "processes": (["--expect_processes", "2"], "2 processes were asked for, but 1 started"),
     "config": (["--config", "{tmp}/none.json"], "none.json is missing"),
     "report_to": (["--report_to", "paper"], "choose one of jsonl, tensorboard"),

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -29,6 +30,7 @@ class Lock:
     """
 
     def __init__(self, path: Path) -> None:
+        was_there = path.parent.exists()
         with explained_write(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = _open(path)
@@ -36,7 +38,7 @@ class Lock:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(holder).encode(), 0)
             os.fsync(descriptor)
-        self.release = weakref.finalize(self, _release, path, descriptor)
+        self.release = weakref.finalize(self, _release, path, descriptor, was_there)
 
     def __enter__(self) -> Self:
         return self
@@ -81,6 +83,9 @@ def _refusal(path: Path, content: bytes) -> str:
     return f"{path.parent} is being written by {who}: wait for it, or give another --output_dir"
 
 
-def _release(path: Path, descriptor: int) -> None:
+def _release(path: Path, descriptor: int, was_there: bool) -> None:
     path.unlink(missing_ok=True)
     os.close(descriptor)
+    if not was_there:  # a folder that was made in vain goes again
+        with suppress(OSError):
+            path.parent.rmdir()

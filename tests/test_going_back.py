@@ -1,0 +1,170 @@
+"""A run that goes back to an earlier checkpoint: nothing is lost, and records tell of one run."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ebm_app import train
+from ebm_app.errors import UserError
+from ebm_app.files.records import read_json
+from ebm_app.training.checkpoint import checkpoints, find_checkpoint
+from ebm_app.training.metrics import best_validation, read_metrics
+
+SETTINGS = {
+    "num_levels": 17,
+    "device": "cpu",
+    "block_out_channels": (8,),
+    "norm_num_groups": 4,
+    "num_nodes": 8,
+    "train_batch_size": 4,
+    "validation_images": 4,
+    "validation_repeats": 1,
+    "num_preview_images": 1,
+    "logging_steps": 1,
+    "lr_scheduler": "constant_with_warmup",
+    "max_train_steps": 12,
+    "checkpointing_steps": 4,
+    "validation_steps": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def images():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(17, (20, 1, 4, 4), dtype=torch.uint8, generator=generator)
+
+
+@pytest.fixture(scope="module")
+def whole(images, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train(images, folder, **SETTINGS)
+    return folder
+
+
+@pytest.fixture
+def run(whole, tmp_path) -> Path:
+    return shutil.copytree(whole, tmp_path / "run")
+
+
+def names(folder: Path) -> list[str]:
+    return [checkpoint.name for checkpoint in checkpoints(folder)]
+
+
+def steps(folder: Path) -> list[int]:
+    rows = read_metrics(folder / "metrics.jsonl")
+    return sorted({int(row["step"]) for row in rows})
+
+
+def same_weights(a: Path, b: Path) -> bool:
+    one, other = load_file(a), load_file(b)
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def without_speed(folder: Path) -> list[dict]:
+    rows = read_metrics(folder / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if k != "images_per_second"} for row in rows]
+
+
+def test_going_back_sets_aside_what_came_after(images, whole, run, capsys):
+    changes = {"max_train_steps": 7, "checkpointing_steps": 2, "checkpoints_total_limit": 2}
+    train(images, run, **{**SETTINGS, **changes}, resume_from_checkpoint="checkpoint-4")
+    aside = run / "set-aside-1"
+    assert "was set aside in" in capsys.readouterr().err
+    assert names(aside) == ["checkpoint-8", "checkpoint-12"]
+    for name in ("metrics.jsonl", "run.json", "config.json", "model.safetensors", "loss.png"):
+        assert (aside / name).read_bytes() == (whole / name).read_bytes()
+    assert names(run) == ["checkpoint-6", "checkpoint-7"]
+    assert find_checkpoint(run, "latest").name == "checkpoint-7"
+    assert steps(run) == list(range(1, 8))
+    assert read_json(run / "run.json")["figures"]["steps"] == 7
+    previews = sorted(path.stem for path in (run / "previews").iterdir())
+    assert previews == ["step-000003", "step-000006", "step-000007"]
+    best = best_validation(read_metrics(run / "metrics.jsonl"))
+    state = read_json(run / "checkpoint-7" / "state" / "trainer.json")
+    assert state["best"]["validation_loss"] == best["validation_loss"]
+
+
+def test_what_was_set_aside_is_a_run(images, whole, run):
+    train(images, run, **SETTINGS, resume_from_checkpoint="checkpoint-4")
+    aside = run / "set-aside-1"
+    longer = {**SETTINGS, "max_train_steps": 13}
+    train(images, aside, **longer, resume_from_checkpoint="latest")
+    assert steps(aside) == list(range(1, 14))
+    assert without_speed(run) == without_speed(whole)  # the same steps once more
+    assert same_weights(run / "model.safetensors", whole / "model.safetensors")
+
+
+def test_the_best_model_is_that_of_the_branch(images, whole, run):
+    """Whatever stands at the top, the checkpoint knows the best model of its own past."""
+    shutil.copy(whole / "checkpoint-12" / "model.safetensors", run / "model.safetensors")
+    early = {**SETTINGS, "max_train_steps": 4, "validation_steps": 100}
+    with pytest.raises(UserError, match="max_train_steps was 12, now 4"):
+        train(images, run, **{**early, "lr_scheduler": "cosine"}, resume_from_checkpoint="latest")
+    train(images, run, **early, resume_from_checkpoint="checkpoint-4")
+    best = best_validation(read_metrics(run / "metrics.jsonl"))["step"]
+    kept = {3: "state/best.safetensors", 4: "model.safetensors"}[best]
+    assert same_weights(run / "model.safetensors", run / "checkpoint-4" / kept)
+
+
+def damage(folder: Path, how: str) -> None:
+    state = folder / "state" / "trainer.json"
+    match how:
+        case "swapped weights":
+            shutil.copy(folder.parent / "checkpoint-4" / "model.safetensors", folder)
+        case "another state":
+            shutil.copy(
+                folder.parent / "checkpoint-4" / "state" / "trainer.safetensors", state.parent
+            )
+        case "a changed number":
+            state.write_text(state.read_text().replace('"validated": 12', '"validated": 11'))
+        case "a missing file":
+            state.unlink()
+        case "no digests":
+            (folder / "state" / "digests.json").unlink()
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["swapped weights", "another state", "a changed number", "a missing file", "no digests"],
+)
+def test_latest_falls_back_to_the_last_whole_checkpoint(images, whole, run, capsys, how):
+    damage(run / "checkpoint-12", how)
+    with pytest.raises(UserError, match="checkpoint-12"):
+        find_checkpoint(run, "checkpoint-12")
+    train(images, run, **SETTINGS, resume_from_checkpoint="latest")
+    assert "passing over a damaged checkpoint" in capsys.readouterr().err
+    assert without_speed(run) == without_speed(whole)
+    assert (run / "set-aside-1" / "checkpoint-12").is_dir()
+
+
+def test_records_that_a_crash_left_do_not_keep_a_run_from_going_on(images, whole, run, capsys):
+    shutil.rmtree(run / "checkpoint-12")
+    (run / "run.json").write_text('{"command": [')
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join([*lines[:5], "\n", "{torn\n", *lines[5:], '{"ste']))
+    (run / "checkpoint-9.tmp").mkdir()
+    (run / "run.json.tmp").write_text("{")
+    train(images, run, **SETTINGS, resume_from_checkpoint="latest")
+    assert "line 7 of" in capsys.readouterr().err
+    assert "{torn" in (run / "metrics.jsonl.damaged").read_text()
+    assert without_speed(run) == without_speed(whole)
+    assert not list(run.glob("*.tmp"))
+
+
+def test_there_is_always_a_way_on(images, tmp_path):
+    """Between the first validation and the first checkpoint a run leaves a model alone."""
+    run = tmp_path / "run"
+    train(images, run, **{**SETTINGS, "max_train_steps": 2})
+    for folder in checkpoints(run):
+        shutil.rmtree(folder)
+    with pytest.raises(UserError, match="or replace it with --overwrite_output_dir") as refused:
+        train(images, run, **SETTINGS)
+    assert "resume" not in str(refused.value)
+    with pytest.raises(UserError, match="with --overwrite_output_dir in place of this flag"):
+        train(images, run, **SETTINGS, resume_from_checkpoint="latest")
+    train(images, run, **SETTINGS, overwrite_output_dir=True)
+    assert json.loads((run / "run.json").read_text())["figures"]["steps"] == 12
