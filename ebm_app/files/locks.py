@@ -30,8 +30,8 @@ class Lock:
     """
 
     def __init__(self, path: Path) -> None:
-        was_there = path.parent.exists()
         with explained_write(path.parent):
+            was_there = path.parent.exists()
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = _open(path)
             holder = {"host": socket.gethostname(), "process": os.getpid()}

@@ -1,0 +1,113 @@
+"""Disks that refuse: before the work one sentence, after it the figures all the same."""
+
+import builtins
+import errno
+import io
+import json
+import os
+
+import pytest
+from conftest import TINY, call, load_script
+
+from ebm_app.files.writing import REMEDIES
+
+BPD = ["{model}", "--limit", "2", "--repeats", "1"]
+#: script -> flags of a run of a moment
+SCRIPTS = {
+    "evaluate/bpd.py": BPD,
+    "evaluate/selftest.py": [*BPD, "--num_times", "2", "--num_reference", "4"],
+    "evaluate/memorisation.py": ["{model}", "--num_images", "2", "--num_shown", "1"],
+    "evaluate/ais.py": [*BPD, "--num_chains", "2", "--num_temperatures", "2", "--method", "ais"],
+    "sample/ebm.py": ["{model}", "--num_images", "2", "--num_steps", "2"],
+    "evaluate/bounds.py": "--num_draws 50 --num_steps 2 --num_examples 100 --replicates 4".split(),
+    "train/ebm.py": ["--dataset", "folder:{images}", *TINY, "--max_train_steps", "2"],
+    "train/flow.py": "--dataset folder:{images} --flow gaussian --device cpu".split(),
+}
+#: what a run leaves last: its loss is a loss of what was computed
+KINDS = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO, errno.EDQUOT)
+
+
+def flags_of(script, folder, image_folder, output):
+    names = {"model": str(folder / "grey"), "images": str(image_folder)}
+    return [*(word.format(**names) for word in SCRIPTS[script]), "--output_dir", str(output)]
+
+
+def places(tmp_path):
+    """Folders where nothing can be written, without any trick."""
+    file = tmp_path / "file"
+    file.write_text("not a folder")
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    return {"a file": file, "below a file": file / "run", "a loop": loop, "a long name": "x" * 300}
+
+
+@pytest.mark.parametrize("place", ["a file", "below a file", "a loop", "a long name"])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_place_that_cannot_be_is_refused_before_the_work(
+    tmp_path, folder, image_folder, capsys, script, place
+):
+    output = places(tmp_path)[place]
+    assert call(load_script(script), *flags_of(script, folder, image_folder, output)) == 2
+    out, error = capsys.readouterr()
+    assert error.splitlines()[-1].startswith("error: ") and "cannot be written" in error
+    assert not out.strip()  # nothing was computed
+
+
+class FailingDisk:
+    """No file below ``root`` whose name ends so can be opened for writing."""
+
+    def __init__(self, monkeypatch, root, number, ends):
+        self.root, self.number, self.ends = str(root), number, ends
+        self.own = io.open
+        monkeypatch.setattr(builtins, "open", self.open)
+        monkeypatch.setattr(io, "open", self.open)
+
+    def open(self, file, mode="r", *args, **kwargs):
+        name = os.fspath(file) if not isinstance(file, int) else ""
+        if set(mode) & set("wax") and name.startswith(self.root) and name.endswith(self.ends):
+            raise OSError(self.number, os.strerror(self.number), name)
+        return self.own(file, mode, *args, **kwargs)
+
+
+#: script -> (the record that is written last, a figure in what is printed)
+RESULTS = {
+    "evaluate/bpd.py": ("bpd.json.tmp", "bits_per_dim"),
+    "evaluate/selftest.py": ("selftest.png", "passed"),
+    "evaluate/memorisation.py": ("memorisation.json.tmp", "copies"),
+    "evaluate/ais.py": ("ais.png", "bits_per_dim"),
+    "evaluate/bounds.py": ("theorem4.png", "table"),
+    "train/ebm.py": ("loss.png", "bits_per_dim"),
+    "train/flow.py": ("run.json.tmp", "bits_per_dim"),
+}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("script", RESULTS)
+def test_a_result_is_printed_whatever_the_disk_says(
+    tmp_path, folder, image_folder, capsys, monkeypatch, script, number
+):
+    ends, figure = RESULTS[script]
+    output = tmp_path / "output"
+    FailingDisk(monkeypatch, output, number, ends)
+    assert call(load_script(script), *flags_of(script, folder, image_folder, output)) == 2
+    out, error = capsys.readouterr()
+    printed = json.loads(out.strip().splitlines()[-1])
+    assert figure in printed
+    last = error.strip().splitlines()[-1]
+    assert last.startswith("error: ") and REMEDIES[number] in last
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", KINDS)
+@pytest.mark.parametrize(
+    "ends", (".json.tmp", ".safetensors.tmp", ".png", ".jsonl", ".jsonl.tmp", "")
+)
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_no_fault_of_a_disk_ends_in_a_traceback(
+    tmp_path, folder, image_folder, capsys, monkeypatch, script, ends, number
+):
+    output = tmp_path / "output"
+    FailingDisk(monkeypatch, output, number, ends)
+    code = call(load_script(script), *flags_of(script, folder, image_folder, output))
+    error = capsys.readouterr().err.strip().splitlines()
+    assert code in (0, 2) and (code == 0 or error[-1].startswith("error: "))
