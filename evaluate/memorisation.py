@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm.auto import tqdm
 
 from ebm_app.data.png import grid_of, save_image
 from ebm_app.ebm import EBM
@@ -46,7 +47,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     data = images_for(ebm, ebm.config.dataset, args.data_root, args.download)
     output = Output(Path(args.output_dir) / "memorisation.json", vars(args))
     train, test = data.display(data.train), data.display(data.test)
-    drawn = ebm.sample(args.num_images, args.sampler, args.seed).cpu()
+    frames = ebm.iterate_sample(args.num_images, args.sampler, args.seed)
+    with tqdm(desc=args.sampler) as bar:
+        for frame in frames:
+            bar.total = frame.num_steps
+            bar.update()
+    drawn = ebm.to_images(frame.x).cpu()
     of_drawn = nearest(drawn, train, args.num_nearest)
     of_test = nearest(test[: len(drawn)], train, 1)
     own, others = of_drawn.distances[:, 0], of_test.distances[:, 0]

@@ -3,6 +3,7 @@
 import json
 import runpy
 import shutil
+import subprocess
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -14,6 +15,7 @@ from PIL import Image
 
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.sample_plots import METRICS
+from ebm_app.runs import cli
 from ebm_app.runs.cli import run_script
 from ebm_app.training.fine_tuning import trained_before
 
@@ -255,3 +257,17 @@ def test_help_shows_flags_with_defaults(monkeypatch, capsys, path):
         runpy.run_path(str(ROOT / path), run_name="__main__")
     assert stop.value.code == 0
     assert "default" in capsys.readouterr().out
+
+
+def test_a_revision_is_that_of_the_packages_own_checkout(tmp_path, monkeypatch):
+    def git(*words: str) -> None:
+        subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+    git(*identity, "commit", "--allow-empty", "-m", "first")
+    for place, expected in (("ebm_app/runs", 40), ("lib/site-packages/ebm_app/runs", None)):
+        (tmp_path / place).mkdir(parents=True)
+        monkeypatch.setattr(cli, "__file__", str(tmp_path / place / "cli.py"))
+        found = cli.git_revision()
+        assert (found is None) if expected is None else len(found) == expected

@@ -196,16 +196,24 @@ class RunRecord:
 
 
 def git_revision() -> str | None:
-    """The revision of the working tree this package is run from, or None outside a checkout."""
+    """The revision of the package's own checkout, or None where it is installed elsewhere."""
+    tree = Path(__file__).resolve().parents[2]
+    if _git("rev-parse", "--show-toplevel") != str(tree):
+        return None
+    return _git("describe", "--always", "--dirty", "--abbrev=40")
+
+
+def _git(*words: str) -> str | None:
+    """What git says of the folder of this file, or None where it says nothing."""
     try:
         answer = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40"],
-            cwd=Path(__file__).parent,
+            ["git", *words],
+            cwd=Path(__file__).resolve().parent,
             capture_output=True,
             text=True,
             check=False,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
         )
-    except FileNotFoundError:
+    except OSError:
         return None
     return answer.stdout.strip() or None

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
@@ -156,7 +157,8 @@ class FlowTask(Task):
 
     def final_metrics(self, output_dir: Path) -> dict[str, float]:
         best = Flow.from_pretrained(output_dir, str(self.accelerator.device))
-        bits = bits_of_images(self.accelerator, best, self.test, self.noise).bits_per_dim
+        bar = partial(tqdm, desc="test", disable=not self.accelerator.is_main_process)
+        bits = bits_of_images(self.accelerator, best, self.test, self.noise, wrap=bar).bits_per_dim
         return {
             "test_bits_per_dim": bits.mean().item(),
             "test_stderr": standard_error(bits).item(),

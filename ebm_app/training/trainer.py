@@ -2,7 +2,8 @@
 
 The batch of a step is a function of (seed, step) alone (``batches``), and the learning rate one of
 the step. A checkpoint of weights, averaged weights, optimizer and step is therefore enough to go
-on bit for bit, with any number of processes.
+on bit for bit with as many processes and accumulation steps. With others, sums are rounded in
+another order, and dropout draws other noise.
 """
 
 import math

@@ -3,11 +3,13 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from tqdm.auto import tqdm
 
 from ebm_app.data.augmentation import NoAugmentation
 from ebm_app.data.images import ImageData
@@ -63,8 +65,10 @@ class Validator(ABC):
 
     def bits(self, name: str = "validation", **options: Any) -> dict[str, float]:
         """Bits per dim with the standard error, by options of ``model.log_prob``."""
+        hidden = not self.accelerator.is_main_process
+        bar = partial(tqdm, desc=name, leave=False, disable=hidden)
         bits = bits_of_images(
-            self.accelerator, self.model, self.levels, self.noise, **options
+            self.accelerator, self.model, self.levels, self.noise, wrap=bar, **options
         ).bits_per_dim
         return {
             f"{name}_bits_per_dim": bits.mean().item(),
