@@ -5,12 +5,11 @@ Ordinary Differential Equations I, section II.1, for the methods.
 """
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from scipy.integrate import RK45
 from torch import Tensor
-from torchdiffeq import odeint
 
 State = tuple[Tensor, ...]
 
@@ -30,17 +29,22 @@ class Solution(NamedTuple):
     nfe: int
 
 
-class ScipyRK45(RK45):
+@cache
+def scipy_rk45() -> type:
     """SciPy's RK45, which knows no ``min_step`` and fails as torchdiffeq's own solvers do."""
+    from scipy.integrate import RK45  # half a second to import, only for this
 
-    def __init__(self, *args: Any, min_step: float, **settings: Any) -> None:
-        super().__init__(*args, **settings)
+    class ScipyRK45(RK45):
+        def __init__(self, *args: Any, min_step: float, **settings: Any) -> None:
+            super().__init__(*args, **settings)
 
-    def step(self) -> str | None:
-        message = super().step()
-        if self.status == "failed":
-            raise AssertionError(message)
-        return message
+        def step(self) -> str | None:
+            message = super().step()
+            if self.status == "failed":
+                raise AssertionError(message)
+            return message
+
+    return ScipyRK45
 
 
 def solve(
@@ -73,10 +77,14 @@ def solve(
     >>> round(last.state[0].item(), 5), last.nfe
     (2.71828, 80)
     """
+    from torchdiffeq import odeint  # imports SciPy's solvers, which takes half a second
+
     nfe, low, high = 0, min(start, end), max(start, end)
     num_steps = 1 if solver in ADAPTIVE else num_steps
     grid = torch.linspace(start, end, num_steps + 1, dtype=torch.float64, device=state[0].device)
-    options = {"dopri5": {"step_t": grid[1:]}, "rk45": {"solver": ScipyRK45}}.get(solver)
+    options = {"step_t": grid[1:]} if solver == "dopri5" else None
+    if solver == "rk45":
+        options = {"solver": scipy_rk45()}
 
     def counted(time: Tensor, state: State) -> State:
         nonlocal nfe

@@ -32,7 +32,6 @@ from ebm_app.log_z.methods import (
     agreement,
     raise_log_prob,
 )
-from ebm_app.log_z.plots import plot_chains
 from ebm_app.log_z.runs import ChainRun
 from ebm_app.numerics import mixed_seed, standard_error, sum_except_batch
 from ebm_app.runs.cli import Parser, RunRecord, run_script
@@ -130,6 +129,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
             f"{answer['bits_per_dim']:.4f} +- {answer['bits_per_dim_stderr']:.4f} with log Z by "
             f"{headline}"
         )
+        from ebm_app.log_z.plots import plot_chains  # a second to import
+
         tables = {k: v for result in results.values() for k, v in result.tables.items()}
         estimates = {k: (v["log_z"], v["stderr"]) for k, v in metrics.items()}
         plot_chains(tables, estimates, output_dir / "ais.png")

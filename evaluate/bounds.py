@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from ebm_app.bounds.plots import plot_proposition5, plot_theorem4
 from ebm_app.bounds.study import (
     proposition5_rows,
     proposition5_table,
@@ -58,6 +57,9 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Both studies: their tables, record and plots."""
     args = parse_args(argv)
+    # a second to import: --help does without
+    from ebm_app.bounds.plots import plot_proposition5, plot_theorem4
+
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     device, output_dir = resolve_device(args.device), Path(args.output_dir)
     record = RunRecord(output_dir / "bounds.json", vars(args))

@@ -12,7 +12,6 @@ from tqdm.auto import tqdm
 
 from ebm_app.evaluation.checks import all_passed, as_record, describe
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
-from ebm_app.evaluation.likelihood_plots import balance_figure
 from ebm_app.evaluation.selftest import SelfTestBudget, iterate_checks
 from ebm_app.files.writing import explained_write
 from ebm_app.likelihood import PFODEDensity
@@ -40,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     *_, report = tqdm(iterate_checks(ebm, levels, budget), desc="self-test", total=total)
     for check in report.checks:
         print(describe(check))
+    from ebm_app.evaluation.likelihood_plots import balance_figure  # a second to import
+
     output_dir = Path(args.output_dir)
     with explained_write(output_dir):
         output_dir.mkdir(parents=True, exist_ok=True)

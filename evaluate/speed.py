@@ -25,7 +25,6 @@ from ebm_app.sampling.samplers import SAMPLERS
 from ebm_app.studies import training_speed as training
 from ebm_app.studies.likelihood_speed import adaptive, at_equal_error, fixed_nodes, reference
 from ebm_app.studies.score_speed import TOLERANCES, fields
-from ebm_app.studies.speed_plots import plot_speed
 from ebm_app.studies.timing import seconds_in_turns
 
 #: objectives whose steps are compared, on the same network without a Stein head
@@ -56,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     for name, part in parts.items():
         found[name] = part(ebm, args)
         print(f"{name}\n{table(found[name])}\n")
+    from ebm_app.studies.speed_plots import plot_speed  # a second to import
+
     with explained_write(folder):
         record.write(found)
         plot_speed(found, folder / "speed.png")

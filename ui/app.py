@@ -8,10 +8,7 @@ from collections.abc import Sequence
 
 from ebm_app.errors import UserError
 from ebm_app.runs.cli import Parser, resolve_device, run_script
-from ebm_app.web.app import build_app
 from ebm_app.web.models import Models, find_models
-from ebm_app.web.server import check_auth, serve
-from ebm_app.web.shared import MAX_SEED
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -27,6 +24,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--no_auth", action="store_true", help="let in everyone who can reach --host")
     parser.add_common()
     args = parser.parse_args(argv)
+    # seconds to import: --help does without
+    from ebm_app.web.app import build_app
+    from ebm_app.web.server import check_auth, serve
+    from ebm_app.web.shared import MAX_SEED
+
     auth = check_auth(args.host, args.auth, args.no_auth)
     if not 0 <= args.seed <= MAX_SEED:
         raise UserError(f"--seed {args.seed} is out of range: give 0 to {MAX_SEED}")

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from diffusers.training_utils import EMAModel
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -16,6 +15,9 @@ from ebm_app.models.config import FREE_ON_RESUME, changes_of
 from ebm_app.training.checkpoint import load_state
 from ebm_app.training.learning_rate import OPEN_ENDED, first_falling_step
 from ebm_app.training.tasks import Task
+
+if TYPE_CHECKING:
+    from diffusers.training_utils import EMAModel
 
 #: how a total batch is shared out may change: a step depends on the total alone
 SHARING = {"train_batch_size", "gradient_accumulation_steps"}
@@ -28,7 +30,7 @@ class TrainingState:
     task: Task
     optimizer: torch.optim.Optimizer
     scheduler: LRScheduler
-    ema: EMAModel
+    ema: "EMAModel"
     scaler: Any
 
     def collect(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -11,7 +11,6 @@ from tqdm.auto import tqdm
 
 from ebm_app.errors import UserError
 from ebm_app.files.writing import explained_write
-from ebm_app.ratios.studies.plots import plot_curves, plot_table
 from ebm_app.ratios.studies.problems import PROBLEMS
 from ebm_app.ratios.studies.step_times import step_times
 from ebm_app.ratios.studies.study import Study, StudyBudget
@@ -112,6 +111,9 @@ def _run_cells(study: Study, cells: TableCells, is_shown: bool) -> None:
 def _report(
     study: Study, cells: TableCells, record: RunRecord, name: str, shown: Sequence[str]
 ) -> dict[str, Any]:
+    # a second to import, only for this
+    from ebm_app.ratios.studies.plots import plot_curves, plot_table
+
     results = [study.metrics(problem, method) for problem, method in cells]
     times = {
         problem: step_times(
