@@ -15,10 +15,11 @@ from tqdm.auto import tqdm
 
 from ebm_app.evaluation.bits_per_dim import bits_by_estimator, disagreements
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
+from ebm_app.fields import Nodes
 from ebm_app.likelihood import ESTIMATORS, Estimator, make_estimator
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
 from ebm_app.runs.arguments import settings_of, settings_of_each
-from ebm_app.runs.cli import Parser, RunRecord, run_script
+from ebm_app.runs.cli import Parser, RunRecord, flag, run_script
 from ebm_app.runs.processes import shut_down
 
 ALL = "all"
@@ -57,7 +58,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
         metavar="KEY=VALUE",
         help="settings of the dequantisation",
     )
-    add("--num_nodes", type=int, help="quadrature nodes; the model's own if not given")
+    add("--num_nodes", type=flag(Nodes), help="quadrature nodes; the model's own if not given")
     add("--output_dir", default="runs/bpd", help="where the record goes")
     parser.add_common()
     return parser.parse_args(argv)

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
+from ebm_app.fields import PositiveInt
 from ebm_app.files.writing import explained_write
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.registry import choose
-from ebm_app.runs.cli import Parser, RunRecord, run_script
+from ebm_app.runs.cli import Parser, RunRecord, flag, run_script
 from ebm_app.sampling.samplers import SAMPLERS
 from ebm_app.studies import training_speed as training
 from ebm_app.studies.likelihood_speed import adaptive, at_equal_error, fixed_nodes, reference
@@ -38,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     add_data_flags(parser, batch_size=64)
     add = parser.add_argument
     add("--parts", nargs="+", default=list(PARTS), help=f"of {', '.join(PARTS)}")
-    add("--rounds", type=int, default=10, help="turns, of which the tenth percentile is told")
+    turns = "turns, of which the tenth percentile is told"
+    add("--rounds", type=flag(PositiveInt), default=10, help=turns)
     add("--compile", action="store_true", help="time compiled training steps too: minutes")
     add("--quick", action="store_true", help="one turn of 4 images")
     add("--output_dir", default="runs/speed", help="where the record and the plot go")

@@ -13,9 +13,10 @@ in nats.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
+from annotated_types import Gt, Le
 from torch import Tensor
 
 from ebm_app.data.levels import check_levels, dequantise
@@ -25,6 +26,8 @@ from ebm_app.paths import GaussianPath
 from ebm_app.spaces import Space
 
 SQRT2 = math.sqrt(2)
+#: beyond 8 standard deviations float64 cannot tell a truncation from none
+Tau = Annotated[float, Gt(0), Le(8)]
 
 
 class Dequantised(NamedTuple):
@@ -115,7 +118,7 @@ class TruncatedNormal(Dequantiser):
             unequally, a two-sided path, or a model that ends before t.
     """
 
-    tau: float = 3.0
+    tau: Tau = 3.0
 
     note: ClassVar[str] = (
         "a normal truncated to the cell of a level, read where half a cell is tau standard "

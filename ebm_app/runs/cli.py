@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from ebm_app.errors import UserError
-from ebm_app.fields import Seed, parsed, plain, shortened
+from ebm_app.fields import Seed, limits, parsed, plain, shortened
 from ebm_app.files.records import write_json
-from ebm_app.registry import described, nearest
+from ebm_app.registry import choose, described, nearest
 from ebm_app.runs.interrupts import Interrupted
 
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
@@ -48,15 +48,31 @@ def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of the description, and appends every default that says something."""
+    """Keeps the lines of the description, and appends every default that says something and the
+    range of every number."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default in (None, False, argparse.SUPPRESS) or "default" in (action.help or ""):
-            return action.help
-        return f"{action.help} (default: %(default)s)"
+        text, default = action.help or "", action.default
+        if "(default" in text:
+            return text
+        silent = any(default is value for value in (None, False, argparse.SUPPRESS))
+        if silent or default == [] or "default" in text:
+            default = ""
+        return with_notes(text, default, getattr(action.type, "hint", None))
+
+
+def with_notes(text: str, default: Any, hint: Any) -> str:
+    """A help text with the default of its flag, unless that is "", and the range of its type.
+
+    >>> with_notes("seed of all noise", 0, Seed)
+    'seed of all noise (default: 0; at least 0)'
+    """
+    shown = " ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
+    notes = "; ".join(filter(None, [shown and f"default: {shown}", limits(hint)]))
+    return f"{text} ({notes})" if notes else text
 
 
 class Parser(argparse.ArgumentParser):
@@ -93,6 +109,11 @@ class Parser(argparse.ArgumentParser):
             )
         return namespace
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """A value that is none of a flag's choices ends in a sentence that names the nearest."""
+        if action.choices is not None:
+            choose(action.dest.replace("_", " "), value, action.choices)
+
     def error(self, message: str) -> typing.NoReturn:
         """Argparse's own complaints end as any other mistake does."""
         raise UserError(message)
@@ -101,9 +122,9 @@ class Parser(argparse.ArgumentParser):
         """The flags of this title, one of ``GROUPS``."""
         return self.groups[title]
 
-    def add_common(self) -> None:
-        """The flags of every script."""
-        self.add_argument("--seed", type=flag(Seed), default=0, help="seed of all noise")
+    def add_common(self, seeds: Any = Seed) -> None:
+        """The flags of every script, a seed being one of ``seeds``."""
+        self.add_argument("--seed", type=flag(seeds), default=0, help="seed of all noise")
         self.add_argument("--device", default="auto", help="auto, cpu or cuda")
 
     def add_config(
@@ -124,14 +145,14 @@ class Parser(argparse.ArgumentParser):
             hint, default = plain(hints[item.name]), item.default
             several = typing.get_origin(hint) is tuple
             kind = typing.get_args(hint)[0] if several else hints[item.name]
-            shown = " ".join(map(str, default)) or "none" if several else default
+            shown = default or "none" if several else default
             self.group("advanced" if item.metadata["rare"] else title).add_argument(
                 f"--{item.name}",
                 type=flag(kind),
                 nargs="*" if several else None,
                 metavar=self.METAVARS[plain(kind)],
                 default=argparse.SUPPRESS,
-                help=f"{text} (default: {shown})".replace("%", "%%"),
+                help=with_notes(text, shown, kind).replace("%", "%%"),
             )
 
 

@@ -4,8 +4,10 @@ from argparse import Namespace
 from pathlib import Path
 
 from ebm_app.data.images import DATASETS, ImageData, load_images
+from ebm_app.fields import PositiveInt
+from ebm_app.models.config import Side
 from ebm_app.registry import described
-from ebm_app.runs.cli import Parser
+from ebm_app.runs.cli import Parser, flag
 from ebm_app.training.launch import RunOptions
 
 
@@ -16,7 +18,12 @@ def add_data_flags(parser: Parser) -> None:
     add("--dataset", default="digits", metavar="NAME", help=kinds)
     add("--data_root", default="data", metavar="DIR", help="folder of downloaded data sets")
     add("--download", action="store_true", help="fetch a missing data set")
-    add("--resolution", type=int, metavar="N", help="side to resize the images of a folder to")
+    add(
+        "--resolution",
+        type=flag(Side),
+        metavar="N",
+        help="side to resize the images of a folder to",
+    )
 
 
 def add_run_flags(parser: Parser) -> None:
@@ -29,7 +36,7 @@ def add_run_flags(parser: Parser) -> None:
     add("--resume_from_checkpoint", metavar="DIR", help=resume)
     add("--device", default="auto", metavar="NAME", help="auto, cpu or cuda")
     processes = "fail if fewer processes have started"
-    rare("--expect_processes", type=int, default=1, metavar="N", help=processes)
+    rare("--expect_processes", type=flag(PositiveInt), default=1, metavar="N", help=processes)
 
 
 #: the names of these flags

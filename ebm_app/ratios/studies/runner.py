@@ -10,13 +10,14 @@ import torch
 from tqdm.auto import tqdm
 
 from ebm_app.errors import UserError
+from ebm_app.fields import Draws, Positive, PositiveInt
 from ebm_app.files.writing import explained_write
 from ebm_app.ratios.studies.problems import PROBLEMS
 from ebm_app.ratios.studies.step_times import step_times
 from ebm_app.ratios.studies.study import Study, StudyBudget
 from ebm_app.ratios.studies.tables import METRICS, rows_of, to_csv, to_markdown
 from ebm_app.registry import choose
-from ebm_app.runs.cli import Parser, RunRecord, resolve_device
+from ebm_app.runs.cli import Parser, RunRecord, flag, resolve_device
 from ebm_app.runs.processes import make_accelerator, shut_down
 
 #: (problem, method) of every cell of a table
@@ -30,9 +31,10 @@ def add_study_flags(parser: Parser, output_dir: str) -> None:
     add = parser.add_argument_group("model").add_argument
     add("--methods", nargs="+", default=[], help="rows; all if not given")
     add = parser.add_argument_group("training").add_argument
-    add("--iterations", type=int, help="training steps of a run, if not the problem's own")
-    add("--learning_rates", type=float, nargs="+", default=[], help="in place of the paper's grid")
-    add("--num_seeds", type=int, default=3, help="runs of the best learning rate")
+    add("--iterations", type=flag(PositiveInt), help="steps of a run, if not the problem's own")
+    rates = "in place of the paper's grid"
+    add("--learning_rates", type=flag(Positive), nargs="+", default=[], help=rates)
+    add("--num_seeds", type=flag(Draws), default=3, help="runs of the best learning rate")
     add = parser.add_argument_group("run").add_argument
     add("--quick", action="store_true", help="a few cells on a small budget: about two minutes")
     add("--output_dir", default=output_dir, help="where runs, table and plots go; it is resumed")
