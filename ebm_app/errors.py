@@ -1,9 +1,13 @@
-"""The one exception for a user's mistake.
+"""The exceptions for a user's mistake.
 
-A script turns it into one sentence on stderr and exit code 2. Every other exception is a bug and
+A script turns them into one sentence on stderr and exit code 2. Every other exception is a bug and
 ends in a traceback.
 """
 
 
 class UserError(ValueError):
     """A mistake of the user's: its message says what is wrong and what to do, in one sentence."""
+
+
+class NumericalError(UserError, RuntimeError):
+    """A computation that comes to no end, or to no numbers, with the settings it was given."""

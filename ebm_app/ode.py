@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ebm_app.errors import NumericalError
+
 State = tuple[Tensor, ...]
 
 #: name -> torchdiffeq's name. Equal steps: Heun's method, and Kutta's 3/8 rule of fourth order.
@@ -69,7 +71,7 @@ def solve(
         rtol, atol: tolerances of an adaptive solver.
 
     Raises:
-        RuntimeError: where an adaptive solver cannot reach its tolerance, or after
+        NumericalError: where an adaptive solver cannot reach its tolerance, or after
             ``MAX_EVALUATIONS`` evaluations.
 
     >>> one = torch.ones(1, dtype=torch.float64)
@@ -90,7 +92,7 @@ def solve(
         nonlocal nfe
         nfe += 1
         if nfe > MAX_EVALUATIONS:
-            raise RuntimeError(
+            raise NumericalError(
                 f"the solver has not ended after {MAX_EVALUATIONS} evaluations, at {time.item()}: "
                 "loosen the tolerance or use fixed nodes"
             )
@@ -109,7 +111,7 @@ def solve(
                 options=options,
             )
         except AssertionError as error:  # the step size underflows
-            raise RuntimeError(
+            raise NumericalError(
                 f"the solver could not reach rtol {rtol}, atol {atol} from {start} to {end} "
                 f"({error}): loosen the tolerance or use fixed nodes"
             ) from error

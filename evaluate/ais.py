@@ -40,6 +40,19 @@ from ebm_app.runs.cli import Parser, RunRecord, flag, run_script
 from ebm_app.runs.processes import shut_down
 from ebm_app.sampling.schedules import SCHEDULES
 
+CHAINS = ("ais", "raise", "transported", "bridge")
+#: flag -> the methods that heed it
+USERS = {
+    "num_temperatures": ("ais", "raise"),
+    "transported_temperatures": ("transported", "bridge"),
+    "pf_ode_steps": ("ode_importance", "bridge"),
+    "diffusion_steps": ("diffusion",),
+    "steps_per_temperature": CHAINS,
+    "num_leapfrog_steps": CHAINS,
+    "score_nodes": CHAINS,
+    "score": CHAINS,
+    "step_factor": CHAINS,
+}
 #: weights have a spread, and all of them are kept
 NumChains = Annotated[int, Ge(2), Le(1_000_000)]
 
@@ -98,7 +111,11 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
         "--step_factor", type=flag(Positive), default=1.0, help="multiplies the adapted step sizes"
     )
     add("--block_size", type=flag(BatchSize), default=16, help="chains computed together")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    for name, methods in USERS.items():
+        if not {*methods, "all"} & set(args.method):
+            parser.refuse([name], f"is of {' and '.join(methods)}: give one of them to --method")
+    return args
 
 
 def annealing(args: Namespace, num_temperatures: int, transport: str) -> Annealing:

@@ -14,6 +14,7 @@ from annotated_types import Ge, Le
 
 from ebm_app.data.png import grid_of, save_image
 from ebm_app.ebm import EBM
+from ebm_app.errors import UserError
 from ebm_app.evaluation.command_line import images_for
 from ebm_app.evaluation.memorisation import nearest, share_of_copies
 from ebm_app.fields import PositiveInt
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     folder = Path(args.output_dir)
     record = RunRecord(folder / "memorisation.json", vars(args))
     train, test = data.display(data.train), data.display(data.test)
+    if args.num_nearest > len(train):
+        raise UserError(f"--num_nearest {args.num_nearest} is more than the {len(train)} images")
     drawn = ebm.sample(args.num_images, args.sampler, args.seed).cpu()
     of_drawn = nearest(drawn, train, args.num_nearest)
     of_test = nearest(test[: len(drawn)], train, 1)

@@ -33,6 +33,9 @@ from ebm_app.runs.cli import Parser, RunRecord, flag, resolve_device, run_script
 
 QUICK_PROBLEMS = ["mi_d40", "mi_d80"]
 QUICK = StudyBudget(num_seeds=2, num_points=2_000, iterations=1_500, learning_rates=(5e-3,))
+#: flags of the study, of an estimate from data, and of a table
+STUDY, ESTIMATE = ("problems", "methods", "learning_rates"), ("preprocessing", "num_folds")
+COLUMNS = ("x_columns", "y_columns")
 #: with fewer rows there is too little to train and test on
 MIN_ROWS = 100
 NumRows = Annotated[int, Ge(MIN_ROWS), Le(1_000_000)]
@@ -60,7 +63,24 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     estimate.add_argument(
         "--num_folds", type=flag(NumFolds), default=3, help="parts of the rows, each left out once"
     )
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    check(parser, args)
+    return args
+
+
+def check(parser: Parser, args: Namespace) -> None:
+    """Raise a UserError for flags that do not belong together."""
+    data = any((args.x, args.y, args.csv))
+    if not args.csv:
+        parser.refuse(COLUMNS, "are columns of a table: give --csv")
+    if not args.benchmark:
+        parser.refuse(["num_rows"], "is of the tasks of --benchmark: name some")
+    if data:
+        parser.refuse([*STUDY, "benchmark"], "is of no use with data of your own: leave it out")
+    elif args.benchmark:
+        parser.refuse(STUDY, "is of the study, and --benchmark is none: leave it out")
+    else:
+        parser.refuse(ESTIMATE, "is of data: give --x and --y, --csv or --benchmark")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
@@ -113,7 +133,7 @@ def cross_fitted(x: np.ndarray, y: np.ndarray, args: Namespace) -> MIEstimate:
     if device == "cpu":  # the matrices are small: several threads would wait for each other
         torch.set_num_threads(1)
     x, y = (torch.from_numpy(PREPROCESSING[args.preprocessing](part)) for part in (x, y))
-    seeds = 1 if args.quick else args.num_seeds
+    seeds = args.num_seeds or (1 if args.quick else StudyBudget.num_seeds)
     settings = MISettings(num_folds=args.num_folds, num_seeds=seeds)
     if args.iterations is not None:
         training = RatioTraining(args.iterations, eval_every=max(1, args.iterations // 10))

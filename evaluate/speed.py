@@ -48,8 +48,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parser.parse_args(argv)
     args.limit = args.limit or 32
     if args.quick:
+        parser.refuse(
+            ["rounds", "batch_size", "limit"], "is set by --quick: leave one of them out"
+        )
         args.rounds, args.batch_size, args.limit = 1, 4, 4
     parts = {name: PARTS[choose("part", name, PARTS)] for name in args.parts}
+    if "training" not in parts:
+        parser.refuse(["compile"], "is of the part training: add it to --parts")
     _, ebm = open_model(args)
     folder = Path(args.output_dir)
     record = RunRecord(folder / "speed.json", vars(args))

@@ -153,6 +153,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     add("--url", help="a page that is there already, with a slash at the end; its memory with ...")
     add("--process", type=flag(PositiveInt), help="... the number of its process")
     args = parser.parse_args(argv)
+    if not args.url:
+        parser.refuse(["process"], "is of the page at --url: give it")
     if args.url:
         metrics = send_visitors(args.url, args.process, args)
     else:

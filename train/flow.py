@@ -94,7 +94,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
     if list(flow.parameters()):
         return launch(config, settings, options, build)
-    if unused := sorted(set(loop) - CLOSED_FORM):
+    unused = sorted(set(loop) - CLOSED_FORM)
+    if args.resume_from_checkpoint:
+        unused.append("resume_from_checkpoint")
+    if unused:
         raise UserError(
             f"a {kind} flow is fitted in closed form: leave out --{', --'.join(unused)}"
         )

@@ -25,6 +25,8 @@ from ebm_app.numerics import expand_like
 from ebm_app.paths import GaussianPath
 from ebm_app.spaces import Space
 
+#: uniform numbers that are held at once, 4 GB
+MAX_NOISE = 2**30
 SQRT2 = math.sqrt(2)
 #: beyond 8 standard deviations float64 cannot tell a truncation from none
 Tau = Annotated[float, Gt(0), Le(8)]
@@ -180,7 +182,17 @@ DEQUANTISERS: dict[str, type[Dequantiser]] = {
 
 
 def dequantisation_noise(repeats: int, levels: Tensor, seed: int) -> Tensor:
-    """Uniform numbers (repeats, B, C, H, W), drawn on the CPU: the same on every device."""
+    """Uniform numbers (repeats, B, C, H, W), drawn on the CPU: the same on every device.
+
+    Raises:
+        UserError: for no repeat, or more numbers than the memory of most machines holds.
+    """
     if repeats < 1:
         raise UserError(f"dequantisation needs at least 1 repeat, not {repeats}")
+    if repeats * levels.numel() > MAX_NOISE:
+        most = MAX_NOISE // levels.numel()
+        raise UserError(
+            f"{repeats} draws of {len(levels)} images do not fit the memory: draw at most {most} "
+            "times, or take fewer images"
+        )
     return torch.rand((repeats, *levels.shape), generator=torch.Generator().manual_seed(seed))

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,14 @@ def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except (MemoryError, RuntimeError) as error:
+        if not is_memory_full(error):
+            raise
+        print(
+            "error: the memory is full: give smaller batches, or fewer images, draws or steps",
+            file=sys.stderr,
+        )
+        return 2
     except Interrupted as stop:
         print(f"stopped by {stop}; go on with --resume_from_checkpoint latest", file=sys.stderr)
         return 128 + stop.signum
@@ -45,6 +53,13 @@ def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
     if metrics is not None:
         print(json.dumps(metrics), flush=True)
     return 0
+
+
+def is_memory_full(error: BaseException) -> bool:
+    """Whether an exception says that numpy, torch or a device could not get memory."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        "can't allocate memory" in str(error)
+    )
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -86,6 +101,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             description=description, formatter_class=HelpFormatter, allow_abbrev=False
         )
+        #: the flags of the last command line, by the names of their values
+        self.given: set[str] = set()
         self.groups = {title: self.add_argument_group(title) for title in self.GROUPS}
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -100,6 +117,9 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UserError: for a flag that does not exist, naming the nearest one, or a wrong value.
         """
+        words = [word.partition("=")[0] for word in (sys.argv[1:] if args is None else args)]
+        flags = self._option_string_actions
+        self.given = {flags[word].dest for word in words if word in flags}
         namespace, unknown = self.parse_known_args(args, namespace)
         if unknown:
             name = unknown[0].partition("=")[0]
@@ -108,6 +128,11 @@ class Parser(argparse.ArgumentParser):
                 "--help shows them all"
             )
         return namespace
+
+    def refuse(self, names: Iterable[str], reason: str) -> None:
+        """Raise a UserError if one of these flags was given on the command line: it is in vain."""
+        if vain := [name for name in names if name in self.given]:
+            raise UserError(f"--{', --'.join(vain)} {reason}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """A value that is none of a flag's choices ends in a sentence that names the nearest."""
@@ -183,7 +208,8 @@ def resolve_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name not in ("cpu", "cuda"):
-        raise UserError(f"unknown device '{name}': choose auto, cpu or cuda")
+        meant = nearest(name, ("auto", "cpu", "cuda"))
+        raise UserError(f"unknown device '{shortened(name)}': {meant}choose auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("no CUDA device is available: give --device cpu")
     return name

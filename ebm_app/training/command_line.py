@@ -4,6 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from ebm_app.data.images import DATASETS, ImageData, load_images
+from ebm_app.errors import UserError
 from ebm_app.fields import PositiveInt
 from ebm_app.models.config import Side
 from ebm_app.registry import described
@@ -53,6 +54,11 @@ def images_of(args: Namespace) -> ImageData:
 
 def options_of(args: Namespace, kind: str) -> RunOptions:
     """Where a run of this kind goes, and how it starts."""
+    if args.resume_from_checkpoint and args.overwrite_output_dir:
+        raise UserError(
+            "--resume_from_checkpoint goes on with a run that --overwrite_output_dir removes: "
+            "give one of them"
+        )
     name = args.dataset.replace("folder:", "").strip("/").replace("/", "-")
     return RunOptions(
         Path(args.output_dir or f"runs/{name}-{kind}"),

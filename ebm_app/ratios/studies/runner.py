@@ -34,7 +34,8 @@ def add_study_flags(parser: Parser, output_dir: str) -> None:
     add("--iterations", type=flag(PositiveInt), help="steps of a run, if not the problem's own")
     rates = "in place of the paper's grid"
     add("--learning_rates", type=flag(Positive), nargs="+", default=[], help=rates)
-    add("--num_seeds", type=flag(Draws), default=3, help="runs of the best learning rate")
+    seeds = f"runs of the best learning rate, if not {StudyBudget.num_seeds}, or 2 where quick"
+    add("--num_seeds", type=flag(Draws), help=seeds)
     add = parser.add_argument_group("run").add_argument
     add("--quick", action="store_true", help="a few cells on a small budget: about two minutes")
     add("--output_dir", default=output_dir, help="where runs, table and plots go; it is resumed")
@@ -43,11 +44,12 @@ def add_study_flags(parser: Parser, output_dir: str) -> None:
 
 def budget_of(args: Namespace, quick: StudyBudget) -> StudyBudget:
     """The budget that the flags ask for; a quick one keeps the flags that were given."""
-    base = quick if args.quick else StudyBudget(num_seeds=args.num_seeds)
+    base = quick if args.quick else StudyBudget()
     return replace(
         base,
         iterations=base.iterations if args.iterations is None else args.iterations,
         learning_rates=tuple(args.learning_rates) or base.learning_rates,
+        num_seeds=args.num_seeds or base.num_seeds,
         first_seed=args.seed,
     )
 
