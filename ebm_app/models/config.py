@@ -75,7 +75,7 @@ class EBMConfig:
     condition_dim: Annotated[int, Ge(0), Le(LARGEST_SIDE)] = 0
     num_nodes: Nodes = setting("quadrature nodes of a likelihood", 32, rare=True)
     palette: tuple[Level, ...] = ()
-    format_version: int = FORMAT_VERSION
+    format_version: PositiveInt = FORMAT_VERSION
 
 
 @dataclass(frozen=True)
