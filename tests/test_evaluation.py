@@ -183,7 +183,8 @@ def test_every_method_finds_log_z_and_the_default_is_the_headline(small, script,
     "arguments",
     [
         pytest.param(
-            ["evaluate/ais.py", "--method", "transported", *TRANSPORTED, *SHORT], marks=pytest.mark.slow
+            ["evaluate/ais.py", "--method", "transported", *TRANSPORTED, *SHORT],
+            marks=pytest.mark.slow,
         ),
         ["evaluate/bpd.py", "--estimator", "pf_ode", "--estimator_args", "num_steps=3", "--device",
          "cpu", "--split", "train", "--limit", "5", "--repeats", "1", "--batch_size", "1"],

@@ -24,7 +24,8 @@ SHORT = {
     "--transported_temperatures 2 --pf_ode_steps 2 --diffusion_steps 8 --num_leapfrog_steps 1 "
     "--num_nodes 4 --method all",
     "evaluate/selftest.py": "{grey} --limit 3 --num_times 2 --num_reference 4 --pf_ode_steps 2",
-    "evaluate/samplers.py": "{grey} --num_images 4 --classifier_steps 2 --run 'pf_ode num_steps=2'",
+    "evaluate/samplers.py": "{grey} --num_images 4 --classifier_steps 2 --run "
+    "'pf_ode num_steps=1'",
     "evaluate/memorisation.py": "{grey} --num_images 4 --num_shown 2",
     "evaluate/speed.py": "{grey} --rounds 1 --batch_size 4 --limit 2 --parts likelihood",
     "evaluate/toy.py": "--iterations 2 --learning_rates 1e-3 --num_seeds 1 "
@@ -37,10 +38,9 @@ SHORT = {
 }
 #: whole numbers whose largest value asks for no more work than a small one
 FREE = (
-    "seed limit batch_size block_size checkpointing_steps checkpoints_total_limit validation_steps "
+    "seed batch_size block_size checkpointing_steps checkpoints_total_limit validation_steps "
     "validation_images logging_steps lr_warmup_steps lr_decay_steps num_folds num_shown "
-    "num_nearest num_images num_heads norm_num_groups expect_processes resolution pf_ode_limit "
-    "num_checkpoints"
+    "num_nearest num_heads norm_num_groups expect_processes num_checkpoints"
 ).split()
 #: flags that are of no use at the ends of a range without others
 WITH = {
