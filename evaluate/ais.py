@@ -35,6 +35,7 @@ from ebm_app.log_z.methods import (
     raise_log_prob,
 )
 from ebm_app.log_z.runs import ChainRun
+from ebm_app.models.energy import HEAD, INTEGRAL
 from ebm_app.numerics import mixed_seed, standard_error, sum_except_batch
 from ebm_app.runs.cli import Parser, RunRecord, flag, run_script
 from ebm_app.runs.processes import shut_down
@@ -106,7 +107,8 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     )
     add("--num_nodes", type=flag(Nodes), default=8, help="quadrature nodes of the densities")
     add("--score_nodes", type=flag(Nodes), default=4, help="nodes of the leapfrog's gradient")
-    add("--score", default="integral", help="what drives the leapfrog: integral or head")
+    drives = "what drives the leapfrog"
+    add("--score", default=INTEGRAL, choices=[INTEGRAL, HEAD], help=drives)
     add(
         "--step_factor", type=flag(Positive), default=1.0, help="multiplies the adapted step sizes"
     )
