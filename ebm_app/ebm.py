@@ -1,5 +1,6 @@
 """``EBM``: an energy-based model of images, its likelihoods and its samples."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,6 +29,9 @@ from ebm_app.paths import PATHS, GaussianPath
 from ebm_app.registry import choose, make
 from ebm_app.sampling.samplers import SAMPLERS, Frame, Sampler
 from ebm_app.spaces import build_space
+
+#: numbers of the images that are drawn at once; a network holds many times as many
+MAX_DRAWN = 2**24
 
 
 def build_path(config: EBMConfig) -> GaussianPath:
@@ -179,8 +183,14 @@ class EBM(PretrainedModel):
         """The frames of ``sample``, in the space of the path."""
         if num_images < 1:
             raise UserError(f"at least 1 image can be sampled, not {num_images}")
-        generator = torch.Generator(self.device).manual_seed(seed)
         shape = (num_images, *self.config.image_shape)
+        if math.prod(shape) > MAX_DRAWN:
+            most = MAX_DRAWN // math.prod(self.config.image_shape)
+            raise UserError(
+                f"{num_images} images do not fit the memory at once: draw at most {most}, more in "
+                "several calls of other seeds"
+            )
+        generator = torch.Generator(self.device).manual_seed(seed)
         x0 = torch.randn(shape, device=self.device, generator=generator)
         return make(SAMPLERS, "sampler", sampler, settings).iterate(self.energy, x0, generator)
 

@@ -1,6 +1,6 @@
-"""The one exception for a user's mistake.
+"""The exceptions for a user's mistake.
 
-A script turns it into one sentence on stderr and exit code 2. Every other exception is a bug and
+A script turns them into one sentence on stderr and exit code 2. Every other exception is a bug and
 ends in a traceback.
 """
 
@@ -18,3 +18,7 @@ class NotSaved(UserError):
     def __init__(self, message: str, metrics: dict[str, Any]) -> None:
         super().__init__(message)
         self.metrics = metrics
+
+
+class NumericalError(UserError, RuntimeError):
+    """A computation that comes to no end, or to no numbers, with the settings it was given."""

@@ -17,7 +17,21 @@ STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 LARGEST = 2**31 - 1
 PositiveInt = Annotated[int, Ge(1), Le(LARGEST)]
 Count = Annotated[int, Ge(0), Le(LARGEST)]
+#: what has a spread
+Several = Annotated[int, Ge(2), Le(LARGEST)]
 Seed = Annotated[int, Ge(0), Lt(2**63)]
+#: what is computed together: more fill the memory, and are no faster
+BatchSize = Annotated[int, Ge(1), Le(2**16)]
+#: draws whose mean is taken
+Draws = Annotated[int, Ge(1), Le(1000)]
+#: of an adaptive solver; below, float64 has no digits left
+Tolerance = Annotated[float, Ge(1e-14), Lt(1)]
+#: times that the steps of a solver are halved
+Refinements = Annotated[int, Ge(0), Le(20)]
+#: steps of a solver, or temperatures
+Steps = Annotated[int, Ge(1), Le(100_000)]
+#: nodes of a quadrature rule, which is compared with one of half as many
+Nodes = Annotated[int, Ge(3), Le(1024)]
 Number = Annotated[float, Ge(-1e300), Le(1e300)]
 Positive = Annotated[float, Gt(0), Le(1e300)]
 NonNegative = Annotated[float, Ge(0), Le(1e300)]
@@ -28,10 +42,10 @@ Fraction = Annotated[float, Gt(0), Lt(1)]
 
 NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 BOUNDS = {
-    Ge: "at least {0.ge:g}",
-    Gt: "above {0.gt:g}",
-    Le: "up to {0.le:g}",
-    Lt: "below {0.lt:g}",
+    Ge: "at least {0.ge}",
+    Gt: "above {0.gt}",
+    Le: "up to {0.le}",
+    Lt: "below {0.lt}",
 }
 #: characters of a user's own text that a message repeats
 SHOWN = 60
@@ -59,19 +73,28 @@ def plain(hint: Any) -> type:
     return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
 
+def limits(hint: Any, shown: float = LARGEST) -> str:
+    """The range of a type in words, or nothing; bounds from ``shown`` on are left out.
+
+    >>> limits(Share), limits(PositiveInt), limits(str)
+    ('at least 0 and below 1', 'at least 1', '')
+    """
+    bounds = typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
+    words = [
+        BOUNDS[type(bound)].format(bound)
+        for bound in bounds
+        if abs(next(iter(asdict(bound).values()))) < shown
+    ]
+    return " and ".join(words)
+
+
 def in_words(hint: Any) -> str:
     """What a value of this type is; bounds that nobody meets are left out.
 
-    >>> in_words(PositiveInt), in_words(Share)
-    ('a whole number, at least 1', 'a number, at least 0 and below 1')
+    >>> in_words(BatchSize), in_words(Share)
+    ('a whole number, at least 1 and up to 65536', 'a number, at least 0 and below 1')
     """
-    bounds = typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
-    limits = [
-        BOUNDS[type(bound)].format(bound)
-        for bound in bounds
-        if abs(next(iter(asdict(bound).values()))) < LARGEST
-    ]
-    return ", ".join(filter(None, [NOUNS[plain(hint)], " and ".join(limits)]))
+    return ", ".join(filter(None, [NOUNS[plain(hint)], limits(hint, shown=1e300)]))
 
 
 def shortened(value: Any) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 
@@ -46,6 +45,8 @@ def find_time(function: Callable[[Tensor], Tensor], low: float, high: float) -> 
     >>> round(find_time(lambda t: t.square() - 0.25, 0.0, 1.0), 12)
     0.5
     """
+
+    from scipy.optimize import brentq  # half a second to import
 
     def value(t: float) -> float:
         return function(torch.tensor(t, dtype=torch.float64)).item()

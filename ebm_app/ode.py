@@ -5,12 +5,13 @@ Ordinary Differential Equations I, section II.1, for the methods.
 """
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from scipy.integrate import RK45
 from torch import Tensor
-from torchdiffeq import odeint
+
+from ebm_app.errors import NumericalError
 
 State = tuple[Tensor, ...]
 
@@ -30,17 +31,22 @@ class Solution(NamedTuple):
     nfe: int
 
 
-class ScipyRK45(RK45):
+@cache
+def scipy_rk45() -> type:
     """SciPy's RK45, which knows no ``min_step`` and fails as torchdiffeq's own solvers do."""
+    from scipy.integrate import RK45  # half a second to import, only for this
 
-    def __init__(self, *args: Any, min_step: float, **settings: Any) -> None:
-        super().__init__(*args, **settings)
+    class ScipyRK45(RK45):
+        def __init__(self, *args: Any, min_step: float, **settings: Any) -> None:
+            super().__init__(*args, **settings)
 
-    def step(self) -> str | None:
-        message = super().step()
-        if self.status == "failed":
-            raise AssertionError(message)
-        return message
+        def step(self) -> str | None:
+            message = super().step()
+            if self.status == "failed":
+                raise AssertionError(message)
+            return message
+
+    return ScipyRK45
 
 
 def solve(
@@ -65,7 +71,7 @@ def solve(
         rtol, atol: tolerances of an adaptive solver.
 
     Raises:
-        RuntimeError: where an adaptive solver cannot reach its tolerance, or after
+        NumericalError: where an adaptive solver cannot reach its tolerance, or after
             ``MAX_EVALUATIONS`` evaluations.
 
     >>> one = torch.ones(1, dtype=torch.float64)
@@ -73,16 +79,20 @@ def solve(
     >>> round(last.state[0].item(), 5), last.nfe
     (2.71828, 80)
     """
+    from torchdiffeq import odeint  # imports SciPy's solvers, which takes half a second
+
     nfe, low, high = 0, min(start, end), max(start, end)
     num_steps = 1 if solver in ADAPTIVE else num_steps
     grid = torch.linspace(start, end, num_steps + 1, dtype=torch.float64, device=state[0].device)
-    options = {"dopri5": {"step_t": grid[1:]}, "rk45": {"solver": ScipyRK45}}.get(solver)
+    options = {"step_t": grid[1:]} if solver == "dopri5" else None
+    if solver == "rk45":
+        options = {"solver": scipy_rk45()}
 
     def counted(time: Tensor, state: State) -> State:
         nonlocal nfe
         nfe += 1
         if nfe > MAX_EVALUATIONS:
-            raise RuntimeError(
+            raise NumericalError(
                 f"the solver has not ended after {MAX_EVALUATIONS} evaluations, at {time.item()}: "
                 "loosen the tolerance or use fixed nodes"
             )
@@ -101,7 +111,7 @@ def solve(
                 options=options,
             )
         except AssertionError as error:  # the step size underflows
-            raise RuntimeError(
+            raise NumericalError(
                 f"the solver could not reach rtol {rtol}, atol {atol} from {start} to {end} "
                 f"({error}): loosen the tolerance or use fixed nodes"
             ) from error

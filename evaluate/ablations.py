@@ -18,7 +18,7 @@ from accelerate import Accelerator
 
 from ebm_app.data.images import ImageData, load_images
 from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
+from ebm_app.fields import Draws, PositiveInt, Several, Steps
 from ebm_app.files import RUN_FILE
 from ebm_app.files.records import read_json
 from ebm_app.flow import Flow
@@ -27,7 +27,7 @@ from ebm_app.models.config import EBMConfig, TrainingConfig
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.registry import choose, described
 from ebm_app.runs.arguments import settings_of_each
-from ebm_app.runs.cli import Parser, resolve_device, run_script
+from ebm_app.runs.cli import Parser, flag, resolve_device, run_script
 from ebm_app.runs.output import Output
 from ebm_app.runs.processes import make_accelerator, shut_down
 from ebm_app.studies.ablation_tables import plot_curves, to_markdown
@@ -52,19 +52,22 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     )
     spaces = f"{AMBIENT}, kinds of flows or folders of flows, in place of the study's own"
     add("--spaces", nargs="+", default=[], metavar="NAME", help=spaces)
-    add("--max_train_steps", type=int, default=1000, metavar="N", help="steps of every training")
+    steps = "steps of every training"
+    add("--max_train_steps", type=flag(PositiveInt), default=1000, metavar="N", help=steps)
     further = "further settings of every training, words joined by commas where it takes several"
     add("--training_args", nargs="+", default=[], metavar="KEY=VALUE", help=further)
     add = parser.group("run").add_argument
     add("--output_dir", metavar="DIR", help="where all goes (default: runs/ablations/<study>)")
     add = parser.group("advanced").add_argument
     several = "models scored of every training, evenly spread over its steps, if not the study's"
-    add("--num_checkpoints", type=int, metavar="N", help=several)
-    add("--limit", type=int, metavar="N", help="score the first test images only")
-    add("--repeats", type=int, default=1, metavar="N", help="dequantisation draws of each image")
+    add("--num_checkpoints", type=flag(PositiveInt), metavar="N", help=several)
+    first = "score the first test images only"
+    add("--limit", type=flag(Several), metavar="N", help=first)
+    draws = "dequantisation draws of each image"
+    add("--repeats", type=flag(Draws), default=1, metavar="N", help=draws)
     few = "images scored by the probability-flow ODE"
-    add("--pf_ode_limit", type=int, default=50, metavar="N", help=few)
-    add("--pf_ode_steps", type=int, default=12, metavar="N", help="its steps")
+    add("--pf_ode_limit", type=flag(Several), default=50, metavar="N", help=few)
+    add("--pf_ode_steps", type=flag(Steps), default=12, metavar="N", help="its steps")
     parser.add_common()
     return parser.parse_args(argv)
 
@@ -74,8 +77,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parse_args(argv)
     study = STUDIES[choose("study", args.study, STUDIES)]
     args.num_checkpoints = args.num_checkpoints or study.num_checkpoints
-    if args.pf_ode_limit < 2:
-        raise UserError("a standard error needs at least 2 images: raise --pf_ode_limit")
     folder = Path(args.output_dir or f"runs/ablations/{args.study}")
     output = Output(folder / "ablations.json", vars(args))
     data = load_images(args.dataset, args.data_root, args.download, args.resolution)

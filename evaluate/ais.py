@@ -11,15 +11,17 @@ from dataclasses import fields
 from functools import partial
 from math import hypot, log
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from accelerate import Accelerator
+from annotated_types import Ge, Le
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.bits_per_dim import bits_by_estimator
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
+from ebm_app.fields import BatchSize, Nodes, Positive, PositiveInt, Steps
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.log_z.ais import ENERGIES, Annealing
@@ -32,13 +34,29 @@ from ebm_app.log_z.methods import (
     agreement,
     raise_log_prob,
 )
-from ebm_app.log_z.plots import plot_chains
 from ebm_app.log_z.runs import ChainRun
+from ebm_app.models.energy import HEAD, INTEGRAL
 from ebm_app.numerics import mixed_seed, standard_error, sum_except_batch
-from ebm_app.runs.cli import Parser, run_script
+from ebm_app.runs.cli import Parser, flag, run_script
 from ebm_app.runs.output import Output
 from ebm_app.runs.processes import shut_down
 from ebm_app.sampling.schedules import SCHEDULES
+
+CHAINS = ("ais", "raise", "transported", "bridge")
+#: flag -> the methods that heed it
+USERS = {
+    "num_temperatures": ("ais", "raise"),
+    "transported_temperatures": ("transported", "bridge"),
+    "pf_ode_steps": ("ode_importance", "bridge"),
+    "diffusion_steps": ("diffusion",),
+    "steps_per_temperature": CHAINS,
+    "num_leapfrog_steps": CHAINS,
+    "score_nodes": CHAINS,
+    "score": CHAINS,
+    "step_factor": CHAINS,
+}
+#: weights have a spread, and all of them are kept
+NumChains = Annotated[int, Ge(2), Le(1_000_000)]
 
 
 def parse_args(argv: Sequence[str] | None) -> Namespace:
@@ -54,24 +72,53 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
         help="how log Z is found; the default normalises the bits per dim, or else the first",
     )
     add("--energy", default="ratio", choices=list(ENERGIES), help="whose log Z is asked for")
-    add("--num_chains", type=int, default=64, help="chains of each run")
-    add("--num_temperatures", type=int, default=100, help="temperatures of AIS and RAISE")
+    add("--num_chains", type=flag(NumChains), default=64, help="chains of each run")
+    add("--num_temperatures", type=flag(Steps), default=100, help="temperatures of AIS and RAISE")
     add("--schedule", default="clock", choices=sorted(SCHEDULES), help="their spacing")
     add("--resume", action="store_true", help="go on with the chains in the output folder")
     add("--output_dir", default="runs/ais", help="where record, chains and plot go")
     parser.add_common()
     add = parser.add_argument_group("advanced").add_argument
-    add("--transported_temperatures", type=int, default=48, help="those of transported AIS")
-    add("--pf_ode_steps", type=int, default=48, help="steps of the probability flow as proposal")
-    add("--diffusion_steps", type=int, default=400, help="steps of the diffusion as proposal")
-    add("--steps_per_temperature", type=int, default=1, help="HMC transitions at each temperature")
-    add("--num_leapfrog_steps", type=int, default=4, help="leapfrog steps of each transition")
-    add("--num_nodes", type=int, default=8, help="quadrature nodes of the densities")
-    add("--score_nodes", type=int, default=4, help="nodes of the leapfrog's gradient")
-    add("--score", default="integral", help="what drives the leapfrog: integral or head")
-    add("--step_factor", type=float, default=1.0, help="multiplies the adapted step sizes")
-    add("--block_size", type=int, default=16, help="chains computed together")
-    return parser.parse_args(argv)
+    add(
+        "--transported_temperatures", type=flag(Steps), default=48, help="those of transported AIS"
+    )
+    add(
+        "--pf_ode_steps",
+        type=flag(Steps),
+        default=48,
+        help="steps of the probability flow as proposal",
+    )
+    add(
+        "--diffusion_steps",
+        type=flag(Steps),
+        default=400,
+        help="steps of the diffusion as proposal",
+    )
+    add(
+        "--steps_per_temperature",
+        type=flag(PositiveInt),
+        default=1,
+        help="HMC transitions at each temperature",
+    )
+    add(
+        "--num_leapfrog_steps",
+        type=flag(PositiveInt),
+        default=4,
+        help="leapfrog steps of each transition",
+    )
+    add("--num_nodes", type=flag(Nodes), default=8, help="quadrature nodes of the densities")
+    add("--score_nodes", type=flag(Nodes), default=4, help="nodes of the leapfrog's gradient")
+    drives = "what drives the leapfrog"
+    add("--score", default=INTEGRAL, choices=[INTEGRAL, HEAD], help=drives)
+    add(
+        "--step_factor", type=flag(Positive), default=1.0, help="multiplies the adapted step sizes"
+    )
+    add("--block_size", type=flag(BatchSize), default=16, help="chains computed together")
+    args = parser.parse_args(argv)
+    for name, methods in USERS.items():
+        if not {*methods, "all"} & set(args.method):
+            parser.refuse([name], f"is of {' and '.join(methods)}: give one of them to --method")
+    return args
 
 
 def annealing(args: Namespace, num_temperatures: int, transport: str) -> Annealing:
@@ -130,6 +177,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
             f"{answer['bits_per_dim']:.4f} +- {answer['bits_per_dim_stderr']:.4f} with log Z by "
             f"{headline}"
         )
+        from ebm_app.log_z.plots import plot_chains  # a second to import
+
         tables = {k: v for result in results.values() for k, v in result.tables.items()}
         estimates = {k: (v["log_z"], v["stderr"]) for k, v in metrics.items()}
         with output.saving(answer):

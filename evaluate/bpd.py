@@ -13,16 +13,20 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from ebm_app.errors import UserError
 from ebm_app.evaluation.bits_per_dim import bits_by_estimator, disagreements
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
+from ebm_app.fields import Nodes
 from ebm_app.likelihood import ESTIMATORS, Estimator, make_estimator
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
 from ebm_app.runs.arguments import settings_of, settings_of_each
-from ebm_app.runs.cli import Parser, run_script
+from ebm_app.runs.cli import Parser, flag, run_script
 from ebm_app.runs.output import Output
 from ebm_app.runs.processes import shut_down
 
 ALL = "all"
+#: estimators by the model's own quadrature; those by the Stein score may take its gradient
+WITH_NODES = ("ratio", "elbo", "pf_ode", "pf_ode_exact")
 DEQUANTISER_NOTES = "; ".join(f"{name}: {kind.note}" for name, kind in DEQUANTISERS.items())
 
 
@@ -58,10 +62,16 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
         metavar="KEY=VALUE",
         help="settings of the dequantisation",
     )
-    add("--num_nodes", type=int, help="quadrature nodes; the model's own if not given")
+    add("--num_nodes", type=flag(Nodes), help="quadrature nodes; the model's own if not given")
     add("--output_dir", default="runs/bpd", help="where the record goes")
     parser.add_common()
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    names = set(args.estimator or [])
+    if ALL in names and len(names) > 1:
+        raise UserError(f"--estimator {ALL} names all of its own: leave the others out")
+    if names and not names & {*WITH_NODES, ALL}:
+        parser.refuse(["num_nodes"], f"is of {' and '.join(WITH_NODES)}: leave it out")
+    return args
 
 
 def estimator_notes(separator: str) -> str:

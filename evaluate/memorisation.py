@@ -7,9 +7,10 @@ python evaluate/memorisation.py digits
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
 from ebm_app.data.png import grid_of, save_image
@@ -17,10 +18,13 @@ from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.evaluation.command_line import images_for
 from ebm_app.evaluation.memorisation import nearest, share_of_copies
-from ebm_app.runs.cli import Parser, resolve_device, run_script
+from ebm_app.fields import PositiveInt
+from ebm_app.runs.cli import Parser, flag, resolve_device, run_script
 from ebm_app.runs.output import Output
 from ebm_app.sampling.samplers import SAMPLERS
 
+#: rows and columns of a picture
+Shown = Annotated[int, Ge(1), Le(100)]
 QUANTILE = 0.01
 
 
@@ -30,23 +34,21 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     add = parser.add_argument
     add("model", help="a folder, a bundled name or a hub id")
     add("--sampler", default=next(iter(SAMPLERS)), choices=sorted(SAMPLERS), help="how to draw")
-    add("--num_images", type=int, default=200, help="images drawn")
-    add("--num_shown", type=int, default=12, help="images in the picture, a row each")
-    add("--num_nearest", type=int, default=5, help="training images in a row, after the image")
+    add("--num_images", type=flag(PositiveInt), default=200, help="images drawn")
+    add("--num_shown", type=flag(Shown), default=12, help="images in the picture, a row each")
+    others = "training images in a row, after the image"
+    add("--num_nearest", type=flag(Shown), default=5, help=others)
     add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
     add("--download", action="store_true", help="fetch a missing data set")
     add("--output_dir", default="runs/memorisation", help="where record and picture go")
     parser.add_common()
     args = parser.parse_args(argv)
-    if min(args.num_images, args.num_shown, args.num_nearest) < 1:
-        raise UserError(
-            "there is nothing to show: give --num_images, --num_shown and --num_nearest of at "
-            "least 1"
-        )
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     data = images_for(ebm, ebm.config.dataset, args.data_root, args.download)
     output = Output(Path(args.output_dir) / "memorisation.json", vars(args))
     train, test = data.display(data.train), data.display(data.test)
+    if args.num_nearest > len(train):
+        raise UserError(f"--num_nearest {args.num_nearest} is more than the {len(train)} images")
     frames = ebm.iterate_sample(args.num_images, args.sampler, args.seed)
     with tqdm(desc=args.sampler) as bar:
         for frame in frames:

@@ -12,10 +12,11 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
 from ebm_app.errors import UserError
@@ -28,13 +29,19 @@ from ebm_app.ratios.studies.runner import add_study_flags, budget_of, chosen_cel
 from ebm_app.ratios.studies.study import StudyBudget
 from ebm_app.ratios.training import RatioTraining
 from ebm_app.registry import choose
-from ebm_app.runs.cli import Parser, resolve_device, run_script
+from ebm_app.runs.cli import Parser, flag, resolve_device, run_script
 from ebm_app.runs.output import Output
 
 QUICK_PROBLEMS = ["mi_d40", "mi_d80"]
 QUICK = StudyBudget(num_seeds=2, num_points=2_000, iterations=1_500, learning_rates=(5e-3,))
+#: flags of the study, of an estimate from data, and of a table
+STUDY, ESTIMATE = ("problems", "methods", "learning_rates"), ("preprocessing", "num_folds")
+COLUMNS = ("x_columns", "y_columns")
 #: with fewer rows there is too little to train and test on
 MIN_ROWS = 100
+NumRows = Annotated[int, Ge(MIN_ROWS), Le(1_000_000)]
+#: a fold has rows of its own, however few there are
+NumFolds = Annotated[int, Ge(2), Le(MIN_ROWS // 2)]
 
 
 def parse_args(argv: Sequence[str] | None) -> Namespace:
@@ -49,15 +56,32 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     own.add_argument("--y_columns", nargs="+", default=[], help="columns of the CSV that are Y")
     known = parser.add_argument_group("data of known mutual information (arXiv:2306.11078)")
     known.add_argument("--benchmark", nargs="+", default=[], help="tasks, such as normal_1x1")
-    known.add_argument("--num_rows", type=int, default=10_000, help="rows drawn of each")
+    known.add_argument("--num_rows", type=flag(NumRows), default=10_000, help="rows drawn of each")
     estimate = parser.add_argument_group("estimate from data")
     estimate.add_argument(
         "--preprocessing", choices=sorted(PREPROCESSING), default="none", help="of every column"
     )
     estimate.add_argument(
-        "--num_folds", type=int, default=3, help="parts of the rows, each left out once"
+        "--num_folds", type=flag(NumFolds), default=3, help="parts of the rows, each left out once"
     )
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    check(parser, args)
+    return args
+
+
+def check(parser: Parser, args: Namespace) -> None:
+    """Raise a UserError for flags that do not belong together."""
+    data = any((args.x, args.y, args.csv))
+    if not args.csv:
+        parser.refuse(COLUMNS, "are columns of a table: give --csv")
+    if not args.benchmark:
+        parser.refuse(["num_rows"], "is of the tasks of --benchmark: name some")
+    if data:
+        parser.refuse([*STUDY, "benchmark"], "is of no use with data of your own: leave it out")
+    elif args.benchmark:
+        parser.refuse(STUDY, "is of the study, and --benchmark is none: leave it out")
+    else:
+        parser.refuse(ESTIMATE, "is of data: give --x and --y, --csv or --benchmark")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
@@ -88,8 +112,6 @@ def estimate(args: Namespace) -> dict[str, Any]:
 def benchmark(args: Namespace) -> dict[str, Any]:
     """Estimates beside the truth, a row a task."""
     tasks = [choose("task", name, MI_TASKS) for name in args.benchmark]
-    if args.num_rows < MIN_ROWS:
-        raise UserError(f"--num_rows must be at least {MIN_ROWS}")
     output = Output(Path(args.output_dir) / "mi_benchmark.json", vars(args))
     table = []
     print(f"{'task':24} {'truth':>8} {'estimate':>8} {'s.e.':>8} {'log E':>8}")
@@ -112,7 +134,7 @@ def cross_fitted(x: np.ndarray, y: np.ndarray, args: Namespace) -> MIEstimate:
     if device == "cpu":  # the matrices are small: several threads would wait for each other
         torch.set_num_threads(1)
     x, y = (torch.from_numpy(PREPROCESSING[args.preprocessing](part)) for part in (x, y))
-    seeds = 1 if args.quick else args.num_seeds
+    seeds = args.num_seeds or (1 if args.quick else StudyBudget.num_seeds)
     settings = MISettings(num_folds=args.num_folds, num_seeds=seeds)
     if args.iterations is not None:
         training = RatioTraining(args.iterations, eval_every=max(1, args.iterations // 10))

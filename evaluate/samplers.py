@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -24,12 +25,13 @@ from ebm_app.errors import UserError
 from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import Reference, label_histogram
 from ebm_app.evaluation.sample_plots import METRICS, NOTES, plot_samplers, samplers_table
+from ebm_app.fields import BatchSize, PositiveInt
 from ebm_app.files.records import read_json
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder
 from ebm_app.numerics import mean_except_batch, mixed_seed
 from ebm_app.registry import choose
 from ebm_app.runs.arguments import settings_of
-from ebm_app.runs.cli import Parser, resolve_device, run_script
+from ebm_app.runs.cli import Parser, flag, resolve_device, run_script
 from ebm_app.runs.output import Output
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 
@@ -40,6 +42,8 @@ DEFAULT_RUNS = (
     "annealed_hmc acceptance=none",
     "annealed_hmc_energy",
 )
+#: the metrics are of several images, which are held in memory
+NumImages = Annotated[int, Ge(2), Le(100_000)]
 #: the metrics of images (N, C, H, W)
 Measure = Callable[[Tensor], dict[str, float]]
 #: draws of images that the floor is the mean of
@@ -54,21 +58,16 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add = parser.add_argument
     add("model", help="a folder, a bundled name or a hub id")
     add("--run", action="append", help="'SAMPLER key=value ...', repeatable; a list if not given")
-    add("--num_images", type=int, default=200, help="images drawn in each run")
-    add("--batch_size", type=int, default=50, help="images drawn together")
-    add("--classifier_steps", type=int, default=600, help="training steps of the classifier")
+    add("--num_images", type=flag(NumImages), default=200, help="images drawn in each run")
+    add("--batch_size", type=flag(BatchSize), default=50, help="images drawn together")
+    steps = "training steps of the classifier"
+    add("--classifier_steps", type=flag(PositiveInt), default=600, help=steps)
     add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
     add("--download", action="store_true", help="fetch a missing data set")
     add("--output_dir", default="runs/samplers", help="where record, table and plot go")
     add("--resume", action="store_true", help="keep the metrics found there and skip their runs")
     parser.add_common()
-    args = parser.parse_args(argv)
-    if args.num_images < 2 or min(args.batch_size, args.classifier_steps) < 1 or args.seed < 0:
-        raise UserError(
-            "the metrics need --num_images of at least 2, --batch_size and --classifier_steps of "
-            "at least 1 and a --seed of at least 0: raise what is below"
-        )
-    return args
+    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:

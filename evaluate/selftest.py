@@ -6,28 +6,34 @@ python evaluate/selftest.py digits
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
 from ebm_app.evaluation.checks import all_passed, as_record, describe
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
-from ebm_app.evaluation.likelihood_plots import balance_figure
 from ebm_app.evaluation.selftest import SelfTestBudget, iterate_checks
+from ebm_app.fields import Steps
 from ebm_app.likelihood import PFODEDensity
-from ebm_app.runs.cli import Parser, run_script
+from ebm_app.likelihood.pf_ode import NumProbes
+from ebm_app.runs.cli import Parser, flag, run_script
 from ebm_app.runs.output import Output
+
+NumTimes = Annotated[int, Ge(2), Le(10_000)]
+#: draws that are held in memory
+NumReference = Annotated[int, Ge(2), Le(100_000)]
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the checks; their outcome is in the metrics, not in the exit code."""
     parser = Parser(__doc__)
     add_data_flags(parser)
-    add = parser.add_argument
-    add("--num_times", type=int, default=32, help="times at which the mean time score is taken")
-    add("--num_reference", type=int, default=1000, help="draws of N(0, I)")
-    add("--pf_ode_steps", type=int, default=20, help="steps of the probability-flow ODE")
-    add("--num_probes", type=int, default=2, help="probes of its divergence; 0: exact")
+    add, times = parser.add_argument, "times at which the mean time score is taken"
+    add("--num_times", type=flag(NumTimes), default=32, help=times)
+    add("--num_reference", type=flag(NumReference), default=1000, help="draws of N(0, I)")
+    add("--pf_ode_steps", type=flag(Steps), default=20, help="steps of the probability-flow ODE")
+    add("--num_probes", type=flag(NumProbes), default=2, help="probes of its divergence; 0: exact")
     add("--output_dir", default="runs/selftest", help="where record and plot go")
     parser.add_common()
     args = parser.parse_args(argv)
@@ -36,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     _, ebm = open_model(args)
     levels = held_out(args, ebm)
     output = Output(Path(args.output_dir) / "selftest.json", vars(args))
+    from ebm_app.evaluation.likelihood_plots import balance_figure  # a second to import
+
     total = budget.num_reports(len(levels))
     *_, report = tqdm(iterate_checks(ebm, levels, budget), desc="self-test", total=total)
     for check in report.checks:

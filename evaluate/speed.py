@@ -17,15 +17,15 @@ from torch import Tensor
 
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
+from ebm_app.fields import PositiveInt
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.registry import choose
-from ebm_app.runs.cli import Parser, run_script
+from ebm_app.runs.cli import Parser, flag, run_script
 from ebm_app.runs.output import Output
 from ebm_app.sampling.samplers import SAMPLERS
 from ebm_app.studies import training_speed as training
 from ebm_app.studies.likelihood_speed import adaptive, at_equal_error, fixed_nodes, reference
 from ebm_app.studies.score_speed import TOLERANCES, fields
-from ebm_app.studies.speed_plots import plot_speed
 from ebm_app.studies.timing import seconds_in_turns
 
 #: objectives whose steps are compared, on the same network without a Stein head
@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     add_data_flags(parser, batch_size=64)
     add = parser.add_argument
     add("--parts", nargs="+", default=list(PARTS), help=f"of {', '.join(PARTS)}")
-    add("--rounds", type=int, default=10, help="turns, of which the tenth percentile is told")
+    turns = "turns, of which the tenth percentile is told"
+    add("--rounds", type=flag(PositiveInt), default=10, help=turns)
     add("--compile", action="store_true", help="time compiled training steps too: minutes")
     add("--quick", action="store_true", help="one turn of 4 images")
     add("--output_dir", default="runs/speed", help="where the record and the plot go")
@@ -47,14 +48,21 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parser.parse_args(argv)
     args.limit = args.limit or 32
     if args.quick:
+        parser.refuse(
+            ["rounds", "batch_size", "limit"], "is set by --quick: leave one of them out"
+        )
         args.rounds, args.batch_size, args.limit = 1, 4, 4
     parts = {name: PARTS[choose("part", name, PARTS)] for name in args.parts}
+    if "training" not in parts:
+        parser.refuse(["compile"], "is of the part training: add it to --parts")
     _, ebm = open_model(args)
     output = Output(Path(args.output_dir) / "speed.json", vars(args))
     found = {}
     for name, part in parts.items():
         found[name] = part(ebm, args)
         print(f"{name}\n{table(found[name])}\n")
+    from ebm_app.studies.speed_plots import plot_speed  # a second to import
+
     with output.saving(found):
         plot_speed(found, output.folder / "speed.png")
     return found

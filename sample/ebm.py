@@ -15,9 +15,10 @@ from tqdm.auto import tqdm
 from ebm_app.data.png import save_grid, save_image, to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
+from ebm_app.fields import PositiveInt, Steps
 from ebm_app.files.writing import explained_write
 from ebm_app.runs.arguments import settings_of
-from ebm_app.runs.cli import Parser, resolve_device, run_script
+from ebm_app.runs.cli import Parser, flag, resolve_device, run_script
 from ebm_app.runs.output import Output
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 
@@ -35,9 +36,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     add("model", help="a folder, a bundled name or a hub id")
     notes = "; ".join(f"{name}: {kind.note}" for name, kind in SAMPLERS.items())
     add("--sampler", default="pf_ode", choices=sorted(SAMPLERS), help=notes)
-    add("--num_images", type=int, default=64, help="how many")
+    add("--num_images", type=flag(PositiveInt), default=64, help="how many")
     counts = ", ".join(f"{kind.steps} of {name}" for name, kind in SAMPLERS.items())
-    add("--num_steps", type=int, help=f"{counts}; the sampler's own number if not given")
+    counts += "; the sampler's own number if not given"
+    add("--num_steps", type=flag(Steps), help=counts)
     settings = "; ".join(f"{name}: {settings_text(kind)}" for name, kind in SAMPLERS.items())
     add(
         "--sampler_args",

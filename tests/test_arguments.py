@@ -40,7 +40,11 @@ def test_a_setting_goes_to_every_kind_that_has_it():
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [
-        (["steps=3"], "there is no setting 'steps': Walk has num_steps, pace, name, fast"),
+        (
+            ["steps=3"],
+            "there is no setting 'steps': did you mean 'num_steps'? "
+            "Walk has num_steps, pace, name, fast",
+        ),
         (["num_steps=few"], "num_steps must be a whole number, not 'few'"),
         (["num_steps=2.5"], "num_steps must be a whole number, not '2.5'"),
         (["pace=slow"], "pace must be a number"),

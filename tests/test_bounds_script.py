@@ -96,7 +96,7 @@ def test_quick_lowers_what_is_not_given(script):
     [
         (["--num_draws", "1"], "at least 2"),
         (["--replicates", "1"], "at least 2"),
-        (["--seed", "-1"], "--seed: must be a whole number, at least 0"),
+        (["--seed", "-1"], "at least 0"),
         (["--num_steps", "4", "0"], "at least 1"),
         (["--device", "tpu"], "choose auto, cpu or cuda"),
     ],

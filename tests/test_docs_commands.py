@@ -47,8 +47,7 @@ BUDGETS = {
     "evaluate/memorisation.py": "--num_images 4 --num_shown 2",
     "evaluate/speed.py": "--quick --parts likelihood",
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods nce",
-    "evaluate/mi.py": "--iterations 2 --problems mi_d40 --methods ctsm_v_time1 --num_folds 2 "
-    "--num_seeds 1",
+    "evaluate/mi.py": "--iterations 2 --num_seeds 1",
     "evaluate/ablations.py": "--max_train_steps 2 --limit 2 --repeats 1 --pf_ode_limit 2 "
     f"--pf_ode_steps 2 --num_checkpoints 1 --training_args {' '.join(TINY_ARGS)}",
     "evaluate/bounds.py": "--num_draws 20 --num_steps 1 4 --num_examples 200 --replicates 3",
@@ -107,6 +106,9 @@ def budget(name: str, flags: list[str]) -> list[str]:
         found += ["--spaces", "copula"]
     if name == "evaluate/toy.py":  # a folder of its own for every table
         found += ["--output_dir", f"runs/toy-{'-'.join(flags)}".replace(" ", "-")[:80]]
+    if name == "evaluate/mi.py":
+        own = "--num_folds 2" if "--x" in flags else "--problems mi_d40 --methods ctsm_v_time1"
+        found += own.split()
     if "annealed_hmc" in flags:
         found += (
             "--sampler_args steps_per_temperature=1 num_leapfrog_steps=1 final_steps=1".split()

@@ -19,11 +19,11 @@ from ebm_app.runs.cli import run_script
 NAMES = {"elbo", "noised", "along_pf_ode", "pf_ode", "ratio", "paper"}
 METHODS = {"ais", "raise", "ode_importance", "transported", "diffusion", "bridge"}
 SHORT = (
-    "--num_chains 4 --num_temperatures 2 --transported_temperatures 2 --pf_ode_steps 2 "
-    "--diffusion_steps 8 "
-    "--num_nodes 4 --block_size 2 --split train --limit 4 --repeats 1 --num_leapfrog_steps 1 "
-    "--device cpu"
+    "--num_chains 4 --num_nodes 4 --block_size 2 --split train --limit 4 --repeats 1 "
+    "--num_leapfrog_steps 1 --device cpu"
 ).split()
+AIS, IMPORTANCE = ["--num_temperatures", "2"], ["--pf_ode_steps", "2"]
+TRANSPORTED, DIFFUSION = ["--transported_temperatures", "2"], ["--diffusion_steps", "8"]
 
 
 def random_model(folder, dataset, image_shape, num_levels):
@@ -123,8 +123,11 @@ def test_the_script_gives_the_likelihood_of_the_model(model, script, capsys, tmp
         (["--eps", "1e-2", "--dequantisation", "truncated_normal"], "lower tau"),
         (["--estimator_args", "num_steps=3"], "no setting 'num_steps': elbo has num_nodes"),
         (["--dequantiser_args", "tau=3"], "no setting 'tau': UniformDequantisation has none"),
-        (["--estimator", "elbo", "--estimator_args", "num_draws=0"], "make no bound"),
-        (["--limit", "1"], "raise --limit"),
+        (
+            ["--estimator", "elbo", "--estimator_args", "num_draws=0"],
+            "num_draws must be a whole number, at least 1",
+        ),
+        (["--limit", "1"], "argument --limit: must be a whole number, at least 2"),
     ],
 )
 def test_a_users_mistake_is_one_sentence(model, script, capsys, tmp_path, arguments, message):
@@ -145,11 +148,11 @@ def test_a_margin_that_was_never_learned_is_named(model, script, capsys, tmp_pat
 def test_every_method_finds_log_z_and_the_default_is_the_headline(small, script, capsys, tmp_path):
     """And a run goes on with what is there, if it is its own."""
     ais = script("evaluate/ais.py")
-    arguments = [small, *SHORT, "--output_dir", tmp_path, "--method"]
+    arguments = [small, *SHORT, *AIS, *IMPORTANCE, "--output_dir", tmp_path, "--method"]
     two, _ = call(ais, capsys, *arguments, "ode_importance", "ais")
     assert two["method"] == "ode_importance" and set(two["methods"]) == {"ode_importance", "ais"}
     assert {path.name for path in (tmp_path / "paths").iterdir()} == {"flow", "ais"}
-    arguments += ["all", "--resume"]
+    arguments += ["all", "--resume", *TRANSPORTED, *DIFFUSION]
     figures, captured = call(ais, capsys, *arguments)
     assert set(figures["methods"]) == METHODS and {"log_z", "stderr", "ess"} <= set(figures)
     assert figures["method"] == "transported" and (tmp_path / "ais.png").stat().st_size > 1000
@@ -180,7 +183,8 @@ def test_every_method_finds_log_z_and_the_default_is_the_headline(small, script,
     "arguments",
     [
         pytest.param(
-            ["evaluate/ais.py", "--method", "transported", *SHORT], marks=pytest.mark.slow
+            ["evaluate/ais.py", "--method", "transported", *TRANSPORTED, *SHORT],
+            marks=pytest.mark.slow,
         ),
         ["evaluate/bpd.py", "--estimator", "pf_ode", "--estimator_args", "num_steps=3", "--device",
          "cpu", "--split", "train", "--limit", "5", "--repeats", "1", "--batch_size", "1"],

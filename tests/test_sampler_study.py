@@ -84,8 +84,8 @@ def test_a_study_leaves_table_record_and_plot_and_resumes(study, drawn, tmp_path
 
 
 def test_a_run_that_fails_leaves_the_figures_before_it(study, tmp_path):
-    code, _, error = study("--run", FLOW, "--run", "pf_ode num_steps=0")
-    assert code == 2 and "at least 1 step" in error
+    code, _, error = study("--run", FLOW, "--run", "pf_ode start=0.9 end_variance=0.5")
+    assert code == 2 and "sampling must start before" in error
     record = json.loads((tmp_path / "samplers.json").read_text())
     assert [row["run"] for row in record["figures"]["table"]] == [FLOW]
     assert [path.name for path in tmp_path.iterdir()] == ["samplers.json"]
@@ -96,11 +96,14 @@ def test_a_run_that_fails_leaves_the_figures_before_it(study, tmp_path):
     [
         (["--run", "gibbs num_steps=3"], "unknown sampler 'gibbs': choose one of annealed_hmc"),
         (["--run", ""], "unknown sampler ''"),
-        (["--run", "pf_ode steps=3"], "no setting 'steps': PFODESampler has num_steps, solver"),
-        (["--run", "pf_ode num_steps=few"], "num_steps must be a whole number, not 'few'"),
+        (
+            ["--run", "pf_ode steps=3"],
+            "no setting 'steps': did you mean 'num_steps'? PFODESampler has",
+        ),
+        (["--run", "pf_ode num_steps=few"], "num_steps must be a whole number, at least 1"),
         (["--run", "pf_ode num_steps=2 num_steps=3"], "every setting once"),
-        (["--num_images", 1], "--num_images of at least 2"),
-        (["--batch_size", 0], "--batch_size and --classifier_steps of at least 1"),
+        (["--num_images", 1], "--num_images: must be a whole number, at least 2"),
+        (["--batch_size", 0], "--batch_size: must be a whole number, at least 1"),
         (["--seed", -1], "--seed: must be a whole number, at least 0"),
         (["--device", "tpu"], "choose auto, cpu or cuda"),
     ],

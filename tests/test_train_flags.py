@@ -26,7 +26,7 @@ TRAIN_MISTAKES = {
     "size": (["--block_out_channels", *"88888"], "8x8 cannot be halved 4 times: give at most 4"),
     "groups": (["--norm_num_groups", "3"], "norm_num_groups 3 does not divide 8 channels"),
     "steps": (["--max_train_steps", "0"], "max_train_steps: must be a whole number, at least 1"),
-    "c": (["--c", "much"], "--c takes a number or the word data"),
+    "c": (["--c", "much"], "--c takes a number above 0 or the word data"),
     "missing data": (["--dataset", "mnist", "--data_root", "nowhere"], "--download"),
     "empty folder": (["--dataset", "folder:{tmp}"], "{tmp}"),
     "no checkpoint": (["--resume_from_checkpoint", "latest"], "holds no whole checkpoint"),

@@ -189,7 +189,7 @@ def test_mistakes_on_the_command_line_end_in_one_sentence(
     app = script("ui/app.py")
     with gr.Blocks() as empty:
         gr.Markdown("no tab")
-    monkeypatch.setattr(app, "build_app", lambda models, seed: empty)
+    monkeypatch.setattr("ebm_app.web.app.build_app", lambda models, seed: empty)
     model = ["--model", str(folder / "grey"), "--device", "cpu"]
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

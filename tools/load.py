@@ -14,16 +14,21 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import httpx
+from annotated_types import Ge, Gt, Le
 
 from ebm_app.errors import UserError
-from ebm_app.runs.cli import Parser, run_script
+from ebm_app.fields import PositiveInt
+from ebm_app.runs.cli import Parser, flag, run_script
 
 ANSWERED, TURNED_AWAY, HUNG, FAILED = "answered", "turned away", "hung", "failed"
 QUEUE_FULL = "queue is full"
 CALLS = "gradio_api/call"
+#: each is a thread
+Clients = Annotated[int, Ge(1), Le(1000)]
+Seconds = Annotated[float, Gt(0), Le(86_400)]
 
 
 class Visit(NamedTuple):
@@ -138,17 +143,18 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the load on a page of its own, or on one that is there."""
     parser = Parser(__doc__)
     add = parser.add_argument
-    add("--clients", type=int, default=50, help="visitors that come at once")
+    add("--clients", type=flag(Clients), default=50, help="visitors that come at once")
     add("--model", default="digits", help="what they draw from, by its name on the page")
-    add("--num_images", type=int, default=16, help="images that each asks for")
-    add("--num_steps", type=int, default=6, help="steps of the sampler")
-    add("--timeout", type=float, default=300, help="seconds without a word that count as hung")
-    add("--rest", type=float, default=10, help="seconds before the memory is read again")
+    add("--num_images", type=flag(PositiveInt), default=16, help="images that each asks for")
+    add("--num_steps", type=flag(PositiveInt), default=6, help="steps of the sampler")
+    hung, rest = "seconds without a word that count as hung", "seconds before the memory is read"
+    add("--timeout", type=flag(Seconds), default=300.0, help=hung)
+    add("--rest", type=flag(Seconds), default=10.0, help=f"{rest} again")
     add("--url", help="a page that is there already, with a slash at the end; its memory with ...")
-    add("--process", type=int, help="... the number of its process")
+    add("--process", type=flag(PositiveInt), help="... the number of its process")
     args = parser.parse_args(argv)
-    if args.clients < 1:
-        raise UserError(f"--clients {args.clients} is no load: give 1 or more")
+    if not args.url:
+        parser.refuse(["process"], "is of the page at --url: give it")
     if args.url:
         metrics = send_visitors(args.url, args.process, args)
     else:

@@ -8,11 +8,8 @@ integral over t is the log density ratio of data and noise there.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 from torch.distributions import Normal
@@ -20,6 +17,9 @@ from torch.distributions import Normal
 from ebm_app.bounds.theorem4 import GaussianMixture
 from ebm_app.paths import LinearVPPath
 from ebm_app.runs.cli import Parser
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 PATH = LinearVPPath()
 MEANS = torch.tensor([[-1.2], [0.9]], dtype=torch.float64)
@@ -43,7 +43,7 @@ def trajectories(starts: Tensor) -> Tensor:
     return torch.stack(points)
 
 
-def draw_density(axes: plt.Axes) -> None:
+def draw_density(axes: "Axes") -> None:
     """p_t(x) in the plane of t and x, with trajectories."""
     x = torch.linspace(-3, 3, 400, dtype=torch.float64)
     density = torch.stack([DATA.log_density(x[:, None], t).exp() for t in TIMES], 1)
@@ -55,7 +55,7 @@ def draw_density(axes: plt.Axes) -> None:
     axes.text(0.98, -2.8, "data", ha="right")
 
 
-def draw_time_score(axes: plt.Axes, x: float) -> None:
+def draw_time_score(axes: "Axes", x: float) -> None:
     """d/dt log p_t(x) at a point, and the area below it."""
     point = torch.tensor([[x]], dtype=torch.float64)
     time_score = torch.cat([DATA.time_score(point, t) for t in TIMES])
@@ -74,10 +74,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Write the drawing."""
     parser = Parser(__doc__)
     parser.add_argument("--output", default="docs/path.png", help="the picture to write")
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    output = parser.parse_args(argv).output
+    from matplotlib.figure import Figure  # a second to import: --help does without
+
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
     draw_density(left)
     draw_time_score(right, x=0.8)
-    figure.savefig(parser.parse_args(argv).output, dpi=110)
+    figure.savefig(output, dpi=110)
 
 
 if __name__ == "__main__":

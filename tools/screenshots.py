@@ -8,17 +8,19 @@ import sys
 from collections.abc import Callable, Sequence
 from math import cos, pi, sin
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Ge, Le
 from browser import open_browser
 from load import own_page
 from PIL import Image
 
-from ebm_app.runs.cli import Parser, run_script
+from ebm_app.runs.cli import Parser, flag, run_script
 
 WAIT = 600_000  # milliseconds
 #: colours of a picture, which keep a file small
 NUM_COLOURS = 128
+Width = Annotated[int, Ge(100), Le(10_000)]
 Page = Any  # playwright.sync_api.Page, of an optional package
 
 
@@ -111,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     add = parser.add_argument
     add("--model", default="digits", help="a folder or a bundled name")
     add("--tab", nargs="*", default=list(ACTIONS), choices=list(ACTIONS), help="which tabs")
-    add("--width", type=int, default=1280, help="of the window, in pixels")
+    add("--width", type=flag(Width), default=1280, help="of the window, in pixels")
     add("--theme", default="light", choices=["light", "dark"], help="colours of the page")
     add("--output_dir", default="runs/screenshots", help="where the pictures go")
     args = parser.parse_args(argv)

@@ -8,10 +8,11 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from accelerate import Accelerator
+from annotated_types import Ge, Le
 
 from ebm_app.data.images import ImageData
 from ebm_app.errors import UserError
@@ -20,7 +21,8 @@ from ebm_app.files import RUN_FILE
 from ebm_app.files.records import from_dict, to_dict
 from ebm_app.files.writing import explained_write
 from ebm_app.flow import Flow, FlowConfig
-from ebm_app.models.config import LoopConfig
+from ebm_app.models.config import LoopConfig, Margin
+from ebm_app.nets.unet import Layers, Width
 from ebm_app.numerics import seeded
 from ebm_app.registry import choose, described
 from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
@@ -38,16 +40,17 @@ FLOWS = {name: kind for name, kind in SPACES.items() if name != "ambient"}
 CLOSED_FORM = {"seed", "validation_images", "validation_repeats", "num_preview_images"}
 #: dequantised images that a flow is fitted to, at least: small data sets are repeated
 MIN_FIT_IMAGES = 30_000
+Bins = Annotated[int, Ge(1), Le(256)]
 
 
 @dataclass(frozen=True)
 class FlowArguments:
     """What a kind of flow may be told, beside the images that it is fitted to."""
 
-    margin: float = setting("margin of the logit at black and white", 1e-6)
-    layers: int = setting("couplings of a spline flow", 8)
-    hidden: int = setting("channels of the networks of a spline flow", 32)
-    bins: int = setting("pieces of a spline", 8)
+    margin: Margin = setting("margin of the logit at black and white", 1e-6)
+    layers: Layers = setting("couplings of a spline flow", 8)
+    hidden: Width = setting("channels of the networks of a spline flow", 32)
+    bins: Bins = setting("pieces of a spline", 8)
 
 
 LOOP_KEYS, ARGUMENTS = (
@@ -92,7 +95,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
     if list(flow.parameters()):
         return launch(config, settings, options, build)
-    if unused := sorted(set(loop) - CLOSED_FORM):
+    unused = sorted(set(loop) - CLOSED_FORM)
+    if args.resume_from_checkpoint:
+        unused.append("resume_from_checkpoint")
+    if unused:
         raise UserError(
             f"a {kind} flow is fitted in closed form: leave out --{', --'.join(unused)}"
         )

@@ -5,13 +5,15 @@ python ui/app.py --model runs/digits
 
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
-from ebm_app.errors import UserError
-from ebm_app.runs.cli import Parser, resolve_device, run_script
-from ebm_app.web.app import build_app
+from annotated_types import Ge, Le
+
+from ebm_app.fields import Count
+from ebm_app.runs.cli import Parser, flag, resolve_device, run_script
 from ebm_app.web.models import Models, find_models
-from ebm_app.web.server import check_auth, serve
-from ebm_app.web.shared import MAX_SEED
+
+Port = Annotated[int, Ge(1), Le(65_535)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -22,14 +24,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--models_dir", help="a folder of runs, all of which are offered")
     add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
     add("--host", default="127.0.0.1", help="address to listen on; others need --auth")
-    add("--port", type=int, default=7860, help="port to listen on")
+    add("--port", type=flag(Port), default=7860, help="port to listen on")
     add("--auth", help="user:password that visitors must give")
     add("--no_auth", action="store_true", help="let in everyone who can reach --host")
-    parser.add_common()
+    parser.add_common(Count)  # what the boxes of the page hold
     args = parser.parse_args(argv)
+    # seconds to import: --help does without
+    from ebm_app.web.app import build_app
+    from ebm_app.web.server import check_auth, serve
+
     auth = check_auth(args.host, args.auth, args.no_auth)
-    if not 0 <= args.seed <= MAX_SEED:
-        raise UserError(f"--seed {args.seed} is out of range: give 0 to {MAX_SEED}")
     folders, device = find_models(args.model, args.models_dir), resolve_device(args.device)
     models = Models(folders, device, args.data_root)
     if args.model is not None:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
@@ -123,6 +122,8 @@ def fit_replicates(
 
 def theorem4_table(rows: Sequence[Row]) -> str:
     """A line for every problem, path and error, a column for every number of steps."""
+    import pandas as pd  # half a second to import
+
     frame = pd.DataFrame(rows)
     frame["E[L^2]^.5"] = (frame["lipschitz_square"] ** 0.5).round(2)
     index = ["problem", "path", "error", "E[L^2]^.5"]
@@ -133,6 +134,8 @@ def theorem4_table(rows: Sequence[Row]) -> str:
 
 def proposition5_table(rows: Sequence[Row]) -> str:
     """A line for every weighting, objective and number of examples."""
+    import pandas as pd  # half a second to import
+
     frame = pd.DataFrame(rows)
     frame["E[KL^2]^.5"], frame["its bound"] = frame["kl_square"] ** 0.5, frame["bound"] ** 0.5
     columns = ["weighting", "objective", "num_examples", "scaled_error", "scaled_error_stderr"]

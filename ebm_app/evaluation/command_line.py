@@ -10,7 +10,9 @@ from ebm_app.data.images import FOLDER, ImageData, load_images
 from ebm_app.data.palette import form_of
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.runs.cli import Parser, resolve_device
+from ebm_app.fields import BatchSize, Draws, Several
+from ebm_app.models.config import Margin
+from ebm_app.runs.cli import Parser, flag, resolve_device
 from ebm_app.runs.processes import make_accelerator
 
 
@@ -22,10 +24,11 @@ def add_data_flags(parser: Parser, batch_size: int = 128) -> None:
     add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
     add("--download", action="store_true", help="fetch a missing data set")
     add("--split", default="test", help="train, validation or test")
-    add("--limit", type=int, help="take the first images only")
-    add("--repeats", type=int, default=4, help="dequantisation draws of each image")
-    add("--batch_size", type=int, default=batch_size, help="images taken together")
-    add("--eps", type=float, help="margin left at t = 1; the model's own if not given")
+    add("--limit", type=flag(Several), help="take the first images only")
+    add("--repeats", type=flag(Draws), default=4, help="dequantisation draws of each image")
+    add("--batch_size", type=flag(BatchSize), default=batch_size, help="images taken together")
+    eps = "margin left at t = 1; the model's own if not given"
+    add("--eps", type=flag(Margin), help=eps)
 
 
 def open_model(args: Namespace) -> tuple[Accelerator, EBM]:
@@ -52,7 +55,7 @@ def held_out(args: Namespace, ebm: EBM) -> Tensor:
     name = args.dataset or ebm.config.dataset
     data = held_out_levels(ebm, name, args.split, args.data_root, args.download)[: args.limit]
     if len(data) < 2:
-        raise UserError("at least 2 images are needed for a standard error: raise --limit")
+        raise UserError("at least 2 images are needed for a standard error: give another --split")
     return data
 
 

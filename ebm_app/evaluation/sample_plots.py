@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
-
 #: key of a row -> (label of its axis, its scale)
 PANELS = {
     "frechet": ("Frechet distance of features to test images", "log"),
@@ -69,6 +66,10 @@ def plot_samplers(rows: Sequence[dict[str, Any]], floor: dict[str, Any], target:
             ``spread``, which is shaded.
         target: the PNG to write.
     """
+    # a second to import, only for this
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots(1, 2)
     for axis, (key, (label, scale)) in zip(axes, PANELS.items(), strict=True):

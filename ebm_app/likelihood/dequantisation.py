@@ -13,9 +13,10 @@ in nats.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
+from annotated_types import Gt, Le
 from torch import Tensor
 
 from ebm_app.data.levels import check_levels, dequantise
@@ -24,7 +25,11 @@ from ebm_app.numerics import expand_like
 from ebm_app.paths import GaussianPath
 from ebm_app.spaces import Space
 
+#: uniform numbers that are held at once, 4 GB
+MAX_NOISE = 2**30
 SQRT2 = math.sqrt(2)
+#: beyond 8 standard deviations float64 cannot tell a truncation from none
+Tau = Annotated[float, Gt(0), Le(8)]
 
 
 class Dequantised(NamedTuple):
@@ -115,7 +120,7 @@ class TruncatedNormal(Dequantiser):
             unequally, a two-sided path, or a model that ends before t.
     """
 
-    tau: float = 3.0
+    tau: Tau = 3.0
 
     note: ClassVar[str] = (
         "a normal truncated to the cell of a level, read where half a cell is tau standard "
@@ -177,7 +182,17 @@ DEQUANTISERS: dict[str, type[Dequantiser]] = {
 
 
 def dequantisation_noise(repeats: int, levels: Tensor, seed: int) -> Tensor:
-    """Uniform numbers (repeats, B, C, H, W), drawn on the CPU: the same on every device."""
+    """Uniform numbers (repeats, B, C, H, W), drawn on the CPU: the same on every device.
+
+    Raises:
+        UserError: for no repeat, or more numbers than the memory of most machines holds.
+    """
     if repeats < 1:
         raise UserError(f"dequantisation needs at least 1 repeat, not {repeats}")
+    if repeats * levels.numel() > MAX_NOISE:
+        most = MAX_NOISE // levels.numel()
+        raise UserError(
+            f"{repeats} draws of {len(levels)} images do not fit the memory: draw at most {most} "
+            "times, or take fewer images"
+        )
     return torch.rand((repeats, *levels.shape), generator=torch.Generator().manual_seed(seed))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.errors import UserError
+from ebm_app.fields import Draws, Fraction, Nodes, Seed
 from ebm_app.likelihood.estimator import CountedScore, Estimator, LogDensity
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import standard_normal_log_density, sum_except_batch
@@ -107,12 +108,12 @@ class VariationalBound(Estimator):
     for l.
     """
 
-    num_nodes: int = 32
-    num_draws: int = 2
+    num_nodes: Nodes = 32
+    num_draws: Draws = 2
     score: str | None = None
-    start: float = 1e-4
-    tail: float = 1e-5
-    seed: int = 0
+    start: Fraction = 1e-4
+    tail: Fraction = 1e-5
+    seed: Seed = 0
 
     note: ClassVar[str] = (
         "a lower bound on the log density of the model's own reversed diffusion, which is "

@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from ebm_app.errors import UserError
+from ebm_app.fields import Fraction, NonNegative, Refinements, Seed, Steps, Tolerance
 from ebm_app.likelihood.estimator import CountedScore, Estimator, LogDensity
 from ebm_app.likelihood.refinement import refine
 from ebm_app.models.energy import TimeScoreEnergy
@@ -15,6 +17,9 @@ from ebm_app.numerics import sum_except_batch
 from ebm_app.probability_flow.divergence import ExactDivergence, Hutchinson, rademacher_probes
 from ebm_app.probability_flow.midpoint import ImplicitMidpoint
 from ebm_app.probability_flow.ode import ClockField, clock_grid, solve_pf_ode
+
+#: probes of a divergence, of which 0 take it exactly
+NumProbes = Annotated[int, Ge(0), Le(1000)]
 
 
 @dataclass(frozen=True)
@@ -37,14 +42,14 @@ class PFODEDensity(Estimator):
     """
 
     solver: str = "rk4"
-    num_steps: int = 20
-    tolerance: float = 1e-5
-    refinement_tolerance: float = 2e-3
-    max_refinements: int = 3
-    num_probes: int = 2
+    num_steps: Steps = 20
+    tolerance: Tolerance = 1e-5
+    refinement_tolerance: NonNegative = 2e-3
+    max_refinements: Refinements = 3
+    num_probes: NumProbes = 2
     score: str | None = None
-    start: float = 1e-4
-    seed: int = 0
+    start: Fraction = 1e-4
+    seed: Seed = 0
 
     note: ClassVar[str] = (
         "the density of the model's own probability-flow ODE, normalised; its divergence is "
@@ -91,9 +96,9 @@ class MidpointDensity(Estimator):
     normalised without an error of discretisation, by D backward passes a step. Arguments as for
     ``PFODEDensity``."""
 
-    num_steps: int = 40
+    num_steps: Steps = 40
     score: str | None = None
-    start: float = 1e-4
+    start: Fraction = 1e-4
 
     note: ClassVar[str] = (
         "the density of implicit-midpoint steps of the probability-flow ODE, exactly normalised, "

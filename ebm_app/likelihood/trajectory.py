@@ -18,6 +18,16 @@ import torch
 from torch import Tensor
 
 from ebm_app.errors import UserError
+from ebm_app.fields import (
+    Draws,
+    Fraction,
+    Nodes,
+    NonNegative,
+    Refinements,
+    Seed,
+    Steps,
+    Tolerance,
+)
 from ebm_app.likelihood.estimator import Estimator, LogDensity
 from ebm_app.likelihood.refinement import refine
 from ebm_app.models.energy import TimeScoreEnergy
@@ -114,9 +124,9 @@ class NoisedIntegral(Estimator):
     (NaN) for a single draw.
     """
 
-    num_nodes: int = 32
-    num_draws: int = 2
-    seed: int = 0
+    num_nodes: Nodes = 32
+    num_draws: Draws = 2
+    seed: Seed = 0
 
     note: ClassVar[str] = (
         "the line integral of time score and Stein score along noisy copies of the image; "
@@ -193,11 +203,11 @@ class PFODEIntegral(Estimator):
     """
 
     solver: str = "rk4"
-    num_steps: int = 20
-    tolerance: float = 1e-5
-    refinement_tolerance: float = 2e-3
-    max_refinements: int = 3
-    start: float = 1e-4
+    num_steps: Steps = 20
+    tolerance: Tolerance = 1e-5
+    refinement_tolerance: NonNegative = 2e-3
+    max_refinements: Refinements = 3
+    start: Fraction = 1e-4
 
     note: ClassVar[str] = (
         "the line integral of time score and Stein score along the model's own probability-flow "

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize.elementwise import find_root
 from torch import Tensor
 
 from ebm_app.numerics import effective_sample_size
@@ -120,6 +119,8 @@ def bennett(forward: Tensor, reverse: Tensor, reverse_log_share: Tensor | None =
 
     def solve(keep_forward: Tensor, keep_reverse: Tensor) -> Tensor:
         """C for subsets given as log-indicators, (J, N) and (J, M) -> (J,)."""
+        from scipy.optimize.elementwise import find_root  # half a second to import
+
         log_r = num_reverse.log() - math.log(len(forward))
         weights_forward = torch.log_softmax(keep_forward, 1)
         weights_reverse = torch.log_softmax(share + keep_reverse, 1)

@@ -14,12 +14,16 @@ from pydantic import ConfigDict
 
 from ebm_app.fields import (
     STRICT,
+    BatchSize,
     Count,
+    Draws,
+    Nodes,
     NonNegative,
     Number,
     Positive,
     PositiveInt,
     Seed,
+    Several,
     Share,
     setting,
 )
@@ -69,9 +73,9 @@ class EBMConfig:
         "Fourier features of the network's input, in cycles", (), rare=True
     )
     condition_dim: Annotated[int, Ge(0), Le(LARGEST_SIDE)] = 0
-    num_nodes: PositiveInt = setting("quadrature nodes of a likelihood", 32, rare=True)
+    num_nodes: Nodes = setting("quadrature nodes of a likelihood", 32, rare=True)
     palette: tuple[Level, ...] = ()
-    format_version: int = FORMAT_VERSION
+    format_version: PositiveInt = FORMAT_VERSION
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class LoopConfig:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     max_train_steps: PositiveInt = setting("optimizer steps", 3000)
-    train_batch_size: PositiveInt = setting("images in a batch of one process", 128)
+    train_batch_size: BatchSize = setting("images in a batch of one process", 128)
     gradient_accumulation_steps: PositiveInt = setting(
         "batches in an optimizer step", 1, rare=True
     )
@@ -98,8 +102,8 @@ class LoopConfig:
     checkpointing_steps: PositiveInt = setting("steps between checkpoints", 500)
     checkpoints_total_limit: PositiveInt = setting("checkpoints kept", 3, rare=True)
     validation_steps: PositiveInt = setting("steps between validations", 500)
-    validation_images: PositiveInt = setting("validation images scored, at most", 1000, rare=True)
-    validation_repeats: PositiveInt = setting("dequantisation draws of each", 4, rare=True)
+    validation_images: Several = setting("validation images scored, at most", 1000, rare=True)
+    validation_repeats: Draws = setting("dequantisation draws of each", 4, rare=True)
     num_preview_images: Count = setting(
         "images drawn at each validation; 0 for none", 16, rare=True
     )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
+from ebm_app.errors import NumericalError, UserError
 from ebm_app.models.time_score import ModelOutput, TimeScoreModel
 from ebm_app.numerics import sum_except_batch
 from ebm_app.ode import ADAPTIVE
@@ -157,7 +157,7 @@ class TimeScoreEnergy:
                 )
                 result = LogRatio(integral.value, integral.error, None, integral.nfe)
         if not result.value.isfinite().all():
-            raise ValueError(
+            raise NumericalError(
                 f"the log ratio from t = {t0} to {t1} is not finite: check x and model"
             )
         return result

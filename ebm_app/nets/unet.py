@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le, Len, Lt
-from diffusers import UNet2DModel
-from diffusers.models.attention_processor import Attention, AttnProcessor
 from pydantic import ConfigDict
 from torch import Tensor, nn
 
@@ -71,6 +69,10 @@ class UNet(nn.Module):
     def __init__(
         self, image_shape: Sequence[int], out_channels: int, config: UNetConfig | None = None
     ) -> None:
+        # seconds to import: a script's --help does without
+        from diffusers import UNet2DModel
+        from diffusers.models.attention_processor import Attention, AttnProcessor
+
         super().__init__()
         config = UNetConfig() if config is None else config
         channels, height, width = image_shape

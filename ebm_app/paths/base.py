@@ -25,7 +25,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize.elementwise import find_root
 from torch import Tensor
 
 from ebm_app.errors import UserError
@@ -221,6 +220,8 @@ class GaussianPath(ABC):
         >>> bool(torch.allclose(path.clock_inverse(path.clock(times)), times, rtol=1e-12))
         True
         """
+        from scipy.optimize.elementwise import find_root  # half a second to import
+
         limit = torch.tensor([-_MAX_LOGIT, _MAX_LOGIT], dtype=torch.float64)
         target = tau.cpu().clamp(*self.clock(torch.sigmoid(limit))).numpy()
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
+from ebm_app.errors import NumericalError, UserError
 from ebm_app.ode import State, solve
 from ebm_app.paths import GaussianPath
 from ebm_app.probability_flow.divergence import Divergence, NoDivergence
@@ -137,8 +137,7 @@ def solve_in_clock(
 
     Raises:
         UserError: for an unknown solver or fewer than 1 step.
-        ValueError: where the flow is not finite.
-        RuntimeError: as ``ebm_app.ode.solve``.
+        NumericalError: where the flow is not finite, and as ``ebm_app.ode.solve``.
     """
     choose("solver", solver, SOLVERS)
     if num_steps < 1:
@@ -161,7 +160,7 @@ def solve_in_clock(
         t = time_at(tau.item())
         slope, rows = rate(state[0].to(x.dtype), t)
         if not slope.isfinite().all():
-            raise ValueError(f"the flow is not finite at t = {t}: check the score")
+            raise NumericalError(f"the flow is not finite at t = {t}: check the score")
         return slope.double(), rows
 
     rows = torch.zeros(rate.num_sums, len(x), dtype=torch.float64, device=x.device)

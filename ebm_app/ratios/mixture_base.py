@@ -16,8 +16,6 @@ import warnings
 from typing import NamedTuple
 
 import torch
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 
 from ebm_app.errors import UserError
@@ -48,6 +46,10 @@ def fit_modes(y: Tensor, max_modes: int = 4, seed: int = 0) -> Modes:
     Raises:
         UserError: for a sample with an axis along which it does not vary.
     """
+    # over a second to import, only for this
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.mixture import GaussianMixture
+
     values = y.double().cpu().numpy()
     if not (values.std(0) > 0).all():
         raise UserError("a mixture needs data that vary along every axis: drop constant columns")

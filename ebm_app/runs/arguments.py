@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ebm_app.errors import UserError
-
-#: what a field of a type takes, in words
-EXPECTED = {int: "a whole number", float: "a number", bool: "true or false"}
+from ebm_app.fields import NOUNS, parsed, plain, shortened
+from ebm_app.registry import nearest
 
 
 def settings_of(kind: type, pairs: Sequence[str]) -> dict[str, Any]:
@@ -34,9 +33,11 @@ def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[st
     """
     texts = _split(pairs)
     fields = {name: _fields(kind) for name, kind in kinds.items()}
-    if unknown := [key for key in texts if not any(key in own for own in fields.values())]:
+    known = {key for own in fields.values() for key in own}
+    if unknown := [key for key in texts if key not in known]:
         there = "; ".join(f"{name} has {', '.join(own) or 'none'}" for name, own in fields.items())
-        raise UserError(f"there is no setting '{unknown[0]}': {there}")
+        meant = nearest(unknown[0], known)
+        raise UserError(f"there is no setting '{shortened(unknown[0])}': {meant}{there}")
     return {
         name: {key: _convert(own[key], text, key) for key, text in texts.items() if key in own}
         for name, own in fields.items()
@@ -48,29 +49,39 @@ def _split(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         key, _, text = pair.partition("=")
         if not (key and text) or key in texts:
-            raise UserError(f"write every setting once, as key=value, not '{pair}'")
+            raise UserError(f"write every setting once, as key=value, not '{shortened(pair)}'")
         texts[key] = text
     return texts
 
 
-def _fields(kind: type) -> dict[str, type]:
-    """The type of every setting, the other one of those that may be None."""
-    hints = typing.get_type_hints(kind)
-    return {
+def _fields(kind: type) -> dict[str, Any]:
+    """The type of every setting that a text can give, the other one of those that may be None."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found = {
         field.name: _without_none(hints[field.name])
         for field in dataclasses.fields(kind)
         if field.init
     }
+    return {name: hint for name, hint in found.items() if _of_words(hint) in NOUNS}
 
 
-def _without_none(hint: Any) -> type:
-    if not isinstance(hint, types.UnionType):
+def _without_none(hint: Any) -> Any:
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint
     return next(option for option in typing.get_args(hint) if option is not types.NoneType)
 
 
-def _convert(kind: type, text: str, key: str) -> Any:
+def _of_words(hint: Any) -> Any:
+    """The plain type of the words of a setting, several of which are a tuple."""
+    kind = plain(hint)
+    return plain(typing.get_args(kind)[0]) if typing.get_origin(kind) is tuple else kind
+
+
+def _convert(hint: Any, text: str, key: str) -> Any:
+    kind = plain(hint)
     try:
-        return {"true": True, "false": False}[text] if kind is bool else kind(text)
-    except (ValueError, KeyError):
-        raise UserError(f"{key} must be {EXPECTED[kind]}, not '{text}'") from None
+        if typing.get_origin(kind) is tuple:
+            return tuple(parsed(typing.get_args(kind)[0], word) for word in text.split(","))
+        return parsed(hint, text)
+    except ValueError as error:
+        raise UserError(f"{key} {error}") from None

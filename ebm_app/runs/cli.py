@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from ebm_app.errors import NotSaved, UserError
-from ebm_app.fields import Seed, parsed, plain, shortened
+from ebm_app.fields import Seed, limits, parsed, plain, shortened
 from ebm_app.files.records import write_json
-from ebm_app.registry import described, nearest
+from ebm_app.registry import choose, described, nearest
 from ebm_app.runs.interrupts import Interrupted
 
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
@@ -40,6 +40,14 @@ def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except (MemoryError, RuntimeError) as error:
+        if not is_memory_full(error):
+            raise
+        print(
+            "error: the memory is full: give smaller batches, or fewer images, draws or steps",
+            file=sys.stderr,
+        )
+        return 2
     except Interrupted as stop:
         print(f"stopped by {stop}; go on with --resume_from_checkpoint latest", file=sys.stderr)
         return 128 + stop.signum
@@ -51,16 +59,39 @@ def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def is_memory_full(error: BaseException) -> bool:
+    """Whether an exception says that numpy, torch or a device could not get memory."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        "can't allocate memory" in str(error)
+    )
+
+
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of the description, and appends every default that says something."""
+    """Keeps the lines of the description, and appends every default that says something and the
+    range of every number."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default in (None, False, argparse.SUPPRESS) or "default" in (action.help or ""):
-            return action.help
-        return f"{action.help} (default: %(default)s)"
+        text, default = action.help or "", action.default
+        if "(default" in text:
+            return text
+        silent = any(default is value for value in (None, False, argparse.SUPPRESS))
+        if silent or default == [] or "default" in text:
+            default = ""
+        return with_notes(text, default, getattr(action.type, "hint", None))
+
+
+def with_notes(text: str, default: Any, hint: Any) -> str:
+    """A help text with the default of its flag, unless that is "", and the range of its type.
+
+    >>> with_notes("seed of all noise", 0, Seed)
+    'seed of all noise (default: 0; at least 0)'
+    """
+    shown = " ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
+    notes = "; ".join(filter(None, [shown and f"default: {shown}", limits(hint)]))
+    return f"{text} ({notes})" if notes else text
 
 
 class Parser(argparse.ArgumentParser):
@@ -74,6 +105,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             description=description, formatter_class=HelpFormatter, allow_abbrev=False
         )
+        #: the flags of the last command line, by the names of their values
+        self.given: set[str] = set()
         self.groups = {title: self.add_argument_group(title) for title in self.GROUPS}
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -88,6 +121,9 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UserError: for a flag that does not exist, naming the nearest one, or a wrong value.
         """
+        words = [word.partition("=")[0] for word in (sys.argv[1:] if args is None else args)]
+        flags = self._option_string_actions
+        self.given = {flags[word].dest for word in words if word in flags}
         namespace, unknown = self.parse_known_args(args, namespace)
         if unknown:
             name = unknown[0].partition("=")[0]
@@ -97,6 +133,16 @@ class Parser(argparse.ArgumentParser):
             )
         return namespace
 
+    def refuse(self, names: Iterable[str], reason: str) -> None:
+        """Raise a UserError if one of these flags was given on the command line: it is in vain."""
+        if vain := [name for name in names if name in self.given]:
+            raise UserError(f"--{', --'.join(vain)} {reason}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """A value that is none of a flag's choices ends in a sentence that names the nearest."""
+        if action.choices is not None:
+            choose(action.dest.replace("_", " "), value, action.choices)
+
     def error(self, message: str) -> typing.NoReturn:
         """Argparse's own complaints end as any other mistake does."""
         raise UserError(message)
@@ -105,9 +151,9 @@ class Parser(argparse.ArgumentParser):
         """The flags of this title, one of ``GROUPS``."""
         return self.groups[title]
 
-    def add_common(self) -> None:
-        """The flags of every script."""
-        self.add_argument("--seed", type=flag(Seed), default=0, help="seed of all noise")
+    def add_common(self, seeds: Any = Seed) -> None:
+        """The flags of every script, a seed being one of ``seeds``."""
+        self.add_argument("--seed", type=flag(seeds), default=0, help="seed of all noise")
         self.add_argument("--device", default="auto", help="auto, cpu or cuda")
 
     def add_config(
@@ -128,14 +174,14 @@ class Parser(argparse.ArgumentParser):
             hint, default = plain(hints[item.name]), item.default
             several = typing.get_origin(hint) is tuple
             kind = typing.get_args(hint)[0] if several else hints[item.name]
-            shown = " ".join(map(str, default)) or "none" if several else default
+            shown = default or "none" if several else default
             self.group("advanced" if item.metadata["rare"] else title).add_argument(
                 f"--{item.name}",
                 type=flag(kind),
                 nargs="*" if several else None,
                 metavar=self.METAVARS[plain(kind)],
                 default=argparse.SUPPRESS,
-                help=f"{text} (default: {shown})".replace("%", "%%"),
+                help=with_notes(text, shown, kind).replace("%", "%%"),
             )
 
 
@@ -166,7 +212,8 @@ def resolve_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name not in ("cpu", "cuda"):
-        raise UserError(f"unknown device '{name}': choose auto, cpu or cuda")
+        meant = nearest(name, ("auto", "cpu", "cuda"))
+        raise UserError(f"unknown device '{shortened(name)}': {meant}choose auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("no CUDA device is available: give --device cpu")
     return name

@@ -12,6 +12,17 @@ from torch import Tensor
 from ebm_app.errors import UserError
 
 T = TypeVar("T")
+MIXED_PRECISION = "ACCELERATE_MIXED_PRECISION"
+#: what accelerate reads in the environment -> the value that changes no training
+IDLE = {
+    MIXED_PRECISION: "no",
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1",
+    "ACCELERATE_DYNAMO_BACKEND": "no",
+    "ACCELERATE_USE_DEEPSPEED": "false",
+    "ACCELERATE_USE_FSDP": "false",
+    "ACCELERATE_USE_MEGATRON_LM": "false",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "false",
+}
 Wrap = Callable[[Sequence[Tensor]], Iterable[Tensor]]
 
 
@@ -21,12 +32,30 @@ def make_accelerator(
     """An Accelerator that also joins the CPU processes of torchrun or ``accelerate launch``.
 
     Raises:
-        UserError: where the launcher started several processes that did not find each other.
+        UserError: where the launcher started several processes that did not find each other, or
+            the environment asks for another training than the flags.
     """
+    check_environment(mixed_precision)
     cpu = device == "cpu" or not torch.cuda.is_available()
     accelerator = Accelerator(cpu=cpu, mixed_precision=mixed_precision, **options)
     check_processes(accelerator.num_processes, int(os.environ.get("WORLD_SIZE", "1")))
     return accelerator
+
+
+def check_environment(mixed_precision: str) -> None:
+    """Raise a UserError for what accelerate would read in the environment and no record would
+    show: ``accelerate launch`` puts its own options and those of its configuration file there.
+
+    Args:
+        mixed_precision: the setting of the run.
+    """
+    for name, idle in IDLE.items():
+        value = os.environ.get(name, idle).lower()
+        if value not in (idle, mixed_precision if name == MIXED_PRECISION else idle):
+            raise UserError(
+                f"{name} is {value} in the environment, which no flag says: unset it, or leave "
+                "its option out of accelerate launch and of accelerate config"
+            )
 
 
 def check_processes(started: int, expected: int) -> None:

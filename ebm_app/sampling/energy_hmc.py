@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ebm_app.fields import Count, Draws, Nodes, Positive, PositiveInt, Steps
 from ebm_app.likelihood import PFODEIntegral
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.registry import choose
@@ -64,17 +65,17 @@ class EnergyHMCSampler(Sampler):
     note: ClassVar[str] = "annealed Hamiltonian Monte Carlo from noise through the model's p_t"
     steps: ClassVar[str] = "temperatures"
 
-    num_steps: int = 20
+    num_steps: Steps = 20
     schedule: str = "clock"
-    steps_per_temperature: int = 2
-    num_leapfrog_steps: int = 5
-    final_steps: int = 5
-    pilot_size: int = 4
+    steps_per_temperature: PositiveInt = 2
+    num_leapfrog_steps: PositiveInt = 5
+    final_steps: Count = 5
+    pilot_size: Draws = 4
     energy: str = "ratio"
     score: str = INTEGRAL
-    num_nodes: int = 8
-    score_nodes: int = 4
-    end_variance: float = 1e-3
+    num_nodes: Nodes = 8
+    score_nodes: Nodes = 4
+    end_variance: Positive = 1e-3
 
     def iterate(
         self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.errors import UserError
+from ebm_app.fields import Count, Fraction, Positive, PositiveInt, Steps
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
 from ebm_app.registry import choose
@@ -100,17 +101,17 @@ class AnnealedHMCSampler(Sampler):
     )
     steps: ClassVar[str] = "temperatures"
 
-    num_steps: int | None = None
+    num_steps: Steps | None = None
     schedule: str = "clock"
-    steps_per_temperature: int = 1
-    num_leapfrog_steps: int = 4
-    final_steps: int = 5
-    step_size: float = 0.5
+    steps_per_temperature: PositiveInt = 1
+    num_leapfrog_steps: PositiveInt = 4
+    final_steps: Count = 5
+    step_size: Positive = 0.5
     acceptance: str = "work"
-    target_acceptance: float = 0.75
+    target_acceptance: Fraction = 0.75
     score: str | None = None
-    start: float = 1e-3
-    end_variance: float = 1e-3
+    start: Fraction = 1e-3
+    end_variance: Positive = 1e-3
 
     def iterate(
         self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator

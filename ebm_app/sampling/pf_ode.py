@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ebm_app.fields import Fraction, Positive, Steps, Tolerance
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.probability_flow.ode import ClockField, solve_pf_ode
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
@@ -31,12 +32,12 @@ class PFODESampler(Sampler):
     note: ClassVar[str] = "the probability-flow ODE from noise, then one denoising step"
     steps: ClassVar[str] = "steps of the ODE"
 
-    num_steps: int = 25
+    num_steps: Steps = 25
     solver: str = "heun"
-    tolerance: float = 1e-5
+    tolerance: Tolerance = 1e-5
     score: str | None = None
-    start: float = 1e-3
-    end_variance: float = 1e-3
+    start: Fraction = 1e-3
+    end_variance: Positive = 1e-3
 
     def iterate(
         self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator

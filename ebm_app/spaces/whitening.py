@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-from sklearn.covariance import ledoit_wolf
 from torch import Tensor
 
 from ebm_app.errors import UserError
@@ -52,6 +51,8 @@ class Whitening(Space):
         rows = x.flatten(1).double().cpu()
         if len(rows) < 2 or (rows.var(0) == 0).any():
             raise UserError("whitening needs at least 2 images, and components that change")
+        from sklearn.covariance import ledoit_wolf  # over a second to import, only for this
+
         covariance = torch.from_numpy(ledoit_wolf(rows.numpy())[0])
         values, vectors = torch.linalg.eigh(covariance)
         self.mean.copy_(rows.mean(0))

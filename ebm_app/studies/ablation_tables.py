@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-from matplotlib.figure import Figure
-
 Table = Sequence[dict[str, Any]]
 #: key of a row -> heading; the last four come with a standard error
 NAMES = {"space": "space", "variant": "variant", "step": "step"}
@@ -35,6 +32,10 @@ def to_markdown(table: Table) -> str:
 
 def plot_curves(table: Table, target: Path) -> None:
     """How much lower than the base the bits per dim are against the step, a panel an estimator."""
+    # a second to import, only for this
+    import pandas as pd
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     titles = {"ratio": "integral of the time score", "pf_ode": "probability-flow ODE"}

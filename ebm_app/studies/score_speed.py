@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torchdiffeq import odeint
 
 from ebm_app.models.energy import HEAD, TimeScoreEnergy
 from ebm_app.probability_flow.ode import clock_grid
@@ -35,6 +34,8 @@ def fields(energy: TimeScoreEnergy, x: Tensor) -> dict[str, Callable[[], Tensor]
 
 def ode_gradient(energy: TimeScoreEnergy, x: Tensor, t: float, rtol: float, atol: float) -> Tensor:
     """grad log p_t by back-propagation through torchdiffeq's dopri5, as the paper does."""
+    from torchdiffeq import odeint  # half a second to import
+
     with torch.enable_grad():
         point = x.detach().requires_grad_()
         times = torch.tensor([energy.start, t], dtype=torch.float64, device=x.device)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
@@ -13,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ebm_app.data.images import ImageData
 from ebm_app.models.config import EBMConfig, TrainingConfig
 from ebm_app.models.parametrisation import default_prediction
+from ebm_app.runs.processes import make_accelerator
 from ebm_app.training.tasks import EBMTask
 from ebm_app.training.trainer import Trainer
 
@@ -52,7 +52,7 @@ class Steps:
         config = TrainingConfig(
             train_batch_size=self.batch_size, objective=objective, stein_factor=float(stein_head)
         )
-        accelerator = Accelerator(cpu=self.device == "cpu")
+        accelerator = make_accelerator(device=self.device)
         folder = Path()  # nothing is written before a run begins
         task = EBMTask(accelerator, ebm_config, config, self.images(), folder)
         task.model.space.load_state_dict(self.space)

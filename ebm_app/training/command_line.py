@@ -4,8 +4,11 @@ from argparse import Namespace
 from pathlib import Path
 
 from ebm_app.data.images import DATASETS, ImageData, load_images
+from ebm_app.errors import UserError
+from ebm_app.fields import PositiveInt
+from ebm_app.models.config import Side
 from ebm_app.registry import described
-from ebm_app.runs.cli import Parser
+from ebm_app.runs.cli import Parser, flag
 from ebm_app.training.launch import RunOptions
 
 
@@ -16,7 +19,12 @@ def add_data_flags(parser: Parser) -> None:
     add("--dataset", default="digits", metavar="NAME", help=kinds)
     add("--data_root", default="data", metavar="DIR", help="folder of downloaded data sets")
     add("--download", action="store_true", help="fetch a missing data set")
-    add("--resolution", type=int, metavar="N", help="side to resize the images of a folder to")
+    add(
+        "--resolution",
+        type=flag(Side),
+        metavar="N",
+        help="side to resize the images of a folder to",
+    )
 
 
 def add_run_flags(parser: Parser) -> None:
@@ -29,7 +37,7 @@ def add_run_flags(parser: Parser) -> None:
     add("--resume_from_checkpoint", metavar="DIR", help=resume)
     add("--device", default="auto", metavar="NAME", help="auto, cpu or cuda")
     processes = "fail if fewer processes have started"
-    rare("--expect_processes", type=int, default=1, metavar="N", help=processes)
+    rare("--expect_processes", type=flag(PositiveInt), default=1, metavar="N", help=processes)
 
 
 #: the names of these flags
@@ -46,6 +54,11 @@ def images_of(args: Namespace) -> ImageData:
 
 def options_of(args: Namespace, kind: str) -> RunOptions:
     """Where a run of this kind goes, and how it starts."""
+    if args.resume_from_checkpoint and args.overwrite_output_dir:
+        raise UserError(
+            "--resume_from_checkpoint goes on with a run that --overwrite_output_dir removes: "
+            "give one of them"
+        )
     name = args.dataset.replace("folder:", "").strip("/").replace("/", "-")
     return RunOptions(
         Path(args.output_dir or f"runs/{name}-{kind}"),

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from diffusers.optimization import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
@@ -23,15 +22,11 @@ OPEN_ENDED = "constant_with_warmup"
 SCHEDULES: dict[str, Schedule] = {
     "cosine": Schedule(
         "half a cosine down to 0",
-        lambda optimizer, config: get_cosine_schedule_with_warmup(
-            optimizer, config.lr_warmup_steps, config.max_train_steps
-        ),
+        lambda optimizer, config: _with_warmup("cosine", optimizer, config),
     ),
     "linear": Schedule(
         "a straight line down to 0",
-        lambda optimizer, config: get_linear_schedule_with_warmup(
-            optimizer, config.lr_warmup_steps, config.max_train_steps
-        ),
+        lambda optimizer, config: _with_warmup("linear", optimizer, config),
     ),
     OPEN_ENDED: Schedule(
         "constant, and falling over the last --lr_decay_steps",
@@ -40,6 +35,13 @@ SCHEDULES: dict[str, Schedule] = {
         ),
     ),
 }
+
+
+def _with_warmup(name: str, optimizer: Optimizer, config: LoopConfig) -> LRScheduler:
+    from diffusers.optimization import get_scheduler  # seconds to import, only for this
+
+    steps = {"num_warmup_steps": config.lr_warmup_steps}
+    return get_scheduler(name, optimizer, **steps, num_training_steps=config.max_train_steps)
 
 
 def open_ended_factor(config: LoopConfig, step: int) -> float:

@@ -1,8 +1,9 @@
 """The figure of a training run."""
 
-import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: metrics of validation and what the figure calls them
 BITS = {
@@ -12,13 +13,18 @@ BITS = {
 }
 
 
-def training_figure(lines: list[dict[str, float]]) -> Figure:
+def training_figure(lines: list[dict[str, float]]) -> "Figure":
     """Training and validation loss, and validation bits per dim, against the step; what a run has
     not come to yet is left out.
 
     Args:
         lines: of a run's metrics.
     """
+    # a second to import, only for this
+    import pandas as pd
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     frame = pd.DataFrame(lines)

@@ -12,6 +12,7 @@ from ebm_app.data.levels import dequantise
 from ebm_app.data.palette import form_of
 from ebm_app.ebm import build_path
 from ebm_app.errors import UserError
+from ebm_app.fields import Positive, parsed, shortened
 from ebm_app.files.records import from_dict, to_dict
 from ebm_app.flow import Flow
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
@@ -231,8 +232,10 @@ def _space(merged: dict[str, Any], data: ImageData, flow: Flow | None) -> Space:
 def _moment(c: float | str, data: ImageData, space: Space) -> float:
     if c != "data":
         try:
-            return float(c)
+            return parsed(Positive, str(c))
         except ValueError:
-            raise UserError(f"--c takes a number or the word data, not '{c}'") from None
+            raise UserError(
+                f"--c takes a number above 0 or the word data, not '{shortened(c)}'"
+            ) from None
     middle = dequantise(data.train, data.num_levels, torch.full(data.train.shape, 0.5))
     return second_moment(space.encode(middle))

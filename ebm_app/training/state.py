@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from diffusers.training_utils import EMAModel
 from pydantic import ConfigDict, JsonValue
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
@@ -19,6 +18,9 @@ from ebm_app.models.config import FREE_ON_RESUME, changes_of
 from ebm_app.training.checkpoint import STATE, TENSORS_FILE, TRAINER_FILE, load_state
 from ebm_app.training.learning_rate import OPEN_ENDED, first_falling_step
 from ebm_app.training.tasks import Task
+
+if TYPE_CHECKING:
+    from diffusers.training_utils import EMAModel
 
 #: how a total batch is shared out may change: a step depends on the total alone
 SHARING = {"train_batch_size", "gradient_accumulation_steps"}
@@ -64,7 +66,7 @@ class TrainingState:
     task: Task
     optimizer: torch.optim.Optimizer
     scheduler: LRScheduler
-    ema: EMAModel
+    ema: "EMAModel"
     scaler: Any
 
     def collect(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

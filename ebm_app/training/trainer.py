@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from diffusers.training_utils import EMAModel
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -64,6 +63,8 @@ class Trainer:
     def __init__(
         self, accelerator: Accelerator, task: Task, config: LoopConfig, output_dir: Path
     ) -> None:
+        from diffusers.training_utils import EMAModel  # seconds to import, only for this
+
         self.accelerator, self.task, self.config = accelerator, task, config
         self.output_dir = output_dir
         self.parameters = task.trained_parameters()

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from ebm_app.errors import UserError
 from ebm_app.ratios.data.npy import existing, fail_to_read
@@ -41,6 +40,8 @@ def read_csv_columns(path: str | Path, names: Sequence[str]) -> np.ndarray:
                 f"line {line} of '{path}' has {len(row)} cells and the first line has "
                 f"{len(header)}: give every line as many, separated by commas"
             )
+    import pandas as pd  # half a second to import
+
     texts = pd.DataFrame(cells, columns=range(len(header)), dtype=str)
     texts = texts[[header.index(name) for name in names]]
     values = texts.apply(pd.to_numeric, errors="coerce").astype(np.float64)

@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import scipy
 import torch
-from scipy import special
 from torch import Generator, Tensor
 
 from ebm_app.errors import UserError
@@ -65,9 +65,11 @@ class StudentT(MITask):
     def mutual_information(self) -> float:
         """That of the Gaussian pair plus c, in nats."""
         a, m, n = self.df / 2, self.dim_x / 2, self.dim_y / 2
-        g_m, g_n, g_mn = ((a + k) * (special.psi(a + k) - special.psi(a)) for k in (m, n, m + n))
+        g_m, g_n, g_mn = (
+            (a + k) * (scipy.special.psi(a + k) - scipy.special.psi(a)) for k in (m, n, m + n)
+        )
         # log Gamma(a) - log Gamma(a + m) - log Gamma(a + n) + log Gamma(a + m + n)
-        log_gammas = special.betaln(a, m) - special.betaln(a + n, m)
+        log_gammas = scipy.special.betaln(a, m) - scipy.special.betaln(a + n, m)
         return self.normal.mutual_information + max(0.0, float(log_gammas + g_m + g_n - g_mn))
 
     def draw(self, num: int, generator: Generator) -> tuple[Tensor, Tensor]:
@@ -75,7 +77,7 @@ class StudentT(MITask):
         x, y = self.normal.draw(num, generator)
         u = torch.rand(num, 1, generator=generator, device=generator.device, dtype=x.dtype)
         # 1 - u is never 0, where w would be 0 too
-        half_w = special.gammaincinv(self.df / 2, (1 - u).cpu().numpy())
+        half_w = scipy.special.gammaincinv(self.df / 2, (1 - u).cpu().numpy())
         scale = (self.df / 2 / torch.from_numpy(half_w).to(x.device)).sqrt()
         return x * scale, y * scale
 

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 import torch
-from scipy import special
-from scipy.optimize.elementwise import find_root
 from torch import Generator, Tensor
 
 from ebm_app.ratios.data.mi_distributions import AdditiveUniform, StudentT
@@ -35,15 +34,17 @@ def mixture_quantile(z: Tensor, weight: float, low_mean: float, high_mean: float
 
     It maps N(0, 1) to the mixture w N(m, 1) + (1 - w) N(m', 1) and is increasing.
     """
+    from scipy.optimize.elementwise import find_root  # half a second to import
+
     values = z.double().cpu().numpy()
     sign = np.where(values > 0, -1.0, 1.0)  # above 0 the upper tails are compared
 
     def excess(q: np.ndarray, sign: np.ndarray, target: np.ndarray) -> np.ndarray:
-        lower, upper = (special.ndtr(sign * (q - mean)) for mean in (low_mean, high_mean))
+        lower, upper = (scipy.special.ndtr(sign * (q - mean)) for mean in (low_mean, high_mean))
         return weight * lower + (1 - weight) * upper - target
 
     bracket = (values + low_mean - 1, values + high_mean + 1)
-    found = find_root(excess, bracket, args=(sign, special.ndtr(sign * values)))
+    found = find_root(excess, bracket, args=(sign, scipy.special.ndtr(sign * values)))
     return torch.from_numpy(found.x).to(z)
 
 

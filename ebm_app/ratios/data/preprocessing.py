@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
-from scipy import special, stats
+import scipy
 
 from ebm_app.errors import UserError
 
@@ -34,7 +34,7 @@ def normal_scores(x: np.ndarray) -> np.ndarray:
         UserError: for a constant column.
     """
     _check_varies(x)
-    return special.ndtri(stats.rankdata(x, axis=0) / (len(x) + 1))
+    return scipy.special.ndtri(scipy.stats.rankdata(x, axis=0) / (len(x) + 1))
 
 
 def asinh_scores(x: np.ndarray) -> np.ndarray:

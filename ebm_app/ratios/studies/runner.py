@@ -10,13 +10,13 @@ import torch
 from tqdm.auto import tqdm
 
 from ebm_app.errors import UserError
-from ebm_app.ratios.studies.plots import plot_curves, plot_table
+from ebm_app.fields import Draws, Positive, PositiveInt
 from ebm_app.ratios.studies.problems import PROBLEMS
 from ebm_app.ratios.studies.step_times import step_times
 from ebm_app.ratios.studies.study import Study, StudyBudget
 from ebm_app.ratios.studies.tables import METRICS, rows_of, to_csv, to_markdown
 from ebm_app.registry import choose
-from ebm_app.runs.cli import Parser, resolve_device
+from ebm_app.runs.cli import Parser, flag, resolve_device
 from ebm_app.runs.output import Output
 from ebm_app.runs.processes import make_accelerator, shut_down
 
@@ -31,9 +31,11 @@ def add_study_flags(parser: Parser, output_dir: str) -> None:
     add = parser.add_argument_group("model").add_argument
     add("--methods", nargs="+", default=[], help="rows; all if not given")
     add = parser.add_argument_group("training").add_argument
-    add("--iterations", type=int, help="training steps of a run, if not the problem's own")
-    add("--learning_rates", type=float, nargs="+", default=[], help="in place of the paper's grid")
-    add("--num_seeds", type=int, default=3, help="runs of the best learning rate")
+    add("--iterations", type=flag(PositiveInt), help="steps of a run, if not the problem's own")
+    rates = "in place of the paper's grid"
+    add("--learning_rates", type=flag(Positive), nargs="+", default=[], help=rates)
+    seeds = f"runs of the best learning rate, if not {StudyBudget.num_seeds}, or 2 where quick"
+    add("--num_seeds", type=flag(Draws), help=seeds)
     add = parser.add_argument_group("run").add_argument
     add("--quick", action="store_true", help="a few cells on a small budget: about two minutes")
     add("--output_dir", default=output_dir, help="where runs, table and plots go; it is resumed")
@@ -42,11 +44,12 @@ def add_study_flags(parser: Parser, output_dir: str) -> None:
 
 def budget_of(args: Namespace, quick: StudyBudget) -> StudyBudget:
     """The budget that the flags ask for; a quick one keeps the flags that were given."""
-    base = quick if args.quick else StudyBudget(num_seeds=args.num_seeds)
+    base = quick if args.quick else StudyBudget()
     return replace(
         base,
         iterations=base.iterations if args.iterations is None else args.iterations,
         learning_rates=tuple(args.learning_rates) or base.learning_rates,
+        num_seeds=args.num_seeds or base.num_seeds,
         first_seed=args.seed,
     )
 
@@ -112,6 +115,11 @@ def _run_cells(study: Study, cells: TableCells, is_shown: bool) -> None:
 def _report(
     study: Study, cells: TableCells, output: Output, name: str, shown: Sequence[str]
 ) -> dict[str, Any]:
+    # a second to import, only for this
+
+    # a second to import, only for this
+    from ebm_app.ratios.studies.plots import plot_curves, plot_table
+
     results = [study.metrics(problem, method) for problem, method in cells]
     times = {
         problem: step_times(

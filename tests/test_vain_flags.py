@@ -1,0 +1,69 @@
+"""Flags that a script would not heed are refused, and so is what the environment would change."""
+
+import pytest
+from conftest import ROOT, error_of
+
+from ebm_app.runs.processes import make_accelerator
+
+VAIN = {
+    "columns": ("evaluate/mi.py", "--x_columns a b", "--x_columns are columns of a table"),
+    "rows": ("evaluate/mi.py", "--num_rows 500", "name some"),
+    "folds": ("evaluate/mi.py", "--quick --num_folds 4", "give --x and --y, --csv or"),
+    "study": ("evaluate/mi.py", "--x a.npy --y b.npy --methods nce", "with data of your own"),
+    "two sources": (
+        "evaluate/mi.py",
+        "--csv a.csv --benchmark normal_1x1",
+        "--benchmark is of no",
+    ),
+    "benchmark": ("evaluate/mi.py", "--benchmark normal_1x1 --problems mi_d40", "of the study"),
+    "all": ("evaluate/bpd.py", "digits --estimator all pf_ode_exact", "leave the others out"),
+    "nodes": ("evaluate/bpd.py", "digits --estimator paper --num_nodes 8", "--num_nodes is of"),
+    "limit": ("evaluate/bpd.py", "digits --limit -5", "at least 2"),
+    "method": ("evaluate/ais.py", "digits --method ais --diffusion_steps 8", "is of diffusion"),
+    "quick": ("evaluate/speed.py", "digits --quick --rounds 3", "is set by --quick"),
+    "compile": ("evaluate/speed.py", "digits --parts growth --compile", "the part training"),
+    "process": ("tools/load.py", "--process 7", "is of the page at --url"),
+    "resume": (
+        "train/ebm.py",
+        "--resume_from_checkpoint latest --overwrite_output_dir",
+        "give one of them",
+    ),
+    "closed form": (
+        "train/flow.py",
+        "--flow gaussian --resume_from_checkpoint latest --output_dir {tmp}",
+        "leave out --resume_from_checkpoint",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", VAIN)
+def test_a_flag_in_vain_is_refused(script, tmp_path, monkeypatch, case):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    monkeypatch.chdir(tmp_path)
+    path, flags, message = VAIN[case]
+    assert message in error_of(script(path).main, flags.format(tmp=tmp_path).split())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4"),
+        ("ACCELERATE_MIXED_PRECISION", "bf16"),
+        ("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR"),
+        ("ACCELERATE_USE_FSDP", "true"),
+    ],
+)
+def test_the_environment_changes_no_training(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    assert f"{name} is {value.lower()} in the environment" in error_of(make_accelerator)
+
+
+def test_the_environment_of_a_plain_launch_is_taken(monkeypatch):
+    for name, value in (
+        ("ACCELERATE_MIXED_PRECISION", "no"),
+        ("ACCELERATE_DYNAMO_BACKEND", "NO"),
+        ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1"),
+    ):
+        monkeypatch.setenv(name, value)
+    assert make_accelerator(device="cpu").gradient_accumulation_steps == 1
