@@ -63,7 +63,7 @@ def test_prediction_and_objective_go_together(digits, given, prediction, objecti
         ({"prediction": "log"}, "choose one of moments, normalised, raw"),
         ({"prediction": "moments", "stein_factor": 0.0}, "moments' needs a Stein head"),
         ({"time_input": "frames"}, "choose one of clock, time"),
-        ({"validation_images": 1}, "at least 2 validation images"),
+        ({"validation_images": 1}, "validation_images must be at least 2"),
         ({"lr_decay_steps": 5}, "cosine falls from the first step"),
         ({"lr_decay_steps": -1}, "must be at least 0"),
         ({"lr_scheduler": "steps"}, "choose one of constant_with_warmup, cosine, linear"),

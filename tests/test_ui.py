@@ -204,9 +204,9 @@ def test_mistakes_on_the_command_line_end_in_one_sentence(
             ([*model, "--host", "0.0.0.0"], "--host 0.0.0.0 lets others in: .*--auth"),
             ([*model, "--auth", "user"], "--auth has another form: write it as user:password"),
             ([*model, "--auth", ":word"], "user:password"),
-            ([*model, "--seed", "-1"], "--seed -1 is out of range"),
+            ([*model, "--seed", "-1"], "--seed: must be a whole number, at least 0"),
             ([*model, "--port", port], f"127.0.0.1:{port}, .*give another --port"),
-            ([*model, "--port", "70000"], "give another --port"),
+            ([*model, "--port", "70000"], "--port: must be .* up to 65535"),
         ):
             assert run_script(app.main, arguments) == 2, arguments
             error = capsys.readouterr().err.strip().splitlines()
