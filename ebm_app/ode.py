@@ -12,6 +12,8 @@ from scipy.integrate import RK45
 from torch import Tensor
 from torchdiffeq import odeint
 
+from ebm_app.errors import UserError
+
 State = tuple[Tensor, ...]
 
 #: name -> torchdiffeq's name. Equal steps: Heun's method, and Kutta's 3/8 rule of fourth order.
@@ -65,7 +67,7 @@ def solve(
         rtol, atol: tolerances of an adaptive solver.
 
     Raises:
-        RuntimeError: where an adaptive solver cannot reach its tolerance, or after
+        UserError: where an adaptive solver cannot reach its tolerance, or after
             ``MAX_EVALUATIONS`` evaluations.
 
     >>> one = torch.ones(1, dtype=torch.float64)
@@ -82,7 +84,7 @@ def solve(
         nonlocal nfe
         nfe += 1
         if nfe > MAX_EVALUATIONS:
-            raise RuntimeError(
+            raise UserError(
                 f"the solver has not ended after {MAX_EVALUATIONS} evaluations, at {time.item()}: "
                 "loosen the tolerance or use fixed nodes"
             )
@@ -101,7 +103,7 @@ def solve(
                 options=options,
             )
         except AssertionError as error:  # the step size underflows
-            raise RuntimeError(
+            raise UserError(
                 f"the solver could not reach rtol {rtol}, atol {atol} from {start} to {end} "
                 f"({error}): loosen the tolerance or use fixed nodes"
             ) from error

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ebm_app.errors import UserError
 from ebm_app.ode import State, solve
 
 Rate = Callable[[Tensor], Tensor]
@@ -93,7 +94,7 @@ def integrate(
             F.2).
 
     Raises:
-        RuntimeError: where the rate is not finite (an adaptive step would only shrink), and as
+        UserError: where the rate is not finite (an adaptive step would only shrink), and as
             ``ebm_app.ode.solve``.
     """
     zero = torch.zeros(like.shape, dtype=torch.float64, device=like.device)
@@ -103,7 +104,10 @@ def integrate(
     def finite_rate(t: Tensor, _: State) -> State:
         value = rate(t)
         if not value.isfinite().all():
-            raise RuntimeError(f"the integrand is not finite at t = {t.item()}")
+            raise UserError(
+                f"the integrand is not finite at t = {t.item()}: the training of the model has "
+                "diverged, or its settings are out of range"
+            )
         return (value.double(),)
 
     (solution,) = solve(finite_rate, (zero,), start, end, solver, rtol=rtol, atol=atol)

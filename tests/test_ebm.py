@@ -137,8 +137,8 @@ def test_configurations_that_do_not_fit_are_refused(ebm, tmp_path):
     ebm.save_pretrained(tmp_path)
     for changes, message in (
         ({"format_version": 99}, "format_version 99, this version of ebm_app reads 1"),
-        ({"format_version": 1, "colour": 1}, "unknown keys: colour"),
-        ({"colour": 0, "eps": "small"}, "unknown keys"),
+        ({"format_version": 1, "colour": 1}, "unknown key colour"),
+        ({"colour": 0, "eps": "small"}, "unknown key colour"),
     ):
         _edit(tmp_path, **changes)
         with pytest.raises(UserError, match=message):
@@ -180,7 +180,7 @@ def test_mistakes_with_images_and_samplers_are_explained(ebm):
         ebm.log_prob(images(), dequantiser="gaussian")
     with pytest.raises(UserError, match="unknown estimator 'flow': choose one of along_pf_ode"):
         ebm.log_prob(images(), estimator="flow")
-    with pytest.raises(UserError, match="estimator 'elbo': .*num_steps"):
+    with pytest.raises(UserError, match="estimator 'elbo' has no setting 'num_steps'"):
         ebm.log_prob(images(), num_steps=3)
     with pytest.raises(UserError, match="choose one of annealed_hmc, annealed_hmc_energy, pf_ode"):
         ebm.sample(1, sampler="gibbs")

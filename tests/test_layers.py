@@ -15,7 +15,7 @@ SCRIPT_FOLDERS = ("train", "sample", "evaluate", "ui", "tools")
 #: Floor of every module and folder of the package; a folder is one unit, whose modules may use
 #: each other. A unit imports from lower floors only.
 LAYERS = {
-    "errors": 1,
+    "errors": 0,
     "files": 2,
     "fields": 1,
     "numerics": 1,

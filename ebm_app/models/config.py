@@ -33,6 +33,8 @@ Margin = Annotated[float, Ge(1e-12), Lt(0.5)]
 ImageShape = Annotated[tuple[Side, ...], Len(3, 3)]
 NumLevels = Annotated[int, Ge(2), Le(256)]
 Level = Annotated[int, Ge(0), Le(255)]
+PaletteLevels = Annotated[tuple[Level, ...], Len(0, 256)]
+NumNodes = Annotated[int, Ge(3), Le(4096)]
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,8 @@ class EBMConfig:
         "Fourier features of the network's input, in cycles", (), rare=True
     )
     condition_dim: Annotated[int, Ge(0), Le(LARGEST_SIDE)] = 0
-    num_nodes: PositiveInt = setting("quadrature nodes of a likelihood", 32, rare=True)
-    palette: tuple[Level, ...] = ()
+    num_nodes: NumNodes = setting("quadrature nodes of a likelihood", 32, rare=True)
+    palette: PaletteLevels = ()
     format_version: int = FORMAT_VERSION
 
 

@@ -136,9 +136,8 @@ def solve_in_clock(
             state, the last.
 
     Raises:
-        UserError: for an unknown solver or fewer than 1 step.
-        ValueError: where the flow is not finite.
-        RuntimeError: as ``ebm_app.ode.solve``.
+        UserError: for an unknown solver, fewer than 1 step, a flow that is not finite, or a
+            tolerance that the solver cannot reach.
     """
     choose("solver", solver, SOLVERS)
     if num_steps < 1:
@@ -161,7 +160,10 @@ def solve_in_clock(
         t = time_at(tau.item())
         slope, rows = rate(state[0].to(x.dtype), t)
         if not slope.isfinite().all():
-            raise ValueError(f"the flow is not finite at t = {t}: check the score")
+            raise UserError(
+                f"the flow is not finite at t = {t}: the training of the model has diverged, or "
+                "the settings are out of range"
+            )
         return slope.double(), rows
 
     rows = torch.zeros(rate.num_sums, len(x), dtype=torch.float64, device=x.device)

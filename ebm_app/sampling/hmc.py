@@ -23,6 +23,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from ebm_app.errors import UserError
 from ebm_app.numerics import expand_like, sum_except_batch
 
 Field = Callable[[Tensor], Tensor]
@@ -254,4 +255,7 @@ def _require_finite(state: HMCState) -> None:
         is_finite = value.flatten(1).isfinite().all(1) if value.ndim > 1 else value.isfinite()
         if not bool(is_finite.all()):
             count = int((~is_finite).sum())
-            raise ValueError(f"the {name} of the current state is not finite in {count} chains")
+            raise UserError(
+                f"the {name} of the current state is not finite in {count} chains: the training "
+                "of the model has diverged, or the steps are too large"
+            )

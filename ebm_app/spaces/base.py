@@ -20,9 +20,10 @@ class Space(nn.Module, ABC):
     scale: float | None = None
 
     @classmethod
-    def build(cls, image_shape: Sequence[int], num_levels: int, **arguments: float) -> "Space":
-        """A space for images (C, H, W) of so many levels, not fitted yet."""
-        return cls(**arguments)
+    def build(cls, image_shape: Sequence[int], num_levels: int) -> "Space":
+        """A space for images (C, H, W) of so many levels, not fitted yet; a subclass may take
+        arguments of its own."""
+        return cls()
 
     @abstractmethod
     def encode(self, x: Tensor) -> Tensor:
