@@ -140,11 +140,12 @@ def mutated_weights(weights, rng):
     return {**weights, name: torch.zeros(0) if change == "empty" else torch.zeros(3, *value.shape)}
 
 
-def replace_by_no_file(path, rng):
-    """Put something that is no plain file in the place of one, or nothing."""
-    path.unlink()
-    kinds = ("folder", "fifo", "zero", "random", "broken", "circle", "socket", "nothing", "locked")
-    kind = rng.choice((*kinds, "memory"))
+NO_FILES = ("folder", "fifo", "device", "random", "broken", "circle", "socket", "nothing")
+NO_FILES += ("locked", "memory")
+
+
+def put_no_file(path, kind):
+    """Make something that is no plain file, or not a readable one; a kind of ``NO_FILES``."""
     if kind == "folder":
         path.mkdir()
     elif kind == "fifo":
@@ -156,7 +157,7 @@ def replace_by_no_file(path, rng):
         path.write_bytes(b"{}")
         path.chmod(0)
     elif kind != "nothing":
-        targets = {"zero": "/dev/zero", "random": "/dev/urandom", "broken": "nowhere"}
+        targets = {"device": "/dev/zero", "random": "/dev/urandom", "broken": "nowhere"}
         targets |= {"circle": path.name, "memory": "/proc/self/mem"}
         path.symlink_to(targets[kind])
 
@@ -239,5 +240,7 @@ def mutate_folder(folder: Path, rng: random.Random) -> str:
     elif kind == "weights":
         weights.write_bytes(mutated_tensors(weights.read_bytes(), rng))
     else:
-        replace_by_no_file(rng.choice((config, weights)), rng)
+        path, kind = rng.choice((config, weights)), rng.choice(NO_FILES)
+        path.unlink()
+        put_no_file(path, kind)
     return kind

@@ -5,7 +5,6 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -110,15 +109,26 @@ def read_bytes(path: Path, largest: int) -> bytes:
     Raises:
         UserError: where it is missing, no plain file, unreadable, or larger than ``largest``.
     """
-    with open_plain(path) as file:
-        content = file.read(largest + 1)
+    content = read_start(path, largest + 1)
     if len(content) > largest:
         raise UserError(f"{path} is larger than {largest} bytes: it is no record of ebm_app")
     return content
 
 
-@contextmanager
-def open_plain(path: Path) -> Iterator[BinaryIO]:
+def read_start(path: Path, size: int) -> bytes:
+    """The first ``size`` bytes of a plain file, or all of a smaller one.
+
+    Raises:
+        UserError: where it is missing, no plain file, or unreadable.
+    """
+    try:
+        with open_plain(path) as file:
+            return file.read(size)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def open_plain(path: Path) -> BinaryIO:
     """A plain file, open to be read in bytes; a pipe or a device in its place is never waited for.
 
     Raises:
@@ -126,14 +136,17 @@ def open_plain(path: Path) -> Iterator[BinaryIO]:
     """
     try:
         if path.exists() and not path.is_file():
-            raise UserError(f"{path} is not a plain file: give one in its place")
-        # it may have become a pipe since
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            yield file
+            raise UserError(f"{path} is not a plain file: put one in its place, or remove it")
+        # not blocked, should it have become a pipe since
+        return open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
     except FileNotFoundError:
-        raise UserError(f"{path} is missing: give a folder or a file that is whole") from None
+        raise UserError(f"{path} is missing: put it there, or give another path") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path} cannot be read ({error.strerror}): check its permissions")
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ebm_app.errors import UserError
 from ebm_app.fields import shortened
-from ebm_app.files.records import open_plain
+from ebm_app.files.records import read_start
 from ebm_app.files.writing import replace_file
 
 #: bytes of a header; a model of some thousand tensors has a million
@@ -53,8 +53,7 @@ def read_forms(path: Path) -> dict[str, TensorForm]:
     Raises:
         UserError: where the file is missing, truncated or not safetensors.
     """
-    with open_plain(path) as file:
-        header = int.from_bytes(file.read(8), "little")
+    header = int.from_bytes(read_start(path, 8), "little")
     if header > LARGEST_HEADER:
         raise _damaged(path, f"its header would have {header} bytes")
     try:

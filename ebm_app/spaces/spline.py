@@ -122,11 +122,11 @@ class SplineSpace(Composed):
         )
 
     @torch.no_grad()
-    def fit(self, x: Tensor) -> None:
+    def fit(self, x: Tensor, repeats: int = 1) -> None:
         """Set the standardisation from x (N, C, H, W); the couplings are learned by likelihood."""
         # a coupling sets nothing here: no whole data set goes through its network
         logit, standardise, *_ = self.parts
-        standardise.fit(logit.encode(x))
+        standardise.fit(logit.encode(x), repeats)
 
 
 def _whole(name: str, value: float, largest: int) -> int:
