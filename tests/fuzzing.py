@@ -211,6 +211,13 @@ class Tally:
         )
 
 
+def check(tally):
+    """No mutation ended in anything but success or a sentence."""
+    print(tally)
+    assert tally.found == []
+    assert tally.growth < MOST_BYTES
+
+
 class TookTooLong(BaseException):
     """Raised in a call that does not end by itself."""
 

@@ -46,7 +46,7 @@ def from_dict(cls: type[T], data: Any, where: str) -> T:
     """
     try:
         text = to_json(data, inf_nan_mode="constants")
-        return TypeAdapter(cls).validate_json(text)
+        return TypeAdapter(cls).validate_json(text, strict=True)
     except ValidationError as error:
         raise UserError(f"{where}: {faults(error)}") from None
     except ValueError as error:  # what JSON cannot say
@@ -86,6 +86,18 @@ def read_json(path: Path, largest: int = LARGEST_RECORD) -> dict[str, Any]:
     data = parse_json(read_bytes(path, largest), str(path))
     if not isinstance(data, dict):
         raise UserError(f"{path} must hold a JSON object, not a {type(data).__name__}")
+    return data
+
+
+def read_record(cls: type, path: Path) -> dict[str, Any]:
+    """The JSON object in a file, in which at least what the dataclass ``cls`` says is there, of
+    its types and in its ranges.
+
+    Raises:
+        UserError: naming the file and the keys.
+    """
+    data = read_json(path)
+    from_dict(cls, data, str(path))
     return data
 
 

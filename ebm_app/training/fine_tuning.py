@@ -9,7 +9,8 @@ import torch
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.files import RUN_FILE
-from ebm_app.files.records import read_json, to_dict
+from ebm_app.files.records import read_record, to_dict
+from ebm_app.files.schemas import EarlierTraining
 from ebm_app.models.config import EBMConfig, changes_of
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder, load_weights, read_config
 from ebm_app.training.checkpoint import find_checkpoint
@@ -46,11 +47,11 @@ def trained_before(name_or_path: str | os.PathLike) -> dict[str, Any]:
         of the training before it; the name alone where the records do not tell all of that.
     """
     record = find_folder(name_or_path) / RUN_FILE
-    run = read_json(record) if record.exists() else {}
+    run = read_record(EarlierTraining, record) if record.exists() else {}
     named, figures = {"model": str(name_or_path)}, run.get("figures")
     nothing = dict.fromkeys(("steps", "images", "training_seconds"), 0)
-    earlier = run.get("settings", {}).get("init_from", nothing)
-    if figures is None or "steps" not in earlier:
+    earlier = run.get("settings", {}).get("init_from") or nothing
+    if figures is None or not nothing.keys() <= earlier.keys():
         return named
     own = {**figures, "images": figures["steps"] * figures["total_batch_size"]}
     return named | {key: own[key] + earlier[key] for key in nothing}
@@ -62,7 +63,8 @@ def first_weights(
     """Where the weights of a run come from, as its record says it; nothing for fresh ones."""
     if resume_from_checkpoint:
         run = find_checkpoint(output_dir, resume_from_checkpoint).parent / RUN_FILE
-        before = read_json(run)["settings"].get("init_from") if run.exists() else None
+        settings = read_record(EarlierTraining, run).get("settings", {}) if run.exists() else {}
+        before = settings.get("init_from")
     else:
         before = trained_before(init_from) if init_from else None
     return {"init_from": before} if before else {}
