@@ -21,7 +21,7 @@ from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.files import RUN_FILE
 from ebm_app.files.records import read_record
-from ebm_app.files.schemas import TrainingRun
+from ebm_app.files.run_schemas import TrainingRun
 from ebm_app.files.writing import explained_write
 from ebm_app.flow import Flow
 from ebm_app.likelihood.dequantisation import dequantisation_noise

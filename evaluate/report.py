@@ -19,7 +19,8 @@ from ebm_app.errors import UserError
 from ebm_app.evaluation.sample_plots import samplers_table
 from ebm_app.files import METRICS_FILE, RUN_FILE
 from ebm_app.files.records import read_record
-from ebm_app.files.schemas import BitsRecord, CopyRecord, LogZRecord, SamplerRecord, TrainingRun
+from ebm_app.files.run_schemas import TrainingRun
+from ebm_app.files.study_schemas import BitsRecord, CopyRecord, LogZRecord, SamplerRecord
 from ebm_app.files.writing import explained_write
 from ebm_app.registry import choose
 from ebm_app.runs.cli import Parser, run_script

@@ -26,7 +26,7 @@ from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import Reference, label_histogram
 from ebm_app.evaluation.sample_plots import METRICS, NOTES, plot_samplers, samplers_table
 from ebm_app.files.records import read_record
-from ebm_app.files.schemas import SamplerRecord
+from ebm_app.files.study_schemas import SamplerRecord
 from ebm_app.files.writing import explained_write
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder
 from ebm_app.numerics import mean_except_batch, mixed_seed

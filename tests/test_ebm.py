@@ -1,6 +1,7 @@
 """The EBM folder: a round trip gives equal outputs, and nothing that does not fit is loaded."""
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from ebm_app import EBM
 from ebm_app.data.levels import to_levels
 from ebm_app.errors import UserError
+from ebm_app.files.records import write_json
 from ebm_app.likelihood import VariationalBound
 from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
 from ebm_app.models.config import EBMConfig, PathConfig
@@ -227,3 +229,18 @@ MOST = {"digits": 4e6, "mnist": 16e6}
 def test_bundled_models_load_by_name_and_are_small(name, most):
     assert EBM.from_pretrained(name).config.dataset == name
     assert sum(path.stat().st_size for path in (BUNDLED / name).iterdir()) < most
+
+
+@pytest.mark.parametrize("estimator", ["elbo", "ratio", "pf_ode"])
+def test_what_is_not_finite_is_refused(estimator):
+    """Weights that are finite may give no number all the same."""
+    ebm = EBM(EBMConfig("digits", (1, 8, 8), 17, net=UNetConfig((8,))))
+    torch.nn.init.constant_(ebm.model.net.last_layer.weight, 1e38)
+    settings = {"num_steps": 2} if estimator == "pf_ode" else {}
+    with pytest.raises(UserError, match="not finite"):
+        ebm.log_prob(images(), estimator=estimator, **settings)
+    with pytest.raises(UserError, match="not finite"):
+        ebm.sample(2, num_steps=2)
+    record = {"figures": {"elbo": [{"stderr": math.nan}]}}
+    with pytest.raises(UserError, match=r"figures.elbo.0.stderr is not finite, so .* not written"):
+        write_json(Path("nowhere.json"), record)

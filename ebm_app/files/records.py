@@ -70,6 +70,8 @@ def _fault(found: ErrorDetails) -> str:
             return f"unknown key {place}"
         case "missing":
             return f"key {place} is missing"
+        case "value_error":  # a record's own check, in its own words
+            return f"{place} {found['msg'].removeprefix('Value error, ')}"
     message = found["msg"]
     for theirs, ours in WORDS.items():
         message = message.replace(theirs, ours)

@@ -9,7 +9,7 @@ from pathlib import Path
 from ebm_app.errors import UserError
 from ebm_app.files import RUN_FILE
 from ebm_app.files.records import read_record
-from ebm_app.files.schemas import AnyRun
+from ebm_app.files.run_schemas import AnyRun
 from ebm_app.training.checkpoint import checkpoints
 
 

@@ -10,7 +10,7 @@ from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.files import RUN_FILE
 from ebm_app.files.records import read_record, to_dict
-from ebm_app.files.schemas import EarlierTraining
+from ebm_app.files.run_schemas import EarlierTraining
 from ebm_app.models.config import EBMConfig, changes_of
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder, load_weights, read_config
 from ebm_app.training.checkpoint import find_checkpoint

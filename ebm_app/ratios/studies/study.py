@@ -15,7 +15,7 @@ from typing import Any
 
 from ebm_app.errors import UserError
 from ebm_app.files.records import read_record, write_json
-from ebm_app.files.schemas import TrialRecord
+from ebm_app.files.study_schemas import TrialRecord
 from ebm_app.files.writing import explained_write
 from ebm_app.numerics import seeded
 from ebm_app.ratios.studies.points import EvaluationPoints, as_numbers, matrix_metrics

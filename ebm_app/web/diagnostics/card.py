@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from ebm_app.files import METRICS_FILE, RUN_FILE
 from ebm_app.files.records import read_json, read_record
-from ebm_app.files.schemas import CardRun
+from ebm_app.files.run_schemas import CardRun
 from ebm_app.files.tensors import read_tensors
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE, read_config

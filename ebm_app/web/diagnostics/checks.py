@@ -13,7 +13,7 @@ from ebm_app.evaluation.command_line import held_out_levels
 from ebm_app.evaluation.likelihood_plots import balance_figure
 from ebm_app.evaluation.selftest import Balance, SelfTestBudget, SelfTestReport, iterate_checks
 from ebm_app.files.records import read_record
-from ebm_app.files.schemas import SelfTestRecord
+from ebm_app.files.study_schemas import SelfTestRecord
 from ebm_app.likelihood import PFODEDensity
 
 from ..buttons import RUNNING
