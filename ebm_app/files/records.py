@@ -75,6 +75,7 @@ def _fault(found: ErrorDetails) -> str:
     message = found["msg"]
     for theirs, ours in WORDS.items():
         message = message.replace(theirs, ours)
+    message = message.replace("1" + "0" * 300, "1e300")  # a bound in all of its digits
     return f"{place} {message}, not {shortened(repr(found['input']))}".strip()
 
 

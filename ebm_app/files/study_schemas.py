@@ -159,6 +159,11 @@ class CheckRow:
     allowance: Number | None = None
     unit: str = ""
 
+    def __post_init__(self) -> None:
+        numbers = (self.value, self.stderr, self.allowance, self.passed)
+        if any(number is None for number in numbers) and self.value is not None:
+            raise ValueError("must have a value, stderr, allowance and passed, or be skipped")
+
 
 @dataclass(frozen=True)
 class MeanTimeScore:
