@@ -40,11 +40,10 @@ def build_path(config: EBMConfig) -> GaussianPath:
     Raises:
         UserError: for an unknown name or argument.
     """
-    choose("path", config.path.name, PATHS)
-    try:
-        return PATHS[config.path.name](c=config.path.c, **config.path.arguments)
-    except TypeError as error:
-        raise UserError(f"path '{config.path.name}': {error}") from None
+    path = config.path
+    if "c" in path.arguments:
+        raise UserError("the arguments of a path hold c, which stands beside them: leave it out")
+    return make(PATHS, "path", path.name, {"c": path.c, **path.arguments})
 
 
 class EBM(PretrainedModel):
@@ -121,7 +120,7 @@ class EBM(PretrainedModel):
 
         Raises:
             UserError: for images of another shape or with values off the grid, unknown names or
-                settings, and noise of another shape.
+                settings, noise of another shape, and a likelihood that is not finite.
         """
         config = self.config
         levels = checked_levels(images, config.image_shape, config.num_levels, config.palette)

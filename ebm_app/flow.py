@@ -9,11 +9,11 @@ from pydantic import ConfigDict
 from torch import Tensor
 
 from ebm_app.data.levels import dequantise, quantise
-from ebm_app.data.palette import Palette, check_palette
+from ebm_app.data.palette import check_palette
 from ebm_app.fields import STRICT, Number
-from ebm_app.likelihood.bits import Likelihood, checked_levels, to_bits_per_dim
+from ebm_app.likelihood.bits import Likelihood, check_finite, checked_levels, to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.models.config import FORMAT_VERSION, ImageShape, NumLevels
+from ebm_app.models.config import FORMAT_VERSION, ImageShape, NumLevels, PaletteLevels
 from ebm_app.models.folders import FLOW
 from ebm_app.models.pretrained import PretrainedModel
 from ebm_app.numerics import seeded, standard_normal_log_density, sum_except_batch
@@ -31,7 +31,7 @@ class FlowConfig:
     num_levels: NumLevels
     space: str
     space_arguments: dict[str, Number] = field(default_factory=dict)
-    palette: Palette = ()
+    palette: PaletteLevels = ()
     format_version: int = FORMAT_VERSION
 
 
@@ -82,7 +82,8 @@ class Flow(PretrainedModel):
             seed: of the noise drawn here.
 
         Raises:
-            UserError: for images of another shape, or values off the grid.
+            UserError: for images of another shape, values off the grid, and a likelihood that is
+                not finite.
         """
         config = self.config
         levels = checked_levels(images, config.image_shape, config.num_levels, config.palette)
@@ -92,6 +93,7 @@ class Flow(PretrainedModel):
         num_dims = levels[0].numel()
         draws = [self.log_density(self.dequantise(levels, u)) for u in noise]
         log_prob = torch.stack(draws).mean(0) - num_dims * math.log(self.config.num_levels)
+        check_finite(log_prob)
         bits = to_bits_per_dim(log_prob, num_dims)
         return Likelihood(log_prob, bits, torch.zeros_like(log_prob), None, len(noise))
 

@@ -104,7 +104,10 @@ def integrate(
     def finite_rate(t: Tensor, _: State) -> State:
         value = rate(t)
         if not value.isfinite().all():
-            raise NumericalError(f"the integrand is not finite at t = {t.item()}: check the model")
+            raise NumericalError(
+                f"the integrand is not finite at t = {t.item()}: the training of the model has "
+                "diverged, or its settings are out of range"
+            )
         return (value.double(),)
 
     (solution,) = solve(finite_rate, (zero,), start, end, solver, rtol=rtol, atol=atol)

@@ -1,6 +1,7 @@
 """A kind of thing is chosen by its name in a dict, beside the classes that it holds."""
 
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -62,7 +63,20 @@ def make(kinds: dict[str, type[T]], what: str, name: str | T, settings: dict[str
         return name
     choose(what, name, kinds)
     given = {key: value for key, value in settings.items() if value is not None}
-    try:
-        return kinds[name](**given)
-    except TypeError as error:
-        raise UserError(f"{what} '{name}': {error}") from None
+    check_settings(kinds[name], f"{what} '{name}'", given)
+    return kinds[name](**given)
+
+
+def check_settings(
+    kind: Callable[..., Any], what: str, settings: Iterable[str], fixed: Iterable[str] = ()
+) -> None:
+    """Raise a UserError for settings that a kind of thing does not have, naming those it has; what
+    is ``fixed`` is none.
+
+    >>> check_settings(lambda low=0, high=1: None, "a range", ["low"])
+    """
+    known = sorted(set(inspect.signature(kind).parameters) - set(fixed))
+    for name in settings:
+        if name not in known:
+            has = f"choose from {', '.join(known)}" if known else "it has none"
+            raise UserError(f"{what} has no setting '{shortened(name)}': {has}")

@@ -20,7 +20,8 @@ from ebm_app.data.images import ImageData, load_images
 from ebm_app.ebm import EBM
 from ebm_app.fields import Draws, PositiveInt, Several, Steps
 from ebm_app.files import RUN_FILE
-from ebm_app.files.records import read_json
+from ebm_app.files.records import read_record
+from ebm_app.files.run_schemas import TrainingRun
 from ebm_app.flow import Flow
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import EBMConfig, TrainingConfig
@@ -127,7 +128,7 @@ def rows_of(
             ebm.energy = ebm.energy.with_eps(first_eps)
             bits = images.bits_of(accelerator, ebm)
             base = bits if base is None or name == study.base else base
-            speed = read_json(run / RUN_FILE)["figures"]["images_per_second"]
+            speed = read_record(TrainingRun, run / RUN_FILE)["figures"]["images_per_second"]
             yield {
                 "space": space,
                 "variant": name,

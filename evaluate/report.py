@@ -18,8 +18,11 @@ from typing import Any
 from ebm_app.errors import UserError
 from ebm_app.evaluation.sample_plots import samplers_table
 from ebm_app.files import METRICS_FILE, RUN_FILE
-from ebm_app.files.records import read_json
+from ebm_app.files.records import read_record
+from ebm_app.files.run_schemas import TrainingRun
+from ebm_app.files.study_schemas import BitsRecord, CopyRecord, LogZRecord, SamplerRecord
 from ebm_app.files.writing import explained_write
+from ebm_app.registry import choose
 from ebm_app.runs.cli import Parser, run_script
 from ebm_app.training.metrics import best_validation, read_metrics
 
@@ -59,20 +62,22 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     add("--output", help="the file to write, in place of report.md in that folder")
     args = parser.parse_args(argv)
     folder = Path(args.run)
-    run, bpd = read_json(folder / RUN_FILE), read_json(folder / BPD_FILE)
+    run = read_record(TrainingRun, folder / RUN_FILE)
+    bpd = read_record(BitsRecord, folder / BPD_FILE)
     if run["figures"] is None:
         raise UserError(f"the run in {folder} has not ended: resume it, or report on another")
     target = Path(args.output) if args.output else folder / "report.md"
-    records = [bpd, *(read_json(file) for file in sorted(folder.glob(f"*/{BPD_FILE}")))]
+    others = sorted(folder.glob(f"*/{BPD_FILE}"))
+    records = [bpd, *(read_record(BitsRecord, file) for file in others)]
     parts = [head(folder.name, run, bpd, kept_step(folder)), likelihoods(records)]
-    for file, section in SECTIONS.items():
+    for file, (kind, section) in SECTIONS.items():
         if (folder / file).exists():
-            parts.append(section(read_json(folder / file)))
+            parts.append(section(read_record(kind, folder / file)))
     with explained_write(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         parts += pictures(folder, target.parent)
     command = " ".join(run["command"])
-    versions = {"git_revision": run["git_revision"], "torch": run["versions"]["torch"]}
+    versions = {"git_revision": run.get("git_revision"), "torch": run["versions"]["torch"]}
     parts.append(FOOT.format(command=command, **versions))
     with explained_write(target.parent):
         target.write_text("\n".join(part for part in parts if part), encoding="utf-8")
@@ -131,10 +136,11 @@ def head(name: str, run: dict[str, Any], bpd: dict[str, Any], kept: int) -> str:
 
 def row_before(settings: dict[str, Any]) -> str:
     """A row on the training of the weights that a run started from, if it started from any."""
-    if "init_from" not in settings:
+    before = settings.get("init_from")
+    if before is None:
         return ""
-    before = settings["init_from"]
-    seen = "{steps}; {images}; {training_seconds:.0f}" if "steps" in before else "not recorded"
+    known = {"steps", "images", "training_seconds"} <= before.keys()
+    seen = "{steps}; {images}; {training_seconds:.0f}" if known else "not recorded"
     return BEFORE.format(model=before["model"], seen=seen.format(**before))
 
 
@@ -169,6 +175,7 @@ def normalisation(ais: dict[str, Any]) -> str:
         f"Normalised by `{metrics['method']}`: {metrics['bits_per_dim']:.4f} ± "
         f"{metrics['bits_per_dim_stderr']:.4f} bits per dim."
     )
+    choose("method of ais.json", metrics["method"], methods)
     if methods[metrics["method"]]["warnings"]:
         verdict = f"Bits per dim are not normalised: heed the warnings of `{metrics['method']}`."
     return (
@@ -199,11 +206,11 @@ def copies(study: dict[str, Any]) -> str:
     )
 
 
-#: record beside the run -> its section
-SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "ais.json": normalisation,
-    "samplers.json": samples,
-    "memorisation.json": copies,
+#: record beside the run -> what it must hold, and its section
+SECTIONS: dict[str, tuple[type, Callable[[dict[str, Any]], str]]] = {
+    "ais.json": (LogZRecord, normalisation),
+    "samplers.json": (SamplerRecord, samples),
+    "memorisation.json": (CopyRecord, copies),
 }
 
 if __name__ == "__main__":

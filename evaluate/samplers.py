@@ -26,7 +26,8 @@ from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import Reference, label_histogram
 from ebm_app.evaluation.sample_plots import METRICS, NOTES, plot_samplers, samplers_table
 from ebm_app.fields import BatchSize, PositiveInt
-from ebm_app.files.records import read_json
+from ebm_app.files.records import read_record
+from ebm_app.files.study_schemas import SamplerRecord
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder
 from ebm_app.numerics import mean_except_batch, mixed_seed
 from ebm_app.registry import choose
@@ -85,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     for sampler, text in runs.items():
         name = next(name for name, kind in SAMPLERS.items() if type(sampler) is kind)
         row = {"sampler": name, "settings": asdict(sampler), "run": text}
-        if any(all(old[key] == row[key] for key in ("sampler", "settings")) for old in rows):
+        if any(all(old.get(key) == row[key] for key in ("sampler", "settings")) for old in rows):
             continue
         images, cost = draw(ebm, sampler, text, args)
         rows.append({**row, **cost, **measure(images)})
@@ -125,7 +126,7 @@ def earlier_rows(target: Path, study: dict[str, Any]) -> list[dict[str, Any]]:
     """
     if not target.exists():
         return []
-    metrics = read_json(target).get("figures") or {}
+    metrics = read_record(SamplerRecord, target)["figures"]
     found = metrics.get("study", {})
     if other := [key for key in study if found.get(key) != study[key]]:
         raise UserError(

@@ -13,11 +13,13 @@ from safetensors.torch import load_file
 
 from ebm_app import EBM
 from ebm_app.data.images import ImageData
+from ebm_app.data.levels import dequantise
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import LoopConfig
 from ebm_app.nets.inputs import NET_INPUTS
 from ebm_app.runs.cli import run_script
+from ebm_app.spaces.whitening import Whitening
 from ebm_app.training.fine_tuning import start_from
 from ebm_app.training.settings import resolve
 from ebm_app.training.validation import FlowValidator
@@ -192,3 +194,35 @@ def test_the_validation_loss_of_a_flow_is_its_negative_log_density_per_dim(tmp_p
     points = torch.stack([flow.dequantise(levels, u) for u in noise])
     density = torch.stack([flow.log_density(x) for x in points]).mean() / 16
     assert found["validation_loss"] == pytest.approx(-density.item(), rel=1e-5)
+
+
+def smooth_images(num, seed):
+    """Images (num, 1, 8, 8) of 256 levels that 9 numbers make."""
+    numbers = torch.randn(num, 1, 3, 3, generator=torch.Generator().manual_seed(seed))
+    x = torch.nn.functional.interpolate(numbers, (8, 8), mode="bilinear")
+    return (x.sigmoid() * 256).floor().clamp(0, 255).to(torch.uint8)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "copula", "spline"])
+@pytest.mark.parametrize("num", [3, 8, 20])
+def test_few_images_never_cost_much_more_than_pure_chance(kind, num):
+    """Their covariance is singular, and most levels are never seen; a bit more is let pass."""
+    flow = Flow(FlowConfig("smooth", (1, 8, 8), 256, kind))
+    repeats = 100
+    noise = torch.rand((num * repeats, 1, 8, 8), generator=torch.Generator().manual_seed(1))
+    levels = smooth_images(num, seed=2)
+    flow.space.fit(flow.dequantise(levels.repeat(repeats, 1, 1, 1), noise), repeats)
+    bits = flow.log_prob(smooth_images(100, seed=3)).bits_per_dim
+    assert bits.mean() < 8 + 1
+    assert all(0 < share <= 1 for share in flow.space.shrinkage().values())
+
+
+def test_the_share_that_is_assumed_falls_with_the_images_and_not_with_their_draws():
+    def share(num, repeats):
+        whitening, levels = Whitening((1, 8, 8)), smooth_images(num, seed=2)
+        noise = torch.rand((num * repeats, 1, 8, 8), generator=torch.Generator().manual_seed(1))
+        whitening.fit(dequantise(levels.repeat(repeats, 1, 1, 1), 256, noise), repeats)
+        return whitening.share
+
+    assert share(8, 100) > 10 * share(200, 4)
+    assert 0.1 < share(8, 100) / share(8, 400) < 10

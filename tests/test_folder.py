@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import error_of
+from fuzzing import put_no_file
 from PIL import Image
 
 from ebm_app.data import load_images
@@ -217,3 +218,21 @@ def test_folder_refuses_a_decompression_bomb(tmp_path, monkeypatch, limit):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)  # the images have 30 pixels
     message = error_of(load_folder, tmp_path)
     assert "000.png" in message and f"more than {limit} pixels" in message
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket", "device", "broken", "circle", "folder"])
+def test_what_is_no_file_is_named_and_never_waited_for(tmp_path, kind, monkeypatch):
+    fill(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    put_no_file(tmp_path / "zz.png", kind)
+    if kind == "folder":  # it may hold images, and holds none
+        assert len(load_folder(tmp_path).train) == 8
+    else:
+        assert "zz.png" in error_of(load_folder, tmp_path)
+
+
+def test_a_huge_file_is_not_read(tmp_path):
+    fill(tmp_path)
+    with (tmp_path / "zz.png").open("wb") as file:
+        file.truncate(2**29)
+    assert "zz.png" in error_of(load_folder, tmp_path)

@@ -34,7 +34,7 @@ def test_quantise_saturates_by_definition():
     assert torch.equal(quantise(x, 4), expected)
     assert torch.equal(quantise(x.bfloat16(), 4), expected.float())
     for wrong in (torch.tensor([1, 2]), torch.tensor([torch.nan]), torch.tensor([torch.inf])):
-        with pytest.raises(ValueError, match="finite floats"):
+        with pytest.raises(ValueError, match="are floats|not finite"):
             quantise(wrong, 4)
     with pytest.raises(ValueError, match="between 2 and 256"):
         quantise(x, 1)

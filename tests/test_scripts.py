@@ -165,7 +165,7 @@ def test_score_then_report(trained, script, capsys, tmp_path):
         assert call(script("evaluate/report.py"), run) == 0
         text = (run / "report.md").read_text()
         assert f"\n| trained before, as `first`: steps; images; seconds | {row}\n" in text
-    (run / "run.json").write_text('{"figures": null}')
+    (run / "run.json").write_text(json.dumps({**record, "figures": None}))
     assert call(script("evaluate/report.py"), run) == 2
     assert "has not ended" in capsys.readouterr().err
 

@@ -4,6 +4,7 @@ python train/flow.py --flow gaussian --dataset digits --output_dir runs/gaussian
 accelerate launch train/flow.py --flow spline --dataset digits --output_dir runs/spline
 """
 
+import math
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -94,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         return FlowTask(accelerator, flow, config, data, options.output_dir)
 
     if list(flow.parameters()):
-        return launch(config, settings, options, build)
+        return remarked(launch(config, settings, options, build), data)
     unused = sorted(set(loop) - CLOSED_FORM)
     if args.resume_from_checkpoint:
         unused.append("resume_from_checkpoint")
@@ -102,14 +103,32 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         raise UserError(
             f"a {kind} flow is fitted in closed form: leave out --{', --'.join(unused)}"
         )
-    return save(settings, options, build)
+    return remarked(save(settings, options, build), data)
+
+
+def remarked(metrics: dict[str, Any] | None, data: ImageData) -> dict[str, Any] | None:
+    """The metrics, after what is to be said of them: what of the flow is not from the images, and
+    whether these are too few."""
+    if metrics is not None:
+        shares = ", ".join(f"{name} {share:.2g}" for name, share in metrics["shrinkage"].items())
+        print(f"shrinkage, the share that is assumed and not fitted: {shares}", file=sys.stderr)
+        bits, uniform = metrics["test_bits_per_dim"], metrics["uniform_bits_per_dim"]
+        if bits > uniform:
+            print(
+                f"warning: {bits:.2f} test bits per dim are more than the {uniform:.2f} of images "
+                f"of pure chance: {len(data.train)} images are too few for this flow, give "
+                f"{math.prod(data.image_shape)}, as many as one has numbers, or another --flow",
+                file=sys.stderr,
+            )
+    return metrics
 
 
 def fit(flow: Flow, data: ImageData, seed: int) -> None:
     """Set what the flow has in closed form, from dequantised training images."""
-    levels = data.train.repeat(max(1, -(-MIN_FIT_IMAGES // len(data.train))), 1, 1, 1)
+    repeats = max(1, -(-MIN_FIT_IMAGES // len(data.train)))
+    levels = data.train.repeat(repeats, 1, 1, 1)
     noise = torch.rand(levels.shape, generator=seeded("cpu", seed))
-    flow.space.fit(flow.dequantise(levels, noise))
+    flow.space.fit(flow.dequantise(levels, noise), repeats)
 
 
 def save(

@@ -19,6 +19,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from ebm_app.errors import UserError
+from ebm_app.files.records import open_plain
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 # Only these decoders may run: the content of a file decides its format, not its name.
@@ -26,7 +27,11 @@ FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
 SPLITS = ("train", "validation", "test")
 MIN_IMAGES = 10
-UNREADABLE = (OSError, EOFError, SyntaxError, ValueError, struct.error, zlib.error)
+#: what Pillow raises on a damaged file
+UNREADABLE = (OSError, EOFError, SyntaxError, ValueError, struct.error, zlib.error, LookupError)
+UNREADABLE += (TypeError, AttributeError, ArithmeticError, MemoryError)
+#: bytes of a file; what Pillow takes for an image of too many pixels has fewer
+LARGEST_FILE = 2**28
 
 
 def read_folder(path: str | Path, resolution: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -55,7 +60,7 @@ def read_folder(path: str | Path, resolution: int | None = None) -> tuple[Tensor
     folder = Path(path).expanduser()
     if resolution is not None and resolution < 1:
         raise UserError(f"the resolution is {resolution}: choose a number of pixels of 1 or more")
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise UserError(f"there is no folder '{folder}': check the path after 'folder:'")
     files = list_images(folder)
     if len(files) < MIN_IMAGES:
@@ -91,9 +96,11 @@ def read_image(path: Path) -> Image.Image:
         UserError: naming the file, for one that cannot be read or whose mode would lose content.
     """
     try:
+        if path.is_file() and path.stat().st_size > LARGEST_FILE:
+            raise UserError(f"the file '{path}' has more than {LARGEST_FILE} bytes: remove it")
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=FORMATS) as opened:
+            with open_plain(path) as file, Image.open(file, formats=FORMATS) as opened:
                 # MPO is the JPEG of some telephones, whose first frame is the photograph.
                 animated = getattr(opened, "is_animated", False) and opened.format != "MPO"
                 # Pillow turns 16-bit colour into 8-bit; only the raw mode ("RGB;16B") tells.
@@ -103,6 +110,8 @@ def read_image(path: Path) -> Image.Image:
         raise UserError(
             f"the image '{path}' has more than {Image.MAX_IMAGE_PIXELS} pixels: make it smaller"
         ) from error
+    except UserError:
+        raise
     except UNREADABLE as error:
         raise UserError(f"cannot read '{path}' as an image: repair or remove it") from error
     if animated:

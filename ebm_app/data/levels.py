@@ -63,11 +63,17 @@ def quantise(x: Tensor, num_levels: int, palette: Sequence[int] = ()) -> Tensor:
         num_levels: L. palette: of the levels, () for evenly spaced ones.
 
     Raises:
-        ValueError: for values that are not finite or not floating point.
+        ValueError: for values that are not floating point. UserError: for values that are not
+            finite, which a model may draw.
     """
     check_num_levels(num_levels)
-    if not x.is_floating_point() or not x.isfinite().all():
-        raise ValueError(f"continuous values are finite floats, these are {x.dtype}")
+    if not x.is_floating_point():
+        raise ValueError(f"continuous values are floats, these are {x.dtype}")
+    if not x.isfinite().all():
+        raise UserError(
+            "the images drawn are not finite: take other settings of the sampler, or a model "
+            "whose training has not diverged"
+        )
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     return to_display((x * num_levels).floor().clamp(0, num_levels - 1), num_levels, palette)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.errors import UserError
+from ebm_app.fields import shortened
 
 NUM_VALUES = 256
 #: a palette is no longer than this: at least two of the eight bits of a value are then saved
@@ -66,8 +67,8 @@ def check_palette(palette: Sequence[int], num_levels: int) -> None:
     in_order = list(palette) == sorted(set(palette) & set(range(NUM_VALUES)))
     if palette and not (in_order and len(palette) == num_levels):
         raise UserError(
-            f"the palette {in_words(palette)} is not of {num_levels} different values 0 to 255 in "
-            "order: give one that is, or none"
+            f"the palette {shortened(in_words(palette))} is not of {num_levels} different values "
+            "0 to 255 in order: give one that is, or none"
         )
 
 

@@ -67,6 +67,6 @@ def as_record(check: Check) -> dict[str, Any]:
 
 def from_record(record: dict[str, Any]) -> Check:
     """The check that ``as_record`` wrote."""
-    if "value" not in record:
+    if record.get("value") is None:
         return skip(record["name"], record["note"])
-    return Check(**{key: record[key] for key in Check._fields})
+    return Check(**{key: record.get(key, "") for key in Check._fields})

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ebm_app.errors import UserError
+
 NUM_FEATURES = 64
 Wrap = Callable[[Iterable[int]], Iterable[int]]
 
@@ -98,7 +100,9 @@ def train_classifier(
         batch = shifted(images[rows.to(images.device)], generator)
         loss = F.cross_entropy(classifier(batch), labels[rows].to(images.device))
         if not loss.isfinite():
-            raise ValueError(f"the classifier's loss is {loss.item()} at step {step + 1}")
+            raise UserError(
+                f"the classifier's loss is {loss.item()} at step {step + 1}: take other images"
+            )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ebm_app.errors import UserError
 from ebm_app.numerics import mean_except_batch
 
 
@@ -33,7 +34,9 @@ def frechet_distance(features_a: Tensor, features_b: Tensor) -> float:
         if features.ndim != 2 or len(features) < 2 or features.shape[1] != features_a.shape[1]:
             raise ValueError(f"feature sets are (N, D), N >= 2, of one D: {tuple(features.shape)}")
         if not features.isfinite().all():
-            raise ValueError("features are not finite")
+            raise UserError(
+                "features are not finite: the images are, so the classifier has diverged"
+            )
     moments = [_moments(features.double()) for features in (features_a, features_b)]
     return gaussian_frechet_distance(*moments[0], *moments[1])
 

@@ -126,6 +126,11 @@ def iterate_balance(
         time = t.expand(len(x1)).to(x1.device)
         with torch.no_grad():
             score = energy.model.time_score(path.sample(x0, x1, time).xt, time).double() * unit
+        if not score.isfinite().all():
+            raise UserError(
+                f"the time score is not finite at t = {t.item()}: the training of the model has "
+                "diverged"
+            )
         means.append(score.mean().cpu())
         errors.append(standard_error(score).cpu())
         total = total + score.cpu()

@@ -53,6 +53,15 @@ def to_bits_per_dim(log_prob: Tensor, num_dims: int) -> Tensor:
     return -log_prob / (num_dims * math.log(2))
 
 
+def check_finite(log_prob: Tensor) -> None:
+    """Raise a UserError for log-likelihoods (B,) that are no numbers or infinite."""
+    if bad := int((~log_prob.isfinite()).sum()):
+        raise UserError(
+            f"the log-likelihood of {bad} of {len(log_prob)} images is not finite: the training "
+            "of the model has diverged, or the settings of the evaluation are out of range"
+        )
+
+
 def checked_levels(
     images: Tensor, image_shape: tuple[int, ...], num_levels: int, palette: Sequence[int] = ()
 ) -> Tensor:
@@ -90,7 +99,7 @@ def log_likelihood(
         estimator: of log p_t.
 
     Raises:
-        UserError: for noise of another shape.
+        UserError: for noise of another shape, and a likelihood that is not finite.
     """
     if noise.shape[1:] != levels.shape or not len(noise):
         raise UserError(
@@ -106,6 +115,7 @@ def log_likelihood(
         for u in noise
     ]
     log_prob = torch.stack([d.log_prob for d in draws]).mean(0)
+    check_finite(log_prob)
     parts = [d.components for d in draws if d.components is not None]
     return Likelihood(
         log_prob,

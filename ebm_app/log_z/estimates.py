@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ebm_app.errors import UserError
 from ebm_app.numerics import effective_sample_size
 
 #: fewer effective samples than this, in number or share, raise a warning
@@ -67,6 +68,11 @@ def _summary(log_weight: Tensor, terms: Tensor, share: Tensor, sign: int) -> Log
     value = sign * (torch.logsumexp(terms, 0) - torch.logsumexp(share, 0)).item()
     # the delta method for a ratio of sums; with equal shares sd(w) / (mean(w) sqrt(N))
     spread = (torch.softmax(terms, 0) - torch.softmax(share, 0)).square().sum().item()
+    if not math.isfinite(value):
+        raise UserError(
+            f"log Z of {num} chains is not finite: the training of the model has diverged, or the "
+            "settings of the chains are out of range"
+        )
     ess = effective_sample_size(terms).item()
     deviation = log_weight.double().std().item()
     return LogZ(

@@ -37,6 +37,7 @@ Margin = Annotated[float, Ge(1e-12), Lt(0.5)]
 ImageShape = Annotated[tuple[Side, ...], Len(3, 3)]
 NumLevels = Annotated[int, Ge(2), Le(256)]
 Level = Annotated[int, Ge(0), Le(255)]
+PaletteLevels = Annotated[tuple[Level, ...], Len(0, 256)]
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class EBMConfig:
     )
     condition_dim: Annotated[int, Ge(0), Le(LARGEST_SIDE)] = 0
     num_nodes: Nodes = setting("quadrature nodes of a likelihood", 32, rare=True)
-    palette: tuple[Level, ...] = ()
+    palette: PaletteLevels = ()
     format_version: PositiveInt = FORMAT_VERSION
 
 

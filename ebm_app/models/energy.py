@@ -138,7 +138,7 @@ class TimeScoreEnergy:
             rtol, atol: tolerances of a solver; 1e-6 in the paper's protocol.
 
         Raises:
-            UserError: for an unknown integrator. ValueError: for a non-finite result.
+            UserError: for an unknown integrator, or a result that is not finite.
         """
         choose("integrator", integrator, INTEGRATORS)
         t0, t1 = self.start if t0 is None else t0, self.end if t1 is None else t1
@@ -158,7 +158,8 @@ class TimeScoreEnergy:
                 result = LogRatio(integral.value, integral.error, None, integral.nfe)
         if not result.value.isfinite().all():
             raise NumericalError(
-                f"the log ratio from t = {t0} to {t1} is not finite: check x and model"
+                f"the log ratio from t = {t0} to {t1} is not finite: the training of the model "
+                "has diverged, or its settings are out of range"
             )
         return result
 

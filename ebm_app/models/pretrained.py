@@ -11,6 +11,7 @@ from torch import nn
 
 from ebm_app.models.folders import (
     WEIGHTS_FILE,
+    check_weights,
     find_folder,
     load_weights,
     read_config,
@@ -42,18 +43,22 @@ class PretrainedModel(nn.Module):
     @classmethod
     def from_pretrained(cls, name_or_path: str | os.PathLike, device: str = "cpu") -> Self:
         """Load a folder, a bundled model by name, or a repository of the Hugging Face hub by its
-        id.
+        id. A folder from elsewhere takes no more memory than its weights do.
 
         >>> from ebm_app import EBM
         >>> EBM.from_pretrained("digits").config.image_shape
         (1, 8, 8)
 
         Raises:
-            UserError: for a folder that is missing or incomplete, weights that are damaged or do
-                not fit the configuration, a format of another version, or another kind of model.
+            UserError: for a folder that is missing or incomplete, weights that are damaged, not
+                finite or do not fit the configuration, a format of another version, or another
+                kind of model.
         """
         folder = find_folder(name_or_path)
-        model = cls(read_config(cls.config_class, folder, cls.kind))
+        config = read_config(cls.config_class, folder, cls.kind)
+        with torch.device("meta"):  # names and shapes alone: no model is larger than its file
+            check_weights(cls(config), folder / WEIGHTS_FILE)
+        model = cls(config)
         load_weights(model, folder / WEIGHTS_FILE)
         return model.to(device).eval()
 

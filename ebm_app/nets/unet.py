@@ -17,7 +17,7 @@ from ebm_app.fields import STRICT, Positive, Share, setting
 MOST_RESOLUTIONS = 8
 Width = Annotated[int, Ge(1), Le(4096)]
 Widths = Annotated[tuple[Width, ...], Len(1, MOST_RESOLUTIONS)]
-Layers = Annotated[int, Ge(1), Le(32)]
+Layers = Annotated[int, Ge(1), Le(16)]
 Level = Annotated[int, Ge(0), Lt(MOST_RESOLUTIONS)]
 Levels = Annotated[tuple[Level, ...], Len(0, MOST_RESOLUTIONS)]
 

@@ -160,7 +160,10 @@ def solve_in_clock(
         t = time_at(tau.item())
         slope, rows = rate(state[0].to(x.dtype), t)
         if not slope.isfinite().all():
-            raise NumericalError(f"the flow is not finite at t = {t}: check the score")
+            raise NumericalError(
+                f"the flow is not finite at t = {t}: the training of the model has diverged, or "
+                "the settings are out of range"
+            )
         return slope.double(), rows
 
     rows = torch.zeros(rate.num_sums, len(x), dtype=torch.float64, device=x.device)

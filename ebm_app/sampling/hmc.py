@@ -256,6 +256,6 @@ def _require_finite(state: HMCState) -> None:
         if not bool(is_finite.all()):
             count = int((~is_finite).sum())
             raise NumericalError(
-                f"the {name} of the current state is not finite in {count} chains: take smaller "
-                "steps"
+                f"the {name} of the current state is not finite in {count} chains: the training "
+                "of the model has diverged, or the steps are too large"
             )

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ebm_app.errors import UserError
-from ebm_app.registry import choose
+from ebm_app.registry import check_settings, choose
 from ebm_app.spaces.base import Space
 from ebm_app.spaces.copula import CopulaSpace
 from ebm_app.spaces.gaussian import GaussianSpace
@@ -26,11 +25,10 @@ def build_space(
     Raises:
         UserError: for an unknown name or argument.
     """
-    try:
-        space = SPACES[choose("space", name, SPACES)].build(image_shape, num_levels, **arguments)
-    except TypeError as error:
-        raise UserError(f"space '{name}': {error}") from None
-    return space.requires_grad_(False)
+    build = SPACES[choose("space", name, SPACES)].build
+    made_for = {"image_shape": image_shape, "num_levels": num_levels}
+    check_settings(build, f"space '{name}'", arguments, made_for)
+    return build(**made_for, **arguments).requires_grad_(False)
 
 
 __all__ = [

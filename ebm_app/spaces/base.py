@@ -20,9 +20,10 @@ class Space(nn.Module, ABC):
     scale: float | None = None
 
     @classmethod
-    def build(cls, image_shape: Sequence[int], num_levels: int, **arguments: float) -> "Space":
-        """A space for images (C, H, W) of so many levels, not fitted yet."""
-        return cls(**arguments)
+    def build(cls, image_shape: Sequence[int], num_levels: int) -> "Space":
+        """A space for images (C, H, W) of so many levels, not fitted yet; a subclass may take
+        arguments of its own."""
+        return cls()
 
     @abstractmethod
     def encode(self, x: Tensor) -> Tensor:
@@ -40,8 +41,15 @@ class Space(nn.Module, ABC):
         """(``encode``, ``log_abs_det``) of x, in one pass where they share work."""
         return self.encode(x), self.log_abs_det(x)
 
-    def fit(self, x: Tensor) -> None:  # noqa: B027 - a hook, not an omission
-        """Set what is estimated in closed form from dequantised images (N, C, H, W)."""
+    def fit(self, x: Tensor, repeats: int = 1) -> None:  # noqa: B027 - a hook, not an omission
+        """Set what is estimated in closed form from dequantised images (N, C, H, W): ``repeats``
+        draws of every image, a draw of all images after the other. N / repeats images are no more
+        than that, however often they are drawn."""
+
+    def shrinkage(self) -> dict[str, float]:
+        """By name the shares of what was fitted that were taken from an assumption, and not from
+        the images."""
+        return {}
 
 
 class Composed(Space):
@@ -72,7 +80,10 @@ class Composed(Space):
         return x, total
 
     @torch.no_grad()
-    def fit(self, x: Tensor) -> None:
+    def fit(self, x: Tensor, repeats: int = 1) -> None:
         for part in self.parts:
-            part.fit(x)
+            part.fit(x, repeats)
             x = part.encode(x)
+
+    def shrinkage(self) -> dict[str, float]:
+        return {name: share for part in self.parts for name, share in part.shrinkage().items()}

@@ -14,7 +14,7 @@ class GaussianSpace(Composed):
 
     @classmethod
     def build(
-        cls, image_shape: Sequence[int], num_levels: int, **arguments: float
+        cls, image_shape: Sequence[int], num_levels: int, margin: float = 1e-6
     ) -> "GaussianSpace":
-        """See ``Logit`` for the arguments."""
-        return cls(Logit(**arguments), Whitening(image_shape))
+        """See ``Logit`` for the margin."""
+        return cls(Logit(margin), Whitening(image_shape))

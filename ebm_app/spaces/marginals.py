@@ -28,7 +28,7 @@ class Marginals(Space):
     def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
         super().__init__()
         dim, cells = math.prod(image_shape), num_levels + 2
-        self.num_levels = num_levels
+        self.num_levels, self.share = num_levels, 0.0
         self.register_buffer("mass", torch.full((dim, cells), 1 / cells, dtype=torch.float64))
 
     def encode(self, x: Tensor) -> Tensor:
@@ -60,12 +60,16 @@ class Marginals(Space):
         return sum_except_batch((log_slope - standard_normal_log_density(u)).T)
 
     @torch.no_grad()
-    def fit(self, x: Tensor) -> None:
-        """Count the levels of x (N, C, H, W)."""
+    def fit(self, x: Tensor, repeats: int = 1) -> None:
+        """Count the levels of x (N, C, H, W); the draws of an image count as one."""
         cell = self._cells(x.flatten(1).T.double())
         counts = torch.full_like(self.mass, 0.5)
-        counts.scatter_add_(1, cell, torch.ones_like(cell, dtype=torch.float64))
+        counts.scatter_add_(1, cell, torch.full(cell.shape, 1 / repeats, dtype=torch.float64))
         self.mass.copy_(counts / counts.sum(1, keepdim=True))
+        self.share = 0.5 * counts.shape[1] / counts[0].sum().item()
+
+    def shrinkage(self) -> dict[str, float]:
+        return {"levels": self.share}
 
     def _cells(self, rows: Tensor) -> Tensor:
         return ((rows * self.num_levels).floor() + 1).long().clamp(0, self.num_levels + 1)

@@ -8,6 +8,7 @@ from torch import Tensor
 from zuko.transforms import MonotonicRQSTransform
 
 from ebm_app.errors import UserError
+from ebm_app.fields import shortened
 from ebm_app.nets.conditioner import Conditioner
 from ebm_app.numerics import sum_except_batch
 from ebm_app.spaces.base import Composed, Space
@@ -16,6 +17,8 @@ from ebm_app.spaces.standardise import Standardise
 
 #: a spline is the identity beyond +-BOUND
 BOUND = 5.0
+#: numbers of an image times couplings, which all keep indices and coordinates
+LARGEST = 2**24
 
 
 class Coupling(Space):
@@ -42,8 +45,10 @@ class Coupling(Space):
         self.sizes = [bins, bins, bins - 1]
         indices = torch.cartesian_prod(*(torch.arange(size) for size in image_shape))
         is_kept = indices.sum(1) % 2 == parity
+        # sorted, and not asked for: on the device "meta" nobody knows which they are
+        moved = is_kept.int().argsort(stable=True)[: (len(is_kept) + parity) // 2]
         # not a part of the state: they follow from the arguments
-        self.register_buffer("moved", is_kept.logical_not().nonzero()[:, 0], persistent=False)
+        self.register_buffer("moved", moved, persistent=False)
         self.conditioner = Conditioner(
             is_kept.view(*image_shape), image_shape[0] * sum(self.sizes), hidden
         )
@@ -97,8 +102,19 @@ class SplineSpace(Composed):
         Raises:
             UserError: for an argument that is out of range.
         """
-        layers, hidden = _whole("layers", layers), _whole("hidden", hidden)
-        bins = _whole("bins", bins)
+        layers, hidden, bins = (
+            _whole(name, value, largest)
+            for name, value, largest in (
+                ("layers", layers, 64),
+                ("hidden", hidden, 4096),
+                ("bins", bins, 256),
+            )
+        )
+        if layers * math.prod(image_shape) > LARGEST:
+            raise UserError(
+                f"a spline flow of {layers} couplings is for images of up to {LARGEST // layers} "
+                "numbers: make them smaller, or take fewer layers"
+            )
         return cls(
             Logit(margin),
             Standardise(image_shape),
@@ -106,15 +122,18 @@ class SplineSpace(Composed):
         )
 
     @torch.no_grad()
-    def fit(self, x: Tensor) -> None:
+    def fit(self, x: Tensor, repeats: int = 1) -> None:
         """Set the standardisation from x (N, C, H, W); the couplings are learned by likelihood."""
         # a coupling sets nothing here: no whole data set goes through its network
         logit, standardise, *_ = self.parts
-        standardise.fit(logit.encode(x))
+        standardise.fit(logit.encode(x), repeats)
 
 
-def _whole(name: str, value: float) -> int:
+def _whole(name: str, value: float, largest: int) -> int:
     """A count that JSON may hold as a float."""
-    if not (math.isfinite(value) and value == int(value) and value >= 1):
-        raise UserError(f"{name} of a spline flow cannot be {value}: give a positive whole number")
+    if not (1 <= value <= largest and value == int(value)):
+        raise UserError(
+            f"{name} of a spline flow cannot be {shortened(value)}: give a whole number, 1 to "
+            f"{largest}"
+        )
     return int(value)

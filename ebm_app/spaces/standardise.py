@@ -10,8 +10,9 @@ from ebm_app.spaces.base import Space
 
 
 class Standardise(Space):
-    r"""u_i = (x_i - m_i) / s_i, log |det du/dx| = -sum_i log s_i, with m_i and s_i the mean and
-    standard deviation of component i over the data. All in float64.
+    r"""u_i = (x_i - m_i) / s_i, log |det du/dx| = -sum_i log s_i, with m_i the mean and s_i^2 the
+    variance of component i over the data, joined by one image more with the variance of all: what
+    is the same in a few images need not be so in others. All in float64.
 
     Args:
         image_shape: (C, H, W).
@@ -20,6 +21,7 @@ class Standardise(Space):
     def __init__(self, image_shape: Sequence[int]) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(*image_shape, dtype=torch.float64))
+        self.share = 0.0
         self.register_buffer("std", torch.ones(*image_shape, dtype=torch.float64))
 
     def encode(self, x: Tensor) -> Tensor:
@@ -32,8 +34,8 @@ class Standardise(Space):
         return -self.std.log().sum().expand(len(x))
 
     @torch.no_grad()
-    def fit(self, x: Tensor) -> None:
-        """Set m and s to those of x (N, C, H, W).
+    def fit(self, x: Tensor, repeats: int = 1) -> None:
+        """Set m and s to those of x (N, C, H, W); the draws of an image count as one.
 
         Raises:
             UserError: where a component never changes.
@@ -43,4 +45,8 @@ class Standardise(Space):
         if len(x) < 2 or (x == x[0]).all(0).any():
             raise UserError("standardising needs at least 2 images, and components that change")
         self.mean.copy_(x.mean(0))
-        self.std.copy_(x.std(0))
+        self.share, variance = 1 / (1 + len(x) // repeats), x.var(0)
+        self.std.copy_(((1 - self.share) * variance + self.share * variance.mean()).sqrt())
+
+    def shrinkage(self) -> dict[str, float]:
+        return {"variances": self.share}

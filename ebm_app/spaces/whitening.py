@@ -9,14 +9,20 @@ from torch import Tensor
 from ebm_app.errors import UserError
 from ebm_app.spaces.base import Space
 
+#: shares of the covariance that may be taken from a multiple of I
+SHARES = torch.logspace(-8, 0, 33, dtype=torch.float64)
+#: parts of the images, each left out once to choose a share; of this many images only one is
+FOLDS, MANY = 5, 1000
+
 
 class Whitening(Space):
-    r"""u = S^{-1/2} (x - m), with m the mean and S the covariance of the data over all components.
+    r"""u = S^{-1/2} (x - m), with m the mean of the data over all components and
 
-    The symmetric root changes x least (zero-phase whitening): u still looks like an image. S is
-    shrunk towards a multiple of I as far as its sampling error asks, so that it always has a root.
-    All in float64. Source of the shrinkage: Ledoit and Wolf 2004,
-    https://doi.org/10.1016/S0047-259X(03)00096-4.
+        S = (1 - s) C + s tr(C) / D I,
+
+    C their covariance. The symmetric root changes x least (zero-phase whitening): u still looks
+    like an image. The share s is the one of ``SHARES`` by which images that C has not seen are
+    most likely: C of few images is singular, and gives others no probability. All in float64.
 
     Args:
         image_shape: (C, H, W).
@@ -29,6 +35,7 @@ class Whitening(Space):
         self.register_buffer("root", torch.eye(dim, dtype=torch.float64))
         self.register_buffer("inverse_root", torch.eye(dim, dtype=torch.float64))
         self.register_buffer("log_det", torch.zeros((), dtype=torch.float64))
+        self.share = 0.0
 
     def encode(self, x: Tensor) -> Tensor:
         rows = (x.flatten(1).double() - self.mean) @ self.inverse_root
@@ -42,20 +49,50 @@ class Whitening(Space):
         return self.log_det.expand(len(x))
 
     @torch.no_grad()
-    def fit(self, x: Tensor) -> None:
-        """Set m and S to those of x (N, C, H, W).
+    def fit(self, x: Tensor, repeats: int = 1) -> None:
+        """Set m and S to those of x (N, C, H, W); the draws of an image are left out together.
 
         Raises:
             UserError: where a component never changes.
         """
         rows = x.flatten(1).double().cpu()
-        if len(rows) < 2 or (rows.var(0) == 0).any():
+        if len(rows) // repeats < 2 or (rows.var(0) == 0).any():
             raise UserError("whitening needs at least 2 images, and components that change")
-        from sklearn.covariance import ledoit_wolf  # over a second to import, only for this
-
-        covariance = torch.from_numpy(ledoit_wolf(rows.numpy())[0])
-        values, vectors = torch.linalg.eigh(covariance)
-        self.mean.copy_(rows.mean(0))
+        self.share = best_share(rows, repeats)
+        mean, values, vectors = principal(rows)
+        values = shrunk(values, torch.tensor(self.share))
+        self.mean.copy_(mean)
         self.root.copy_(vectors * values.sqrt() @ vectors.T)
         self.inverse_root.copy_(vectors / values.sqrt() @ vectors.T)
         self.log_det.copy_(-0.5 * values.log().sum())
+
+    def shrinkage(self) -> dict[str, float]:
+        return {"covariance": self.share}
+
+
+def principal(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean (D,) of rows (N, D), and eigenvalues (D,) and eigenvectors (D, D) of their covariance,
+    a column each."""
+    values, vectors = torch.linalg.eigh(rows.T.cov(correction=0).reshape(2 * rows.shape[1:]))
+    return rows.mean(0), values.clamp_min(0), vectors
+
+
+def shrunk(values: Tensor, share: Tensor) -> Tensor:
+    """Eigenvalues (*, D) of S for those of C (D,) and shares (*)."""
+    share = share[..., None].to(values)
+    return (1 - share) * values + share * values.mean()
+
+
+def best_share(rows: Tensor, repeats: int) -> float:
+    """The one of ``SHARES`` under which the left-out rows of (N, D) are most likely."""
+    num_images = len(rows) // repeats
+    folds = min(FOLDS, num_images)
+    parts = folds if num_images < MANY else 1
+    fold = torch.arange(len(rows)) % num_images % folds
+    loss = torch.zeros_like(SHARES)
+    for part in range(parts):
+        mean, values, vectors = principal(rows[fold != part])
+        moved = ((rows[fold == part] - mean) @ vectors).square().mean(0)
+        variances = shrunk(values, SHARES)
+        loss += (variances.log() + moved / variances).sum(1)
+    return SHARES[loss.argmin()].item()

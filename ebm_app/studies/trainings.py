@@ -8,7 +8,8 @@ from pathlib import Path
 
 from ebm_app.errors import UserError
 from ebm_app.files import RUN_FILE
-from ebm_app.files.records import read_json
+from ebm_app.files.records import read_record
+from ebm_app.files.run_schemas import AnyRun
 from ebm_app.training.checkpoint import checkpoints
 
 
@@ -21,7 +22,7 @@ def train_once(script: Path, flags: Sequence[str], output_dir: Path) -> None:
     record = output_dir / RUN_FILE
     asked = [*flags, "--output_dir", str(output_dir)]
     if record.exists():
-        found = read_json(record)
+        found = read_record(AnyRun, record)
         if found["command"][1 : 1 + len(asked)] != asked:
             raise UserError(
                 f"{output_dir} holds a run of other flags: give another --output_dir, or remove it"

@@ -8,7 +8,8 @@ import torch
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.files import RUN_FILE
-from ebm_app.files.records import read_json, to_dict
+from ebm_app.files.records import read_record, to_dict
+from ebm_app.files.run_schemas import EarlierTraining
 from ebm_app.models.config import EBMConfig, changes_of
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder, load_weights, read_config
 
@@ -44,11 +45,11 @@ def trained_before(name_or_path: str | os.PathLike) -> dict[str, Any]:
         of the training before it; the name alone where the records do not tell all of that.
     """
     record = find_folder(name_or_path) / RUN_FILE
-    run = read_json(record) if record.exists() else {}
+    run = read_record(EarlierTraining, record) if record.exists() else {}
     named, figures = {"model": str(name_or_path)}, run.get("figures")
     nothing = dict.fromkeys(("steps", "images", "training_seconds"), 0)
-    earlier = run.get("settings", {}).get("init_from", nothing)
-    if figures is None or "steps" not in earlier:
+    earlier = run.get("settings", {}).get("init_from") or nothing
+    if figures is None or not nothing.keys() <= earlier.keys():
         return named
     own = {**figures, "images": figures["steps"] * figures["total_batch_size"]}
     return named | {key: own[key] + earlier[key] for key in nothing}

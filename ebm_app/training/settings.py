@@ -1,7 +1,7 @@
 """From a data set, its preset and a user's own settings to the configurations of a run."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -55,6 +55,14 @@ MODEL_KINDS: dict[str, Mapping[str, Any]] = {
     "time_input": TIME_INPUTS,
     "net_input": NET_INPUTS,
 }
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What the record of a training run holds under "settings"."""
+
+    ebm: EBMConfig
+    training: TrainingConfig
 
 
 def resolve(
@@ -173,13 +181,11 @@ def flatten(settings: dict[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: where it is not the record of a training run.
     """
-    try:
-        ebm, training = settings["ebm"], settings["training"]
-        path = {"path": ebm["path"]["name"], "c": ebm["path"]["c"]}
-        path["path_arguments"] = ebm["path"]["arguments"]
-        return {**training, **ebm["net"], **path, **{key: ebm[key] for key in EBM_KEYS}}
-    except (KeyError, TypeError) as error:
-        raise UserError(f"the configuration is not a training run's: {error} is missing") from None
+    parts = from_dict(RunSettings, settings, "the record is not a training run's")
+    ebm, training = to_dict(parts.ebm), to_dict(parts.training)
+    path = {"path": ebm["path"]["name"], "c": ebm["path"]["c"]}
+    path["path_arguments"] = ebm["path"]["arguments"]
+    return {**training, **ebm["net"], **path, **{key: ebm[key] for key in EBM_KEYS}}
 
 
 def record(config: EBMConfig, training: TrainingConfig) -> dict[str, Any]:

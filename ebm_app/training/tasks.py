@@ -4,6 +4,7 @@ The loop (``trainer``) needs no more than this. Everything is built before the r
 is resumed, and a batch is a function of (seed, step) alone.
 """
 
+import math
 from abc import ABC, abstractmethod
 from functools import partial
 from pathlib import Path
@@ -48,7 +49,7 @@ class Task(ABC):
     def settings(self) -> dict[str, Any]:
         """What the model is, as JSON: a run is resumed with the same only."""
 
-    def final_metrics(self, output_dir: Path) -> dict[str, float]:
+    def final_metrics(self, output_dir: Path) -> dict[str, Any]:
         """Further metrics of a finished run, whose best model is in ``output_dir``."""
         return {}
 
@@ -155,13 +156,15 @@ class FlowTask(Task):
         self.accelerator, self.test = accelerator, data.test
         self.noise = dequantisation_noise(config.validation_repeats, data.test, config.seed)
 
-    def final_metrics(self, output_dir: Path) -> dict[str, float]:
+    def final_metrics(self, output_dir: Path) -> dict[str, Any]:
         best = Flow.from_pretrained(output_dir, str(self.accelerator.device))
         bar = partial(tqdm, desc="test", disable=not self.accelerator.is_main_process)
         bits = bits_of_images(self.accelerator, best, self.test, self.noise, wrap=bar).bits_per_dim
         return {
             "test_bits_per_dim": bits.mean().item(),
             "test_stderr": standard_error(bits).item(),
+            "uniform_bits_per_dim": math.log2(best.config.num_levels),
+            "shrinkage": self.model.space.shrinkage(),
         }
 
     def settings(self) -> dict[str, Any]:

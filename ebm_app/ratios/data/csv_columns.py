@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ebm_app.errors import UserError
+from ebm_app.fields import shortened
 from ebm_app.ratios.data.npy import existing, fail_to_read
 
 
@@ -30,7 +31,9 @@ def read_csv_columns(path: str | Path, names: Sequence[str]) -> np.ndarray:
     header = [name.strip() for name in rows[0][1]] if rows else []
     for name in names:
         if name not in header:
-            raise UserError(f"'{path}' has no column '{name}': choose from {', '.join(header)}")
+            raise UserError(
+                f"'{path}' has no column '{name}': choose from {shortened(', '.join(header))}"
+            )
         if header.count(name) > 1:
             raise UserError(f"'{path}' has several columns '{name}': rename all but one")
     lines, cells = zip(*rows[1:], strict=True) if rows[1:] else ((), ())

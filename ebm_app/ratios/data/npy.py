@@ -1,5 +1,6 @@
 """Arrays of real numbers from ``.npy`` files, as columns. Nothing is ever unpickled."""
 
+import os
 import tokenize
 from pathlib import Path
 from typing import NoReturn
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from ebm_app.errors import UserError
+from ebm_app.fields import shortened
 
 # What numpy raises on a header or data that are not those of an .npy file.
 UNREADABLE = (OSError, EOFError, ValueError, TypeError, LookupError, SyntaxError)
@@ -78,7 +80,7 @@ def as_columns(values: np.ndarray, name: str) -> np.ndarray:
 def existing(path: str | Path) -> Path:
     """The path of a file that exists and is not empty; ``~`` is the home folder."""
     path = Path(path).expanduser()
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UserError(f"there is no file '{path}': check the path")
     if not path.stat().st_size:
         raise UserError(f"the file '{path}' is empty: check that it was written")
@@ -87,7 +89,7 @@ def existing(path: str | Path) -> Path:
 
 def fail_to_read(path: Path, form: str, error: Exception) -> NoReturn:
     """Raise a UserError with the reason in one line and the format to save the file in."""
-    reason = " ".join(str(error).split())
+    reason = shortened(error) or type(error).__name__
     raise UserError(f"cannot read '{path}' ({reason}): save it as {form}") from error
 
 

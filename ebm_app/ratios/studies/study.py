@@ -13,7 +13,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from ebm_app.errors import UserError
-from ebm_app.files.records import read_json, write_json
+from ebm_app.files.records import read_record, write_json
+from ebm_app.files.study_schemas import TrialRecord
 from ebm_app.files.writing import explained_write
 from ebm_app.numerics import seeded
 from ebm_app.ratios.studies.points import EvaluationPoints, as_numbers, matrix_metrics
@@ -185,9 +186,9 @@ class Study:
 
     def _read(self, run: StudyRun) -> dict[str, Any]:
         file = run.file(self.folder)
-        record = read_json(file)
-        found = record.pop("figures", None)
-        if found is None or record != self._settings(run):
+        record = read_record(TrialRecord, file)
+        found = record.pop("figures")
+        if record != self._settings(run):
             raise UserError(
                 f"{file} holds a run of other settings: give the same ones or another --output_dir"
             )

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from ebm_app.files import METRICS_FILE, RUN_FILE
-from ebm_app.files.records import read_json
+from ebm_app.files.records import read_json, read_record
+from ebm_app.files.run_schemas import CardRun
 from ebm_app.files.tensors import read_tensors
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE, read_config
@@ -77,7 +78,7 @@ def run_facts(folder: Path) -> dict[str, str]:
     """What the record of a run says; nothing where there is none, less where the run goes on."""
     if not (folder / RUN_FILE).is_file():
         return {}
-    run = read_json(folder / RUN_FILE)
+    run = read_record(CardRun, folder / RUN_FILE)
     found = {"trained": f"{run['started']}, torch {run['versions']['torch']}"}
     if before := run["settings"].get("init_from"):
         steps = f"of {before['steps']:,} steps" if "steps" in before else "of an unrecorded run"

@@ -12,7 +12,8 @@ from ebm_app.evaluation.checks import Check, from_record
 from ebm_app.evaluation.command_line import held_out_levels
 from ebm_app.evaluation.likelihood_plots import balance_figure
 from ebm_app.evaluation.selftest import Balance, SelfTestBudget, SelfTestReport, iterate_checks
-from ebm_app.files.records import read_json
+from ebm_app.files.records import read_record
+from ebm_app.files.study_schemas import SelfTestRecord
 from ebm_app.likelihood import PFODEDensity
 
 from ..buttons import RUNNING
@@ -55,7 +56,7 @@ def recorded(folder: Path) -> ShownTest:
     """What ``evaluate/selftest.py --output_dir`` left in the folder of a model, or nothing."""
     if not (folder / RECORD_FILE).is_file():
         return None, "", ""
-    record = read_json(folder / RECORD_FILE)
+    record = read_record(SelfTestRecord, folder / RECORD_FILE)
     report = report_of(record["figures"])
     return shown(report, verdict(report.checks), f"recorded {record['started']}")
 
@@ -67,7 +68,7 @@ def shown(report: SelfTestReport, head: str, label: str) -> ShownTest:
 
 def report_of(metrics: dict[str, Any]) -> SelfTestReport:
     """The end of a self-test, from the metrics of its record."""
-    values = {key: torch.tensor(numbers) for key, numbers in metrics["mean_time_score"].items()}
+    values = {key: torch.tensor(metrics["mean_time_score"][key]) for key in Balance._fields[:3]}
     return SelfTestReport("", Balance(**values), tuple(map(from_record, metrics["checks"])))
 
 
