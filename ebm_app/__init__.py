@@ -6,12 +6,39 @@ can live, and ``train`` makes an ``EBM`` from a tensor of images. ``PATHS``, ``O
 package, each of which states its equations.
 """
 
-from ebm_app.ebm import EBM
-from ebm_app.flow import Flow
-from ebm_app.likelihood import ESTIMATORS
-from ebm_app.objectives.regression import OBJECTIVES
-from ebm_app.paths import PATHS
-from ebm_app.sampling.samplers import SAMPLERS
-from ebm_app.training.api import train
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ebm_app.ebm import EBM
+    from ebm_app.flow import Flow
+    from ebm_app.likelihood import ESTIMATORS
+    from ebm_app.objectives.regression import OBJECTIVES
+    from ebm_app.paths import PATHS
+    from ebm_app.sampling.samplers import SAMPLERS
+    from ebm_app.training.api import train
+
+#: public name -> its module, which is imported when it is asked for: all of them take seconds
+HOMES = {
+    "EBM": "ebm",
+    "Flow": "flow",
+    "ESTIMATORS": "likelihood",
+    "OBJECTIVES": "objectives.regression",
+    "PATHS": "paths",
+    "SAMPLERS": "sampling.samplers",
+    "train": "training.api",
+}
 
 __all__ = ["ESTIMATORS", "OBJECTIVES", "PATHS", "SAMPLERS", "EBM", "Flow", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, at its first use."""
+    if name not in HOMES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *HOMES})

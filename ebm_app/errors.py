@@ -4,6 +4,8 @@ A script turns them into one sentence on stderr and exit code 2. Every other exc
 ends in a traceback.
 """
 
+import signal
+from pathlib import Path
 from typing import Any
 
 
@@ -22,3 +24,11 @@ class NotSaved(UserError):
 
 class NumericalError(UserError, RuntimeError):
     """A computation that comes to no end, or to no numbers, with the settings it was given."""
+
+
+class Interrupted(Exception):
+    """A signal ended a run, after its checkpoint was saved."""
+
+    def __init__(self, signum: int, checkpoint: Path) -> None:
+        super().__init__(f"{signal.Signals(signum).name}: saved {checkpoint}")
+        self.signum, self.checkpoint = signum, checkpoint

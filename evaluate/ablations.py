@@ -8,6 +8,8 @@ where the study asks for one. A run that is finished is not made again; one that
 on.
 """
 
+from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -28,7 +30,7 @@ from ebm_app.models.config import EBMConfig, TrainingConfig
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.registry import choose, described
 from ebm_app.runs.arguments import settings_of_each
-from ebm_app.runs.cli import Parser, flag, resolve_device, run_script
+from ebm_app.runs.cli import Parser, flag, resolve_device
 from ebm_app.runs.output import Output
 from ebm_app.runs.processes import make_accelerator, shut_down
 from ebm_app.studies.ablation_tables import plot_curves, to_markdown

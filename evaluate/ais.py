@@ -3,6 +3,8 @@
 python evaluate/ais.py digits --method all
 """
 
+from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+
 import sys
 import zlib
 from argparse import Namespace
@@ -37,7 +39,7 @@ from ebm_app.log_z.methods import (
 from ebm_app.log_z.runs import ChainRun
 from ebm_app.models.energy import HEAD, INTEGRAL
 from ebm_app.numerics import mixed_seed, standard_error, sum_except_batch
-from ebm_app.runs.cli import Parser, flag, run_script
+from ebm_app.runs.cli import Parser, flag
 from ebm_app.runs.output import Output
 from ebm_app.runs.processes import shut_down
 from ebm_app.sampling.schedules import SCHEDULES

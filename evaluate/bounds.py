@@ -3,6 +3,8 @@
 python evaluate/bounds.py --quick
 """
 
+from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ from ebm_app.bounds.study import (
     theorem4_rows,
     theorem4_table,
 )
-from ebm_app.runs.cli import Parser, flag, resolve_device, run_script
+from ebm_app.runs.cli import Parser, flag, resolve_device
 from ebm_app.runs.output import Output
 
 #: all draws are held in memory

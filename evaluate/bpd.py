@@ -4,6 +4,8 @@ python evaluate/bpd.py digits --estimator all
 python evaluate/bpd.py digits --estimator pf_ode --estimator_args num_steps=40 num_probes=4
 """
 
+from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -20,7 +22,7 @@ from ebm_app.fields import Nodes
 from ebm_app.likelihood import ESTIMATORS, Estimator, make_estimator
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
 from ebm_app.runs.arguments import settings_of, settings_of_each
-from ebm_app.runs.cli import Parser, flag, run_script
+from ebm_app.runs.cli import Parser, flag
 from ebm_app.runs.output import Output
 from ebm_app.runs.processes import shut_down
 

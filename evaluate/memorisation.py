@@ -4,6 +4,8 @@ nearest to held-out images.
 python evaluate/memorisation.py digits
 """
 
+from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +21,7 @@ from ebm_app.errors import UserError
 from ebm_app.evaluation.command_line import images_for
 from ebm_app.evaluation.memorisation import nearest, share_of_copies
 from ebm_app.fields import PositiveInt
-from ebm_app.runs.cli import Parser, flag, resolve_device, run_script
+from ebm_app.runs.cli import Parser, flag, resolve_device
 from ebm_app.runs.output import Output
 from ebm_app.sampling.samplers import SAMPLERS
 

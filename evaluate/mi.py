@@ -7,6 +7,8 @@ python evaluate/mi.py --csv table.csv --x_columns age height --y_columns weight
 python evaluate/mi.py --benchmark normal_1x1 student_2x2_df2 --preprocessing asinh
 """
 
+from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -29,7 +31,7 @@ from ebm_app.ratios.studies.runner import add_study_flags, budget_of, chosen_cel
 from ebm_app.ratios.studies.study import StudyBudget
 from ebm_app.ratios.training import RatioTraining
 from ebm_app.registry import choose
-from ebm_app.runs.cli import Parser, flag, resolve_device, run_script
+from ebm_app.runs.cli import Parser, flag, resolve_device
 from ebm_app.runs.output import Output
 
 QUICK_PROBLEMS = ["mi_d40", "mi_d80"]

@@ -9,6 +9,8 @@ records of evaluate/bpd.py in its subfolders, of other images or estimators. Pic
 the folder of --output.
 """
 
+from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -23,7 +25,7 @@ from ebm_app.files.run_schemas import TrainingRun
 from ebm_app.files.study_schemas import BitsRecord, CopyRecord, LogZRecord, SamplerRecord
 from ebm_app.files.writing import explained_write
 from ebm_app.registry import choose
-from ebm_app.runs.cli import Parser, run_script
+from ebm_app.runs.cli import Parser
 from ebm_app.training.metrics import best_validation, read_metrics
 
 HEAD = """# {name}

@@ -3,6 +3,8 @@
 python evaluate/samplers.py digits --run "pf_ode num_steps=10" --run "annealed_hmc num_steps=5"
 """
 
+from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+
 import hashlib
 import sys
 import time
@@ -32,7 +34,7 @@ from ebm_app.models.folders import WEIGHTS_FILE, find_folder
 from ebm_app.numerics import mean_except_batch, mixed_seed
 from ebm_app.registry import choose
 from ebm_app.runs.arguments import settings_of
-from ebm_app.runs.cli import Parser, flag, resolve_device, run_script
+from ebm_app.runs.cli import Parser, flag, resolve_device
 from ebm_app.runs.output import Output
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 

@@ -3,6 +3,8 @@
 python evaluate/selftest.py digits
 """
 
+from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +19,7 @@ from ebm_app.evaluation.selftest import SelfTestBudget, iterate_checks
 from ebm_app.fields import Steps
 from ebm_app.likelihood import PFODEDensity
 from ebm_app.likelihood.pf_ode import NumProbes
-from ebm_app.runs.cli import Parser, flag, run_script
+from ebm_app.runs.cli import Parser, flag
 from ebm_app.runs.output import Output
 
 NumTimes = Annotated[int, Ge(2), Le(10_000)]

@@ -4,6 +4,8 @@ python evaluate/speed.py digits
 python evaluate/speed.py digits --parts training --batch_size 256 --compile
 """
 
+from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+
 import sys
 import time
 from argparse import Namespace
@@ -20,7 +22,7 @@ from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
 from ebm_app.fields import PositiveInt
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.registry import choose
-from ebm_app.runs.cli import Parser, flag, run_script
+from ebm_app.runs.cli import Parser, flag
 from ebm_app.runs.output import Output
 from ebm_app.sampling.samplers import SAMPLERS
 from ebm_app.studies import training_speed as training

@@ -3,6 +3,8 @@
 python sample/ebm.py digits --sampler pf_ode --sampler_args solver=rk4 --num_images 64
 """
 
+from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+
 import sys
 import time
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ from ebm_app.errors import UserError
 from ebm_app.fields import PositiveInt, Steps
 from ebm_app.files.writing import explained_write
 from ebm_app.runs.arguments import settings_of
-from ebm_app.runs.cli import Parser, flag, resolve_device, run_script
+from ebm_app.runs.cli import Parser, flag, resolve_device
 from ebm_app.runs.output import Output
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 

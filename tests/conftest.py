@@ -22,7 +22,7 @@ from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.models.config import EBMConfig
 from ebm_app.nets.unet import UNetConfig
-from ebm_app.runs.cli import run_script
+from ebm_app.runs.start import run_script
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch.set_num_threads(1)

@@ -11,7 +11,7 @@ import torch
 from accelerate.state import AcceleratorState
 from conftest import free_port, load_script
 
-from ebm_app.runs.cli import run_script
+from ebm_app.runs.start import run_script
 from ebm_app.training.trainer import Trainer
 from ebm_app.training.validation import EBMValidator
 

@@ -23,7 +23,8 @@ from ebm_app.data.images import DATASETS
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.paths import PATHS
-from ebm_app.runs.cli import Parser, run_script
+from ebm_app.runs.cli import Parser
+from ebm_app.runs.start import run_script
 from ebm_app.spaces import SPACES
 
 README = ROOT / "README.md"

@@ -14,7 +14,7 @@ from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
 from ebm_app.log_z.ais import Chains
 from ebm_app.models.config import EBMConfig, PathConfig, UNetConfig
-from ebm_app.runs.cli import run_script
+from ebm_app.runs.start import run_script
 
 NAMES = {"elbo", "noised", "along_pf_ode", "pf_ode", "ratio", "paper"}
 METHODS = {"ais", "raise", "ode_importance", "transported", "diffusion", "bridge"}

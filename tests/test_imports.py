@@ -2,9 +2,12 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
+import pytest
 from conftest import ROOT
 from flags import SCRIPTS
 
@@ -37,3 +40,13 @@ def test_help_imports_nothing_slow():
         check=True,
     )
     assert json.loads(done.stdout) == {path: [] for path in SCRIPTS}
+
+
+@pytest.mark.parametrize("seconds", [0.2, 0.6])
+def test_ctrl_c_during_the_imports_ends_without_a_traceback(seconds):
+    command = [sys.executable, "evaluate/bpd.py", "digits", "--limit", "2"]
+    script = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    time.sleep(seconds)
+    script.send_signal(signal.SIGINT)
+    _, error = script.communicate()
+    assert script.returncode == -signal.SIGINT and not error

@@ -10,7 +10,7 @@ from exact import generator
 from ebm_app.data.png import grid_of
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.memorisation import nearest, share_of_copies
-from ebm_app.runs.cli import run_script
+from ebm_app.runs.start import run_script
 
 
 def test_neighbours_are_the_nearest_by_root_mean_square():

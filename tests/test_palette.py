@@ -18,7 +18,7 @@ from ebm_app.evaluation.command_line import images_for
 from ebm_app.files.records import to_dict
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.models.config import EBMConfig, changes_of
-from ebm_app.runs.cli import run_script
+from ebm_app.runs.start import run_script
 from ebm_app.training import settings
 from ebm_app.training.presets import suited_to_levels
 from ebm_app.web.score.uploads import on_levels

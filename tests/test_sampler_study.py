@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from ebm_app.ebm import EBM
-from ebm_app.runs.cli import run_script
+from ebm_app.runs.start import run_script
 
 FLOW = "pf_ode num_steps=1"
 HMC = (

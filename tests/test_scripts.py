@@ -16,7 +16,7 @@ from PIL import Image
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.sample_plots import METRICS
 from ebm_app.runs import cli
-from ebm_app.runs.cli import run_script
+from ebm_app.runs.start import run_script
 from ebm_app.training.fine_tuning import trained_before
 
 

@@ -8,7 +8,7 @@ from conftest import TINY
 from ebm_app.models.parametrisation import PREDICTIONS
 from ebm_app.models.time_score import TIME_INPUTS
 from ebm_app.paths import PATHS
-from ebm_app.runs.cli import run_script
+from ebm_app.runs.start import run_script
 
 TRAIN_MISTAKES = {
     "dataset": (["--dataset", "nist"], "choose one of .*digits.*folder:PATH.*mnist"),

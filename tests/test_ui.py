@@ -15,7 +15,7 @@ from conftest import GREY, error_of
 from ebm_app.data.images import load_images
 from ebm_app.errors import UserError
 from ebm_app.models.folders import BUNDLED
-from ebm_app.runs.cli import run_script
+from ebm_app.runs.start import run_script
 from ebm_app.web import models as page_models
 from ebm_app.web.app import build_app
 from ebm_app.web.buttons import stopped

@@ -3,6 +3,8 @@
 python tools/load.py --clients 50
 """
 
+from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+
 import json
 import os
 import socket
@@ -21,7 +23,7 @@ from annotated_types import Ge, Gt, Le
 
 from ebm_app.errors import UserError
 from ebm_app.fields import PositiveInt
-from ebm_app.runs.cli import Parser, flag, run_script
+from ebm_app.runs.cli import Parser, flag
 
 ANSWERED, TURNED_AWAY, HUNG, FAILED = "answered", "turned away", "hung", "failed"
 QUEUE_FULL = "queue is full"

@@ -3,6 +3,8 @@
 python tools/screenshots.py --output_dir docs
 """
 
+from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +17,7 @@ from browser import open_browser
 from load import own_page
 from PIL import Image
 
-from ebm_app.runs.cli import Parser, flag, run_script
+from ebm_app.runs.cli import Parser, flag
 
 WAIT = 600_000  # milliseconds
 #: colours of a picture, which keep a file small

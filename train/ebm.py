@@ -5,6 +5,8 @@ accelerate launch train/ebm.py --dataset digits --output_dir runs/digits
 A preset for the data set replaces some of the defaults: --dry_run prints what a run would use.
 """
 
+from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+
 import json
 import sys
 from argparse import SUPPRESS, Namespace
@@ -18,7 +20,7 @@ from ebm_app.models.config import EBMConfig, TrainingConfig
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.paths import PATHS
 from ebm_app.registry import described
-from ebm_app.runs.cli import Parser, run_script
+from ebm_app.runs.cli import Parser
 from ebm_app.training import settings
 from ebm_app.training.command_line import (
     OWN_FLAGS,

@@ -4,6 +4,8 @@ python train/flow.py --flow gaussian --dataset digits --output_dir runs/gaussian
 accelerate launch train/flow.py --flow spline --dataset digits --output_dir runs/spline
 """
 
+from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+
 import math
 import sys
 from argparse import Namespace
@@ -26,7 +28,7 @@ from ebm_app.models.config import LoopConfig, Margin
 from ebm_app.nets.unet import Layers, Width
 from ebm_app.numerics import seeded
 from ebm_app.registry import choose, described
-from ebm_app.runs.cli import Parser, RunRecord, resolve_device, run_script
+from ebm_app.runs.cli import Parser, RunRecord, resolve_device
 from ebm_app.runs.output import saving
 from ebm_app.runs.processes import make_accelerator, shut_down
 from ebm_app.spaces import SPACES

@@ -3,6 +3,8 @@
 python ui/app.py --model runs/digits
 """
 
+from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -10,7 +12,7 @@ from typing import Annotated
 from annotated_types import Ge, Le
 
 from ebm_app.fields import Count
-from ebm_app.runs.cli import Parser, flag, resolve_device, run_script
+from ebm_app.runs.cli import Parser, flag, resolve_device
 from ebm_app.web.models import Models, find_models
 
 Port = Annotated[int, Ge(1), Le(65_535)]

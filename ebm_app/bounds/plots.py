@@ -89,6 +89,7 @@ def draw_proposition5(above: Axes, below: Axes, column: pd.DataFrame) -> None:
         below.plot(sizes, part["bound"] ** 0.5, "--", color=color)
     for axes in (above, below):
         axes.set_xscale("log")
+        axes.set_xlim(sizes.min() / 1.5, sizes.max() * 1.5)  # one size alone has no width
         axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
         axes.xaxis.set_minor_formatter(NullFormatter())  # they would overlap on a short axis
         axes.set_yscale("log")

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ebm_app.errors import UserError
-from ebm_app.files.tensors import write_tensors
+from ebm_app.files.tensors import read_tensors, write_tensors
 from ebm_app.files.writing import explained_write
 from ebm_app.log_z.ais import Annealing, Chains, ChainState, Progress
 from ebm_app.models.energy import TimeScoreEnergy
@@ -181,15 +181,17 @@ class ChainRun:
             write_tensors(file, tensors, {"identity": identity})
 
     def _load(self, file: Path, identity: str) -> dict[str, Tensor] | None:
-        if not file.is_file():
+        if not file.exists():
             return None
+        tensors = read_tensors(file)
         with safe_open(file, "pt") as stored:
-            if (stored.metadata() or {}).get("identity") != identity:
-                raise UserError(
-                    f"{file} holds chains of other settings, another model or another seed: give "
-                    "the same ones, leave out --resume to start anew, or choose another folder"
-                )
-            return {key: stored.get_tensor(key) for key in stored.keys()}
+            found = stored.metadata() or {}
+        if found.get("identity") != identity:
+            raise UserError(
+                f"{file} holds chains of other settings, another model or another seed: give the "
+                "same ones, leave out --resume to start anew, or choose another folder"
+            )
+        return tensors
 
     def _state(self, tensors: dict[str, Tensor]) -> ChainState:
         moved = ("position", "log_density", "log_weight")

@@ -1,69 +1,24 @@
-"""What the scripts share: flags made from configurations, friendly errors, run records."""
+"""What the scripts share: flags made from configurations, and run records."""
 
 import argparse
 import dataclasses
-import json
 import os
 import platform
 import subprocess
 import sys
 import time
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ebm_app.errors import NotSaved, UserError
+from ebm_app.errors import UserError
 from ebm_app.fields import Seed, limits, parsed, plain, shortened
 from ebm_app.files.records import write_json
 from ebm_app.registry import choose, described, nearest
-from ebm_app.runs.interrupts import Interrupted
-
-Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
-
-
-def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
-    """Run a script's ``main`` and return its exit code.
-
-    The metrics it returns are printed as one JSON object on the last line. A UserError becomes one
-    sentence on stderr and exit code 2; a run that a signal ended gives 128 + its number.
-    """
-    try:
-        metrics = main(argv)
-    except NotSaved as error:
-        print(json.dumps(error.metrics), flush=True)
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except (MemoryError, RuntimeError) as error:
-        if not is_memory_full(error):
-            raise
-        print(
-            "error: the memory is full: give smaller batches, or fewer images, draws or steps",
-            file=sys.stderr,
-        )
-        return 2
-    except Interrupted as stop:
-        print(f"stopped by {stop}; go on with --resume_from_checkpoint latest", file=sys.stderr)
-        return 128 + stop.signum
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
-    if metrics is not None:
-        print(json.dumps(metrics), flush=True)
-    return 0
-
-
-def is_memory_full(error: BaseException) -> bool:
-    """Whether an exception says that numpy, torch or a device could not get memory."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        "can't allocate memory" in str(error)
-    )
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

@@ -5,7 +5,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -16,14 +15,6 @@ from accelerate import Accelerator
 LOOK, PATIENCE = 1.0, 8.0
 #: what a launcher leaves in the environment of its processes
 LAUNCHED = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
-
-
-class Interrupted(Exception):
-    """A signal ended a run, after its checkpoint was saved."""
-
-    def __init__(self, signum: int, checkpoint: Path) -> None:
-        super().__init__(f"{signal.Signals(signum).name}: saved {checkpoint}")
-        self.signum, self.checkpoint = signum, checkpoint
 
 
 class StopRequested(Exception):

@@ -10,6 +10,8 @@ from ebm_app.errors import UserError
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
 #: events that may wait; whoever comes when it is full is told so, and nothing hangs
 MAX_QUEUE = 16
+#: visitors whose last run is kept in memory, a third of a megabyte each
+MAX_SESSIONS = 256
 #: of an upload. A picture of more than twice the pixels is refused, since a small file may hold
 #: one that fills memory: the photos of most telephones pass
 MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 8_000_000
@@ -72,6 +74,7 @@ def serve(app: gr.Blocks, host: str, port: int, auth: tuple[str, str] | None) ->
             enable_monitoring=False,
             run_history=False,
             max_file_size=MAX_FILE_SIZE,
+            state_session_capacity=MAX_SESSIONS,
             footer_links=["api"],
             theme=theme,
             css=CSS,
