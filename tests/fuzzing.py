@@ -120,7 +120,7 @@ def mutated_tensors(content, rng):
 
 def mutated_weights(weights, rng):
     """Tensors of which one is another."""
-    name = rng.choice(list(weights))
+    name = rng.choice([key for key, tensor in weights.items() if tensor.numel()])
     value = weights[name]
     change = rng.choice(("nan", "inf", "lose", "more", "dtype", "shape", "empty", "long"))
     if change in ("nan", "inf"):

@@ -26,6 +26,7 @@ from ebm_app.fields import (
     Several,
     Share,
     setting,
+    shortened,
 )
 from ebm_app.nets.unet import UNetConfig
 
@@ -141,7 +142,7 @@ def changes_of(
     An older record lacks settings that were added since: they were empty then.
     """
     return [
-        f"{key} was {before.get(key)}, now {value}"
+        f"{key} was {shortened(before.get(key))}, now {shortened(value)}"
         for key, value in now.items()
         if key not in free and before.get(key, type(value)()) != value
     ]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
+from ebm_app.fields import shortened
 from ebm_app.files.records import read_json, write_json
 from ebm_app.files.tensors import read_tensors, write_tensors
 from ebm_app.files.writing import explained_write, sync_folder
@@ -149,10 +150,9 @@ def verify(folder: Path) -> None:
     """Raise a UserError where files of a checkpoint are missing, or are not those that were
     written together."""
     stated = read_json(folder / STATE / DIGESTS_FILE)
-    missing = sorted(name for name in stated if not (folder / name).is_file())
-    if missing:
-        raise UserError(f"{folder} lacks {missing[0]}: go on from another checkpoint")
     found = digests(folder)
+    if missing := sorted(set(stated) - set(found)):
+        raise UserError(f"{folder} lacks {shortened(missing[0])}: go on from another checkpoint")
     changed = sorted(name for name, digest in found.items() if stated.get(name) != digest)
     if changed:
         raise UserError(

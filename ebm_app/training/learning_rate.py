@@ -1,11 +1,13 @@
 """How the learning rate goes with the step, by the name that ``--lr_scheduler`` takes."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from ebm_app.fields import Count, PositiveInt
 from ebm_app.models.config import LoopConfig
 
 
@@ -59,6 +61,14 @@ def open_ended_factor(config: LoopConfig, step: int) -> float:
     return factor
 
 
-def first_falling_step(training: dict[str, object]) -> int:
-    """The first step whose rate depends on where an open-ended run ends, by its settings."""
-    return int(training["max_train_steps"]) - int(training.get("lr_decay_steps", 0))
+@dataclass(frozen=True)
+class Horizon:
+    """Of the settings of a training, those that say when its rate falls."""
+
+    max_train_steps: PositiveInt
+    lr_decay_steps: Count = 0
+
+    @property
+    def first_falling_step(self) -> int:
+        """The first step whose rate depends on where an open-ended run ends."""
+        return self.max_train_steps - self.lr_decay_steps

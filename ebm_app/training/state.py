@@ -16,7 +16,7 @@ from ebm_app.fields import STRICT, Count, NonNegative, PositiveInt, shortened
 from ebm_app.files.records import from_dict
 from ebm_app.models.config import FREE_ON_RESUME, changes_of
 from ebm_app.training.checkpoint import STATE, TENSORS_FILE, TRAINER_FILE, load_state
-from ebm_app.training.learning_rate import OPEN_ENDED, first_falling_step
+from ebm_app.training.learning_rate import OPEN_ENDED, Horizon
 from ebm_app.training.tasks import Task
 
 if TYPE_CHECKING:
@@ -168,9 +168,12 @@ def check_same(
 ) -> None:
     """Raise a UserError where settings that change the weights differ from a checkpoint's."""
     changes, free = [], FREE_ON_RESUME | SHARING
+    horizons = (
+        from_dict(Horizon, of.get("training", {}), str(folder))
+        for of in (trainer.settings, settings)
+    )
     if settings["training"]["lr_scheduler"] == OPEN_ENDED and all(
-        trainer.step <= first_falling_step(training)
-        for training in (trainer.settings["training"], settings["training"])
+        trainer.step <= horizon.first_falling_step for horizon in horizons
     ):
         free |= {"max_train_steps", "lr_decay_steps"}
     for kind, own in settings.items():
@@ -181,7 +184,8 @@ def check_same(
             f"total batch (per process x accumulation x processes) was {before}, now {now}"
         )
     if changes:
-        raise UserError(f"{folder} was made with other settings: {'; '.join(changes)}")
+        more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+        raise UserError(f"{folder} was made with other settings: {'; '.join(changes[:3])}{more}")
 
 
 def split_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
