@@ -36,10 +36,8 @@ def run(
         where: "step", or "validation" of that step.
     """
     port = str(free_port())
-    arguments = [
-        (path, [str(flag) for flag in flags], output, (k, num), port, stop, where)
-        for k in range(num)
-    ]
+    words = [str(flag) for flag in flags]
+    arguments = [(path, words, output, (k, num), port, stop, where) for k in range(num)]
     processes = [CONTEXT.Process(target=_work, args=given) for given in arguments]
     for process in processes:
         process.start()
@@ -48,6 +46,14 @@ def run(
         process.kill()
         process.join()
     return {process.exitcode for process in processes}
+
+
+def start(path: str, flags: Sequence[object], output: Path) -> multiprocessing.Process:
+    """A script that runs on in a process of its own, whose prints go to the file ``output``."""
+    given = (path, [str(flag) for flag in flags], output, (0, 1), "", (0, 0), "step")
+    process = CONTEXT.Process(target=_work, args=given)
+    process.start()
+    return process
 
 
 def _work(

@@ -143,11 +143,11 @@ def save(
         task = build(accelerator)
         record = RunRecord(output_dir / RUN_FILE, settings)
         clean_output(accelerator, options)
-        if accelerator.is_main_process:
-            with explained_write(output_dir):
+        with explained_write(output_dir):
+            if accelerator.is_main_process:
                 task.model.save_pretrained(output_dir)
-        accelerator.wait_for_everyone()
-        found = task.validator.run(0)
+            accelerator.wait_for_everyone()
+            found = task.validator.run(0)
         metrics = {
             "output_dir": str(output_dir),
             "bits_per_dim": found["validation_bits_per_dim"],

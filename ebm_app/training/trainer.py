@@ -95,10 +95,10 @@ class Trainer:
                 once a checkpoint is saved.
         """
         total = self.config.max_train_steps
-        self.metrics.start(self.step)
         hidden = not self.accelerator.is_main_process
         bar = tqdm(total=total, initial=self.step, disable=hidden, desc="train", mininterval=1)
         with bar, self.signals, explained_write(self.output_dir):
+            self.metrics.start(self.step)
             try:
                 self._validate()  # a run may have been stopped in the middle of it
                 while self.step < total:
