@@ -63,7 +63,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add("--output_dir", metavar="DIR", help="where all goes (default: runs/ablations/<study>)")
     add = parser.group("advanced").add_argument
     several = "models scored of every training, evenly spread over its steps, if not the study's"
-    add("--num_checkpoints", type=flag(PositiveInt), metavar="N", help=several)
+    add("--num_checkpoints", type=flag(Draws), metavar="N", help=several)
     first = "score the first test images only"
     add("--limit", type=flag(Several), metavar="N", help=first)
     draws = "dequantisation draws of each image"

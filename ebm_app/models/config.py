@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from annotated_types import Ge, Le, Len, Lt
+from annotated_types import Ge, Gt, Le, Len, Lt
 from pydantic import ConfigDict
 
 from ebm_app.fields import (
@@ -34,6 +34,9 @@ FORMAT_VERSION = 1
 #: numbers in an image, beyond which no model of this package is of use
 LARGEST_SIDE = 4096
 Side = Annotated[int, Ge(1), Le(LARGEST_SIDE)]
+#: beyond a million cycles the phase of a float32 is lost
+Frequency = Annotated[float, Gt(0), Le(1e6)]
+Frequencies = Annotated[tuple[Frequency, ...], Len(0, 64)]
 Margin = Annotated[float, Ge(1e-12), Lt(0.5)]
 ImageShape = Annotated[tuple[Side, ...], Len(3, 3)]
 NumLevels = Annotated[int, Ge(2), Le(256)]
@@ -71,7 +74,7 @@ class EBMConfig:
     prediction: str = setting("what the network predicts", "moments", rare=True)
     time_input: str = setting("the time that the network reads", "clock", rare=True)
     stein_head: bool = True
-    input_frequencies: Annotated[tuple[Positive, ...], Len(0, 64)] = setting(
+    input_frequencies: Frequencies = setting(
         "Fourier features of the network's input, in cycles", (), rare=True
     )
     condition_dim: Annotated[int, Ge(0), Le(LARGEST_SIDE)] = 0
