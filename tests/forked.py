@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -11,6 +12,7 @@ import torch
 from accelerate.state import AcceleratorState
 from conftest import free_port, load_script
 
+from ebm_app.runs.interrupts import StopSignals
 from ebm_app.runs.start import run_script
 from ebm_app.training.trainer import Trainer
 from ebm_app.training.validation import EBMValidator
@@ -65,6 +67,9 @@ def _work(
     stop: tuple[int, int],
     where: str,
 ) -> None:
+    for signum in StopSignals.caught:  # who runs the tests may ignore them
+        signal.signal(signum, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     rank, num = place
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num, "LOCAL_WORLD_SIZE": num}
     names |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

@@ -45,7 +45,13 @@ def test_help_imports_nothing_slow():
 @pytest.mark.parametrize("seconds", [0.2, 0.6])
 def test_ctrl_c_during_the_imports_ends_without_a_traceback(seconds):
     command = [sys.executable, "evaluate/bpd.py", "digits", "--limit", "2"]
-    script = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    script = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests may ignore it
+    )
     time.sleep(seconds)
     script.send_signal(signal.SIGINT)
     _, error = script.communicate()

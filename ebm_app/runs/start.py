@@ -21,7 +21,8 @@ def is_script() -> bool:
     return program is not None and Path(program).resolve().parents[1:2] == (tree,)
 
 
-if is_script():  # not where a user's own program imports the package
+# not where a user's own program imports the package, and not where the caller ignores the signal
+if is_script() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -31,7 +32,7 @@ def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
     The metrics it returns are printed as one JSON object on the last line. A UserError becomes one
     sentence on stderr and exit code 2; a run that a signal ended gives 128 + its number.
     """
-    if is_script():
+    if is_script() and signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         metrics = main(argv)
