@@ -5,6 +5,7 @@ are held to the same ones.
 """
 
 import typing
+from collections.abc import Sequence
 from dataclasses import asdict, field
 from typing import Annotated, Any
 
@@ -49,6 +50,8 @@ BOUNDS = {
 }
 #: characters of a user's own text that a message repeats
 SHOWN = 60
+#: characters of a list of clauses, after which none follows
+SHOWN_TEXT = 160
 
 
 def setting(text: str, default: Any, rare: bool = False) -> Any:
@@ -105,6 +108,19 @@ def shortened(value: Any) -> str:
     """
     text = " ".join(str(value)[: 4 * SHOWN].split())
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
+
+
+def listed(clauses: Sequence[str], total: int) -> str:
+    """The first of ``total`` clauses of a message, as many as fit there, and how many more.
+
+    >>> listed(["a is wrong", "b is wrong"], 5)
+    'a is wrong; b is wrong and 3 more'
+    """
+    shown = list(clauses[:1])
+    while len(shown) < len(clauses) and len("; ".join(shown)) < SHOWN_TEXT:
+        shown.append(clauses[len(shown)])
+    rest = total - len(shown)
+    return "; ".join(shown) + (f" and {rest} more" if rest else "")
 
 
 def parsed(hint: Any, text: str) -> Any:

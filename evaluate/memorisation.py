@@ -13,12 +13,11 @@ from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Le
-from tqdm.auto import tqdm
 
 from ebm_app.data.png import grid_of, save_image
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.evaluation.command_line import images_for
+from ebm_app.evaluation.command_line import images_for, last_frame
 from ebm_app.evaluation.memorisation import nearest, share_of_copies
 from ebm_app.fields import PositiveInt
 from ebm_app.runs.cli import Parser, flag, resolve_device
@@ -52,11 +51,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if args.num_nearest > len(train):
         raise UserError(f"--num_nearest {args.num_nearest} is more than the {len(train)} images")
     frames = ebm.iterate_sample(args.num_images, args.sampler, args.seed)
-    with tqdm(desc=args.sampler) as bar:
-        for frame in frames:
-            bar.total = frame.num_steps
-            bar.update()
-    drawn = ebm.to_images(frame.x).cpu()
+    drawn = ebm.to_images(last_frame(frames, args.sampler).x)
     of_drawn = nearest(drawn, train, args.num_nearest)
     of_test = nearest(test[: len(drawn)], train, 1)
     own, others = of_drawn.distances[:, 0], of_test.distances[:, 0]

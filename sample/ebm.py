@@ -12,11 +12,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from tqdm.auto import tqdm
-
 from ebm_app.data.png import save_grid, save_image, to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
+from ebm_app.evaluation.command_line import last_frame
 from ebm_app.fields import PositiveInt, Steps
 from ebm_app.files.writing import explained_write
 from ebm_app.runs.arguments import settings_of
@@ -62,11 +61,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if args.num_steps is not None:
         settings["num_steps"] = args.num_steps
     frames = ebm.iterate_sample(args.num_images, args.sampler, args.seed, **settings)
-    bar = tqdm(desc=args.sampler)
-    with bar:
-        for frame in frames:
-            bar.total = frame.num_steps
-            bar.update()
+    frame = last_frame(frames, args.sampler)
     images = ebm.to_images(frame.x)
     seconds = time.perf_counter() - begin
     grid = output.folder / "grid.png"

@@ -2,9 +2,11 @@
 
 import sys
 from argparse import Namespace
+from collections.abc import Iterable
 
 from accelerate import Accelerator
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from ebm_app.data.images import FOLDER, ImageData, load_images
 from ebm_app.data.palette import form_of
@@ -14,6 +16,7 @@ from ebm_app.fields import BatchSize, Draws, Several
 from ebm_app.models.config import Margin
 from ebm_app.runs.cli import Parser, flag, resolve_device
 from ebm_app.runs.processes import make_accelerator
+from ebm_app.sampling.base import Frame
 
 
 def add_data_flags(parser: Parser, batch_size: int = 128) -> None:
@@ -44,6 +47,15 @@ def open_model(args: Namespace) -> tuple[Accelerator, EBM]:
                 file=sys.stderr,
             )
     return accelerator, ebm
+
+
+def last_frame(frames: Iterable[Frame], sampler: str) -> Frame:
+    """Draw to the end under a progress bar."""
+    with tqdm(desc=sampler) as bar:
+        for frame in frames:
+            bar.total = frame.num_steps
+            bar.update()
+    return frame
 
 
 def held_out(args: Namespace, ebm: EBM) -> Tensor:

@@ -12,14 +12,14 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json, to_json
 
 from ebm_app.errors import UserError
-from ebm_app.fields import STRICT, shortened
+from ebm_app.fields import STRICT, listed, shortened
 from ebm_app.files.writing import replace_file
 
 T = TypeVar("T")
 #: bytes of a record; those of long runs have some hundred thousand
 LARGEST_RECORD = 2**24
-#: faults of a record that a message names at most, and the characters after which it names no more
-SHOWN_FAULTS, SHOWN_TEXT = 3, 160
+#: faults of a record that a message names at most
+SHOWN_FAULTS = 3
 #: what pydantic says, and what a message of this package does
 WORDS = {
     "Input should be": "must be",
@@ -56,11 +56,7 @@ def from_dict(cls: type[T], data: Any, where: str) -> T:
 def faults(error: ValidationError) -> str:
     """The first faults of a record, in words."""
     found = error.errors(include_url=False, include_context=False)
-    shown: list[str] = []
-    while len(shown) < min(SHOWN_FAULTS, len(found)) and len("; ".join(shown)) < SHOWN_TEXT:
-        shown.append(_fault(found[len(shown)]))
-    rest = len(found) - len(shown)
-    return "; ".join(shown) + (f" and {rest} more" if rest else "")
+    return listed([_fault(one) for one in found[:SHOWN_FAULTS]], len(found))
 
 
 def _fault(found: ErrorDetails) -> str:

@@ -21,7 +21,7 @@ from ebm_app.errors import UserError
 from ebm_app.fields import shortened
 from ebm_app.files.records import read_json, write_json
 from ebm_app.files.tensors import read_tensors, write_tensors
-from ebm_app.files.writing import explained_write, sync_folder
+from ebm_app.files.writing import explained_write, replace_file, sync_folder
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE
 
 PREFIX, STATE = "checkpoint-", "state"
@@ -121,8 +121,8 @@ def save_checkpoint(
             write_tensors(pending / STATE / TENSORS_FILE, tensors)
             write_json(pending / STATE / TRAINER_FILE, trainer)
             if trainer["best"] is not None:
-                best = read_tensors(output_dir / WEIGHTS_FILE)
-                write_tensors(pending / STATE / BEST_FILE, best)
+                best = (output_dir / WEIGHTS_FILE).read_bytes()
+                replace_file(pending / STATE / BEST_FILE, best)
             write_json(pending / STATE / DIGESTS_FILE, digests(pending))
             # a run that goes on after a crash may come by this step again
             remove(folder)

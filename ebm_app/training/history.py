@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from ebm_app.files import METRICS_FILE, PREVIEWS, RUN_FILE
-from ebm_app.files.tensors import read_tensors, write_tensors
+from ebm_app.files.writing import replace_file
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE
 from ebm_app.training.checkpoint import BEST_FILE, PREFIX, STATE, checkpoints, remove, step_of
 
@@ -60,7 +60,7 @@ def go_back(output_dir: Path, step: int) -> Path | None:
 def restore_best(output_dir: Path, checkpoint: Path, has_best: bool) -> None:
     """Put the best model as of a checkpoint at the top; none, where no model was validated yet."""
     if has_best:
-        write_tensors(output_dir / WEIGHTS_FILE, read_tensors(checkpoint / STATE / BEST_FILE))
+        replace_file(output_dir / WEIGHTS_FILE, (checkpoint / STATE / BEST_FILE).read_bytes())
         shutil.copy2(checkpoint / CONFIG_FILE, output_dir / CONFIG_FILE)
         return
     for name in (CONFIG_FILE, WEIGHTS_FILE):

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from ebm_app.errors import UserError
-from ebm_app.fields import STRICT, Count, NonNegative, PositiveInt, shortened
-from ebm_app.files.records import SHOWN_TEXT, from_dict
+from ebm_app.fields import STRICT, Count, NonNegative, PositiveInt, listed, shortened
+from ebm_app.files.records import from_dict
 from ebm_app.models.config import FREE_ON_RESUME, changes_of
 from ebm_app.training.checkpoint import STATE, TENSORS_FILE, TRAINER_FILE, load_state
 from ebm_app.training.learning_rate import OPEN_ENDED, Horizon
@@ -184,11 +184,8 @@ def check_same(
             f"total batch (per process x accumulation x processes) was {before}, now {now}"
         )
     if changes:
-        shown = [changes[0]]
-        while len(shown) < len(changes) and len("; ".join(shown)) < SHOWN_TEXT:
-            shown.append(changes[len(shown)])
-        more = f" and {len(changes) - len(shown)} more" if len(shown) < len(changes) else ""
-        raise UserError(f"{folder} was made with other settings: {'; '.join(shown)}{more}")
+        found = listed(changes, len(changes))
+        raise UserError(f"{folder} was made with other settings: {found}")
 
 
 def split_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
