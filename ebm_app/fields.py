@@ -5,7 +5,7 @@ are held to the same ones.
 """
 
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
 from typing import Annotated, Any
 
@@ -48,6 +48,8 @@ BOUNDS = {
     Le: "up to {0.le}",
     Lt: "below {0.lt}",
 }
+#: by the name of a setting and its value, the other settings that are not read then
+Unread = Mapping[str, Mapping[str, Sequence[str]]]
 #: characters of a user's own text that a message repeats
 SHOWN = 60
 #: characters of a list of clauses, after which none follows

@@ -52,14 +52,15 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     add("--output_dir", default="runs/samples", help="where grid and images go")
     parser.add_common()
     args = parser.parse_args(argv)
-    if args.num_steps is not None and any(x.startswith("num_steps=") for x in args.sampler_args):
-        raise UserError("--num_steps and num_steps= in --sampler_args: give one of them")
+    pairs = args.sampler_args
+    if args.num_steps is not None:
+        if any(pair.startswith("num_steps=") for pair in pairs):
+            raise UserError("--num_steps and num_steps= in --sampler_args: give one of them")
+        pairs = [f"num_steps={args.num_steps}", *pairs]
+    settings = settings_of(SAMPLERS[args.sampler], pairs)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     output = Output(Path(args.output_dir) / "samples.json", vars(args))
     begin = time.perf_counter()
-    settings = settings_of(SAMPLERS[args.sampler], args.sampler_args)
-    if args.num_steps is not None:
-        settings["num_steps"] = args.num_steps
     frames = ebm.iterate_sample(args.num_images, args.sampler, args.seed, **settings)
     frame = last_frame(frames, args.sampler)
     images = ebm.to_images(frame.x)

@@ -18,6 +18,21 @@ VAIN = {
     "benchmark": ("evaluate/mi.py", "--benchmark normal_1x1 --problems mi_d40", "of the study"),
     "all": ("evaluate/bpd.py", "digits --estimator all pf_ode_exact", "leave the others out"),
     "nodes": ("evaluate/bpd.py", "digits --estimator paper --num_nodes 8", "--num_nodes is of"),
+    "steps": (
+        "evaluate/bpd.py",
+        "digits --estimator pf_ode --estimator_args solver=dopri5 num_steps=8",
+        "num_steps is not read with solver=dopri5",
+    ),
+    "tolerance": (
+        "evaluate/bpd.py",
+        "digits --estimator pf_ode --estimator_args tolerance=1e-3",
+        "tolerance is not read with solver=rk4",
+    ),
+    "sampler": (
+        "sample/ebm.py",
+        "digits --num_steps 8 --sampler_args solver=dopri5",
+        "num_steps is not read with solver=dopri5",
+    ),
     "limit": ("evaluate/bpd.py", "digits --limit -5", "at least 2"),
     "method": ("evaluate/ais.py", "digits --method ais --diffusion_steps 8", "is of diffusion"),
     "quick": ("evaluate/speed.py", "digits --quick --rounds 3", "is set by --quick"),

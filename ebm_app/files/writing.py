@@ -30,14 +30,23 @@ REMEDIES = {
 @contextmanager
 def explained_write(folder: Path, consequence: str = "") -> Iterator[None]:
     """Turn what a disk refuses into a UserError that names the folder, what to do, and the
-    ``consequence``."""
+    ``consequence``. Errors of files elsewhere pass through."""
     try:
         yield
     except OSError as error:
-        if error.errno not in REMEDIES:
+        if error.errno not in REMEDIES or not _may_concern(folder, error.filename):
             raise
         text = f"{folder} cannot be written: {REMEDIES[error.errno]}"
         raise UserError("; ".join(filter(None, [text, consequence]))) from None
+
+
+def _may_concern(folder: Path, name: str | bytes | int | None) -> bool:
+    """Whether an error of this file is one of ``folder``, what is in it or a folder above; an
+    error that names no file may be."""
+    if not isinstance(name, str | bytes):
+        return True
+    folder, file = folder.absolute(), Path(os.fsdecode(name)).absolute()
+    return file.is_relative_to(folder) or folder.is_relative_to(file)
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -9,14 +9,14 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from ebm_app.errors import UserError
-from ebm_app.fields import Fraction, NonNegative, Refinements, Seed, Steps, Tolerance
+from ebm_app.fields import Fraction, NonNegative, Refinements, Seed, Steps, Tolerance, Unread
 from ebm_app.likelihood.estimator import CountedScore, Estimator, LogDensity
 from ebm_app.likelihood.refinement import refine
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
 from ebm_app.probability_flow.divergence import ExactDivergence, Hutchinson, rademacher_probes
 from ebm_app.probability_flow.midpoint import ImplicitMidpoint
-from ebm_app.probability_flow.ode import ClockField, clock_grid, solve_pf_ode
+from ebm_app.probability_flow.ode import UNREAD, ClockField, clock_grid, solve_pf_ode
 
 #: probes of a divergence, of which 0 take it exactly
 NumProbes = Annotated[int, Ge(0), Le(1000)]
@@ -55,6 +55,7 @@ class PFODEDensity(Estimator):
         "the density of the model's own probability-flow ODE, normalised; its divergence is "
         "estimated with random probes"
     )
+    unread: ClassVar[Unread] = UNREAD
     normalised: ClassVar[bool] = True
 
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:

@@ -29,7 +29,7 @@ def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[st
     """The settings of several dataclasses by name; each pair goes to all that have such a field.
 
     Raises:
-        UserError: as ``settings_of``, and for a setting that none of them has.
+        UserError: as ``settings_of``, and for a setting that none of them has or reads.
     """
     texts = _split(pairs)
     fields = {name: _fields(kind) for name, kind in kinds.items()}
@@ -38,10 +38,26 @@ def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[st
         there = "; ".join(f"{name} has {', '.join(own) or 'none'}" for name, own in fields.items())
         meant = nearest(unknown[0], known)
         raise UserError(f"there is no setting '{shortened(unknown[0])}': {meant}{there}")
-    return {
+    given = {
         name: {key: _convert(own[key], text, key) for key, text in texts.items() if key in own}
         for name, own in fields.items()
     }
+    unread = {name: _unread(kinds[name], own) for name, own in given.items()}
+    for key in texts:
+        reasons = [unread[name].get(key) for name, own in given.items() if key in own]
+        if all(reasons):
+            raise UserError(f"{key} is not read with {reasons[0]}: leave it out")
+    return given
+
+
+def _unread(kind: type, given: Mapping[str, Any]) -> dict[str, str]:
+    """The settings that ``kind`` does not read beside those given, and which setting's doing it
+    is."""
+    found = {}
+    for name, options in getattr(kind, "unread", {}).items():
+        value = given.get(name, getattr(kind, name))
+        found |= dict.fromkeys(options.get(value, ()), f"{name}={value}")
+    return found
 
 
 def _split(pairs: Sequence[str]) -> dict[str, str]:

@@ -7,9 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.fields import Fraction, Positive, Steps, Tolerance
+from ebm_app.fields import Fraction, Positive, Steps, Tolerance, Unread
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.probability_flow.ode import ClockField, solve_pf_ode
+from ebm_app.probability_flow.ode import UNREAD, ClockField, solve_pf_ode
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 
 
@@ -31,6 +31,7 @@ class PFODESampler(Sampler):
 
     note: ClassVar[str] = "the probability-flow ODE from noise, then one denoising step"
     steps: ClassVar[str] = "steps of the ODE"
+    unread: ClassVar[Unread] = UNREAD
 
     num_steps: Steps = 25
     solver: str = "heun"

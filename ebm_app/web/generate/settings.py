@@ -1,6 +1,5 @@
 """The settings of a run, and how they are read back from a PNG that the page made."""
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -9,6 +8,7 @@ from PIL import Image
 
 from ebm_app.data.folder import UNREADABLE
 from ebm_app.errors import UserError
+from ebm_app.files.records import parse_json
 from ebm_app.registry import choose
 from ebm_app.sampling.samplers import SAMPLERS
 
@@ -73,10 +73,10 @@ def parse_settings(text: str) -> RunSettings:
         UserError: where something is missing, of another type or out of range.
     """
     try:
-        found = json.loads(text)
+        found = parse_json(text.encode(), "the settings")
         values = {field.name: found[field.name] for field in fields(RunSettings)}
         is_plain = all(PLAIN_NAME.fullmatch(values[name]) for name in ("model", "sampler"))
-    except (ValueError, LookupError, TypeError, RecursionError):
+    except (UserError, LookupError, TypeError):
         is_plain = False
     if not is_plain:
         raise UserError("the settings in this PNG are damaged: load the file as it was saved")
