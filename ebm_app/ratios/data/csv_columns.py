@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -43,15 +44,24 @@ def read_csv_columns(path: str | Path, names: Sequence[str]) -> np.ndarray:
                 f"line {line} of '{path}' has {len(row)} cells and the first line has "
                 f"{len(header)}: give every line as many, separated by commas"
             )
-    import pandas as pd  # half a second to import
+    columns = [header.index(name) for name in names]
+    values = np.empty((len(cells), len(names)))
+    for (row, line), (place, column) in product(enumerate(lines), enumerate(columns)):
+        value = _number(cells[row][column])
+        if value is None:
+            raise UserError(
+                f"line {line} of '{path}' holds {cells[row][column][:40]!r} in the column "
+                f"'{names[place]}': replace it with a number or leave the line out"
+            )
+        values[row, place] = value
+    return values
 
-    texts = pd.DataFrame(cells, columns=range(len(header)), dtype=str)
-    texts = texts[[header.index(name) for name in names]]
-    values = texts.apply(pd.to_numeric, errors="coerce").astype(np.float64)
-    is_nan = texts.apply(lambda column: column.str.strip().str.lower().isin(["nan", "-nan"]))
-    for row, column in np.argwhere((values.isna() & ~is_nan.astype(bool)).to_numpy())[:1]:
-        raise UserError(
-            f"line {lines[row]} of '{path}' holds {texts.iat[row, column][:40]!r} in the column "
-            f"'{names[column]}': replace it with a number or leave the line out"
-        )
-    return values.to_numpy()
+
+def _number(text: str) -> float | None:
+    """The number in a cell to its last digit, or None."""
+    if "_" in text:  # Python's own way to group digits
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
