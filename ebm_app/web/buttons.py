@@ -9,11 +9,15 @@ import gradio as gr
 from gradio.components import Component
 from gradio.events import Dependency
 
+from .device import on_device
+
 #: what a device computes for visitors, one at a time
 ONE_AT_A_TIME = {"concurrency_id": "device", "concurrency_limit": 1}
 AT_ONCE = {"queue": False, "api_visibility": "private"}
 #: a press of the start button while its run ends is kept, and starts the next run
 IN_TURN = {"trigger_mode": "always_last"}
+#: the text of a run between the press and its beginning, and when it is stopped before that
+WAITING, NEVER_BEGUN = "Waiting for a free place", "Stopped before the first step"
 #: beginnings of the text of a run that has not ended
 STARTING, RUNNING = "Starting", "Step"
 
@@ -21,7 +25,7 @@ STARTING, RUNNING = "Starting", "Step"
 def stopped(text: str) -> str:
     """What the text of a run becomes when it is stopped; that of an ended run stays as it is."""
     if text.startswith(STARTING):
-        return text.replace(STARTING, "Stopped before the first step", 1)
+        return text.replace(STARTING, NEVER_BEGUN, 1)
     if text.startswith(RUNNING):
         return text.replace(RUNNING, "Stopped after step", 1)
     return text
@@ -43,10 +47,23 @@ def start_by(
 ) -> Dependency:
     """Let a trigger, e.g. ``button.click``, start a run in the one slot of the device.
 
+    The first text box among the outputs says at once that the run waits, and gradio adds the place
+    in the queue.
+
     Args:
-        settings: of gradio's listener, e.g. ``api_name``.
+        run: a generator. settings: of gradio's listener, e.g. ``api_name``.
     """
-    return trigger(run, inputs, outputs, show_progress="hidden", **ONE_AT_A_TIME, **settings)
+    text = next(output for output in outputs if isinstance(output, gr.Textbox))
+    trigger(None, None, text, js=f"() => {json.dumps(WAITING)}", **AT_ONCE)
+    progress = {"show_progress": "minimal", "show_progress_on": text}
+    settings = {**ONE_AT_A_TIME, **IN_TURN, **progress, **settings}
+    event = trigger(on_device(run), inputs, outputs, **settings)
+    event.failure(None, text, text, js=_instead_of_waiting(""), **AT_ONCE)
+    return event
+
+
+def _instead_of_waiting(text: str) -> str:
+    return f"(found) => found === {json.dumps(WAITING)} ? {json.dumps(text)} : found"
 
 
 def stop_by(
@@ -58,6 +75,9 @@ def stop_by(
 ) -> None:
     """Let a button end runs and then say so in their texts, or in other outputs."""
     button.click(None, cancels=list(events), **AT_ONCE)
+    for text in inputs:
+        if isinstance(text, gr.Textbox):
+            button.click(None, text, text, js=_instead_of_waiting(NEVER_BEGUN), **AT_ONCE)
     # after the cancel no step comes any more
     button.click(stopped, inputs, inputs if outputs is None else outputs, **AT_ONCE)
 
