@@ -2,6 +2,8 @@
 filled."""
 
 import json
+import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,13 +19,30 @@ AT_ONCE = {"queue": False, "api_visibility": "private"}
 #: a press of the start button while its run ends is kept, and starts the next run
 IN_TURN = {"trigger_mode": "always_last"}
 #: the text of a run between the press and its beginning, and when it is stopped before that
-WAITING, NEVER_BEGUN = "Waiting for a free place", "Stopped before the first step"
+WAITING = "Waiting for a free place: one run is computed at a time"
+NEVER_BEGUN = "Stopped before the first step"
 #: beginnings of the text of a run that has not ended
 STARTING, RUNNING = "Starting", "Step"
+LEFT = re.compile(r", about \d+ (?:s|min) left")
+
+
+def time_left(seconds: float, done: int, total: int) -> str:
+    """What to write after the seconds that ``done`` of ``total`` equal parts of a run took: how
+    long the rest will take; "" where nothing is left.
+
+    >>> time_left(3.0, 1, 5), time_left(100.0, 1, 5), time_left(3.0, 5, 5)
+    (', about 12 s left', ', about 7 min left', '')
+    """
+    if done == total:
+        return ""
+    left = math.ceil(seconds / done * (total - done))
+    return f", about {left} s left" if left < 120 else f", about {round(left / 60)} min left"
 
 
 def stopped(text: str) -> str:
-    """What the text of a run becomes when it is stopped; that of an ended run stays as it is."""
+    """What the text of a run becomes when it is stopped, without the time that was left; that of
+    an ended run stays as it is."""
+    text = LEFT.sub("", text)
     if text.startswith(STARTING):
         return text.replace(STARTING, NEVER_BEGUN, 1)
     if text.startswith(RUNNING):
