@@ -17,8 +17,9 @@ from .likelihoods import ImageLikelihood
 from .run import SampleRun
 
 MIN_PIXELS = 220
-#: as many columns as have room, on a telephone one
+#: as many columns as have room, on a telephone one, and as many rows as there are
 STYLE = f"""<style>
+.tiles .grid-wrap {{ min-height: 0 !important; max-height: none !important; }}
 .tiles .grid-container {{
   grid-template-columns: repeat(auto-fill, minmax({MIN_PIXELS}px, 1fr)) !important;
 }}
@@ -56,7 +57,8 @@ def gallery() -> tuple[gr.Gallery, gr.Radio]:
     order = gr.Radio(list(ORDERS), value="as drawn", label="Order of the images", visible=False)
     gr.HTML(STYLE, visible="hidden")
     shown = gr.Gallery(
-        label="Images: click on one to send it to the Score tab",
+        label="The images, one by one",
+        show_label=False,  # it would cover the first of them
         format="png",  # exact pixels
         height="auto",
         object_fit="contain",

@@ -18,8 +18,8 @@ from .samplers import depends_on_model, offer_steps
 from .settings import RunSettings, read_settings, usable
 
 HINT = (
-    "Press **Generate** and watch images come out of noise; then click on one to find its "
-    "log-likelihood, or try another sampler."
+    "Press **Generate** and watch images come out of noise; then click on one of them below to "
+    "send it to the Score tab, which finds its log-likelihood."
 )
 
 
