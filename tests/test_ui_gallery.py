@@ -114,21 +114,21 @@ def test_steps_follow_the_sampler_and_the_model(models):
     with gr.Blocks() as tab:
         model = gr.Dropdown(list(models.folders), value="grey", label="Model")
         generate.build(models.load, model, 5)
-    named = {fn.name: fn for fn in tab.fns.values()}
-    by_sampler, by_model = named["follow_sampler"], named["follow_model"]
-    (steps,) = by_sampler.outputs
-    assert by_model.outputs == [steps] and steps.label == "Steps"
-    assert by_sampler.targets[0][1] == by_model.targets[0][1] == "input"
-    assert by_model.targets[0][0] == model._id
+    (follow,) = (fn for fn in tab.fns.values() if fn.name == "own_steps")
+    (steps,) = follow.outputs
+    sampler = next(
+        block for block in tab.blocks.values() if getattr(block, "label", "") == "Sampler"
+    )
+    assert steps.label == "Steps" and follow.inputs == [model, sampler]
+    assert set(follow.targets) == {(sampler._id, "input"), (model._id, "input")}
+    assert follow.trigger_mode == "always_last"  # no answer overtakes that to a later choice
     own = {
         name: samplers.own_steps(models.load(name), "annealed_hmc") for name in ("grey", "colour")
     }
     assert own["grey"] != own["colour"]
     for name, number in own.items():
-        assert by_sampler.fn(name, "annealed_hmc")["value"] == number
-        assert by_model.fn(name, "annealed_hmc")["value"] == number
-    assert by_sampler.fn("grey", "pf_ode")["value"] == 25
-    assert by_model.fn("colour", "pf_ode") == gr.skip()  # what the visitor chose stays
+        assert follow.fn(name, "annealed_hmc")["value"] == number
+        assert follow.fn(name, "pf_ode")["value"] == 25
 
 
 def test_the_last_ten_runs_are_kept_each_once():

@@ -19,7 +19,7 @@ from conftest import SETTINGS, pixels, save_settings
 from ebm_app.data.png import to_uint8
 from ebm_app.numerics import mixed_seed
 from ebm_app.sampling.samplers import Frame
-from ebm_app.web import shared
+from ebm_app.web import buttons, shared
 from ebm_app.web.generate import likelihoods
 from ebm_app.web.generate import run as sample_run
 from ebm_app.web.generate import settings as run_settings
@@ -81,7 +81,7 @@ def test_who_stops_iterating_stops_the_sampler_and_leaves_no_file(settings, tmp_
     run.close()
     assert steps == [1, 2, 3, "closed"]
     assert not list(tmp_path.iterdir())
-    stopped = generate.stop(shown[-1].run, shown[-1].caption, tmp_path)
+    stopped = generate.stop(shown[-1].run, buttons.stopped(shown[-1].caption), tmp_path)
     assert stopped.caption.startswith("Stopped after step 3 of 50 · grey · seed 7 · ")
 
 
@@ -89,7 +89,7 @@ def test_what_stays_of_a_stopped_run_is_all_of_its_last_step(models, settings, t
     run = generate.draw(models.load, settings, False, tmp_path)
     _, _, shown = (next(run) for _ in range(3))
     run.close()
-    stopped = generate.stop(shown.run, "Step 1 of 3 · an older caption", tmp_path)
+    stopped = generate.stop(shown.run, "Stopped after step 1 of 3 · older", tmp_path)
     assert stopped.caption.startswith("Stopped after step 2 of 3 · grey · seed 7 · ")
     assert "left" in shown.caption and "left" not in stopped.caption
     assert torch.equal(stopped.run.images, shown.run.images)
@@ -104,16 +104,19 @@ def test_what_stays_of_a_stopped_run_is_all_of_its_last_step(models, settings, t
         assert np.array_equal(pixels(io.BytesIO(archive.read("05.png"))), last)
 
 
-def test_stopping_where_nothing_can_be_kept_changes_the_caption_alone(tmp_path):
-    for before, after in (
-        ("Starting · grey · seed 1", "Stopped before the first step · grey · seed 1"),
-        ("5 images · grey", "5 images · grey"),
-        ("Stopped after step 3 of 5 · grey", "Stopped after step 3 of 5 · grey"),
-        ("", ""),
+def test_stopping_where_nothing_can_be_kept_changes_nothing_more(models, settings, tmp_path):
+    *_, step, ended = sample_run.generate(models.load, settings)
+    caption = buttons.stopped(step.caption)
+    for run, text in (
+        (None, "Stopped before the first step · grey · seed 1"),
+        (None, ""),
+        (step, buttons.NEVER_BEGUN),  # it had failed, and another was stopped before it began
+        (ended, ended.caption),
+        (ended, buttons.NEVER_BEGUN),
+        (replace(step, caption=caption), caption),  # the button was pressed twice
     ):
-        shown = generate.stop(None, before, tmp_path)
-        assert shown.caption == after
-        assert set(map(str, shown._replace(caption=gr.skip()))) == {str(gr.skip())}
+        shown = generate.stop(run, text, tmp_path)
+        assert set(map(str, shown)) == {str(gr.skip())}
     assert not list(tmp_path.iterdir())
 
 

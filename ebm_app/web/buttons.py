@@ -20,7 +20,7 @@ AT_ONCE = {"queue": False, "api_visibility": "private"}
 IN_TURN = {"trigger_mode": "always_last"}
 #: the text of a run between the press and its beginning, and when it is stopped before that
 WAITING = "Waiting for a free place: one run is computed at a time"
-NEVER_BEGUN = "Stopped before the first step"
+NEVER_BEGUN, STOPPED = "Stopped before the first step", "Stopped after step"
 #: beginnings of the text of a run that has not ended
 STARTING, RUNNING = "Starting", "Step"
 LEFT = re.compile(r", about \d+ (?:s|min) left")
@@ -46,7 +46,7 @@ def stopped(text: str) -> str:
     if text.startswith(STARTING):
         return text.replace(STARTING, NEVER_BEGUN, 1)
     if text.startswith(RUNNING):
-        return text.replace(RUNNING, "Stopped after step", 1)
+        return text.replace(RUNNING, STOPPED, 1)
     return text
 
 

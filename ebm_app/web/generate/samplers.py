@@ -32,8 +32,3 @@ def offer_steps(ebm: EBM, sampler: str) -> dict[str, Any]:
     if own > MAX_STEPS:
         info = f"{info}; by itself the sampler takes {own} for this model, the page {MAX_STEPS}"
     return gr.update(value=min(own, MAX_STEPS), info=info)
-
-
-def depends_on_model(sampler: str) -> bool:
-    """Whether a sampler's own number of steps is another for another model."""
-    return SAMPLERS[sampler].num_steps is None

@@ -6,7 +6,16 @@ from dataclasses import astuple, replace
 
 import gradio as gr
 
-from ..buttons import AT_ONCE, STARTING, start_and_stop, start_by, stop_by, stopped
+from ..buttons import (
+    AT_ONCE,
+    IN_TURN,
+    STARTING,
+    STOPPED,
+    start_and_stop,
+    start_by,
+    stop_by,
+    stopped,
+)
 from ..explanations import explained
 from ..shared import MAX_SEED, Load
 from . import gallery, history
@@ -14,7 +23,7 @@ from .components import Choices, ShownRun, advanced_choices, basic_choices, outp
 from .files import write_files
 from .likelihoods import table
 from .run import SampleRun, generate, label
-from .samplers import depends_on_model, offer_steps
+from .samplers import offer_steps
 from .settings import RunSettings, read_settings, usable
 
 HINT = (
@@ -55,16 +64,16 @@ def finish(run: SampleRun, cache: str) -> ShownRun:
 
 
 def stop(run: SampleRun | None, text: str, cache: str) -> ShownRun:
-    """What is shown of a run that was stopped, all of it of the same step; an ended run stays as
+    """What is shown of a run that was stopped, all of it of the same step; any other run stays as
     it is.
 
     Args:
         run: None where there is none with a step. text: the caption on the page.
     """
-    caption = stopped(text)
-    if run is None or caption == text:
-        return ShownRun(*[gr.skip()] * len(ShownRun._fields))._replace(caption=caption)
-    shown = finish(replace(run, caption=stopped(run.caption)), cache)
+    caption = stopped(run.caption) if run else ""
+    if run is None or caption == run.caption or not text.startswith(STOPPED):
+        return ShownRun(*[gr.skip()] * len(ShownRun._fields))
+    shown = finish(replace(run, caption=caption), cache)
     files = {"settings": shown.settings, "archive": shown.archive}
     return shown._replace(
         **{name: gr.update(value=file, interactive=True) for name, file in files.items()}
@@ -111,19 +120,17 @@ def connect_choices(load: Load, chosen: Choices, shown: ShownRun) -> None:
     """Let the offered steps follow sampler and model, and the table the choice of its numbers."""
 
     @explained
-    def follow_sampler(model: str, sampler: str) -> dict:
+    def own_steps(model: str, sampler: str) -> dict:
         return offer_steps(load(model), sampler)
 
-    @explained
-    def follow_model(model: str, sampler: str) -> dict:
-        return offer_steps(load(model), sampler) if depends_on_model(sampler) else gr.skip()
-
-    # not on every change: loaded settings bring their own number of steps
-    for trigger, follow in (
-        (chosen.sampler.input, follow_sampler),
-        (chosen.model.input, follow_model),
-    ):
-        trigger(follow, [chosen.model, chosen.sampler], chosen.num_steps, **AT_ONCE)
+    gr.on(  # not on every change: loaded settings bring their own number of steps
+        [chosen.sampler.input, chosen.model.input],
+        own_steps,
+        [chosen.model, chosen.sampler],
+        chosen.num_steps,
+        **AT_ONCE,
+        **IN_TURN,  # the answer to the last choice comes last, however long a model takes to load
+    )
     chosen.with_likelihoods.change(
         lambda on: gr.update(visible=on),
         chosen.with_likelihoods,
@@ -179,7 +186,9 @@ def connect_run(
     start.click(lambda: locked(True), None, downloads, **AT_ONCE)
     event = start_by(start.click, run, list(chosen), list(shown), api_name="generate")
     event.success(lambda: locked(False), None, downloads, **AT_ONCE)
-    stop_by(stop_button, [event], halt, [shown.run, shown.caption], list(shown))
+    stop_by(stop_button, [event], stopped, [shown.caption])
+    # last, as files take a while to write
+    stop_button.click(halt, [shown.run, shown.caption], list(shown), **AT_ONCE)
     return event
 
 
