@@ -89,16 +89,14 @@ def stop_by(
     button: gr.Button,
     events: Sequence[Dependency],
     stopped: Callable[..., Any],
-    inputs: list[Component],
-    outputs: list[Component] | None = None,
+    texts: list[gr.Textbox],
 ) -> None:
-    """Let a button end runs and then say so in their texts, or in other outputs."""
+    """Let a button end runs and then say so in their texts."""
     button.click(None, cancels=list(events), **AT_ONCE)
-    for text in inputs:
-        if isinstance(text, gr.Textbox):
-            button.click(None, text, text, js=_instead_of_waiting(NEVER_BEGUN), **AT_ONCE)
+    for text in texts:
+        button.click(None, text, text, js=_instead_of_waiting(NEVER_BEGUN), **AT_ONCE)
     # after the cancel no step comes any more
-    button.click(stopped, inputs, inputs if outputs is None else outputs, **AT_ONCE)
+    button.click(stopped, texts, texts, **AT_ONCE)
 
 
 def empty_by(
