@@ -9,6 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import ROOT, free_port, load_script
 
+from ebm_app.ebm import EBM
 from ebm_app.web.server import serve
 
 pytestmark = pytest.mark.browser
@@ -76,8 +77,14 @@ def open_tab(page, name):
 
 def set_number(page, label, value):
     box = page.get_by_role("spinbutton", name=re.compile(f"for {label}$"))
+    if not box.is_visible():
+        press(page, "Advanced")
     box.fill(str(value))
     box.press("Tab")
+
+
+def press(page, name):
+    page.get_by_role("button", name=name).locator("visible=true").first.click()
 
 
 def barriers(page):
@@ -192,3 +199,169 @@ def test_a_telephone_shows_every_tab_without_scrolling_sideways(visit):
         page.wait_for_timeout(1000)
         picture(page, f"telephone-{tab.lower().replace(' ', '-')}")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, tab
+
+
+def slowed(monkeypatch, owner, name, seconds):
+    """Let every step of a generator take so long, and tell how many have begun."""
+    method, begun = getattr(owner, name), []
+
+    def slow(*args, **kwargs):
+        for step in method(*args, **kwargs):
+            begun.append(step)
+            time.sleep(seconds)
+            yield step
+
+    monkeypatch.setattr(owner, name, slow)
+    return begun
+
+
+def seconds_until(page, label, pattern):
+    begin = time.monotonic()
+    text_of(page, label, pattern)
+    return time.monotonic() - begin
+
+
+def test_stop_answers_within_a_step_and_the_next_press_counts(visit, monkeypatch):
+    slowed(monkeypatch, EBM, "iterate_sample", 4)
+    page = visit()
+    set_number(page, "Steps", 9)
+    press(page, "Generate")
+    for pause in (0, 300, 0):
+        text_of(page, "Run", "^Step 1 of 9")
+        page.wait_for_timeout(500)  # the second step has begun
+        press(page, "Stop")
+        assert seconds_until(page, "Run", "^Stopped after step 1 of 9") < 2
+        assert page.get_by_alt_text("Grid of the images that were drawn").is_visible()
+        page.wait_for_timeout(pause)
+        press(page, "Generate")
+        assert seconds_until(page, "Run", "^Waiting for a free place") < 2
+    text_of(page, "Run", "^Step 1 of 9 · .* s, about [0-9]+ s left")
+    press(page, "Stop")
+
+
+def test_stop_answers_where_a_step_is_a_whole_estimate(visit, monkeypatch):
+    log_prob = EBM.log_prob
+    begun = []
+
+    def slow(*args, **kwargs):
+        begun.append(1)
+        time.sleep(6 if len(begun) > 1 else 0)
+        return log_prob(*args, **kwargs)
+
+    page = visit()
+    set_number(page, "Steps", 1)
+    press(page, "Generate")
+    page.locator(".tiles img").first.click(timeout=WAIT)
+    press(page, "Log-likelihood of the image")
+    text_of(page, "Place among held-out images", "^Percentile")
+    monkeypatch.setattr(EBM, "log_prob", slow)
+    press(page, "Other estimators")
+    press(page, "Compare the estimators")
+    while len(begun) < 2:
+        page.wait_for_timeout(50)
+    row = page.get_by_role("button", name="Compare the estimators").locator("xpath=..")
+    row.get_by_role("button", name="Stop").click()
+    assert seconds_until(page, "Comparison", "stopped before") < 2
+    press(page, "Compare the estimators")
+    assert seconds_until(page, "Comparison", "^Waiting for a free place") < 2
+    assert seconds_until(page, "Comparison", "running") < 20
+    row.get_by_role("button", name="Stop").click()
+
+
+def test_who_waits_for_another_is_told_so_and_can_stop(visit, monkeypatch):
+    slowed(monkeypatch, EBM, "iterate_sample", 2)
+    first, second = visit(), visit()
+    set_number(first, "Steps", 9)
+    press(first, "Generate")
+    text_of(first, "Run", "^Step")
+    open_tab(second, "Toy")
+    press(second, "Train")
+    second.get_by_text(re.compile("queue: 1/1")).wait_for(timeout=WAIT)
+    box = second.get_by_label("Run", exact=True).locator("visible=true")
+    assert box.input_value().startswith("Waiting for a free place")
+    picture(second, "waiting")
+    assert barriers(second) == []
+    press(second, "Stop")
+    second.wait_for_timeout(1000)
+    assert box.input_value() == "Stopped before the first step"
+    press(second, "Train")
+    second.wait_for_timeout(500)
+    press(first, "Stop")
+    while not box.input_value().startswith("Step"):
+        second.wait_for_timeout(50)
+    press(second, "Stop")
+
+
+def test_a_mistake_leaves_nobody_waiting(visit):
+    page = visit()
+    open_tab(page, "Toy")
+    page.get_by_label("Learning rate").locator("visible=true").fill("0")
+    press(page, "Train")
+    page.get_by_test_id("toast-body").wait_for(timeout=WAIT)
+    page.wait_for_timeout(500)
+    assert page.get_by_label("Run", exact=True).locator("visible=true").input_value() == ""
+
+
+def test_the_gallery_is_accessible(visit):
+    page = visit()
+    press(page, "Generate")
+    page.locator(".tiles img").nth(15).wait_for(timeout=WAIT)
+    press(page, "Advanced")
+    page.wait_for_timeout(1000)
+    picture(page, "gallery")
+    assert barriers(page) == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_images_stand_one_by_one_and_a_click_sends_one_to_score(visit, width):
+    page = visit(width=width)
+    set_number(page, "Steps", 2)
+    set_number(page, "Images", 3)
+    page.get_by_label("Log-likelihoods of the images").check()
+    press(page, "Generate")
+    text_of(page, "Run", "log-likelihoods at eps")
+    tiles, captions = page.locator(".tiles img"), page.locator(".tiles .caption-label")
+    tiles.nth(2).wait_for(timeout=WAIT)
+    assert [tiles.nth(index).bounding_box()["width"] >= 220 for index in range(3)] == [True] * 3
+    assert tiles.first.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
+    assert captions.all_inner_texts()[0].startswith("1: ")
+    page.get_by_label("most likely first").check()
+    page.wait_for_timeout(1500)
+    nats = [float(text.split()[1].replace("−", "-")) for text in captions.all_inner_texts()]
+    assert len(nats) == 3 and nats == sorted(nats, reverse=True)
+    picture(page, f"gallery-{width}")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    best = captions.first.inner_text()
+    tiles.first.click()
+    sent = page.get_by_alt_text("The image that was uploaded")
+    sent.wait_for(timeout=WAIT)
+    press(page, "Log-likelihood of the image")
+    found = float(re.search(r"-?[0-9.]+", text_of(page, "Log-likelihood", "^Log-l"))[0])
+    mean, error = (float(part) for part in re.findall(r"-?[0-9.]+", best)[1:])
+    assert abs(found - mean) < 8 * error
+    picture(page, f"sent-{width}")
+
+
+def test_the_last_runs_survive_a_reload_and_set_every_choice(visit):
+    page = visit()
+    set_number(page, "Steps", 2)
+    set_number(page, "Images", 3)
+    press(page, "Generate")
+    seed = re.search("seed ([0-9]+)", text_of(page, "Run", "^3 images"))[1]
+    page.wait_for_timeout(1000)
+    page.reload()
+    page.get_by_role("button", name="Generate", exact=True).wait_for(timeout=WAIT)
+    press(page, "Advanced")
+    page.get_by_label("Last runs").click()
+    option = page.get_by_role("option")
+    assert option.all_inner_texts() == [
+        f"grey · Probability-flow ODE · 3 images · 2 steps · seed {seed}"
+    ]
+    option.click()
+    page.wait_for_timeout(1000)
+    assert page.get_by_label("Seed", exact=True).first.input_value() == seed
+    assert not page.get_by_label("New seed for every run").is_checked()
+    press(page, "Generate")
+    assert f"seed {seed} " in text_of(page, "Run", "^3 images")
+    picture(page, "last-runs")
+    assert barriers(page) == []

@@ -114,6 +114,19 @@ def test_other_files_than_the_pages_own_are_explained(tmp_path):
     assert message.startswith("this PNG holds no settings: ")
 
 
+def test_settings_come_back_from_the_json_of_a_run_and_from_no_other_file(
+    models, settings, tmp_path
+):
+    *_, run = sample_run.generate(models.load, settings)
+    files = write_files(run, tmp_path)
+    assert run_settings.read_settings(files.settings, ["colour", "grey"]) == settings
+    assert error_of(run_settings.read_settings, files.settings, ["colour"]).startswith("unknown")
+    for content in (b"", b"\xff\xfe", b"[" * 1_000_000, b'{"model": "grey"}'):
+        (tmp_path / "other.json").write_bytes(content)
+        message = error_of(run_settings.read_settings, tmp_path / "other.json", ["grey"])
+        assert message == "these settings are damaged: load the file as it was saved"
+
+
 def test_a_text_that_unpacks_to_a_large_one_is_refused(tmp_path):
     bomb = b"ebm_app\0\0" + zlib.compress(b"[" * 4_000_000, 9)
     assert len(bomb) < 8_000

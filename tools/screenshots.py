@@ -28,6 +28,7 @@ Page = Any  # playwright.sync_api.Page, of an optional package
 
 def draw_images(page: Page) -> None:
     """A grid of images with their log-likelihoods."""
+    page.get_by_role("button", name="Advanced").click()
     page.get_by_label("Log-likelihoods of the images").check()
     press(page, "Generate")
     page.locator("button:visible:enabled", has_text="Download all").wait_for(timeout=WAIT)

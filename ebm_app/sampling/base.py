@@ -31,12 +31,18 @@ class Sampler(ABC):
     note: ClassVar[str]
     steps: ClassVar[str]
 
+    num_steps: int | None
+
     @abstractmethod
     def iterate(
         self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
         """Frames from the reference draws ``x0`` (B, *) to the samples, which are the last
         frame."""
+
+    def count_steps(self, energy: TimeScoreEnergy, num_dims: int) -> int:
+        """How many steps it takes for points of ``num_dims`` numbers."""
+        return self.num_steps
 
 
 def time_of_variance(energy: TimeScoreEnergy, variance: float) -> float:

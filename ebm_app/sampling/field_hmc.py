@@ -140,6 +140,9 @@ class AnnealedHMCSampler(Sampler):
                 x = denoised(energy, x, phase.gradient, t)
             yield Frame(x, index, len(times), nfe, accepted)
 
+    def count_steps(self, energy: TimeScoreEnergy, num_dims: int) -> int:
+        return len(self._times(energy, num_dims))
+
     def _test(self) -> Test:
         if not (0 < self.target_acceptance < 1 and self.step_size > 0):
             raise UserError(

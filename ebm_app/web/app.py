@@ -4,6 +4,7 @@ import gradio as gr
 
 from .diagnostics import tab as diagnostics
 from .generate import tab as generate
+from .generate.gallery import send_on_click
 from .information import gaussian, own_data
 from .models import Models
 from .score import tab as score
@@ -23,17 +24,19 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
         gr.Markdown("# ebm_app\nEnergy-based models of images, learned from time scores.")
         names = list(models.folders)
         model = gr.Dropdown(names, value=names[0], label="Model")
-        with gr.Tab("Generate"):
-            generate.build(models.load, model, seed)
-        with gr.Tab("Score"):
-            score.build(models, model, seed)
-        with gr.Tab("Toy"):
-            toy.build(seed, models.device)
-        with gr.Tab("Mutual information"):
-            with gr.Tab("Paired Gaussians"):
-                gaussian.build(seed, models.device)
-            with gr.Tab("Your data"):
-                own_data.build(seed, models.device)
-        with gr.Tab("Diagnostics") as tab:
-            diagnostics.build(models, model, tab, seed)
+        with gr.Tabs() as tabs:
+            with gr.Tab("Generate"):
+                pictures = generate.build(models.load, model, seed)
+            with gr.Tab("Score", id="score"):
+                upload, ways = score.build(models, model, seed)
+            with gr.Tab("Toy"):
+                toy.build(seed, models.device)
+            with gr.Tab("Mutual information"):
+                with gr.Tab("Paired Gaussians"):
+                    gaussian.build(seed, models.device)
+                with gr.Tab("Your data"):
+                    own_data.build(seed, models.device)
+            with gr.Tab("Diagnostics") as tab:
+                diagnostics.build(models, model, tab, seed)
+        send_on_click(pictures, upload, {tabs: "score", ways: score.UPLOAD})
     return app

@@ -2,6 +2,8 @@
 filled."""
 
 import json
+import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,21 +11,42 @@ import gradio as gr
 from gradio.components import Component
 from gradio.events import Dependency
 
+from .device import on_device
+
 #: what a device computes for visitors, one at a time
 ONE_AT_A_TIME = {"concurrency_id": "device", "concurrency_limit": 1}
 AT_ONCE = {"queue": False, "api_visibility": "private"}
 #: a press of the start button while its run ends is kept, and starts the next run
 IN_TURN = {"trigger_mode": "always_last"}
+#: the text of a run between the press and its beginning, and when it is stopped before that
+WAITING = "Waiting for a free place: one run is computed at a time"
+NEVER_BEGUN, STOPPED = "Stopped before the first step", "Stopped after step"
 #: beginnings of the text of a run that has not ended
 STARTING, RUNNING = "Starting", "Step"
+LEFT = re.compile(r", about \d+ (?:s|min) left")
+
+
+def time_left(seconds: float, done: int, total: int) -> str:
+    """What to write after the seconds that ``done`` of ``total`` equal parts of a run took: how
+    long the rest will take; "" where nothing is left.
+
+    >>> time_left(3.0, 1, 5), time_left(100.0, 1, 5), time_left(3.0, 5, 5)
+    (', about 12 s left', ', about 7 min left', '')
+    """
+    if done == total:
+        return ""
+    left = math.ceil(seconds / done * (total - done))
+    return f", about {left} s left" if left < 120 else f", about {round(left / 60)} min left"
 
 
 def stopped(text: str) -> str:
-    """What the text of a run becomes when it is stopped; that of an ended run stays as it is."""
+    """What the text of a run becomes when it is stopped, without the time that was left; that of
+    an ended run stays as it is."""
+    text = LEFT.sub("", text)
     if text.startswith(STARTING):
-        return text.replace(STARTING, "Stopped before the first step", 1)
+        return text.replace(STARTING, NEVER_BEGUN, 1)
     if text.startswith(RUNNING):
-        return text.replace(RUNNING, "Stopped after step", 1)
+        return text.replace(RUNNING, STOPPED, 1)
     return text
 
 
@@ -43,23 +66,37 @@ def start_by(
 ) -> Dependency:
     """Let a trigger, e.g. ``button.click``, start a run in the one slot of the device.
 
+    The first text box among the outputs says at once that the run waits, and gradio adds the place
+    in the queue.
+
     Args:
-        settings: of gradio's listener, e.g. ``api_name``.
+        run: a generator. settings: of gradio's listener, e.g. ``api_name``.
     """
-    return trigger(run, inputs, outputs, show_progress="hidden", **ONE_AT_A_TIME, **settings)
+    text = next(output for output in outputs if isinstance(output, gr.Textbox))
+    trigger(None, None, text, js=f"() => {json.dumps(WAITING)}", **AT_ONCE)
+    progress = {"show_progress": "minimal", "show_progress_on": text}
+    settings = {**ONE_AT_A_TIME, **IN_TURN, **progress, **settings}
+    event = trigger(on_device(run), inputs, outputs, **settings)
+    event.failure(None, text, text, js=_instead_of_waiting(""), **AT_ONCE)
+    return event
+
+
+def _instead_of_waiting(text: str) -> str:
+    return f"(found) => found === {json.dumps(WAITING)} ? {json.dumps(text)} : found"
 
 
 def stop_by(
     button: gr.Button,
     events: Sequence[Dependency],
     stopped: Callable[..., Any],
-    inputs: list[Component],
-    outputs: list[Component] | None = None,
+    texts: list[gr.Textbox],
 ) -> None:
-    """Let a button end runs and then say so in their texts, or in other outputs."""
+    """Let a button end runs and then say so in their texts."""
     button.click(None, cancels=list(events), **AT_ONCE)
+    for text in texts:
+        button.click(None, text, text, js=_instead_of_waiting(NEVER_BEGUN), **AT_ONCE)
     # after the cancel no step comes any more
-    button.click(stopped, inputs, inputs if outputs is None else outputs, **AT_ONCE)
+    button.click(stopped, texts, texts, **AT_ONCE)
 
 
 def empty_by(

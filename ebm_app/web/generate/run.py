@@ -12,11 +12,18 @@ from torch import Tensor
 from ebm_app.ebm import EBM
 from ebm_app.sampling.samplers import Frame
 
-from ..buttons import RUNNING
+from ..buttons import RUNNING, time_left
 from ..shared import Load, render
 from .animation import is_kept
 from .likelihoods import ImageLikelihood, likelihood_batches
 from .settings import PNG_KEY, RunSettings
+
+#: a mean acceptance below which the chains hardly move
+FEW_ACCEPTED = 0.1
+WARNING = (
+    f"Fewer than {FEW_ACCEPTED:.0%} of the moves are accepted, so that the images may be far from "
+    "the model's: take more steps or another sampler"
+)
 
 
 @dataclass(frozen=True)
@@ -87,11 +94,12 @@ def generate(
 
 def add_likelihoods(ebm: EBM, run: SampleRun) -> Iterator[SampleRun]:
     """The run with the log-likelihoods of more and more images, at last of all."""
-    text, num = run.caption, len(run.images)
+    text, num, begin = run.caption, len(run.images), time.perf_counter()
     for batch in likelihood_batches(ebm, run.images, run.settings.seed):
         run = replace(run, likelihoods=(*run.likelihoods, *batch))
-        done = f"{RUNNING} {len(run.likelihoods)} of {num} log-likelihoods"
-        yield replace(run, caption=f"{done} · {text}")
+        done = len(run.likelihoods)
+        left = time_left(time.perf_counter() - begin, done, num)
+        yield replace(run, caption=f"{RUNNING} {done} of {num} log-likelihoods{left} · {text}")
     yield replace(run, caption=f"{text} · log-likelihoods at eps {ebm.config.eps:g}")
 
 
@@ -101,10 +109,14 @@ def label(settings: RunSettings) -> str:
 
 
 def caption(frame: Frame, label: str, seconds: float) -> str:
-    """Where a run stands and what it cost so far; ``label`` says which run."""
+    """Where a run stands, what it cost so far and how long it will take; ``label`` says which run.
+    Where few moves are accepted, a warning."""
     done = frame.step == frame.num_steps
     parts = [f"{len(frame.x)} images" if done else f"{RUNNING} {frame.step} of {frame.num_steps}"]
-    parts += [label, f"{seconds:.1f} s", f"{frame.nfe} evaluations of the score"]
+    parts += [label, f"{seconds:.1f} s{time_left(seconds, frame.step, frame.num_steps)}"]
+    parts.append(f"{frame.nfe} evaluations of the score")
     if frame.acceptance is not None:
         parts.append(f"acceptance {frame.acceptance:.2f}")
+        if frame.acceptance < FEW_ACCEPTED:
+            parts.append(WARNING)
     return " · ".join(parts)

@@ -1,8 +1,9 @@
-"""The settings of a run, and how they are read back from a PNG that the page made."""
+"""The settings of a run, and how they are read back from a PNG or a JSON file of the page."""
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 from PIL import Image
 
@@ -18,6 +19,8 @@ MAX_IMAGES, MAX_STEPS = 64, 200
 LIMITS = {"num_images": (1, MAX_IMAGES), "num_steps": (1, MAX_STEPS), "seed": (0, MAX_SEED)}
 #: where a PNG keeps them, as JSON
 PNG_KEY = "ebm_app"
+#: bytes of a JSON file; those of the page have 200
+MAX_JSON = 10_000
 #: what may be told back to a visitor: a name from a file could be long, or markup
 PLAIN_NAME = re.compile(r"[\w./ ()-]{1,100}")
 
@@ -44,8 +47,8 @@ class RunSettings:
                 raise UserError(f"{name} is out of range: give a whole number, {low} to {high}")
 
 
-def read_settings(path: str, models: Iterable[str]) -> RunSettings:
-    """The settings in a PNG.
+def read_settings(path: str | Path, models: Iterable[str]) -> RunSettings:
+    """The settings in a PNG or a JSON file.
 
     Args:
         models: the names that may be chosen.
@@ -53,6 +56,27 @@ def read_settings(path: str, models: Iterable[str]) -> RunSettings:
     Raises:
         UserError: for a file that is no whole PNG, or has no settings or unusable ones.
     """
+    is_json = Path(path).suffix.lower() == ".json"
+    return usable(_json_of(Path(path)) if is_json else _text_of_png(path), models)
+
+
+def usable(text: str, models: Iterable[str]) -> RunSettings:
+    """Settings from JSON, of one of the models that may be chosen.
+
+    Raises:
+        UserError: for unusable settings, or another model.
+    """
+    settings = parse_settings(text)
+    choose("model", settings.model, models)
+    return settings
+
+
+def _json_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(MAX_JSON).decode(errors="replace")
+
+
+def _text_of_png(path: str | Path) -> str:
     try:
         with Image.open(path, formats=["PNG"]) as picture:
             text = picture.info.get(PNG_KEY)
@@ -61,13 +85,11 @@ def read_settings(path: str, models: Iterable[str]) -> RunSettings:
         raise UserError("this file is no PNG or a damaged one: load it as it was saved") from None
     if text is None:
         raise UserError("this PNG holds no settings: load one that was downloaded from this page")
-    settings = parse_settings(text)
-    choose("model", settings.model, models)
-    return settings
+    return text
 
 
 def parse_settings(text: str) -> RunSettings:
-    """Settings from the JSON in a PNG, which anyone may have written.
+    """Settings from JSON, which anyone may have written.
 
     Raises:
         UserError: where something is missing, of another type or out of range.
@@ -79,5 +101,5 @@ def parse_settings(text: str) -> RunSettings:
     except (UserError, LookupError, TypeError):
         is_plain = False
     if not is_plain:
-        raise UserError("the settings in this PNG are damaged: load the file as it was saved")
+        raise UserError("these settings are damaged: load the file as it was saved")
     return RunSettings(**values)

@@ -3,39 +3,33 @@
 import secrets
 from collections.abc import Iterator
 from dataclasses import astuple, replace
-from typing import NamedTuple
 
 import gradio as gr
-from PIL import Image
 
-from ebm_app.sampling.samplers import SAMPLERS
-
-from ..buttons import AT_ONCE, IN_TURN, STARTING, start_and_stop, start_by, stop_by, stopped
+from ..buttons import (
+    AT_ONCE,
+    IN_TURN,
+    STARTING,
+    STOPPED,
+    start_and_stop,
+    start_by,
+    stop_by,
+    stopped,
+)
 from ..explanations import explained
-from ..shared import MAX_SEED, Load, picture, slider
-from ..training import seed_box
+from ..shared import MAX_SEED, Load
+from . import gallery, history
+from .components import Choices, ShownRun, advanced_choices, basic_choices, outputs
 from .files import write_files
-from .likelihoods import HEADERS, REPEATS, table
+from .likelihoods import table
 from .run import SampleRun, generate, label
-from .settings import MAX_IMAGES, MAX_STEPS, RunSettings, read_settings
+from .samplers import offer_steps
+from .settings import RunSettings, read_settings, usable
 
-STEPS = "of the ODE, or temperatures of annealing"
-#: how long a run that was left alone can still be stopped and saved
-STATE_SECONDS = 3600
-
-
-class ShownRun(NamedTuple):
-    """What the page shows of a run: the grid, a caption, the seed and the log-likelihoods; of an
-    ended run its other files too; of one that can be stopped the run itself."""
-
-    grid: Image.Image | str | None
-    caption: str
-    seed: int
-    likelihoods: list[list[float]] | None = None
-    animation: str | None = None
-    settings: str | None = None
-    archive: str | None = None
-    run: SampleRun | None = None
+HINT = (
+    "Press **Generate** and watch images come out of noise; then click on one of them below to "
+    "send it to the Score tab, which finds its log-likelihood."
+)
 
 
 def draw(
@@ -54,73 +48,88 @@ def draw(
 
 
 def finish(run: SampleRun, cache: str) -> ShownRun:
-    """A run that has ended or was stopped, with its files."""
+    """A run that has ended or was stopped, with its files; of its past they hold all."""
     files = write_files(run, cache)
     rows, seed = table(run.likelihoods), run.settings.seed
     return ShownRun(
-        files.grid, run.caption, seed, rows, files.animation, files.settings, files.archive
+        files.grid,
+        run.caption,
+        seed,
+        rows,
+        files.animation,
+        files.settings,
+        files.archive,
+        replace(run, past=()),
     )
 
 
 def stop(run: SampleRun | None, text: str, cache: str) -> ShownRun:
-    """What is shown of a run that was stopped, all of it of the same step.
+    """What is shown of a run that was stopped, all of it of the same step; any other run stays as
+    it is.
 
     Args:
         run: None where there is none with a step. text: the caption on the page.
     """
-    if run is None:
-        return ShownRun(*[gr.skip()] * len(ShownRun._fields))._replace(caption=stopped(text))
-    shown = finish(replace(run, caption=stopped(run.caption)), cache)
+    caption = stopped(run.caption) if run else ""
+    if run is None or caption == run.caption or not text.startswith(STOPPED):
+        return ShownRun(*[gr.skip()] * len(ShownRun._fields))
+    shown = finish(replace(run, caption=caption), cache)
     files = {"settings": shown.settings, "archive": shown.archive}
     return shown._replace(
         **{name: gr.update(value=file, interactive=True) for name, file in files.items()}
     )
 
 
-class Choices(NamedTuple):
-    """The components that set a run."""
-
-    model: gr.Dropdown
-    sampler: gr.Dropdown
-    num_images: gr.Slider
-    num_steps: gr.Slider
-    seed: gr.Number
-    randomise: gr.Checkbox
-    with_likelihoods: gr.Checkbox
-
-
-def build(load: Load, model: gr.Dropdown, seed: int) -> None:
-    """Put the tab on the page, with its endpoint /generate.
+def build(load: Load, model: gr.Dropdown, seed: int) -> gr.Gallery:
+    """Put the tab on the page, with its endpoint /generate; the gallery of its images.
 
     Args:
         model: the page's choice of a model. seed: the one to begin with.
     """
+    gr.Markdown(HINT)
     with gr.Row():
         with gr.Column(scale=1):
-            chosen = choices(model, seed)
+            sampler, num_images = basic_choices()
             start, stop_button = start_and_stop("Generate")
-            upload = gr.UploadButton("Load settings from a PNG", file_types=[".png"], size="md")
+            with gr.Accordion("Advanced", open=False):
+                chosen = advanced_choices(model, sampler, num_images, seed)
+                upload = gr.UploadButton(
+                    "Load settings (PNG or JSON)", file_types=[".png", ".json"], size="md"
+                )
+                kept, last = history.last_runs()
         with gr.Column(scale=2):
             shown = outputs(chosen.seed)
-    connect_run(load, chosen, shown, start, stop_button)
+    pictures, order = gallery.gallery()
+    connect_choices(load, chosen, shown)
+    connect_loading(chosen, upload, last)
+    start.click(gallery.hide, None, [pictures, order], **AT_ONCE)
+    event = connect_run(load, chosen, shown, start, stop_button)
+    # after a cancel too
+    event.then(gallery.show, [shown.run, order], [pictures, order], **AT_ONCE)
+    event.then(keep, [kept, shown.run], kept, **AT_ONCE)
+    order.input(gallery.show, [shown.run, order], [pictures, order], **AT_ONCE)
+    return pictures
+
+
+def keep(runs: list[str], run: SampleRun | None) -> list[str]:
+    """The last runs with one that has a step."""
+    return history.known(runs) if run is None else history.remember(runs, run.settings)
+
+
+def connect_choices(load: Load, chosen: Choices, shown: ShownRun) -> None:
+    """Let the offered steps follow sampler and model, and the table the choice of its numbers."""
 
     @explained
-    def load_settings(path: str) -> tuple:
-        settings = read_settings(path, [name for _, name in model.choices])
-        return *astuple(settings), False
+    def own_steps(model: str, sampler: str) -> dict:
+        return offer_steps(load(model), sampler)
 
-    upload.upload(
-        load_settings,
-        upload,
-        list(chosen[:-1]),
-        show_progress="hidden",  # a mistake would cover all of these
-        api_visibility="private",
-    )
-    chosen.sampler.input(  # not on every change: loaded settings bring their own number of steps
-        lambda name: SAMPLERS[name].num_steps or MAX_STEPS,
-        chosen.sampler,
+    gr.on(  # not on every change: loaded settings bring their own number of steps
+        [chosen.sampler.input, chosen.model.input],
+        own_steps,
+        [chosen.model, chosen.sampler],
         chosen.num_steps,
-        api_visibility="private",
+        **AT_ONCE,
+        **IN_TURN,  # the answer to the last choice comes last, however long a model takes to load
     )
     chosen.with_likelihoods.change(
         lambda on: gr.update(visible=on),
@@ -130,9 +139,26 @@ def build(load: Load, model: gr.Dropdown, seed: int) -> None:
     )
 
 
+def connect_loading(chosen: Choices, upload: gr.UploadButton, last: gr.Dropdown) -> None:
+    """Let a file, or one of the last runs, set every choice, and keep its seed."""
+    names = [name for _, name in chosen.model.choices]
+
+    @explained
+    def load_settings(path: str) -> tuple:
+        return *astuple(read_settings(path, names)), False
+
+    @explained
+    def load_last(run: str) -> tuple:
+        return *astuple(usable(run, names)), False
+
+    private = {"show_progress": "hidden", "api_visibility": "private"}  # a mistake would cover all
+    upload.upload(load_settings, upload, list(chosen[:-1]), **private)
+    last.input(load_last, last, list(chosen[:-1]), **private)
+
+
 def connect_run(
     load: Load, chosen: Choices, shown: ShownRun, start: gr.Button, stop_button: gr.Button
-) -> None:
+) -> gr.events.Dependency:
     """Let the buttons start and stop a run; its files can be downloaded when it has ended."""
 
     @explained
@@ -158,54 +184,14 @@ def connect_run(
     downloads = [shown.settings, shown.archive]
     # the listeners of one button go in turn, each after the one before has ended
     start.click(lambda: locked(True), None, downloads, **AT_ONCE)
-    event = start_by(start.click, run, list(chosen), list(shown), api_name="generate", **IN_TURN)
+    event = start_by(start.click, run, list(chosen), list(shown), api_name="generate")
     event.success(lambda: locked(False), None, downloads, **AT_ONCE)
-    stop_by(stop_button, [event], halt, [shown.run, shown.caption], list(shown))
+    stop_by(stop_button, [event], stopped, [shown.caption])
+    # last, as files take a while to write
+    stop_button.click(halt, [shown.run, shown.caption], list(shown), **AT_ONCE)
+    return event
 
 
 def locked(is_locked: bool) -> list[dict]:
     """Both buttons for downloads, which can be pressed or not."""
     return [gr.update(interactive=not is_locked)] * 2
-
-
-def choices(model: gr.Dropdown, seed: int) -> Choices:
-    """The components that set a run, with what to begin with."""
-    first = next(iter(SAMPLERS))
-    notes = "; ".join(f"{name}: {kind.note}" for name, kind in SAMPLERS.items())
-    return Choices(
-        model=model,
-        sampler=gr.Dropdown(list(SAMPLERS), value=first, label="Sampler", info=notes),
-        num_images=slider(1, MAX_IMAGES, 16, "Images"),
-        num_steps=slider(1, MAX_STEPS, SAMPLERS[first].num_steps, "Steps", info=STEPS),
-        seed=seed_box(seed),
-        randomise=gr.Checkbox(True, label="New seed for every run"),
-        with_likelihoods=gr.Checkbox(
-            False,
-            label="Log-likelihoods of the images",
-            info=f"means over {REPEATS} draws of the dequantisation noise",
-        ),
-    )
-
-
-def outputs(seeds: gr.Number) -> ShownRun:
-    """The components that show a run."""
-    drawn, buttons = "Grid of the images that were drawn", ["download", "fullscreen"]
-    grid = picture("Samples", drawn, "min(520px, 92vw)", buttons=buttons)
-    text = gr.Textbox(label="Run", interactive=False)
-    with gr.Row():
-        archive = gr.DownloadButton("Download all (ZIP)", size="md", interactive=False)
-        settings = gr.DownloadButton("Download settings (JSON)", size="md", interactive=False)
-    likelihoods = gr.Dataframe(
-        headers=list(HEADERS),
-        datatype="number",
-        interactive=False,
-        visible=False,
-        wrap=True,
-        column_widths=["20%", "30%", "27%", "23%"],
-        label="Log-likelihoods, row by row from the top left; ± is the standard error",
-    )
-    with gr.Accordion("From noise to images", open=False):
-        way = "Animation of the images from noise to the last step"
-        animation = picture("Animation", way, "min(360px, 92vw)")
-    run = gr.State(time_to_live=STATE_SECONDS)
-    return ShownRun(grid, text, seeds, likelihoods, animation, settings, archive, run)

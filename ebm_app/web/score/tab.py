@@ -19,6 +19,8 @@ from .held_out import HeldOutImages
 from .one_image import CAVEAT, ShownLikelihood, find_likelihood, stopped
 from .uploads import ACCEPTED, leave_unread, preprocess
 
+#: the tab of the upload
+UPLOAD = "upload"
 MAX_REPEATS = 64
 REPEATS = "draws of the dequantisation noise: more of them, less uncertainty"
 SHARES = (
@@ -37,9 +39,9 @@ def drawing_offer(load: Load, model: str) -> tuple[dict[str, Any], dict[str, Any
     return gr.update(visible=grey), gr.update(visible=not grey)
 
 
-def build(models: Models, model: gr.Dropdown, seed: int) -> None:
+def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.Tabs]:
     """Put the tab on the page, with its endpoints /score, /score_drawing, /score_many and
-    /estimators.
+    /estimators; the upload, and the tabs of which ``UPLOAD`` shows it.
 
     Args:
         model: the page's choice of a model. seed: of the noise.
@@ -47,9 +49,9 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> None:
     load, held_out = models.load, HeldOutImages(models.data_root)
     with gr.Row():
         with gr.Column():
-            with gr.Tab("Draw"):
+            with gr.Tabs() as ways, gr.Tab("Draw"):
                 drawing, start_drawing = add_canvas(load, model)
-            with gr.Tab("Upload"):
+            with ways, gr.Tab("Upload", id=UPLOAD):
                 upload, start_upload = add_upload(model, models.of_dataset("digits"))
             repeats = slider(2, MAX_REPEATS, 16, "Repeats", info=REPEATS)
             stop = gr.Button("Stop")
@@ -88,6 +90,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> None:
     stop_by(stop, events, stopped, [shown.text, shown.place])
     # not by a change of the drawing, which sending it brings about too
     empty_by([upload.change, drawing.input, model.change], events, list(shown))
+    return upload, ways
 
 
 def add_canvas(load: Load, model: gr.Dropdown) -> tuple[gr.ImageEditor, gr.Button]:
