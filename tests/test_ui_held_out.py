@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import call, error_of
+from conftest import NET, call, error_of, write_mnist
 from PIL import Image
 
 from ebm_app.data.images import load_images
@@ -15,10 +15,13 @@ from ebm_app.ebm import EBM
 from ebm_app.files.records import read_json, write_json
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import BUNDLED
+from ebm_app.web.app import build_app
 from ebm_app.web.models import Models
 from ebm_app.web.score import held_out as held
 from ebm_app.web.score import shipped, uploads
+from ebm_app.web.score.examples import source_of
 
 pytestmark = pytest.mark.usefixtures("page_files")
 
@@ -108,3 +111,25 @@ def test_the_tool_writes_what_the_page_reads(script, folder, tmp_path, page_file
     assert torch.allclose(found, computed.log_prob, atol=0.0051)
     assert len(shipped.example_files(copy)) == 10
     assert call(tool, folder / "colour", "--output_dir", copy, "--device", "cpu") == 2
+
+
+def test_every_model_is_offered_examples_of_its_data(folder, tmp_path):
+    models = Models({"mnist": BUNDLED / "mnist", "grey": folder / "grey"})
+    rows = [
+        block for block in build_app(models).blocks.values() if block.get_block_name() == "dataset"
+    ]
+    assert [(row.parent.visible, len(row.samples)) for row in rows] == [(True, 10), (False, 10)]
+    write_mnist(tmp_path / "FashionMNIST" / "raw")
+    config = EBMConfig("fashion_mnist", (1, 28, 28), 256, net=NET)
+    EBM(config).save_pretrained(tmp_path / "fashion")
+    here = held.HeldOutImages(tmp_path)
+    assert source_of(tmp_path / "fashion", here) == ("fashion_mnist", (1, 28, 28), 256)
+    assert source_of(tmp_path / "fashion", held.HeldOutImages(folder)) is None
+    assert source_of(folder / "grey", here) == BUNDLED / "digits"
+    assert source_of(folder / "colour", here) is None and source_of(folder, here) is None
+    models = Models({"fashion": tmp_path / "fashion"}, data_root=str(tmp_path))
+    (row,) = [
+        block for block in build_app(models).blocks.values() if block.get_block_name() == "dataset"
+    ]
+    for levels, (sample,) in zip(here.images(config), row.samples, strict=False):
+        assert torch.equal(uploads.preprocess(sample["path"], config)[0], levels / 255)
