@@ -55,7 +55,7 @@ def test_the_error_holds_what_another_seed_changes(models):
 
 
 def test_an_integral_that_is_not_normalised_says_so_and_is_called_no_bound():
-    ebm = EBM(dataclasses.replace(GREY, stein_head=False))
+    ebm = EBM(dataclasses.replace(GREY, stein_head=False, prediction="normalised"))
     result = ebm.log_prob(digit().expand(4, -1, -1, -1))
     text = report.report(result, ebm, Prepared(digit()))
     lead = text.splitlines()[0]

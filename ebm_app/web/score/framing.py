@@ -1,6 +1,7 @@
 """A digit in the frame of an image as in the model's data: its size, and its centre of mass."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -28,28 +29,42 @@ def fit_square(width: float, height: float) -> Size:
     return width * share, height * share
 
 
-#: by data set of light digits on a dark ground, the shares of the frame's sides that the ink takes
-FRAMES: dict[str, Callable[[float, float], Size]] = {"digits": fill_height, "mnist": fit_square}
+class Frame(NamedTuple):
+    """Where the ink of a data set lies in an image: the shares of the sides that its box takes,
+    where its centre of mass is, and the sides of the pixels on which boxes begin and end, in
+    shares of a side; 0 for boxes that lie anywhere."""
+
+    size: Callable[[float, float], Size]
+    centre: float = 0.5
+    grid: float = 0.0
+
+
+#: by data set of light digits on a dark ground. MNIST's were centred on the middle of a pixel,
+#: and moved by whole pixels
+FRAMES = {"digits": Frame(fill_height), "mnist": Frame(fit_square, 14.5 / 28, 1 / 28)}
 
 
 def framed(picture: Image.Image, box: Box, config: EBMConfig) -> Image.Image:
     """The box (left, top, right, bottom) of a grey picture, scaled as the model's data are, in a
-    black square of ``SIDE`` pixels; its centre of mass is in the middle, short of the edges."""
+    black square of ``SIDE`` pixels; its centre of mass is where theirs is, short of the edges."""
     left, top, right, bottom = box
-    shares = FRAMES[config.dataset](right - left, bottom - top)
-    size = tuple(max(1, round(share * SIDE)) for share in shares)
-    part = picture.crop(box).resize(size, Image.Resampling.BILINEAR)
+    frame = FRAMES[config.dataset]
+    grid = max(1, round(frame.grid * SIDE))
+    shares = frame.size(right - left, bottom - top)
+    size = tuple(max(1, round(share * SIDE / grid)) * grid for share in shares)
+    part = picture.crop(box).resize(size, Image.Resampling.BOX)
     ink = np.asarray(part, dtype=float)
-    corner = [_centred(ink.sum(axis)) for axis in (0, 1)]
+    corner = [_begin(ink.sum(axis), frame.centre * SIDE, grid) for axis in (0, 1)]
     square = Image.new("L", (SIDE, SIDE))
     square.paste(part, tuple(corner))
     return square
 
 
-def _centred(ink: np.ndarray) -> int:
+def _begin(ink: np.ndarray, middle: float, grid: int) -> int:
     """Where a profile of ink begins if its centre of mass is in the middle, short of the edges."""
     centre = np.average(np.arange(len(ink)) + 0.5, weights=ink)
-    return round(float(np.clip(SIDE / 2 - centre, 0, SIDE - len(ink))))
+    begin = np.clip(middle - centre, 0, SIDE - len(ink))
+    return round(float(begin) / grid) * grid
 
 
 def ink_box(picture: Image.Image, config: EBMConfig) -> Box:
