@@ -95,9 +95,9 @@ def test_a_digit_is_likelier_than_its_pixels_shuffled_and_those_than_noise():
     shuffled = image.flatten()[torch.from_numpy(np.random.RandomState(0).permutation(64))]
     noise = torch.from_numpy(np.random.RandomState(0).randint(0, 17, 64)) / 16
     versions = [image, shuffled.view_as(image), noise.view_as(image).float()]
-    bits = [ebm.log_prob(x, repeats=4).bits_per_dim.item() for x in versions]
+    bits = [ebm.log_prob(x).bits_per_dim.item() for x in versions]
     assert bits[0] + 1 < bits[1] < bits[2] - 1
-    inverted = ebm.log_prob(1 - image, repeats=4).bits_per_dim.item()
+    inverted = ebm.log_prob(1 - image).bits_per_dim.item()
     assert bits[0] + 1 < inverted
 
 
