@@ -138,7 +138,7 @@ def add_results(hint: gr.Column, results: gr.Column) -> ShownLikelihood:
         gr.Markdown(f"The log-likelihood of the image appears here. {CAVEAT}")
     with results:
         after = "The image after resizing and rounding to the levels of the model"
-        seen = picture("As the model sees it", after, 220, type="filepath")
+        seen = picture("As the model sees it", after, 300, type="filepath")
         leave_unread(seen)
         text = gr.Textbox(label="Log-likelihood", interactive=False, lines=9)
         place = gr.Textbox(label="Place among held-out images", interactive=False, lines=3)
