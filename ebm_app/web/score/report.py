@@ -17,7 +17,8 @@ CAVEAT = (
     "images can have a higher one than any of them."
 )
 REPORT = """Bits per dim: {bits} ({nats} nats), by {name}
-Fewer bits are better; an image of uniform random pixels costs {uniform:.2f}.
+Fewer bits are better: were all {levels} levels equally likely, every image would cost \
+{uniform:.2f}.
 {account}
 {estimator}: {note}.
 ± holds all that moves the number, as one standard error: {repeats} draws of the noise of \
@@ -62,6 +63,7 @@ def report(result: Likelihood, ebm: EBM, prepared: Prepared) -> str:
         bits=with_error(mean.bits_per_dim, mean.bits_error),
         nats=with_error(mean.log_prob, mean.log_prob_error),
         name=f"{NAMES[estimator]} ({estimator}){unnormalised}",
+        levels=ebm.config.num_levels,
         uniform=math.log2(ebm.config.num_levels),
         account="\n".join(prepared.lines()),
         estimator=estimator,
