@@ -16,7 +16,7 @@ PICTURES = ROOT / "runs" / "browser"
 TABS = ("Generate", "Score", "Toy", "Mutual information", "Diagnostics")
 WAIT = 60_000
 #: what axe finds in the components of gradio itself, which no setting of the page changes
-OF_GRADIO = {("aria-prohibited-attr", "Empty value")}
+OF_GRADIO = {("aria-prohibited-attr", "Empty value"), ("button-name", 'class="gallery-item')}
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,7 @@ def _add_row(upload: gr.Image, source: Source, held_out: HeldOutImages) -> None:
         row = gr.Dataset(
             components=[upload],
             samples=[[str(file)] for file in files],
-            label="Held-out images of the model's data: click on one to score it",
+            label="Held-out images of the model's data: click on one to take it",
             type="index",
             elem_classes="pixels",
         )
