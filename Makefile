@@ -59,6 +59,7 @@ pretrained: $(SETUP)
 	cp $(WHOLE)/run.json $(DIGITS)/first_run.json
 	cp $(WHOLE)/metrics.jsonl $(DIGITS)/first_metrics.jsonl
 	cd runs/pretrained && cp config.json model.safetensors metrics.jsonl run.json loss.png ../../$(DIGITS)/
+	$(BIN)/python tools/held_out.py $(DIGITS) --output_dir $(DIGITS)
 
 # the bundled MNIST model, a run and two that go on from its weights, over two hours on two cores;
 # its files lie in DATA, in torchvision's layout
@@ -77,6 +78,7 @@ mnist: $(SETUP)
 	cp $(SECOND)/run.json $(BUNDLE)/second_run.json
 	cp $(SECOND)/metrics.jsonl $(BUNDLE)/second_metrics.jsonl
 	cp $(MNIST)/config.json $(MNIST)/model.safetensors $(MNIST)/metrics.jsonl $(MNIST)/run.json $(BUNDLE)/
+	$(BIN)/python tools/held_out.py $(BUNDLE) --data_root $(DATA) --output_dir $(BUNDLE)
 
 # its card: every figure of what `make mnist` left, about an hour and a half on one core
 mnist-card: $(SETUP)

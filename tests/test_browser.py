@@ -17,7 +17,7 @@ PICTURES = ROOT / "runs" / "browser"
 TABS = ("Generate", "Score", "Toy", "Mutual information", "Diagnostics")
 WAIT = 60_000
 #: what axe finds in the components of gradio itself, which no setting of the page changes
-OF_GRADIO = {("aria-prohibited-attr", "Empty value")}
+OF_GRADIO = {("aria-prohibited-attr", "Empty value"), ("button-name", 'class="gallery-item')}
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +141,8 @@ def test_a_drawn_digit_has_a_log_likelihood(visit):
     page.mouse.up()
     page.wait_for_timeout(500)
     page.get_by_role("button", name="Log-likelihood of the drawing").click()
-    text = text_of(page, "Log-likelihood", "^Log-likelihood")
-    assert re.match(r"Log-likelihood: -?\d+\.\d+ ± \d+\.\d+ nats", text)
+    text = text_of(page, "Log-likelihood", "^Bits per dim")
+    assert re.match(r"Bits per dim: -?\d+\.\d+ ± \d+\.\d+ \(-?[\d.]+ ± [\d.]+ nats\)", text)
     picture(page, "score")
     assert barriers(page) == []
 
@@ -364,4 +364,27 @@ def test_the_last_runs_survive_a_reload_and_set_every_choice(visit):
     press(page, "Generate")
     assert f"seed {seed} " in text_of(page, "Run", "^3 images")
     picture(page, "last-runs")
+
+
+def test_an_example_is_scored_and_shown_large(visit):
+    page = visit()
+    open_tab(page, "Score")
+    open_tab(page, "Upload")
+    page.locator(".gallery-item").locator("visible=true").first.click()
+    uploaded = page.get_by_alt_text("The image that was uploaded")
+    uploaded.wait_for(timeout=WAIT)
+    page.get_by_role("button", name="Log-likelihood of the image").click()
+    text = text_of(page, "Log-likelihood", "^Bits per dim")
+    assert "which changed none" in text and "Hint" not in text
+    text_of(page, "Place among held-out images", "^Percentile")
+    seen = page.get_by_alt_text("The image after resizing and rounding to the levels of the model")
+    for image in (uploaded, seen):
+        assert image.bounding_box()["width"] >= 220
+    picture(page, "score-example")
+    page.get_by_role("button", name="What the words mean").click()
+    page.get_by_text("what it would cost to store").wait_for(timeout=WAIT)
+    page.get_by_label("Invert").check()
+    page.get_by_text("The log-likelihood of the image appears here").wait_for(timeout=WAIT)
+    page.get_by_role("button", name="Log-likelihood of the image").click()
+    assert "take the tick from Invert" in text_of(page, "Log-likelihood", "^Bits per dim")
     assert barriers(page) == []

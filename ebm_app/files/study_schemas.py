@@ -5,9 +5,11 @@ Records are written by ``ebm_app.runs.cli.RunRecord``, and may come from elsewhe
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from ebm_app.fields import Count, NonNegative, Number
+from annotated_types import Len
+
+from ebm_app.fields import Count, NonNegative, Number, Seed
 
 
 @dataclass(frozen=True)
@@ -211,3 +213,18 @@ class TrialRecord:
     """The record of one training of a table of log ratios."""
 
     figures: TrialFigures
+
+
+@dataclass(frozen=True)
+class HeldOutRecord:
+    """held_out.json of tools/held_out.py: log-likelihoods of held-out images in nats, and the
+    digest of the weights that they are of."""
+
+    dataset: str
+    split: str
+    estimator: str
+    dequantisation: str
+    eps: Number
+    seed: Seed
+    weights: str
+    log_prob: Annotated[list[Number], Len(2, 1_000_000)]

@@ -120,6 +120,7 @@ class VariationalBound(Estimator):
         "normalised; averaged over noisy copies of the image"
     )
     normalised: ClassVar[bool] = True
+    error_is_drawn: ClassVar[bool] = True
 
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
         if self.num_nodes < 3 or self.num_draws < 1:

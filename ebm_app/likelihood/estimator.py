@@ -25,12 +25,14 @@ class Estimator(ABC):
 
     ``note`` says in one sentence what it computes, for help texts and tables. ``normalised`` says
     whether its density integrates to 1 for any network. ``slow`` marks an estimator whose cost
-    grows with the number of components of x.
+    grows with the number of components of x. ``error_is_drawn`` says whether its error is that of
+    random draws alone, anew for every example: the spread of several examples then holds it.
     """
 
     note: ClassVar[str]
     normalised: ClassVar[bool]
     slow: ClassVar[bool] = False
+    error_is_drawn: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gradio as gr
+import torch
 from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
@@ -19,8 +20,7 @@ Load = Callable[[str], EBM]
 
 
 class MeanLikelihood(NamedTuple):
-    """Log-likelihood of one image with its standard error over dequantisation draws, in nats; the
-    same in bits per dim."""
+    """Log-likelihood of one image with its standard error, in nats; the same in bits per dim."""
 
     log_prob: float
     log_prob_error: float
@@ -32,11 +32,16 @@ class MeanLikelihood(NamedTuple):
         return [round(value, digits) for value, digits in zip(self, (2, 2, 4, 4), strict=True)]
 
 
-def mean_over_draws(log_prob: Tensor, num_dims: int) -> MeanLikelihood:
-    """The mean of one image's log-likelihoods (K,) in nats under K >= 2 draws."""
-    nats = log_prob.mean(), standard_error(log_prob)
-    bits, error = (to_bits_per_dim(value, num_dims).item() for value in nats)
-    return MeanLikelihood(nats[0].item(), nats[1].item(), bits, -error)
+def mean_over_draws(log_prob: Tensor, num_dims: int, off: float = 0.0) -> MeanLikelihood:
+    """The mean of one image's log-likelihoods (K,) in nats under K >= 2 draws.
+
+    Args:
+        off: an error in nats that all draws share, which their spread does not show.
+    """
+    error = standard_error(log_prob)
+    nats = log_prob.mean(), error.hypot(torch.full_like(error, off))
+    bits, bits_error = (to_bits_per_dim(value, num_dims).item() for value in nats)
+    return MeanLikelihood(nats[0].item(), nats[1].item(), bits, -bits_error)
 
 
 def render(images: Tensor, min_pixels: int = 480) -> Image.Image:

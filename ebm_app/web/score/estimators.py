@@ -15,7 +15,8 @@ from ebm_app.models.config import EBMConfig
 
 from ..buttons import IN_TURN, empty_by, start_and_stop, start_by, stop_by
 from ..explanations import explained
-from ..shared import Load, mean_over_draws, slider
+from ..shared import Load, slider
+from .report import mean_of
 from .uploads import preprocess, repeated
 
 MAX_DRAWS, MAX_EXACT_DIMS = 16, 256
@@ -30,8 +31,9 @@ By the model's default estimator, with another dequantisation than its own:
 {dequantisers}
 
 Estimators whose cost grows with the number of pixels are left out for images of more than \
-{max_dims} numbers. ± is the standard error over the draws, the same ones for every row; \
-evaluations of the network are those of one draw. The table may take minutes."""
+{max_dims} numbers. ± is the standard error over the draws, the same ones for every row, with \
+what the estimator itself may be off by; evaluations of the network are those of one draw. The \
+table may take minutes."""
 
 EstimatorRow = list[str | float]
 
@@ -84,7 +86,8 @@ def measure(ebm: EBM, images: Tensor, seed: int, options: dict[str, str]) -> lis
     """The numbers of a row of the table for draws (K, C, H, W) of one image."""
     begin = time.perf_counter()
     result = ebm.log_prob(images, seed=seed, **options)
-    mean = mean_over_draws(result.log_prob, images[0].numel())
+    estimator = options.get("estimator", ebm.default_estimator)
+    mean = mean_of(result, estimator, images[0].numel())
     return [*mean.rounded(), result.nfe, round(time.perf_counter() - begin, 1)]
 
 
@@ -96,8 +99,13 @@ def build(load: Load, model: gr.Dropdown, seen: gr.Image, report: gr.Textbox, se
             found, and what was said of it. seed: of the noise.
     """
     notes = {
-        key: "\n".join(f"- **{name}**: {kind.note}." for name, kind in kinds.items())
-        for key, kinds in (("estimators", ESTIMATORS), ("dequantisers", DEQUANTISERS))
+        "estimators": "\n".join(
+            f"- **{name}**{'' if kind.normalised else ' (not normalised)'}: {kind.note}."
+            for name, kind in ESTIMATORS.items()
+        ),
+        "dequantisers": "\n".join(
+            f"- **{name}**: {kind.note}." for name, kind in DEQUANTISERS.items()
+        ),
     }
     gr.Markdown(TEXT.format(**notes, max_dims=MAX_EXACT_DIMS))
     draws = slider(2, MAX_DRAWS, 4, "Draws of each estimator")

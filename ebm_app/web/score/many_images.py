@@ -12,13 +12,14 @@ from ebm_app.errors import UserError
 
 from ..buttons import IN_TURN, RUNNING, empty_by, start_and_stop, start_by, stop_by, stopped
 from ..explanations import explained
-from ..shared import Load, mean_over_draws
+from ..shared import Load
 from .held_out import HeldOutImages, HeldOutLikelihoods, percentile
-from .uploads import preprocess, repeated
+from .report import mean_of
+from .uploads import read_upload, repeated
 
 MAX_FILES = 100
-HEADERS = ["File", "Nats", "± nats", "Bits per dim", "Percentile", "Problem"]
-TYPES = ["str", "number", "number", "number", "number", "str"]
+HEADERS = ["File", "Nats", "± nats", "Bits per dim", "Percentile", "Problem", "Notes"]
+TYPES = ["str", "number", "number", "number", "number", "str", "str"]
 NATS, PERCENTILE = HEADERS.index("Nats"), HEADERS.index("Percentile")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -59,7 +60,7 @@ def find_likelihoods(
             rows.append(file_row(ebm, Path(path), repeats, seed))
             text = f"{RUNNING} {len(rows)} of {len(paths)} files"
             yield list(rows), write_csv(rows, target), text
-        for found in held_out.likelihoods(ebm):
+        for found in held_out.likelihoods(ebm, model):
             if found.complete:
                 rows = [with_percentile(row, found) for row in rows]
             text = f"{RUNNING} {len(found.log_prob)} of {found.total} held-out images"
@@ -70,12 +71,13 @@ def find_likelihoods(
 def file_row(ebm: EBM, path: Path, repeats: int, seed: int) -> FileRow:
     """The row of one file, without its percentile."""
     try:
-        image = preprocess(path, ebm.config)
+        prepared = read_upload(path, ebm.config)
     except UserError as error:
-        return [path.name, None, None, None, None, str(error)]
-    result = ebm.log_prob(repeated(image, repeats), seed=seed)
-    nats, error, bits, _ = mean_over_draws(result.log_prob, image.numel()).rounded()
-    return [path.name, nats, error, bits, None, ""]
+        return [path.name, None, None, None, None, str(error), ""]
+    result = ebm.log_prob(repeated(prepared.image, repeats), seed=seed)
+    mean = mean_of(result, ebm.default_estimator, prepared.image.numel())
+    nats, error, bits, _ = mean.rounded()
+    return [path.name, nats, error, bits, None, "", " ".join(prepared.lines())]
 
 
 def with_percentile(row: FileRow, found: HeldOutLikelihoods) -> FileRow:

@@ -13,15 +13,18 @@ from ..explanations import explained
 from ..models import Models
 from ..shared import Load, picture, slider
 from . import estimators, many_images
-from .canvas import NO_COLOUR, canvas, prepare
+from .canvas import NO_COLOUR, canvas, prepared
 from .examples import add_examples
 from .held_out import HeldOutImages
-from .one_image import CAVEAT, ShownLikelihood, find_likelihood, stopped
-from .uploads import ACCEPTED, leave_unread, preprocess
+from .one_image import ShownLikelihood, find_likelihood, stopped
+from .report import CAVEAT, WORDS
+from .uploads import ACCEPTED, leave_unread, read_upload
 
 #: the tab of the upload
 UPLOAD = "upload"
 MAX_REPEATS = 64
+INVERT = "for dark digits on a light ground, where the model's data are light on dark"
+FRAME = "cut out what is lighter than the ground, then scale and centre it; models of digits only"
 REPEATS = "draws of the dequantisation noise: more of them, less uncertainty"
 SHARES = (
     "The map shows each pixel's share of the log-likelihood above, for most models the "
@@ -46,30 +49,33 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
     Args:
         model: the page's choice of a model. seed: of the noise.
     """
-    load, held_out = models.load, HeldOutImages(models.data_root)
+    load, held_out = models.load, HeldOutImages(models.data_root, models.folders)
     with gr.Row():
         with gr.Column():
             with gr.Tabs() as ways, gr.Tab("Draw"):
                 drawing, start_drawing = add_canvas(load, model)
             with ways, gr.Tab("Upload", id=UPLOAD):
-                upload, start_upload = add_upload(model, models.of_dataset("digits"))
+                upload, invert, frame, start_upload = add_upload(models, model, held_out)
             repeats = slider(2, MAX_REPEATS, 16, "Repeats", info=REPEATS)
             stop = gr.Button("Stop")
         hint, results = gr.Column(), gr.Column(visible=False)
     shown = add_results(hint, results)
+    with gr.Accordion("What the words mean", open=False):
+        gr.Markdown(WORDS)
     with gr.Accordion("Other estimators of the same log-likelihood", open=False):
         estimators.build(load, model, shown.seen, shown.text, seed)
     with gr.Accordion("Many files", open=False):
         many_images.build(load, model, repeats, held_out, seed)
 
     @explained
-    def run(model: str, image: str | None, repeats: int) -> Iterator[ShownLikelihood]:
-        """The log-likelihood of an image file; returns the image as the model sees it, the
-        log-likelihood as text, a map of the pixels' shares, and the place among held-out images
-        as text and drawn."""
-        yield from find_likelihood(
-            load, model, partial(preprocess, image), repeats, held_out, seed
-        )
+    def run(
+        model: str, image: str | None, repeats: int, invert: bool = False, frame: bool = False
+    ) -> Iterator[ShownLikelihood]:
+        """The log-likelihood of an image file, which may be inverted and whose digit may be framed
+        first; returns the image as the model sees it, the log-likelihood as text, a map of the
+        pixels' shares, and the place among held-out images as text and drawn."""
+        source = partial(read_upload, image, invert=invert, frame=frame)
+        yield from find_likelihood(load, model, source, repeats, held_out, seed)
 
     @explained
     def run_drawing(
@@ -77,19 +83,21 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
     ) -> Iterator[ShownLikelihood]:
         """The log-likelihood of a drawing, light strokes on a dark ground; returns what /score
         does."""
-        yield from find_likelihood(load, model, partial(prepare, drawing), repeats, held_out, seed)
+        source = partial(prepared, drawing)
+        yield from find_likelihood(load, model, source, repeats, held_out, seed)
 
     starts = [
-        (start_upload, run, upload, "score"),
-        (start_drawing, run_drawing, drawing, "score_drawing"),
+        (start_upload, run, [model, upload, repeats, invert, frame], "score"),
+        (start_drawing, run_drawing, [model, drawing, repeats], "score_drawing"),
     ]
     events = [
-        start_by(start.click, run, [model, image, repeats], list(shown), api_name=name, **IN_TURN)
-        for start, run, image, name in starts
+        start_by(start.click, run, inputs, list(shown), api_name=name, **IN_TURN)
+        for start, run, inputs, name in starts
     ]
     stop_by(stop, events, stopped, [shown.text, shown.place])
     # not by a change of the drawing, which sending it brings about too
-    empty_by([upload.change, drawing.input, model.change], events, list(shown))
+    changes = [upload.change, invert.change, frame.change, drawing.input, model.change]
+    empty_by(changes, events, list(shown))
     return upload, ways
 
 
@@ -105,8 +113,10 @@ def add_canvas(load: Load, model: gr.Dropdown) -> tuple[gr.ImageEditor, gr.Butto
     return drawing, start
 
 
-def add_upload(model: gr.Dropdown, digits: set[str]) -> tuple[gr.Image, gr.Button]:
-    """The upload with its examples and its button."""
+def add_upload(
+    models: Models, model: gr.Dropdown, held_out: HeldOutImages
+) -> tuple[gr.Image, gr.Checkbox, gr.Checkbox, gr.Button]:
+    """The upload with its examples, what may be done to it, and its button."""
     upload = gr.Image(
         label="Image",
         type="filepath",
@@ -118,9 +128,11 @@ def add_upload(model: gr.Dropdown, digits: set[str]) -> tuple[gr.Image, gr.Butto
     )
     leave_unread(upload)
     gr.Markdown(ACCEPTED)
-    if digits:
-        add_examples(upload, model, digits)
-    return upload, gr.Button("Log-likelihood of the image", variant="primary")
+    add_examples(upload, model, models, held_out)
+    invert = gr.Checkbox(label="Invert", info=INVERT)
+    frame = gr.Checkbox(label="Frame the digit as the data are framed", info=FRAME)
+    start = gr.Button("Log-likelihood of the image", variant="primary")
+    return upload, invert, frame, start
 
 
 def add_results(hint: gr.Column, results: gr.Column) -> ShownLikelihood:
@@ -129,10 +141,10 @@ def add_results(hint: gr.Column, results: gr.Column) -> ShownLikelihood:
         gr.Markdown(f"The log-likelihood of the image appears here. {CAVEAT}")
     with results:
         after = "The image after resizing and rounding to the levels of the model"
-        seen = picture("As the model sees it", after, 220, type="filepath")
+        seen = picture("As the model sees it", after, 300, type="filepath")
         leave_unread(seen)
-        text = gr.Textbox(label="Log-likelihood", interactive=False, lines=7)
-        place = gr.Textbox(label="Place among held-out images", interactive=False, lines=2)
+        text = gr.Textbox(label="Log-likelihood", interactive=False, lines=9)
+        place = gr.Textbox(label="Place among held-out images", interactive=False, lines=3)
     with gr.Row(visible=False) as pictures:
         with gr.Column():
             histogram = gr.Plot(label="Place among held-out images, drawn", format="png")

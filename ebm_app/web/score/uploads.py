@@ -11,8 +11,14 @@ from torch import Tensor
 
 from ebm_app.data.folder import read_image
 from ebm_app.data.levels import to_display
+from ebm_app.data.png import to_picture, to_uint8
 from ebm_app.errors import UserError
 from ebm_app.models.config import EBMConfig
+
+from . import hints
+from .framing import framed, ink_box
+from .prepared import Prepared
+from .resizing import Fitted, differ, fit
 
 ACCEPTED = (
     "PNG, JPEG, WebP, BMP or TIFF with 8 bits per channel, one frame and no transparency; "
@@ -20,24 +26,62 @@ ACCEPTED = (
 )
 
 
-def preprocess(path: str | Path | None, config: EBMConfig) -> Tensor:
-    """An image file (1, C, H, W) on the model's grid of levels in [0, 1].
+def read_upload(
+    path: str | Path | None, config: EBMConfig, invert: bool = False, frame: bool = False
+) -> Prepared:
+    """An image file on the model's grid of levels in [0, 1], what was done to it, and hints.
 
-    The centre of the model's aspect ratio is cut out, its colours are kept or made grey, areas are
+    Its colours are kept or made grey, the centre of the model's aspect ratio is cut out, areas are
     averaged to the model's pixels, and each value goes to the nearest level.
 
+    Args:
+        invert: light and dark change places first. frame: in place of the centre, the box of a
+            digit is cut out and laid into the frame as those of the model's data are.
+
     Raises:
-        UserError: for no file or one that cannot be used, and a model of neither grey nor RGB
-            images.
+        UserError: for no file or one that cannot be used, a model of neither grey nor RGB images,
+            and a frame for a model of other data than digits or an image without ink.
     """
     if not path:
-        raise UserError("there is no image: upload one or click on an example")
-    channels, height, width = config.image_shape
+        raise UserError("there is no image: upload one, or click on an example if there are any")
+    channels = config.image_shape[0]
     if channels not in (1, 3):
         raise UserError(f"the model's images have {channels} channels: choose one of grey or RGB")
-    image = _read(Path(path)).convert("L" if channels == 1 else "RGB")
-    image = ImageOps.fit(image, (width, height), method=Image.Resampling.BOX)
-    return on_levels(image, config)
+    found = _read(Path(path))
+    picture = found.convert("L" if channels == 1 else "RGB")
+    steps = ["made grey"] if differ(picture.convert(found.mode), found) else []
+    if invert:
+        picture = ImageOps.invert(picture)
+        steps.append("inverted")
+    fitted = (_fit_digit if frame else _fit_middle)(picture, config)
+    image = on_levels(fitted.picture, config)
+    steps += fitted.steps
+    if differ(to_picture(to_uint8(image)[0]), fitted.picture):
+        steps.append(f"rounded to {config.num_levels} levels")
+    said = [
+        *hints.of_file(Path(path)),
+        *hints.of_size(fitted.changed, config),
+        *hints.of_ground(picture, config, invert),
+    ]
+    return Prepared(image, tuple(steps), tuple(said))
+
+
+def preprocess(path: str | Path | None, config: EBMConfig) -> Tensor:
+    """The image (1, C, H, W) of ``read_upload``; raises as it does."""
+    return read_upload(path, config).image
+
+
+def _fit_middle(picture: Image.Image, config: EBMConfig) -> Fitted:
+    _, height, width = config.image_shape
+    return fit(picture, (width, height))
+
+
+def _fit_digit(picture: Image.Image, config: EBMConfig) -> Fitted:
+    _, height, width = config.image_shape
+    box = ink_box(picture, config)
+    small = framed(picture, box, config).resize((width, height), Image.Resampling.BOX)
+    inked = f"{box[2] - box[0]}x{box[3] - box[1]}"
+    return Fitted(small, (f"digit of {inked} pixels scaled and centred as the data are",), True)
 
 
 def _read(path: Path) -> Image.Image:

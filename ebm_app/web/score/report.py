@@ -1,0 +1,76 @@
+"""What the page says of the log-likelihood of one image, and of the words that it uses."""
+
+import math
+
+from ebm_app.ebm import EBM
+from ebm_app.likelihood import ESTIMATORS
+from ebm_app.likelihood.bits import Likelihood
+
+from ..shared import MeanLikelihood, mean_over_draws
+from .numbers import with_error
+from .prepared import Prepared
+
+#: what the estimators that lead are called
+NAMES = {"elbo": "the variational bound", "ratio": "the integral of the time score"}
+CAVEAT = (
+    "A high likelihood does not mean that an image is like the training data: smooth or empty "
+    "images can have a higher one than any of them."
+)
+REPORT = """Bits per dim: {bits} ({nats} nats), by {name}
+Fewer bits are better: were all {levels} levels equally likely, every image would cost \
+{uniform:.2f}.
+{account}
+{estimator}: {note}.
+± holds all that moves the number, as one standard error: {repeats} draws of the noise of \
+dequantisation{own}. Each took {nfe} evaluations of the network, up to eps {eps:g}.
+{caveat}"""
+WORDS = """\
+- **Nats**: the unit of a log-likelihood, the natural logarithm of the probability that the model \
+gives to the image. Higher, nearer to 0, is better.
+- **Bits per dim**: the same with the sign turned, in bits for every number of the image: what it \
+would cost to store one of its pixels with the model's help. Fewer is better.
+- **Dequantisation**: the grey levels of an image are whole numbers, the model's density is of \
+real ones; so noise fills each level, and the mean over several draws of it is taken.
+- **eps**: the share of the model's time that is left out at its end, where noise has become image.
+- **Variational bound** (`elbo`): a lower bound on the log-likelihood by a density that is \
+normalised, whatever the network has learned.
+- **Not normalised**: the probabilities of all images need not add up to 1, so bits may look too \
+good.
+"""
+
+
+def mean_of(result: Likelihood, estimator: str, num_dims: int) -> MeanLikelihood:
+    """The mean log-likelihood of one image over K >= 2 draws, with an error that holds their
+    spread and what the estimator itself is off by.
+
+    Args:
+        result: of the draws, by an estimator of that name.
+    """
+    is_in_spread = ESTIMATORS[estimator].error_is_drawn
+    off = 0.0 if is_in_spread else result.error.square().mean().sqrt().item()
+    return mean_over_draws(result.log_prob, num_dims, off)
+
+
+def report(result: Likelihood, ebm: EBM, prepared: Prepared) -> str:
+    """The text on the log-likelihoods of one image under several draws of the noise, by the
+    model's default estimator."""
+    estimator = ebm.default_estimator
+    kind = ESTIMATORS[estimator]
+    mean = mean_of(result, estimator, prepared.image.numel())
+    unnormalised = "" if kind.normalised else ", not normalised"
+    own = " and of the estimator" if kind.error_is_drawn else ", and the estimator's own error"
+    return REPORT.format(
+        bits=with_error(mean.bits_per_dim, mean.bits_error),
+        nats=with_error(mean.log_prob, mean.log_prob_error),
+        name=f"{NAMES[estimator]} ({estimator}){unnormalised}",
+        levels=ebm.config.num_levels,
+        uniform=math.log2(ebm.config.num_levels),
+        account="\n".join(prepared.lines()),
+        estimator=estimator,
+        note=kind.note,
+        repeats=len(result.log_prob),
+        own=own,
+        nfe=result.nfe,
+        eps=ebm.config.eps,
+        caveat=CAVEAT,
+    )
