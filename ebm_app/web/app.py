@@ -2,6 +2,7 @@
 
 import gradio as gr
 
+from .arguments import Page
 from .diagnostics import tab as diagnostics
 from .generate import tab as generate
 from .information import gaussian, own_data
@@ -19,7 +20,7 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
         seed: of the first samples, the noise in log-likelihoods, and the first trainings.
     """
     cache = (CACHE_SECONDS, CACHE_SECONDS)
-    with gr.Blocks(title="ebm_app", analytics_enabled=False, delete_cache=cache) as app:
+    with Page(title="ebm_app", analytics_enabled=False, delete_cache=cache) as app:
         gr.Markdown("# ebm_app\nEnergy-based models of images, learned from time scores.")
         names = list(models.folders)
         model = gr.Dropdown(names, value=names[0], label="Model")

@@ -12,9 +12,9 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost")
 MAX_QUEUE = 16
 #: visitors whose last run is kept in memory, a third of a megabyte each
 MAX_SESSIONS = 256
-#: of an upload. A picture of more than twice the pixels is refused, since a small file may hold
-#: one that fills memory: the photos of most telephones pass
-MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 8_000_000
+#: of an upload. A picture of more pixels is refused, since a small file may hold one that fills
+#: memory: the photos of most telephones pass
+MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 16_000_000
 CSS = """
 .pixels img { image-rendering: pixelated; }
 .below-label { padding-top: 2rem; }

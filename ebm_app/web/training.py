@@ -9,9 +9,8 @@ import gradio as gr
 from gradio.components import Component
 from gradio.events import Dependency
 
-from ebm_app.errors import UserError
-
 from .buttons import AT_ONCE, RUNNING
+from .ranges import real, whole
 from .shared import MAX_SEED, slider
 
 #: a run is shown about ``TIMES`` times, and at least every ``MAX_EVERY`` steps: then it can stop
@@ -38,32 +37,6 @@ def checked(learning_rate: float, iterations: float, seed: float) -> TrainingNum
         whole("iterations", iterations, 1, MAX_ITERATIONS),
         whole("the seed", seed, 0, MAX_SEED),
     )
-
-
-def whole(name: str, value: float, low: int, high: int) -> int:
-    """A whole number from ``low`` to ``high``.
-
-    Raises:
-        UserError: for any other.
-    """
-    if not (_is_number(value) and low <= value <= high and value == int(value)):
-        raise UserError(f"{name} cannot be {value}: give a whole number from {low} to {high}")
-    return int(value)
-
-
-def real(name: str, value: float, low: float, high: float) -> float:
-    """A number from ``low`` to ``high``.
-
-    Raises:
-        UserError: for any other.
-    """
-    if not (_is_number(value) and low <= value <= high):
-        raise UserError(f"{name} cannot be {value}: give a number from {low:g} to {high:g}")
-    return float(value)
-
-
-def _is_number(value: float) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def eval_every(iterations: int, most: int = MAX_EVERY) -> int:

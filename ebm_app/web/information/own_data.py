@@ -18,8 +18,9 @@ from ebm_app.registry import choose
 
 from ..buttons import RUNNING, STARTING, start_and_stop, start_by, stop_by, stopped
 from ..explanations import explained
+from ..ranges import whole
 from ..shared import MAX_SEED, slider
-from ..training import forgotten, metrics_box, run_box, seed_box, show_first, whole
+from ..training import forgotten, metrics_box, run_box, seed_box, show_first
 from .paired_data import (
     MAX_COLUMNS,
     MAX_ROWS,

@@ -14,8 +14,8 @@ from ebm_app.ratios.data.columns import PairedData, read_csv_pair, read_pair
 from ebm_app.ratios.data.mi_tasks import MI_TASKS
 from ebm_app.registry import choose
 
+from ..ranges import whole
 from ..shared import MAX_SEED
-from ..training import whole
 
 #: fewer rows leave too little to learn from; more rows or columns would keep others waiting
 MIN_ROWS, MAX_ROWS, MAX_COLUMNS, MAX_LISTED = 100, 20_000, 64, 500
