@@ -36,7 +36,7 @@ def build(models: Models, model: gr.Dropdown, tab: gr.Tab, seed: int) -> None:
             note = gr.Textbox(label="Training", interactive=False, lines=2)
             curves = hidden_plot("Training curves")
     with gr.Accordion("Description and configuration", open=False):
-        readme = gr.Textbox(label="Description", interactive=False, max_lines=30)
+        readme = gr.Markdown(label="Description", container=True)
         config = gr.JSON(label="Configuration")
     with gr.Row():
         with gr.Column(min_width=300):
