@@ -99,6 +99,7 @@ class Server:
                 command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
             )
         self.address = self.process.stdout.readline().split()[0]
+        self.web = httpx.Client(timeout=60, trust_env=False)
 
     def said(self):
         """The traces of bugs, or of mistakes that were taken for bugs."""
@@ -107,11 +108,10 @@ class Server:
     def send(self, endpoint, arguments):
         """The kind of the last event and its data."""
         call = f"{self.address}gradio_api/call/{endpoint}"
-        with httpx.Client(timeout=60, trust_env=False) as client:
-            text = json.dumps({"data": list(arguments)})
-            answer = client.post(call, content=text, headers={"Content-Type": "application/json"})
-            assert answer.status_code == 200, answer.text
-            events = client.get(f"{call}/{answer.json()['event_id']}").text.strip()
+        text = json.dumps({"data": list(arguments)})
+        answer = self.web.post(call, content=text, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 200, answer.text
+        events = self.web.get(f"{call}/{answer.json()['event_id']}").text.strip()
         event, data = events.split("\n\n")[-1].split("\n", 1)
         return event.removeprefix("event: "), json.loads(data.removeprefix("data: "))
 

@@ -5,6 +5,10 @@ import re
 from collections.abc import Sequence
 
 import gradio as gr
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from gradio.exceptions import InvalidApiNameError
 from PIL import Image
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -49,6 +53,20 @@ def check_auth(host: str, auth: str | None, no_auth: bool = False) -> tuple[str,
     if not (user and password):
         raise UserError("--auth has another form: write it as user:password")
     return user, password
+
+
+def explain_request(request: Request, error: RequestValidationError) -> JSONResponse:
+    """The answer to a request that is no call, e.g. of ``/call/score``. (FastAPI's own repeats
+    what was sent, which fails for numbers that are not finite.)"""
+    field = ".".join(str(part) for part in error.errors()[0]["loc"])
+    text = f'the request cannot be read at {field}: send JSON as {{"data": [argument, ...]}}'
+    return JSONResponse({"detail": text}, status_code=422)
+
+
+def explain_name(request: Request, error: InvalidApiNameError) -> JSONResponse:
+    """The answer to a call of no endpoint."""
+    text = "there is no endpoint of this name: see 'Use via API' at the foot of the page"
+    return JSONResponse({"detail": text}, status_code=404)
 
 
 def check_hosts(host: str, names: Sequence[str] = ()) -> list[str]:
@@ -116,7 +134,11 @@ def serve(
             prevent_thread_lock=True,
             quiet=True,
             app_kwargs={
-                "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=[*allowed_hosts])]
+                "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=[*allowed_hosts])],
+                "exception_handlers": {
+                    RequestValidationError: explain_request,
+                    InvalidApiNameError: explain_name,
+                },
             },
         )
     except (OSError, OverflowError):
