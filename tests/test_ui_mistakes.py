@@ -177,3 +177,21 @@ def test_a_programs_mistakes_are_the_same_by_the_client_of_gradio(server, tmp_pa
         assert re.search(message, caught.value.message), caught.value.message
         assert not re.search(r"<|/tmp|gradio", caught.value.message)
     assert server.said() == []
+
+
+def test_requests_that_are_no_call_are_answered_in_a_sentence(server):
+    post, json_type = server.web.post, {"Content-Type": "application/json"}
+    for body in ('{"data": 1e400}', '{"data": NaN}', "[]", "{", '{"data": "a"}'):
+        call = f"{server.address}gradio_api/call/score"
+        answer = post(call, content=body, headers=json_type)
+        assert answer.status_code == 422
+        assert answer.json()["detail"].startswith("the request cannot be read at body")
+    answer = post(f"{server.address}gradio_api/call/nowhere", json={"data": []})
+    assert answer.status_code == 404 and "no endpoint of this name" in answer.json()["detail"]
+    assert server.said() == []
+
+
+def test_the_page_is_called_by_its_own_names_only(server):
+    for host, code in (("localhost:1", 200), ("127.0.0.1", 200), ("evil.example", 400)):
+        answer = server.web.get(server.address, headers={"Host": host})
+        assert answer.status_code == code, host

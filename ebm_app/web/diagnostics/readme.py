@@ -3,7 +3,8 @@
 import re
 
 FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)  # settings of a hub of models
-PICTURE = re.compile(r"!\[[^\]]*\](\([^)]*\)|\[[^\]]*\])\n*")  # the page serves no file of a folder
+# the page serves no file of a folder
+PICTURE = re.compile(r"!\[[^\]]*\](\([^)]*\)|\[[^\]]*\])\n*")
 CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
 
 

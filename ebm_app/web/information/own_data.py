@@ -74,7 +74,12 @@ def estimate(
             seconds = time.perf_counter() - begin
             yield plot_folds(done, NUM_FOLDS), f"{folds_report(done, seconds)}\n{label}", {}
     found = summarise(done, len(x), settings.num_seeds)
-    given = {"data": data, "num_rows": len(x), "preprocessing": preprocessing, "iterations": iterations}
+    given = {
+        "data": data,
+        "num_rows": len(x),
+        "preprocessing": preprocessing,
+        "iterations": iterations,
+    }
     text = f"{report(found, x, y, time.perf_counter() - begin)}\n{label}"
     yield plot_folds(done, NUM_FOLDS, found), text, {**found._asdict(), **given, "seed": seed}
 
