@@ -252,8 +252,7 @@ def test_the_model_is_chosen_where_it_is_used_and_stays_chosen(visit):
     page.get_by_role("option", name="colour").click()
     for tab, is_used in zip(TABS, (True, True, False, False, True), strict=True):
         open_tab(page, tab)
-        page.wait_for_timeout(700)
-        assert model.is_visible() == is_used, tab
+        model.wait_for(state="visible" if is_used else "hidden", timeout=WAIT)
     page.get_by_role("cell", name="4 × 8 pixels, RGB, 256 levels").wait_for(timeout=WAIT)
 
 
@@ -271,8 +270,7 @@ def test_a_failed_self_test_and_a_description_are_shown(visit, folder):
         line.wait_for(timeout=WAIT)
         for tab, is_used in zip(TABS, (True, True, False, False, True), strict=True):
             open_tab(page, tab)
-            page.wait_for_timeout(700)
-            assert line.is_visible() == is_used, tab
+            line.wait_for(state="visible" if is_used else "hidden", timeout=WAIT)
         page.get_by_role("button", name="Description and configuration").click()
         page.get_by_role("heading", name="On digits").wait_for(timeout=WAIT)
         assert page.locator("strong", has_text="bold").is_visible()
