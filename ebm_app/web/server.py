@@ -8,7 +8,7 @@ import gradio as gr
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from gradio.exceptions import InvalidApiNameError
+from gradio.route_utils import FnIndexInferError
 from PIL import Image
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -63,7 +63,7 @@ def explain_request(request: Request, error: RequestValidationError) -> JSONResp
     return JSONResponse({"detail": text}, status_code=422)
 
 
-def explain_name(request: Request, error: InvalidApiNameError) -> JSONResponse:
+def explain_name(request: Request, error: FnIndexInferError) -> JSONResponse:
     """The answer to a call of no endpoint."""
     text = "there is no endpoint of this name: see 'Use via API' at the foot of the page"
     return JSONResponse({"detail": text}, status_code=404)
@@ -137,7 +137,7 @@ def serve(
                 "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=[*allowed_hosts])],
                 "exception_handlers": {
                     RequestValidationError: explain_request,
-                    InvalidApiNameError: explain_name,
+                    FnIndexInferError: explain_name,
                 },
             },
         )
