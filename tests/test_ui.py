@@ -10,7 +10,10 @@ from types import SimpleNamespace
 import gradio as gr
 import pytest
 import torch
-from conftest import GREY, error_of
+from conftest import GREY, ROOT, error_of
+from gradio import FileData
+from gradio.components.image_editor import EditorData
+from PIL import Image
 
 from ebm_app.data.images import load_images
 from ebm_app.errors import UserError
@@ -18,11 +21,13 @@ from ebm_app.models.folders import BUNDLED
 from ebm_app.runs.start import run_script
 from ebm_app.web import models as page_models
 from ebm_app.web.app import build_app
+from ebm_app.web.arguments import check_arguments
 from ebm_app.web.buttons import stopped
 from ebm_app.web.explanations import explained
 from ebm_app.web.models import Models, find_models
 from ebm_app.web.score import uploads
-from ebm_app.web.server import check_auth
+from ebm_app.web.score.canvas import canvas
+from ebm_app.web.server import MAX_FILE_SIZE, MAX_IMAGE_PIXELS, check_auth, check_hosts
 
 #: what programs call: endpoint -> arguments in their order, with their defaults. Add at the end,
 #: with a default; any other change breaks the programs of others
@@ -208,6 +213,7 @@ def test_mistakes_on_the_command_line_end_in_one_sentence(
             (["--model", str(tmp_path)], "config.json is missing"),
             (["--model", "nowhere"], "no model at 'nowhere'"),
             ([*model, "--host", "0.0.0.0"], "--host 0.0.0.0 lets others in: .*--auth"),
+            ([*model, "--allowed_hosts", "http://a.b"], "--allowed_hosts cannot be http://a.b"),
             ([*model, "--auth", "user"], "--auth has another form: write it as user:password"),
             ([*model, "--auth", ":word"], "user:password"),
             ([*model, "--seed", "-1"], "--seed: must be a whole number, at least 0"),
@@ -225,6 +231,65 @@ def test_other_machines_are_let_in_only_by_an_explicit_decision():
     assert check_auth("0.0.0.0", None, no_auth=True) is None
     assert check_auth("0.0.0.0", "user:pass:word") == ("user", "pass:word")
     assert "contradict" in error_of(check_auth, "0.0.0.0", "user:word", no_auth=True)
+
+
+def test_the_environment_names_who_is_let_in(script, monkeypatch, capsys):
+    monkeypatch.setenv("EBM_AUTH", "user")
+    assert run_script(script("ui/app.py").main, ["--host", "0.0.0.0"]) == 2
+    assert "write it as user:password" in capsys.readouterr().err
+    monkeypatch.delenv("EBM_AUTH")
+    assert run_script(script("ui/app.py").main, ["--host", "0.0.0.0"]) == 2
+    assert "with EBM_AUTH=user:password in the environment" in capsys.readouterr().err
+
+
+def test_a_page_of_this_machine_is_called_by_no_foreign_name():
+    local = ["127.0.0.1", "localhost"]
+    assert check_hosts("127.0.0.1") == local and check_hosts("0.0.0.0") == ["*"]
+    assert check_hosts("localhost", ["a.org", "*.b.org"]) == [*local, "a.org", "*.b.org"]
+    assert check_hosts("0.0.0.0", ["a.org"]) == [*local, "a.org"]
+    for name in ("http://a.org", "a.org:80", "", "a*", "<b>"):
+        assert f"--allowed_hosts cannot be {name}" in error_of(check_hosts, "0.0.0.0", [name])
+
+
+def test_the_limits_of_uploads_are_those_of_the_documentation(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", MAX_IMAGE_PIXELS)
+    words = " ".join((ROOT / "docs" / "page.md").read_text(encoding="utf-8").split())
+    assert f"{MAX_IMAGE_PIXELS // 10**6} million pixels" in words
+    assert f"{MAX_FILE_SIZE.removesuffix('mb')} MB" in words
+    with gr.Blocks():
+        editor = canvas()
+    for side, is_refused in ((4_000, False), (4_001, True)):
+        path = tmp_path / f"{side}.png"
+        Image.new("L", (side, MAX_IMAGE_PIXELS // 4_000)).save(path)
+        if not is_refused:
+            assert uploads.preprocess(path, GREY).shape == (1, 1, 8, 8)
+            editor.preprocess(EditorData(composite=FileData(path=str(path))))
+            continue
+        assert "more than 16000000 pixels" in error_of(uploads.preprocess, path, GREY)
+        with pytest.raises(gr.Error, match="more than 16000000 pixels"):
+            editor.preprocess(EditorData(composite=FileData(path=str(path))))
+
+
+def test_a_message_is_no_html():
+    with pytest.raises(gr.Error) as caught:
+        explained(lambda: _raise(UserError("'<img src=x>' & more: leave it out")))()
+    assert caught.value.message == "'&lt;img src=x&gt;' &amp; more: leave it out"
+
+
+def _raise(error):
+    raise error
+
+
+def test_arguments_are_checked_against_what_a_session_has_changed(page):
+    (toy,) = [event for event in page.fns.values() if event.api_name == "toy"]
+    path = toy.inputs[1]
+    given = ["mixtures_k1", "bridge_sigma1", "nce", "none", 1e-3, 5.0, 3]
+    assert check_arguments(toy, given, {}) == given
+    other = gr.Dropdown(["a"], render=False)
+    with pytest.raises(UserError, match=r"\(path\) cannot be bridge_sigma1: choose one of a$"):
+        check_arguments(toy, given, {path._id: other})
+    checked = check_arguments(toy, given, {})
+    assert [type(value) for value in checked[-2:]] == [int, int]
 
 
 def test_the_page_shows_held_out_digits_to_those_who_choose_digits(folder, page):

@@ -127,9 +127,13 @@ def test_a_clients_mistakes_are_answered_in_a_sentence(client, tmp_path):
     for name, arguments, message in (
         ("/score", ("grey", None, 4), "there is no image"),
         ("/score", ("grey", text, 4), "cannot read 'text.png' as an image"),
-        ("/score", ("/etc", None, 4), "not in the list of choices"),
-        ("/generate", ("grey", "gibbs", 4, 3, 9, False), "not in the list of choices"),
-        ("/generate", ("grey", "pf_ode", 65, 3, 9, False), "greater than maximum"),
+        ("/score", ("/etc", None, 4), "^Model cannot be /etc: choose one of grey, "),
+        ("/generate", ("grey", "gibbs", 4, 3, 9, False), "^Sampler cannot be gibbs: choose one"),
+        (
+            "/generate",
+            ("grey", "pf_ode", 65, 3, 9, False),
+            r"^Images \(num_images\) cannot be 65: give a whole number from 1 to 64$",
+        ),
     ):
         with pytest.raises(AppError, match=message) as caught:
             client.predict(*arguments, api_name=name)

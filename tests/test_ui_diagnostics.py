@@ -3,6 +3,8 @@
 import json
 import math
 import re
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from conftest import GREY, error_of
@@ -17,6 +19,7 @@ from ebm_app.log_z.estimates import from_forward
 from ebm_app.training.plots import training_figure
 from ebm_app.web.diagnostics import card, checks, log_z
 from ebm_app.web.diagnostics import tab as diagnostics
+from ebm_app.web.diagnostics.readme import shown_readme
 from ebm_app.web.models import Models
 
 LINES = [
@@ -221,3 +224,39 @@ def test_mistakes_about_log_z_are_explained(models):
         assert "2 to 64 chains and 2 to 100 temperatures" in error_of(
             call, "grey", "ais", chains, temperatures
         )
+
+
+def test_a_failed_self_test_is_a_line_beside_the_model(tmp_path):
+    folder = tmp_path
+    assert checks.warning(folder, "run") == ""
+    (folder / "selftest.json").write_text("{")
+    assert "of run cannot be read: see Diagnostics" in checks.warning(folder, "run")
+    time_score = {"shares": [0.5], "mean": [0.1], "stderr": [0.1]}
+    for outcomes, line in (
+        ([GOOD, SKIPPED], ""),
+        ([GOOD, BAD], "⚠️ run failed 1 of the checks of its self-test, so that its log-"),
+    ):
+        figures = {"checks": list(map(as_record, outcomes)), "mean_time_score": time_score}
+        record = {"started": "2025-01-01T00:00:00Z", "figures": figures}
+        (folder / "selftest.json").write_text(json.dumps(record))
+        text = checks.warning(folder, "run")
+        assert text.startswith(line) and bool(text) == bool(line) and "\n" not in text
+
+
+def test_a_readme_brings_no_html_and_no_picture():
+    text = (
+        "---\nlicense: mit\n---\n# A\n<script>x</script> ![p](a.png) ![q][1] [link](b)\n\n> note\n"
+        "```\na < b\n```\n`c < d`\n[1]: http://evil.example/q.png\n"
+    )
+    shown = shown_readme(text)
+    assert shown.startswith("# A\n&lt;script>x&lt;/script>   [link](b)\n\n> note")
+    assert "a < b" in shown and "`c < d`" in shown and "![" not in shown
+
+
+def test_folders_of_the_server_are_shown_to_nobody(models, tmp_path, caplog):
+    assert card.without_folder("folder:/home/me/photos") == "folder:photos"
+    assert card.without_folder("mnist") == "mnist"
+    ebm = SimpleNamespace(config=replace(GREY, dataset=f"folder:{tmp_path / 'gone'}"))
+    message = error_of(checks.held_out, ebm, str(tmp_path))
+    assert "--data_root" in message and "--download" not in message
+    assert str(tmp_path) not in message and str(tmp_path) in caplog.text

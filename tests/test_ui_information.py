@@ -115,6 +115,11 @@ def test_an_estimate_comes_fold_by_fold(tmp_path):
     plot, text, found = shown[-1]
     assert abs(found["mutual_information"] - 0.4133) < 4 * found["stderr"] < 0.4
     assert f"{found['mutual_information']:.4f} ± {found['stderr']:.4f} nats\n600 rows" in text
+    label = (
+        "normal_1x1_x.npy and normal_1x1_y.npy · only to unit variance · 3 steps a fold · seed 4"
+    )
+    assert all(text.endswith(label) for _, text, _ in shown)
+    assert found["data"] == "normal_1x1_x.npy and normal_1x1_y.npy"
     given = {name: found[name] for name in ("num_rows", "preprocessing", "iterations", "seed")}
     assert given == {"num_rows": 600, "preprocessing": "none", "iterations": 3, "seed": 4}
     assert len(found["best_steps"]) == 3 and json.loads(json.dumps(found)) == found

@@ -5,6 +5,7 @@ python ui/app.py --model runs/digits
 
 from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -27,21 +28,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
     add("--host", default="127.0.0.1", help="address to listen on; others need --auth")
     add("--port", type=flag(Port), default=7860, help="port to listen on")
-    add("--auth", help="user:password that visitors must give")
+    auth = "user:password that visitors must give; EBM_AUTH in the environment if not given"
+    add("--auth", default=os.environ.get("EBM_AUTH"), help=auth)
     add("--no_auth", action="store_true", help="let in everyone who can reach --host")
+    hosts = "names by which the page may be called; any if --host lets others in"
+    add("--allowed_hosts", nargs="+", metavar="NAME", default=(), help=hosts)
     parser.add_common(Count)  # what the boxes of the page hold
     args = parser.parse_args(argv)
     # seconds to import: --help does without
     from ebm_app.web.app import build_app
-    from ebm_app.web.server import check_auth, serve
+    from ebm_app.web.server import check_auth, check_hosts, serve
 
     auth = check_auth(args.host, args.auth, args.no_auth)
+    hosts = check_hosts(args.host, args.allowed_hosts)
     folders, device = find_models(args.model, args.models_dir), resolve_device(args.device)
     models = Models(folders, device, args.data_root)
     if args.model is not None:
         models.load(next(iter(models.folders)))  # a mistake shows now, not on the page
     app = build_app(models, args.seed)
-    print(f"{serve(app, args.host, args.port, auth)} - end with Ctrl-C", flush=True)
+    print(f"{serve(app, args.host, args.port, auth, hosts)} - end with Ctrl-C", flush=True)
     app.block_thread()
 
 

@@ -1,8 +1,14 @@
 """The page: one choice of a model, and a tab for each thing to do."""
 
+from functools import partial
+
 import gradio as gr
 
+from .arguments import Page
+from .buttons import AT_ONCE
 from .diagnostics import tab as diagnostics
+from .diagnostics.checks import warning
+from .explanations import explained
 from .generate import tab as generate
 from .generate.gallery import send_on_click
 from .information import gaussian, own_data
@@ -20,23 +26,44 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
         seed: of the first samples, the noise in log-likelihoods, and the first trainings.
     """
     cache = (CACHE_SECONDS, CACHE_SECONDS)
-    with gr.Blocks(title="ebm_app", analytics_enabled=False, delete_cache=cache) as app:
+    with Page(title="ebm_app", analytics_enabled=False, delete_cache=cache) as app:
         gr.Markdown("# ebm_app\nEnergy-based models of images, learned from time scores.")
-        names = list(models.folders)
-        model = gr.Dropdown(names, value=names[0], label="Model")
+        choice, model = add_choice(models)
         with gr.Tabs() as tabs:
-            with gr.Tab("Generate"):
+            with gr.Tab("Generate") as drawing:
                 pictures = generate.build(models.load, model, seed)
-            with gr.Tab("Score", id="score"):
+            with gr.Tab("Score", id="score") as scoring:
                 upload, ways = score.build(models, model, seed)
-            with gr.Tab("Toy"):
+            with gr.Tab("Toy") as training:
                 toy.build(seed, models.device)
-            with gr.Tab("Mutual information"):
+            with gr.Tab("Mutual information") as information:
                 with gr.Tab("Paired Gaussians"):
                     gaussian.build(seed, models.device)
                 with gr.Tab("Your data"):
                     own_data.build(seed, models.device)
-            with gr.Tab("Diagnostics") as tab:
-                diagnostics.build(models, model, tab, seed)
+            with gr.Tab("Diagnostics") as checking:
+                diagnostics.build(models, model, checking, seed)
         send_on_click(pictures, upload, {tabs: "score", ways: score.UPLOAD})
+        for selected, visible in (
+            ([drawing, scoring, checking], True),
+            ([training, information], "hidden"),  # they use none of the models
+        ):
+            triggers = [tab.select for tab in selected]
+            gr.on(triggers, partial(gr.update, visible=visible), outputs=choice, **AT_ONCE)
     return app
+
+
+def add_choice(models: Models) -> tuple[gr.Column, gr.Dropdown]:
+    """The choice of a model, with a line below it where the model's self-test has failed."""
+    names = list(models.folders)
+    with gr.Column() as choice:
+        model = gr.Dropdown(names, value=names[0], label="Model")
+        line = gr.Markdown(visible=False)
+
+    @explained
+    def warn(name: str) -> dict:
+        text = warning(models.folder(name), name)
+        return gr.update(value=text, visible=bool(text))
+
+    gr.on(None, warn, model, line, show_progress="hidden", **AT_ONCE)
+    return choice, model

@@ -1,23 +1,34 @@
 """How the page is served: to whom, within which limits, and in which colours."""
 
 import os
+import re
+from collections.abc import Sequence
 
 import gradio as gr
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from gradio.route_utils import FnIndexInferError
 from PIL import Image
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from ebm_app.errors import UserError
+from ebm_app.fields import shortened
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
 #: events that may wait; whoever comes when it is full is told so, and nothing hangs
 MAX_QUEUE = 16
 #: visitors whose last run is kept in memory, a third of a megabyte each
 MAX_SESSIONS = 256
-#: of an upload. A picture of more than twice the pixels is refused, since a small file may hold
-#: one that fills memory: the photos of most telephones pass
-MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 8_000_000
+#: of an upload. A picture of more pixels is refused, since a small file may hold one that fills
+#: memory: the photos of most telephones pass
+MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 16_000_000
 CSS = """
 .pixels img { image-rendering: pixelated; }
 .below-label { padding-top: 2rem; }
+/* plots are drawn on white: their lightness is turned round, their hues stay */
+.dark [data-testid="matplotlib"] img { filter: invert(0.88) hue-rotate(180deg); }
 .prose table th, .prose table td { border-color: var(--border-color-primary); }
 """
 
@@ -32,8 +43,8 @@ def check_auth(host: str, auth: str | None, no_auth: bool = False) -> tuple[str,
     if auth is None:
         if host not in LOCAL_HOSTS and not no_auth:
             raise UserError(
-                f"--host {host} lets others in: protect the page with --auth user:password, or "
-                "say --no_auth to let in everyone"
+                f"--host {host} lets others in: protect the page with EBM_AUTH=user:password in "
+                "the environment or --auth user:password, or say --no_auth to let in everyone"
             )
         return None
     if no_auth:
@@ -44,8 +55,50 @@ def check_auth(host: str, auth: str | None, no_auth: bool = False) -> tuple[str,
     return user, password
 
 
-def serve(app: gr.Blocks, host: str, port: int, auth: tuple[str, str] | None) -> str:
+def explain_request(request: Request, error: RequestValidationError) -> JSONResponse:
+    """The answer to a request that is no call, e.g. of ``/call/score``. (FastAPI's own repeats
+    what was sent, which fails for numbers that are not finite.)"""
+    field = ".".join(str(part) for part in error.errors()[0]["loc"])
+    text = f'the request cannot be read at {field}: send JSON as {{"data": [argument, ...]}}'
+    return JSONResponse({"detail": text}, status_code=422)
+
+
+def explain_name(request: Request, error: FnIndexInferError) -> JSONResponse:
+    """The answer to a call of no endpoint."""
+    text = "there is no endpoint of this name: see 'Use via API' at the foot of the page"
+    return JSONResponse({"detail": text}, status_code=404)
+
+
+def check_hosts(host: str, names: Sequence[str] = ()) -> list[str]:
+    """The names by which the page may be called. On this machine alone none but its own are let
+    through: a site of another name, which a browser was led to take for this machine, is not.
+
+    Args:
+        names: further ones, e.g. of a proxy.
+
+    Raises:
+        UserError: for what is no name of a host.
+    """
+    for name in names:
+        if not re.fullmatch(r"(\*\.)?[\w-]+(\.[\w-]+)*", name):
+            raise UserError(
+                f"--allowed_hosts cannot be {shortened(name)}: give names as page.example.org, "
+                "without http:// and port"
+            )
+    return [*LOCAL_HOSTS, *names] if names or host in LOCAL_HOSTS else ["*"]
+
+
+def serve(
+    app: gr.Blocks,
+    host: str,
+    port: int,
+    auth: tuple[str, str] | None,
+    allowed_hosts: Sequence[str] = LOCAL_HOSTS,
+) -> str:
     """Serve the page from a thread, on ``host`` and nowhere else; its address.
+
+    Args:
+        allowed_hosts: names by which it may be called.
 
     Raises:
         UserError: where the port cannot be used.
@@ -80,6 +133,13 @@ def serve(app: gr.Blocks, host: str, port: int, auth: tuple[str, str] | None) ->
             css=CSS,
             prevent_thread_lock=True,
             quiet=True,
+            app_kwargs={
+                "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=[*allowed_hosts])],
+                "exception_handlers": {
+                    RequestValidationError: explain_request,
+                    FnIndexInferError: explain_name,
+                },
+            },
         )
     except (OSError, OverflowError):
         raise UserError(

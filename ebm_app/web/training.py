@@ -2,16 +2,15 @@
 set them, and those that show the run."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import gradio as gr
 from gradio.components import Component
 from gradio.events import Dependency
 
-from ebm_app.errors import UserError
-
 from .buttons import AT_ONCE, RUNNING
+from .ranges import real, whole
 from .shared import MAX_SEED, slider
 
 #: a run is shown about ``TIMES`` times, and at least every ``MAX_EVERY`` steps: then it can stop
@@ -38,32 +37,6 @@ def checked(learning_rate: float, iterations: float, seed: float) -> TrainingNum
         whole("iterations", iterations, 1, MAX_ITERATIONS),
         whole("the seed", seed, 0, MAX_SEED),
     )
-
-
-def whole(name: str, value: float, low: int, high: int) -> int:
-    """A whole number from ``low`` to ``high``.
-
-    Raises:
-        UserError: for any other.
-    """
-    if not (_is_number(value) and low <= value <= high and value == int(value)):
-        raise UserError(f"{name} cannot be {value}: give a whole number from {low} to {high}")
-    return int(value)
-
-
-def real(name: str, value: float, low: float, high: float) -> float:
-    """A number from ``low`` to ``high``.
-
-    Raises:
-        UserError: for any other.
-    """
-    if not (_is_number(value) and low <= value <= high):
-        raise UserError(f"{name} cannot be {value}: give a number from {low:g} to {high:g}")
-    return float(value)
-
-
-def _is_number(value: float) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def eval_every(iterations: int, most: int = MAX_EVERY) -> int:
@@ -105,6 +78,15 @@ def metrics_box() -> gr.JSON:
 def show_first(start: gr.Button, plot: gr.Plot) -> Callable[..., Dependency]:
     """A trigger that shows a hidden plot, and then starts the run that draws it."""
     return start.click(lambda: gr.update(visible=True), outputs=plot, **AT_ONCE).then
+
+
+def forget_by(
+    triggers: Sequence[Callable[..., Dependency]], event: Dependency, shown: Sequence[Component]
+) -> None:
+    """Let another choice end a run and empty its plot, text and metrics: none of them stands
+    beside other data than its own."""
+    gr.on(triggers, None, cancels=[event], **AT_ONCE)
+    gr.on(triggers, forgotten, outputs=shown, show_progress="hidden", **AT_ONCE)
 
 
 def forgotten() -> tuple[dict, str, None]:

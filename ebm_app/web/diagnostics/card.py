@@ -1,11 +1,11 @@
 """The card of a model, from the files in its folder and in that of its run."""
 
-import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from ebm_app.data.images import FOLDER
 from ebm_app.files import METRICS_FILE, RUN_FILE
 from ebm_app.files.records import read_json, read_record
 from ebm_app.files.run_schemas import CardRun
@@ -17,9 +17,9 @@ from ebm_app.training.metrics import best_validation, read_metrics
 from ebm_app.training.plots import BITS, training_figure
 
 from ..models import Models, without_path
+from .readme import shown_readme
 
 README_FILE = "README.md"
-PICTURE = re.compile(r"!\[[^\]]*\]\([^)]*\)\n*")  # the page serves no file of a folder
 NO_CURVES = "No training curves: the folder of this model holds none."
 NO_README = "This model comes without a description of its own."
 
@@ -48,11 +48,9 @@ def card(models: Models, name: str) -> Card:
         num_weights = sum(tensor.numel() for tensor in weights.values())
         rows = {"model": name, **facts(config, num_weights), **run_facts(run_folder(folder))}
         readme = folder / README_FILE
-        text = (
-            PICTURE.sub("", readme.read_text(encoding="utf-8")) if readme.is_file() else NO_README
-        )
+        text = shown_readme(readme.read_text("utf-8")) if readme.is_file() else NO_README
         lines = read_metrics(run_folder(folder) / METRICS_FILE)
-        stored = read_json(folder / CONFIG_FILE)
+        stored = read_json(folder / CONFIG_FILE) | {"dataset": without_folder(config.dataset)}
     return Card(table(rows), text, stored, training_figure(lines) if lines else None, note(lines))
 
 
@@ -66,12 +64,19 @@ def facts(config: EBMConfig, num_weights: int) -> dict[str, str]:
     channels, height, width = config.image_shape
     colours = {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels")
     return {
-        "data": config.dataset,
+        "data": without_folder(config.dataset),
         "images": f"{height} × {width} pixels, {colours}, {config.num_levels} levels",
         "weights": f"{num_weights:,}",
         "path": f"{config.path.name}, in the space {config.space}",
         "margin eps at t = 1": f"{config.eps:g}",
     }
+
+
+def without_folder(dataset: str) -> str:
+    """The name of a data set; of a folder of images its last part, as the server's own folders
+    are no visitor's business."""
+    is_folder = dataset.startswith(FOLDER)
+    return FOLDER + Path(dataset.removeprefix(FOLDER)).name if is_folder else dataset
 
 
 def run_facts(folder: Path) -> dict[str, str]:

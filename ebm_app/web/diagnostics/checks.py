@@ -1,12 +1,15 @@
 """The self-test of a model, live or from the record of an earlier one."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
+from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.evaluation.checks import Check, from_record
 from ebm_app.evaluation.command_line import held_out_levels
@@ -41,7 +44,7 @@ def self_test(
     if not MIN_IMAGES <= num_images <= MAX_IMAGES:
         raise UserError(f"{num_images} images are not possible: give {MIN_IMAGES} to {MAX_IMAGES}")
     ebm = load(model)
-    levels = held_out_levels(ebm, ebm.config.dataset, data_root=data_root)[:num_images]
+    levels = held_out(ebm, data_root)[:num_images]
     pf_ode = PFODEDensity(num_steps=PF_ODE_STEPS, seed=seed)
     budget = SelfTestBudget(NUM_TIMES, NUM_REFERENCE, pf_ode, seed)
     label = f"{model} · {len(levels)} held-out images · seed {seed}"
@@ -52,6 +55,22 @@ def self_test(
     yield shown(report, verdict(report.checks), label)
 
 
+def held_out(ebm: EBM, data_root: str) -> Tensor:
+    """Held-out images of a model's data as levels (N, C, H, W).
+
+    Raises:
+        UserError: where they are not there, without the folders of the server.
+    """
+    try:
+        return held_out_levels(ebm, ebm.config.dataset, data_root=data_root)
+    except UserError as error:
+        logging.getLogger(__name__).warning("no held-out images: %s", error)
+        raise UserError(
+            "the held-out images of this model's data cannot be read on the server, whose log "
+            "says why: choose another model, or start the page with their folder as --data_root"
+        ) from None
+
+
 def recorded(folder: Path) -> ShownTest:
     """What ``evaluate/selftest.py --output_dir`` left in the folder of a model, or nothing."""
     if not (folder / RECORD_FILE).is_file():
@@ -59,6 +78,23 @@ def recorded(folder: Path) -> ShownTest:
     record = read_record(SelfTestRecord, folder / RECORD_FILE)
     report = report_of(record["figures"])
     return shown(report, verdict(report.checks), f"recorded {record['started']}")
+
+
+def warning(folder: Path, name: str) -> str:
+    """A line on a recorded self-test that has failed; nothing where none has."""
+    if not (folder / RECORD_FILE).is_file():
+        return ""
+    try:
+        report = report_of(read_record(SelfTestRecord, folder / RECORD_FILE)["figures"])
+    except UserError:
+        return f"⚠️ The record of the self-test of {name} cannot be read: see Diagnostics."
+    failed = [check.name for check in report.checks if check.passed is False]
+    if not failed:
+        return ""
+    return (
+        f"⚠️ {name} failed {len(failed)} of the checks of its self-test, so that its "
+        "log-likelihoods may be wrong: see Diagnostics."
+    )
 
 
 def shown(report: SelfTestReport, head: str, label: str) -> ShownTest:

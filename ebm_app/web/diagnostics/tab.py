@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import gradio as gr
+from gradio.events import Dependency
 
 from ebm_app.errors import UserError
 
-from ..buttons import start_and_stop, start_by, stop_by, stopped
+from ..buttons import AT_ONCE, start_and_stop, start_by, stop_by, stopped
 from ..explanations import explained
 from ..models import Models
 from ..shared import hidden_plot, show, slider
@@ -16,6 +17,7 @@ from . import card, checks, log_z
 SELF_TEST = """### Self-test
 Identities that every exact model satisfies, on held-out images of the model's data. With a larger
 budget: `python evaluate/selftest.py MODEL`; a record in the folder of the model is shown here."""
+Built = tuple[list[gr.Component], Dependency]
 LOG_Z = """### log Z, temperature by temperature
 It is 0 where the time score is exact. Chains go from noise to the model through intermediate
 distributions. With `transported` the probability-flow ODE moves them from one to the next; with
@@ -36,26 +38,26 @@ def build(models: Models, model: gr.Dropdown, tab: gr.Tab, seed: int) -> None:
             note = gr.Textbox(label="Training", interactive=False, lines=2)
             curves = hidden_plot("Training curves")
     with gr.Accordion("Description and configuration", open=False):
-        readme = gr.Textbox(label="Description", interactive=False, max_lines=30)
+        readme = gr.Markdown(label="Description", container=True)
         config = gr.JSON(label="Configuration")
     with gr.Row():
         with gr.Column(min_width=300):
-            test = build_self_test(models, model, seed)
+            test, testing = build_self_test(models, model, seed)
         with gr.Column(min_width=300):
-            chains = build_log_z(models, model, seed)
+            chains, moving = build_log_z(models, model, seed)
 
     @explained
     def fill(name: str) -> tuple[Any, ...]:
         return *describe(models, name), None, ""
 
+    model.change(None, cancels=[testing, moving], **AT_ONCE)
     gr.on(  # a result never stands beside another model than its own
         [tab.select, model.change],
         fill,
         model,
         [facts, note, curves, readme, config, *test, *chains],
-        queue=False,
         show_progress="hidden",
-        api_visibility="private",
+        **AT_ONCE,
     )
 
 
@@ -71,8 +73,8 @@ def describe(models: Models, name: str) -> tuple[Any, ...]:
     return *shown, show(plot), text, rows
 
 
-def build_self_test(models: Models, model: gr.Dropdown, seed: int) -> list[gr.Component]:
-    """The self-test; its outputs."""
+def build_self_test(models: Models, model: gr.Dropdown, seed: int) -> Built:
+    """The self-test; its outputs and its run."""
     gr.Markdown(SELF_TEST)
     sizes = checks.MIN_IMAGES, checks.MAX_IMAGES, checks.DEFAULT_IMAGES
     num_images = slider(*sizes, "Held-out images")
@@ -92,11 +94,11 @@ def build_self_test(models: Models, model: gr.Dropdown, seed: int) -> list[gr.Co
         start.click, run, [model, num_images], [plot, text, table], api_visibility="private"
     )
     stop_by(stop, [event], stopped, [text])
-    return [plot, text, table]
+    return [plot, text, table], event
 
 
-def build_log_z(models: Models, model: gr.Dropdown, seed: int) -> list[gr.Component]:
-    """log Z by temperature; its outputs."""
+def build_log_z(models: Models, model: gr.Dropdown, seed: int) -> Built:
+    """log Z by temperature; its outputs and its run."""
     gr.Markdown(LOG_Z)
     method = gr.Dropdown(list(log_z.METHODS), label="Method")
     with gr.Row():
@@ -116,4 +118,4 @@ def build_log_z(models: Models, model: gr.Dropdown, seed: int) -> list[gr.Compon
     inputs = [model, method, chains, temperatures]
     event = start_by(start.click, run, inputs, [plot, text], api_visibility="private")
     stop_by(stop, [event], stopped, [text])
-    return [plot, text]
+    return [plot, text], event

@@ -21,7 +21,7 @@ from ..training import (
     MAX_EVERY,
     checked,
     eval_every,
-    forgotten,
+    forget_by,
     metrics_box,
     progress,
     run_box,
@@ -144,4 +144,4 @@ def build(seed: int, device: str) -> None:
     inputs = [dim, methods, *numbers]
     event = start_by(show_first(start, plot), run, inputs, shown, api_name="mi_gaussian")
     stop_by(stop, [event], stopped, [text])
-    dim.change(forgotten, outputs=shown, api_visibility="private")
+    forget_by([dim.change, methods.change], event, shown)

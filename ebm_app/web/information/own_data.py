@@ -16,16 +16,18 @@ from ebm_app.ratios.studies.information_plots import plot_folds
 from ebm_app.ratios.training import RatioTraining
 from ebm_app.registry import choose
 
-from ..buttons import RUNNING, STARTING, start_and_stop, start_by, stop_by, stopped
+from ..buttons import AT_ONCE, RUNNING, STARTING, start_and_stop, start_by, stop_by, stopped
 from ..explanations import explained
+from ..ranges import whole
 from ..shared import MAX_SEED, slider
-from ..training import forgotten, metrics_box, run_box, seed_box, show_first, whole
+from ..training import forget_by, metrics_box, run_box, seed_box, show_first
 from .paired_data import (
     MAX_COLUMNS,
     MAX_ROWS,
     MIN_ROWS,
     PairedFiles,
     column_names,
+    described,
     draw_example,
     examples,
     read,
@@ -61,17 +63,24 @@ def estimate(
     x, y = (torch.from_numpy(transform(part)).to(device) for part in read(files))
     training = RatioTraining(iterations, eval_every=max(1, iterations // 10))
     settings = MISettings(num_folds=NUM_FOLDS, num_seeds=1, training=training)
-    text = f"{STARTING} · {len(x)} rows · {iterations} steps a fold"
+    data = described(files)
+    label = f"{data} · {LABELS[preprocessing]} · {iterations} steps a fold · seed {seed}"
+    text = f"{STARTING} · {len(x)} rows · {label}"
     yield plot_folds([], NUM_FOLDS), text, {}
     begin, done = time.perf_counter(), []
     for result in folds(x, y, settings, seed):
         done.append(result)
         if len(done) < NUM_FOLDS:
             seconds = time.perf_counter() - begin
-            yield plot_folds(done, NUM_FOLDS), folds_report(done, seconds), {}
+            yield plot_folds(done, NUM_FOLDS), f"{folds_report(done, seconds)}\n{label}", {}
     found = summarise(done, len(x), settings.num_seeds)
-    given = {"num_rows": len(x), "preprocessing": preprocessing, "iterations": iterations}
-    text = report(found, x, y, time.perf_counter() - begin)
+    given = {
+        "data": data,
+        "num_rows": len(x),
+        "preprocessing": preprocessing,
+        "iterations": iterations,
+    }
+    text = f"{report(found, x, y, time.perf_counter() - begin)}\n{label}"
     yield plot_folds(done, NUM_FOLDS, found), text, {**found._asdict(), **given, "seed": seed}
 
 
@@ -147,9 +156,8 @@ def build(seed: int, device: str) -> None:
     event = start_by(show_first(start, plot), run, inputs, shown, api_name="mi")
     stop_by(stop, [event], stopped, [text])
     table.change(list_columns, table, columns, api_visibility="private")
-    # an estimate never stands beside other data than its own
-    triggers = [x.change, y.change, table.change]
-    gr.on(triggers, forgotten, outputs=shown, api_visibility="private")
+    chosen = [x, y, table, *columns, settings[0]]
+    forget_by([part.change for part in chosen], event, shown)
 
 
 def _settings(seed: int) -> tuple[gr.Dropdown, gr.Slider, gr.Number]:
@@ -183,7 +191,7 @@ def _add_examples(group: gr.Group, files: list[gr.File], seed: gr.Number) -> Non
 
     draw.click(example, [task, num_rows, seed], [*files, truth], api_name="mi_example")
     for file in files:
-        file.upload(lambda: "", outputs=truth, api_visibility="private")
+        gr.on([file.upload, file.clear, file.delete], lambda: "", outputs=truth, **AT_ONCE)
 
 
 def _upload(label: str, kind: str) -> gr.File:

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from ebm_app.errors import UserError
+from ebm_app.fields import shortened
 from ebm_app.ratios.data.columns import PairedData, read_csv_pair, read_pair
 from ebm_app.ratios.data.mi_tasks import MI_TASKS
 from ebm_app.registry import choose
 
+from ..ranges import whole
 from ..shared import MAX_SEED
-from ..training import whole
 
 #: fewer rows leave too little to learn from; more rows or columns would keep others waiting
 MIN_ROWS, MAX_ROWS, MAX_COLUMNS, MAX_LISTED = 100, 20_000, 64, 500
@@ -29,6 +30,20 @@ class PairedFiles(NamedTuple):
     csv: str | None = None
     x_columns: Sequence[str] = ()
     y_columns: Sequence[str] = ()
+
+
+def described(files: PairedFiles) -> str:
+    """The names of the files, and of the columns of a table.
+
+    >>> described(PairedFiles("/tmp/a.npy", "/tmp/b.npy"))
+    'a.npy and b.npy'
+    >>> described(PairedFiles(csv="t.csv", x_columns=["a", "b"], y_columns=["c"]))
+    't.csv, X = a, b and Y = c'
+    """
+    if files.csv:
+        x, y = (shortened(", ".join(names)) for names in (files.x_columns, files.y_columns))
+        return f"{Path(files.csv).name}, X = {x} and Y = {y}"
+    return f"{Path(files.x).name} and {Path(files.y).name}"
 
 
 def read(files: PairedFiles) -> PairedData:

@@ -13,7 +13,7 @@ from ebm_app.ratios.studies.trials import METHODS, PAIRS, Trial, paths_of, watch
 from ebm_app.ratios.training import RatioTraining
 from ebm_app.registry import choose
 
-from ..buttons import STARTING, start_and_stop, start_by, stop_by, stopped
+from ..buttons import AT_ONCE, STARTING, start_and_stop, start_by, stop_by, stopped
 from ..explanations import explained
 from ..training import checked, eval_every, metrics_box, run_box, training_boxes
 from .report import PATHS, method_label, metrics, problem_label, report
@@ -99,13 +99,17 @@ def build(seed: int, device: str) -> None:
         compared = [method] if second == NONE else [method, second]
         yield from train(problem, path, compared, learning_rate, iterations, seed, device)
 
-    problem, path, _, second = chosen
+    problem, path, method, second = chosen
     event = start_by(start.click, run, [*chosen, *numbers], shown, api_name="toy")
     stop_by(stop, [event], stopped, [text])
     second.change(
         lambda name: gr.update(visible=name != NONE), second, other, api_visibility="private"
     )
-    problem.change(of_problem, problem, [path, *shown], api_visibility="private")
+    # not by a change of the path, which another problem brings about too
+    triggers = [problem.change, path.input, method.input, second.input]
+    gr.on(triggers, None, cancels=[event], **AT_ONCE)
+    gr.on(triggers[1:], emptied, problem, shown, show_progress="hidden", **AT_ONCE)
+    problem.change(of_problem, problem, [path, *shown], show_progress="hidden", **AT_ONCE)
 
 
 def _choices(problem: str) -> list[gr.Dropdown]:
@@ -133,4 +137,9 @@ def _paths(problem: str) -> list[tuple[str, str]]:
 def of_problem(problem: str) -> tuple[dict, Figure, None, str, None]:
     """Its paths and its draws; no result stands beside another problem than its own."""
     paths = gr.update(choices=_paths(problem), value=paths_of(problem)[0])
-    return paths, preview(problem), None, "", None
+    return paths, *emptied(problem)
+
+
+def emptied(problem: str) -> tuple[Figure, None, str, None]:
+    """The draws of a problem in place of what was learned by another choice."""
+    return preview(problem), None, "", None
