@@ -32,7 +32,7 @@ test-all: $(SETUP)
 
 # the page in a headless Chromium
 test-browser: $(SETUP)
-	$(BIN)/python -m pytest -q -m browser tests/test_browser.py
+	$(BIN)/python -m pytest -q -m browser
 
 lint: $(SETUP)
 	$(BIN)/ruff check .

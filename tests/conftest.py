@@ -9,6 +9,7 @@ import sys
 import zlib
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -256,3 +257,39 @@ def client(address):
     from gradio_client import Client
 
     return Client(address, auth=AUTH, verbose=False)
+
+
+@pytest.fixture(scope="session")
+def open_address(page):
+    """Where the page is served to everyone."""
+    from ebm_app.web.server import serve
+
+    yield serve(page, "127.0.0.1", free_port(), None)
+    page.close(verbose=False)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A headless Chromium."""
+    with load_script("tools/browser.py").open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def visit(browser, open_address):
+    """Open the page in a window of its own; in the end, no request has left this machine."""
+    contexts, hosts = [], set()
+
+    def visit(width=1280, theme="light"):
+        context = browser.new_context(viewport={"width": width, "height": 900})
+        contexts.append(context)
+        context.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
+        page = context.new_page()
+        page.goto(f"{open_address}?__theme={theme}")
+        page.get_by_role("button", name="Generate", exact=True).wait_for(timeout=60_000)
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert hosts - {None} == {"127.0.0.1"}  # None: pictures that are in the page itself

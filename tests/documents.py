@@ -25,7 +25,8 @@ def shell_scripts() -> list[str]:
 def block_commands(page: Path) -> list[list[str]]:
     """The commands in a page's blocks, a line each, as their words."""
     found = [block for block in blocks(page, "bash") if "curl" not in block]
-    return [shlex.split(line) for block in found for line in block.strip().splitlines()]
+    commands = [shlex.split(line) for block in found for line in block.strip().splitlines()]
+    return [words for words in commands if words[0] != "docker"]
 
 
 def inline_commands(page: Path) -> list[list[str]]:

@@ -1,11 +1,8 @@
 """The page as a whole: its models, its endpoints, who may reach it, and mistakes explained."""
 
 import re
-import shutil
 import socket
-import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import gradio as gr
 import pytest
@@ -17,14 +14,12 @@ from PIL import Image
 
 from ebm_app.data.images import load_images
 from ebm_app.errors import UserError
-from ebm_app.models.folders import BUNDLED
 from ebm_app.runs.start import run_script
-from ebm_app.web import models as page_models
 from ebm_app.web.app import build_app
 from ebm_app.web.arguments import check_arguments
 from ebm_app.web.buttons import stopped
 from ebm_app.web.explanations import explained
-from ebm_app.web.models import Models, find_models
+from ebm_app.web.models import Models
 from ebm_app.web.score import uploads
 from ebm_app.web.score.canvas import canvas
 from ebm_app.web.server import MAX_FILE_SIZE, MAX_IMAGE_PIXELS, check_auth, check_hosts
@@ -139,59 +134,6 @@ def test_a_stopped_run_says_where():
     assert stopped("Starting · grey") == "Stopped before the first step · grey"
     for text in ("", "3 of 3 checks passed", stopped("Step 1 of 2"), stopped("Starting · grey")):
         assert stopped(text) == text
-
-
-def test_only_folders_with_a_model_are_offered_each_once(page_files, folder, tmp_path):
-    names = ["grey", "colour", "grey/checkpoint-5"]
-    assert list(find_models(str(folder / "grey"), str(folder))) == names
-    assert list(find_models(None, str(folder))) == sorted(names)
-    shutil.copytree(folder / "colour", tmp_path / "grey")
-    found = find_models(str(tmp_path / "grey"), str(folder))
-    assert found["grey"] == tmp_path / "grey" and found["grey (3)"] == folder / "grey"
-    models = Models(found)
-    assert models.of_dataset("digits") == {"grey (3)", "grey/checkpoint-5"}
-    for name in (str(folder / "colour"), "../grey", ""):
-        with pytest.raises(UserError, match="unknown model .*: .*choose one of colour, grey"):
-            models.load(name)
-
-
-def test_the_bundled_models_are_offered_by_default(monkeypatch):
-    monkeypatch.setattr(page_models, "BUNDLED", BUNDLED)
-    assert list(find_models(None, None)) == ["mnist", "digits"]
-    assert list(find_models("digits", None)) == ["digits", "mnist"]
-
-
-def test_a_model_is_kept_until_its_files_change(folder, tmp_path):
-    shutil.copytree(folder / "grey", tmp_path / "run")
-    models = Models({"run": tmp_path / "run"})
-    kept = models.load("run")
-    assert models.load("run") is kept
-    kept.save_pretrained(tmp_path / "run")
-    assert models.load("run") is not kept
-    (tmp_path / "run" / "model.safetensors").unlink()
-    with pytest.raises(UserError, match="^run/model.safetensors is missing"):
-        models.load("run")
-
-
-def test_two_visitors_who_choose_models_at_once_each_get_their_own(folder, monkeypatch):
-    opened = threading.Event()
-
-    def open_slowly(path, device):
-        opened.wait(0.05)
-        return SimpleNamespace(name=path.name)
-
-    monkeypatch.setattr(page_models, "EBM", SimpleNamespace(from_pretrained=open_slowly))
-    models = Models({name: folder / name for name in ("grey", "colour")})
-    got = {}
-    threads = [
-        threading.Thread(target=lambda name=name: got.update({name: models.load(name).name}))
-        for name in ("grey", "colour")
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert got == {"grey": "grey", "colour": "colour"}
 
 
 def test_mistakes_on_the_command_line_end_in_one_sentence(

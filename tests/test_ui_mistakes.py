@@ -21,7 +21,10 @@ GOOD = {
         **{"model": "grey", "sampler": "pf_ode", "num_images": 1, "num_steps": 1, "seed": 0},
         **{"randomise": False, "score_images": False},
     },
-    "score": {"model": "grey", "image": None, "repeats": 2},
+    "score": {
+        **{"model": "grey", "image": None, "repeats": 2},
+        **{"invert": False, "frame": False},
+    },
     "score_drawing": {"model": "grey", "drawing": None, "repeats": 2},
     "score_many": {"model": "grey", "files": None, "repeats": 2},
     "estimators": {"model": "grey", "image": None, "draws": 2},
@@ -61,7 +64,7 @@ BAD = {
 KINDS = {
     "names": ("methods",),
     "texts": ("x_columns", "y_columns"),
-    "truth": ("randomise", "score_images"),
+    "truth": ("randomise", "score_images", "invert", "frame"),
     "file": ("image", "drawing", "x", "y", "csv"),
     "files": ("files",),
     "number": (
@@ -145,10 +148,14 @@ def test_every_bad_argument_is_answered_with_its_field(server):
 
 
 def test_too_few_and_too_many_arguments_are_refused(server):
-    for arguments, number in (([], 0), (["grey", None], 2), (["grey", None, 4, 5], 4)):
+    for arguments, number in (
+        ([], 0),
+        (["grey", None], 2),
+        (["grey", None, 4, False, False, 5], 6),
+    ):
         event, data = server.send("score", arguments)
         assert event == "error" and "give model, image, repeats" in data["error"]
-        assert data["error"].startswith(f"{number} arguments were given in place of 3: ")
+        assert data["error"].startswith(f"{number} arguments were given in place of 5: ")
     assert server.said() == []
 
 

@@ -1,0 +1,64 @@
+"""What the tests of the page in a headless Chromium share."""
+
+import re
+import time
+
+from axe_playwright_python.sync_playwright import Axe
+from conftest import ROOT
+
+PICTURES = ROOT / "runs" / "browser"
+TABS = ("Generate", "Score", "Toy", "Mutual information", "Diagnostics")
+WAIT = 60_000
+#: what axe finds in the components of gradio itself, which no setting of the page changes
+OF_GRADIO = {("aria-prohibited-attr", "Empty value"), ("button-name", 'class="gallery-item')}
+
+
+def picture(page, name):
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
+
+
+def text_of(page, label, pattern):
+    """The text of a box, once it is what it should be."""
+    box, begin = page.get_by_label(label, exact=True), time.monotonic()
+    while not re.search(pattern, box.input_value()):
+        assert time.monotonic() - begin < WAIT / 1000, box.input_value()
+        page.wait_for_timeout(50)
+    return box.input_value()
+
+
+def open_tab(page, name):
+    tab = page.get_by_role("tab", name=name, exact=True)
+    if tab.count():
+        tab.click()
+        return
+    page.get_by_role("button", name="More tabs").click()  # of a narrow window
+    page.locator(".overflow-dropdown:visible").get_by_role("button", name=name).click()
+
+
+def set_number(page, label, value):
+    box = page.get_by_role("spinbutton", name=re.compile(f"for {label}$"))
+    if not box.is_visible():
+        press(page, "Advanced")
+    box.fill(str(value))
+    box.press("Tab")
+
+
+def press(page, name):
+    page.get_by_role("button", name=name).locator("visible=true").first.click()
+
+
+def barriers(page):
+    """What axe calls serious or critical, short of what is gradio's own."""
+    violations = Axe().run(page).response["violations"]
+    nodes = [
+        (violation["id"], node["html"][:200], node["failureSummary"][-120:])
+        for violation in violations
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
+    ]
+    return [
+        (name, html, summary)
+        for name, html, summary in nodes
+        if not any(name == known and part in html for known, part in OF_GRADIO)
+    ]

@@ -1,0 +1,65 @@
+"""Which models the page offers, and when it opens them."""
+
+import shutil
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from ebm_app.errors import UserError
+from ebm_app.models.folders import BUNDLED
+from ebm_app.web import models as page_models
+from ebm_app.web.models import Models, find_models
+
+
+def test_only_folders_with_a_model_are_offered_each_once(page_files, folder, tmp_path):
+    names = ["grey", "colour", "grey/checkpoint-5"]
+    assert list(find_models(str(folder / "grey"), str(folder))) == names
+    assert list(find_models(None, str(folder))) == sorted(names)
+    shutil.copytree(folder / "colour", tmp_path / "grey")
+    found = find_models(str(tmp_path / "grey"), str(folder))
+    assert found["grey"] == tmp_path / "grey" and found["grey (3)"] == folder / "grey"
+    models = Models(found)
+    assert models.of_dataset("digits") == {"grey (3)", "grey/checkpoint-5"}
+    for name in (str(folder / "colour"), "../grey", ""):
+        with pytest.raises(UserError, match="unknown model .*: .*choose one of colour, grey"):
+            models.load(name)
+
+
+def test_the_bundled_models_are_offered_by_default(monkeypatch):
+    monkeypatch.setattr(page_models, "BUNDLED", BUNDLED)
+    assert list(find_models(None, None)) == ["mnist", "digits"]
+    assert list(find_models("digits", None)) == ["digits", "mnist"]
+
+
+def test_a_model_is_kept_until_its_files_change(folder, tmp_path):
+    shutil.copytree(folder / "grey", tmp_path / "run")
+    models = Models({"run": tmp_path / "run"})
+    kept = models.load("run")
+    assert models.load("run") is kept
+    kept.save_pretrained(tmp_path / "run")
+    assert models.load("run") is not kept
+    (tmp_path / "run" / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="^run/model.safetensors is missing"):
+        models.load("run")
+
+
+def test_two_visitors_who_choose_models_at_once_each_get_their_own(folder, monkeypatch):
+    opened = threading.Event()
+
+    def open_slowly(path, device):
+        opened.wait(0.05)
+        return SimpleNamespace(name=path.name)
+
+    monkeypatch.setattr(page_models, "EBM", SimpleNamespace(from_pretrained=open_slowly))
+    models = Models({name: folder / name for name in ("grey", "colour")})
+    got = {}
+    threads = [
+        threading.Thread(target=lambda name=name: got.update({name: models.load(name).name}))
+        for name in ("grey", "colour")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == {"grey": "grey", "colour": "colour"}
