@@ -78,7 +78,7 @@ CONTRACT = {
 RETURNS = {
     "/generate": "Image Textbox Number Dataframe Image Downloadbutton Downloadbutton",
     "/mi": "Plot Textbox Json",
-    "/score": "Image Textbox Plot Textbox Plot",
+    "/score": "Image Textbox Plot Textbox Plot Json",
     "/score_many": "Dataframe File Textbox",
     "/toy": "Plot Plot Textbox Json",
 }
@@ -182,6 +182,10 @@ def test_the_environment_names_who_is_let_in(script, monkeypatch, capsys):
     monkeypatch.delenv("EBM_AUTH")
     assert run_script(script("ui/app.py").main, ["--host", "0.0.0.0"]) == 2
     assert "with EBM_AUTH=user:password in the environment" in capsys.readouterr().err
+    monkeypatch.setenv("EBM_AUTH", "user:not to be seen")
+    with pytest.raises(SystemExit):
+        script("ui/app.py").main(["--help"])
+    assert "not to be seen" not in capsys.readouterr().out
 
 
 def test_a_page_of_this_machine_is_called_by_no_foreign_name():

@@ -63,6 +63,10 @@ def test_a_score_is_the_mean_over_draws_with_its_standard_error(models, held_out
     assert "12 draws of the noise of dequantisation and of the estimator" in scored.text
     assert "64 evaluations of the network, up to eps 0.0001" in scored.text
     assert report.CAVEAT in scored.text
+    assert scored.metrics["log_prob"] == pytest.approx(mean)
+    assert scored.metrics["log_prob_error"] == pytest.approx(error)
+    assert scored.metrics["bits_per_dim"] == pytest.approx(-mean / bits)
+    assert scored.metrics["estimator"] == "elbo" and scored.metrics["normalised"]
     (image,) = scored.shares.axes[0].images
     assert np.allclose(image.get_array(), result.components.mean((0, 1)))
     assert scored.place == one_image.WAITING and scored.histogram is None  # does not wait for it

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--host", default="127.0.0.1", help="address to listen on; others need --auth")
     add("--port", type=flag(Port), default=7860, help="port to listen on")
     auth = "user:password that visitors must give; EBM_AUTH in the environment if not given"
-    add("--auth", default=os.environ.get("EBM_AUTH"), help=auth)
+    add("--auth", help=auth)
     add("--no_auth", action="store_true", help="let in everyone who can reach --host")
     hosts = "names by which the page may be called; any if --host lets others in"
     add("--allowed_hosts", nargs="+", metavar="NAME", default=(), help=hosts)
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from ebm_app.web.app import build_app
     from ebm_app.web.server import check_auth, check_hosts, serve
 
-    auth = check_auth(args.host, args.auth, args.no_auth)
+    auth = check_auth(args.host, args.auth or os.environ.get("EBM_AUTH"), args.no_auth)
     hosts = check_hosts(args.host, args.allowed_hosts)
     folders, device = find_models(args.model, args.models_dir), resolve_device(args.device)
     models = Models(folders, device, args.data_root)

@@ -3,7 +3,7 @@ among those of held-out images."""
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 from PIL import Image
@@ -15,7 +15,7 @@ from ebm_app.models.config import EBMConfig
 from ..shared import Load, render
 from .held_out import ABSENT, HeldOutImages, describe
 from .prepared import Prepared
-from .report import report
+from .report import metrics, report
 from .uploads import repeated
 
 RUNNING = "Computing the log-likelihood"
@@ -29,13 +29,14 @@ ImageSource = Callable[[EBMConfig], Prepared]
 class ShownLikelihood(NamedTuple):
     """What the page shows of an image's log-likelihood, as far as it is known: the image as the
     model sees it, the report, the map of the pixels' shares, the place among held-out images in
-    words and drawn."""
+    words and drawn, and the numbers."""
 
     seen: Image.Image | None = None
     text: str = ""
     shares: Figure | None = None
     place: str = ""
     histogram: Figure | None = None
+    metrics: dict[str, Any] | None = None
 
 
 def find_likelihood(
@@ -66,7 +67,8 @@ def find_likelihood(
     result = ebm.log_prob(repeated(prepared.image, repeats), seed=seed)
     shares = None if result.components is None else plot_shares(result.components.mean(0).cpu())
     text = report(result, ebm, prepared)
-    shown = shown._replace(text=text, shares=shares, place=WAITING)
+    numbers = metrics(result, ebm, prepared)
+    shown = shown._replace(text=text, shares=shares, place=WAITING, metrics=numbers)
     yield shown
     places = compared(ebm, model, result.log_prob.mean().item(), held_out)
     for place, histogram in places:

@@ -1,6 +1,7 @@
 """What the page says of the log-likelihood of one image, and of the words that it uses."""
 
 import math
+from typing import Any
 
 from ebm_app.ebm import EBM
 from ebm_app.likelihood import ESTIMATORS
@@ -49,6 +50,21 @@ def mean_of(result: Likelihood, estimator: str, num_dims: int) -> MeanLikelihood
     is_in_spread = ESTIMATORS[estimator].error_is_drawn
     off = 0.0 if is_in_spread else result.error.square().mean().sqrt().item()
     return mean_over_draws(result.log_prob, num_dims, off)
+
+
+def metrics(result: Likelihood, ebm: EBM, prepared: Prepared) -> dict[str, Any]:
+    """What ``report`` says in words, for programs: nats and bits per dim with their errors."""
+    estimator = ebm.default_estimator
+    mean = mean_of(result, estimator, prepared.image.numel())
+    return {
+        **mean._asdict(),
+        "estimator": estimator,
+        "normalised": ESTIMATORS[estimator].normalised,
+        "eps": ebm.config.eps,
+        "repeats": len(result.log_prob),
+        "nfe": result.nfe,
+        "changes": prepared.lines(),
+    }
 
 
 def report(result: Likelihood, ebm: EBM, prepared: Prepared) -> str:

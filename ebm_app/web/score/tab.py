@@ -12,6 +12,7 @@ from ..buttons import AT_ONCE, IN_TURN, empty_by, start_by, stop_by
 from ..explanations import explained
 from ..models import Models
 from ..shared import Load, picture, slider
+from ..training import metrics_box
 from . import estimators, many_images
 from .canvas import NO_COLOUR, canvas, prepared
 from .examples import add_examples
@@ -73,7 +74,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
     ) -> Iterator[ShownLikelihood]:
         """The log-likelihood of an image file, which may be inverted and whose digit may be framed
         first; returns the image as the model sees it, the log-likelihood as text, a map of the
-        pixels' shares, and the place among held-out images as text and drawn."""
+        pixels' shares, the place among held-out images as text and drawn, and the numbers."""
         source = partial(read_upload, image, invert=invert, frame=frame)
         yield from find_likelihood(load, model, source, repeats, held_out, seed)
 
@@ -157,4 +158,4 @@ def add_results(hint: gr.Column, results: gr.Column) -> ShownLikelihood:
         [hint, results, pictures],
         **AT_ONCE,
     )
-    return ShownLikelihood(seen, text, shares, place, histogram)
+    return ShownLikelihood(seen, text, shares, place, histogram, metrics_box())
