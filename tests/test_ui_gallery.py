@@ -84,7 +84,7 @@ def test_a_click_sends_an_image_that_is_there(models):
 def test_every_sampler_has_a_name_that_can_be_read():
     assert samplers.CHOICES == [
         ("Probability-flow ODE (seconds)", "pf_ode"),
-        ("Annealed HMC (a minute or two)", "annealed_hmc"),
+        ("Annealed HMC (minutes)", "annealed_hmc"),
         ("Annealed HMC by the energy (slow)", "annealed_hmc_energy"),
     ]
     assert all(kind.note in samplers.NOTES for kind in SAMPLERS.values())

@@ -97,9 +97,19 @@ def wait_for(page: Page, label: str, pattern: str) -> None:
     raise TimeoutError(f"'{label}' did not become {pattern}: {box.input_value()}")
 
 
+def open_tab(page: Page, name: str) -> None:
+    """Open a tab, which in a narrow window may stand behind "More tabs"."""
+    tab = page.get_by_role("tab", name=name, exact=True)
+    if tab.count():
+        tab.click()
+        return
+    page.get_by_role("button", name="More tabs").click()
+    page.locator(".overflow-dropdown:visible").get_by_role("button", name=name).click()
+
+
 def take(page: Page, tab: str, file: Path) -> None:
     """A picture of a tab, in few colours."""
-    page.get_by_role("tab", name=tab, exact=True).click()
+    open_tab(page, tab)
     page.wait_for_timeout(1000)
     ACTIONS[tab](page)
     page.mouse.move(0, 0)
@@ -126,6 +136,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     with own_page(args.model) as (url, _), open_browser() as browser:
         page = browser.new_page(viewport={"width": args.width, "height": 900})
         page.goto(f"{url}?__theme={args.theme}")
+        page.get_by_role("tab").first.wait_for(timeout=WAIT)
         for tab in args.tab:
             files.append(folder / f"ui-{tab.lower().replace(' ', '-')}.png")
             take(page, tab, files[-1])

@@ -12,7 +12,7 @@ from .settings import MAX_STEPS
 
 LABELS = {
     "pf_ode": "Probability-flow ODE (seconds)",
-    "annealed_hmc": "Annealed HMC (a minute or two)",
+    "annealed_hmc": "Annealed HMC (minutes)",
     "annealed_hmc_energy": "Annealed HMC by the energy (slow)",
 }
 #: choices of a dropdown: what is read, and what it stands for
