@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     add = parser.add_argument
     add("model", help="a folder, a bundled name or a hub id")
     add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
-    add("--output_dir", required=True, help="where the files go: the folder of the model")
+    add("--output_dir", default="runs/held_out", help="where the files go: the model's folder")
     add("--device", default="auto", help="auto, cpu or cuda")
     args = parser.parse_args(argv)
     # seconds to import: --help does without
@@ -40,11 +40,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             f"there are no held-out images of '{ebm.config.dataset}' in the form that the model "
             "takes: give the folder of the data sets with --data_root"
         )
+    with explained_write(folder):  # before minutes of work
+        folder.mkdir(parents=True, exist_ok=True)
     with tqdm(total=len(images)) as bar:
         for found in held_out.likelihoods(ebm, args.model):
             bar.update(len(found.log_prob) - bar.n)
     with explained_write(folder):
-        folder.mkdir(parents=True, exist_ok=True)
         write_likelihoods(folder, ebm, fingerprint(ebm), found.log_prob, SEED)
         write_examples(folder, ebm.config, images)
     return {"num_images": found.total, "mean_log_prob": found.log_prob.mean().item()}
