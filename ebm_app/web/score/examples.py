@@ -80,7 +80,7 @@ def _add_row(upload: gr.Image, source: Source, held_out: HeldOutImages) -> None:
             elem_classes="pixels",
         )
     copies = [sample["path"] for (sample,) in row.samples]
-    row.click(copies.__getitem__, row, upload, api_visibility="private")
+    row.click(lambda index: copies[index], row, upload, api_visibility="private")
 
 
 def _files_of(source: Source, folder: Path, held_out: HeldOutImages) -> list[Path]:
