@@ -4,11 +4,12 @@ import re
 import time
 
 from axe_playwright_python.sync_playwright import Axe
-from conftest import ROOT
+from conftest import ROOT, load_script
 
 PICTURES = ROOT / "runs" / "browser"
 TABS = ("Generate", "Score", "Toy", "Mutual information", "Diagnostics")
 WAIT = 60_000
+open_tab = load_script("tools/browser.py").open_tab
 #: what axe finds in the components of gradio itself, which no setting of the page changes
 OF_GRADIO = {("aria-prohibited-attr", "Empty value"), ("button-name", 'class="gallery-item')}
 
@@ -25,15 +26,6 @@ def text_of(page, label, pattern):
         assert time.monotonic() - begin < WAIT / 1000, box.input_value()
         page.wait_for_timeout(50)
     return box.input_value()
-
-
-def open_tab(page, name):
-    tab = page.get_by_role("tab", name=name, exact=True)
-    if tab.count():
-        tab.click()
-        return
-    page.get_by_role("button", name="More tabs").click()  # of a narrow window
-    page.locator(".overflow-dropdown:visible").get_by_role("button", name=name).click()
 
 
 def set_number(page, label, value):

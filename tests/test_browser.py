@@ -27,6 +27,10 @@ def test_a_run_is_stopped_and_what_it_drew_stays(visit):
     page.get_by_role("button", name="Generate", exact=True).click()
     text_of(page, "Run", "^Step")
     page.get_by_role("button", name="Stop", exact=True).locator("visible=true").click()
+    text_of(page, "Run", "^Stopped after step")
+    # the last step may have been on its way: text, picture and files of it come together
+    archive = page.get_by_role("button", name="Download all (ZIP)")
+    page.wait_for_function("button => !button.disabled", arg=archive.element_handle())
     stopped = text_of(page, "Run", "^Stopped after step")
     page.wait_for_timeout(500)
     assert page.get_by_label("Run", exact=True).input_value() == stopped

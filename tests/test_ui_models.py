@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from ebm_app.errors import UserError
-from ebm_app.models.folders import BUNDLED
+from ebm_app.models.config import EBMConfig
+from ebm_app.models.folders import BUNDLED, read_config
 from ebm_app.web import models as page_models
 from ebm_app.web.models import Models, find_models
 
@@ -19,8 +20,10 @@ def test_only_folders_with_a_model_are_offered_each_once(page_files, folder, tmp
     shutil.copytree(folder / "colour", tmp_path / "grey")
     found = find_models(str(tmp_path / "grey"), str(folder))
     assert found["grey"] == tmp_path / "grey" and found["grey (3)"] == folder / "grey"
+    datasets = {name: read_config(EBMConfig, path).dataset for name, path in found.items()}
+    of_digits = {name for name, dataset in datasets.items() if dataset == "digits"}
+    assert of_digits == {"grey (3)", "grey/checkpoint-5"}
     models = Models(found)
-    assert models.of_dataset("digits") == {"grey (3)", "grey/checkpoint-5"}
     for name in (str(folder / "colour"), "../grey", ""):
         with pytest.raises(UserError, match="unknown model .*: .*choose one of colour, grey"):
             models.load(name)

@@ -61,7 +61,7 @@ def test_the_error_is_as_large_as_what_other_draws_and_seeds_change(models):
 def test_an_integral_that_is_not_normalised_says_so_and_is_called_no_bound():
     ebm = EBM(dataclasses.replace(GREY, stein_head=False, prediction="normalised"))
     result = ebm.log_prob(digit().expand(4, -1, -1, -1))
-    text = report.report(result, ebm, Prepared(digit()))
+    text = report.report(report.metrics(result, ebm, Prepared(digit())), ebm.config.num_levels)
     lead = text.splitlines()[0]
     assert lead.endswith(", by the integral of the time score (ratio), not normalised")
     assert "bound" not in text.lower() and "and the estimator's own error" in text

@@ -37,3 +37,13 @@ def open_browser() -> Iterator["playwright.sync_api.Browser"]:  # noqa: F821 - a
             yield browser
         finally:
             browser.close()
+
+
+def open_tab(page: "playwright.sync_api.Page", name: str) -> None:  # noqa: F821 - as above
+    """Open a tab of the page, which in a narrow window may stand behind "More tabs"."""
+    tab = page.get_by_role("tab", name=name, exact=True)
+    if tab.count():
+        tab.click()
+        return
+    page.get_by_role("button", name="More tabs").click()
+    page.locator(".overflow-dropdown:visible").get_by_role("button", name=name).click()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge, Le
-from browser import open_browser
+from browser import open_browser, open_tab
 from load import own_page
 from PIL import Image
 
@@ -95,16 +95,6 @@ def wait_for(page: Page, label: str, pattern: str) -> None:
             return
         page.wait_for_timeout(200)
     raise TimeoutError(f"'{label}' did not become {pattern}: {box.input_value()}")
-
-
-def open_tab(page: Page, name: str) -> None:
-    """Open a tab, which in a narrow window may stand behind "More tabs"."""
-    tab = page.get_by_role("tab", name=name, exact=True)
-    if tab.count():
-        tab.click()
-        return
-    page.get_by_role("button", name="More tabs").click()
-    page.locator(".overflow-dropdown:visible").get_by_role("button", name=name).click()
 
 
 def take(page: Page, tab: str, file: Path) -> None:

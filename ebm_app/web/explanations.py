@@ -14,6 +14,7 @@ import gradio as gr
 from gradio.components.image import ImageData
 from PIL import Image
 
+from ebm_app.data.folder import UNREADABLE
 from ebm_app.errors import UserError
 
 
@@ -77,7 +78,7 @@ def explain_unreadable(upload: gr.Image) -> None:
             raise gr.Error(  # gradio lets no other through
                 f"this image has more than {Image.MAX_IMAGE_PIXELS} pixels: make it smaller"
             ) from None
-        except Exception:
+        except (*UNREADABLE, gr.Error):
             raise gr.Error(
                 "this file cannot be read as an image: save it as PNG or JPEG"
             ) from None

@@ -7,7 +7,6 @@ from threading import Lock
 
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.files.records import read_json
 from ebm_app.models.folders import BUNDLED, CONFIG_FILE, WEIGHTS_FILE, find_folder
 from ebm_app.registry import choose
 
@@ -52,10 +51,6 @@ class Models:
                 self._key = key
             return self._ebm
 
-    def of_dataset(self, dataset: str) -> set[str]:
-        """The names of the models that were trained on a data set."""
-        return {name for name, folder in self.folders.items() if _dataset(folder) == dataset}
-
 
 @contextmanager
 def without_path(folder: Path, name: str) -> Iterator[None]:
@@ -64,13 +59,6 @@ def without_path(folder: Path, name: str) -> Iterator[None]:
         yield
     except UserError as error:
         raise UserError(str(error).replace(str(folder), name)) from None
-
-
-def _dataset(folder: Path) -> str | None:
-    try:
-        return read_json(folder / CONFIG_FILE).get("dataset")
-    except (UserError, AttributeError):  # such a model is explained when it is chosen
-        return None
 
 
 def find_models(model: str | None, models_dir: str | None) -> dict[str, Path]:

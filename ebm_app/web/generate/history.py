@@ -9,6 +9,7 @@ import gradio as gr
 
 from ebm_app.errors import UserError
 
+from ..buttons import AT_ONCE
 from .samplers import LABELS
 from .settings import RunSettings, parse_settings
 
@@ -59,8 +60,7 @@ def last_runs() -> tuple[gr.BrowserState, gr.Dropdown]:
         lambda runs: gr.update(choices=choices(known(runs)), value=None),
         kept,
         chosen,
-        queue=False,
         show_progress="hidden",
-        api_visibility="private",
+        **AT_ONCE,
     )
     return kept, chosen

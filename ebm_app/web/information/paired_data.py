@@ -35,7 +35,7 @@ class PairedFiles(NamedTuple):
 def described(files: PairedFiles) -> str:
     """The names of the files, and of the columns of a table.
 
-    >>> described(PairedFiles("/tmp/a.npy", "/tmp/b.npy"))
+    >>> described(PairedFiles("uploads/a.npy", "uploads/b.npy"))
     'a.npy and b.npy'
     >>> described(PairedFiles(csv="t.csv", x_columns=["a", "b"], y_columns=["c"]))
     't.csv, X = a, b and Y = c'

@@ -13,7 +13,7 @@ from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.models.config import EBMConfig
 
-from ..buttons import IN_TURN, empty_by, start_and_stop, start_by, stop_by
+from ..buttons import empty_by, start_and_stop, start_by, stop_by
 from ..explanations import explained
 from ..shared import Load, slider
 from .report import mean_of
@@ -121,9 +121,7 @@ def build(load: Load, model: gr.Dropdown, seen: gr.Image, report: gr.Textbox, se
         dim with standard errors, network evaluations and seconds, and a text."""
         yield from compare(load, model, image, draws, seed)
 
-    event = start_by(
-        start.click, run, [model, seen, draws], [table, text], api_name="estimators", **IN_TURN
-    )
+    event = start_by(start.click, run, [model, seen, draws], [table, text], api_name="estimators")
     stop_by(stop, [event], stopped, [text])
     empty_by([report.change, model.change], [event], [table, text])
 

@@ -10,7 +10,7 @@ import gradio as gr
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 
-from ..buttons import IN_TURN, RUNNING, empty_by, start_and_stop, start_by, stop_by, stopped
+from ..buttons import RUNNING, empty_by, start_and_stop, start_by, stop_by, stopped
 from ..explanations import explained
 from ..shared import Load
 from .held_out import HeldOutImages, HeldOutLikelihoods, percentile
@@ -136,8 +136,6 @@ def build(
         yield from find_likelihoods(load, model, files, repeats, held_out, seed)
 
     shown = [table, sheet, text]
-    event = start_by(
-        start.click, run, [model, files, repeats], shown, api_name="score_many", **IN_TURN
-    )
+    event = start_by(start.click, run, [model, files, repeats], shown, api_name="score_many")
     stop_by(stop, [event], stopped, [text])
     empty_by([files.change, model.change], [event], shown)

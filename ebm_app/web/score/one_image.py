@@ -66,8 +66,8 @@ def find_likelihood(
     yield shown
     result = ebm.log_prob(repeated(prepared.image, repeats), seed=seed)
     shares = None if result.components is None else plot_shares(result.components.mean(0).cpu())
-    text = report(result, ebm, prepared)
     numbers = metrics(result, ebm, prepared)
+    text = report(numbers, ebm.config.num_levels)
     shown = shown._replace(text=text, shares=shares, place=WAITING, metrics=numbers)
     yield shown
     places = compared(ebm, model, result.log_prob.mean().item(), held_out)

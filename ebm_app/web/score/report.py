@@ -53,7 +53,8 @@ def mean_of(result: Likelihood, estimator: str, num_dims: int) -> MeanLikelihood
 
 
 def metrics(result: Likelihood, ebm: EBM, prepared: Prepared) -> dict[str, Any]:
-    """What ``report`` says in words, for programs: nats and bits per dim with their errors."""
+    """The log-likelihoods of one image under several draws of the noise, by the model's default
+    estimator: their mean in nats and bits per dim with its errors, and what it depends on."""
     estimator = ebm.default_estimator
     mean = mean_of(result, estimator, prepared.image.numel())
     return {
@@ -67,26 +68,25 @@ def metrics(result: Likelihood, ebm: EBM, prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def report(result: Likelihood, ebm: EBM, prepared: Prepared) -> str:
-    """The text on the log-likelihoods of one image under several draws of the noise, by the
-    model's default estimator."""
-    estimator = ebm.default_estimator
+def report(found: dict[str, Any], num_levels: int) -> str:
+    """The text on the log-likelihoods of one image under several draws of the noise, from its
+    ``metrics``."""
+    estimator = found["estimator"]
     kind = ESTIMATORS[estimator]
-    mean = mean_of(result, estimator, prepared.image.numel())
     unnormalised = "" if kind.normalised else ", not normalised"
     own = " and of the estimator" if kind.error_is_drawn else ", and the estimator's own error"
     return REPORT.format(
-        bits=with_error(mean.bits_per_dim, mean.bits_error),
-        nats=with_error(mean.log_prob, mean.log_prob_error),
+        bits=with_error(found["bits_per_dim"], found["bits_error"]),
+        nats=with_error(found["log_prob"], found["log_prob_error"]),
         name=f"{NAMES[estimator]} ({estimator}){unnormalised}",
-        levels=ebm.config.num_levels,
-        uniform=math.log2(ebm.config.num_levels),
-        account="\n".join(prepared.lines()),
+        levels=num_levels,
+        uniform=math.log2(num_levels),
+        account="\n".join(found["changes"]),
         estimator=estimator,
         note=kind.note,
-        repeats=len(result.log_prob),
+        repeats=found["repeats"],
         own=own,
-        nfe=result.nfe,
-        eps=ebm.config.eps,
+        nfe=found["nfe"],
+        eps=found["eps"],
         caveat=CAVEAT,
     )
