@@ -20,7 +20,7 @@ from ebm_app.quadrature import rule_on
 
 class BoundNode(NamedTuple):
     """A node of ``VariationalBound``: its time r, x_r = a x + deviation e, the path's variance at
-    r, m_r = alpha_r^2 + v_r, and the weight."""
+    r, m_r = alpha_r^2 + v_r, and the weight in an integral over l."""
 
     time: float
     a: float
@@ -34,21 +34,30 @@ class BoundNode(NamedTuple):
 def bound_rule(
     path: OneSidedPath, t: float, start: float, tail: float, num_nodes: int
 ) -> tuple[BoundNode, ...]:
-    """Gauss-Legendre nodes in the log signal-to-noise ratio l = log(a^2 / w) of x_r given x_t.
+    r"""Nodes for an integral over l = log(a^2 / w), the log signal-to-noise ratio of x_r given x_t.
 
-    w / a^2 = alpha_t^2 (rho_r^2 - rho_t^2), with rho the ratio of noise to signal at a time; l
-    runs from r = ``start`` to where w / a^2 is ``tail`` times v_t.
+    With rho_r = sqrt(v_r) / alpha_r, s^2 = w / a^2 = alpha_t^2 (rho_r^2 - rho_t^2) falls from r =
+    ``start`` to where it is ``tail`` times v_t. The nodes are those of Gauss-Legendre in
+
+        y = 2 arsinh(1 / sqrt(s^2 + v_t)),   dl/dy = (s^2 + v_t) / s^2 / tanh(y / 2).
+
+    Between the two ends y is the log signal-to-noise ratio of x_r itself. Far away it is
+    proportional to the signal, and near x_t to w, as what is integrated is: few nodes lie where
+    nothing happens.
     """
     alpha, ratio = _alpha_and_ratio(path, t)
-    first = -math.log(alpha**2 * (_alpha_and_ratio(path, start)[1] ** 2 - ratio**2))
-    last = -math.log(tail * (alpha * ratio) ** 2)
-    rule = rule_on(num_nodes, first, last)
+    least = (alpha * ratio) ** 2
+    widest = alpha**2 * (_alpha_and_ratio(path, start)[1] ** 2 - ratio**2)
+    ends = [2 * math.asinh(1 / math.sqrt(s2 + least)) for s2 in (widest, tail * least)]
+    rule = rule_on(num_nodes, *ends)
     nodes = []
-    for level, weight in zip(rule.nodes.tolist(), rule.weights.tolist(), strict=True):
-        time = path.time_of_ratio(math.sqrt(ratio**2 + math.exp(-level) / alpha**2))
+    for y, weight in zip(rule.nodes.tolist(), rule.weights.tolist(), strict=True):
+        whole = math.sinh(y / 2) ** -2
+        time = path.time_of_ratio(math.sqrt(whole) / alpha)
         alpha_r, ratio_r = _alpha_and_ratio(path, time)
-        a, variance = alpha_r / alpha, (alpha_r * ratio_r) ** 2
-        deviation, moment = a * math.exp(-level / 2), _marginal_moment(path, time)
+        a, variance, s2 = alpha_r / alpha, (alpha_r * ratio_r) ** 2, whole - least
+        deviation, moment = a * math.sqrt(s2), _marginal_moment(path, time)
+        weight = weight * whole / s2 / math.tanh(y / 2)
         nodes.append(BoundNode(time, a, deviation, variance, moment, weight))
     return tuple(nodes)
 
@@ -95,7 +104,7 @@ class VariationalBound(Estimator):
     draw, or a model without a variance, takes e - e_ref for the guess.
 
     Args:
-        num_nodes: in l. num_draws: of the noise at every node.
+        num_nodes: see ``bound_rule``. num_draws: of the noise at every node.
         score: "head", "integral" or None, as for ``TimeScoreEnergy.stein_score``.
         start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
         tail: the integral stops where w is this share of v_t.
