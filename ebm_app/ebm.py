@@ -104,7 +104,7 @@ class EBM(PretrainedModel):
         >>> ebm = EBM.from_pretrained("digits")
         >>> black = torch.zeros(1, 1, 8, 8)
         >>> ebm.log_prob(black, estimator="elbo", num_draws=1).nfe
-        32
+        16
 
         Args:
             images: (B, C, H, W), floats in [0, 1] on the grid or the palette of the model's

@@ -74,12 +74,13 @@ def test_a_wrong_score_loses_the_divergence_of_the_two_diffusions():
     assert expected > 0.5 and z_score(lost[:, None], expected) < 4
 
 
-def test_components_sum_to_the_value_and_one_draw_knows_no_error():
+@pytest.mark.parametrize("draws", [1, 2])
+def test_components_sum_to_the_value_and_two_draws_know_no_error(draws):
     model = two_modes(LinearVPPath(), 1e-4, (1, 4, 4), stein_channels=1)
     x = normal((3, 1, 4, 4))
-    found = VariationalBound(num_draws=1)(TimeScoreEnergy(model), x, 0.9)
+    found = VariationalBound(num_draws=draws)(TimeScoreEnergy(model), x, 0.9)
     assert torch.allclose(sum_except_batch(found.components), found.value, rtol=1e-12)
-    assert found.error.isnan().all() and found.nfe == 32
+    assert found.error.isnan().all() and found.nfe == 16 * draws
     assert VariationalBound()(TimeScoreEnergy(model), x, 0.9).nfe == 64
 
 
@@ -94,10 +95,11 @@ def test_nodes_lie_on_the_transition_of_the_path(path):
         assert variance == pytest.approx(path.variance(r).item(), rel=1e-9)
 
 
-@pytest.mark.parametrize("draws", [2, 3])
+@pytest.mark.parametrize("draws", [3, 5])
 def test_the_guess_of_the_residual_brings_no_bias_and_less_noise(draws):
     """Even by a variance that is wrong, and of a factor two and more where it is right; without a
-    variance the reference's residual is the guess, as for a single draw."""
+    variance the reference's residual is the guess, as for a single draw. The stated error holds
+    what the draws have in common, which is much where the variance is wrong."""
 
     class Other(ExactModel):
         factor = 0.5
