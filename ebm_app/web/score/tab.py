@@ -9,6 +9,7 @@ import gradio as gr
 from ebm_app.errors import UserError
 
 from ..buttons import AT_ONCE, empty_by, start_by, stop_by
+from ..device import QUICK
 from ..explanations import explained
 from ..models import Models
 from ..shared import Load, picture, slider
@@ -92,7 +93,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
         (start_drawing, run_drawing, [model, drawing, repeats], "score_drawing"),
     ]
     events = [
-        start_by(start.click, run, inputs, list(shown), api_name=name)
+        start_by(start.click, run, inputs, list(shown), QUICK, api_name=name)
         for start, run, inputs, name in starts
     ]
     stop_by(stop, events, stopped, [shown.text, shown.place])
