@@ -86,7 +86,12 @@ def test_diagnostics_say_what_the_model_is(visit):
     set_number(page, "Chains", 2)
     set_number(page, "Temperatures", 3)
     page.get_by_role("button", name="Estimate log Z").click()
-    text_of(page, "log Z", "Effective sample size")
+    found = text_of(page, "log Z", "Effective sample size")
+    open_tab(page, "Score")
+    open_tab(page, "Diagnostics")
+    page.wait_for_timeout(1000)  # the card is read again, what was found stays
+    assert text_of(page, "log Z", "") == found
+    assert page.get_by_test_id("matplotlib").locator("visible=true").count() == 1
     picture(page, "diagnostics")
     assert barriers(page) == []
 

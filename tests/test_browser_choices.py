@@ -110,6 +110,8 @@ def test_a_failed_self_test_and_a_description_are_shown(visit, folder):
         for tab, is_used in zip(TABS, (True, True, False, False, True), strict=True):
             open_tab(page, tab)
             line.wait_for(state="visible" if is_used else "hidden", timeout=WAIT)
+        text_of(page, "Result of the self-test", "^0 of 1 checks passed, failed: E · recorded")
+        page.get_by_test_id("matplotlib").locator("visible=true").wait_for(timeout=WAIT)
         page.get_by_role("button", name="Description and configuration").click()
         page.get_by_role("heading", name="On digits").wait_for(timeout=WAIT)
         assert page.locator("strong", has_text="bold").is_visible()
