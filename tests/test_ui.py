@@ -63,7 +63,10 @@ CONTRACT = {
         "frame": False,
     },
     "/score_drawing": {"model": "grey", "drawing": ..., "repeats": 16},
-    "/score_many": {"model": "grey", "files": None, "repeats": 16},
+    "/score_many": {
+        **{"model": "grey", "files": None, "repeats": 16},
+        **{"invert": False, "frame": False},
+    },
     "/toy": {
         "problem": "gaussians_d2",
         "path": "variance_preserving",

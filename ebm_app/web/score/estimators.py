@@ -15,8 +15,7 @@ from ebm_app.models.config import EBMConfig
 
 from ..buttons import empty_by, start_and_stop, start_by, stop_by
 from ..explanations import explained
-from ..shared import Load, slider
-from .report import mean_of
+from ..shared import Load, mean_of, slider
 from .uploads import preprocess, repeated
 
 MAX_DRAWS, MAX_EXACT_DIMS = 16, 256
