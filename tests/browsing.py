@@ -54,3 +54,39 @@ def barriers(page):
         for name, html, summary in nodes
         if not any(name == known and part in html for known, part in OF_GRADIO)
     ]
+
+
+def unfold(page):
+    """Open all that is folded away in the tab that is open."""
+    folded = page.locator("button.label-wrap:not(.open):visible")
+    while folded.count():
+        folded.first.click()
+        page.wait_for_timeout(200)
+
+
+def clipped(page):
+    """Titles, labels, buttons and chosen values of which a part is out of sight, and words of them
+    that go on in the next line."""
+    return page.evaluate(CLIPPED)
+
+
+#: a word in two lines has two boxes
+CLIPPED = """() => {
+  const texts = "h1, h2, h3, h4, h5, th, td, label, button, legend, [data-testid=block-info], "
+    + "[data-testid=block-label], .label-wrap span, .caption-label, input:not([type=range])";
+  const broken = (element) => [...element.childNodes].some((node) => {
+    if (node.nodeType !== Node.TEXT_NODE) return false;
+    return [...node.data.matchAll(/[^\\s-]+/g)].some((word) => {
+      const range = document.createRange();
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      return range.getClientRects().length > 1;
+    });
+  });
+  const cut = (element) => element.scrollWidth > element.clientWidth + 1
+    && (element.tagName === "INPUT" || getComputedStyle(element).overflowX !== "visible");
+  return [...document.querySelectorAll(texts)]
+    .filter((element) => element.checkVisibility() && element.clientWidth > 1)
+    .filter((element) => cut(element) || broken(element))
+    .map((element) => element.outerHTML.slice(0, 150) + (element.value ?? ""));
+}"""

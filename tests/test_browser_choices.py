@@ -4,7 +4,7 @@ import json
 import time
 
 import pytest
-from browsing import TABS, WAIT, barriers, open_tab, picture, set_number, text_of
+from browsing import TABS, WAIT, barriers, clipped, open_tab, picture, set_number, text_of
 
 from ebm_app.evaluation.checks import Check, as_record
 
@@ -96,7 +96,8 @@ def test_the_model_is_chosen_where_it_is_used_and_stays_chosen(visit):
 
 
 def test_a_failed_self_test_and_a_description_are_shown(visit, folder):
-    check = Check("E", 1.0, 0.1, 0.1, "nats", False, "")
+    words = "quadrature against pf_ode", "of few: python evaluate/selftest.py"
+    check = Check(words[0], -1.0, 0.1, 0.1, "bits per dim", False, words[1])
     time_score = {"shares": [0.5], "mean": [0.1], "stderr": [0.1]}
     figures = {"checks": [as_record(check)], "mean_time_score": time_score}
     record = {"started": "2025-01-01T00:00:00Z", "figures": figures}
@@ -110,13 +111,22 @@ def test_a_failed_self_test_and_a_description_are_shown(visit, folder):
         for tab, is_used in zip(TABS, (True, True, False, False, True), strict=True):
             open_tab(page, tab)
             line.wait_for(state="visible" if is_used else "hidden", timeout=WAIT)
-        text_of(page, "Result of the self-test", "^0 of 1 checks passed, failed: E · recorded")
+        text_of(
+            page,
+            "Result of the self-test",
+            "^0 of 1 checks passed, failed: quadrature against pf_ode · rec",
+        )
         page.get_by_test_id("matplotlib").locator("visible=true").wait_for(timeout=WAIT)
         page.get_by_role("button", name="Description and configuration").click()
         page.get_by_role("heading", name="On digits").wait_for(timeout=WAIT)
         assert page.locator("strong", has_text="bold").is_visible()
         assert page.evaluate("window.bad") is None
         picture(page, "description")
+        page.set_viewport_size({"width": 390, "height": 900})
+        page.wait_for_timeout(500)
+        picture(page, "telephone-description")
+        assert clipped(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
     finally:
         for file in files:
             file.unlink()

@@ -66,7 +66,7 @@ def picture(label: str, alt_text: str, height: int | str, **more: Any) -> gr.Ima
 
 def hidden_plot(label: str) -> gr.Plot:
     """A plot that takes no room until there is a figure."""
-    return gr.Plot(label=label, format="png", visible=False, elem_classes="below-label")
+    return gr.Plot(label=label, format="png", visible=False)
 
 
 def show(figure: Figure | None) -> dict[str, Any]:
