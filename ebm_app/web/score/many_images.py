@@ -22,6 +22,8 @@ from .uploads import preparation, read_upload, repeated
 MAX_FILES = 100
 HEADERS = ["File", "Nats", "± nats", "Bits per dim", "Percentile", "Problem", "Notes"]
 TYPES = ["str", "number", "number", "number", "number", "str", "str"]
+#: no word of the headings is broken; where the table is wider than the page, it is moved
+WIDTHS = ["150px", "100px", "90px", "90px", "130px", "200px", "300px"]
 NATS, PERCENTILE = HEADERS.index("Nats"), HEADERS.index("Percentile")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -132,7 +134,12 @@ def build(
     start, stop = start_and_stop("Log-likelihoods of the files")
     text = gr.Textbox(label="Progress", interactive=False)
     table = gr.Dataframe(
-        headers=HEADERS, datatype=TYPES, interactive=False, label="Log-likelihoods", wrap=True
+        headers=HEADERS,
+        datatype=TYPES,
+        interactive=False,
+        label="Log-likelihoods",
+        wrap=True,
+        column_widths=WIDTHS,
     )
     sheet = gr.File(label="The table as CSV", interactive=False, height=80)
 
