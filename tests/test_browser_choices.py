@@ -3,8 +3,10 @@
 import json
 import time
 
+import numpy as np
 import pytest
 from browsing import TABS, WAIT, barriers, clipped, open_tab, picture, set_number, text_of
+from conftest import save_picture
 
 from ebm_app.evaluation.checks import Check, as_record
 
@@ -33,6 +35,23 @@ def test_an_example_is_scored_and_shown_large(visit):
     page.get_by_role("button", name="Log-likelihood of the image").click()
     assert "take the tick from Invert" in text_of(page, "Log-likelihood", "^Bits per dim")
     assert barriers(page) == []
+
+
+def test_a_small_upload_is_shown_large_with_sharp_pixels(visit, tmp_path):
+    page = visit()
+    open_tab(page, "Score")
+    open_tab(page, "Upload")
+    small = save_picture(tmp_path / "small.png", np.eye(8) * 255)
+    with page.expect_file_chooser() as chooser:
+        page.get_by_text("Click to Upload").locator("visible=true").first.click()
+    chooser.value.set_files(small)
+    uploaded = page.get_by_alt_text("The image that was uploaded")
+    uploaded.wait_for(timeout=WAIT)
+    picture(page, "small-upload")
+    style = uploaded.evaluate("image => ({...getComputedStyle(image)})")
+    box = uploaded.bounding_box()
+    assert style["objectFit"] in ("fill", "contain") and style["imageRendering"] == "pixelated"
+    assert min(box["width"], box["height"]) >= 220
 
 
 def test_another_choice_leaves_no_result_of_the_old(visit):

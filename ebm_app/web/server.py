@@ -25,7 +25,8 @@ MAX_SESSIONS = 256
 #: memory: the photos of most telephones pass
 MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 16_000_000
 CSS = """
-.pixels img { image-rendering: pixelated; }
+/* also a picture of few pixels fills its frame, and stays sharp */
+.pixels img { image-rendering: pixelated; object-fit: contain !important; }
 /* a plot stands below its label, which would cover titles */
 [data-testid="matplotlib"] { padding-top: 2rem; }
 /* plots are drawn on white: their lightness is turned round, their hues stay */
