@@ -26,11 +26,25 @@ def picture(page, name):
 
 def text_of(page, label, pattern):
     """The text of a box, once it is what it should be."""
-    box, begin = page.get_by_label(label, exact=True), time.monotonic()
-    while not re.search(pattern, box.input_value()):
-        assert time.monotonic() - begin < WAIT / 1000, box.input_value()
-        page.wait_for_timeout(50)
+    box = page.get_by_label(label, exact=True).locator("visible=true")
+    wait_until(page, lambda: re.search(pattern, box.input_value(timeout=WAIT)), box)
     return box.input_value()
+
+
+def wait_until(page, is_so, what):
+    """Wait for a state of the page; ``what`` is told where it does not come."""
+    begin = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - begin < WAIT / 1000, what
+        page.wait_for_timeout(50)
+
+
+def choose_file(page, path):
+    """Upload a file in the tab that is open, and wait until it is there."""
+    with page.expect_file_chooser() as chooser:
+        page.get_by_text("Click to Upload").locator("visible=true").first.click()
+    chooser.value.set_files(path)
+    page.get_by_alt_text("The image that was uploaded").wait_for(state="attached", timeout=WAIT)
 
 
 def set_number(page, label, value):

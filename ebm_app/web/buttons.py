@@ -115,5 +115,7 @@ def empty_by(
 def _blank(output: Component) -> Any:
     if isinstance(output, gr.Textbox):
         return ""
+    if isinstance(output, gr.Plot) and not output.visible:  # it takes no room without a figure
+        return gr.update(value=None, visible=False)
     value = output.postprocess(None)
     return value.model_dump() if hasattr(value, "model_dump") else value
