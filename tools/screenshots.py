@@ -103,7 +103,10 @@ def take(page: Page, tab: str, file: Path) -> None:
     page.wait_for_timeout(1000)
     ACTIONS[tab](page)
     page.mouse.move(0, 0)
-    page.wait_for_timeout(1500)
+    # pictures are loaded when they come in sight
+    for place in ("document.body.scrollHeight", "0"):
+        page.evaluate(f"window.scrollTo(0, {place})")
+        page.wait_for_timeout(1000)
     page.screenshot(path=file, full_page=True)
     with Image.open(file) as picture:
         small = picture.convert("RGB").quantize(NUM_COLOURS)

@@ -26,7 +26,7 @@ LEFT = re.compile(r", about \d+ (?:s|min) left")
 
 def time_left(seconds: float, done: int, total: int) -> str:
     """What to write after the seconds that ``done`` of ``total`` equal parts of a run took: how
-    long the rest will take; "" where nothing is left.
+    long the rest will take; "" where nothing is left. (gr.Progress is gone when a run is stopped.)
 
     >>> time_left(3.0, 1, 5), time_left(100.0, 1, 5), time_left(3.0, 5, 5)
     (', about 12 s left', ', about 7 min left', '')
