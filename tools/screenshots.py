@@ -41,11 +41,9 @@ def draw_digit(page: Page) -> None:
     page.wait_for_timeout(2000)  # the brush comes after the canvas
     box = canvas.bounding_box()
     turns = [2 * pi * step / 24 for step in range(25)]
-    width, height = box["width"], box["height"]
-    points = [
-        (box["x"] + (0.5 + 0.2 * sin(a)) * width, box["y"] + (0.5 - 0.3 * cos(a)) * height)
-        for a in turns
-    ]
+    across, down = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    side = min(box["width"], box["height"])
+    points = [(across + 0.17 * side * sin(a), down - 0.28 * side * cos(a)) for a in turns]
     page.mouse.move(*points[0])
     page.mouse.down()
     for point in points[1:]:

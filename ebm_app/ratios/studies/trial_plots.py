@@ -14,7 +14,7 @@ from ebm_app.ratios.studies.marginals import TIMES
 from ebm_app.ratios.studies.trials import Snapshot
 from ebm_app.ratios.training import VALIDATION
 
-WIDTH, DPI, HEAD = 4.2, 130, 0.45  # inches, dots an inch, inches
+WIDTH, DPI, HEAD = 4.2, 130, 0.6  # inches, dots an inch, inches
 LOSS, ERROR = "C0", "C1"
 
 
