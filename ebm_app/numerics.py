@@ -1,11 +1,15 @@
 """Small tensor functions that every layer uses. No module of the package is below this one."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
 
 import numpy as np
 import torch
 from torch import Tensor
+
+_GLOBAL_GENERATOR = Lock()
 
 
 def expand_like(coefficient: Tensor, x: Tensor) -> Tensor:
@@ -54,6 +58,17 @@ def find_time(function: Callable[[Tensor], Tensor], low: float, high: float) -> 
     return brentq(value, low, high, xtol=1e-16, rtol=1e-15)
 
 
+def slope(function: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
+    """df/dt of a function that takes every component of ``t`` by itself, at ``t``; of its shape.
+
+    In reverse mode: torch's forward mode is one for the whole process, and fails in two threads.
+
+    >>> slope(torch.square, torch.tensor([1.0, 2.0]))
+    tensor([2., 4.])
+    """
+    return torch.func.vjp(function, t)[1](torch.ones_like(t))[0]
+
+
 def log_mean_exp(log_weight: Tensor) -> Tensor:
     """log of the mean of exp(log_weight) over the first dimension, in nats: ``(N, *) -> (*)``."""
     return torch.logsumexp(log_weight, 0) - math.log(log_weight.shape[0])
@@ -83,3 +98,19 @@ def mixed_seed(*parts: int) -> int:
 def seeded(device: str | torch.device, *parts: int) -> torch.Generator:
     """A generator whose stream is a function of these whole numbers."""
     return torch.Generator(device).manual_seed(mixed_seed(*parts))
+
+
+@contextmanager
+def initial_weights(seed: int) -> Iterator[None]:
+    """Let networks that are built inside get weights that are a function of the seed. torch draws
+    them from the generator of the whole process: other threads wait, and it is left as it was.
+
+    >>> with initial_weights(0):
+    ...     first = torch.nn.Linear(2, 2).weight
+    >>> with initial_weights(0):
+    ...     bool((torch.nn.Linear(2, 2).weight == first).all())
+    True
+    """
+    with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield

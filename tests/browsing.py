@@ -10,8 +10,13 @@ PICTURES = ROOT / "runs" / "browser"
 TABS = ("Generate", "Score", "Toy", "Mutual information", "Diagnostics")
 WAIT = 60_000
 open_tab = load_script("tools/browser.py").open_tab
-#: what axe finds in the components of gradio itself, which no setting of the page changes
-OF_GRADIO = {("aria-prohibited-attr", "Empty value"), ("button-name", 'class="gallery-item')}
+#: what axe finds in the components of gradio itself, which no setting of the page changes; a table
+#: wider than a telephone has cells for the keyboard once it has rows
+OF_GRADIO = {
+    ("aria-prohibited-attr", "Empty value"),
+    ("button-name", 'class="gallery-item'),
+    ("scrollable-region-focusable", 'class="virtual-table-viewport'),
+}
 
 
 def picture(page, name):
@@ -21,11 +26,25 @@ def picture(page, name):
 
 def text_of(page, label, pattern):
     """The text of a box, once it is what it should be."""
-    box, begin = page.get_by_label(label, exact=True), time.monotonic()
-    while not re.search(pattern, box.input_value()):
-        assert time.monotonic() - begin < WAIT / 1000, box.input_value()
-        page.wait_for_timeout(50)
+    box = page.get_by_label(label, exact=True).locator("visible=true")
+    wait_until(page, lambda: re.search(pattern, box.input_value(timeout=WAIT)), box)
     return box.input_value()
+
+
+def wait_until(page, is_so, what):
+    """Wait for a state of the page; ``what`` is told where it does not come."""
+    begin = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - begin < WAIT / 1000, what
+        page.wait_for_timeout(50)
+
+
+def choose_file(page, path):
+    """Upload a file in the tab that is open, and wait until it is there."""
+    with page.expect_file_chooser() as chooser:
+        page.get_by_text("Click to Upload").locator("visible=true").first.click()
+    chooser.value.set_files(path)
+    page.get_by_alt_text("The image that was uploaded").wait_for(state="attached", timeout=WAIT)
 
 
 def set_number(page, label, value):
@@ -54,3 +73,43 @@ def barriers(page):
         for name, html, summary in nodes
         if not any(name == known and part in html for known, part in OF_GRADIO)
     ]
+
+
+def unfold(page):
+    """Open all that is folded away in the tab that is open."""
+    folded = page.locator("button.label-wrap:not(.open):visible")
+    while folded.count():
+        folded.first.click()
+        page.wait_for_timeout(200)
+
+
+def clipped(page):
+    """Titles, labels, buttons and chosen values of which a part is out of sight, and words of them
+    that go on in the next line."""
+    return page.evaluate(CLIPPED)
+
+
+#: a word in two lines has two boxes
+CLIPPED = """() => {
+  const texts = "h1, h2, h3, h4, h5, th, td, label, button, legend, [data-testid=block-info], "
+    + "[data-testid=block-label], .label-wrap span, .caption-label, input:not([type=range])";
+  const words = (element) => {
+    const nodes = document.createTreeWalker(element, NodeFilter.SHOW_TEXT), found = [];
+    while (nodes.nextNode()) found.push(nodes.currentNode);
+    return found;
+  };
+  const broken = (element) => words(element).some((node) => {
+    return [...node.data.matchAll(/[^\\s-]+/g)].some((word) => {
+      const range = document.createRange();
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      return range.getClientRects().length > 1;
+    });
+  });
+  const cut = (element) => element.scrollWidth > element.clientWidth + 1
+    && (element.tagName === "INPUT" || getComputedStyle(element).overflowX !== "visible");
+  return [...document.querySelectorAll(texts)]
+    .filter((element) => element.checkVisibility() && element.clientWidth > 1)
+    .filter((element) => cut(element) || broken(element))
+    .map((element) => element.outerHTML.slice(0, 150) + (element.value ?? ""));
+}"""

@@ -1,10 +1,21 @@
 """Examples, choices and what they empty, and warnings, in a headless Chromium."""
 
 import json
-import time
 
+import numpy as np
 import pytest
-from browsing import TABS, WAIT, barriers, open_tab, picture, set_number, text_of
+from browsing import (
+    TABS,
+    WAIT,
+    barriers,
+    choose_file,
+    clipped,
+    open_tab,
+    picture,
+    set_number,
+    text_of,
+)
+from conftest import save_picture
 
 from ebm_app.evaluation.checks import Check, as_record
 
@@ -35,6 +46,20 @@ def test_an_example_is_scored_and_shown_large(visit):
     assert barriers(page) == []
 
 
+def test_a_small_upload_is_shown_large_with_sharp_pixels(visit, tmp_path):
+    page = visit()
+    open_tab(page, "Score")
+    open_tab(page, "Upload")
+    small = save_picture(tmp_path / "small.png", np.eye(8) * 255)
+    choose_file(page, small)
+    uploaded = page.get_by_alt_text("The image that was uploaded")
+    picture(page, "small-upload")
+    style = uploaded.evaluate("image => ({...getComputedStyle(image)})")
+    box = uploaded.bounding_box()
+    assert style["objectFit"] in ("fill", "contain") and style["imageRendering"] == "pixelated"
+    assert min(box["width"], box["height"]) >= 220
+
+
 def test_another_choice_leaves_no_result_of_the_old(visit):
     page = visit()
     open_tab(page, "Mutual information")
@@ -51,7 +76,7 @@ def test_another_choice_leaves_no_result_of_the_old(visit):
 
     draw()
     text_of(page, "True value of what was drawn", "normal_1x1: 0.4133")
-    page.wait_for_timeout(500)
+    page.get_by_text("normal_1x1_y").locator("visible=true").first.wait_for(timeout=WAIT)
     assert "normal_1x1_x.npy and normal_1x1_y.npy" in estimate("^Mutual information")
     page.get_by_label("Preprocessing of every column").click()
     page.get_by_role("option", name="ranks to a normal distribution").click()
@@ -72,16 +97,12 @@ def test_another_toy_method_ends_the_run_of_the_first(visit):
     page = visit()
     open_tab(page, "Toy")
     page.get_by_role("button", name="Train", exact=True).locator("visible=true").click()
-    run = page.get_by_label("Run", exact=True).locator("visible=true")
-    run.wait_for()
-    begin = time.monotonic()
-    while not run.input_value().startswith("Step"):
-        assert time.monotonic() - begin < WAIT / 1000
-        page.wait_for_timeout(50)
+    text_of(page, "Run", "^Step")
     page.get_by_label("Method", exact=True).locator("visible=true").click()
     page.get_by_role("option", name="NCE, one classifier").locator("visible=true").click()
-    page.wait_for_timeout(3000)
-    assert run.input_value() == ""
+    text_of(page, "Run", "^$")
+    page.wait_for_timeout(3000)  # nothing comes of the run that was ended
+    assert text_of(page, "Run", "") == ""
 
 
 def test_the_model_is_chosen_where_it_is_used_and_stays_chosen(visit):
@@ -96,7 +117,8 @@ def test_the_model_is_chosen_where_it_is_used_and_stays_chosen(visit):
 
 
 def test_a_failed_self_test_and_a_description_are_shown(visit, folder):
-    check = Check("E", 1.0, 0.1, 0.1, "nats", False, "")
+    words = "quadrature against pf_ode", "of few: python evaluate/selftest.py"
+    check = Check(words[0], -1.0, 0.1, 0.1, "bits per dim", False, words[1])
     time_score = {"shares": [0.5], "mean": [0.1], "stderr": [0.1]}
     figures = {"checks": [as_record(check)], "mean_time_score": time_score}
     record = {"started": "2025-01-01T00:00:00Z", "figures": figures}
@@ -110,11 +132,22 @@ def test_a_failed_self_test_and_a_description_are_shown(visit, folder):
         for tab, is_used in zip(TABS, (True, True, False, False, True), strict=True):
             open_tab(page, tab)
             line.wait_for(state="visible" if is_used else "hidden", timeout=WAIT)
+        text_of(
+            page,
+            "Result of the self-test",
+            "^0 of 1 checks passed, failed: quadrature against pf_ode · rec",
+        )
+        page.get_by_test_id("matplotlib").locator("visible=true").wait_for(timeout=WAIT)
         page.get_by_role("button", name="Description and configuration").click()
         page.get_by_role("heading", name="On digits").wait_for(timeout=WAIT)
         assert page.locator("strong", has_text="bold").is_visible()
         assert page.evaluate("window.bad") is None
         picture(page, "description")
+        page.set_viewport_size({"width": 390, "height": 900})
+        page.wait_for_timeout(500)
+        picture(page, "telephone-description")
+        assert clipped(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
     finally:
         for file in files:
             file.unlink()

@@ -4,7 +4,7 @@ import re
 import time
 
 import pytest
-from browsing import WAIT, barriers, open_tab, picture, press, set_number, text_of
+from browsing import WAIT, barriers, open_tab, picture, press, set_number, text_of, wait_until
 
 from ebm_app.ebm import EBM
 
@@ -62,13 +62,13 @@ def test_stop_answers_where_a_step_is_a_whole_estimate(visit, monkeypatch):
     set_number(page, "Steps", 1)
     press(page, "Generate")
     page.locator(".tiles img").first.click(timeout=WAIT)
+    page.get_by_alt_text("The image that was uploaded").wait_for(timeout=WAIT)
     press(page, "Log-likelihood of the image")
     text_of(page, "Place among held-out images", "^Percentile")
     monkeypatch.setattr(EBM, "log_prob", slow)
     press(page, "Other estimators")
     press(page, "Compare the estimators")
-    while len(begun) < 2:
-        page.wait_for_timeout(50)
+    wait_until(page, lambda: len(begun) > 1, begun)
     row = page.get_by_role("button", name="Compare the estimators").locator("xpath=..")
     row.get_by_role("button", name="Stop").click()
     assert seconds_until(page, "Comparison", "stopped before") < 2
@@ -87,19 +87,32 @@ def test_who_waits_for_another_is_told_so_and_can_stop(visit, monkeypatch):
     open_tab(second, "Toy")
     press(second, "Train")
     second.get_by_text(re.compile("queue: 1/1")).wait_for(timeout=WAIT)
-    box = second.get_by_label("Run", exact=True).locator("visible=true")
-    assert box.input_value().startswith("Waiting for a free place")
+    text_of(second, "Run", "^Waiting for a free place")
     picture(second, "waiting")
     assert barriers(second) == []
     press(second, "Stop")
-    second.wait_for_timeout(1000)
-    assert box.input_value() == "Stopped before the first step"
+    text_of(second, "Run", "^Stopped before the first step$")
     press(second, "Train")
-    second.wait_for_timeout(500)
+    second.get_by_text(re.compile("queue: 1/1")).wait_for(timeout=WAIT)
     press(first, "Stop")
-    while not box.input_value().startswith("Step"):
-        second.wait_for_timeout(50)
+    text_of(second, "Run", "^Step")
     press(second, "Stop")
+
+
+def test_an_image_is_scored_while_the_run_of_another_goes_on(visit, monkeypatch):
+    slowed(monkeypatch, EBM, "iterate_sample", 4)
+    first, second = visit(), visit()
+    set_number(first, "Steps", 90)
+    press(first, "Generate")
+    text_of(first, "Run", "^Step")
+    open_tab(second, "Score")
+    open_tab(second, "Upload")
+    second.locator(".gallery-item").locator("visible=true").first.click()
+    second.get_by_alt_text("The image that was uploaded").wait_for(timeout=WAIT)
+    press(second, "Log-likelihood of the image")
+    text_of(second, "Place among held-out images", "^Percentile")
+    text_of(first, "Run", "^Step")
+    press(first, "Stop")
 
 
 def test_a_mistake_leaves_nobody_waiting(visit):
@@ -108,5 +121,4 @@ def test_a_mistake_leaves_nobody_waiting(visit):
     page.get_by_label("Learning rate").locator("visible=true").fill("0")
     press(page, "Train")
     page.get_by_test_id("toast-body").wait_for(timeout=WAIT)
-    page.wait_for_timeout(500)
-    assert page.get_by_label("Run", exact=True).locator("visible=true").input_value() == ""
+    text_of(page, "Run", "^$")

@@ -1,6 +1,7 @@
 """Small tensor functions against direct computations."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -9,8 +10,10 @@ from exact import F64, normal
 from ebm_app.numerics import (
     effective_sample_size,
     expand_like,
+    initial_weights,
     log_mean_exp,
     mean_except_batch,
+    slope,
     standard_error,
     standard_normal_log_density,
     sum_except_batch,
@@ -103,3 +106,24 @@ def test_standard_error_is_the_spread_of_the_mean():
 def test_standard_error_of_fewer_than_two_values(num):
     with pytest.raises(ValueError, match="at least two"):
         standard_error(torch.ones(num))
+
+
+def test_slope_and_initial_weights_are_the_same_in_two_threads():
+    t = torch.linspace(0.1, 0.9, 50, dtype=F64)
+    seeds = [0, 1] * 200
+
+    def slopes(_):
+        return slope(lambda time: time.square().sin(), t)
+
+    def weights(seed):
+        with initial_weights(seed):
+            return torch.nn.Linear(8, 8).weight.detach()
+
+    before = torch.get_rng_state()
+    alone = [weights(0), weights(1)]
+    with ThreadPoolExecutor(4) as threads:
+        found, drawn = list(threads.map(slopes, seeds)), list(threads.map(weights, seeds))
+    for seed, value, weight in zip(seeds, found, drawn, strict=True):
+        torch.testing.assert_close(value, 2 * t * t.square().cos(), rtol=1e-14, atol=1e-14)
+        assert torch.equal(weight, alone[seed])
+    assert not torch.equal(*alone) and torch.equal(torch.get_rng_state(), before)

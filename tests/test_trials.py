@@ -94,7 +94,7 @@ def test_classifiers_know_the_ends_only():
     assert shot.scalars["mass"] == pytest.approx(
         shot.evaluator.grid.mass(shot.log_densities[-1]).item()
     )
-    plot_trial(shot).savefig("/dev/null", format="png")
+    plot_trial(shot, "a title").savefig("/dev/null", format="png")
 
 
 def test_a_trial_ends_with_its_best_weights_on_fresh_draws():
@@ -166,5 +166,5 @@ def test_a_pair_is_drawn_without_training():
 
 def test_estimates_beyond_the_frame_lie_on_its_edge():
     *_, shot = watch(Trial("rings", "variance_preserving", "ctsm_time1", training=SHORT))
-    axes = plot_trial(shot._replace(estimate=shot.estimate + 1e6)).axes[2]
+    axes = plot_trial(shot._replace(estimate=shot.estimate + 1e6), "").axes[2]
     assert axes.lines[0].get_ydata() == pytest.approx(axes.get_ylim()[1])

@@ -63,7 +63,10 @@ CONTRACT = {
         "frame": False,
     },
     "/score_drawing": {"model": "grey", "drawing": ..., "repeats": 16},
-    "/score_many": {"model": "grey", "files": None, "repeats": 16},
+    "/score_many": {
+        **{"model": "grey", "files": None, "repeats": 16},
+        **{"invert": False, "frame": False},
+    },
     "/toy": {
         "problem": "gaussians_d2",
         "path": "variance_preserving",
@@ -98,13 +101,15 @@ def test_programs_find_every_endpoint_with_its_arguments_in_order(page):
         assert " ".join(part["component"] for part in endpoints[name]["returns"]) == kinds
 
 
-def test_whatever_computes_shares_one_slot_of_the_device(page):
-    on_device = [event for event in page.fns.values() if event.concurrency_id == "device"]
-    names = {event.api_name for event in on_device}
-    assert {"generate", "score", "score_drawing", "score_many", "toy", "mi"} <= names
-    assert {event.concurrency_limit for event in on_device} == {1}
-    waiting = [event for event in page.fns.values() if event.types_generator]
-    assert {event.concurrency_id for event in waiting if event.api_name in names} == {"device"}
+def test_runs_of_minutes_wait_for_each_other_and_those_of_seconds_have_a_lane_of_their_own(page):
+    lanes = {"quick": {"score", "score_drawing"}}
+    lanes["long"] = {"generate", "score_many", "estimators", "toy", "mi", "mi_gaussian"}
+    for lane, names in lanes.items():
+        events = [event for event in page.fns.values() if event.concurrency_id == lane]
+        private = {event.api_name for event in events if event.api_visibility == "private"}
+        assert {event.api_name for event in events} - private == names
+        assert len(private) == (2 if lane == "long" else 0)  # the self-test and log Z
+        assert {event.concurrency_limit for event in events} == {1}
 
 
 @pytest.mark.parametrize("kind", ["run", "at once"])

@@ -1,12 +1,16 @@
-"""The thread that computes for all visitors, and what the text of a run says around it."""
+"""The threads that compute for all visitors, and what the text of a run says around it."""
 
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import gradio as gr
 import pytest
+import torch
+from conftest import digit
 
+from ebm_app.ebm import EBM
 from ebm_app.web.buttons import (
     NEVER_BEGUN,
     WAITING,
@@ -16,7 +20,8 @@ from ebm_app.web.buttons import (
     stopped,
     time_left,
 )
-from ebm_app.web.device import on_device
+from ebm_app.web.device import QUICK, on_device
+from ebm_app.web.toy import tab as toy_tab
 
 
 def steps_of(log, name, going=None):
@@ -75,6 +80,45 @@ def test_who_stops_is_let_go_within_a_step_and_the_next_run_waits_for_it():
     told = [entry[:2] for entry in log]
     assert told[:3] == [("first", 1), ("first", 2), ("first", "closed")]
     assert told[3] == ("second", 1)
+
+
+def test_a_quick_run_is_answered_while_a_step_of_a_long_one_goes_on():
+    log, going = [], threading.Event()
+
+    async def visit():
+        return [step async for step in on_device(steps_of(log, "long", going))()]
+
+    async def together():
+        task = asyncio.create_task(visit())
+        while len(log) < 2:
+            await asyncio.sleep(0.01)
+        assert [step async for step in on_device(steps_of(log, "quick"), QUICK)()] == [1, 2]
+        assert not task.done()
+        going.set()
+        assert await task == [1, 2]
+
+    asyncio.run(together())
+
+
+def test_a_model_draws_and_scores_in_two_threads_what_it_does_in_one(models):
+    def draw():
+        return models.load("grey").sample(4, "annealed_hmc", seed=1, num_steps=8)
+
+    def score():
+        ebm = EBM.from_pretrained(models.folder("grey"))  # weights of its own are drawn first
+        return [ebm.log_prob(digit().expand(4, -1, -1, -1), seed=2).log_prob for _ in range(12)]
+
+    def train():
+        *_, last = toy_tab.train("gaussians_d2", "variance_preserving", ["tsm_stein"], 1e-3, 30, 3)
+        return last[-1]["methods"]["tsm_stein"]["error"]
+
+    runs = draw, score, train
+    drawn, scored, error = [run() for run in runs]
+    for long in (draw, train):
+        with ThreadPoolExecutor(2) as threads:
+            found, others = [thread.result() for thread in map(threads.submit, (long, score))]
+        assert all(map(torch.equal, others, scored))
+        assert torch.equal(found, drawn) if long is draw else found == error
 
 
 def test_a_mistake_of_a_run_reaches_who_started_it():

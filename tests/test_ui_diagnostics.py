@@ -158,7 +158,7 @@ def test_checks_are_told_in_words():
 
 
 def test_a_record_in_the_folder_of_a_model_is_shown(run, tmp_path):
-    assert checks.recorded(tmp_path / "run") == (None, "", "")
+    assert checks.recorded(tmp_path / "run", "run") == ("", (None, "", ""))
     record = {
         "started": "2025-01-01T00:00:00Z",
         "figures": {
@@ -167,13 +167,12 @@ def test_a_record_in_the_folder_of_a_model_is_shown(run, tmp_path):
         },
     }
     (tmp_path / "run" / "selftest.json").write_text(json.dumps(record))
-    figure, text, table = checks.recorded(tmp_path / "run")
+    line, (figure, text, table) = checks.recorded(tmp_path / "run", "run")
+    assert line == ""
     assert text == "1 of 1 checks passed · recorded 2025-01-01T00:00:00Z"
     (points,) = figure.axes[0].containers
     assert points.lines[0].get_ydata() == pytest.approx([0.1, -0.2])
     assert table == checks.rows((GOOD, SKIPPED))
-    shown = diagnostics.describe(run, "run")
-    assert shown[5]["visible"] and shown[6:] == (text, table)
 
 
 def test_log_z_goes_temperature_by_temperature_and_is_that_of_the_weights(models, monkeypatch):
@@ -228,9 +227,10 @@ def test_mistakes_about_log_z_are_explained(models):
 
 def test_a_failed_self_test_is_a_line_beside_the_model(tmp_path):
     folder = tmp_path
-    assert checks.warning(folder, "run") == ""
     (folder / "selftest.json").write_text("{")
-    assert "of run cannot be read: see Diagnostics" in checks.warning(folder, "run")
+    line, (figure, text, table) = checks.recorded(folder, "run")
+    assert "of run cannot be read: see Diagnostics" in line and (figure, table) == (None, "")
+    assert "run/selftest.json" in text and str(folder) not in text
     time_score = {"shares": [0.5], "mean": [0.1], "stderr": [0.1]}
     for outcomes, line in (
         ([GOOD, SKIPPED], ""),
@@ -239,7 +239,7 @@ def test_a_failed_self_test_is_a_line_beside_the_model(tmp_path):
         figures = {"checks": list(map(as_record, outcomes)), "mean_time_score": time_score}
         record = {"started": "2025-01-01T00:00:00Z", "figures": figures}
         (folder / "selftest.json").write_text(json.dumps(record))
-        text = checks.warning(folder, "run")
+        text, _ = checks.recorded(folder, "run")
         assert text.startswith(line) and bool(text) == bool(line) and "\n" not in text
 
 

@@ -191,7 +191,7 @@ def test_a_new_seed_is_drawn_on_demand_and_told(tab):
     assert len(seeds) == 3
     *_, shown = run("grey", "pf_ode", 1, 1, 7, False, False)
     assert shown.seed == 7
-    with pytest.raises(gr.Error, match="num_images is out of range"):
+    with pytest.raises(gr.Error, match="num_images cannot be"):
         list(run("grey", "pf_ode", 2.5, 1, 7, False, False))
 
 

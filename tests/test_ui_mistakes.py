@@ -26,7 +26,10 @@ GOOD = {
         **{"invert": False, "frame": False},
     },
     "score_drawing": {"model": "grey", "drawing": None, "repeats": 2},
-    "score_many": {"model": "grey", "files": None, "repeats": 2},
+    "score_many": {
+        **{"model": "grey", "files": None, "repeats": 2},
+        **{"invert": False, "frame": False},
+    },
     "estimators": {"model": "grey", "image": None, "draws": 2},
     "toy": {
         **{"problem": "gaussians_d2", "path": "variance_preserving", "method": "nce"},

@@ -9,9 +9,12 @@ from conftest import GREY, digit
 
 from ebm_app.ebm import EBM
 from ebm_app.likelihood.bits import Likelihood
+from ebm_app.numerics import mixed_seed
+from ebm_app.web.generate.likelihoods import REPEATS, likelihood_batches
 from ebm_app.web.score import report
 from ebm_app.web.score.numbers import with_error
 from ebm_app.web.score.prepared import Prepared
+from ebm_app.web.shared import mean_of
 
 
 @pytest.mark.parametrize(
@@ -38,13 +41,26 @@ def test_the_error_of_a_fixed_quadrature_is_no_smaller_for_more_draws(models):
     bound = ebm.log_prob(images, seed=3)
     spread = bound.log_prob.std().item() / np.sqrt(8)
     assert bound.error.mean() > 0
-    assert report.mean_of(bound, "elbo", 64).log_prob_error == pytest.approx(spread)
+    assert mean_of(bound, "elbo", 64).log_prob_error == pytest.approx(spread)
     integral = ebm.log_prob(images, estimator="ratio", seed=3)
     spread = integral.log_prob.std().item() / np.sqrt(8)
     off = integral.error.square().mean().sqrt().item()
-    found = report.mean_of(integral, "ratio", 64)
+    found = mean_of(integral, "ratio", 64)
     assert found.log_prob_error == pytest.approx(np.hypot(spread, off)) and off > 0
     assert found.bits_error == pytest.approx(found.log_prob_error / (64 * np.log(2)))
+
+
+def test_the_table_of_drawn_images_has_the_errors_of_the_score_tab(models, monkeypatch):
+    monkeypatch.setattr(EBM, "default_estimator", "ratio")
+    ebm, images = models.load("grey"), torch.cat([digit(0), digit(1)])
+    (rows,) = likelihood_batches(ebm, images, seed=5)
+    found = ebm.log_prob(images.repeat_interleave(REPEATS, 0), seed=mixed_seed(5, 0))
+    for index, row in enumerate(rows):
+        part = slice(index * REPEATS, (index + 1) * REPEATS)
+        spread = found.log_prob[part].double().std().item() / np.sqrt(REPEATS)
+        off = found.error[part].double().square().mean().sqrt().item()
+        assert row.number == index + 1 and off > 0
+        assert row.error == pytest.approx(np.hypot(spread, off))
 
 
 def test_the_error_is_as_large_as_what_other_draws_and_seeds_change(models):
@@ -53,7 +69,7 @@ def test_the_error_is_as_large_as_what_other_draws_and_seeds_change(models):
         values = ebm.log_prob(digit().expand(120, -1, -1, -1), seed=seed).log_prob
         groups += values.split(4)
     draws = Likelihood(torch.stack(groups), None, None, None, 0)
-    means = [report.mean_of(draws._replace(log_prob=row), "elbo", 64) for row in draws.log_prob]
+    means = [mean_of(draws._replace(log_prob=row), "elbo", 64) for row in draws.log_prob]
     claimed = np.sqrt(np.mean([mean.log_prob_error**2 for mean in means]))
     assert 0.75 < np.std([mean.log_prob for mean in means], ddof=1) / claimed < 1.3
 

@@ -18,6 +18,7 @@ from conftest import (
     save_picture,
     write_mnist,
 )
+from PIL import Image
 
 from ebm_app.data.images import load_images
 from ebm_app.data.png import to_uint8
@@ -249,6 +250,20 @@ def test_one_bad_file_does_not_lose_the_others(models, held_out, tmp_path):
     names = [f"'{start}digit.png" for start in "=+-@"]  # text, never a formula
     assert [row[0] for row in (cells[0], *cells[-3:])] == names
     assert [row[1] for row in cells] == ["" if row[1] is None else str(row[1]) for row in rows]
+
+
+def test_many_files_are_prepared_as_one_is(models, held_out, tmp_path):
+    light = np.asarray(Image.open(save_digit(tmp_path / "light.png")))
+    dark = save_picture(tmp_path / "dark.png", 255 - light)
+    read = partial(uploads.read_upload, invert=True, frame=True)
+    *_, (rows, _, _) = many_images.find_likelihoods(
+        models.load, "grey", [dark], 12, held_out, 3, read
+    )
+    source = partial(read, dark)
+    _, shown, *_ = one_image.find_likelihood(models.load, "grey", source, 12, held_out, seed=3)
+    assert rows[0][1] == round(shown.metrics["log_prob"], 2)
+    assert rows[0][6].startswith("Done to the image: inverted, digit of ")
+    assert rows[0][6] == " ".join(shown.metrics["changes"])
 
 
 def test_no_files_and_too_many_are_refused(models, held_out):

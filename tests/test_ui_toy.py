@@ -90,7 +90,7 @@ def test_the_seed_decides_the_figures():
 
 
 def test_a_distribution_without_a_closed_form_has_no_error(monkeypatch):
-    monkeypatch.setattr(toy, "plot_trial", lambda shot: None)
+    monkeypatch.setattr(toy, "plot_trial", lambda *_: None)
     *_, (_, _, text, found) = train(iterations=1, run=("moons", "bridge_sigma1"))
     (method,) = found["methods"].values()
     assert method["error"] is None and "divergence_truth" not in method

@@ -41,11 +41,9 @@ def draw_digit(page: Page) -> None:
     page.wait_for_timeout(2000)  # the brush comes after the canvas
     box = canvas.bounding_box()
     turns = [2 * pi * step / 24 for step in range(25)]
-    width, height = box["width"], box["height"]
-    points = [
-        (box["x"] + (0.5 + 0.2 * sin(a)) * width, box["y"] + (0.5 - 0.3 * cos(a)) * height)
-        for a in turns
-    ]
+    across, down = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    side = min(box["width"], box["height"])
+    points = [(across + 0.17 * side * sin(a), down - 0.28 * side * cos(a)) for a in turns]
     page.mouse.move(*points[0])
     page.mouse.down()
     for point in points[1:]:
@@ -103,7 +101,10 @@ def take(page: Page, tab: str, file: Path) -> None:
     page.wait_for_timeout(1000)
     ACTIONS[tab](page)
     page.mouse.move(0, 0)
-    page.wait_for_timeout(1500)
+    # pictures are loaded when they come in sight
+    for place in ("document.body.scrollHeight", "0"):
+        page.evaluate(f"window.scrollTo(0, {place})")
+        page.wait_for_timeout(1000)
     page.screenshot(path=file, full_page=True)
     with Image.open(file) as picture:
         small = picture.convert("RGB").quantize(NUM_COLOURS)

@@ -10,6 +10,10 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
+# before torch is imported: threads that have nothing to do sleep. Those that spin leave no core
+# to the other lane of the page, or to other programs, and a step takes ten times as long
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 from annotated_types import Ge, Le
 
 from ebm_app.fields import Count

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ebm_app.errors import UserError
+from ebm_app.numerics import initial_weights
 
 NUM_FEATURES = 64
 Wrap = Callable[[Iterable[int]], Iterable[int]]
@@ -89,8 +90,7 @@ def train_classifier(
     """
     if labels.shape != images.shape[:1] or not 0 <= labels.min() <= labels.max() < num_classes:
         raise ValueError(f"{len(images)} images need a label each in 0..{num_classes - 1}")
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with initial_weights(seed):
         classifier = Classifier(images.shape[1:], num_classes).to(images.device)
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(classifier.parameters(), learning_rate)

@@ -34,7 +34,6 @@ def plot_place(log_prob: Tensor, value: float) -> Figure:
 
 def _empty() -> tuple[Figure, Axes]:
     figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
-    figure.get_layout_engine().set(rect=(0, 0, 1, 0.9))  # a page writes its label above
     return figure, figure.subplots()
 
 

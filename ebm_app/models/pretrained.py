@@ -18,6 +18,7 @@ from ebm_app.models.folders import (
     upload_folder,
     write_folder,
 )
+from ebm_app.numerics import initial_weights
 
 
 class PretrainedModel(nn.Module):
@@ -58,7 +59,8 @@ class PretrainedModel(nn.Module):
         config = read_config(cls.config_class, folder, cls.kind)
         with torch.device("meta"):  # names and shapes alone: no model is larger than its file
             check_weights(cls(config), folder / WEIGHTS_FILE)
-        model = cls(config)
+        with initial_weights(0):  # no thread that draws weights of its own is disturbed
+            model = cls(config)
         load_weights(model, folder / WEIGHTS_FILE)
         return model.to(device).eval()
 

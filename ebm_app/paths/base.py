@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.errors import UserError
-from ebm_app.numerics import expand_like, standard_normal_log_density, sum_except_batch
+from ebm_app.numerics import expand_like, slope, standard_normal_log_density, sum_except_batch
 
 
 class PathSample(NamedTuple):
@@ -97,11 +97,11 @@ class GaussianPath(ABC):
 
     def alpha_dt(self, t: Tensor) -> Tensor:
         """d alpha_t / dt."""
-        return torch.func.jvp(self.alpha, (t,), (torch.ones_like(t),))[1]
+        return slope(self.alpha, t)
 
     def variance_dt(self, t: Tensor) -> Tensor:
         """d v_t / dt."""
-        return torch.func.jvp(self.variance, (t,), (torch.ones_like(t),))[1]
+        return slope(self.variance, t)
 
     def sample(self, x0: Tensor, x1: Tensor, t: Tensor, noise: Tensor | None = None) -> PathSample:
         """A point of the path at ``t`` (B,) between ``x0`` and ``x1`` (B, *).

@@ -6,11 +6,10 @@ A method turns a pair of densities and a seed into the estimator to train.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.numerics import mixed_seed, seeded
+from ebm_app.numerics import initial_weights, mixed_seed, seeded
 from ebm_app.objectives.regression import OBJECTIVES, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS, SharedTimes, TimeSampler
 from ebm_app.objectives.weighting import WEIGHTINGS, TimeScore, Weighting
@@ -163,6 +162,5 @@ class Classifiers(Method):
 
 def seeded_mlp(dim: int, out_dim: int, seed: int) -> MLP:
     """The paper's network, its initial weights a function of the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(mixed_seed(seed, 4))
+    with initial_weights(mixed_seed(seed, 4)):
         return MLP(dim, out_dim)

@@ -7,8 +7,6 @@ import gradio as gr
 from .arguments import Page
 from .buttons import AT_ONCE
 from .diagnostics import tab as diagnostics
-from .diagnostics.checks import warning
-from .explanations import explained
 from .generate import tab as generate
 from .generate.gallery import send_on_click
 from .information import gaussian, own_data
@@ -28,7 +26,7 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
     cache = (CACHE_SECONDS, CACHE_SECONDS)
     with Page(title="ebm_app", analytics_enabled=False, delete_cache=cache) as app:
         gr.Markdown("# ebm_app\nEnergy-based models of images, learned from time scores.")
-        choice, model = add_choice(models)
+        choice, model, warning = add_choice(models)
         with gr.Tabs() as tabs:
             with gr.Tab("Generate") as drawing:
                 pictures = generate.build(models.load, model, seed)
@@ -42,7 +40,7 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
                 with gr.Tab("Your data"):
                     own_data.build(seed, models.device)
             with gr.Tab("Diagnostics") as checking:
-                diagnostics.build(models, model, checking, seed)
+                diagnostics.build(models, model, warning, checking, seed)
         send_on_click(pictures, upload, {tabs: "score", ways: score.UPLOAD})
         for selected, visible in (
             ([drawing, scoring, checking], True),
@@ -53,17 +51,10 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
     return app
 
 
-def add_choice(models: Models) -> tuple[gr.Column, gr.Dropdown]:
-    """The choice of a model, with a line below it where the model's self-test has failed."""
+def add_choice(models: Models) -> tuple[gr.Column, gr.Dropdown, gr.Markdown]:
+    """The choice of a model in its column, with a line below it that may warn of the model."""
     names = list(models.folders)
     with gr.Column() as choice:
         model = gr.Dropdown(names, value=names[0], label="Model")
-        line = gr.Markdown(visible=False)
-
-    @explained
-    def warn(name: str) -> dict:
-        text = warning(models.folder(name), name)
-        return gr.update(value=text, visible=bool(text))
-
-    gr.on(None, warn, model, line, show_progress="hidden", **AT_ONCE)
-    return choice, model
+        warning = gr.Markdown(visible=False)
+    return choice, model, warning

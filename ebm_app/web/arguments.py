@@ -126,6 +126,7 @@ def _check_file(field: str, path: str, kinds: list[str] | None) -> None:
 @check.register(gr.Number)
 @check.register(gr.Slider)
 def _number(component: gr.Number | gr.Slider, field: str, value: Any) -> float:
+    # gradio's own check of the same limits does not name the field
     low = -math.inf if component.minimum is None else component.minimum
     high = math.inf if component.maximum is None else component.maximum
     is_whole = component.precision == 0 or component.step == 1

@@ -11,15 +11,13 @@ import gradio as gr
 from gradio.components import Component
 from gradio.events import Dependency
 
-from .device import on_device
+from .device import LONG, Lane, on_device
 
-#: what a device computes for visitors, one at a time
-ONE_AT_A_TIME = {"concurrency_id": "device", "concurrency_limit": 1}
 AT_ONCE = {"queue": False, "api_visibility": "private"}
 #: a press of the start button while its run ends is kept, and starts the next run
 IN_TURN = {"trigger_mode": "always_last"}
 #: the text of a run between the press and its beginning, and when it is stopped before that
-WAITING = "Waiting for a free place: one run is computed at a time"
+WAITING = "Waiting for a free place: one run of its kind is computed at a time"
 NEVER_BEGUN, STOPPED = "Stopped before the first step", "Stopped after step"
 #: beginnings of the text of a run that has not ended
 STARTING, RUNNING = "Starting", "Step"
@@ -28,7 +26,7 @@ LEFT = re.compile(r", about \d+ (?:s|min) left")
 
 def time_left(seconds: float, done: int, total: int) -> str:
     """What to write after the seconds that ``done`` of ``total`` equal parts of a run took: how
-    long the rest will take; "" where nothing is left.
+    long the rest will take; "" where nothing is left. (gr.Progress is gone when a run is stopped.)
 
     >>> time_left(3.0, 1, 5), time_left(100.0, 1, 5), time_left(3.0, 5, 5)
     (', about 12 s left', ', about 7 min left', '')
@@ -62,9 +60,10 @@ def start_by(
     run: Callable[..., Any],
     inputs: list[Component],
     outputs: list[Component],
+    lane: Lane = LONG,
     **settings: Any,
 ) -> Dependency:
-    """Let a trigger, e.g. ``button.click``, start a run in the one slot of the device.
+    """Let a trigger, e.g. ``button.click``, start a run, which waits for the others of its lane.
 
     The first text box among the outputs says at once that the run waits, and gradio adds the place
     in the queue.
@@ -75,8 +74,9 @@ def start_by(
     text = next(output for output in outputs if isinstance(output, gr.Textbox))
     trigger(None, None, text, js=f"() => {json.dumps(WAITING)}", **AT_ONCE)
     progress = {"show_progress": "minimal", "show_progress_on": text}
-    settings = {**ONE_AT_A_TIME, **IN_TURN, **progress, **settings}
-    event = trigger(on_device(run), inputs, outputs, **settings)
+    one_at_a_time = {"concurrency_id": lane.name, "concurrency_limit": 1}
+    settings = {**one_at_a_time, **IN_TURN, **progress, **settings}
+    event = trigger(on_device(run, lane), inputs, outputs, **settings)
     event.failure(None, text, text, js=_instead_of_waiting(""), **AT_ONCE)
     return event
 
@@ -115,5 +115,7 @@ def empty_by(
 def _blank(output: Component) -> Any:
     if isinstance(output, gr.Textbox):
         return ""
+    if isinstance(output, gr.Plot) and not output.visible:  # it takes no room without a figure
+        return gr.update(value=None, visible=False)
     value = output.postprocess(None)
     return value.model_dump() if hasattr(value, "model_dump") else value

@@ -1,4 +1,4 @@
-"""Where runs compute: one thread, which takes their steps one at a time."""
+"""Where runs compute: threads, each of which takes the steps of its runs one at a time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -7,12 +7,26 @@ from contextvars import copy_context
 from functools import wraps
 from typing import Any
 
-_THREAD = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
+
+class Lane:
+    """Runs that wait for each other and for no others: one of them is computed at a time, by the
+    lane's own thread."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+
+
+#: runs of minutes, every training among them (TSM needs torch's forward mode, which works in one
+#: thread only), and those of seconds, which need not wait for them
+LONG, QUICK = Lane("long"), Lane("quick")
 _END = object()
 
 
-def on_device(run: Callable[..., Iterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
-    """A generator whose steps are computed by the thread of the device.
+def on_device(
+    run: Callable[..., Iterator[Any]], lane: Lane = LONG
+) -> Callable[..., AsyncIterator[Any]]:
+    """A generator whose steps are computed by the thread of a lane.
 
     Whoever cancels it is let go at once. The step at which it was is computed to its end, since no
     thread can be interrupted; its result is dropped, and the steps of others come after it.
@@ -24,11 +38,11 @@ def on_device(run: Callable[..., Iterator[Any]]) -> Callable[..., AsyncIterator[
         loop = asyncio.get_running_loop()
         try:
             while True:
-                shown = await loop.run_in_executor(_THREAD, context.run, next, iterator, _END)
+                shown = await loop.run_in_executor(lane.thread, context.run, next, iterator, _END)
                 if shown is _END:
                     return
                 yield shown
         finally:
-            _THREAD.submit(iterator.close)  # by that thread: after the step
+            lane.thread.submit(iterator.close)  # by that thread: after the step
 
     return steps

@@ -25,11 +25,21 @@ MAX_SESSIONS = 256
 #: memory: the photos of most telephones pass
 MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 16_000_000
 CSS = """
-.pixels img { image-rendering: pixelated; }
-.below-label { padding-top: 2rem; }
+/* also a picture of few pixels fills its frame, and stays sharp */
+.pixels img { image-rendering: pixelated; object-fit: contain !important; }
+/* a plot stands below its label, which would cover titles */
+[data-testid="matplotlib"] { padding-top: 2rem; }
 /* plots are drawn on white: their lightness is turned round, their hues stay */
 .dark [data-testid="matplotlib"] img { filter: invert(0.88) hue-rotate(180deg); }
-.prose table th, .prose table td { border-color: var(--border-color-primary); }
+.prose table th, .prose table td {
+  border-color: var(--border-color-primary);
+  /* no word goes on in the next line */
+  word-break: normal; overflow-wrap: break-word; padding: 0.5rem;
+}
+/* orange on white cannot be read; on a dark page it can */
+:root:not(.dark) body:not(.dark) button[role="tab"][aria-selected="true"] {
+  color: var(--primary-700);
+}
 """
 
 

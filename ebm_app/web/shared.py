@@ -5,14 +5,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gradio as gr
-import torch
 from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
 from ebm_app.data.png import grid_of, to_picture
 from ebm_app.ebm import EBM
-from ebm_app.likelihood.bits import to_bits_per_dim
+from ebm_app.likelihood import ESTIMATORS
+from ebm_app.likelihood.bits import Likelihood, to_bits_per_dim
 from ebm_app.numerics import standard_error
 
 MAX_SEED = 2**31 - 1
@@ -32,14 +32,17 @@ class MeanLikelihood(NamedTuple):
         return [round(value, digits) for value, digits in zip(self, (2, 2, 4, 4), strict=True)]
 
 
-def mean_over_draws(log_prob: Tensor, num_dims: int, off: float = 0.0) -> MeanLikelihood:
-    """The mean of one image's log-likelihoods (K,) in nats under K >= 2 draws.
+def mean_of(draws: Likelihood, estimator: str, num_dims: int) -> MeanLikelihood:
+    """The mean log-likelihood of one image over K >= 2 draws, with an error that holds their
+    spread and what the estimator itself is off by.
 
     Args:
-        off: an error in nats that all draws share, which their spread does not show.
+        draws: by an estimator of that name.
     """
-    error = standard_error(log_prob)
-    nats = log_prob.mean(), error.hypot(torch.full_like(error, off))
+    error = standard_error(draws.log_prob)
+    if not ESTIMATORS[estimator].error_is_drawn:  # all draws share it: not in their spread
+        error = error.hypot(draws.error.double().square().mean().sqrt())
+    nats = draws.log_prob.mean(), error
     bits, bits_error = (to_bits_per_dim(value, num_dims).item() for value in nats)
     return MeanLikelihood(nats[0].item(), nats[1].item(), bits, -bits_error)
 
@@ -63,7 +66,7 @@ def picture(label: str, alt_text: str, height: int | str, **more: Any) -> gr.Ima
 
 def hidden_plot(label: str) -> gr.Plot:
     """A plot that takes no room until there is a figure."""
-    return gr.Plot(label=label, format="png", visible=False, elem_classes="below-label")
+    return gr.Plot(label=label, format="png", visible=False)
 
 
 def show(figure: Figure | None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 set them, and those that show the run."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import gradio as gr
@@ -78,17 +78,3 @@ def metrics_box() -> gr.JSON:
 def show_first(start: gr.Button, plot: gr.Plot) -> Callable[..., Dependency]:
     """A trigger that shows a hidden plot, and then starts the run that draws it."""
     return start.click(lambda: gr.update(visible=True), outputs=plot, **AT_ONCE).then
-
-
-def forget_by(
-    triggers: Sequence[Callable[..., Dependency]], event: Dependency, shown: Sequence[Component]
-) -> None:
-    """Let another choice end a run and empty its plot, text and metrics: none of them stands
-    beside other data than its own."""
-    gr.on(triggers, None, cancels=[event], **AT_ONCE)
-    gr.on(triggers, forgotten, outputs=shown, show_progress="hidden", **AT_ONCE)
-
-
-def forgotten() -> tuple[dict, str, None]:
-    """What a plot, the text and the metrics of a run become when it belongs to another choice."""
-    return gr.update(value=None, visible=False), "", None

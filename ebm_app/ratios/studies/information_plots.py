@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from ebm_app.numerics import standard_error
 from ebm_app.ratios.mutual_information import FoldResult, MIEstimate
 
-WIDTH, DPI, HEAD = 4.2, 130, 0.35  # inches, dots an inch, inches
+WIDTH, DPI = 4.2, 130  # inches, dots an inch
 STYLES = ("-", "--", ":")
 
 
@@ -65,7 +65,4 @@ def plot_folds(
 
 
 def _figure(height: float) -> Figure:
-    """An empty one, with room above for what a page writes there."""
-    figure = Figure(figsize=(WIDTH, height), dpi=DPI)
-    figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - HEAD / height))
-    return figure
+    return Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")

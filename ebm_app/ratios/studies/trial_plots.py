@@ -14,14 +14,13 @@ from ebm_app.ratios.studies.marginals import TIMES
 from ebm_app.ratios.studies.trials import Snapshot
 from ebm_app.ratios.training import VALIDATION
 
-WIDTH, DPI, HEAD = 4.2, 130, 0.45  # inches, dots an inch, inches
+WIDTH, DPI, HEAD = 4.2, 130, 0.6  # inches, dots an inch, inches
 LOSS, ERROR = "C0", "C1"
 
 
 def plot_pair(pair: DensityPair, num: int = 400) -> Figure:
     """Draws of either density, in the first two coordinates."""
-    figure = Figure(figsize=(WIDTH, 3.6), dpi=DPI)
-    figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - HEAD / 3.6))
+    figure = Figure(figsize=(WIDTH, 3.2), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     generator = seeded("cpu", 0, VALIDATION)
     for draws, label, marker, color in (
@@ -34,16 +33,15 @@ def plot_pair(pair: DensityPair, num: int = 400) -> Figure:
     return figure
 
 
-def plot_trial(shot: Snapshot) -> Figure:
-    """The curves, estimated against true log ratio where there is a truth, and on the plane p_t as
-    drawn and as learned."""
+def plot_trial(shot: Snapshot, title: str) -> Figure:
+    """Under a title the curves, estimated against true log ratio where there is a truth, and on
+    the plane p_t as drawn and as learned."""
     parts = {"curves": 1.9} | ({"scatter": 2.6} if shot.has_truth else {})
     parts |= {"densities": 1.75} if shot.evaluator.grid else {}
     height = HEAD + sum(parts.values())
     figure = Figure(figsize=(WIDTH, height), dpi=DPI)
     figure.subplots_adjust(left=0.13, right=0.95, bottom=0.2 / height, top=1 - HEAD / height)
-    name = f"{shot.trial.method}, {shot.trial.problem}"
-    figure.text(0.98, 1 - 0.03 / height, name, ha="right", va="top", fontsize="small")
+    figure.text(0.13, 1 - 0.03 / height, title, va="top", fontsize="small")
     grid = figure.add_gridspec(len(parts), 1, height_ratios=list(parts.values()), hspace=0.3)
     rows = dict(zip(parts, grid, strict=True))
     _curves(rows["curves"], shot)

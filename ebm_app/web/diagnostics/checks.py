@@ -20,6 +20,7 @@ from ebm_app.files.study_schemas import SelfTestRecord
 from ebm_app.likelihood import PFODEDensity
 
 from ..buttons import RUNNING
+from ..models import without_path
 from ..shared import Load
 
 RECORD_FILE = "selftest.json"
@@ -71,29 +72,31 @@ def held_out(ebm: EBM, data_root: str) -> Tensor:
         ) from None
 
 
-def recorded(folder: Path) -> ShownTest:
-    """What ``evaluate/selftest.py --output_dir`` left in the folder of a model, or nothing."""
-    if not (folder / RECORD_FILE).is_file():
-        return None, "", ""
-    record = read_record(SelfTestRecord, folder / RECORD_FILE)
-    report = report_of(record["figures"])
-    return shown(report, verdict(report.checks), f"recorded {record['started']}")
-
-
-def warning(folder: Path, name: str) -> str:
-    """A line on a recorded self-test that has failed; nothing where none has."""
-    if not (folder / RECORD_FILE).is_file():
-        return ""
+def recorded(folder: Path, name: str) -> tuple[str, ShownTest]:
+    """What ``evaluate/selftest.py --output_dir`` left in the folder of a model, or nothing; before
+    it a line to warn of a test that has failed, or of a record that cannot be read."""
+    path = folder / RECORD_FILE
+    if not path.is_file():
+        return "", (None, "", "")
     try:
-        report = report_of(read_record(SelfTestRecord, folder / RECORD_FILE)["figures"])
-    except UserError:
-        return f"⚠️ The record of the self-test of {name} cannot be read: see Diagnostics."
-    failed = [check.name for check in report.checks if check.passed is False]
+        with without_path(folder, name):
+            record = read_record(SelfTestRecord, path)
+    except UserError as error:
+        line = f"⚠️ The record of the self-test of {name} cannot be read: see Diagnostics."
+        return line, (None, str(error), "")
+    report = report_of(record["figures"])
+    label = f"recorded {record['started']}"
+    return warning(report.checks, name), shown(report, verdict(report.checks), label)
+
+
+def warning(checks: tuple[Check, ...], name: str) -> str:
+    """A line on a self-test that has failed; nothing on another."""
+    failed = sum(check.passed is False for check in checks)
     if not failed:
         return ""
     return (
-        f"⚠️ {name} failed {len(failed)} of the checks of its self-test, so that its "
-        "log-likelihoods may be wrong: see Diagnostics."
+        f"⚠️ {name} failed {failed} of the checks of its self-test, so that its log-likelihoods "
+        "may be wrong: see Diagnostics."
     )
 
 

@@ -25,11 +25,12 @@ plain `ais` it does not, and they lag behind. More chains and four more methods:
 `python evaluate/ais.py MODEL`."""
 
 
-def build(models: Models, model: gr.Dropdown, tab: gr.Tab, seed: int) -> None:
+def build(models: Models, model: gr.Dropdown, line: gr.Markdown, tab: gr.Tab, seed: int) -> None:
     """Put the tab on the page.
 
     Args:
-        model: the page's choice of a model. tab: this one. seed: of all noise.
+        model: the page's choice of a model. line: what warns beside it. tab: this one.
+        seed: of all noise.
     """
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
@@ -48,29 +49,30 @@ def build(models: Models, model: gr.Dropdown, tab: gr.Tab, seed: int) -> None:
 
     @explained
     def fill(name: str) -> tuple[Any, ...]:
-        return *describe(models, name), None, ""
+        return describe(models, name)
 
-    model.change(None, cancels=[testing, moving], **AT_ONCE)
-    gr.on(  # a result never stands beside another model than its own
-        [tab.select, model.change],
-        fill,
-        model,
-        [facts, note, curves, readme, config, *test, *chains],
-        show_progress="hidden",
-        **AT_ONCE,
+    @explained
+    def begin(name: str) -> tuple[Any, ...]:
+        warning, (figure, text, rows) = checks.recorded(models.folder(name), name)
+        shown = gr.update(value=warning, visible=bool(warning))
+        return shown, show(figure), text, rows, show(None), ""
+
+    at_once = {"show_progress": "hidden", **AT_ONCE}
+    gr.on(  # a run goes on while its card is looked at
+        [tab.select, model.change], fill, model, [facts, note, curves, readme, config], **at_once
     )
+    # a result never stands beside another model than its own, and stays when the tab is left
+    model.change(None, cancels=[testing, moving], **AT_ONCE)
+    gr.on(None, begin, model, [line, *test, *chains], **at_once)
 
 
 def describe(models: Models, name: str) -> tuple[Any, ...]:
-    """The card of a model and the record of its self-test, as they stand on the page; of a model
-    that cannot be read, the reason."""
+    """The card of a model as it stands on the page; of one that cannot be read, the reason."""
     try:
         found = card.card(models, name)
     except UserError as error:
-        return str(error), "", show(None), "", None, show(None), "", ""
-    plot, text, rows = checks.recorded(models.folder(name))
-    shown = (found.facts, found.note, show(found.curves), found.readme, found.config)
-    return *shown, show(plot), text, rows
+        return str(error), "", show(None), "", None
+    return found.facts, found.note, show(found.curves), found.readme, found.config
 
 
 def build_self_test(models: Models, model: gr.Dropdown, seed: int) -> Built:

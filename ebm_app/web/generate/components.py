@@ -89,7 +89,7 @@ def outputs(seeds: gr.Number) -> ShownRun:
         visible=False,
         wrap=True,
         column_widths=["20%", "30%", "27%", "23%"],
-        label="Log-likelihoods, row by row from the top left; ± is the standard error",
+        label="Log-likelihoods, row by row from the top left; ± holds draws and estimator",
     )
     with gr.Accordion("From noise to images", open=False):
         way = "Animation of the images from noise to the last step"

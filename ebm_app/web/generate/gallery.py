@@ -17,11 +17,11 @@ from .likelihoods import ImageLikelihood
 from .run import SampleRun
 
 MIN_PIXELS = 220
-#: as many columns as have room, on a telephone one, and as many rows as there are
+#: as many columns as have room, on a telephone two, and as many rows as there are
 STYLE = f"""<style>
 .tiles .grid-wrap {{ min-height: 0 !important; max-height: none !important; }}
 .tiles .grid-container {{
-  grid-template-columns: repeat(auto-fill, minmax({MIN_PIXELS}px, 1fr)) !important;
+  grid-template-columns: repeat(auto-fill, minmax(min({MIN_PIXELS}px, 40%), 1fr)) !important;
 }}
 </style>"""
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from ebm_app.ebm import EBM
 from ebm_app.numerics import mixed_seed
 
-from ..shared import mean_over_draws
+from ..shared import mean_of
 
 REPEATS, BATCH_SIZE = 4, 8
 HEADERS = ("Image", "Log p (nats)", "± (nats)", "Bits per dim")
@@ -16,7 +16,7 @@ HEADERS = ("Image", "Log p (nats)", "± (nats)", "Bits per dim")
 
 class ImageLikelihood(NamedTuple):
     """Of one image: its number from 1 on, the mean log-likelihood over dequantisation draws with
-    its standard error, both in nats, and bits per dim."""
+    its error as in the Score tab, both in nats, and bits per dim."""
 
     number: int
     log_prob: float
@@ -30,10 +30,15 @@ def likelihood_batches(ebm: EBM, images: Tensor, seed: int) -> Iterator[list[Ima
     Args:
         seed: of the dequantisation noise.
     """
+    num_dims = images[0].numel()
     for start in range(0, len(images), BATCH_SIZE):
         batch = images[start : start + BATCH_SIZE].repeat_interleave(REPEATS, 0)
-        draws = ebm.log_prob(batch, seed=mixed_seed(seed, start)).log_prob.view(-1, REPEATS)
-        means = [mean_over_draws(row, images[0].numel()) for row in draws.cpu()]
+        found = ebm.log_prob(batch, seed=mixed_seed(seed, start))
+        parts = zip(found.log_prob.split(REPEATS), found.error.split(REPEATS), strict=True)
+        means = [
+            mean_of(found._replace(log_prob=values, error=errors), ebm.default_estimator, num_dims)
+            for values, errors in parts
+        ]
         yield [
             ImageLikelihood(number, mean.log_prob, mean.log_prob_error, mean.bits_per_dim)
             for number, mean in enumerate(means, start + 1)

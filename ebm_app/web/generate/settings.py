@@ -13,6 +13,7 @@ from ebm_app.files.records import parse_json
 from ebm_app.registry import choose
 from ebm_app.sampling.samplers import SAMPLERS
 
+from ..ranges import whole
 from ..shared import MAX_SEED
 
 MAX_IMAGES, MAX_STEPS = 64, 200
@@ -42,9 +43,7 @@ class RunSettings:
     def __post_init__(self) -> None:
         choose("sampler", self.sampler, SAMPLERS)
         for name, (low, high) in LIMITS.items():
-            value = getattr(self, name)
-            if type(value) is not int or not low <= value <= high:
-                raise UserError(f"{name} is out of range: give a whole number, {low} to {high}")
+            object.__setattr__(self, name, whole(name, getattr(self, name), low, high))
 
 
 def read_settings(path: str | Path, models: Iterable[str]) -> RunSettings:

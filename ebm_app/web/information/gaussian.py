@@ -15,13 +15,12 @@ from ebm_app.ratios.studies.problems import INFORMATION_PROBLEMS, PAPER_INFORMAT
 from ebm_app.ratios.training import VALIDATION, RatioTrainer, RatioTraining
 from ebm_app.registry import choose
 
-from ..buttons import start_and_stop, start_by, stop_by, stopped
+from ..buttons import empty_by, start_and_stop, start_by, stop_by, stopped
 from ..explanations import explained
 from ..training import (
     MAX_EVERY,
     checked,
     eval_every,
-    forget_by,
     metrics_box,
     progress,
     run_box,
@@ -144,4 +143,4 @@ def build(seed: int, device: str) -> None:
     inputs = [dim, methods, *numbers]
     event = start_by(show_first(start, plot), run, inputs, shown, api_name="mi_gaussian")
     stop_by(stop, [event], stopped, [text])
-    forget_by([dim.change, methods.change], event, shown)
+    empty_by([dim.change, methods.change], [event], shown)

@@ -16,11 +16,20 @@ from ebm_app.ratios.studies.information_plots import plot_folds
 from ebm_app.ratios.training import RatioTraining
 from ebm_app.registry import choose
 
-from ..buttons import AT_ONCE, RUNNING, STARTING, start_and_stop, start_by, stop_by, stopped
+from ..buttons import (
+    AT_ONCE,
+    RUNNING,
+    STARTING,
+    empty_by,
+    start_and_stop,
+    start_by,
+    stop_by,
+    stopped,
+)
 from ..explanations import explained
 from ..ranges import whole
 from ..shared import MAX_SEED, slider
-from ..training import forget_by, metrics_box, run_box, seed_box, show_first
+from ..training import metrics_box, run_box, seed_box, show_first
 from .paired_data import (
     MAX_COLUMNS,
     MAX_ROWS,
@@ -157,7 +166,7 @@ def build(seed: int, device: str) -> None:
     stop_by(stop, [event], stopped, [text])
     table.change(list_columns, table, columns, api_visibility="private")
     chosen = [x, y, table, *columns, settings[0]]
-    forget_by([part.change for part in chosen], event, shown)
+    empty_by([part.change for part in chosen], [event], shown)
 
 
 def _settings(seed: int) -> tuple[gr.Dropdown, gr.Slider, gr.Number]:

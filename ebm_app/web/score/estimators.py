@@ -15,12 +15,13 @@ from ebm_app.models.config import EBMConfig
 
 from ..buttons import empty_by, start_and_stop, start_by, stop_by
 from ..explanations import explained
-from ..shared import Load, slider
-from .report import mean_of
+from ..shared import Load, mean_of, slider
 from .uploads import preprocess, repeated
 
 MAX_DRAWS, MAX_EXACT_DIMS = 16, 256
 HEADERS = ["Estimator", "Nats", "± nats", "Bits per dim", "± bits", "Evaluations", "Seconds"]
+#: no word of the headings is broken; where the table is wider than the page, it is moved
+WIDTHS = ["150px", "100px", "90px", "90px", "90px", "140px", "110px"]
 RUNNING, STOPPED = "running", "stopped before"
 TYPES = ["str", *["number"] * (len(HEADERS) - 1)]
 TEXT = """\
@@ -111,7 +112,12 @@ def build(load: Load, model: gr.Dropdown, seen: gr.Image, report: gr.Textbox, se
     draws = slider(2, MAX_DRAWS, 4, "Draws of each estimator")
     start, stop = start_and_stop("Compare the estimators")
     table = gr.Dataframe(
-        headers=HEADERS, datatype=TYPES, interactive=False, label="Estimators", wrap=True
+        headers=HEADERS,
+        datatype=TYPES,
+        interactive=False,
+        label="Estimators",
+        wrap=True,
+        column_widths=WIDTHS,
     )
     text = gr.Textbox(label="Comparison", interactive=False)
 

@@ -72,7 +72,7 @@ def source_of(folder: Path, held_out: HeldOutImages) -> Source | None:
 def _add_row(upload: gr.Image, source: Source, held_out: HeldOutImages) -> None:
     with TemporaryDirectory() as folder:  # the row keeps copies in gradio's cache
         files = _files_of(source, Path(folder), held_out)
-        row = gr.Dataset(
+        row = gr.Dataset(  # gr.Examples takes no class, which keeps the pixels sharp
             components=[upload],
             samples=[[str(file)] for file in files],
             label="Held-out images of the model's data: click on one to take it",

@@ -1,7 +1,8 @@
 """Many image files at once: a table of their log-likelihoods, and the same as CSV."""
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,22 +10,27 @@ import gradio as gr
 
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
+from ebm_app.models.config import EBMConfig
 
 from ..buttons import RUNNING, empty_by, start_and_stop, start_by, stop_by, stopped
 from ..explanations import explained
-from ..shared import Load
+from ..shared import Load, mean_of
 from .held_out import HeldOutImages, HeldOutLikelihoods, percentile
-from .report import mean_of
-from .uploads import read_upload, repeated
+from .prepared import Prepared
+from .uploads import preparation, read_upload, repeated
 
 MAX_FILES = 100
 HEADERS = ["File", "Nats", "± nats", "Bits per dim", "Percentile", "Problem", "Notes"]
 TYPES = ["str", "number", "number", "number", "number", "str", "str"]
+#: no word of the headings is broken; where the table is wider than the page, it is moved
+WIDTHS = ["150px", "100px", "90px", "90px", "130px", "200px", "300px"]
 NATS, PERCENTILE = HEADERS.index("Nats"), HEADERS.index("Percentile")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 FileRow = list[str | float | None]
 FileTable = tuple[list[FileRow], str, str]
+#: an image file for the model of a configuration
+Read = Callable[[Path, EBMConfig], Prepared]
 
 
 def find_likelihoods(
@@ -34,6 +40,7 @@ def find_likelihoods(
     repeats: int,
     held_out: HeldOutImages,
     seed: int = 0,
+    read: Read = read_upload,
 ) -> Iterator[FileTable]:
     """Log-likelihoods of image files: (the rows so far, a CSV file of them, a text), after every
     file.
@@ -44,6 +51,7 @@ def find_likelihoods(
     Args:
         load: the model of a name. paths: the files. repeats: draws of the dequantisation noise.
         held_out: what the log-likelihoods are compared with. seed: of the noise.
+        read: a file for the model.
 
     Raises:
         UserError: for no files or too many, and fewer than two repeats.
@@ -57,7 +65,7 @@ def find_likelihoods(
     with TemporaryDirectory() as folder:  # the page keeps a copy of what is yielded
         target = Path(folder) / "scores.csv"
         for path in paths:
-            rows.append(file_row(ebm, Path(path), repeats, seed))
+            rows.append(file_row(ebm, Path(path), read, repeats, seed))
             text = f"{RUNNING} {len(rows)} of {len(paths)} files"
             yield list(rows), write_csv(rows, target), text
         for found in held_out.likelihoods(ebm, model):
@@ -68,10 +76,10 @@ def find_likelihoods(
         yield list(rows), write_csv(rows, target), summary(rows)
 
 
-def file_row(ebm: EBM, path: Path, repeats: int, seed: int) -> FileRow:
+def file_row(ebm: EBM, path: Path, read: Read, repeats: int, seed: int) -> FileRow:
     """The row of one file, without its percentile."""
     try:
-        prepared = read_upload(path, ebm.config)
+        prepared = read(path, ebm.config)
     except UserError as error:
         return [path.name, None, None, None, None, str(error), ""]
     result = ebm.log_prob(repeated(prepared.image, repeats), seed=seed)
@@ -122,20 +130,35 @@ def build(
         seed: of the noise.
     """
     files = gr.File(label="Image files", file_count="multiple", height=160)
+    invert, frame = preparation()
     start, stop = start_and_stop("Log-likelihoods of the files")
     text = gr.Textbox(label="Progress", interactive=False)
     table = gr.Dataframe(
-        headers=HEADERS, datatype=TYPES, interactive=False, label="Log-likelihoods", wrap=True
+        headers=HEADERS,
+        datatype=TYPES,
+        interactive=False,
+        label="Log-likelihoods",
+        wrap=True,
+        column_widths=WIDTHS,
     )
     sheet = gr.File(label="The table as CSV", interactive=False, height=80)
 
     @explained
-    def run(model: str, files: list[str] | None, repeats: int) -> Iterator[FileTable]:
-        """Log-likelihoods of many images; returns a table in nats and bits per dim, the table as
-        a CSV file, and a text."""
-        yield from find_likelihoods(load, model, files, repeats, held_out, seed)
+    def run(
+        model: str,
+        files: list[str] | None,
+        repeats: int,
+        invert: bool = False,
+        frame: bool = False,
+    ) -> Iterator[FileTable]:
+        """Log-likelihoods of many images, prepared as by /score; returns a table in nats and bits
+        per dim, the table as a CSV file, and a text."""
+        read = partial(read_upload, invert=invert, frame=frame)
+        yield from find_likelihoods(load, model, files, repeats, held_out, seed, read)
 
     shown = [table, sheet, text]
-    event = start_by(start.click, run, [model, files, repeats], shown, api_name="score_many")
+    inputs = [model, files, repeats, invert, frame]
+    event = start_by(start.click, run, inputs, shown, api_name="score_many")
     stop_by(stop, [event], stopped, [text])
-    empty_by([files.change, model.change], [event], shown)
+    changes = [files.change, invert.change, frame.change, model.change]
+    empty_by(changes, [event], shown)

@@ -7,7 +7,7 @@ from ebm_app.ebm import EBM
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.bits import Likelihood
 
-from ..shared import MeanLikelihood, mean_over_draws
+from ..shared import mean_of
 from .numbers import with_error
 from .prepared import Prepared
 
@@ -38,18 +38,6 @@ normalised, whatever the network has learned.
 - **Not normalised**: the probabilities of all images need not add up to 1, so bits may look too \
 good.
 """
-
-
-def mean_of(result: Likelihood, estimator: str, num_dims: int) -> MeanLikelihood:
-    """The mean log-likelihood of one image over K >= 2 draws, with an error that holds their
-    spread and what the estimator itself is off by.
-
-    Args:
-        result: of the draws, by an estimator of that name.
-    """
-    is_in_spread = ESTIMATORS[estimator].error_is_drawn
-    off = 0.0 if is_in_spread else result.error.square().mean().sqrt().item()
-    return mean_over_draws(result.log_prob, num_dims, off)
 
 
 def metrics(result: Likelihood, ebm: EBM, prepared: Prepared) -> dict[str, Any]:

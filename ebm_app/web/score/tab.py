@@ -9,6 +9,7 @@ import gradio as gr
 from ebm_app.errors import UserError
 
 from ..buttons import AT_ONCE, empty_by, start_by, stop_by
+from ..device import QUICK
 from ..explanations import explained
 from ..models import Models
 from ..shared import Load, picture, slider
@@ -19,13 +20,11 @@ from .examples import add_examples
 from .held_out import HeldOutImages
 from .one_image import ShownLikelihood, find_likelihood, stopped
 from .report import CAVEAT, WORDS
-from .uploads import ACCEPTED, leave_unread, read_upload
+from .uploads import ACCEPTED, leave_unread, preparation, read_upload
 
 #: the tab of the upload
 UPLOAD = "upload"
 MAX_REPEATS = 64
-INVERT = "for dark digits on a light ground, where the model's data are light on dark"
-FRAME = "cut out what is lighter than the ground, then scale and centre it; models of digits only"
 REPEATS = "draws of the dequantisation noise: more of them, less uncertainty"
 SHARES = (
     "The map shows each pixel's share of the log-likelihood above, for most models the "
@@ -92,7 +91,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
         (start_drawing, run_drawing, [model, drawing, repeats], "score_drawing"),
     ]
     events = [
-        start_by(start.click, run, inputs, list(shown), api_name=name)
+        start_by(start.click, run, inputs, list(shown), QUICK, api_name=name)
         for start, run, inputs, name in starts
     ]
     stop_by(stop, events, stopped, [shown.text, shown.place])
@@ -130,8 +129,7 @@ def add_upload(
     leave_unread(upload)
     gr.Markdown(ACCEPTED)
     add_examples(upload, model, models, held_out)
-    invert = gr.Checkbox(label="Invert", info=INVERT)
-    frame = gr.Checkbox(label="Frame the digit as the data are framed", info=FRAME)
+    invert, frame = preparation()
     start = gr.Button("Log-likelihood of the image", variant="primary")
     return upload, invert, frame, start
 

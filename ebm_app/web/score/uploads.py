@@ -24,6 +24,8 @@ ACCEPTED = (
     "PNG, JPEG, WebP, BMP or TIFF with 8 bits per channel, one frame and no transparency; "
     "anything else is refused with the reason."
 )
+INVERT = "for dark digits on a light ground, where the model's data are light on dark"
+FRAME = "cut out what is lighter than the ground, then scale and centre it; models of digits only"
 
 
 def read_upload(
@@ -114,6 +116,12 @@ def repeated(image: Tensor, draws: int) -> Tensor:
     if draws < 2:
         raise UserError(f"{draws} repeats have no standard error: choose at least 2 repeats")
     return image.expand(draws, -1, -1, -1)
+
+
+def preparation() -> tuple[gr.Checkbox, gr.Checkbox]:
+    """What may be done to files before they are scored: ``invert`` and ``frame``."""
+    invert = gr.Checkbox(label="Invert", info=INVERT)
+    return invert, gr.Checkbox(label="Frame the digit as the data are framed", info=FRAME)
 
 
 def leave_unread(upload: gr.Image) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ebm_app.ratios.studies.trials import Snapshot
+from ebm_app.ratios.studies.trials import Snapshot, Trial
 
 from ..training import progress
 
@@ -36,6 +36,11 @@ def problem_label(problem: str) -> str:
     if kind == "gaussians":
         return f"two Gaussians, D = {size.removeprefix('d')}"
     return f"mixtures, D = 20, k = {size.removeprefix('k')}" if size else f"{kind}, D = 2"
+
+
+def title(trial: Trial) -> str:
+    """A trial in words, of its plot."""
+    return f"{method_label(trial.method)}\n{problem_label(trial.problem)}"
 
 
 def report(shots: Sequence[Snapshot], seconds: float) -> str:

@@ -16,7 +16,7 @@ from ebm_app.registry import choose
 from ..buttons import AT_ONCE, STARTING, start_and_stop, start_by, stop_by, stopped
 from ..explanations import explained
 from ..training import checked, eval_every, metrics_box, run_box, training_boxes
-from .report import PATHS, method_label, metrics, problem_label, report
+from .report import PATHS, method_label, metrics, problem_label, report, title
 
 NONE = "none"
 ShownTrials = tuple[Figure, Figure | None, str, dict[str, Any]]
@@ -52,7 +52,8 @@ def train(
     yield preview(problem), None, f"{STARTING} · {problem_label(problem)} · {PATHS[path]}", {}
     begin = time.perf_counter()
     for shots in zip(*(watch(trial, device) for trial in trials), strict=True):
-        first, second = [*map(plot_trial, shots), None][:2]
+        plots = [plot_trial(shot, title(shot.trial)) for shot in shots]
+        first, second = [*plots, None][:2]
         yield first, second, report(shots, time.perf_counter() - begin), metrics(shots)
 
 
