@@ -40,7 +40,7 @@ def test_an_example_is_scored_and_shown_large(visit):
     page.get_by_role("button", name="What the words mean").click()
     page.get_by_text("what it would cost to store").wait_for(timeout=WAIT)
     page.get_by_label("Invert").check()
-    page.get_by_text("The log-likelihood of the image appears here").wait_for(timeout=WAIT)
+    text_of(page, "Log-likelihood", "^$")
     page.get_by_role("button", name="Log-likelihood of the image").click()
     assert "take the tick from Invert" in text_of(page, "Log-likelihood", "^Bits per dim")
     assert barriers(page) == []

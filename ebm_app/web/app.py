@@ -31,7 +31,7 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
             with gr.Tab("Generate") as drawing:
                 pictures = generate.build(models.load, model, seed)
             with gr.Tab("Score", id="score") as scoring:
-                upload, ways = score.build(models, model, seed)
+                upload, ways = score.build(models, model, pictures, seed)
             with gr.Tab("Toy") as training:
                 toy.build(seed, models.device)
             with gr.Tab("Mutual information") as information:

@@ -108,8 +108,32 @@ def empty_by(
     The emptying is the browser's, at once: an answer of a server might come after a new result.
     """
     gr.on(triggers, None, cancels=list(events), **AT_ONCE)
-    blanks = json.dumps([_blank(output) for output in outputs])
-    gr.on(triggers, None, None, outputs, js=f"() => {blanks}", **AT_ONCE)
+    gr.on(triggers, None, None, outputs, js=f"() => {_blanks(outputs)}", **AT_ONCE)
+
+
+def empty_own_by(
+    trigger: Callable[..., Dependency],
+    start: gr.Button,
+    others: Sequence[gr.Button],
+    event: Dependency,
+    outputs: list[Component],
+) -> None:
+    """The same for a trigger that may come without a visitor's doing: only what ``start`` began,
+    with its ``event``, is ended and emptied, and not what other buttons began.
+
+    A canvas says that it was drawn on when it is ready, which may be long after the page is.
+    """
+    own = json.dumps(f"run of {start._id}")
+    start.click(None, js=f"() => {{ window[{own}] = true }}", **AT_ONCE)
+    for other in others:
+        other.click(None, js=f"() => {{ window[{own}] = false }}", **AT_ONCE)
+    trigger(None, cancels=[event], **AT_ONCE)
+    same = json.dumps([gr.skip()] * len(outputs))
+    trigger(None, None, outputs, js=f"() => window[{own}] ? {_blanks(outputs)} : {same}", **AT_ONCE)
+
+
+def _blanks(outputs: list[Component]) -> str:
+    return json.dumps([_blank(output) for output in outputs])
 
 
 def _blank(output: Component) -> Any:

@@ -33,18 +33,20 @@ Source = Path | DataOnMachine
 
 def add_examples(
     upload: gr.Image, model: gr.Dropdown, models: Models, held_out: HeldOutImages
-) -> None:
-    """A row of held-out images for every data set of the models that has some; that of the model
+) -> list[gr.Dataset]:
+    """Rows of held-out images, for every data set of the models that has some; that of the model
     that is chosen is shown."""
+    rows: list[gr.Dataset] = []
     names: dict[Source, set[str]] = {}
     for name, folder in models.folders.items():
         if (source := source_of(folder, held_out)) is not None:
             names.setdefault(source, set()).add(name)
     for source, its_models in names.items():
         with gr.Column(visible=model.value in its_models) as column:
-            _add_row(upload, source, held_out)
+            rows.append(_add_row(upload, source, held_out))
         shown = partial(_shown_to, its_models)
         model.change(shown, model, column, api_visibility="private")
+    return rows
 
 
 def _shown_to(its_models: set[str], name: str) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def source_of(folder: Path, held_out: HeldOutImages) -> Source | None:
     return DataOnMachine(config.dataset, config.image_shape, config.num_levels)
 
 
-def _add_row(upload: gr.Image, source: Source, held_out: HeldOutImages) -> None:
+def _add_row(upload: gr.Image, source: Source, held_out: HeldOutImages) -> gr.Dataset:
     with TemporaryDirectory() as folder:  # the row keeps copies in gradio's cache
         files = _files_of(source, Path(folder), held_out)
         row = gr.Dataset(  # gr.Examples takes no class, which keeps the pixels sharp
@@ -81,6 +83,7 @@ def _add_row(upload: gr.Image, source: Source, held_out: HeldOutImages) -> None:
         )
     copies = [sample["path"] for (sample,) in row.samples]
     row.click(lambda index: copies[index], row, upload, api_visibility="private")
+    return row
 
 
 def _files_of(source: Source, folder: Path, held_out: HeldOutImages) -> list[Path]:

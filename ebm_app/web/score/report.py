@@ -37,6 +37,8 @@ real ones; so noise fills each level, and the mean over several draws of it is t
 normalised, whatever the network has learned.
 - **Not normalised**: the probabilities of all images need not add up to 1, so bits may look too \
 good.
+- **Shares of the pixels**: what each pixel adds to the log-likelihood, for most models to the \
+variational bound. A share is no probability of its pixel: all pixels enter into each.
 """
 
 

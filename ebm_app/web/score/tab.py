@@ -8,7 +8,7 @@ import gradio as gr
 
 from ebm_app.errors import UserError
 
-from ..buttons import AT_ONCE, empty_by, start_by, stop_by
+from ..buttons import AT_ONCE, empty_by, empty_own_by, start_by, stop_by
 from ..device import QUICK
 from ..explanations import explained
 from ..models import Models
@@ -26,11 +26,7 @@ from .uploads import ACCEPTED, leave_unread, preparation, read_upload
 UPLOAD = "upload"
 MAX_REPEATS = 64
 REPEATS = "draws of the dequantisation noise: more of them, less uncertainty"
-SHARES = (
-    "The map shows each pixel's share of the log-likelihood above, for most models the "
-    "variational bound; the shares add up to it. A share is no probability of its pixel: all "
-    "pixels enter into each."
-)
+HINT = f"The log-likelihood of the image appears here. {CAVEAT}"
 
 
 def drawing_offer(load: Load, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -42,12 +38,15 @@ def drawing_offer(load: Load, model: str) -> tuple[dict[str, Any], dict[str, Any
     return gr.update(visible=grey), gr.update(visible=not grey)
 
 
-def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.Tabs]:
+def build(
+    models: Models, model: gr.Dropdown, drawn: gr.Gallery, seed: int
+) -> tuple[gr.Image, gr.Tabs]:
     """Put the tab on the page, with its endpoints /score, /score_drawing, /score_many and
     /estimators; the upload, and the tabs of which ``UPLOAD`` shows it.
 
     Args:
-        model: the page's choice of a model. seed: of the noise.
+        model: the page's choice of a model. drawn: images that are sent here when they are chosen.
+        seed: of the noise.
     """
     load, held_out = models.load, HeldOutImages(models.data_root, models.folders)
     with gr.Row():
@@ -55,11 +54,15 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
             with gr.Tabs() as ways, gr.Tab("Draw"):
                 drawing, start_drawing = add_canvas(load, model)
             with ways, gr.Tab("Upload", id=UPLOAD):
-                upload, invert, frame, start_upload = add_upload(models, model, held_out)
+                upload, examples, invert, frame, start_upload = add_upload(models, model, held_out)
             repeats = slider(2, MAX_REPEATS, 16, "Repeats", info=REPEATS)
             stop = gr.Button("Stop")
-        hint, results = gr.Column(), gr.Column(visible=False)
-    shown = add_results(hint, results)
+        with gr.Column():
+            seen, text, place = add_results()
+    with gr.Row():
+        histogram = gr.Plot(label="Place among held-out images, drawn", format="png")
+        shares = gr.Plot(label="Shares of the pixels", format="png")
+    shown = ShownLikelihood(seen, text, shares, place, histogram, metrics_box())
     with gr.Accordion("What the words mean", open=False):
         gr.Markdown(WORDS)
     with gr.Accordion("Other estimators of the same log-likelihood", open=False):
@@ -95,9 +98,11 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
         for start, run, inputs, name in starts
     ]
     stop_by(stop, events, stopped, [shown.text, shown.place])
-    # not by a change of the drawing, which sending it brings about too
-    changes = [upload.change, invert.change, frame.change, drawing.input, model.change]
-    empty_by(changes, events, list(shown))
+    # what a visitor does, and not the changes that follow: they may come after the next press
+    acts = [upload.upload, upload.clear, *(row.click for row in examples), drawn.select]
+    acts += [invert.input, frame.input, model.change]
+    empty_by(acts, events, list(shown))
+    empty_own_by(drawing.input, start_drawing, [start_upload], events[1], list(shown))
     return upload, ways
 
 
@@ -115,8 +120,8 @@ def add_canvas(load: Load, model: gr.Dropdown) -> tuple[gr.ImageEditor, gr.Butto
 
 def add_upload(
     models: Models, model: gr.Dropdown, held_out: HeldOutImages
-) -> tuple[gr.Image, gr.Checkbox, gr.Checkbox, gr.Button]:
-    """The upload with its examples, what may be done to it, and its button."""
+) -> tuple[gr.Image, list[gr.Dataset], gr.Checkbox, gr.Checkbox, gr.Button]:
+    """The upload, rows of examples for it, what may be done to it, and its button."""
     upload = gr.Image(
         label="Image",
         type="filepath",
@@ -128,32 +133,17 @@ def add_upload(
     )
     leave_unread(upload)
     gr.Markdown(ACCEPTED)
-    add_examples(upload, model, models, held_out)
+    examples = add_examples(upload, model, models, held_out)
     invert, frame = preparation()
     start = gr.Button("Log-likelihood of the image", variant="primary")
-    return upload, invert, frame, start
+    return upload, examples, invert, frame, start
 
 
-def add_results(hint: gr.Column, results: gr.Column) -> ShownLikelihood:
-    """The components that show a log-likelihood; before there is one, a hint takes their room."""
-    with hint:
-        gr.Markdown(f"The log-likelihood of the image appears here. {CAVEAT}")
-    with results:
-        after = "The image after resizing and rounding to the levels of the model"
-        seen = picture("As the model sees it", after, 300, type="filepath")
-        leave_unread(seen)
-        text = gr.Textbox(label="Log-likelihood", interactive=False, lines=9)
-        place = gr.Textbox(label="Place among held-out images", interactive=False, lines=3)
-    with gr.Row(visible=False) as pictures:
-        with gr.Column():
-            histogram = gr.Plot(label="Place among held-out images, drawn", format="png")
-        with gr.Column():
-            shares = gr.Plot(label="Shares of the pixels", format="png")
-            gr.Markdown(SHARES)
-    text.change(
-        lambda text: [gr.update(visible=bool(text) == wanted) for wanted in (False, True, True)],
-        text,
-        [hint, results, pictures],
-        **AT_ONCE,
-    )
-    return ShownLikelihood(seen, text, shares, place, histogram, metrics_box())
+def add_results() -> tuple[gr.Image, gr.Textbox, gr.Textbox]:
+    """What shows the image as the model sees it, its log-likelihood and its place."""
+    after = "The image after resizing and rounding to the levels of the model"
+    seen = picture("As the model sees it", after, 300, type="filepath")
+    leave_unread(seen)
+    text = gr.Textbox(label="Log-likelihood", interactive=False, lines=9, placeholder=HINT)
+    place = gr.Textbox(label="Place among held-out images", interactive=False, lines=3)
+    return seen, text, place
