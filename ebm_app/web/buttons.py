@@ -129,7 +129,9 @@ def empty_own_by(
         other.click(None, js=f"() => {{ window[{own}] = false }}", **AT_ONCE)
     trigger(None, cancels=[event], **AT_ONCE)
     same = json.dumps([gr.skip()] * len(outputs))
-    trigger(None, None, outputs, js=f"() => window[{own}] ? {_blanks(outputs)} : {same}", **AT_ONCE)
+    trigger(
+        None, None, outputs, js=f"() => window[{own}] ? {_blanks(outputs)} : {same}", **AT_ONCE
+    )
 
 
 def _blanks(outputs: list[Component]) -> str:
