@@ -260,10 +260,13 @@ def client(address):
 
 
 @pytest.fixture(scope="session")
-def open_address(page):
-    """Where the page is served to everyone."""
+def open_address(models):
+    """Where a page of its own is served to everyone: one that is served twice answers at the
+    second address alone."""
+    from ebm_app.web.app import build_app
     from ebm_app.web.server import serve
 
+    page = build_app(models, seed=5)
     yield serve(page, "127.0.0.1", free_port(), None)
     page.close(verbose=False)
 
