@@ -102,7 +102,7 @@ def fuzz_records(run, tmp_path, digits, numbers):
     report = load_script("evaluate/report.py")
     readers = {
         "report": (("run.json", *FIGURES), lambda folder: report.main([str(folder)])),
-        "self-test": (("selftest.json",), checks.recorded),
+        "self-test": (("selftest.json",), partial(checks.recorded, name="run")),
         "card": (("run.json",), card.run_facts),
         "earlier": (("run.json",), trained_before),
         "config": (
