@@ -163,8 +163,8 @@ class VariationalBound(Estimator):
             draws = [_draw(score, x, node, e) for e in noises]
             components += _gain(x, node, draws)
             if self.num_draws > 2:
-                fewer = [_gain(x, node, draws[:k] + draws[k + 1 :]) for k in range(len(draws))]
-                variance += _jackknife(torch.stack([sum_except_batch(gain) for gain in fewer]))
+                without = [sum_except_batch(_gain(x, node, rest)) for rest in _but_one(draws)]
+                variance += _jackknife(torch.stack(without))
         error = variance.sqrt() if self.num_draws > 2 else torch.full_like(variance, math.nan)
         return LogDensity(sum_except_batch(components), error, components, score.nfe)
 
@@ -184,12 +184,17 @@ def _gain(x: Tensor, node: BoundNode, draws: Sequence[Draw]) -> Tensor:
     reference = Guess(1 - node.deviation * shrink, shrink * node.a * x.double())
     guesses = [reference] * len(draws)
     if len(draws) > 1 and draws[0].variance is not None:
-        guesses = [_guess(draws[:k] + draws[k + 1 :]) for k in range(len(draws))]
+        guesses = [_guess(others) for others in _but_one(draws)]
     squares = [
         draw.residual.square() - guess.centred_square(draw.e)
         for draw, guess in zip(draws, guesses, strict=True)
     ]
     return node.weight / 2 * (reference.mean_square() - sum(squares) / len(draws))
+
+
+def _but_one(draws: Sequence[Draw]) -> list[Sequence[Draw]]:
+    """For every draw the others."""
+    return [draws[:k] + draws[k + 1 :] for k in range(len(draws))]
 
 
 def _guess(others: Sequence[Draw]) -> Guess:
