@@ -102,11 +102,12 @@ def weights(run: Trainer) -> torch.Tensor:
             "gradient_accumulation_steps": 2,
             "train_batch_size": 3,
         },
+        {"optimizer": "muon"},
     ],
-    ids=["ctsm_m", "tsm"],
+    ids=["ctsm_m", "tsm", "muon"],
 )
 def test_resume_is_exact_in_mid_epoch_with_dropout(data, tmp_path, changes):
-    net = replace(NET, dropout=0.2)
+    net = replace(NET, dropout=0.2, block_out_channels=(16,))
     changes = {"augmentation": "affine", **changes}
     whole = trainer(data, tmp_path / "whole", net, **changes)
     whole.fit()

@@ -94,7 +94,8 @@ class LoopConfig:
     gradient_accumulation_steps: PositiveInt = setting(
         "batches in an optimizer step", 1, rare=True
     )
-    learning_rate: NonNegative = setting("peak learning rate of Adam", 2e-3)
+    optimizer: str = setting("how gradients change the weights", "adam")
+    learning_rate: NonNegative = setting("peak learning rate", 2e-3)
     lr_scheduler: str = setting("learning rate after the warm-up", "cosine", rare=True)
     lr_warmup_steps: Count = setting("steps over which the learning rate rises", 100, rare=True)
     lr_decay_steps: Count = setting(
@@ -137,13 +138,19 @@ FREE_ON_RESUME = frozenset(
 )
 
 
+#: what runs did before there was a setting for it
+BEFORE_THEY_WERE = {"optimizer": "adam"}
+
+
 def changes_of(
     before: Mapping[str, Any], now: Mapping[str, Any], free: AbstractSet[str]
 ) -> list[str]:
     """The settings ``now`` that were others ``before``, but for the ``free`` ones, in words.
 
-    An older record lacks settings that were added since: they were empty then.
+    An older record lacks settings that were added since: they were empty then, or as
+    ``BEFORE_THEY_WERE`` says.
     """
+    before = {**BEFORE_THEY_WERE, **before}
     return [
         f"{key} was {shortened(before.get(key))}, now {shortened(value)}"
         for key, value in now.items()

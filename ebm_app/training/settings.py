@@ -29,6 +29,7 @@ from ebm_app.registry import choose
 from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.training.learning_rate import OPEN_ENDED, SCHEDULES
 from ebm_app.training.metrics import REPORTS, check_report_to
+from ebm_app.training.optimizers import OPTIMIZERS
 from ebm_app.training.presets import LATENT, preset
 
 NET_KEYS = {f.name for f in fields(UNetConfig)}
@@ -38,6 +39,7 @@ EBM_KEYS |= {"time_input", "input_frequencies", "net_input"}
 PATH_KEYS = {"path", "c", "path_arguments"}
 #: for a setting that names a kind of thing, the dict of the names
 LOOP_KINDS: dict[str, Mapping[str, Any]] = {
+    "optimizer": OPTIMIZERS,
     "lr_scheduler": SCHEDULES,
     "mixed_precision": {"no": "float32", "bf16": "bfloat16", "fp16": "float16, scaled loss"},
     "report_to": REPORTS,

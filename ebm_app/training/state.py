@@ -1,6 +1,6 @@
 """What a run must remember to go on bit for bit, as tensors and JSON."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,10 +61,12 @@ class TrainerRecord:
 
 @dataclass
 class TrainingState:
-    """The parts of a run that change as it goes on; ``scaler`` is that of fp16, or None."""
+    """The parts of a run that change as it goes on; ``buffers`` has the shapes of what the
+    optimizer remembers of a weight, and ``scaler`` is that of fp16, or None."""
 
     task: Task
     optimizer: torch.optim.Optimizer
+    buffers: Callable[[Tensor], dict[str, tuple[int, ...]]]
     scheduler: LRScheduler
     ema: "EMAModel"
     scaler: Any
@@ -100,7 +102,7 @@ class TrainingState:
         tensors, data = load_state(folder)
         trainer = from_dict(TrainerRecord, data, str(folder / STATE / TRAINER_FILE))
         check_same(trainer, settings, total_batch_size, folder)
-        check_tensors(tensors, self._shapes(trainer.step), folder)
+        check_tensors(tensors, self._shapes(), folder)
         self.task.model.load_state_dict(split_prefix(tensors, "weights."))
         load_optimizer(self.optimizer, split_prefix(tensors, "optimizer."))
         shadow = split_prefix(tensors, "ema.")
@@ -124,14 +126,13 @@ class TrainingState:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
 
-    def _shapes(self, step: int) -> dict[str, tuple[int, ...]]:
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
         """The tensors of a checkpoint of this run."""
-        parameters = [tuple(weight.shape) for weight in self.task.trained_parameters()]
         shapes = {f"weights.{k}": tuple(v.shape) for k, v in self.task.model.state_dict().items()}
-        for index, shape in enumerate(parameters):
-            shapes[f"ema.{index}"] = shape
-            shapes[f"optimizer.{index}.step"] = ()
-            shapes[f"optimizer.{index}.exp_avg"] = shapes[f"optimizer.{index}.exp_avg_sq"] = shape
+        for index, weight in enumerate(self.task.trained_parameters()):
+            shapes[f"ema.{index}"] = tuple(weight.shape)
+            for name, shape in self.buffers(weight).items():
+                shapes[f"optimizer.{index}.{name}"] = shape
         return shapes
 
     @contextmanager
@@ -198,7 +199,7 @@ def split_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state of an Adam optimizer, flattened to "<index>.<name>"."""
+    """The state of an optimizer, flattened to "<index>.<name>"."""
     state = optimizer.state_dict()["state"]
     return {
         f"{index}.{name}": torch.as_tensor(value)

@@ -28,6 +28,7 @@ from ebm_app.runs.interrupts import StopRequested, StopSignals
 from ebm_app.training import checkpoint
 from ebm_app.training.learning_rate import SCHEDULES
 from ebm_app.training.metrics import MetricsLog, finite
+from ebm_app.training.optimizers import OPTIMIZERS
 from ebm_app.training.state import FORMAT_VERSION, TrainingState
 from ebm_app.training.tasks import Task, total_batch_size
 
@@ -68,16 +69,12 @@ class Trainer:
         self.accelerator, self.task, self.config = accelerator, task, config
         self.output_dir = output_dir
         self.parameters = task.trained_parameters()
-        optimizer = torch.optim.AdamW(
-            self.parameters,
-            lr=config.learning_rate,
-            weight_decay=config.adam_weight_decay,
-            fused=True,
-        )
+        optimizer = OPTIMIZERS[config.optimizer].build(self.parameters, config)
         self.scheduler = SCHEDULES[config.lr_scheduler].build(optimizer, config)
         self.loss_module, self.optimizer = accelerator.prepare(task.loss_module, optimizer)
         self.ema = EMAModel(self.parameters, decay=config.ema_decay, foreach=True)
-        self.state = TrainingState(task, optimizer, self.scheduler, self.ema, accelerator.scaler)
+        parts = (optimizer, OPTIMIZERS[config.optimizer].buffers, self.scheduler, self.ema)
+        self.state = TrainingState(task, *parts, accelerator.scaler)
         self.total_batch_size = total_batch_size(accelerator, config)
         self.metrics = MetricsLog(accelerator, output_dir, config)
         self.signals = StopSignals(accelerator)
