@@ -2,6 +2,7 @@
 
 python evaluate/ablations.py --study settings --variants plain_time no_average
 python evaluate/ablations.py --study latent --training_args train_batch_size=64 t_scale=100
+python evaluate/ablations.py --study recipe --core_seconds 800
 
 Every variant is a run of train/ebm.py, in the latent space of a flow that train/flow.py makes
 where the study asks for one. A run that is finished is not made again; one that was cut off goes
@@ -16,11 +17,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 
 from ebm_app.data.images import ImageData, load_images
 from ebm_app.ebm import EBM
-from ebm_app.fields import Draws, PositiveInt, Several, Steps
+from ebm_app.fields import Draws, Positive, PositiveInt, Several, Steps
 from ebm_app.files import RUN_FILE
 from ebm_app.files.records import read_record
 from ebm_app.files.run_schemas import TrainingRun
@@ -42,6 +44,8 @@ from ebm_app.training.command_line import add_data_flags
 from ebm_app.training.settings import resolve
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "train"
+#: of the run that tells how long a step takes
+TIMED_STEPS = 24
 
 
 def parse_args(argv: Sequence[str] | None) -> Namespace:
@@ -57,6 +61,8 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add("--spaces", nargs="+", default=[], metavar="NAME", help=spaces)
     steps = "steps of every training"
     add("--max_train_steps", type=flag(PositiveInt), default=1000, metavar="N", help=steps)
+    budget = "seconds of one core that the steps of every training take, in place of their number"
+    add("--core_seconds", type=flag(Positive), metavar="S", help=budget)
     further = "further settings of every training, words joined by commas where it takes several"
     add("--training_args", nargs="+", default=[], metavar="KEY=VALUE", help=further)
     add = parser.group("run").add_argument
@@ -72,7 +78,10 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add("--pf_ode_limit", type=flag(Several), default=50, metavar="N", help=few)
     add("--pf_ode_steps", type=flag(Steps), default=12, metavar="N", help="its steps")
     parser.add_common()
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.core_seconds:
+        parser.refuse(["max_train_steps"], "is what --core_seconds finds: leave one of them out")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -130,14 +139,15 @@ def rows_of(
             ebm.energy = ebm.energy.with_eps(first_eps)
             bits = images.bits_of(accelerator, ebm)
             base = bits if base is None or name == study.base else base
-            speed = read_record(TrainingRun, run / RUN_FILE)["figures"]["images_per_second"]
+            figures = figures_of(run)
             yield {
                 "space": space,
                 "variant": name,
                 "step": step,
                 **compared(bits, base),
                 "quadrature_error": images.quadrature_error(ebm),
-                "images_per_second": speed,
+                "images_per_second": figures["images_per_second"],
+                "core_seconds": figures["training_seconds"] * torch.get_num_threads(),
             }
 
 
@@ -151,14 +161,31 @@ def fitted_flow(args: Namespace, space: str, folder: Path) -> Path | None:
 
 def train(args: Namespace, run: Path, flow: Path | None, variant: Sequence[str]) -> None:
     """A run of one variant, which keeps the checkpoints that are to be scored."""
-    flags = [*shared_flags(args), "--max_train_steps", str(args.max_train_steps)]
-    flags += ["--num_preview_images", "0"]
-    flags += ["--flow", str(flow)] if flow else []
+    own = [*further_flags(args), *variant, *(["--flow", str(flow)] if flow else [])]
+    flags = [*shared_flags(args), "--num_preview_images", "0"]
+    num_steps = args.max_train_steps
+    if args.core_seconds:
+        num_steps = steps_within(args, run.with_name(f"{run.name}-timing"), [*flags, *own])
+    flags += ["--max_train_steps", str(num_steps)]
     if args.num_checkpoints > 1:
-        every = str(max(1, args.max_train_steps // args.num_checkpoints))
+        every = str(max(1, num_steps // args.num_checkpoints))
         flags += ["--checkpointing_steps", every, "--validation_steps", every]
         flags += ["--checkpoints_total_limit", str(args.num_checkpoints + 1)]
-    train_once(SCRIPTS / "ebm.py", [*flags, *further_flags(args), *variant], run)
+    train_once(SCRIPTS / "ebm.py", [*flags, *own], run)
+
+
+def steps_within(args: Namespace, run: Path, flags: Sequence[str]) -> int:
+    """How many steps ``--core_seconds`` pay for, by a run of a few steps that is made once."""
+    little = ["--validation_images", "2", "--validation_repeats", "1"]
+    steps = ["--max_train_steps", str(TIMED_STEPS)]
+    train_once(SCRIPTS / "ebm.py", [*flags, *little, *steps], run)
+    seconds = figures_of(run)["training_seconds"] * torch.get_num_threads()
+    return max(1, round(args.core_seconds * TIMED_STEPS / seconds))
+
+
+def figures_of(run: Path) -> dict[str, Any]:
+    """What a finished run reports."""
+    return read_record(TrainingRun, run / RUN_FILE)["figures"]
 
 
 def shared_flags(args: Namespace) -> list[str]:
@@ -180,10 +207,10 @@ def further_flags(args: Namespace) -> list[str]:
     return [word for key, _, value in pairs for word in (f"--{key}", *value.split(","))]
 
 
-def scored_models(run: Path, num: int) -> list[tuple[int | None, Path]]:
+def scored_models(run: Path, num: int) -> list[tuple[int, Path]]:
     """(step, folder) of the models of a run that are scored."""
     if num == 1:
-        return [(None, run)]
+        return [(figures_of(run)["steps"], run)]
     return [(int(folder.name.rpartition("-")[2]), folder) for folder in checkpoints(run)]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from conftest import error_of
 
 from ebm_app.runs.start import run_script
@@ -70,7 +71,7 @@ def rows_of(table, space):
 
 def check_gains(rows, base):
     for row in rows:
-        for name in ("ratio", "pf_ode"):
+        for name in ("ratio", "pf_ode", "elbo"):
             assert row[f"{name}_gain"] == pytest.approx(base[name] - row[name], abs=1e-12)
 
 
@@ -81,8 +82,8 @@ def test_a_setting_is_compared_with_the_base(tmp_path, here, capsys):
     assert run_script(main, [*own, "plain_time", "ten_times_eps"]) == 0
     metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
     rows = rows_of(metrics["table"], "ambient")
-    assert list(rows) == [("base", None), ("plain_time", None), ("ten_times_eps", None)]
-    base = rows["base", None]
+    assert list(rows) == [("base", 3), ("plain_time", 3), ("ten_times_eps", 3)]
+    base = rows["base", 3]
     assert base["ratio_gain"] == base["ratio_gain_stderr"] == 0 < base["quadrature_error"]
     check_gains(rows.values(), base)
     folders = [tmp_path / "ambient" / name for name, _ in rows]
@@ -92,12 +93,30 @@ def test_a_setting_is_compared_with_the_base(tmp_path, here, capsys):
     assert "| ambient | plain_time | " in (tmp_path / "ablations.md").read_text()
     for flags, message in (
         (["luck"], "unknown variant 'luck'"),
-        (["base", "--study", "luck"], "choose one of latent, network_input, settings"),
+        (["base", "--study", "luck"], "choose one of latent, network_input, recipe, settings"),
+        (["base", "--core_seconds", "3"], "--max_train_steps is what --core_seconds finds"),
         (["base", "--training_args", "luck=1"], "there is no setting 'luck'"),
         (["base", "--training_args", "train_batch_size=many"], "must be a whole number"),
     ):
         assert run_script(main, [*own, *flags]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_budget_of_core_seconds_says_how_many_steps(tmp_path, here, monkeypatch):
+    module = here("evaluate/ablations.py")
+    monkeypatch.setattr(module, "TIMED_STEPS", 2)
+    own = [*SHORT, "--study", "recipe", "--variants", "muon", "--output_dir", str(tmp_path)]
+    metrics = module.main([*own, "--core_seconds", "0.5", "--training_args", *TRAINING])
+    assert [row["variant"] for row in metrics["table"]] == ["base", "muon"]
+    for row in metrics["table"]:
+        run = json.loads((tmp_path / "ambient" / row["variant"] / "run.json").read_text())
+        timing = tmp_path / "ambient" / f"{row['variant']}-timing" / "run.json"
+        a_step = json.loads(timing.read_text())["figures"]["training_seconds"] / 2
+        assert row["step"] == run["figures"]["steps"]
+        assert row["step"] == max(1, round(0.5 / (a_step * torch.get_num_threads())))
+        assert run["settings"]["training"]["optimizer"] == {"base": "adam"}.get(
+            row["variant"], row["variant"]
+        )
 
 
 def test_models_of_a_latent_space_are_compared_with_their_flow(tmp_path, here, capsys):

@@ -139,8 +139,9 @@ def check_config(config: UNetConfig, height: int, width: int) -> None:
         raise UserError(f"patch_size {side} does not divide images of {height}x{width}")
     height, width = height // side, width // side
     if height % factor or width % factor:
+        what = "images" if side == 1 else "the patches"
         raise UserError(
-            f"{_sizes(height, width, side)} cannot be halved {resolutions - 1} times: give at most "
+            f"{what} of {height}x{width} cannot be halved {resolutions - 1} times: give at most "
             f"{max_resolutions(height, width)} entries of block_out_channels, or resize the images"
         )
     for channels in config.block_out_channels:
@@ -158,11 +159,6 @@ def check_config(config: UNetConfig, height: int, width: int) -> None:
                 f"num_heads {config.num_heads} must divide the last channels, and their quotient "
                 f"the channels of every resolution with attention: {config.block_out_channels}"
             )
-
-
-def _sizes(height: int, width: int, side: int) -> str:
-    """What the first resolution is, in words."""
-    return f"{'images' if side == 1 else 'the patches'} of {height}x{width}"
 
 
 def max_resolutions(height: int, width: int) -> int:

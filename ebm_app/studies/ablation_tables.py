@@ -5,15 +5,21 @@ from pathlib import Path
 from typing import Any
 
 Table = Sequence[dict[str, Any]]
-#: key of a row -> heading; the last four come with a standard error
+#: key of a row -> heading; those of BITS come with a standard error
 NAMES = {"space": "space", "variant": "variant", "step": "step"}
 BITS = {
+    "elbo": "`elbo`",
+    "elbo_gain": "lower than the base",
     "ratio": "`ratio`",
     "ratio_gain": "lower than the base",
     "pf_ode": "`pf_ode`",
     "pf_ode_gain": "lower than the base",
 }
-COSTS = {"quadrature_error": "error of the quadrature", "images_per_second": "images/s"}
+COSTS = {
+    "quadrature_error": "error of the quadrature",
+    "images_per_second": "images/s",
+    "core_seconds": "core seconds",
+}
 
 
 def to_markdown(table: Table) -> str:
@@ -21,11 +27,11 @@ def to_markdown(table: Table) -> str:
     heads = [*NAMES.values(), *BITS.values(), *COSTS.values()]
     lines = [heads, ["---"] * len(heads)]
     for row in table:
-        names = [str(row[key]) for key in NAMES]
+        names = ["" if row[key] is None else str(row[key]) for key in NAMES]
         bits = [
             f"{row[key]:.3f} ± {row[f'{key}_stderr']:.3f}" if key in row else "" for key in BITS
         ]
-        costs = [f"{row[key]:.2g}" if key in row else "" for key in COSTS]
+        costs = [f"{row[key]:.3g}" if key in row else "" for key in COSTS]
         lines.append([*names, *bits, *costs])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 

@@ -35,6 +35,32 @@ def settings_variants(config: EBMConfig) -> Variants:
     }
 
 
+def recipe_variants(config: EBMConfig) -> Variants:
+    """What may change how much a second of training is worth, one change at a time from Adam."""
+    channels = config.net.block_out_channels
+    muon = ["--optimizer", "muon"]
+    return {
+        BASE: [],
+        "muon": muon,
+        "muon_twice_the_rate": [*muon, "--learning_rate", "4e-3"],
+        "muon_four_times_the_rate": [*muon, "--learning_rate", "8e-3"],
+        "batch_of_32": ["--train_batch_size", "32"],
+        "muon_batch_of_32": [*muon, "--train_batch_size", "32"],
+        "muon_batch_of_128": [*muon, "--train_batch_size", "128"],
+        "muon_patches": [
+            *(*muon, "--patch_size", "2", "--block_out_channels"),
+            *(f"{n}" for n in channels[1:]),
+        ],
+        "muon_attention": [*muon, "--attention_levels", f"{len(channels) - 1}"],
+        "muon_half_the_channels": [
+            *muon,
+            "--block_out_channels",
+            *(f"{n // 2}" for n in channels),
+        ],
+        "muon_two_blocks": [*muon, "--layers_per_block", f"{2 * config.net.layers_per_block}"],
+    }
+
+
 def latent_variants(config: EBMConfig) -> Variants:
     """The objectives; TSM trains no Stein head."""
     return {
@@ -80,6 +106,7 @@ STUDIES = {
     "settings": Ablation(
         "what each setting of a training is worth", settings_variants, (AMBIENT,), BASE
     ),
+    "recipe": Ablation("what brings the bound down fastest", recipe_variants, (AMBIENT,), BASE),
     "latent": Ablation(
         "objectives in the latent spaces of flows",
         latent_variants,

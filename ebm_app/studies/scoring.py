@@ -1,7 +1,8 @@
 """Bits per dim of models on the same held-out images and noise, and the difference of two models.
 
-Every model is scored twice: by the integral of its time score, which is normalised only as far as
-that is exact, and on the first images by its probability-flow ODE, whose density always is.
+Every model is scored by the integral of its time score, which is normalised only as far as that is
+exact, and, where it has a Stein head, by the variational bound, which always is. The first images
+are scored by the density of its probability-flow ODE too, which is normalised as well.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from torch import Tensor
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.bits_per_dim import bits_of_images
 from ebm_app.flow import Flow
-from ebm_app.likelihood import Estimator, PFODEDensity
+from ebm_app.likelihood import Estimator, PFODEDensity, VariationalBound
 from ebm_app.numerics import standard_error
 from ebm_app.studies.likelihood_speed import fixed_nodes, reference
 
@@ -54,10 +55,15 @@ class ScoredImages:
         pf_ode = PFODEDensity(
             num_steps=self.pf_ode_steps, max_refinements=0, num_probes=1, seed=self.seed
         )
-        return {
+        found = {
             "ratio": bits("ratio", self.levels, self.noise),
             "pf_ode": bits(pf_ode, *self.few),
         }
+        if not isinstance(model, EBM):
+            return found | {"elbo": found["ratio"]}  # its density, whatever it is called
+        if model.config.stein_head:
+            found["elbo"] = bits(VariationalBound(seed=self.seed), self.levels, self.noise)
+        return found
 
     def quadrature_error(self, ebm: EBM) -> float:
         """The largest error of the model's own quadrature rule over the few images, in bits per
@@ -71,7 +77,8 @@ class ScoredImages:
 def compared(bits: Bits, base: Bits | None) -> dict[str, float]:
     """By estimator the mean and its standard error over images, and, where there is a base, how
     much lower than the base that is on the same images, with its own standard error."""
-    gains = {} if base is None else {f"{name}_gain": base[name] - bits[name] for name in base}
+    shared = [] if base is None else [name for name in bits if name in base]
+    gains = {f"{name}_gain": base[name] - bits[name] for name in shared}
     metrics = {}
     for name, values in {**bits, **gains}.items():
         metrics[name] = values.mean().item()
