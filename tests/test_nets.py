@@ -13,7 +13,6 @@ from ebm_app.ratios.mlp import MLP
 IMAGES = {(1, 8, 8): (8, 16), (1, 28, 28): (8, 16, 16), (3, 32, 32): (8, 8, 16)}
 PLAIN = UNetConfig(block_out_channels=(8, 16), num_heads=2)
 ATTENTION = UNetConfig(block_out_channels=(8, 16), num_heads=2, attention_levels=(0, 1))
-PATCHES = UNetConfig(block_out_channels=(8, 16), patch_size=2)
 
 
 def unet(shape=(1, 8, 8), config=PLAIN, out_channels=2, seed=0, dtype=F64):
@@ -56,10 +55,10 @@ def test_the_embedded_time_is_the_time_by_its_factor():
     assert torch.allclose(fast(x, t), slow(x, 4 * t), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("given", [{}, {"attention_levels": (1,)}, {"patch_size": 2}], ids=str)
+@pytest.mark.parametrize("attention", [(), (1,)], ids=["plain", "attention"])
 @pytest.mark.parametrize("shape", IMAGES)
-def test_unet_starts_as_zero_of_the_right_shape(shape, given):
-    config = UNetConfig(IMAGES[shape][: 4 - given.get("patch_size", 1)], num_heads=2, **given)
+def test_unet_starts_as_zero_of_the_right_shape(shape, attention):
+    config = UNetConfig(IMAGES[shape], attention_levels=attention, num_heads=2)
     torch.manual_seed(0)
     net = UNet(shape, 2 * shape[0], config)
     out = net(torch.randn(2, *shape), torch.tensor([0.1, 0.9]))
@@ -86,9 +85,7 @@ def test_unet_examples_are_independent_and_time_is_continuous(config, dtype):
     assert 0 < near.abs().max() < 1e-2 * (distinct[0] - distinct[2]).abs().max()
 
 
-@pytest.mark.parametrize(
-    "config", [PLAIN, ATTENTION, PATCHES], ids=["plain", "attention", "patch"]
-)
+@pytest.mark.parametrize("config", [PLAIN, ATTENTION], ids=["plain", "attention"])
 def test_unet_has_second_derivatives(config):
     """Grad in x of d/dt, and of grad in x, by autograd and by central differences along a line.
 
@@ -138,21 +135,6 @@ def test_unet_runs_in_bfloat16_under_autocast(config):
     assert (half.float() - full).norm() < 0.05 * full.norm()
 
 
-def test_a_patch_goes_in_and_out_at_its_place():
-    """A pixel moves by the patches that it lies in, and the outputs of a channel stay together."""
-    net = unet((1, 8, 12), replace(PATCHES, block_out_channels=(8,)))
-    torch.nn.init.zeros_(net.unet.conv_out.weight)
-    net.unet.conv_out.bias.data.copy_(torch.arange(8))
-    out = net(normal((1, 1, 8, 12)), torch.tensor([0.5], dtype=F64))
-    assert out.shape == (1, 2, 8, 12)
-    assert out[0, :, 2:4, 6:8].tolist() == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
-    seen = []
-    net.unet.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
-    x = torch.arange(96.0, dtype=F64).view(1, 1, 8, 12)
-    net(x, torch.tensor([0.5], dtype=F64))
-    assert seen[0].shape == (1, 4, 4, 6) and seen[0][0, :, 1, 3].tolist() == [30, 31, 42, 43]
-
-
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool])
 def test_unet_refuses_a_time_that_is_no_float(dtype):
     with pytest.raises(TypeError, match="floating-point"):
@@ -178,8 +160,6 @@ def test_max_levels_is_the_most_that_fit(size, levels):
         ({"dropout": 1.0}, "dropout"),
         ({"dropout": -0.1}, "dropout"),
         ({"block_out_channels": (8, 8, 8, 8, 8)}, "cannot be halved 4 times"),
-        ({"patch_size": 3}, "patch_size 3 does not divide images of 8x8"),
-        ({"patch_size": 4, "block_out_channels": (8, 8, 8)}, "of 2x2 cannot be halved"),
         ({"block_out_channels": (8, 12)}, "norm_num_groups 8 does not divide 12"),
         ({"attention_levels": (2,)}, "between 0 and 1"),
         ({"attention_levels": (-1,)}, "between 0 and 1"),

@@ -9,7 +9,6 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge, Le, Len, Lt
 from pydantic import ConfigDict
 from torch import Tensor, nn
-from torch.nn.functional import pixel_shuffle, pixel_unshuffle
 
 from ebm_app.errors import UserError
 from ebm_app.fields import STRICT, Positive, Share, setting
@@ -21,7 +20,6 @@ Widths = Annotated[tuple[Width, ...], Len(1, MOST_RESOLUTIONS)]
 Layers = Annotated[int, Ge(1), Le(16)]
 Level = Annotated[int, Ge(0), Lt(MOST_RESOLUTIONS)]
 Levels = Annotated[tuple[Level, ...], Len(0, MOST_RESOLUTIONS)]
-PatchSize = Annotated[int, Ge(1), Le(64)]
 
 
 @dataclass(frozen=True)
@@ -29,8 +27,8 @@ class UNetConfig:
     """Shape of a ``UNet``.
 
     Args:
-        block_out_channels: channels at each resolution, that of the patches first; each further
-            one is half of the one before.
+        block_out_channels: channels at each resolution, the image's own first; each further one
+            is half of the one before.
         layers_per_block: residual blocks at each resolution.
         attention_levels: the resolutions with self-attention, counted from 0.
         num_heads: attention heads.
@@ -38,9 +36,6 @@ class UNetConfig:
         dropout: dropout probability inside the residual blocks.
         t_scale: the embedded time is t_scale * t; it sets the highest frequency in t, in radians,
             and with it how many quadrature nodes the ripples of the network ask for.
-        patch_size: side of the squares of pixels that become the channels of one, before the
-            first convolution and back after the last; 1 for none (Hoogeboom et al. 2023,
-            arXiv:2301.11093, section 3.3). A side of 2 halves the cost at equal weights.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -54,7 +49,6 @@ class UNetConfig:
     norm_num_groups: Width = setting("groups of the group normalisations", 8, rare=True)
     dropout: Share = setting("dropout of the residual blocks", 0.0)
     t_scale: Positive = setting("factor of the time inside the embedding", 25.0, rare=True)
-    patch_size: PatchSize = setting("side of the squares of pixels taken for one", 1, rare=True)
 
 
 class UNet(nn.Module):
@@ -84,14 +78,13 @@ class UNet(nn.Module):
         channels, height, width = image_shape
         check_config(config, height, width)
         self.image_shape, self.config = tuple(image_shape), config
-        side = config.patch_size
         kinds = [
             index in config.attention_levels for index in range(len(config.block_out_channels))
         ]
         self.unet = UNet2DModel(
-            sample_size=(height // side, width // side),
-            in_channels=channels * side**2,
-            out_channels=out_channels * side**2,
+            sample_size=(height, width),
+            in_channels=channels,
+            out_channels=out_channels,
             block_out_channels=tuple(config.block_out_channels),
             layers_per_block=config.layers_per_block,
             down_block_types=tuple("AttnDownBlock2D" if a else "DownBlock2D" for a in kinds),
@@ -117,9 +110,7 @@ class UNet(nn.Module):
         """x (B, C, H, W), t (B,) floating point in [0, 1] -> (B, out_channels, H, W)."""
         if not t.is_floating_point():
             raise TypeError("the time of a U-Net must be a floating-point tensor")
-        patches = pixel_unshuffle(x, self.config.patch_size)
-        out = self.unet(patches, t * self.config.t_scale).sample
-        return pixel_shuffle(out, self.config.patch_size)
+        return self.unet(x, t * self.config.t_scale).sample
 
 
 def check_config(config: UNetConfig, height: int, width: int) -> None:
@@ -134,14 +125,10 @@ def check_config(config: UNetConfig, height: int, width: int) -> None:
             "a U-Net needs block_out_channels, layers_per_block, num_heads and norm_num_groups of "
             "at least 1 and a dropout in [0, 1)"
         )
-    side, factor = config.patch_size, 2 ** (resolutions - 1)
-    if height % side or width % side:
-        raise UserError(f"patch_size {side} does not divide images of {height}x{width}")
-    height, width = height // side, width // side
+    factor = 2 ** (resolutions - 1)
     if height % factor or width % factor:
-        what = "images" if side == 1 else "the patches"
         raise UserError(
-            f"{what} of {height}x{width} cannot be halved {resolutions - 1} times: give at most "
+            f"images of {height}x{width} cannot be halved {resolutions - 1} times: give at most "
             f"{max_resolutions(height, width)} entries of block_out_channels, or resize the images"
         )
     for channels in config.block_out_channels:

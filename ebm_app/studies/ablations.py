@@ -47,10 +47,6 @@ def recipe_variants(config: EBMConfig) -> Variants:
         "batch_of_32": ["--train_batch_size", "32"],
         "muon_batch_of_32": [*muon, "--train_batch_size", "32"],
         "muon_batch_of_128": [*muon, "--train_batch_size", "128"],
-        "muon_patches": [
-            *(*muon, "--patch_size", "2", "--block_out_channels"),
-            *(f"{n}" for n in channels[1:]),
-        ],
         "muon_attention": [*muon, "--attention_levels", f"{len(channels) - 1}"],
         "muon_half_the_channels": [
             *muon,
