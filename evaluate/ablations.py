@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import Accelerator
 
 from ebm_app.data.images import ImageData, load_images
@@ -147,7 +146,7 @@ def rows_of(
                 **compared(bits, base),
                 "quadrature_error": images.quadrature_error(ebm),
                 "images_per_second": figures["images_per_second"],
-                "core_seconds": figures["training_seconds"] * torch.get_num_threads(),
+                "core_seconds": figures["core_seconds"],
             }
 
 
@@ -179,8 +178,7 @@ def steps_within(args: Namespace, run: Path, flags: Sequence[str]) -> int:
     little = ["--validation_images", "2", "--validation_repeats", "1"]
     steps = ["--max_train_steps", str(TIMED_STEPS)]
     train_once(SCRIPTS / "ebm.py", [*flags, *little, *steps], run)
-    seconds = figures_of(run)["training_seconds"] * torch.get_num_threads()
-    return max(1, round(args.core_seconds * TIMED_STEPS / seconds))
+    return max(1, round(args.core_seconds * TIMED_STEPS / figures_of(run)["core_seconds"]))
 
 
 def figures_of(run: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import without_speeds
 from safetensors.torch import load_file
 
 from ebm_app import train
@@ -65,8 +66,7 @@ def same_weights(a: Path, b: Path) -> bool:
 
 
 def without_speed(folder: Path) -> list[dict]:
-    rows = read_metrics(folder / "metrics.jsonl")
-    return [{k: v for k, v in row.items() if k != "images_per_second"} for row in rows]
+    return without_speeds(read_metrics(folder / "metrics.jsonl"))
 
 
 def test_going_back_sets_aside_what_came_after(images, whole, run, capsys):

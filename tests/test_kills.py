@@ -8,7 +8,7 @@ import time
 import forked
 import pytest
 import torch
-from conftest import TINY
+from conftest import TINY, without_speeds
 from safetensors.torch import load_file
 
 from ebm_app.files.records import read_json
@@ -22,8 +22,7 @@ OFTEN = ["--checkpointing_steps", "2", "--validation_steps", "3", "--num_preview
 
 def outcome(folder):
     state = load_file(folder / f"checkpoint-{STEPS}" / "state" / "trainer.safetensors")
-    rows = read_metrics(folder / "metrics.jsonl")
-    rows = [{k: v for k, v in row.items() if k != "images_per_second"} for row in rows]
+    rows = without_speeds(read_metrics(folder / "metrics.jsonl"))
     return state, rows, load_file(folder / "model.safetensors")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import forked
 import pytest
 import torch
-from conftest import TINY
+from conftest import TINY, without_speeds
 from safetensors.torch import load_file
 
 from ebm_app.files.records import read_json
@@ -41,10 +41,7 @@ def train(image_folder):
 
 def outcome(folder: Path) -> tuple[dict, list]:
     state = load_file(folder / "checkpoint-12" / "state" / "trainer.safetensors")
-    lines = read_metrics(folder / "metrics.jsonl")
-    for line in lines:
-        line.pop("images_per_second", None)
-    return state, lines
+    return state, without_speeds(read_metrics(folder / "metrics.jsonl"))
 
 
 def assert_equal_runs(a: Path, b: Path) -> None:

@@ -129,9 +129,12 @@ def to_levels(images: Tensor, num_levels: int, palette: Sequence[int] = ()) -> T
 
 
 def check_num_levels(num_levels: int) -> None:
-    """Raise a ValueError for a number of levels that bytes cannot hold."""
+    """Raise a UserError for a number of levels that bytes cannot hold."""
     if not 2 <= num_levels <= MAX_LEVELS:
-        raise ValueError(f"the number of levels is between 2 and {MAX_LEVELS}, not {num_levels}")
+        raise UserError(
+            f"the number of levels is between 2 and {MAX_LEVELS}, not {num_levels}: reduce images "
+            f"of more levels, such as 16-bit ones, to {MAX_LEVELS}"
+        )
 
 
 def check_levels(levels: Tensor, num_levels: int) -> None:

@@ -20,6 +20,7 @@ class Figures:
     images_per_second: Number
     training_seconds: Number
     device: str
+    core_seconds: Number = 0.0
 
 
 @dataclass(frozen=True)

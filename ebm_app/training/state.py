@@ -37,7 +37,8 @@ class TrainerRecord:
     """The JSON part of a checkpoint.
 
     Args:
-        step, loss, seconds: as in ``TrainingResult``; no loss before the first line of metrics.
+        step, loss, seconds, core_seconds: as in ``TrainingResult``; no loss before the first line
+            of metrics.
         validated: step of the last validation. best: what it found for the model that is kept.
         origin: where the first weights came from, as the record of the run says it.
         ema_step, scaler: of the averaged weights, and of the scale of fp16's losses.
@@ -57,6 +58,7 @@ class TrainerRecord:
     scaler: dict[str, float] | None
     settings: Settings
     total_batch_size: PositiveInt
+    core_seconds: NonNegative = 0.0
 
 
 @dataclass

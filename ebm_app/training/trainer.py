@@ -41,13 +41,15 @@ REMEDY = (
 class TrainingResult:
     """What a finished run reports: the steps done, the last mean loss, the validation bits per
     dim of the model that is kept, the throughput since the last start, the seconds of all steps,
-    those before a resume with them (validation is in neither), and the images of a step."""
+    those before a resume with them (validation is in neither), the seconds of CPU cores that they
+    took in all processes, and the images of a step."""
 
     steps: int
     loss: float
     bits_per_dim: float
     images_per_second: float
     training_seconds: float
+    core_seconds: float
     total_batch_size: int
 
 
@@ -78,7 +80,8 @@ class Trainer:
         self.total_batch_size = total_batch_size(accelerator, config)
         self.metrics = MetricsLog(accelerator, output_dir, config)
         self.signals = StopSignals(accelerator)
-        self.step, self.last_loss, self.seconds = 0, math.nan, 0.0
+        self.step, self.last_loss = 0, math.nan
+        self.seconds = self.core_seconds = 0.0
         self.start, self.validated = (self.step, self.seconds), 0
         self.best: dict[str, float] | None = None
         self.pending: list[Tensor] = []
@@ -117,16 +120,19 @@ class Trainer:
             bits_per_dim,
             self._speed(),
             self.seconds,
+            self.core_seconds,
             self.total_batch_size,
         )
 
     def _advance(self) -> None:
         """One step, and its line of the metrics where one is due."""
-        begin = time.perf_counter()
+        begin, cores = time.perf_counter(), time.process_time()
         self.train_step()
         self.step += 1
         losses = self._losses() if self._due(self.config.logging_steps) else None
         self.seconds += time.perf_counter() - begin
+        # the processes share the work evenly
+        self.core_seconds += (time.process_time() - cores) * self.accelerator.num_processes
         if losses is not None:
             self._log(losses)
 
@@ -143,6 +149,7 @@ class Trainer:
                 "step": self.step,
                 "loss": None if math.isnan(self.last_loss) else self.last_loss,
                 "seconds": self.seconds,
+                "core_seconds": self.core_seconds,
                 "validated": self.validated,
                 "best": None if self.best is None else finite(self.best),
                 "origin": self.origin,
@@ -168,7 +175,8 @@ class Trainer:
             UserError: where it is damaged, or its configuration or total batch differs.
         """
         found, losses = self.state.load(folder, self._settings(), self.total_batch_size)
-        self.step, self.seconds, self.validated = found.step, found.seconds, found.validated
+        self.step, self.validated = found.step, found.validated
+        self.seconds, self.core_seconds = found.seconds, found.core_seconds
         self.last_loss = math.nan if found.loss is None else found.loss
         self.best, self.origin = found.best, found.origin
         self.pending = list(losses)
@@ -232,9 +240,8 @@ class Trainer:
         self._check_finite(losses)
         self.last_loss = losses.mean().item()
         rate = self.scheduler.get_last_lr()[0]
-        self.metrics.write(
-            self.step, loss=self.last_loss, learning_rate=rate, images_per_second=self._speed()
-        )
+        speeds = {"images_per_second": self._speed(), "core_seconds": self.core_seconds}
+        self.metrics.write(self.step, loss=self.last_loss, learning_rate=rate, **speeds)
 
     def _validate(self) -> None:
         """Score the averaged weights, if that is due at this step and not done."""
