@@ -30,6 +30,7 @@ from ebm_app.log_z.ais import ENERGIES, Annealing
 from ebm_app.log_z.estimates import LogZ
 from ebm_app.log_z.methods import (
     DEFAULT,
+    HEADLINES,
     METHODS,
     LogZMethods,
     LogZResult,
@@ -71,7 +72,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
         nargs="+",
         default=[DEFAULT],
         choices=[*METHODS, "all"],
-        help="how log Z is found; the default normalises the bits per dim, or else the first",
+        help="how log Z is found; bridge or transported normalises the bits per dim, or the first",
     )
     add("--energy", default="ratio", choices=list(ENERGIES), help="whose log Z is asked for")
     add("--num_chains", type=flag(NumChains), default=64, help="chains of each run")
@@ -151,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     _, bits = bits_by_estimator(
         accelerator, ebm, levels, noise, energy, ebm.dequantiser, args.batch_size, bar
     )
-    headline = DEFAULT if DEFAULT in results else names[0]
+    headline = next((name for name in HEADLINES if name in results), names[0])
     num_dims = levels[0].numel()
     metrics = {name: metrics_of(result, bits, num_dims) for name, result in results.items()}
     if "raise" in results:

@@ -20,8 +20,10 @@ from torch import Tensor
 from ebm_app.errors import UserError
 from ebm_app.numerics import effective_sample_size
 
-#: fewer effective samples than this, in number or share, raise a warning
-MIN_ESS, MIN_ESS_SHARE = 8.0, 0.05
+#: effective weights beyond which the delta method's standard error needs little help
+ENOUGH = 100.0
+#: standard deviation of log w, in nats, beyond which an estimate warns
+WIDEST = 8.0
 
 
 class LogZ(NamedTuple):
@@ -66,40 +68,63 @@ def _summary(log_weight: Tensor, terms: Tensor, share: Tensor, sign: int) -> Log
     """sign * log of the mean of exp(terms - share) under the normalised exp(share)."""
     num, terms, share = len(log_weight), terms.double(), share.double()
     value = sign * (torch.logsumexp(terms, 0) - torch.logsumexp(share, 0)).item()
-    # the delta method for a ratio of sums; with equal shares sd(w) / (mean(w) sqrt(N))
-    spread = (torch.softmax(terms, 0) - torch.softmax(share, 0)).square().sum().item()
     if not math.isfinite(value):
         raise UserError(
             f"log Z of {num} chains is not finite: the training of the model has diverged, or the "
             "settings of the chains are out of range"
         )
-    ess = effective_sample_size(terms).item()
     deviation = log_weight.double().std().item()
     return LogZ(
         value,
-        math.sqrt(spread * num / (num - 1)),
-        ess,
+        _stderr(sign * value, terms, share),
+        effective_sample_size(terms).item(),
         log_weight.mean().item(),
         deviation,
         num,
-        warnings_of(ess, num, deviation),
+        warnings_of(deviation),
     )
 
 
-def warnings_of(ess: float, num: int, deviation: float) -> tuple[str, ...]:
-    """Reasons not to believe an estimate, a sentence each."""
-    found = []
-    if ess < MIN_ESS or ess < MIN_ESS_SHARE * num:
-        found.append(
-            f"{ess:.1f} of {num} chains carry the weight, so the standard error is itself unknown "
-            "and the estimate may be off by nats: take more temperatures or more transitions"
-        )
-    if deviation > math.sqrt(2 * math.log(max(num, 2))):
-        found.append(
-            f"log w has a standard deviation of {deviation:.1f} nats, too wide for {num} chains "
-            "to reach the weights that matter"
-        )
-    return tuple(found)
+def _stderr(value: float, terms: Tensor, share: Tensor) -> float:
+    r"""The standard error of ``value`` = log sum exp(a) - log sum exp(b), a terms and b share.
+
+    The delta method's error is made by the few largest weights, and too small where these were
+    missed. Were a and b jointly normal, of variances s_a and s_b and covariance c, the value would
+    be m_a + s_a / 2 - m_b - s_b / 2, estimated with a variance of
+
+        (s_a + s_b - 2 c + (s_a^2 + s_b^2 - 2 c^2) / 2) / (N - 1).
+
+    The larger of the two errors is joined by the distance of the two values: it is what the tails
+    do beyond the normal's, or would have done had they been drawn. With more than ``ENOUGH``
+    effective weights they were drawn, and the square of this distance counts the less.
+    """
+    num = len(share)
+    by_delta = (terms.softmax(0) - share.softmax(0)).square().sum().item() * num / (num - 1)
+    drawn = share.isfinite()
+    if drawn.sum() < 2:
+        return math.nan  # a single point says nothing of its spread
+    both = torch.stack([terms[drawn], share[drawn]])
+    ((a, c), (_, b)) = both.cov().tolist()
+    of_normal = (a + b - 2 * c + (a**2 + b**2 - 2 * c**2) / 2) / (both.shape[1] - 1)
+    m_a, m_b = both.mean(1).tolist()
+    distance = m_a + a / 2 - m_b - b / 2 - value
+    ess = effective_sample_size(terms).item()
+    return math.sqrt(max(by_delta, of_normal) + distance**2 * min(1.0, ENOUGH / ess))
+
+
+def warnings_of(deviation: float) -> tuple[str, ...]:
+    """Reasons not to believe an estimate, a sentence each.
+
+    The limit is far beyond the spreads for which the standard error is calibrated: a warning that
+    heeds the draws at hand would be given where the largest weights were drawn, and withheld where
+    they were missed.
+    """
+    if deviation <= WIDEST:
+        return ()
+    return (
+        f"log w has a standard deviation of {deviation:.1f} nats, too wide for any number of "
+        "chains to reach the weights that matter: take more temperatures or more transitions",
+    )
 
 
 def bennett(forward: Tensor, reverse: Tensor, reverse_log_share: Tensor | None = None) -> LogZ:
