@@ -100,7 +100,9 @@ def budget(name: str, flags: list[str]) -> list[str]:
     found = shlex.split(BUDGETS[name])
     if name.startswith("train/") and "--resume_from_checkpoint" not in flags:
         found.append("--overwrite_output_dir")  # two pages may name one folder
-    if name == "evaluate/ablations.py" and "--study" not in flags:
+    if "--core_seconds" in flags:
+        found = found[2:] + ["--core_seconds", "0.01", "--variants", "base", "muon"]
+    elif name == "evaluate/ablations.py" and "--study" not in flags:
         found += ["--variants", "base", "no_average"]
     elif name == "evaluate/ablations.py" and "--spaces" not in flags:
         found += ["--spaces", "copula"]
