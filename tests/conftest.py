@@ -114,12 +114,6 @@ def write_mnist(folder: Path) -> None:
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(labels)
 
 
-def without_speeds(rows: list[dict[str, float]]) -> list[dict[str, float]]:
-    """Lines of metrics.jsonl without what is never twice the same."""
-    speeds = ("images_per_second", "core_seconds")
-    return [{key: value for key, value in row.items() if key not in speeds} for row in rows]
-
-
 def error_of(call, *args, **kwargs) -> str:
     """The one sentence of the UserError that a call raises."""
     with pytest.raises(UserError) as caught:

@@ -145,7 +145,7 @@ def test_a_margin_that_was_never_learned_is_named(model, script, capsys, tmp_pat
         assert (note in captured.err) == told
 
 
-def test_every_method_finds_log_z_and_the_default_is_the_headline(small, script, capsys, tmp_path):
+def test_every_method_finds_log_z_and_bridge_is_the_headline(small, script, capsys, tmp_path):
     """And a run goes on with what is there, if it is its own."""
     ais = script("evaluate/ais.py")
     arguments = [small, *SHORT, *AIS, *IMPORTANCE, "--output_dir", tmp_path, "--method"]
@@ -155,7 +155,7 @@ def test_every_method_finds_log_z_and_the_default_is_the_headline(small, script,
     arguments += ["all", "--resume", *TRANSPORTED, *DIFFUSION]
     figures, captured = call(ais, capsys, *arguments)
     assert set(figures["methods"]) == METHODS and {"log_z", "stderr", "ess"} <= set(figures)
-    assert figures["method"] == "transported" and (tmp_path / "ais.png").stat().st_size > 1000
+    assert figures["method"] == "bridge" and (tmp_path / "ais.png").stat().st_size > 1000
     assert all(figures["methods"][name] == row for name, row in two["methods"].items())
     assert figures["methods"]["ode_importance"]["acceptance"] is None
     assert 0 < figures["methods"]["ais"]["acceptance"] <= 1

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import without_speeds
 from safetensors.torch import load_file
+from speeds import without_speeds
 
 from ebm_app import train
 from ebm_app.errors import UserError

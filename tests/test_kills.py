@@ -8,8 +8,9 @@ import time
 import forked
 import pytest
 import torch
-from conftest import TINY, without_speeds
+from conftest import TINY
 from safetensors.torch import load_file
+from speeds import without_speeds
 
 from ebm_app.files.records import read_json
 from ebm_app.training.checkpoint import checkpoints, verify

@@ -123,6 +123,11 @@ def test_weights_too_wide_for_any_number_are_doubted_and_narrower_ones_are_not()
     assert "hardly overlap" in apart
 
 
+def test_a_few_chains_are_doubted_whatever_their_weights():
+    (text,) = from_forward(forward(7, 0.1)).warnings
+    assert "7 chains are too few" in text and not from_forward(forward(8, 0.1)).warnings
+
+
 def test_one_heavy_path_among_many_is_in_the_error():
     u = torch.zeros(1000, dtype=F64)
     u[0] = 6.5

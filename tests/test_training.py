@@ -11,8 +11,8 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from conftest import without_speeds
 from safetensors.torch import load_file
+from speeds import without_speeds
 
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData

@@ -54,11 +54,11 @@ def cut(photograph: np.ndarray, strip: Strip) -> list[np.ndarray]:
 
 def main(argv: Sequence[str] | None = None) -> dict[str, int]:
     """Write the images; how many of each split."""
-    from sklearn.datasets import load_sample_image  # over a second to import, only for this
-
     parser = Parser(__doc__)
     parser.add_argument("--output_dir", default="data/patches", help="folder of the images")
     args = parser.parse_args(argv)
+    from sklearn.datasets import load_sample_image  # over a second to import: --help does without
+
     photographs = [load_sample_image(name) for name in PHOTOGRAPHS]
     written = {}
     for strip in STRIPS:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ebm_app.errors import UserError
-from ebm_app.runs.cli import Parser
+from ebm_app.fields import Positive
+from ebm_app.runs.cli import Parser, flag
 from ebm_app.training.metrics import read_metrics
 
 #: the bound in a validation's line: its name, and that in runs of before it led
@@ -62,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     add = parser.add_argument
     words = "label, core seconds of a step, files metrics.jsonl; again for another curve"
     add("--curve", nargs="+", action="append", default=[], metavar="WORD", help=words)
-    add("--level", type=float, default=0.95, metavar="BITS", help="where a line is drawn")
+    add("--level", type=flag(Positive), default=0.95, metavar="BITS", help="where a line is drawn")
     add("--output", default="docs/mnist-curves.png", help="the picture to write")
     args = parser.parse_args(argv)
     curves = [read_curve(words) for words in args.curve]

@@ -24,6 +24,8 @@ from ebm_app.numerics import effective_sample_size
 ENOUGH = 100.0
 #: standard deviation of log w, in nats, beyond which an estimate warns
 WIDEST = 8.0
+#: chains below which their spread is itself unknown
+FEWEST = 8
 
 
 class LogZ(NamedTuple):
@@ -81,7 +83,7 @@ def _summary(log_weight: Tensor, terms: Tensor, share: Tensor, sign: int) -> Log
         log_weight.mean().item(),
         deviation,
         num,
-        warnings_of(deviation),
+        warnings_of(num, deviation),
     )
 
 
@@ -112,19 +114,22 @@ def _stderr(value: float, terms: Tensor, share: Tensor) -> float:
     return math.sqrt(max(by_delta, of_normal) + distance**2 * min(1.0, ENOUGH / ess))
 
 
-def warnings_of(deviation: float) -> tuple[str, ...]:
+def warnings_of(num: int, deviation: float) -> tuple[str, ...]:
     """Reasons not to believe an estimate, a sentence each.
 
-    The limit is far beyond the spreads for which the standard error is calibrated: a warning that
-    heeds the draws at hand would be given where the largest weights were drawn, and withheld where
-    they were missed.
+    The limit of the spread is far beyond the spreads for which the standard error is calibrated: a
+    warning that heeds the draws at hand would be given where the largest weights were drawn, and
+    withheld where they were missed.
     """
-    if deviation <= WIDEST:
-        return ()
-    return (
-        f"log w has a standard deviation of {deviation:.1f} nats, too wide for any number of "
-        "chains to reach the weights that matter: take more temperatures or more transitions",
-    )
+    found = []
+    if num < FEWEST:
+        found.append(f"{num} chains are too few to tell the spread of log w: take 16 or more")
+    if deviation > WIDEST:
+        found.append(
+            f"log w has a standard deviation of {deviation:.1f} nats, too wide for any number of "
+            "chains to reach the weights that matter: take more temperatures or more transitions"
+        )
+    return tuple(found)
 
 
 def bennett(forward: Tensor, reverse: Tensor, reverse_log_share: Tensor | None = None) -> LogZ:
