@@ -11,7 +11,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
-from math import hypot, log
+from math import hypot, isfinite, log
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -238,7 +238,8 @@ def metrics_of(result: LogZResult, bits: dict[str, Any], num_dims: int) -> dict[
     metrics["warnings"] = [*estimate.warnings, *agreement(result)]
     if result.reverse is not None:
         metrics["reverse_log_z"] = result.reverse.log_z
-        metrics["reverse_stderr"] = result.reverse.stderr
+        stderr = result.reverse.stderr
+        metrics["reverse_stderr"] = stderr if isfinite(stderr) else None  # of a single point
     return metrics
 
 
