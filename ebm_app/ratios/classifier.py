@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from ebm_app.ratios.t_copula import TCopula
@@ -32,7 +32,7 @@ class ClassifierTraining:
         learning_rate: the largest of one cycle of AdamW. weight_decay: of AdamW.
         hidden: widths of the hidden layers. average: share of the new weights in the averaged
             ones, which are evaluated. check_every: steps between validations.
-        patience: validations without a smaller loss after which the training ends.
+        patience: validations without a loss smaller by ``tolerance`` after which it ends.
     """
 
     steps: int = 2_000
@@ -44,6 +44,7 @@ class ClassifierTraining:
     average: float = 0.02
     check_every: int = 100
     patience: int = 5
+    tolerance: float = 5e-4
 
 
 class Pairs(NamedTuple):
@@ -63,38 +64,40 @@ class Fit(NamedTuple):
     validation: Tensor
 
 
-class StackedMLP(nn.Module):
-    """F multilayer perceptrons of one shape with SiLU, (F, B, d) -> (F, B); all begin at 0."""
+def stacked_weights(
+    num: int, dim: int, hidden: Sequence[int], generator: torch.Generator
+) -> list[Tensor]:
+    """Weights (F, in, out) of every layer of F multilayer perceptrons, then biases (F, 1, out), as
+    PyTorch begins a linear layer; the last layer begins at 0."""
+    widths = [dim, *hidden, 1]
+    layers = list(zip(widths[:-1], widths[1:], strict=True))
+    shapes = [(num, *layer) for layer in layers] + [(num, 1, layer[1]) for layer in layers]
+    return [
+        (2 * torch.rand(shape, generator=generator) - 1) / math.sqrt(fan_in) * (shape[2] > 1)
+        for shape, (fan_in, _) in zip(shapes, 2 * layers, strict=True)
+    ]
 
-    def __init__(self, num: int, dim: int, hidden: Sequence[int], seed: torch.Generator) -> None:
-        super().__init__()
-        widths = [dim, *hidden, 1]
-        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        for fan_in, fan_out in zip(widths[:-1], widths[1:], strict=True):
-            bound = 0.0 if fan_out == 1 else 1 / math.sqrt(fan_in)
-            for shape, target in (
-                ((num, fan_in, fan_out), self.weights),
-                ((num, 1, fan_out), self.biases),
-            ):
-                start = (2 * torch.rand(shape, generator=seed) - 1) * bound
-                target.append(nn.Parameter(start))
 
-    def forward(self, x: Tensor) -> Tensor:
-        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.baddbmm(bias, x if not number else functional.silu(x), weight)
-        return x[..., 0]
+def stacked_mlp(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """The perceptrons of ``stacked_weights`` with SiLU: (F, B, d) -> (F, B)."""
+    num_layers = len(weights) // 2
+    for number in range(num_layers):
+        values = functional.silu(x) if number else x
+        x = torch.baddbmm(weights[num_layers + number], values, weights[number])
+    return x[..., 0]
 
 
 class Classifiers:
     """A stack of classifiers, one for each fit.
 
     Args:
-        pairs: of all rows, float32. fits: what to learn. training: how. generator: of weights,
-            batches and shuffles.
+        pairs: of all rows, float32. fits: what to learn, F of them. training: how.
+        generator: of weights, batches and shuffles.
+        num_members: M classifiers of every fit, whose log ratios are averaged.
 
     Attributes:
-        best_steps: of every fit, the step of least validation loss; 0 is the copula alone.
-        best_losses: that loss, (F,).
+        best_steps: of every classifier, member by member of a fit, the step of least validation
+            loss; 0 is the copula alone. best_losses: that loss, (F M,).
     """
 
     def __init__(
@@ -103,26 +106,29 @@ class Classifiers:
         fits: Sequence[Fit],
         training: ClassifierTraining,
         generator: torch.Generator,
+        num_members: int = 1,
     ) -> None:
         self.pairs, self.fits, self.training, self.generator = pairs, fits, training, generator
+        self.num_members = num_members
+        self._learners = [fit for fit in fits for _ in range(num_members)]
         dim = pairs.x.shape[1] + pairs.y.shape[1]
-        self.net = StackedMLP(len(fits), dim, training.hidden, generator)
-        self.average = [weight.detach().clone() for weight in self.net.parameters()]
-        self.best = [weight.clone() for weight in self.average]
-        self._validation = self._batch([fit.validation for fit in fits])
-        self.best_steps = [0] * len(fits)
+        self.weights = stacked_weights(len(self._learners), dim, training.hidden, generator)
+        self.average = [weight.clone() for weight in self.weights]
+        self.best = [weight.clone() for weight in self.weights]
+        self._validation = self._batch([fit.validation for fit in self._learners])
+        self.best_steps = [0] * len(self._learners)
         self.best_losses = self._validate()
 
     def train(self) -> Iterator[int]:
         """Train to the end; yields the step after every validation."""
         plan = self.training
-        parameters = list(self.net.parameters())
+        parameters = [weight.requires_grad_() for weight in self.weights]
         optimiser = torch.optim.AdamW(parameters, weight_decay=plan.weight_decay)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimiser, max_lr=plan.learning_rate, total_steps=plan.steps
         )
         for step in range(1, plan.steps + 1):
-            loss = self._loss(self.net, *self._batch(self._draw_rows())).sum()
+            loss = _loss(parameters, *self._batch(self._draw_rows())).sum()
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -138,43 +144,27 @@ class Classifiers:
     def log_ratio(self, number: int, x_rows: Tensor, y_rows: Tensor) -> Tensor:
         """The log ratio of one fit at pairs of rows (n,) and (n,): (n,), float64."""
         base = self._base(self.fits[number], x_rows, y_rows)
-        values = torch.cat([self.pairs.x[x_rows], self.pairs.y[y_rows]], 1)
-        layers = len(self.net.weights)
-        for layer, (weight, bias) in enumerate(
-            zip(self.best[:layers], self.best[layers:], strict=True)
-        ):
-            values = functional.silu(values) if layer else values
-            values = values @ weight[number] + bias[number]
-        return base + values[:, 0].double()
+        inputs = torch.cat([self.pairs.x[x_rows], self.pairs.y[y_rows]], 1)
+        members = slice(number * self.num_members, (number + 1) * self.num_members)
+        chosen = [weight[members] for weight in self.best]
+        residual = stacked_mlp(inputs.expand(self.num_members, -1, -1), chosen)
+        return base + residual.double().mean(0)
 
     def _keep_the_best(self, step: int) -> None:
         losses = self._validate()
-        for number in (losses < self.best_losses).nonzero().flatten().tolist():
+        smaller = losses < self.best_losses - self.training.tolerance
+        for number in smaller.nonzero().flatten().tolist():
             self.best_steps[number], self.best_losses[number] = step, losses[number]
             for best, average in zip(self.best, self.average, strict=True):
                 best[number] = average[number]
 
     @torch.no_grad()
     def _validate(self) -> Tensor:
-        weights = dict(zip(dict(self.net.named_parameters()), self.average, strict=True))
-
-        def averaged(x: Tensor) -> Tensor:
-            return torch.func.functional_call(self.net, weights, (x,))
-
-        return self._loss(averaged, *self._validation)
-
-    def _loss(self, net: nn.Module, base: Tensor, inputs: Tensor, sizes: Tensor) -> Tensor:
-        """The logistic loss of every fit, (F,); the first part of a row of ``inputs`` are pairs,
-        the others shuffled ones, and beyond ``sizes`` (F,) there is nothing."""
-        logits = base + net(inputs.flatten(1, 2)).unflatten(1, inputs.shape[1:3])
-        inside = (torch.arange(inputs.shape[2]) < sizes[:, None]) / sizes[:, None]
-        joint = (functional.softplus(-logits[:, 0]) * inside).sum(1)
-        apart = (functional.softplus(logits[:, 1:]).mean(1) * inside).sum(1)
-        return joint + apart
+        return _loss(self.average, *self._validation)
 
     def _draw_rows(self) -> list[Tensor]:
         rows = []
-        for fit in self.fits:
+        for fit in self._learners:
             size = min(self.training.batch_size, len(fit.train))
             place = torch.randint(len(fit.train), (size,), generator=self.generator)
             rows.append(fit.train[place])
@@ -185,9 +175,11 @@ class Classifiers:
         padded to the longest, and how many rows each fit has (F,)."""
         sizes = torch.tensor([len(part) for part in rows])
         longest = int(sizes.max())
-        shifts = torch.randint(1, int(sizes.min()), (self.training.num_shuffles,), generator=self.generator)
+        shifts = torch.randint(
+            1, int(sizes.min()), (self.training.num_shuffles,), generator=self.generator
+        )
         bases, inputs = [], []
-        for fit, part in zip(self.fits, rows, strict=True):
+        for fit, part in zip(self._learners, rows, strict=True):
             y_rows = torch.stack([part] + [part.roll(-int(shift)) for shift in shifts])
             x_rows = part.expand_as(y_rows)
             base = self._base(fit, x_rows.reshape(-1), y_rows.reshape(-1)).float()
@@ -201,3 +193,13 @@ class Classifiers:
     def _base(fit: Fit, x_rows: Tensor, y_rows: Tensor) -> Tensor:
         dim_x = fit.copula.dim_x
         return fit.copula.log_ratio(torch.cat([fit.s[x_rows, :dim_x], fit.s[y_rows, dim_x:]], 1))
+
+
+def _loss(weights: Sequence[Tensor], base: Tensor, inputs: Tensor, sizes: Tensor) -> Tensor:
+    """The logistic loss of every classifier, (F,): of a batch, the first of the 1 + S sets are
+    pairs, the others shuffled ones, and beyond ``sizes`` (F,) there is nothing."""
+    logits = base + stacked_mlp(inputs.flatten(1, 2), weights).view(base.shape)
+    inside = (torch.arange(inputs.shape[2]) < sizes[:, None]) / sizes[:, None]
+    joint = (functional.softplus(-logits[:, 0]) * inside).sum(1)
+    apart = (functional.softplus(logits[:, 1:]).mean(1) * inside).sum(1)
+    return joint + apart

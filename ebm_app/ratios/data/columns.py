@@ -10,7 +10,7 @@ import numpy as np
 
 from ebm_app.errors import UserError
 from ebm_app.ratios.data.csv_columns import read_csv_columns
-from ebm_app.ratios.data.npy import read_npy
+from ebm_app.ratios.data.npy import column_labels, read_npy
 from ebm_app.ratios.data.preprocessing import is_constant
 
 MIN_ROWS = 10
@@ -48,7 +48,7 @@ def read_csv_pair(
     names = [*x_columns, *y_columns]
     _check_groups(x_columns, y_columns)
     x, y = np.split(read_csv_columns(path, names), [len(x_columns)], axis=1)
-    check_pair(x, y, min_rows, names)
+    check_pair(x, y, min_rows, [f"'{name}'" for name in names])
     return x, y
 
 
@@ -60,7 +60,7 @@ def check_pair(
     Args:
         x, y: The pair.
         min_rows: Fewest rows that are accepted.
-        names: Names of the dx + dy columns in messages; None counts them from 1.
+        names: What messages call the dx + dy columns; None counts them from 1.
 
     Raises:
         UserError: for unequal numbers of rows, too few of them, NaN or infinite values, columns
@@ -73,9 +73,7 @@ def check_pair(
         )
     if len(x) < max(min_rows, 1):
         raise UserError(f"there are {len(x)} rows, fewer than {min_rows}: give more of them")
-    pair = (("x", x), ("y", y))
-    numbered = [f"column {i + 1} of {name}" for name, z in pair for i in range(z.shape[1])]
-    labels = [f"'{name}'" for name in names] if names else numbered
+    labels = names or [*column_labels(x, "x"), *column_labels(y, "y")]
     values = np.concatenate([x, y], axis=1)
     rows, columns = np.nonzero(~np.isfinite(values))
     if len(rows):

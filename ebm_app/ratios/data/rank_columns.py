@@ -2,8 +2,9 @@ r"""Columns of paired data as an estimator of mutual information reads them.
 
 Mutual information does not change under an increasing map of a column, and no single map suits all
 data: ranks tame heavy tails and hard edges, and hide where the columns of a mixture lie. So a
-network reads every column twice, by its normal score and by its asinh, and columns of few values
-once more as indicators of each value.
+network reads every column twice, by its normal score and by its asinh, columns of few values once
+more as indicators of each value, and the mean square of the scores of a side: the scale of the
+other side may depend on it, or its direction.
 """
 
 from typing import NamedTuple
@@ -31,7 +32,7 @@ def prepared(x: np.ndarray) -> Columns:
     >>> numbers = np.random.default_rng(0)
     >>> columns = prepared(np.stack([numbers.normal(size=100), numbers.integers(0, 3, 100)], 1))
     >>> columns.scores.shape, columns.features.shape, columns.discrete
-    ((100, 2), (100, 7), [1])
+    ((100, 2), (100, 8), [1])
 
     Raises:
         UserError: for a constant column.
@@ -43,7 +44,9 @@ def prepared(x: np.ndarray) -> Columns:
         if len(values) <= MAX_VALUES and len(values) * ROWS_PER_VALUE <= len(x):
             discrete.append(number)
             indicators.append(np.eye(len(values))[place])
-    return Columns(scores, np.concatenate([scores, asinh_scores(x), *indicators], 1), discrete)
+    radius = (scores**2).mean(1, keepdims=True) - 1
+    features = np.concatenate([scores, asinh_scores(x), radius, *indicators], 1)
+    return Columns(scores, features, discrete)
 
 
 def row_groups(x: np.ndarray, y: np.ndarray) -> np.ndarray:
