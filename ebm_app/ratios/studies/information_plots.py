@@ -1,13 +1,13 @@
 """Plots of estimates of mutual information during training, narrow enough for a phone."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from ebm_app.numerics import standard_error
-from ebm_app.ratios.mutual_information import FoldResult, MIEstimate
+from ebm_app.ratios.information import MutualInformation
+from ebm_app.ratios.mutual_information import Progress
 
 WIDTH, DPI = 4.2, 130  # inches, dots an inch
 STYLES = ("-", "--", ":")
@@ -44,23 +44,36 @@ def plot_approach(
     return figure
 
 
-def plot_folds(
-    results: Sequence[FoldResult], num_folds: int, estimate: MIEstimate | None = None
-) -> Figure:
-    """Mean log ratio over the rows of every fold, with its standard error, and once it is there
-    the estimate with its own."""
+def plot_progress(done: Sequence[Progress]) -> Figure:
+    """The bound so far against the step."""
     figure = _figure(3.0)
     axes = figure.subplots()
-    means = [result.log_ratio.mean().item() for result in results]
-    errors = [standard_error(result.log_ratio).item() for result in results]
-    axes.errorbar(range(1, len(results) + 1), means, errors, fmt="o", capsize=4, label="a fold")
-    if estimate is not None:
-        middle, spread = estimate.mutual_information, estimate.stderr
-        axes.axhline(middle, color="C1", label=f"estimate, {middle:.3f} ± {spread:.3f} nats")
-        axes.axhspan(middle - spread, middle + spread, color="C1", alpha=0.2, lw=0)
-    axes.set(xlabel="fold", ylabel="mean log ratio, nats", xlim=(0.5, num_folds + 0.5))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
+    axes.plot([at.step for at in done], [at.so_far for at in done], "o-", ms=4)
+    axes.set(xlabel="step", ylabel="lower bound so far, nats", xlim=(0, done[-1].num_steps))
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    return figure
+
+
+def plot_bracket(found: MutualInformation) -> Figure:
+    """The estimate with its interval, and beside it the bounds and what else was found."""
+    rows = {
+        "Donsker-Varadhan bound": found.lower_bound,
+        "the same, fewer rows": found.fewer_rows,
+        "NWJ bound": found.nwj,
+        "mean log ratio": found.mean_log_ratio,
+        "nearest neighbours": found.neighbours,
+    }
+    rows = {name: value for name, value in rows.items() if value is not None}
+    rows = {name: value for name, value in rows.items() if math.isfinite(value)}
+    figure = _figure(3.0)
+    axes = figure.subplots()
+    axes.axvspan(*found.interval, color="C1", alpha=0.2, lw=0)
+    half = found.interval[1] - found.value
+    axes.errorbar([found.value], [0], xerr=[half], fmt="o", color="C1", capsize=4)
+    axes.plot(list(rows.values()), range(1, len(rows) + 1), "o", color="C0")
+    axes.set_yticks(range(len(rows) + 1), ["estimate, 95 percent", *rows])
+    axes.set(xlabel="nats")
+    axes.invert_yaxis()
     return figure
 
 
