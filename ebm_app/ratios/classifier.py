@@ -32,7 +32,9 @@ class ClassifierTraining:
         learning_rate: the largest of one cycle of AdamW. weight_decay: of AdamW.
         hidden: widths of the hidden layers. average: share of the new weights in the averaged
             ones, which are evaluated. check_every: steps between validations.
-        patience: validations without a loss smaller by ``tolerance`` after which it ends.
+        patience: validations without a smaller loss after which the training ends.
+        tolerance: nats, and ``min_errors`` standard errors of the difference row by row, by which
+            a loss is smaller; few rows would choose weights by chance.
     """
 
     steps: int = 2_000
@@ -45,6 +47,7 @@ class ClassifierTraining:
     check_every: int = 100
     patience: int = 5
     tolerance: float = 5e-4
+    min_errors: float = 2.0
 
 
 class Pairs(NamedTuple):
@@ -97,7 +100,7 @@ class Classifiers:
 
     Attributes:
         best_steps: of every classifier, member by member of a fit, the step of least validation
-            loss; 0 is the copula alone. best_losses: that loss, (F M,).
+            loss; 0 is the copula alone.
     """
 
     def __init__(
@@ -117,7 +120,7 @@ class Classifiers:
         self.best = [weight.clone() for weight in self.weights]
         self._validation = self._batch([fit.validation for fit in self._learners])
         self.best_steps = [0] * len(self._learners)
-        self.best_losses = self._validate()
+        self._best_losses = self._validate()
 
     def train(self) -> Iterator[int]:
         """Train to the end; yields the step after every validation."""
@@ -128,7 +131,8 @@ class Classifiers:
             optimiser, max_lr=plan.learning_rate, total_steps=plan.steps
         )
         for step in range(1, plan.steps + 1):
-            loss = _loss(parameters, *self._batch(self._draw_rows())).sum()
+            batch = self._batch(self._draw_rows())
+            loss = (_losses(parameters, *batch).sum(1) / batch[2]).sum()
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -151,16 +155,19 @@ class Classifiers:
         return base + residual.double().mean(0)
 
     def _keep_the_best(self, step: int) -> None:
-        losses = self._validate()
-        smaller = losses < self.best_losses - self.training.tolerance
-        for number in smaller.nonzero().flatten().tolist():
-            self.best_steps[number], self.best_losses[number] = step, losses[number]
+        losses, sizes = self._validate(), self._validation[2]
+        gain = self._best_losses - losses
+        mean = gain.sum(1) / sizes
+        error = (gain.square().sum(1) / sizes - mean.square()).clamp(min=0).sqrt() / sizes.sqrt()
+        least = torch.clamp(self.training.min_errors * error, min=self.training.tolerance)
+        for number in (mean > least).nonzero().flatten().tolist():
+            self.best_steps[number], self._best_losses[number] = step, losses[number]
             for best, average in zip(self.best, self.average, strict=True):
                 best[number] = average[number]
 
     @torch.no_grad()
     def _validate(self) -> Tensor:
-        return _loss(self.average, *self._validation)
+        return _losses(self.average, *self._validation)
 
     def _draw_rows(self) -> list[Tensor]:
         rows = []
@@ -195,11 +202,10 @@ class Classifiers:
         return fit.copula.log_ratio(torch.cat([fit.s[x_rows, :dim_x], fit.s[y_rows, dim_x:]], 1))
 
 
-def _loss(weights: Sequence[Tensor], base: Tensor, inputs: Tensor, sizes: Tensor) -> Tensor:
-    """The logistic loss of every classifier, (F,): of a batch, the first of the 1 + S sets are
-    pairs, the others shuffled ones, and beyond ``sizes`` (F,) there is nothing."""
+def _losses(weights: Sequence[Tensor], base: Tensor, inputs: Tensor, sizes: Tensor) -> Tensor:
+    """The logistic loss of every classifier by row, (F, B): of a batch, the first of the 1 + S
+    sets are pairs, the others shuffled ones; 0 beyond ``sizes`` (F,)."""
     logits = base + stacked_mlp(inputs.flatten(1, 2), weights).view(base.shape)
-    inside = (torch.arange(inputs.shape[2]) < sizes[:, None]) / sizes[:, None]
-    joint = (functional.softplus(-logits[:, 0]) * inside).sum(1)
-    apart = (functional.softplus(logits[:, 1:]).mean(1) * inside).sum(1)
-    return joint + apart
+    inside = torch.arange(inputs.shape[2]) < sizes[:, None]
+    joint, apart = functional.softplus(-logits[:, 0]), functional.softplus(logits[:, 1:]).mean(1)
+    return (joint + apart) * inside

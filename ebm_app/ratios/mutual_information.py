@@ -57,7 +57,8 @@ class MISettings:
     Args:
         num_folds: K, parts of the rows, at least 3.
         num_members: classifiers whose log ratios are averaged, of other weights and batches.
-        validation_share: of the rows learned from, by which the step of least loss is found.
+        validation_share: of the rows learned from, by which the step of least loss is found;
+            ``min_validation`` rows, if half of them are as many.
         num_shuffles: shuffled pairs for each row of a fold, for the normaliser.
         training: of the classifiers.
 
@@ -68,6 +69,7 @@ class MISettings:
     num_folds: int = 3
     num_members: int = 2
     validation_share: float = 0.15
+    min_validation: int = 100
     num_shuffles: int = 20
     training: ClassifierTraining = field(default_factory=ClassifierTraining)
 
@@ -128,8 +130,7 @@ class Estimation:
         generator = seeded("cpu", random_state, FOLDS)
         order = torch.randperm(num_groups, generator=generator)
         self.fold = (order % settings.num_folds)[self.groups]
-        chosen = torch.rand(num_groups, generator=generator) < settings.validation_share
-        self.validates = chosen[self.groups]
+        self.order = torch.rand(num_groups, generator=generator)[self.groups]
         self.classifiers = self._classifiers()
 
     def run(self) -> Iterator[Progress]:
@@ -170,15 +171,18 @@ class Estimation:
             for inside in (self.fold != fold, self.fold == (fold + 1) % num_folds):
                 copula = TCopula.fit(scores[inside.numpy()], dim_x)
                 quantiles = torch.from_numpy(copula.quantiles(scores))
-                parts = (
-                    (inside & chosen).nonzero().flatten()
-                    for chosen in (~self.validates, self.validates)
-                )
-                fits.append(Fit(copula, quantiles, *parts))
+                fits.append(Fit(copula, quantiles, *self._split(inside)))
         generator = seeded("cpu", self.seed, BATCHES)
         return Classifiers(
             pairs, fits, self.settings.training, generator, self.settings.num_members
         )
+
+    def _split(self, inside: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows to learn from and to validate on; copies of a row stay together."""
+        least = self.settings.min_validation / int(inside.sum())
+        share = max(self.settings.validation_share, min(0.5, least))
+        validates = inside & (self.order < share)
+        return (inside & ~validates).nonzero().flatten(), validates.nonzero().flatten()
 
     def _ratios(self, fit: int, rows: Tensor, shifts: list[int]) -> PairRatios:
         joint = self.classifiers.log_ratio(fit, rows, rows)
