@@ -80,6 +80,8 @@ def check(parser: Parser, args: Namespace) -> None:
         parser.refuse(COLUMNS, "are columns of a table: give --csv")
     if not args.benchmark:
         parser.refuse(["num_rows"], "is of the tasks of --benchmark: name some")
+    if data or args.benchmark:
+        parser.refuse(["device"], "is of the study: an estimate from data runs on the CPU")
     if data:
         vain = [*STUDY, "benchmark", "num_seeds"]
         parser.refuse(vain, "is of no use with data of your own: leave it out")

@@ -109,8 +109,12 @@ def budget(name: str, flags: list[str]) -> list[str]:
     if name == "evaluate/toy.py":  # a folder of its own for every table
         found += ["--output_dir", f"runs/toy-{'-'.join(flags)}".replace(" ", "-")[:80]]
     if name == "evaluate/mi.py":
-        own = "--num_folds 2" if "--x" in flags else "--problems mi_d40 --methods ctsm_v_time1"
-        found += own.split()
+        if "--x" in flags or "--csv" in flags:
+            return ["--iterations", "2"]
+        if "--benchmark" in flags:
+            found += "--num_rows 100 --benchmark normal_1x1".split()
+        else:
+            found += "--problems mi_d40 --methods ctsm_v_time1".split()
     if "annealed_hmc" in flags:
         found += (
             "--sampler_args steps_per_temperature=1 num_leapfrog_steps=1 final_steps=1".split()

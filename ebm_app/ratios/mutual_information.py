@@ -75,7 +75,7 @@ class MISettings:
 
     def __post_init__(self) -> None:
         if self.num_folds < 3 or min(self.num_members, self.num_shuffles) < 1:
-            raise UserError("an estimate needs at least 3 folds, 1 member and 1 shuffle")
+            raise UserError("there is too little to do: give at least 3 folds, 1 member and 1 shuffle")
 
 
 class Progress(NamedTuple):
@@ -130,7 +130,7 @@ class Estimation:
         generator = seeded("cpu", random_state, FOLDS)
         order = torch.randperm(num_groups, generator=generator)
         self.fold = (order % settings.num_folds)[self.groups]
-        self.order = torch.rand(num_groups, generator=generator)[self.groups]
+        self.order = torch.randperm(num_groups, generator=generator)[self.groups]
         self.classifiers = self._classifiers()
 
     def run(self) -> Iterator[Progress]:
@@ -179,9 +179,10 @@ class Estimation:
 
     def _split(self, inside: Tensor) -> tuple[Tensor, Tensor]:
         """Rows to learn from and to validate on; copies of a row stay together."""
-        least = self.settings.min_validation / int(inside.sum())
-        share = max(self.settings.validation_share, min(0.5, least))
-        validates = inside & (self.order < share)
+        order = self.order[inside].unique()  # sorted, one for each distinct row
+        least = min(self.settings.min_validation, len(order) // 2)
+        num = max(round(self.settings.validation_share * len(order)), least)
+        validates = inside & (self.order < order[num])
         return (inside & ~validates).nonzero().flatten(), validates.nonzero().flatten()
 
     def _ratios(self, fit: int, rows: Tensor, shifts: list[int]) -> PairRatios:

@@ -91,15 +91,13 @@ def _fitted(scores: np.ndarray, df: float) -> tuple[float, np.ndarray]:
     """Mean log density of the copula at its most likely R, and R."""
     s = t_scores(scores, df)
     num, dim = s.shape
-    correlation = np.corrcoef(scores.T).reshape(dim, dim)
+    # a row more of independent columns keeps R positive definite
+    correlation = (num * np.corrcoef(scores.T).reshape(dim, dim) + np.eye(dim)) / (num + 1)
     for _ in range(FIXED_POINT_STEPS if df < GAUSSIAN else 0):
         weight = (df + dim) / (df + _squares(s, correlation))
-        # a row more of independent columns keeps R positive definite
         moments = (s * weight[:, None]).T @ s / num + np.eye(dim) / num
         scale = 1 / np.sqrt(np.diag(moments))
         correlation = moments * np.outer(scale, scale)
-    if df >= GAUSSIAN:
-        correlation = (num * correlation + np.eye(dim)) / (num + 1)
     squared = _squares(s, correlation)
     joint = _part(df, correlation).at_zero - 0.5 * (df + dim) * np.log1p(squared / df)
     single = _part(df, np.eye(1)).at_zero - 0.5 * (df + 1) * np.log1p(s**2 / df)
