@@ -75,7 +75,9 @@ class MISettings:
 
     def __post_init__(self) -> None:
         if self.num_folds < 3 or min(self.num_members, self.num_shuffles) < 1:
-            raise UserError("there is too little to do: give at least 3 folds, 1 member and 1 shuffle")
+            raise UserError(
+                "there is too little to do: give at least 3 folds, 1 member and 1 shuffle"
+            )
 
 
 class Progress(NamedTuple):
