@@ -4,15 +4,15 @@ import json
 import math
 import os
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
-import torch
 from conftest import error_of
 
-from ebm_app.ratios import mutual_information
+from ebm_app.ratios.classifier import Classifiers, ClassifierTraining
 from ebm_app.ratios.data.mi_tasks import MI_TASKS
-from ebm_app.ratios.methods import MixtureResidual
+from ebm_app.ratios.mutual_information import Estimation, MISettings, mutual_information
 from ebm_app.ratios.training import RatioTrainer
 from ebm_app.web.buttons import stopped
 from ebm_app.web.information import gaussian, own_data
@@ -99,44 +99,76 @@ def draw(folder, task="normal_1x1", num=600, seed=0):
     return draw_example(task, num, seed, folder)
 
 
-def estimate(source, preprocessing="none", iterations=2, seed=0):
-    return own_data.estimate(source, preprocessing, iterations, seed)
+def estimate(source, steps=1, seed=0):
+    return own_data.estimate(source, steps, seed)
 
 
-def test_an_estimate_comes_fold_by_fold(tmp_path):
+@pytest.fixture
+def often(monkeypatch):
+    """A validation after every second step."""
+    monkeypatch.setattr(own_data, "ClassifierTraining", partial(ClassifierTraining, check_every=2))
+
+
+def test_an_estimate_shows_every_validation(tmp_path, often):
     x, y, truth = draw(tmp_path)
     assert truth == "normal_1x1: 0.4133 nats"
-    source = PairedFiles(x, y)
-    shown = list(estimate(source, iterations=3, seed=4))
+    shown = list(estimate(PairedFiles(x, y), steps=3, seed=4))
     heads = [text.split(" · ")[0] for _, text, _ in shown[:-1]]
-    assert heads == ["Starting", "Step 1 of 3 folds", "Step 2 of 3 folds"]
-    assert "over 400 rows left out" in shown[2][1]
-    assert stopped(shown[2][1]).startswith("Stopped after step 2 of 3 folds")
-    plot, text, found = shown[-1]
-    assert abs(found["mutual_information"] - 0.4133) < 4 * found["stderr"] < 0.4
-    assert f"{found['mutual_information']:.4f} ± {found['stderr']:.4f} nats\n600 rows" in text
-    label = (
-        "normal_1x1_x.npy and normal_1x1_y.npy · only to unit variance · 3 steps a fold · seed 4"
-    )
+    assert heads == ["Starting", "Step 0 of 3", "Step 2 of 3", "Step 3 of 3"]
+    assert all(metrics == {} for *_, metrics in shown[:-1])
+    label = "normal_1x1_x.npy and normal_1x1_y.npy · 3 steps at most · seed 4"
+    assert shown[0][1] == f"Starting · 600 rows · {label}"
     assert all(text.endswith(label) for _, text, _ in shown)
-    assert found["data"] == "normal_1x1_x.npy and normal_1x1_y.npy"
-    given = {name: found[name] for name in ("num_rows", "preprocessing", "iterations", "seed")}
-    assert given == {"num_rows": 600, "preprocessing": "none", "iterations": 3, "seed": 4}
-    assert len(found["best_steps"]) == 3 and json.loads(json.dumps(found)) == found
-    means = plot.axes[0].lines[0].get_ydata()
-    assert means.mean() == pytest.approx(found["mutual_information"], abs=1e-6)
+    for number, (plot, text, _) in enumerate(shown[1:-1], 1):
+        (curve,) = plot.axes[0].lines
+        assert list(curve.get_xdata()) == [0, 2, 3][:number]
+        assert f"\nlower bound so far {curve.get_ydata()[-1]:.4f} nats\n" in text
+        assert stopped(text).startswith(f"Stopped after step {[0, 2, 3][number - 1]} of 3 · ")
+    assert stopped(shown[0][1]).startswith("Stopped before the first step · 600 rows")
 
 
-def test_it_is_the_librarys_estimate(tmp_path):
-    x, y, _ = draw(tmp_path, num=120)
-    *_, (_, _, found) = estimate(PairedFiles(x, y), "rank", 2, 7)
-    scores = own_data.PREPROCESSING["rank"]
-    arrays = [torch.from_numpy(scores(np.load(path))) for path in (x, y)]
-    training = mutual_information.RatioTraining(2, eval_every=1)
-    settings = mutual_information.MISettings(3, 1, training=training)
-    results = mutual_information.folds(*arrays, settings, 7)
-    expected = mutual_information.summarise(results, 120, 1)
-    assert found["mutual_information"] == expected.mutual_information
+def test_the_end_is_the_librarys_estimate(tmp_path):
+    x, y, _ = draw(tmp_path)
+    *_, (plot, text, found) = estimate(PairedFiles(x, y), steps=3, seed=4)
+    settings = MISettings(training=ClassifierTraining(steps=3))
+    expected = mutual_information(np.load(x), np.load(y), settings, random_state=4)
+    data = "normal_1x1_x.npy and normal_1x1_y.npy"
+    assert found == {**expected.figures(), "data": data, "steps": 3, "seed": 4}
+    assert found["num_rows"] == 600 and abs(found["value"] - 0.4133) < 3 * found["stderr"] < 0.4
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert text.startswith(f"{expected.summary()}\n600 rows, 1 + 1 columns · ")
+    assert stopped(text) == text
+    axes = plot.axes[0]
+    assert found["value"] in [line.get_xdata()[0] for line in axes.lines]
+    assert axes.get_yticklabels()[0].get_text() == "estimate, 95 percent"
+
+
+def test_what_speaks_against_an_estimate_comes_first(tmp_path):
+    numbers = np.random.default_rng(0)
+    x = numbers.normal(size=200)
+    y = x + 1e-3 * numbers.normal(size=200)
+    *_, (_, text, found) = estimate(
+        PairedFiles(save(tmp_path, "x.npy", x), save(tmp_path, "y.npy", y))
+    )
+    assert text.startswith(f"Beware: {found['warnings'][0]}\n")
+    assert text.index("mutual information ") > text.index(found["warnings"][-1])
+    assert stopped(text) == text
+
+
+def test_columns_of_a_table_keep_their_names(tmp_path):
+    numbers = np.random.default_rng(0)
+    kind = numbers.integers(0, 3, 200)
+    values = np.stack([kind + numbers.normal(size=200), numbers.normal(size=200), kind], 1)
+    table = tmp_path / "table.csv"
+    np.savetxt(table, values, delimiter=",", header="height,age,kind", comments="")
+    source = PairedFiles(csv=str(table), x_columns=["height", "age"], y_columns=["kind"])
+    *_, (_, text, found) = estimate(source)
+    assert found["discrete"] == ["'kind'"] and "\ntaken as discrete: 'kind'\n" in text
+    assert "200 rows, 2 + 1 columns · " in text
+    assert text.endswith("table.csv, X = height, age and Y = kind · 1 steps at most · seed 0")
+    arrays = [save(tmp_path, f"{n}.npy", part) for n, part in enumerate((values[:, :2], kind))]
+    *_, (_, _, same) = estimate(PairedFiles(*arrays))
+    assert same["discrete"] == ["column 1 of y"] and same["value"] == found["value"]
 
 
 def test_arrays_and_a_table_give_the_same(tmp_path):
@@ -150,15 +182,27 @@ def test_arrays_and_a_table_give_the_same(tmp_path):
         assert np.array_equal(found, expected)
 
 
-def test_who_stops_after_a_fold_trains_no_other(tmp_path, monkeypatch):
-    built = []
-    build = MixtureResidual.build
-    monkeypatch.setattr(MixtureResidual, "build", lambda *a: built.append(1) or build(*a))
+def test_who_stops_iterating_stops_the_estimate(tmp_path, often, monkeypatch):
+    begun, steps = [], []
+    train = Classifiers.train
+
+    def counted(classifiers):
+        for step in train(classifiers):
+            steps.append(step)
+            yield step
+
+    def begin(*args):
+        begun.append(args)
+        return Estimation(*args)
+
+    monkeypatch.setattr(Classifiers, "train", counted)
+    monkeypatch.setattr(own_data, "Estimation", begin)
     x, y, _ = draw(tmp_path, num=120)
-    run = estimate(PairedFiles(x, y))
-    assert [next(run)[1].split(" ")[0] for _ in range(2)] == ["Starting", "Step"]
+    run = estimate(PairedFiles(x, y), steps=100)
+    assert next(run)[1].startswith("Starting") and not begun
+    assert [next(run)[1].split(" ·")[0] for _ in range(2)] == ["Step 0 of 100", "Step 2 of 100"]
     run.close()
-    assert len(built) == 1
+    assert len(begun) == 1 and steps == [2]
 
 
 class Bad:
@@ -177,7 +221,7 @@ def test_bad_data_are_explained_without_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     numbers = np.random.default_rng(0)
     good = save(tmp_path, "good.npy", numbers.normal(size=200))
-    twice = numbers.normal(size=(200, 1)).repeat(2, 1)
+    few = np.tile(numbers.normal(size=20), 10)
     hole = numbers.normal(size=200)
     hole[3] = np.nan
     (tmp_path / "text.npy").write_text("no array")
@@ -200,7 +244,10 @@ def test_bad_data_are_explained_without_folders(tmp_path, monkeypatch):
         ),
         (files(good, save(tmp_path, "flat.npy", np.ones(200))), "constant over all rows"),
         (files(good, good), "hold the same values"),
-        (files(good, save(tmp_path, "twice.npy", twice)), "columns are linearly dependent"),
+        (
+            files(*[save(tmp_path, f"few{n}.npy", few * few**n) for n in (0, 1)]),
+            "20 rows differ from each other: give more",
+        ),
         (files(good, str(tmp_path / "text.npy")), "cannot read 'text.npy'"),
         (files(good, str(tmp_path / "bad.npy")), "cannot read 'bad.npy'"),
         (files(good, save(tmp_path, "object.npy", np.array([Bad()] * 200))), "never opened"),
@@ -232,9 +279,9 @@ def test_numbers_out_of_range_are_refused(tmp_path):
     x, y, _ = draw(tmp_path)
     source = PairedFiles(x, y)
     for arguments, message in (
-        (("x", 2, 0), "unknown preprocessing 'x'"),
-        (("none", 2_001, 0), "iterations cannot be 2001"),
-        (("none", 2, -1), "the seed cannot be -1"),
+        ((2_001, 0), "steps cannot be 2001: give a whole number from 1 to 2000"),
+        ((0, 0), "steps cannot be 0"),
+        ((2, -1), "the seed cannot be -1"),
     ):
         assert message in error_of(lambda a: list(estimate(source, *a)), arguments)
     for arguments, message in (
