@@ -18,6 +18,24 @@ MIN_ROWS = 10
 PairedData = tuple[np.ndarray, np.ndarray]
 
 
+class NamedColumns(np.ndarray):
+    """An array (N, d) with the names of its columns, as a data frame has them; what is computed
+    from it has none.
+
+    >>> NamedColumns.of(np.eye(2), ["a", "b"]).columns
+    ['a', 'b']
+    """
+
+    columns: list[str] | None = None
+
+    @classmethod
+    def of(cls, values: np.ndarray, names: Sequence[str]) -> "NamedColumns":
+        """A view of ``values`` (N, d) with the d names."""
+        named = values.view(cls)
+        named.columns = list(names)
+        return named
+
+
 def read_pair(x_path: str | Path, y_path: str | Path, min_rows: int = MIN_ROWS) -> PairedData:
     """Read and check x and y from two ``.npy`` files of shape (N, d), or (N,) for one column.
 
@@ -39,16 +57,17 @@ def read_csv_pair(
     """Read and check x and y from the named columns of a CSV file (see ``read_csv_columns``).
 
     Returns:
-        x (N, dx) and y (N, dy), float64, their columns in the order of the names.
+        x (N, dx) and y (N, dy), float64, their columns in the order of the names, and named.
 
     Raises:
         UserError: for column names that are given twice or none, and as ``read_csv_columns`` and
             ``check_pair``.
     """
-    names = [*x_columns, *y_columns]
     _check_groups(x_columns, y_columns)
-    x, y = np.split(read_csv_columns(path, names), [len(x_columns)], axis=1)
-    check_pair(x, y, min_rows, [f"'{name}'" for name in names])
+    values = read_csv_columns(path, [*x_columns, *y_columns])
+    x, y = np.split(values, [len(x_columns)], axis=1)
+    x, y = NamedColumns.of(x, x_columns), NamedColumns.of(y, y_columns)
+    check_pair(x, y, min_rows)
     return x, y
 
 

@@ -48,9 +48,10 @@ def plot_progress(done: Sequence[Progress]) -> Figure:
     """The bound so far against the step."""
     figure = _figure(3.0)
     axes = figure.subplots()
-    axes.plot([at.step for at in done], [at.so_far for at in done], "o-", ms=4)
+    axes.plot([at.step for at in done], [at.so_far for at in done], "o-", ms=4, clip_on=False)
     axes.set(xlabel="step", ylabel="lower bound so far, nats", xlim=(0, done[-1].num_steps))
-    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    low, high = min(0.0, axes.get_ylim()[0]), axes.get_ylim()[1]
+    axes.set_ylim(low, high + 0.1 * (high - low))
     return figure
 
 
