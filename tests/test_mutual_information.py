@@ -89,6 +89,34 @@ def test_copies_of_rows_are_one_observation():
         assert learned and chosen and not learned & chosen
 
 
+def test_two_discrete_sides():
+    numbers = np.random.default_rng(0)
+    x = numbers.integers(0, 3, 2_000)
+    y = np.where(numbers.random(2_000) < 0.5, x, numbers.integers(0, 3, 2_000))
+    p = np.full((3, 3), 1 / 18) + np.eye(3) / 6
+    truth = (p * np.log(9 * p)).sum()
+    found = mutual_information(x, y, MIDDLE)
+    assert found.num_distinct == 2_000 and len(found.discrete) == 2
+    assert abs(found.value - truth) < 3.5 * found.stderr < 0.1
+
+
+@pytest.mark.parametrize("num, dim", [(100, 32), (300, 20)])
+def test_many_independent_columns_of_few_rows_share_nothing(num, dim):
+    x, y = np.random.default_rng(1).standard_normal((2, num, dim))
+    found = mutual_information(x, y, SHORT)
+    assert abs(found.value) < 0.3 or found.warnings
+    assert abs(found.value) < 1
+
+
+def test_columns_that_determine_each_other():
+    x, noise = np.random.default_rng(2).standard_normal((2, 300))
+    found = mutual_information(x, -x, SHORT)
+    assert "the normaliser rests on" in found.warnings[0] and found.value > 3
+    for side in (np.stack([noise, noise], 1), np.stack([x, noise, x + noise], 1)):
+        message = error_of(mutual_information, x, side, SHORT)
+        assert "columns of one side determine each other linearly" in message
+
+
 def test_the_same_seed_gives_the_same_and_torch_keeps_its_generator():
     x, y = data(num=300)
     before = torch.random.get_rng_state()
@@ -140,6 +168,7 @@ GOOD = {
         ({"lower_bound": 0.94}, "0.060 nats of the value are extrapolated"),
         ({"neighbours": 1.05}, "nearest neighbours find 1.050 nats"),
         ({"neighbours": None}, None),
+        ({"value": -0.1, "neighbours": None}, "is below 0 by more than its error"),
     ],
 )
 def test_what_speaks_against_a_value(change, message):
@@ -165,7 +194,7 @@ def test_mistakes_end_in_a_sentence():
         ((np.repeat(x[:20], 5), np.repeat(y[:20], 5)), "20 rows differ from each other"),
     ):
         assert message in error_of(lambda a: mutual_information(*a), arguments)
-    assert "at least 3 folds" in error_of(MISettings, 2)
+    assert "give 3 folds" in error_of(MISettings, 2)
 
 
 def test_a_stack_is_its_networks_one_by_one():

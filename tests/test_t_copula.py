@@ -72,3 +72,14 @@ def test_fewer_rows_than_columns_leave_a_positive_definite_correlation():
     scores = normal_scores(np.random.default_rng(3).standard_normal((12, 20)))
     values = TCopula.fit(scores, 10)
     assert np.linalg.eigvalsh(values.correlation).min() > 0
+
+
+def test_held_out_rows_shrink_what_was_learned_by_chance():
+    numbers = np.random.default_rng(4)
+    scores = normal_scores(numbers.standard_normal((60, 30)))
+    copula = TCopula.fit(scores, 15, np.arange(60) < 20)
+    np.testing.assert_array_equal(copula.correlation, np.eye(30))
+    line = numbers.standard_normal((2_000, 1))
+    scores = normal_scores(line + 0.3 * numbers.standard_normal((2_000, 2)))
+    free, held = TCopula.fit(scores, 1), TCopula.fit(scores, 1, np.arange(2_000) < 300)
+    np.testing.assert_allclose(free.correlation, held.correlation, atol=5e-3)

@@ -164,6 +164,11 @@ def _warnings(
 ) -> list[str]:
     half = HALF_WIDTH * stderr
     found = []
+    if value < -half:
+        found.append(
+            f"the value, {value:.3f}, is below 0 by more than its error: give more rows, or fewer "
+            "columns"
+        )
     if effective_pairs < FEWEST_PAIRS:
         found.append(
             f"the normaliser rests on {effective_pairs:.0f} shuffled pairs, so that the value may "

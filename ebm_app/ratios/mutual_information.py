@@ -27,6 +27,7 @@ Schucany, Gray and Owen, J. Am. Stat. Assoc. 66, 1971, for the correction (gener
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,7 +77,7 @@ class MISettings:
     def __post_init__(self) -> None:
         if self.num_folds < 3 or min(self.num_members, self.num_shuffles) < 1:
             raise UserError(
-                "there is too little to do: give at least 3 folds, 1 member and 1 shuffle"
+                "too little work is asked for: give 3 folds, 1 member and 1 shuffle at least"
             )
 
 
@@ -100,6 +101,13 @@ def mutual_information(
         settings: how much work the estimate is.
         random_state: seed of the folds, weights and batches.
 
+    >>> import numpy as np
+    >>> numbers = np.random.default_rng(0)
+    >>> x, y = numbers.integers(0, 2, (2, 300))  # independent
+    >>> found = mutual_information(x, y)
+    >>> found.discrete, found.interval[0] < 0 < found.interval[1]
+    (['column 1 of x', 'column 1 of y'], True)
+
     Raises:
         UserError: for data that are not real numbers or not as many rows each, fewer than 10
             distinct rows a fold, NaN or infinite values, constant columns, and a column that X
@@ -122,18 +130,19 @@ class Estimation:
         x, y = as_columns(x, "x"), as_columns(y, "y")
         check_pair(x, y, 10 * settings.num_folds, names)
         self.settings, self.seed = settings, random_state
-        self.groups = torch.from_numpy(row_groups(x, y))
-        num_groups = int(self.groups.max()) + 1
-        if num_groups < 10 * settings.num_folds:
-            raise UserError(f"{num_groups} rows differ from each other: give more of them")
         self.columns = prepared(x), prepared(y)
         numbers = [*self.columns[0].discrete, *(x.shape[1] + i for i in self.columns[1].discrete)]
         self.discrete = [names[number] for number in numbers]
+        # where all columns are discrete, rows are equal by nature
+        copies = len(numbers) < len(names)
+        self.groups = torch.from_numpy(row_groups(x, y)) if copies else torch.arange(len(x))
+        num_groups = int(self.groups.max()) + 1
+        if num_groups < 10 * settings.num_folds:
+            raise UserError(f"{num_groups} rows differ from each other: give more of them")
         generator = seeded("cpu", random_state, FOLDS)
         order = torch.randperm(num_groups, generator=generator)
         self.fold = (order % settings.num_folds)[self.groups]
         self.order = torch.randperm(num_groups, generator=generator)[self.groups]
-        self.classifiers = self._classifiers()
 
     def run(self) -> Iterator[Progress]:
         """Train; yields before the first step and after every validation."""
@@ -163,7 +172,8 @@ class Estimation:
             best_steps=self.classifiers.best_steps,
         )
 
-    def _classifiers(self) -> Classifiers:
+    @cached_property
+    def classifiers(self) -> Classifiers:
         """Fits 2 k and 2 k + 1 are of all folds but k, and of the one after k."""
         pairs = Pairs(*(torch.from_numpy(side.features).float() for side in self.columns))
         scores = np.concatenate([side.scores for side in self.columns], 1)
@@ -171,9 +181,12 @@ class Estimation:
         fits = []
         for fold in range(num_folds):
             for inside in (self.fold != fold, self.fold == (fold + 1) % num_folds):
-                copula = TCopula.fit(scores[inside.numpy()], dim_x)
+                train, validation = self._split(inside)
+                rows = torch.cat([train, validation])
+                held_out = (torch.arange(len(rows)) >= len(train)).numpy()
+                copula = TCopula.fit(scores[rows.numpy()], dim_x, held_out)
                 quantiles = torch.from_numpy(copula.quantiles(scores))
-                fits.append(Fit(copula, quantiles, *self._split(inside)))
+                fits.append(Fit(copula, quantiles, train, validation))
         generator = seeded("cpu", self.seed, BATCHES)
         return Classifiers(
             pairs, fits, self.settings.training, generator, self.settings.num_members

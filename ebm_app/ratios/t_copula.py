@@ -26,6 +26,8 @@ from torch import Tensor
 #: degrees of freedom that are tried, before and after the best of them is refined
 LEAST, MOST, GAUSSIAN = 0.3, 50.0, 1e6
 FIXED_POINT_STEPS = 12
+#: shares of the identity in R; 1 is independence
+SHRINKAGES = (0.0, 0.01, 0.03, 0.1, 0.3, 0.6, 1.0)
 
 
 class Part(NamedTuple):
@@ -49,11 +51,16 @@ class TCopula:
         self.joint, self.x, self.y = (_part(df, block) for block in blocks)
 
     @classmethod
-    def fit(cls, scores: np.ndarray, dim_x: int) -> "TCopula":
-        """The most likely copula of normal scores (N, D)."""
+    def fit(cls, scores: np.ndarray, dim_x: int, held_out: np.ndarray | None = None) -> "TCopula":
+        """The most likely copula of normal scores (N, D).
+
+        R is shrunk to (1 - a) R + a I, with the a of ``SHRINKAGES`` by which the rows ``held_out``
+        (N,), true or false, are most likely; None leaves it.
+        """
+        train = scores if held_out is None else scores[~held_out]
 
         def cost(log_df: float) -> float:
-            return -_fitted(scores, math.exp(log_df))[0]
+            return -_fitted(train, math.exp(log_df))[0]
 
         grid = np.linspace(math.log(LEAST), math.log(MOST), 8)
         best = min(grid, key=cost)
@@ -61,9 +68,13 @@ class TCopula:
         found = scipy.optimize.minimize_scalar(
             cost, bounds=(best - step, best + step), method="bounded", options={"xatol": 0.02}
         )
-        candidates = (math.exp(found.x), GAUSSIAN)
-        df = max(candidates, key=lambda df: _fitted(scores, df)[0])
-        return cls(df, _fitted(scores, df)[1], dim_x)
+        df = max((math.exp(found.x), GAUSSIAN), key=lambda df: _fitted(train, df)[0])
+        correlation = _fitted(scores, df)[1]
+        if held_out is not None:
+            of_train, s = _fitted(train, df)[1], t_scores(scores[held_out], df)
+            share = max(SHRINKAGES, key=lambda a: _log_density(s, df, _shrunk(of_train, a)).mean())
+            correlation = _shrunk(correlation, share)
+        return cls(df, correlation, dim_x)
 
     def quantiles(self, scores: np.ndarray) -> np.ndarray:
         """s (N, D) of normal scores (N, D)."""
@@ -98,10 +109,18 @@ def _fitted(scores: np.ndarray, df: float) -> tuple[float, np.ndarray]:
         moments = (s * weight[:, None]).T @ s / num + np.eye(dim) / num
         scale = 1 / np.sqrt(np.diag(moments))
         correlation = moments * np.outer(scale, scale)
-    squared = _squares(s, correlation)
-    joint = _part(df, correlation).at_zero - 0.5 * (df + dim) * np.log1p(squared / df)
     single = _part(df, np.eye(1)).at_zero - 0.5 * (df + 1) * np.log1p(s**2 / df)
-    return float((joint - single.sum(1)).mean()), correlation
+    return float((_log_density(s, df, correlation) - single.sum(1)).mean()), correlation
+
+
+def _log_density(s: np.ndarray, df: float, correlation: np.ndarray) -> np.ndarray:
+    """log t(s; R, v): (N,)."""
+    power = 0.5 * (df + len(correlation))
+    return _part(df, correlation).at_zero - power * np.log1p(_squares(s, correlation) / df)
+
+
+def _shrunk(correlation: np.ndarray, share: float) -> np.ndarray:
+    return (1 - share) * correlation + share * np.eye(len(correlation))
 
 
 def _squares(s: np.ndarray, correlation: np.ndarray) -> np.ndarray:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ebm_app.ratios.data.preprocessing import asinh_scores, normal_scores
+from ebm_app.errors import UserError
+from ebm_app.ratios.data.preprocessing import asinh_scores, normal_scores, standardise
 
 #: a column of at most so many values, each in so many rows on average, is discrete
 MAX_VALUES, ROWS_PER_VALUE = 20, 20
@@ -35,8 +36,14 @@ def prepared(x: np.ndarray) -> Columns:
     ((100, 2), (100, 8), [1])
 
     Raises:
-        UserError: for a constant column.
+        UserError: for constant columns, and columns that others determine linearly.
     """
+    spread = np.linalg.eigvalsh(np.corrcoef(standardise(x).T).reshape(x.shape[1], -1))
+    if not spread[0] > 1e-10:
+        raise UserError(
+            f"{x.shape[1]} columns of one side determine each other linearly in {len(x)} rows: "
+            "leave out those that follow from others"
+        )
     scores = normal_scores(x)
     discrete, indicators = [], []
     for number, column in enumerate(x.T):
