@@ -27,7 +27,6 @@ from ebm_app.ratios.studies.benchmark import (
     METHODS,
     benchmark_row,
     by_task,
-    plot_benchmark,
     scoreboard,
 )
 from ebm_app.ratios.studies.problems import INFORMATION_PROBLEMS
@@ -138,6 +137,8 @@ def benchmark(args: Namespace) -> dict[str, Any]:
         output.write({"rows": rows})
     table = by_task(rows)
     answer = {"table": table, "scoreboard": scoreboard(table), "num_rows": args.num_rows}
+    from ebm_app.ratios.studies.benchmark_plot import plot_benchmark  # matplotlib takes a second
+
     with output.saving({**answer, "rows": rows}):
         plot_benchmark(table).savefig(output.folder / "mi_benchmark.png")
     return answer

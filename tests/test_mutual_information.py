@@ -112,7 +112,7 @@ def test_columns_that_determine_each_other():
     x, noise = np.random.default_rng(2).standard_normal((2, 300))
     found = mutual_information(x, -x, SHORT)
     assert "the normaliser rests on" in found.warnings[0] and found.value > 3
-    for side in (np.stack([noise, noise], 1), np.stack([x, noise, x + noise], 1)):
+    for side in (np.stack([noise, 2 * noise], 1), np.stack([x + 1, noise, x + noise], 1)):
         message = error_of(mutual_information, x, side, SHORT)
         assert "columns of one side determine each other linearly" in message
 
@@ -235,6 +235,9 @@ def test_columns_as_networks_read_them():
     columns = prepared(x)
     assert columns.discrete == [1] and columns.features.shape == (100, 8)
     np.testing.assert_array_equal(columns.features[:, 5:].argmax(1), x[:, 1])
+    assert len(np.unique(columns.untied[:, 1])) == 100
+    assert np.array_equal(columns.untied[:, 0], columns.scores[:, 0])
+    assert (np.diff(columns.scores[np.argsort(columns.untied[:, 1]), 1]) >= 0).all()
     radius = (columns.scores**2).mean(1) - 1
     np.testing.assert_allclose(columns.features[:, 4], radius)
     groups = row_groups(np.array([[0.0], [1.0], [0.0]]), np.array([[2.0], [2.0], [2.0]]))

@@ -9,16 +9,6 @@ p_1 then give
 
     KL(p_1 || p_0) = E_{p_1} log p_1/p_0.
 
->>> import numpy as np
->>> from ebm_app import log_density_ratio
->>> from ebm_app.ratios.density_ratio import RatioSettings, RatioTraining
->>> numbers = np.random.default_rng(0)
->>> x0, x1 = numbers.normal(0, 1, 500), numbers.normal(1, 1, 500)  # log p_1/p_0 = x - 1/2
->>> ratio = log_density_ratio(x0, x1, RatioSettings(training=RatioTraining(20, eval_every=10)))
->>> values, errors = ratio.score_samples([0.0, 1.0], return_std=True)
->>> bool((abs(values - [-0.5, 0.5]) < 0.3).all()), bool((errors > 0).all())
-(True, True)
-
 Source: arXiv:2502.02300, sections 3 and 5, for the objective and the bridge.
 """
 
@@ -127,6 +117,16 @@ def log_density_ratio(
         x0, x1: arrays or data frames of numbers, (N0, D) and (N1, D), or (N0,) and (N1,) for one
             column; independent rows of p_0 and of p_1. settings: how much work the ratio is.
         random_state: seed of the folds, weights and draws.
+
+    >>> import numpy as np
+    >>> from ebm_app import log_density_ratio
+    >>> from ebm_app.ratios.density_ratio import RatioSettings, RatioTraining
+    >>> numbers = np.random.default_rng(0)
+    >>> x0, x1 = numbers.normal(0, 1, 500), numbers.normal(1, 1, 500)  # log p_1/p_0 = x - 1/2
+    >>> ratio = log_density_ratio(x0, x1, RatioSettings(training=RatioTraining(20, eval_every=10)))
+    >>> values, errors = ratio.score_samples([0.0, 1.0], return_std=True)
+    >>> bool((abs(values - [-0.5, 0.5]) < 0.3).all()), bool((errors > 0).all())
+    (True, True)
 
     Raises:
         UserError: for data that are not real numbers or of different columns, fewer than 20 rows

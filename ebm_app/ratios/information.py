@@ -97,7 +97,14 @@ class MutualInformation:
         """The value, its interval and the bounds beside it."""
         from ebm_app.ratios.studies.information_plots import plot_bracket
 
-        return plot_bracket(self)
+        others = {
+            "Donsker-Varadhan bound": self.lower_bound,
+            "the same, fewer rows": self.fewer_rows,
+            "NWJ bound": self.nwj,
+            "mean log ratio": self.mean_log_ratio,
+            "nearest neighbours": self.neighbours,
+        }
+        return plot_bracket(self.value, self.interval, others)
 
 
 def combined(

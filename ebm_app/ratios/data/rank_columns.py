@@ -19,16 +19,18 @@ MAX_VALUES, ROWS_PER_VALUE = 20, 20
 
 
 class Columns(NamedTuple):
-    """One side of the pairs: ``scores`` (N, d), the normal scores of the ranks, ``features``
+    """One side of the pairs: ``scores`` (N, d), the normal scores of the ranks, and ``untied``,
+    the same with ties broken at random, which are normal whatever the column is; ``features``
     (N, f), all that a network reads, and the ``discrete`` columns, counted from 0."""
 
     scores: np.ndarray
+    untied: np.ndarray
     features: np.ndarray
     discrete: list[int]
 
 
-def prepared(x: np.ndarray) -> Columns:
-    """The columns (N, d) of X or Y; float64.
+def prepared(x: np.ndarray, random_state: int = 0) -> Columns:
+    """The columns (N, d) of X or Y; float64. The seed is of the ties.
 
     >>> numbers = np.random.default_rng(0)
     >>> columns = prepared(np.stack([numbers.normal(size=100), numbers.integers(0, 3, 100)], 1))
@@ -53,7 +55,13 @@ def prepared(x: np.ndarray) -> Columns:
             indicators.append(np.eye(len(values))[place])
     radius = (scores**2).mean(1, keepdims=True) - 1
     features = np.concatenate([scores, asinh_scores(x), radius, *indicators], 1)
-    return Columns(scores, features, discrete)
+    return Columns(scores, normal_scores(_untied_ranks(x, random_state)), features, discrete)
+
+
+def _untied_ranks(x: np.ndarray, random_state: int) -> np.ndarray:
+    chance = np.random.default_rng(random_state).random(x.shape)
+    order = np.lexsort((chance, x), axis=0)
+    return np.argsort(order, axis=0).astype(np.float64)
 
 
 def row_groups(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -6,9 +6,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ebm_app.ratios.information import MutualInformation
-from ebm_app.ratios.mutual_information import Progress
-
 WIDTH, DPI = 4.2, 130  # inches, dots an inch
 STYLES = ("-", "--", ":")
 
@@ -44,33 +41,28 @@ def plot_approach(
     return figure
 
 
-def plot_progress(done: Sequence[Progress]) -> Figure:
-    """The bound so far against the step."""
+def plot_progress(steps: Sequence[int], bounds: Sequence[float], num_steps: int) -> Figure:
+    """The bound so far, in nats, against the step."""
     figure = _figure(3.0)
     axes = figure.subplots()
-    axes.plot([at.step for at in done], [at.so_far for at in done], "o-", ms=4, clip_on=False)
-    axes.set(xlabel="step", ylabel="lower bound so far, nats", xlim=(0, done[-1].num_steps))
+    axes.plot(steps, bounds, "o-", ms=4, clip_on=False)
+    axes.set(xlabel="step", ylabel="lower bound so far, nats", xlim=(0, num_steps))
     low, high = min(0.0, axes.get_ylim()[0]), axes.get_ylim()[1]
     axes.set_ylim(low, high + 0.1 * (high - low))
     return figure
 
 
-def plot_bracket(found: MutualInformation) -> Figure:
-    """The estimate with its interval, and beside it the bounds and what else was found."""
-    rows = {
-        "Donsker-Varadhan bound": found.lower_bound,
-        "the same, fewer rows": found.fewer_rows,
-        "NWJ bound": found.nwj,
-        "mean log ratio": found.mean_log_ratio,
-        "nearest neighbours": found.neighbours,
-    }
-    rows = {name: value for name, value in rows.items() if value is not None}
-    rows = {name: value for name, value in rows.items() if math.isfinite(value)}
+def plot_bracket(
+    value: float, interval: tuple[float, float], others: Mapping[str, float | None]
+) -> Figure:
+    """An estimate with its interval, and beside it what else was found, but for what is unknown or
+    infinite; in nats."""
+    rows = {name: at for name, at in others.items() if at is not None and math.isfinite(at)}
     figure = _figure(3.0)
     axes = figure.subplots()
-    axes.axvspan(*found.interval, color="C1", alpha=0.2, lw=0)
-    half = found.interval[1] - found.value
-    axes.errorbar([found.value], [0], xerr=[half], fmt="o", color="C1", capsize=4)
+    axes.axvspan(*interval, color="C1", alpha=0.2, lw=0)
+    half = interval[1] - value
+    axes.errorbar([value], [0], xerr=[half], fmt="o", color="C1", capsize=4)
     axes.plot(list(rows.values()), range(1, len(rows) + 1), "o", color="C0")
     axes.set_yticks(range(len(rows) + 1), ["estimate, 95 percent", *rows])
     axes.set(xlabel="nats")

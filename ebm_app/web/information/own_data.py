@@ -1,6 +1,5 @@
 """The mutual information of a visitor's paired data, with the bound while it is learned."""
 
-import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,13 +61,13 @@ def estimate(files: PairedFiles, steps: int, seed: int) -> Iterator[ShownEstimat
     data = described(files)
     label = f"{data} · {steps} steps at most · seed {seed}"
     begin, done = time.perf_counter(), []
-    nothing = plot_progress([Progress(0, steps, math.nan)])
-    yield nothing, f"{STARTING} · {len(x)} rows · {label}", {}
     estimation = Estimation(x, y, MISettings(training=ClassifierTraining(steps=steps)), seed)
+    yield plot_progress([], [], steps), f"{STARTING} · {len(x)} rows · {label}", {}
     for progress in estimation.run():
         done.append(progress)
+        plot = plot_progress([at.step for at in done], [at.so_far for at in done], steps)
         seconds = time.perf_counter() - begin
-        yield plot_progress(done), f"{report(progress, seconds)}\n{label}", {}
+        yield plot, f"{report(progress, seconds)}\n{label}", {}
     found = estimation.result()
     seconds = time.perf_counter() - begin
     size = f"{len(x)} rows, {x.shape[1]} + {y.shape[1]} columns · {seconds:.1f} s"
