@@ -11,7 +11,8 @@ from conftest import error_of
 
 from ebm_app.ratios.classifier import Classifiers, ClassifierTraining
 from ebm_app.ratios.data.mi_tasks import MI_TASKS
-from ebm_app.ratios.mutual_information import Estimation, MISettings, mutual_information
+from ebm_app.ratios.mutual_information import MISettings, mutual_information
+from ebm_app.ratios.t_copula import TCopula
 from ebm_app.web.buttons import stopped
 from ebm_app.web.information import own_data
 from ebm_app.web.information.paired_data import (
@@ -111,26 +112,23 @@ def test_arrays_and_a_table_give_the_same(tmp_path):
 
 
 def test_who_stops_iterating_stops_the_estimate(tmp_path, often, monkeypatch):
-    begun, steps = [], []
+    fits, steps = [], []
     train = Classifiers.train
+    fit = TCopula.fit
 
     def counted(classifiers):
         for step in train(classifiers):
             steps.append(step)
             yield step
 
-    def begin(*args):
-        begun.append(args)
-        return Estimation(*args)
-
     monkeypatch.setattr(Classifiers, "train", counted)
-    monkeypatch.setattr(own_data, "Estimation", begin)
+    monkeypatch.setattr(TCopula, "fit", lambda *args: fits.append(1) or fit(*args))
     x, y, _ = draw(tmp_path, num=120)
     run = estimate(PairedFiles(x, y), steps=100)
-    assert next(run)[1].startswith("Starting") and not begun
+    assert next(run)[1].startswith("Starting") and not fits
     assert [next(run)[1].split(" ·")[0] for _ in range(2)] == ["Step 0 of 100", "Step 2 of 100"]
     run.close()
-    assert len(begun) == 1 and steps == [2]
+    assert len(fits) == 6 and steps == [2]
 
 
 class Bad:

@@ -216,8 +216,9 @@ class Estimation:
         return sum(bounds) / len(bounds)
 
     def _neighbours(self) -> float | None:
-        """By nearest neighbours among distinct rows of normal scores; None where it is no use."""
-        x, y = (side.scores for side in self.columns)
+        """By nearest neighbours among distinct rows of normal scores, whose ties would look like
+        near neighbours; None where it is no use."""
+        x, y = (side.untied for side in self.columns)
         if self.discrete or x.shape[1] + y.shape[1] > MAX_NEIGHBOUR_DIM:
             return None
         first = np.unique(self.groups.numpy(), return_index=True)[1]
