@@ -11,18 +11,12 @@ from conftest import error_of
 from exact import generator
 
 from ebm_app import mutual_information
-from ebm_app.ratios.classifier import (
-    Classifiers,
-    ClassifierTraining,
-    Fit,
-    Pairs,
-    stacked_mlp,
-    stacked_weights,
-)
+from ebm_app.ratios.classifier import ClassifierTraining, stacked_mlp, stacked_weights
 from ebm_app.ratios.data.mi_tasks import MI_TASKS
 from ebm_app.ratios.data.rank_columns import prepared, row_groups
 from ebm_app.ratios.information import _warnings
 from ebm_app.ratios.mutual_information import Estimation, MISettings
+from ebm_app.ratios.pair_classifiers import Fit, PairClassifiers, Pairs
 from ebm_app.ratios.t_copula import TCopula
 
 SHORT = MISettings(num_members=1, training=ClassifierTraining(steps=100, check_every=50))
@@ -222,7 +216,7 @@ def test_before_training_the_ratio_is_the_copulas():
     pairs = Pairs(*(torch.from_numpy(side.features).float() for side in columns))
     rows = torch.arange(200)
     fit = Fit(copula, s, rows[:150], rows[150:])
-    classifiers = Classifiers(pairs, [fit], ClassifierTraining(), generator(), num_members=2)
+    classifiers = PairClassifiers(pairs, [fit], ClassifierTraining(), generator(), num_members=2)
     torch.testing.assert_close(classifiers.log_ratio(0, rows, rows), copula.log_ratio(s))
     moved = torch.cat([s[:, :2], s.roll(-1, 0)[:, 2:]], 1)
     found = classifiers.log_ratio(0, rows, rows.roll(-1))

@@ -116,8 +116,8 @@ def test_who_stops_iterating_stops_the_estimate(tmp_path, often, monkeypatch):
     train = Classifiers.train
     fit = TCopula.fit
 
-    def counted(classifiers):
-        for step in train(classifiers):
+    def counted(classifiers, *draws):
+        for step in train(classifiers, *draws):
             steps.append(step)
             yield step
 

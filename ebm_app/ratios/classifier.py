@@ -1,18 +1,17 @@
-r"""Classifiers between pairs and shuffled pairs, over a log ratio in closed form.
+r"""A stack of classifiers between draws of two densities, over a log ratio to start from.
 
-    f minimises E_{p(x,y)} softplus(-(b + f)) + E_{p(x)p(y)} softplus(b + f)
-    b + f -> log p(x, y) / (p(x) p(y)),   in nats,
+    f minimises E_{p_1} softplus(-(b + f)) + E_{p_0} softplus(b + f)
+    b + f -> log p_1 / p_0,   in nats,
 
-with b the Student-t copula of ranks, so that a network learns what the copula misses. Shuffled
-pairs are those of a batch, its y moved on by a few places. Several fits on different rows are
-trained side by side as one stack of matrices.
+with b in closed form, so that a network learns what b misses. Several classifiers of one shape, on
+different rows, are trained side by side as one stack of matrices. Of each the averaged weights of
+the step with the least loss on rows of its own are kept.
 
-Source: Gutmann and Hyvarinen, JMLR 13, 2012 (noise-contrastive estimation), with the shuffled
-pairs of Belghazi et al. 2018, arXiv:1801.04062.
+Source: Gutmann and Hyvarinen, JMLR 13, 2012 (noise-contrastive estimation).
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,15 +19,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ebm_app.ratios.t_copula import TCopula
-
 
 @dataclass(frozen=True)
 class ClassifierTraining:
     """How the classifiers are trained.
 
     Args:
-        steps: at most. batch_size: rows of a step. num_shuffles: shuffled pairs for each row.
+        steps: at most. batch_size: rows of p_1 in a step. num_shuffles: draws of p_0 for each.
         learning_rate: the largest of one cycle of AdamW. weight_decay: of AdamW.
         hidden: widths of the hidden layers. average: share of the new weights in the averaged
             ones, which are evaluated. check_every: steps between validations.
@@ -50,21 +47,13 @@ class ClassifierTraining:
     min_errors: float = 2.0
 
 
-class Pairs(NamedTuple):
-    """What the networks read of N rows: features ``x`` (N, fx) and ``y`` (N, fy)."""
+class Batch(NamedTuple):
+    """Draws for F classifiers: ``base`` b (F, 1 + S, B) and ``inputs`` (F, 1 + S, B, d). The first
+    of the 1 + S sets is of p_1, the others of p_0; beyond ``sizes`` (F,) there is nothing."""
 
-    x: Tensor
-    y: Tensor
-
-
-class Fit(NamedTuple):
-    """A ratio to learn: its ``copula``, the quantiles ``s`` (N, D) of all rows by it, float64, and
-    the numbers of the rows it is learned from and validated on."""
-
-    copula: TCopula
-    s: Tensor
-    train: Tensor
-    validation: Tensor
+    base: Tensor
+    inputs: Tensor
+    sizes: Tensor
 
 
 def stacked_weights(
@@ -91,121 +80,72 @@ def stacked_mlp(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
 
 class Classifiers:
-    """A stack of classifiers, one for each fit.
+    """F classifiers with d inputs.
 
     Args:
-        pairs: of all rows, float32. fits: what to learn, F of them. training: how.
-        generator: of weights, batches and shuffles.
-        num_members: M classifiers of every fit, whose log ratios are averaged.
+        num, dim: F and d. training: how. generator: of the weights.
 
     Attributes:
-        best_steps: of every classifier, member by member of a fit, the step of least validation
-            loss; 0 is the copula alone.
+        best_steps: of every classifier, the step of least validation loss; 0 is b alone.
     """
 
     def __init__(
-        self,
-        pairs: Pairs,
-        fits: Sequence[Fit],
-        training: ClassifierTraining,
-        generator: torch.Generator,
-        num_members: int = 1,
+        self, num: int, dim: int, training: ClassifierTraining, generator: torch.Generator
     ) -> None:
-        self.pairs, self.fits, self.training, self.generator = pairs, fits, training, generator
-        self.num_members = num_members
-        self._learners = [fit for fit in fits for _ in range(num_members)]
-        dim = pairs.x.shape[1] + pairs.y.shape[1]
-        self.weights = stacked_weights(len(self._learners), dim, training.hidden, generator)
+        self.training = training
+        self.weights = stacked_weights(num, dim, training.hidden, generator)
         self.average = [weight.clone() for weight in self.weights]
         self.best = [weight.clone() for weight in self.weights]
-        self._validation = self._batch([fit.validation for fit in self._learners])
-        self.best_steps = [0] * len(self._learners)
-        self._best_losses = self._validate()
+        self.best_steps = [0] * num
 
-    def train(self) -> Iterator[int]:
-        """Train to the end; yields the step after every validation."""
+    def train(self, draw: Callable[[], Batch], validation: Batch) -> Iterator[int]:
+        """Train on fresh draws to the end; yields the step after every validation."""
         plan = self.training
+        best_losses = self._validate(validation)
         parameters = [weight.requires_grad_() for weight in self.weights]
         optimiser = torch.optim.AdamW(parameters, weight_decay=plan.weight_decay)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimiser, max_lr=plan.learning_rate, total_steps=plan.steps
         )
         for step in range(1, plan.steps + 1):
-            batch = self._batch(self._draw_rows())
-            loss = (_losses(parameters, *batch).sum(1) / batch[2]).sum()
+            batch = draw()
+            loss = (_losses(parameters, batch).sum(1) / batch.sizes).sum()
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
             schedule.step()
             torch._foreach_lerp_(self.average, [p.detach() for p in parameters], plan.average)
             if step % plan.check_every == 0 or step == plan.steps:
-                self._keep_the_best(step)
+                self._keep_the_best(step, validation, best_losses)
                 yield step
                 if step - max(self.best_steps) >= plan.patience * plan.check_every:
                     return
 
     @torch.no_grad()
-    def log_ratio(self, number: int, x_rows: Tensor, y_rows: Tensor) -> Tensor:
-        """The log ratio of one fit at pairs of rows (n,) and (n,): (n,), float64."""
-        base = self._base(self.fits[number], x_rows, y_rows)
-        inputs = torch.cat([self.pairs.x[x_rows], self.pairs.y[y_rows]], 1)
-        members = slice(number * self.num_members, (number + 1) * self.num_members)
+    def residual(self, members: slice, inputs: Tensor) -> Tensor:
+        """The mean of f of some classifiers at inputs (n, d): (n,), float64."""
         chosen = [weight[members] for weight in self.best]
-        residual = stacked_mlp(inputs.expand(self.num_members, -1, -1), chosen)
-        return base + residual.double().mean(0)
+        return stacked_mlp(inputs.expand(len(chosen[0]), -1, -1), chosen).double().mean(0)
 
-    def _keep_the_best(self, step: int) -> None:
-        losses, sizes = self._validate(), self._validation[2]
-        gain = self._best_losses - losses
+    def _keep_the_best(self, step: int, validation: Batch, best_losses: Tensor) -> None:
+        losses, sizes = self._validate(validation), validation.sizes
+        gain = best_losses - losses
         mean = gain.sum(1) / sizes
         error = (gain.square().sum(1) / sizes - mean.square()).clamp(min=0).sqrt() / sizes.sqrt()
         least = torch.clamp(self.training.min_errors * error, min=self.training.tolerance)
         for number in (mean > least).nonzero().flatten().tolist():
-            self.best_steps[number], self._best_losses[number] = step, losses[number]
+            self.best_steps[number], best_losses[number] = step, losses[number]
             for best, average in zip(self.best, self.average, strict=True):
                 best[number] = average[number]
 
     @torch.no_grad()
-    def _validate(self) -> Tensor:
-        return _losses(self.average, *self._validation)
-
-    def _draw_rows(self) -> list[Tensor]:
-        rows = []
-        for fit in self._learners:
-            size = min(self.training.batch_size, len(fit.train))
-            place = torch.randint(len(fit.train), (size,), generator=self.generator)
-            rows.append(fit.train[place])
-        return rows
-
-    def _batch(self, rows: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Base (F, 1 + S, B) and inputs (F, 1 + S, B, f) of rows of every fit and their shuffles,
-        padded to the longest, and how many rows each fit has (F,)."""
-        sizes = torch.tensor([len(part) for part in rows])
-        longest = int(sizes.max())
-        shifts = torch.randint(
-            1, int(sizes.min()), (self.training.num_shuffles,), generator=self.generator
-        )
-        bases, inputs = [], []
-        for fit, part in zip(self._learners, rows, strict=True):
-            y_rows = torch.stack([part] + [part.roll(-int(shift)) for shift in shifts])
-            x_rows = part.expand_as(y_rows)
-            base = self._base(fit, x_rows.reshape(-1), y_rows.reshape(-1)).float()
-            both = torch.cat([self.pairs.x[x_rows], self.pairs.y[y_rows]], 2)
-            missing = longest - len(part)
-            bases.append(functional.pad(base.view(y_rows.shape), (0, missing)))
-            inputs.append(functional.pad(both, (0, 0, 0, missing)))
-        return torch.stack(bases), torch.stack(inputs), sizes
-
-    @staticmethod
-    def _base(fit: Fit, x_rows: Tensor, y_rows: Tensor) -> Tensor:
-        dim_x = fit.copula.dim_x
-        return fit.copula.log_ratio(torch.cat([fit.s[x_rows, :dim_x], fit.s[y_rows, dim_x:]], 1))
+    def _validate(self, validation: Batch) -> Tensor:
+        return _losses(self.average, validation)
 
 
-def _losses(weights: Sequence[Tensor], base: Tensor, inputs: Tensor, sizes: Tensor) -> Tensor:
-    """The logistic loss of every classifier by row, (F, B): of a batch, the first of the 1 + S
-    sets are pairs, the others shuffled ones; 0 beyond ``sizes`` (F,)."""
-    logits = base + stacked_mlp(inputs.flatten(1, 2), weights).view(base.shape)
-    inside = torch.arange(inputs.shape[2]) < sizes[:, None]
-    joint, apart = functional.softplus(-logits[:, 0]), functional.softplus(logits[:, 1:]).mean(1)
-    return (joint + apart) * inside
+def _losses(weights: Sequence[Tensor], batch: Batch) -> Tensor:
+    """The logistic loss of every classifier by draw, (F, B); 0 beyond the sizes."""
+    logits = batch.base + stacked_mlp(batch.inputs.flatten(1, 2), weights).view(batch.base.shape)
+    inside = torch.arange(batch.inputs.shape[2]) < batch.sizes[:, None]
+    of1, of0 = functional.softplus(-logits[:, 0]), functional.softplus(logits[:, 1:]).mean(1)
+    return (of1 + of0) * inside

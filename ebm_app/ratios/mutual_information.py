@@ -36,13 +36,14 @@ from torch import Tensor
 
 from ebm_app.errors import UserError
 from ebm_app.numerics import seeded
-from ebm_app.ratios.classifier import Classifiers, ClassifierTraining, Fit, Pairs
+from ebm_app.ratios.classifier import ClassifierTraining
 from ebm_app.ratios.data.columns import check_pair
 from ebm_app.ratios.data.npy import as_columns, column_labels
 from ebm_app.ratios.data.rank_columns import prepared, row_groups
 from ebm_app.ratios.information import MutualInformation, combined
 from ebm_app.ratios.lower_bounds import PairRatios, donsker_varadhan
 from ebm_app.ratios.neighbours import neighbour_information
+from ebm_app.ratios.pair_classifiers import Fit, PairClassifiers, Pairs
 from ebm_app.ratios.t_copula import TCopula
 
 #: streams of random numbers
@@ -169,11 +170,11 @@ class Estimation:
             neighbours=self._neighbours(),
             discrete=self.discrete,
             degrees_of_freedom=[fit.copula.df for fit in self.classifiers.fits[::2]],
-            best_steps=self.classifiers.best_steps,
+            best_steps=self.classifiers.stack.best_steps,
         )
 
     @cached_property
-    def classifiers(self) -> Classifiers:
+    def classifiers(self) -> PairClassifiers:
         """Fits 2 k and 2 k + 1 are of all folds but k, and of the one after k."""
         pairs = Pairs(*(torch.from_numpy(side.features).float() for side in self.columns))
         scores, untied = (
@@ -191,7 +192,7 @@ class Estimation:
                 quantiles = torch.from_numpy(copula.quantiles(scores))
                 fits.append(Fit(copula, quantiles, train, validation))
         generator = seeded("cpu", self.seed, BATCHES)
-        return Classifiers(
+        return PairClassifiers(
             pairs, fits, self.settings.training, generator, self.settings.num_members
         )
 
