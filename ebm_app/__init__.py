@@ -1,9 +1,10 @@
 """Density ratios, likelihoods and samples from time scores.
 
 ``EBM`` is an energy-based model of images, ``Flow`` a normalising flow in whose latent space one
-can live, and ``train`` makes an ``EBM`` from a tensor of images. ``PATHS``, ``OBJECTIVES``,
-``ESTIMATORS`` and ``SAMPLERS`` name what can be chosen. The parts live in the modules of this
-package, each of which states its equations.
+can live, and ``train`` makes an ``EBM`` from a tensor of images. ``mutual_information`` estimates
+what two groups of columns say about each other. ``PATHS``, ``OBJECTIVES``, ``ESTIMATORS`` and
+``SAMPLERS`` name what can be chosen. The parts live in the modules of this package, each of which
+states its equations.
 """
 
 from importlib import import_module
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ebm_app.likelihood import ESTIMATORS
     from ebm_app.objectives.regression import OBJECTIVES
     from ebm_app.paths import PATHS
+    from ebm_app.ratios.mutual_information import mutual_information
     from ebm_app.sampling.samplers import SAMPLERS
     from ebm_app.training.api import train
 
@@ -26,10 +28,20 @@ HOMES = {
     "OBJECTIVES": "objectives.regression",
     "PATHS": "paths",
     "SAMPLERS": "sampling.samplers",
+    "mutual_information": "ratios.mutual_information",
     "train": "training.api",
 }
 
-__all__ = ["ESTIMATORS", "OBJECTIVES", "PATHS", "SAMPLERS", "EBM", "Flow", "train"]
+__all__ = [
+    "ESTIMATORS",
+    "OBJECTIVES",
+    "PATHS",
+    "SAMPLERS",
+    "EBM",
+    "Flow",
+    "mutual_information",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,9 +2,9 @@
 
 python evaluate/mi.py --quick
 torchrun --standalone --nproc_per_node 2 evaluate/mi.py    (every cell, on two processes)
-python evaluate/mi.py --x a.npy --y b.npy --preprocessing rank
+python evaluate/mi.py --x a.npy --y b.npy
 python evaluate/mi.py --csv table.csv --x_columns age height --y_columns weight
-python evaluate/mi.py --benchmark normal_1x1 student_2x2_df2 --preprocessing asinh
+python evaluate/mi.py --benchmark normal_1x1 spiral_3x3
 """
 
 from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
@@ -12,38 +12,40 @@ from ebm_app.runs.start import run_script  # isort: skip  before what takes seco
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-import torch
 from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
 from ebm_app.errors import UserError
+from ebm_app.ratios.classifier import ClassifierTraining
 from ebm_app.ratios.data.columns import PairedData, read_csv_pair, read_pair
-from ebm_app.ratios.data.mi_tasks import MI_TASKS
-from ebm_app.ratios.data.preprocessing import PREPROCESSING
-from ebm_app.ratios.mutual_information import MIEstimate, MISettings, folds, summarise
+from ebm_app.ratios.data.mi_tasks import BMI_TASKS, MI_TASKS
+from ebm_app.ratios.mutual_information import Estimation, MISettings
+from ebm_app.ratios.studies.benchmark import (
+    METHODS,
+    benchmark_row,
+    by_task,
+    scoreboard,
+)
 from ebm_app.ratios.studies.problems import INFORMATION_PROBLEMS
 from ebm_app.ratios.studies.runner import add_study_flags, budget_of, chosen_cells, run_study
 from ebm_app.ratios.studies.study import StudyBudget
-from ebm_app.ratios.training import RatioTraining
 from ebm_app.registry import choose
-from ebm_app.runs.cli import Parser, flag, resolve_device
+from ebm_app.runs.cli import Parser, flag
 from ebm_app.runs.output import Output
 
 QUICK_PROBLEMS = ["mi_d40", "mi_d80"]
 QUICK = StudyBudget(num_seeds=2, num_points=2_000, iterations=1_500, learning_rates=(5e-3,))
 #: flags of the study, of an estimate from data, and of a table
-STUDY, ESTIMATE = ("problems", "methods", "learning_rates"), ("preprocessing", "num_folds")
+STUDY, ESTIMATE = ("problems", "methods", "learning_rates", "quick"), ("num_folds",)
 COLUMNS = ("x_columns", "y_columns")
 #: with fewer rows there is too little to train and test on
 MIN_ROWS = 100
 NumRows = Annotated[int, Ge(MIN_ROWS), Le(1_000_000)]
 #: a fold has rows of its own, however few there are
-NumFolds = Annotated[int, Ge(2), Le(MIN_ROWS // 2)]
+NumFolds = Annotated[int, Ge(3), Le(MIN_ROWS // 10)]
 
 
 def parse_args(argv: Sequence[str] | None) -> Namespace:
@@ -57,12 +59,11 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     own.add_argument("--x_columns", nargs="+", default=[], help="columns of the CSV that are X")
     own.add_argument("--y_columns", nargs="+", default=[], help="columns of the CSV that are Y")
     known = parser.add_argument_group("data of known mutual information (arXiv:2306.11078)")
-    known.add_argument("--benchmark", nargs="+", default=[], help="tasks, such as normal_1x1")
+    known.add_argument(
+        "--benchmark", nargs="+", default=[], help="tasks, such as normal_1x1; all for the forty"
+    )
     known.add_argument("--num_rows", type=flag(NumRows), default=10_000, help="rows drawn of each")
     estimate = parser.add_argument_group("estimate from data")
-    estimate.add_argument(
-        "--preprocessing", choices=sorted(PREPROCESSING), default="none", help="of every column"
-    )
     estimate.add_argument(
         "--num_folds", type=flag(NumFolds), default=3, help="parts of the rows, each left out once"
     )
@@ -78,8 +79,11 @@ def check(parser: Parser, args: Namespace) -> None:
         parser.refuse(COLUMNS, "are columns of a table: give --csv")
     if not args.benchmark:
         parser.refuse(["num_rows"], "is of the tasks of --benchmark: name some")
+    if data or args.benchmark:
+        parser.refuse(["device"], "is of the study: an estimate from data runs on the CPU")
     if data:
-        parser.refuse([*STUDY, "benchmark"], "is of no use with data of your own: leave it out")
+        vain = [*STUDY, "benchmark", "num_seeds"]
+        parser.refuse(vain, "is of no use with data of your own: leave it out")
     elif args.benchmark:
         parser.refuse(STUDY, "is of the study, and --benchmark is none: leave it out")
     else:
@@ -102,48 +106,48 @@ def estimate(args: Namespace) -> dict[str, Any]:
     """Mutual information of the user's data, in nats."""
     x, y = read(args)
     output = Output(Path(args.output_dir) / "mi_data.json", vars(args))
-    found = cross_fitted(x, y, args)
-    print(f"mutual information {found.mutual_information:.4f} +- {found.stderr:.4f} nats")
-    print(f"log of the mean ratio over pairs of different rows: {found.log_normaliser:+.3f}")
-    print("(0 for the exact ratio; do not trust the estimate if this is far from 0)")
-    answer = {**found._asdict(), "num_rows": len(x), "preprocessing": args.preprocessing}
-    output.save(answer)
+    estimation = Estimation(x, y, settings_of(args), args.seed)
+    with tqdm(total=estimation.settings.training.steps, unit="step", leave=False) as bar:
+        for at in estimation.run():
+            bar.update(at.step - bar.n)
+            bar.set_postfix_str(f"at least {at.so_far:.3f} nats so far")
+    found = estimation.result()
+    print(found.summary())
+    answer = found.figures()
+    with output.saving(answer):
+        found.plot().savefig(output.folder / "mi_data.png")
     return answer
 
 
 def benchmark(args: Namespace) -> dict[str, Any]:
     """Estimates beside the truth, a row a task."""
-    tasks = [choose("task", name, MI_TASKS) for name in args.benchmark]
+    names = list(BMI_TASKS) if args.benchmark == ["all"] else args.benchmark
+    tasks = [choose("task", name, MI_TASKS) for name in names]
     output = Output(Path(args.output_dir) / "mi_benchmark.json", vars(args))
-    table = []
-    print(f"{'task':24} {'truth':>8} {'estimate':>8} {'s.e.':>8} {'log E':>8}")
+    rows: list[dict[str, Any]] = []
+    print(f"{'task':24} " + " ".join(f"{part:>8}" for part in ("truth", "s.e.", *METHODS)))
     for name in tasks:
-        task, generator = MI_TASKS[name], torch.Generator().manual_seed(args.seed)
-        x, y = (part.double().numpy() for part in task.sample(args.num_rows, generator))
-        found = cross_fitted(x, y, args)
-        row = {"task": name, "truth": task.mutual_information, **found._asdict()}
-        table.append(row)
-        columns = (row["truth"], *found[:3])
-        print(f"{name:24} " + " ".join(f"{value:8.4f}" for value in columns), flush=True)
-    answer = {"table": table, "num_rows": args.num_rows, "preprocessing": args.preprocessing}
-    output.save(answer)
+        for seed in range(args.seed, args.seed + (args.num_seeds or 1)):
+            rows.append(
+                benchmark_row(name, MI_TASKS[name], args.num_rows, seed, settings_of(args))
+            )
+        last = by_task(rows)[-1]
+        shown = [last[part] for part in ("truth", "stderr", *METHODS)]
+        print(f"{name:24} " + " ".join(f"{value:8.4f}" for value in shown), flush=True)
+        output.write({"rows": rows})
+    table = by_task(rows)
+    answer = {"table": table, "scoreboard": scoreboard(table), "num_rows": args.num_rows}
+    from ebm_app.ratios.studies.benchmark_plot import plot_benchmark  # matplotlib takes a second
+
+    with output.saving({**answer, "rows": rows}):
+        plot_benchmark(table).savefig(output.folder / "mi_benchmark.png")
     return answer
 
 
-def cross_fitted(x: np.ndarray, y: np.ndarray, args: Namespace) -> MIEstimate:
-    """The estimate of preprocessed columns, under a progress bar."""
-    device = resolve_device(args.device)
-    if device == "cpu":  # the matrices are small: several threads would wait for each other
-        torch.set_num_threads(1)
-    x, y = (torch.from_numpy(PREPROCESSING[args.preprocessing](part)) for part in (x, y))
-    seeds = args.num_seeds or (1 if args.quick else StudyBudget.num_seeds)
-    settings = MISettings(num_folds=args.num_folds, num_seeds=seeds)
-    if args.iterations is not None:
-        training = RatioTraining(args.iterations, eval_every=max(1, args.iterations // 10))
-        settings = replace(settings, training=training)
-    results = folds(x.to(device), y.to(device), settings, args.seed)
-    bar = tqdm(results, total=settings.num_folds * settings.num_seeds, unit="fold", leave=False)
-    return summarise(bar, len(x), settings.num_seeds)
+def settings_of(args: Namespace) -> MISettings:
+    """What the flags ask for."""
+    steps = ClassifierTraining.steps if args.iterations is None else args.iterations
+    return MISettings(num_folds=args.num_folds, training=ClassifierTraining(steps=steps))
 
 
 def read(args: Namespace) -> PairedData:

@@ -95,6 +95,16 @@ def launch(program: str, arguments: list[str], place: Path) -> None:
     assert done.returncode == 0, f"{shlex.join(arguments)}\n{done.stderr[-2000:]}"
 
 
+def information_budget(flags: list[str]) -> list[str]:
+    """Those of evaluate/mi.py for data of one's own, known data, and the study."""
+    if "--x" in flags or "--csv" in flags:
+        return ["--iterations", "2"]
+    common = BUDGETS["evaluate/mi.py"].split()
+    if "--benchmark" in flags:
+        return [*common, "--num_rows", "100", "--benchmark", "normal_1x1"]
+    return [*common, "--problems", "mi_d40", "--methods", "ctsm_v_time1"]
+
+
 def budget(name: str, flags: list[str]) -> list[str]:
     """The flags that make a command short."""
     found = shlex.split(BUDGETS[name])
@@ -109,8 +119,7 @@ def budget(name: str, flags: list[str]) -> list[str]:
     if name == "evaluate/toy.py":  # a folder of its own for every table
         found += ["--output_dir", f"runs/toy-{'-'.join(flags)}".replace(" ", "-")[:80]]
     if name == "evaluate/mi.py":
-        own = "--num_folds 2" if "--x" in flags else "--problems mi_d40 --methods ctsm_v_time1"
-        found += own.split()
+        found = information_budget(flags)
     if "annealed_hmc" in flags:
         found += (
             "--sampler_args steps_per_temperature=1 num_leapfrog_steps=1 final_steps=1".split()

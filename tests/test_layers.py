@@ -36,12 +36,12 @@ LAYERS = {
     "ebm": 6,
     "flow": 6,
     "log_z": 6,
-    "": 9,  # the package's own __init__, which gathers what a user imports
+    "": 11,  # the package's own __init__, which gathers what a user imports
     "evaluation": 7,
     "training": 8,
     "studies": 9,
     "ratios": 10,
-    "web": 11,
+    "web": 12,
 }
 
 

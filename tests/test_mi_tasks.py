@@ -7,10 +7,19 @@ from conftest import error_of
 from exact import F64, generator, z_score
 from mi_helpers import PAIR, covariance_of, draws
 from scipy import stats
+from scipy.optimize.elementwise import find_root
 
+from ebm_app.ratios.data.mi_discrete import DiscreteUniform
 from ebm_app.ratios.data.mi_distributions import AdditiveUniform, StudentT
+from ebm_app.ratios.data.mi_embeddings import Spiral, SwissRoll
 from ebm_app.ratios.data.mi_gaussians import BlockGaussian, CorrelatedNormal, DenseNormal
-from ebm_app.ratios.data.mi_tasks import MI_TASKS, TRANSFORMS, Transformed, mixture_quantile
+from ebm_app.ratios.data.mi_tasks import (
+    BMI_TASKS,
+    MI_TASKS,
+    TRANSFORMS,
+    Transformed,
+    mixture_quantile,
+)
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -41,9 +50,35 @@ def test_the_names_are_those_of_the_laws():
     assert MI_TASKS["student_5x5_df3"] == StudentT((), 3, 5, 5)
     assert MI_TASKS["additive_uniform_0.1"] == AdditiveUniform(0.1)
     assert MI_TASKS["half_cube_3x3"].base == MI_TASKS["sparse_3x3"]
+    assert MI_TASKS["wiggly_1x1"] == Transformed(PAIR, "wiggly")
+    assert MI_TASKS["swiss_roll_2x1"] == SwissRoll(Transformed(PAIR, "normal_cdf"))
+    assert MI_TASKS["discrete_uniform_4"] == DiscreteUniform(4)
+    for d in (3, 5, 25):
+        for name, base in (("spiral", "sparse"), ("spiral_normal_cdf", "normal_cdf")):
+            assert MI_TASKS[f"{name}_{d}x{d}"] == Spiral(MI_TASKS[f"{base}_{d}x{d}"])
     for dim in (40, 80, 160, 320):
         task = MI_TASKS[f"block_gaussian_{dim}"]
         assert task == BlockGaussian(dim) and task.dim_x == task.dim_y == dim // 2
+
+
+def test_the_forty_tasks_of_the_benchmark():
+    student = "2x2_df1 2x2_df2 3x3_df2 3x3_df3 5x5_df2 5x5_df3".split()
+    names = [
+        *(f"{name}_1x1" for name in ("normal", "normal_cdf", "bimodal", "wiggly", "half_cube")),
+        *("student_1x1_df1", "asinh_student_1x1_df1", "swiss_roll_2x1"),
+        *("additive_uniform_0.1", "additive_uniform_0.75"),
+        *(f"dense_{d}x{d}" for d in (2, 3, 5, 25, 50)),
+        *(f"sparse_{d}x{d}" for d in (2, 3, 5, 25)),
+        *(f"student_{case}" for case in student),
+        *(f"asinh_student_{case}" for case in ("2x2_df1", "3x3_df2", "5x5_df2")),
+        *(f"half_cube_{d}x{d}" for d in (3, 5, 25)),
+        *(f"normal_cdf_{d}x{d}" for d in (3, 5, 25)),
+        *(f"spiral_{d}x{d}" for d in (3, 5, 25)),
+        *(f"spiral_normal_cdf_{d}x{d}" for d in (3, 5, 25)),
+    ]
+    assert len(BMI_TASKS) == len(names) == 40 and set(BMI_TASKS) == set(names)
+    others = {"discrete_uniform_4", *(f"block_gaussian_{dim}" for dim in (40, 80, 160, 320))}
+    assert set(MI_TASKS) - set(BMI_TASKS) == others and set(BMI_TASKS) < set(MI_TASKS)
 
 
 def root(v):
@@ -58,6 +93,28 @@ def mixture(weight, low, high):
         return weight * stats.norm.cdf(v, low) + (1 - weight) * stats.norm.cdf(v, high)
 
     return pdf, cdf
+
+
+def waves(*terms):
+    """The law of z + sum_i a_i sin(b_i z + c_i), z ~ N(0, 1), by inverting this increasing map."""
+    a, b, c = np.array(terms).T
+
+    def inverse(v):
+        v = np.asarray(v, dtype=float)
+        bound = np.abs(a).sum()  # no z is moved further
+        found = find_root(
+            lambda z, v: z + np.sin(np.multiply.outer(z, b) + c) @ a - v,
+            (v - bound, v + bound),
+            args=(v,),
+        )
+        assert found.success.all()
+        return found.x
+
+    def pdf(v):
+        z = inverse(v)
+        return stats.norm.pdf(z) / (1 + np.cos(np.multiply.outer(z, b) + c) @ (a * b))
+
+    return pdf, lambda v: stats.norm.cdf(inverse(v))
 
 
 #: (density, distribution function) of X and of Y when the base is N(0, 1)
@@ -75,6 +132,10 @@ MARGINALS = {
     ]
     * 2,
     "normal_cdf": [(stats.uniform.pdf, stats.uniform.cdf)] * 2,
+    "wiggly": [
+        waves((0.4, 1, 0), (0.2, 1.7, 1), (0.03, 3.3, -2.5)),
+        waves((-0.4, 0.4, 0), (0.17, 1.3, 3.5), (0.02, 4.3, -2.5)),
+    ],
 }
 
 

@@ -195,13 +195,14 @@ def test_the_mi_script_on_the_user_s_data(script, capsys, tmp_path):
     np.save(tmp_path / "x.npy", x), np.save(tmp_path / "y.npy", y)
     rows = "\n".join(f"{a},{b}" for a, b in zip(x[:, 0], y[:, 0], strict=True))
     (tmp_path / "both.csv").write_text(f"a,b\n{rows}\n")
-    common = ["--quick", "--output_dir", str(tmp_path / "out"), "--num_folds", "2"]
+    common = ["--output_dir", str(tmp_path / "out"), "--num_folds", "3"]
     arrays = ["--x", str(tmp_path / "x.npy"), "--y", str(tmp_path / "y.npy")]
     table = ["--csv", str(tmp_path / "both.csv"), "--x_columns", "a", "--y_columns", "b"]
     answer = mi.main([*arrays, *common, "--iterations", "10"])
-    error = answer["mutual_information"] + 0.5 * math.log(0.36)
+    error = answer["value"] + 0.5 * math.log(0.36)
     assert abs(error) < 3.5 * answer["stderr"] and 0 < answer["stderr"] < 0.05
-    assert abs(answer["log_normaliser"]) < 0.15
+    assert f"mutual information {answer['value']:.4f}" in capsys.readouterr().out
+    assert (tmp_path / "out/mi_data.png").exists()
     read = [mi.read(mi.parse_args(flags)) for flags in (arrays, table)]
     assert all(np.array_equal(a, b) for a, b in zip(*read, strict=True))
     assert json.loads((tmp_path / "out/mi_data.json").read_text())["figures"] == answer
@@ -218,10 +219,16 @@ def test_the_mi_script_on_the_user_s_data(script, capsys, tmp_path):
 @pytest.mark.slow
 def test_the_mi_script_on_data_of_known_information(script, capsys, tmp_path):
     mi = script("evaluate/mi.py")
-    flags = "--benchmark normal_1x1 --num_rows 2000 --quick --iterations 100 --num_folds 2".split()
-    (row,) = mi.main([*flags, "--output_dir", str(tmp_path)])["table"]
-    assert row["truth"] == pytest.approx(0.4133, abs=1e-4)
-    assert abs(row["mutual_information"] - row["truth"]) < 3.5 * row["stderr"]
+    flags = "--benchmark normal_1x1 --num_rows 2000 --iterations 100 --num_seeds 2".split()
+    answer = mi.main([*flags, "--output_dir", str(tmp_path)])
+    (row,) = answer["table"]
+    assert row["truth"] == pytest.approx(0.4133, abs=1e-4) and row["num_seeds"] == 2
+    assert abs(row["estimate"] - row["truth"]) < 3.5 * row["stderr"]
+    assert abs(row["ksg"] - row["truth"]) < 0.1 and abs(row["cca"] - row["truth"]) < 0.1
+    assert sum(part["nearest"] for part in answer["scoreboard"].values()) == 1
+    assert (tmp_path / "mi_benchmark.png").exists()
+    record = json.loads((tmp_path / "mi_benchmark.json").read_text())
+    assert [row["seed"] for row in record["figures"]["rows"]] == [0, 1]
     assert run_script(mi.main, ["--benchmark", "spiral"]) == 2
     assert "unknown task 'spiral'" in capsys.readouterr().err
 

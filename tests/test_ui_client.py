@@ -101,14 +101,19 @@ def test_a_client_sends_a_drawing_and_many_files(client, tmp_path):
 
 
 def test_a_client_draws_paired_data_and_estimates_from_them(client, tmp_path):
-    x, y, table, truth = client.predict("normal_1x1", 100, 1, api_name="/mi_example")
-    assert np.load(x).shape == np.load(y).shape == (100, 1) and table is None
+    x, y, table, truth = client.predict("normal_1x1", 200, 1, api_name="/mi_example")
+    assert np.load(x).shape == np.load(y).shape == (200, 1) and table is None
     assert truth.startswith("normal_1x1: ")
     files = {"x": handle_file(x), "y": handle_file(y), "csv": None}
-    _, text, metrics = client.predict(**files, iterations=1, api_name="/mi")
-    assert text.startswith("Mutual information: ") and metrics["num_rows"] == 100
+    job = client.submit(**files, steps=1, seed=3, api_name="/mi")
+    plot, text, metrics = job.result(timeout=60)
+    heads = [text.split(" · ")[0] for _, text, _ in job.outputs()[:-1]]
+    assert heads == ["Starting", "Step 0 of 1", "Step 1 of 1"] and plot["type"] == "matplotlib"
+    assert f"mutual information {metrics['value']:.4f} +- {metrics['stderr']:.4f} nats" in text
+    given = {name: metrics[name] for name in ("num_rows", "steps", "seed", "discrete")}
+    assert given == {"num_rows": 200, "steps": 1, "seed": 3, "discrete": []}
     np.save(tmp_path / "other.npy", np.zeros(3))
-    with pytest.raises(AppError, match="x has 100 rows and y has 3") as caught:
+    with pytest.raises(AppError, match="x has 200 rows and y has 3") as caught:
         files["y"] = handle_file(str(tmp_path / "other.npy"))
         client.predict(**files, api_name="/mi")
     assert "/" not in caught.value.message

@@ -37,7 +37,7 @@ GOOD = {
     },
     "mi": {
         **{"x": None, "y": None, "csv": None, "x_columns": [], "y_columns": []},
-        **{"preprocessing": "none", "iterations": 1, "seed": 0},
+        **{"steps": 1, "seed": 0},
     },
     "mi_gaussian": {
         **{"dim": 40, "methods": ["CTSM"], "learning_rate": 1e-3, "iterations": 1, "seed": 0},
@@ -72,7 +72,7 @@ KINDS = {
     "files": ("files",),
     "number": (
         *("num_images", "num_steps", "seed", "repeats", "draws", "learning_rate"),
-        *("iterations", "num_rows"),
+        *("iterations", "steps", "num_rows"),
     ),
 }
 

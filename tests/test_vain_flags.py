@@ -10,6 +10,8 @@ VAIN = {
     "rows": ("evaluate/mi.py", "--num_rows 500", "name some"),
     "folds": ("evaluate/mi.py", "--quick --num_folds 4", "give --x and --y, --csv or"),
     "study": ("evaluate/mi.py", "--x a.npy --y b.npy --methods nce", "with data of your own"),
+    "quick data": ("evaluate/mi.py", "--x a.npy --y b.npy --quick", "with data of your own"),
+    "data sets": ("evaluate/mi.py", "--x a.npy --y b.npy --num_seeds 2", "with data of your own"),
     "two sources": (
         "evaluate/mi.py",
         "--csv a.csv --benchmark normal_1x1",

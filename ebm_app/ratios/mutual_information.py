@@ -1,47 +1,55 @@
-r"""Mutual information of data, from the time score between the product of the marginals and the
-joint density.
+r"""Mutual information of data, with an interval, from log ratios learned on other rows.
 
     I(X; Y) = E_{p(x, y)} log p(x, y) / (p(x) p(y)),   in nats.
 
-Pairs (x_i, y_i) are draws of p_1 and pairs (x_i, y_j) of p_0. The estimate is cross-fitted: the
-rows are cut into folds, a log ratio is learned without each in turn by CTSM-v on a bridge from p_0
-to p_1, over a base of Gaussian mixtures, and averaged over the rows left out. X and Y are each
-whitened first, which changes no mutual information and leaves p_0 with covariance I.
+The rows are cut into K folds. The log ratio at a fold is learned from the K - 1 others, by
+classifiers over the Student-t copula of ranks, and the Donsker-Varadhan bound of the fold is taken
+with it: a normalised estimate that too few rows make too small. To see by how much, the same is
+done with ratios of a single fold. If what is missing falls as 1/rows,
+
+    I = B_{K-1} + (B_{K-1} - B_1) / (K - 2),
+
+with B_k the bound by ratios of k folds, averaged over the rows. The error holds the influence of
+every row on this number, copies of a row being one, and half of what was added to B_{K-1}.
 
 >>> import numpy as np
->>> from ebm_app.ratios.mutual_information import MISettings, RatioTraining, estimate
+>>> from ebm_app import mutual_information
 >>> numbers = np.random.default_rng(0)
->>> x = numbers.standard_normal(500)
->>> y = 0.8 * x + 0.6 * numbers.standard_normal(500)  # -1/2 log(1 - 0.8^2) = 0.51 nats
->>> short = MISettings(num_folds=2, num_seeds=1, training=RatioTraining(5, eval_every=5))
->>> found = estimate(x, y, short)
->>> abs(found.mutual_information - 0.51) < 4 * found.stderr < 0.4
-True
+>>> x = numbers.standard_normal(1_000)
+>>> y = 0.8 * x + 0.6 * numbers.standard_normal(1_000)  # -1/2 log(1 - 0.8^2) = 0.51 nats
+>>> found = mutual_information(x, y)
+>>> found.interval[0] < 0.51 < found.interval[1], found.stderr < 0.05
+(True, True)
 
-Source: arXiv:2502.02300, sections 3 and 6.3, for Gaussians; here for any data.
+Sources: Donsker and Varadhan 1983, and Poole et al. 2019, arXiv:1905.06922, for the bounds;
+Schucany, Gray and Owen, J. Am. Stat. Assoc. 66, 1971, for the correction (generalised jackknife).
 """
 
-import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ebm_app.errors import UserError
-from ebm_app.numerics import log_mean_exp, mixed_seed, seeded, standard_error
+from ebm_app.numerics import seeded
+from ebm_app.ratios.classifier import ClassifierTraining
 from ebm_app.ratios.data.columns import check_pair
-from ebm_app.ratios.data.npy import as_columns
-from ebm_app.ratios.data.paired_rows import PairedRows, whiten
-from ebm_app.ratios.data.preprocessing import PREPROCESSING
-from ebm_app.ratios.estimators import RatioEstimator
-from ebm_app.ratios.methods import MixtureResidual
-from ebm_app.ratios.training import Criterion, RatioTrainer, RatioTraining, draw
-from ebm_app.registry import choose
+from ebm_app.ratios.data.npy import as_columns, column_labels
+from ebm_app.ratios.data.rank_columns import prepared, row_groups
+from ebm_app.ratios.information import MutualInformation, combined
+from ebm_app.ratios.lower_bounds import PairRatios, donsker_varadhan
+from ebm_app.ratios.neighbours import neighbour_information
+from ebm_app.ratios.pair_classifiers import Fit, PairClassifiers, Pairs
+from ebm_app.ratios.t_copula import TCopula
 
-FOLDS, CHECK = 5, 6
+#: streams of random numbers
+FOLDS, BATCHES, SHUFFLES = range(3)
+#: nearest neighbours are asked in few dimensions
+MAX_NEIGHBOUR_DIM = 6
 
 
 @dataclass(frozen=True)
@@ -49,131 +57,170 @@ class MISettings:
     """How much work an estimate is.
 
     Args:
-        num_folds: parts of the rows, each left out once, at least 2.
-        num_seeds: estimates that are averaged, of other folds, weights and draws.
-        learning_rate: of Adam. training: of each fold.
-        validation_share: of the rows learned from, by whose loss the best weights are chosen.
+        num_folds: K, parts of the rows, at least 3.
+        num_members: classifiers whose log ratios are averaged, of other weights and batches.
+        validation_share: of the rows learned from, by which the step of least loss is found;
+            ``min_validation`` rows, if half of them are as many.
+        num_shuffles: shuffled pairs for each row of a fold, for the normaliser.
+        training: of the classifiers.
 
     Raises:
-        UserError: for fewer than 2 folds or no seed.
+        UserError: for fewer than 3 folds, no member or no shuffle.
     """
 
     num_folds: int = 3
-    num_seeds: int = 2
-    learning_rate: float = 1e-3
-    training: RatioTraining = RatioTraining(iterations=2_000, eval_every=200)
+    num_members: int = 2
     validation_share: float = 0.15
+    min_validation: int = 100
+    num_shuffles: int = 20
+    training: ClassifierTraining = field(default_factory=ClassifierTraining)
 
     def __post_init__(self) -> None:
-        if self.num_folds < 2 or self.num_seeds < 1:
-            raise UserError("an estimate needs at least 2 folds and 1 seed")
+        if self.num_folds < 3 or min(self.num_members, self.num_shuffles) < 1:
+            raise UserError(
+                "too little work is asked for: give 3 folds, 1 member and 1 shuffle at least"
+            )
 
 
-class FoldResult(NamedTuple):
-    """Of one fold of one seed: the rows left out, their log ratios (n,), log E[p_1/p_0] over pairs
-    of p_0 among them, which is 0 where the ratio is normalised, and the step that was best."""
+class Progress(NamedTuple):
+    """``step`` of ``num_steps`` at most, and the bound so far, in nats: that of the rows which
+    choose the step."""
 
-    seed: int
-    rows: Tensor
-    log_ratio: Tensor
-    log_normaliser: float
-    best_step: int
+    step: int
+    num_steps: int
+    so_far: float
 
 
-class MIEstimate(NamedTuple):
-    """Nats: the estimate, its standard error (rows, and seeds if there are several), the mean
-    log E_{p_0}[p_1/p_0], and the best step of every fold."""
-
-    mutual_information: float
-    stderr: float
-    log_normaliser: float
-    best_steps: list[int]
-
-
-def estimate(
-    x: np.ndarray,
-    y: np.ndarray,
-    settings: MISettings = MISettings(),
-    preprocessing: str = "none",
-    seed: int = 0,
-    device: str = "cpu",
-) -> MIEstimate:
+def mutual_information(
+    x: Any, y: Any, settings: MISettings = MISettings(), random_state: int = 0
+) -> MutualInformation:
     """I(X; Y) in nats from independent rows of both.
 
     Args:
-        x, y: (N, dx) and (N, dy), or (N,) for one column; row i of both is one draw of (X, Y).
+        x, y: arrays or data frames of numbers, (N, dx) and (N, dy), or (N,) for one column; row i
+            of both is one draw of (X, Y). Columns of few values are discrete.
         settings: how much work the estimate is.
-        preprocessing: of every column, a key of ``PREPROCESSING``; it changes no mutual
-            information, but how hard it is to learn.
-        seed: of the folds, weights and draws. device: "cpu" or "cuda".
+        random_state: seed of the folds, weights and batches.
+
+    >>> import numpy as np
+    >>> numbers = np.random.default_rng(0)
+    >>> x, y = numbers.integers(0, 2, (2, 300))  # independent
+    >>> found = mutual_information(x, y)
+    >>> found.discrete, found.interval[0] < 0 < found.interval[1]
+    (['column 1 of x', 'column 1 of y'], True)
 
     Raises:
-        UserError: for arrays that are not real numbers or not as long as each other, NaN or
-            infinite values, constant or linearly dependent columns, and an unknown preprocessing.
+        UserError: for data that are not real numbers or not as many rows each, fewer than 10
+            distinct rows a fold, NaN or infinite values, constant columns, and a column that X
+            and Y share.
     """
-    x, y = as_columns(x, "x"), as_columns(y, "y")
-    check_pair(x, y)
-    scores = PREPROCESSING[choose("preprocessing", preprocessing, PREPROCESSING)]
-    tensors = (torch.from_numpy(scores(part)).to(device) for part in (x, y))
-    return summarise(folds(*tensors, settings, seed), len(x), settings.num_seeds)
-
-
-def folds(x: Tensor, y: Tensor, settings: MISettings, seed: int = 0) -> Iterator[FoldResult]:
-    """Learn a log ratio without each fold, and average it over that fold; seed by seed.
-
-    Args:
-        x, y: (N, dx) and (N, dy), preprocessed; on the device of the work.
-    """
-    data = PairedRows(*(whiten(part).to(torch.get_default_dtype()) for part in (x, y)))
-    for repeat in range(settings.num_seeds):
-        order = torch.randperm(len(x), generator=seeded("cpu", seed, repeat, FOLDS)).to(x.device)
-        for number, held_out in enumerate(order.tensor_split(settings.num_folds)):
-            rest = order[~torch.isin(order, held_out)]
-            trainer = _train(data, rest, settings, mixed_seed(seed, repeat, number))
-            ratio, left_out = trainer.best_ratio(), data.take(held_out)
-            values = ratio.log_ratio(left_out.joint).cpu()
-            generator = seeded(str(x.device), seed, repeat, number, CHECK)
-            apart = left_out.sample0(len(held_out), generator)
-            normaliser = log_mean_exp(ratio.log_ratio(apart)).item()
-            yield FoldResult(repeat, held_out.cpu(), values, normaliser, trainer.best_step)
-
-
-def summarise(results: Iterable[FoldResult], num_rows: int, num_seeds: int) -> MIEstimate:
-    """The estimate from the results of all folds."""
-    values = torch.zeros(num_seeds, num_rows, dtype=torch.float64)
-    normalisers, steps = [], []
-    for result in results:
-        values[result.seed, result.rows] = result.log_ratio.double()
-        normalisers.append(result.log_normaliser)
-        steps.append(result.best_step)
-    by_seed = values.mean(1)
-    of_rows = standard_error(values.mean(0)).item()
-    of_seeds = standard_error(by_seed).item() if num_seeds > 1 else 0.0
-    mean_normaliser = sum(normalisers) / len(normalisers)
-    return MIEstimate(by_seed.mean().item(), math.hypot(of_rows, of_seeds), mean_normaliser, steps)
-
-
-def _train(data: PairedRows, rows: Tensor, settings: MISettings, seed: int) -> RatioTrainer:
-    num = max(2, round(settings.validation_share * len(rows)))
-    validation, train = data.take(rows[:num]), data.take(rows[num:])
-    method = MixtureResidual(math.sqrt(2), fit_draws=len(train.x))
-    device = str(rows.device)
-    criterion = _loss_on(validation, method, seeded(device, seed, FOLDS))
-    lr, training = settings.learning_rate, settings.training
-    trainer = RatioTrainer(method, train, seed, lr, training, criterion, device)
-    for _ in trainer.run():
+    estimation = Estimation(x, y, settings, random_state)
+    for _ in estimation.run():
         pass
-    return trainer
+    return estimation.result()
 
 
-def _loss_on(
-    pair: PairedRows, method: MixtureResidual, generator: torch.Generator, num: int = 8192
-) -> Criterion:
-    """The loss on draws that stay the same."""
-    frozen = draw(pair, method.sampler.sample, num, generator)
+class Estimation:
+    """The steps of ``mutual_information``, for who wants to see them pass: iterate ``run``, then
+    ask for the ``result``."""
 
-    @torch.no_grad()
-    def criterion(ratio: RatioEstimator) -> dict[str, Tensor]:
-        return {"error": ratio.loss(frozen).double().mean()}
+    def __init__(
+        self, x: Any, y: Any, settings: MISettings = MISettings(), random_state: int = 0
+    ) -> None:
+        names = [*column_labels(x, "x"), *column_labels(y, "y")]
+        x, y = as_columns(x, "x"), as_columns(y, "y")
+        check_pair(x, y, 10 * settings.num_folds, names)
+        self.settings, self.seed = settings, random_state
+        self.columns = prepared(x, random_state), prepared(y, random_state + 1)
+        numbers = [*self.columns[0].discrete, *(x.shape[1] + i for i in self.columns[1].discrete)]
+        self.discrete = [names[number] for number in numbers]
+        # where all columns are discrete, rows are equal by nature
+        copies = len(numbers) < len(names)
+        self.groups = torch.from_numpy(row_groups(x, y)) if copies else torch.arange(len(x))
+        num_groups = int(self.groups.max()) + 1
+        if num_groups < 10 * settings.num_folds:
+            raise UserError(f"{num_groups} rows differ from each other: give more of them")
+        generator = seeded("cpu", random_state, FOLDS)
+        order = torch.randperm(num_groups, generator=generator)
+        self.fold = (order % settings.num_folds)[self.groups]
+        self.order = torch.randperm(num_groups, generator=generator)[self.groups]
 
-    return criterion
+    def run(self) -> Iterator[Progress]:
+        """Train; yields before the first step and after every validation."""
+        steps = self.settings.training.steps
+        yield Progress(0, steps, self._so_far())
+        for step in self.classifiers.train():
+            yield Progress(step, steps, self._so_far())
+
+    def result(self) -> MutualInformation:
+        """The estimate from what is learned so far."""
+        generator = seeded("cpu", self.seed, SHUFFLES)
+        whole, single = [], []
+        for fold in range(self.settings.num_folds):
+            rows = (self.fold == fold).nonzero().flatten()
+            rows = rows[torch.randperm(len(rows), generator=generator)]
+            shifts = torch.randperm(len(rows) - 1, generator=generator) + 1
+            shifts = shifts[: self.settings.num_shuffles].tolist()
+            for part, ratios in enumerate((whole, single)):
+                ratios.append((rows, self._ratios(2 * fold + part, rows, shifts)))
+        return combined(
+            whole,
+            single,
+            self.groups,
+            neighbours=self._neighbours(),
+            discrete=self.discrete,
+            degrees_of_freedom=[fit.copula.df for fit in self.classifiers.fits[::2]],
+            best_steps=self.classifiers.stack.best_steps,
+        )
+
+    @cached_property
+    def classifiers(self) -> PairClassifiers:
+        """Fits 2 k and 2 k + 1 are of all folds but k, and of the one after k."""
+        pairs = Pairs(*(torch.from_numpy(side.features).float() for side in self.columns))
+        scores, untied = (
+            np.concatenate(parts, 1)
+            for parts in zip(*((side.scores, side.untied) for side in self.columns), strict=True)
+        )
+        dim_x, num_folds = self.columns[0].scores.shape[1], self.settings.num_folds
+        fits = []
+        for fold in range(num_folds):
+            for inside in (self.fold != fold, self.fold == (fold + 1) % num_folds):
+                train, validation = self._split(inside)
+                rows = torch.cat([train, validation])
+                held_out = (torch.arange(len(rows)) >= len(train)).numpy()
+                copula = TCopula.fit(untied[rows.numpy()], dim_x, held_out)
+                quantiles = torch.from_numpy(copula.quantiles(scores))
+                fits.append(Fit(copula, quantiles, train, validation))
+        generator = seeded("cpu", self.seed, BATCHES)
+        return PairClassifiers(
+            pairs, fits, self.settings.training, generator, self.settings.num_members
+        )
+
+    def _split(self, inside: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows to learn from and to validate on; copies of a row stay together."""
+        order = self.order[inside].unique()  # sorted, one for each distinct row
+        least = min(self.settings.min_validation, len(order) // 2)
+        num = max(round(self.settings.validation_share * len(order)), least)
+        validates = inside & (self.order < order[num])
+        return (inside & ~validates).nonzero().flatten(), validates.nonzero().flatten()
+
+    def _ratios(self, fit: int, rows: Tensor, shifts: list[int]) -> PairRatios:
+        joint = self.classifiers.log_ratio(fit, rows, rows)
+        apart = [self.classifiers.log_ratio(fit, rows, rows.roll(-shift)) for shift in shifts]
+        return PairRatios(joint, torch.stack(apart), shifts)
+
+    def _so_far(self) -> float:
+        bounds = []
+        for number in range(0, 2 * self.settings.num_folds, 2):
+            rows = self.classifiers.fits[number].validation
+            bounds.append(donsker_varadhan(self._ratios(number, rows, [1, 2, 3, 4])))
+        return sum(bounds) / len(bounds)
+
+    def _neighbours(self) -> float | None:
+        """By nearest neighbours among distinct rows of normal scores, whose ties would look like
+        near neighbours; None where it is no use."""
+        x, y = (side.untied for side in self.columns)
+        if self.discrete or x.shape[1] + y.shape[1] > MAX_NEIGHBOUR_DIM:
+            return None
+        first = np.unique(self.groups.numpy(), return_index=True)[1]
+        return neighbour_information(x[first], y[first])

@@ -38,7 +38,7 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
                 with gr.Tab("Paired Gaussians"):
                     gaussian.build(seed, models.device)
                 with gr.Tab("Your data"):
-                    own_data.build(seed, models.device)
+                    own_data.build(seed)
             with gr.Tab("Diagnostics") as checking:
                 diagnostics.build(models, model, warning, checking, seed)
         send_on_click(pictures, upload, {tabs: "score", ways: score.UPLOAD})

@@ -10,12 +10,30 @@ import numpy as np
 
 from ebm_app.errors import UserError
 from ebm_app.ratios.data.csv_columns import read_csv_columns
-from ebm_app.ratios.data.npy import read_npy
+from ebm_app.ratios.data.npy import column_labels, read_npy
 from ebm_app.ratios.data.preprocessing import is_constant
 
 MIN_ROWS = 10
 #: x (N, dx) and y (N, dy)
 PairedData = tuple[np.ndarray, np.ndarray]
+
+
+class NamedColumns(np.ndarray):
+    """An array (N, d) with the names of its columns, as a data frame has them; what is computed
+    from it has none.
+
+    >>> NamedColumns.of(np.eye(2), ["a", "b"]).columns
+    ['a', 'b']
+    """
+
+    columns: list[str] | None = None
+
+    @classmethod
+    def of(cls, values: np.ndarray, names: Sequence[str]) -> "NamedColumns":
+        """A view of ``values`` (N, d) with the d names."""
+        named = values.view(cls)
+        named.columns = list(names)
+        return named
 
 
 def read_pair(x_path: str | Path, y_path: str | Path, min_rows: int = MIN_ROWS) -> PairedData:
@@ -39,16 +57,17 @@ def read_csv_pair(
     """Read and check x and y from the named columns of a CSV file (see ``read_csv_columns``).
 
     Returns:
-        x (N, dx) and y (N, dy), float64, their columns in the order of the names.
+        x (N, dx) and y (N, dy), float64, their columns in the order of the names, and named.
 
     Raises:
         UserError: for column names that are given twice or none, and as ``read_csv_columns`` and
             ``check_pair``.
     """
-    names = [*x_columns, *y_columns]
     _check_groups(x_columns, y_columns)
-    x, y = np.split(read_csv_columns(path, names), [len(x_columns)], axis=1)
-    check_pair(x, y, min_rows, names)
+    values = read_csv_columns(path, [*x_columns, *y_columns])
+    x, y = np.split(values, [len(x_columns)], axis=1)
+    x, y = NamedColumns.of(x, x_columns), NamedColumns.of(y, y_columns)
+    check_pair(x, y, min_rows)
     return x, y
 
 
@@ -60,7 +79,7 @@ def check_pair(
     Args:
         x, y: The pair.
         min_rows: Fewest rows that are accepted.
-        names: Names of the dx + dy columns in messages; None counts them from 1.
+        names: What messages call the dx + dy columns; None counts them from 1.
 
     Raises:
         UserError: for unequal numbers of rows, too few of them, NaN or infinite values, columns
@@ -73,9 +92,7 @@ def check_pair(
         )
     if len(x) < max(min_rows, 1):
         raise UserError(f"there are {len(x)} rows, fewer than {min_rows}: give more of them")
-    pair = (("x", x), ("y", y))
-    numbered = [f"column {i + 1} of {name}" for name, z in pair for i in range(z.shape[1])]
-    labels = [f"'{name}'" for name in names] if names else numbered
+    labels = names or [*column_labels(x, "x"), *column_labels(y, "y")]
     values = np.concatenate([x, y], axis=1)
     rows, columns = np.nonzero(~np.isfinite(values))
     if len(rows):

@@ -1,7 +1,4 @@
-"""Pairs (X, Y) that are not Gaussian, of the benchmark of Czyz et al. (arXiv:2306.11078).
-
-Its wiggly, spiral and Swiss-roll maps are left out.
-"""
+"""Pairs (X, Y) that are not Gaussian, of the benchmark of Czyz et al. (arXiv:2306.11078)."""
 
 import math
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
-"""Distributions whose coordinates are mapped, and the named tasks: the paper's four and the
-benchmark of Czyz et al. (arXiv:2306.11078).
+"""Distributions whose coordinates are mapped, and the named tasks: the paper's four, the benchmark
+of Czyz et al. (arXiv:2306.11078) and one with a discrete X.
 
 >>> task = MI_TASKS["bimodal_1x1"]
 >>> x, y = task.sample(1_000, torch.Generator().manual_seed(0))
@@ -16,7 +16,9 @@ import scipy
 import torch
 from torch import Generator, Tensor
 
+from ebm_app.ratios.data.mi_discrete import DiscreteUniform
 from ebm_app.ratios.data.mi_distributions import AdditiveUniform, StudentT
+from ebm_app.ratios.data.mi_embeddings import Spiral, SwissRoll
 from ebm_app.ratios.data.mi_gaussians import BlockGaussian, CorrelatedNormal, DenseNormal
 from ebm_app.ratios.data.mi_task import MITask
 from ebm_app.registry import choose
@@ -53,6 +55,17 @@ def half_cube(x: Tensor) -> Tensor:
     return x * x.abs().sqrt()
 
 
+def wiggly_x(x: Tensor) -> Tensor:
+    """x + 0.4 sin x + 0.2 sin(1.7 x + 1) + 0.03 sin(3.3 x - 2.5): ``(*) -> (*)``."""
+    return x + 0.4 * x.sin() + 0.2 * (1.7 * x + 1).sin() + 0.03 * (3.3 * x - 2.5).sin()
+
+
+def wiggly_y(y: Tensor) -> Tensor:
+    """y - 0.4 sin(0.4 y) + 0.17 sin(1.3 y + 3.5) + 0.02 sin(4.3 y - 2.5): ``(*) -> (*)``."""
+    waves = -0.4 * (0.4 * y).sin() + 0.17 * (1.3 * y + 3.5).sin() + 0.02 * (4.3 * y - 2.5).sin()
+    return y + waves
+
+
 #: Increasing maps, of the coordinates of X and of those of Y.
 TRANSFORMS: dict[str, tuple[Map, Map]] = {
     "asinh": (torch.asinh, torch.asinh),
@@ -62,6 +75,7 @@ TRANSFORMS: dict[str, tuple[Map, Map]] = {
     ),
     "half_cube": (half_cube, half_cube),
     "normal_cdf": (normal_cdf, normal_cdf),
+    "wiggly": (wiggly_x, wiggly_y),
 }
 
 
@@ -70,8 +84,8 @@ class Transformed(MITask):
     r"""A task with an increasing map on every coordinate, which leaves I as it is.
 
     The maps of arXiv:2306.11078: "asinh" shortens tails, "half_cube" lengthens them, "normal_cdf"
-    makes N(0, 1) uniform, and "bimodal" makes of it 0.3 N(0, 1) + 0.7 N(5, 1) in X and
-    0.5 N(-1, 1) + 0.5 N(3, 1) in Y.
+    makes N(0, 1) uniform, "bimodal" makes of it 0.3 N(0, 1) + 0.7 N(5, 1) in X and
+    0.5 N(-1, 1) + 0.5 N(3, 1) in Y, and "wiggly" adds sines.
 
     Raises:
         UserError: for a ``name`` that is not a key of ``TRANSFORMS``.
@@ -111,20 +125,37 @@ _STUDENT = {
     f"student_{d}x{d}_df{df}": StudentT((), df, d, d)
     for d, df in ((1, 1), (2, 1), (2, 2), (3, 2), (3, 3), (5, 2), (5, 3))
 }
-_MAPPED = [(name, d) for name in ("half_cube", "normal_cdf") for d in (3, 5, 25)]
-
-#: The paper's four and the benchmark of arXiv:2306.11078, by distribution and dimensions.
-MI_TASKS: dict[str, MITask] = {
-    **{f"block_gaussian_{dim}": BlockGaussian(dim) for dim in (40, 80, 160, 320)},
+_MAPPED = {
+    f"{name}_{d}x{d}": Transformed(_SPARSE[d], name)
+    for name in ("half_cube", "normal_cdf")
+    for d in (3, 5, 25)
+}
+_SPIRALS = {
+    **{f"spiral_{d}x{d}": Spiral(_SPARSE[d]) for d in (3, 5, 25)},
+    **{f"spiral_{n}": Spiral(task) for n, task in _MAPPED.items() if task.name == "normal_cdf"},
+}
+_BMI: dict[str, MITask] = {
     "normal_1x1": _NORMAL,
     **{f"{name}_1x1": Transformed(_NORMAL, name) for name in TRANSFORMS if name != "asinh"},
     **{f"additive_uniform_{noise}": AdditiveUniform(noise) for noise in (0.1, 0.75)},
+    "swiss_roll_2x1": SwissRoll(Transformed(_NORMAL, "normal_cdf")),
     **{f"dense_{d}x{d}": DenseNormal(0.5, d, d) for d in (2, 3, 5, 25, 50)},
     **{f"sparse_{d}x{d}": task for d, task in _SPARSE.items()},
-    **{f"{name}_{d}x{d}": Transformed(_SPARSE[d], name) for name, d in _MAPPED},
+    **_MAPPED,
+    **_SPIRALS,
     **_STUDENT,
     **{
         f"asinh_{name}": Transformed(_STUDENT[name], "asinh")
         for name in ("student_1x1_df1", "student_2x2_df1", "student_3x3_df2", "student_5x5_df2")
     },
+}
+
+#: The names of the forty tasks of arXiv:2306.11078.
+BMI_TASKS: tuple[str, ...] = tuple(_BMI)
+
+#: The paper's four, those forty and a discrete one, by distribution and dimensions.
+MI_TASKS: dict[str, MITask] = {
+    **{f"block_gaussian_{dim}": BlockGaussian(dim) for dim in (40, 80, 160, 320)},
+    **_BMI,
+    "discrete_uniform_4": DiscreteUniform(4),
 }

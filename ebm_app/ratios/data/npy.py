@@ -3,7 +3,7 @@
 import os
 import tokenize
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.lib import format as npy
@@ -75,6 +75,19 @@ def as_columns(values: np.ndarray, name: str) -> np.ndarray:
             f"{name} has the shape {values.shape}: give rows by columns (N, d) or one column (N,)"
         )
     return values.astype(np.float64)
+
+
+def column_labels(values: Any, name: str) -> list[str]:
+    """What messages call the columns of an array, or of a data frame, which names them.
+
+    >>> column_labels(np.zeros((3, 2)), "x")
+    ['column 1 of x', 'column 2 of x']
+    """
+    names = getattr(values, "columns", None)
+    if names is not None:
+        return [f"'{column}'" for column in names]
+    shape = np.shape(values)
+    return [f"column {i + 1} of {name}" for i in range(shape[1] if len(shape) > 1 else 1)]
 
 
 def existing(path: str | Path) -> Path:

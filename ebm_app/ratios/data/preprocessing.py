@@ -1,7 +1,5 @@
 """Increasing maps of the columns of data, under which mutual information stays the same."""
 
-from collections.abc import Callable
-
 import numpy as np
 import scipy
 
@@ -51,14 +49,6 @@ def asinh_scores(x: np.ndarray) -> np.ndarray:
     lower, median, upper = np.quantile(x, (0.25, 0.5, 0.75), axis=0)
     distance = np.abs(x - median).mean(0)
     return standardise(np.arcsinh((x - median) / np.where(upper > lower, upper - lower, distance)))
-
-
-#: Maps (N, d) -> (N, d) that increase in each column, up to rounding.
-PREPROCESSING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "none": standardise,
-    "rank": normal_scores,
-    "asinh": asinh_scores,
-}
 
 
 def is_constant(column: np.ndarray) -> bool:

@@ -1,13 +1,10 @@
 """Plots of estimates of mutual information during training, narrow enough for a phone."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-
-from ebm_app.numerics import standard_error
-from ebm_app.ratios.mutual_information import FoldResult, MIEstimate
 
 WIDTH, DPI = 4.2, 130  # inches, dots an inch
 STYLES = ("-", "--", ":")
@@ -44,23 +41,32 @@ def plot_approach(
     return figure
 
 
-def plot_folds(
-    results: Sequence[FoldResult], num_folds: int, estimate: MIEstimate | None = None
-) -> Figure:
-    """Mean log ratio over the rows of every fold, with its standard error, and once it is there
-    the estimate with its own."""
+def plot_progress(steps: Sequence[int], bounds: Sequence[float], num_steps: int) -> Figure:
+    """The bound so far, in nats, against the step."""
     figure = _figure(3.0)
     axes = figure.subplots()
-    means = [result.log_ratio.mean().item() for result in results]
-    errors = [standard_error(result.log_ratio).item() for result in results]
-    axes.errorbar(range(1, len(results) + 1), means, errors, fmt="o", capsize=4, label="a fold")
-    if estimate is not None:
-        middle, spread = estimate.mutual_information, estimate.stderr
-        axes.axhline(middle, color="C1", label=f"estimate, {middle:.3f} ± {spread:.3f} nats")
-        axes.axhspan(middle - spread, middle + spread, color="C1", alpha=0.2, lw=0)
-    axes.set(xlabel="fold", ylabel="mean log ratio, nats", xlim=(0.5, num_folds + 0.5))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
+    axes.plot(steps, bounds, "o-", ms=4, clip_on=False)
+    axes.set(xlabel="step", ylabel="lower bound so far, nats", xlim=(0, num_steps))
+    low, high = min(0.0, axes.get_ylim()[0]), axes.get_ylim()[1]
+    axes.set_ylim(low, high + 0.1 * (high - low))
+    return figure
+
+
+def plot_bracket(
+    value: float, interval: tuple[float, float], others: Mapping[str, float | None]
+) -> Figure:
+    """An estimate with its interval, and beside it what else was found, but for what is unknown or
+    infinite; in nats."""
+    rows = {name: at for name, at in others.items() if at is not None and math.isfinite(at)}
+    figure = _figure(3.0)
+    axes = figure.subplots()
+    axes.axvspan(*interval, color="C1", alpha=0.2, lw=0)
+    half = interval[1] - value
+    axes.errorbar([value], [0], xerr=[half], fmt="o", color="C1", capsize=4)
+    axes.plot(list(rows.values()), range(1, len(rows) + 1), "o", color="C0")
+    axes.set_yticks(range(len(rows) + 1), ["estimate, 95 percent", *rows])
+    axes.set(xlabel="nats")
+    axes.invert_yaxis()
     return figure
 
 

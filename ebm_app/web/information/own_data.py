@@ -1,20 +1,17 @@
-"""The mutual information of a visitor's paired data, fold by fold."""
+"""The mutual information of a visitor's paired data, with the bound while it is learned."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import gradio as gr
-import torch
 from matplotlib.figure import Figure
 
-from ebm_app.ratios.data.preprocessing import PREPROCESSING
-from ebm_app.ratios.mutual_information import FoldResult, MIEstimate, MISettings, folds, summarise
-from ebm_app.ratios.studies.information_plots import plot_folds
-from ebm_app.ratios.training import RatioTraining
-from ebm_app.registry import choose
+from ebm_app.ratios.classifier import ClassifierTraining
+from ebm_app.ratios.mutual_information import Estimation, MISettings, Progress
+from ebm_app.ratios.studies.information_plots import plot_progress
 
 from ..buttons import (
     AT_ONCE,
@@ -42,82 +39,55 @@ from .paired_data import (
     read,
 )
 
-MAX_ITERATIONS, NUM_FOLDS = 2_000, 3
-LABELS = {
-    "none": "only to unit variance",
-    "rank": "ranks to a normal distribution",
-    "asinh": "asinh",
-}
+MAX_STEPS = 2_000
 ShownEstimate = tuple[Figure, str, dict[str, Any]]
 
 
-def estimate(
-    files: PairedFiles, preprocessing: str, iterations: int, seed: int, device: str = "cpu"
-) -> Iterator[ShownEstimate]:
-    """Mutual information of data: (plot, text, metrics) before the work and after every fold.
+def estimate(files: PairedFiles, steps: int, seed: int) -> Iterator[ShownEstimate]:
+    """Mutual information of data: (plot, text, metrics) before the work, after every validation
+    and at the end.
 
-    Whoever stops iterating stops the work, and keeps the folds that are done.
+    Whoever stops iterating stops the work.
 
     Args:
-        preprocessing: of every column, a key of ``PREPROCESSING``.
-        iterations: training steps of a fold.
+        steps: of training, at most.
 
     Raises:
-        UserError: as ``read``, for numbers out of range, and for columns that are constant or
-            determine each other.
+        UserError: as ``read``, for numbers out of range, and for too few rows that differ.
     """
-    iterations = whole("iterations", iterations, 1, MAX_ITERATIONS)
+    steps = whole("steps", steps, 1, MAX_STEPS)
     seed = whole("the seed", seed, 0, MAX_SEED)
-    transform = PREPROCESSING[choose("preprocessing", preprocessing, PREPROCESSING)]
-    x, y = (torch.from_numpy(transform(part)).to(device) for part in read(files))
-    training = RatioTraining(iterations, eval_every=max(1, iterations // 10))
-    settings = MISettings(num_folds=NUM_FOLDS, num_seeds=1, training=training)
+    x, y = read(files)
     data = described(files)
-    label = f"{data} · {LABELS[preprocessing]} · {iterations} steps a fold · seed {seed}"
-    text = f"{STARTING} · {len(x)} rows · {label}"
-    yield plot_folds([], NUM_FOLDS), text, {}
+    label = f"{data} · {steps} steps at most · seed {seed}"
     begin, done = time.perf_counter(), []
-    for result in folds(x, y, settings, seed):
-        done.append(result)
-        if len(done) < NUM_FOLDS:
-            seconds = time.perf_counter() - begin
-            yield plot_folds(done, NUM_FOLDS), f"{folds_report(done, seconds)}\n{label}", {}
-    found = summarise(done, len(x), settings.num_seeds)
-    given = {
-        "data": data,
-        "num_rows": len(x),
-        "preprocessing": preprocessing,
-        "iterations": iterations,
-    }
-    text = f"{report(found, x, y, time.perf_counter() - begin)}\n{label}"
-    yield plot_folds(done, NUM_FOLDS, found), text, {**found._asdict(), **given, "seed": seed}
+    estimation = Estimation(x, y, MISettings(training=ClassifierTraining(steps=steps)), seed)
+    yield plot_progress([], [], steps), f"{STARTING} · {len(x)} rows · {label}", {}
+    for progress in estimation.run():
+        done.append(progress)
+        plot = plot_progress([at.step for at in done], [at.so_far for at in done], steps)
+        seconds = time.perf_counter() - begin
+        yield plot, f"{report(progress, seconds)}\n{label}", {}
+    found = estimation.result()
+    seconds = time.perf_counter() - begin
+    size = f"{len(x)} rows, {x.shape[1]} + {y.shape[1]} columns · {seconds:.1f} s"
+    given = {"data": data, "steps": steps, "seed": seed}
+    yield found.plot(), f"{found.summary()}\n{size}\n{label}", {**found.figures(), **given}
 
 
-def folds_report(done: Sequence[FoldResult], seconds: float) -> str:
-    """The mean over the folds that are done, in words."""
-    values = torch.cat([result.log_ratio for result in done])
+def report(progress: Progress, seconds: float) -> str:
+    """How far the training is, and the bound so far, in words."""
     return (
-        f"{RUNNING} {len(done)} of {NUM_FOLDS} folds · {seconds:.1f} s\n"
-        f"so far {values.mean().item():.4f} nats, over {len(values)} rows left out"
+        f"{RUNNING} {progress.step} of {progress.num_steps} · {seconds:.1f} s\n"
+        f"lower bound so far {progress.so_far:.4f} nats"
     )
 
 
-def report(found: MIEstimate, x: torch.Tensor, y: torch.Tensor, seconds: float) -> str:
-    """The estimate in words."""
-    return (
-        f"Mutual information: {found.mutual_information:.4f} ± {found.stderr:.4f} nats\n"
-        f"{len(x)} rows, {x.shape[1]} + {y.shape[1]} columns · {seconds:.1f} s\n"
-        f"log of the mean ratio over pairs of different rows: {found.log_normaliser:+.3f} (it "
-        "tends to 0 with more data and training; where it is far from 0, do not trust the "
-        "estimate)"
-    )
-
-
-def build(seed: int, device: str) -> None:
+def build(seed: int) -> None:
     """Put the estimate on the page, with its endpoints /mi and /mi_example.
 
     Args:
-        seed: the one to begin with. device: where the work is done.
+        seed: the one to begin with.
     """
     gr.Markdown(
         "How much do X and Y say about each other? Row i of both is one draw, and "
@@ -131,13 +101,13 @@ def build(seed: int, device: str) -> None:
             with gr.Tab("Table"):
                 table = _upload("CSV file with a header", ".csv")
                 columns = [_columns(f"Columns of {name}") for name in "XY"]
-            settings = _settings(seed)
+            steps, seeds = slider(1, MAX_STEPS, 1_000, "Steps at most"), seed_box(seed)
             start, stop = start_and_stop("Estimate")
         with gr.Column(scale=2, min_width=320):
-            text = run_box("Estimate")
-            plot = gr.Plot(label="Folds", format="png", visible=False)
+            text = run_box("Estimate", lines=8)
+            plot = gr.Plot(label="Bounds and estimate", format="png", visible=False)
             metrics = metrics_box()
-    _add_examples(group, [x, y, table], settings[-1])
+    _add_examples(group, [x, y, table], seeds)
 
     @explained
     def run(
@@ -146,14 +116,13 @@ def build(seed: int, device: str) -> None:
         csv: str | None,
         x_columns: list[str],
         y_columns: list[str],
-        preprocessing: str,
-        iterations: int,
+        steps: int,
         seed: int,
     ) -> Iterator[ShownEstimate]:
         """Estimate the mutual information of two .npy files, or of columns of a CSV file; returns
-        a plot of the folds, a text, and the metrics in nats."""
+        a plot of the estimate and its bounds, a text, and the metrics in nats."""
         files = PairedFiles(x, y, csv, x_columns, y_columns)
-        yield from estimate(files, preprocessing, iterations, seed, device)
+        yield from estimate(files, steps, seed)
 
     @explained
     def list_columns(path: str | None) -> Iterator[tuple[dict, dict]]:
@@ -161,24 +130,11 @@ def build(seed: int, device: str) -> None:
         yield tuple(gr.update(choices=names, value=[]) for _ in columns)
 
     shown = [plot, text, metrics]
-    inputs = [x, y, table, *columns, *settings]
-    event = start_by(show_first(start, plot), run, inputs, shown, api_name="mi")
+    chosen = [x, y, table, *columns]
+    event = start_by(show_first(start, plot), run, [*chosen, steps, seeds], shown, api_name="mi")
     stop_by(stop, [event], stopped, [text])
     table.change(list_columns, table, columns, api_visibility="private")
-    chosen = [x, y, table, *columns, settings[0]]
     empty_by([part.change for part in chosen], [event], shown)
-
-
-def _settings(seed: int) -> tuple[gr.Dropdown, gr.Slider, gr.Number]:
-    """Preprocessing, iterations and seed."""
-    preprocessing = gr.Dropdown(
-        [(LABELS[name], name) for name in PREPROCESSING],
-        value="none",
-        label="Preprocessing of every column",
-        info="the mutual information stays the same, but may be easier to learn",
-    )
-    iterations = slider(1, MAX_ITERATIONS, 500, "Iterations of a fold")
-    return preprocessing, iterations, seed_box(seed)
 
 
 def _add_examples(group: gr.Group, files: list[gr.File], seed: gr.Number) -> None:

@@ -1,0 +1,72 @@
+r"""Columns of paired data as an estimator of mutual information reads them.
+
+Mutual information does not change under an increasing map of a column, and no single map suits all
+data: ranks tame heavy tails and hard edges, and hide where the columns of a mixture lie. So a
+network reads every column twice, by its normal score and by its asinh, columns of few values once
+more as indicators of each value, and the mean square of the scores of a side: the scale of the
+other side may depend on it, or its direction.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ebm_app.errors import UserError
+from ebm_app.ratios.data.preprocessing import asinh_scores, normal_scores, standardise
+
+#: a column of at most so many values, each in so many rows on average, is discrete
+MAX_VALUES, ROWS_PER_VALUE = 20, 20
+
+
+class Columns(NamedTuple):
+    """One side of the pairs: ``scores`` (N, d), the normal scores of the ranks, and ``untied``,
+    the same with ties broken at random, which are normal whatever the column is; ``features``
+    (N, f), all that a network reads, and the ``discrete`` columns, counted from 0."""
+
+    scores: np.ndarray
+    untied: np.ndarray
+    features: np.ndarray
+    discrete: list[int]
+
+
+def prepared(x: np.ndarray, random_state: int = 0) -> Columns:
+    """The columns (N, d) of X or Y; float64. The seed is of the ties.
+
+    >>> numbers = np.random.default_rng(0)
+    >>> columns = prepared(np.stack([numbers.normal(size=100), numbers.integers(0, 3, 100)], 1))
+    >>> columns.scores.shape, columns.features.shape, columns.discrete
+    ((100, 2), (100, 8), [1])
+
+    Raises:
+        UserError: for constant columns, and columns that others determine linearly.
+    """
+    spread = np.linalg.eigvalsh(np.corrcoef(standardise(x).T).reshape(x.shape[1], -1))
+    if not spread[0] > 1e-10:
+        raise UserError(
+            f"{x.shape[1]} columns of one side determine each other linearly in {len(x)} rows: "
+            "leave out those that follow from others"
+        )
+    scores = normal_scores(x)
+    discrete, indicators = [], []
+    for number, column in enumerate(x.T):
+        values, place = np.unique(column, return_inverse=True)
+        if len(values) <= MAX_VALUES and len(values) * ROWS_PER_VALUE <= len(x):
+            discrete.append(number)
+            indicators.append(np.eye(len(values))[place])
+    radius = (scores**2).mean(1, keepdims=True) - 1
+    features = np.concatenate([scores, asinh_scores(x), radius, *indicators], 1)
+    return Columns(scores, normal_scores(_untied_ranks(x, random_state)), features, discrete)
+
+
+def _untied_ranks(x: np.ndarray, random_state: int) -> np.ndarray:
+    chance = np.random.default_rng(random_state).random(x.shape)
+    order = np.lexsort((chance, x), axis=0)
+    return np.argsort(order, axis=0).astype(np.float64)
+
+
+def row_groups(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The number (N,) of the distinct row that each row (N, dx + dy) is.
+
+    Copies of a row are one observation: on both sides of a split they would be learned by heart.
+    """
+    return np.unique(np.concatenate([x, y], 1), axis=0, return_inverse=True)[1].reshape(-1)

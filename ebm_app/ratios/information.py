@@ -1,0 +1,201 @@
+"""An estimate of mutual information: its value, its error, and what tells whether to trust it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ebm_app.ratios.lower_bounds import (
+    PairRatios,
+    donsker_varadhan,
+    effective_pairs,
+    influences,
+    nwj,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: rows left out, and the log ratios there
+LeftOut = Sequence[tuple[Tensor, PairRatios]]
+#: a normaliser that rests on fewer pairs may be far off
+FEWEST_PAIRS = 100
+#: standard errors in half an interval of 95 percent
+HALF_WIDTH = 1.96
+
+
+@dataclass(frozen=True)
+class MutualInformation:
+    """Nats.
+
+    Attributes:
+        value: the estimate. stderr: its standard error.
+        lower_bound: the Donsker-Varadhan bound by ratios of all other folds, and ``nwj``, that of
+            Nguyen, Wainwright and Jordan. mean_log_ratio: without a normaliser; no bound.
+        fewer_rows: the Donsker-Varadhan bound by ratios of one fold only.
+        neighbours: by nearest neighbours in few dimensions, else None.
+        effective_pairs: the shuffled pairs that the normaliser of the poorest fold rests on.
+        num_rows, num_distinct: rows, and how many differ from each other.
+        discrete: columns that are taken to be discrete.
+        degrees_of_freedom: of the copula of every fold; 1e6 is the Gaussian one.
+        best_steps: of every classifier.
+        log_ratio: at every row, by a ratio that was learned without it, (N,).
+        warnings: what speaks against the value, a sentence each.
+    """
+
+    value: float
+    stderr: float
+    lower_bound: float
+    nwj: float
+    mean_log_ratio: float
+    fewer_rows: float
+    neighbours: float | None
+    effective_pairs: float
+    num_rows: int
+    num_distinct: int
+    discrete: list[str]
+    degrees_of_freedom: list[float]
+    best_steps: list[int]
+    log_ratio: np.ndarray
+    warnings: list[str]
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of 95 percent."""
+        half = HALF_WIDTH * self.stderr
+        return self.value - half, self.value + half
+
+    def summary(self) -> str:
+        """The estimate in words; where something speaks against it, that comes first."""
+        low, high = self.interval
+        lines = [f"{'Beware: ' if not n else 'And: '}{w}" for n, w in enumerate(self.warnings)]
+        lines += [
+            f"mutual information {self.value:.4f} +- {self.stderr:.4f} nats, "
+            f"95 percent interval {low:.4f} to {high:.4f}",
+            f"lower bounds: Donsker-Varadhan {self.lower_bound:.4f}, NWJ {self.nwj:.4f}, and "
+            f"{self.fewer_rows:.4f} by ratios of fewer rows",
+            f"mean log ratio without a normaliser: {self.mean_log_ratio:.4f}",
+        ]
+        if self.neighbours is not None:
+            lines.append(f"nearest neighbours: {self.neighbours:.4f}")
+        if self.discrete:
+            lines.append(f"taken as discrete: {', '.join(self.discrete)}")
+        if self.num_distinct < self.num_rows:
+            lines.append(f"of {self.num_rows} rows {self.num_distinct} are distinct")
+        return "\n".join(lines)
+
+    def figures(self) -> dict[str, Any]:
+        """All but the log ratios, as JSON takes it."""
+        named = {name: part for name, part in asdict(self).items() if name != "log_ratio"}
+        return {**named, "interval": list(self.interval)}
+
+    def plot(self) -> "Figure":
+        """The value, its interval and the bounds beside it."""
+        from ebm_app.ratios.studies.information_plots import plot_bracket
+
+        others = {
+            "Donsker-Varadhan bound": self.lower_bound,
+            "the same, fewer rows": self.fewer_rows,
+            "NWJ bound": self.nwj,
+            "mean log ratio": self.mean_log_ratio,
+            "nearest neighbours": self.neighbours,
+        }
+        return plot_bracket(self.value, self.interval, others)
+
+
+def combined(
+    whole: LeftOut, single: LeftOut, groups: Tensor, neighbours: float | None, **found: Any
+) -> MutualInformation:
+    """The estimate from the log ratios of all folds, by ratios of all other folds and of one.
+
+    Args:
+        groups: the number (N,) of the distinct row that each row is.
+    """
+    gain_factor = 1 / (len(whole) - 2)
+    bound, of_bound = _bound(whole, len(groups))
+    fewer, of_fewer = _bound(single, len(groups))
+    gain = gain_factor * (bound - fewer)
+    influence = of_bound + gain_factor * (of_bound - of_fewer)
+    num_distinct = int(groups.max()) + 1
+    by_group = torch.zeros(num_distinct, dtype=torch.float64).index_add_(0, groups, influence)
+    of_rows = by_group.square().sum().sqrt().item() / len(groups)
+    log_ratio = torch.zeros(len(groups), dtype=torch.float64)
+    for rows, ratios in whole:
+        log_ratio[rows] = ratios.joint
+    numbers = {
+        "value": bound + gain,
+        "stderr": math.hypot(of_rows, gain / 2),
+        "lower_bound": bound,
+        "nwj": _weighted(whole, nwj, len(groups)),
+        "mean_log_ratio": log_ratio.mean().item(),
+        "fewer_rows": fewer,
+        "neighbours": neighbours,
+        "effective_pairs": min(effective_pairs(ratios) for _, ratios in whole),
+    }
+    return MutualInformation(
+        **numbers,
+        num_rows=len(groups),
+        num_distinct=num_distinct,
+        log_ratio=log_ratio.numpy(),
+        warnings=_warnings(**numbers),
+        **found,
+    )
+
+
+def _weighted(parts: LeftOut, bound: Any, num_rows: int) -> float:
+    return sum(len(rows) * bound(ratios) for rows, ratios in parts) / num_rows
+
+
+def _bound(parts: LeftOut, num_rows: int) -> tuple[float, Tensor]:
+    """The Donsker-Varadhan bound averaged over the rows, and N times what each moves it by."""
+    total = _weighted(parts, donsker_varadhan, num_rows)
+    influence = torch.zeros(num_rows, dtype=torch.float64)
+    for rows, ratios in parts:
+        influence[rows] = influences(ratios) + donsker_varadhan(ratios) - total
+    return total, influence
+
+
+def _warnings(
+    value: float,
+    stderr: float,
+    lower_bound: float,
+    nwj: float,
+    mean_log_ratio: float,
+    fewer_rows: float,
+    neighbours: float | None,
+    effective_pairs: float,
+) -> list[str]:
+    half = HALF_WIDTH * stderr
+    found = []
+    if value < -half:
+        found.append(
+            f"the value, {value:.3f}, is below 0 by more than its error: give more rows, or fewer "
+            "columns"
+        )
+    if effective_pairs < FEWEST_PAIRS:
+        found.append(
+            f"the normaliser rests on {effective_pairs:.0f} shuffled pairs, so that the value may "
+            f"be too large; the mean log ratio, {mean_log_ratio:.3f}, does not depend on it"
+        )
+    low, high = min(nwj, lower_bound, value), max(value, mean_log_ratio)
+    if high - low > 2 * half:
+        found.append(
+            f"the bounds and the mean log ratio lie {high - low:.3f} nats apart, more than the "
+            "interval is wide: give more rows, or fewer columns"
+        )
+    missing = value - lower_bound
+    if missing > max(0.02, 0.05 * value):
+        found.append(
+            f"{missing:.3f} nats of the value are extrapolated from {fewer_rows:.3f} and "
+            f"{lower_bound:.3f} with fewer rows: give more rows, or quote the lower bound"
+        )
+    if neighbours is not None and neighbours - value > max(half, 0.02):
+        found.append(
+            f"nearest neighbours find {neighbours:.3f} nats, more than the interval holds: train "
+            "longer, or look for structure finer than a smooth ratio"
+        )
+    return found

@@ -1,0 +1,59 @@
+r"""Bounds of mutual information from any log ratio T, at pairs it was not learned from.
+
+    Donsker-Varadhan:  I >= E_{p(x,y)} T - log E_{p(x)p(y)} exp T
+    NWJ:               I >= E_{p(x,y)} T - E_{p(x)p(y)} exp T + 1
+
+Both hold with equality for T = log p(x, y) / (p(x) p(y)), of which exp has the mean 1 over pairs
+of different rows. The mean of T alone is no bound.
+
+Source: Poole et al. 2019, arXiv:1905.06922, sections 2.1 and 2.2.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ebm_app.numerics import effective_sample_size, log_mean_exp
+
+
+class PairRatios(NamedTuple):
+    """Log ratios at rows left out, float64: ``joint`` (m,), and ``apart`` (S, m), where row s has
+    x_i with y_{i + shifts[s]}, counted round."""
+
+    joint: Tensor
+    apart: Tensor
+    shifts: list[int]
+
+
+def log_normaliser(ratios: PairRatios) -> float:
+    """log E_{p(x)p(y)} exp T, in nats: 0 for the exact ratio."""
+    return log_mean_exp(ratios.apart.flatten()).item()
+
+
+def donsker_varadhan(ratios: PairRatios) -> float:
+    """The Donsker-Varadhan bound, in nats."""
+    return ratios.joint.mean().item() - log_normaliser(ratios)
+
+
+def nwj(ratios: PairRatios) -> float:
+    """The bound of Nguyen, Wainwright and Jordan, in nats; minus infinity beyond float64."""
+    log_mean = log_normaliser(ratios)
+    return ratios.joint.mean().item() - (math.exp(log_mean) if log_mean < 700 else math.inf) + 1
+
+
+def effective_pairs(ratios: PairRatios) -> float:
+    """The number of pairs of different rows that the normaliser rests on."""
+    return effective_sample_size(ratios.apart.flatten()).item()
+
+
+def influences(ratios: PairRatios) -> Tensor:
+    """What every row moves the Donsker-Varadhan bound by, times m: (m,), of mean 0.
+
+    A row enters the first term once, and the second as x_i and as y_i.
+    """
+    weight = (ratios.apart - log_normaliser(ratios)).exp()
+    as_x = weight.mean(0)
+    as_y = torch.stack([part.roll(s) for part, s in zip(weight, ratios.shifts, strict=True)])
+    return ratios.joint - ratios.joint.mean() - (as_x - 1) - (as_y.mean(0) - 1)

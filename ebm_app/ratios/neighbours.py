@@ -1,0 +1,30 @@
+r"""Mutual information by nearest neighbours (Kraskov, Stögbauer and Grassberger 2004, eq. 8).
+
+    I = psi(k) + psi(N) - < psi(n_x + 1) + psi(n_y + 1) >,   in nats,
+
+with n_x and n_y the numbers of other rows whose x, and whose y, are nearer than the k-th neighbour
+in the larger of both distances (maximum norm). It takes a second and is accurate in few
+dimensions; in many it is far too low, and where rows repeat far too high.
+"""
+
+import numpy as np
+import scipy
+
+
+def neighbour_information(x: np.ndarray, y: np.ndarray, k: int = 5) -> float:
+    """I(X; Y) in nats of columns (N, dx) and (N, dy) without equal rows.
+
+    >>> numbers = np.random.default_rng(0)
+    >>> x = numbers.standard_normal((2_000, 1))
+    >>> y = 0.8 * x + 0.6 * numbers.standard_normal((2_000, 1))  # 0.51 nats
+    >>> abs(neighbour_information(x, y) - 0.51) < 0.06
+    True
+    """
+    tree = scipy.spatial.cKDTree
+    distance = tree(np.hstack([x, y])).query(np.hstack([x, y]), k + 1, p=np.inf)[0][:, -1]
+    below = np.nextafter(distance, 0)
+    counts = [
+        tree(part).query_ball_point(part, below, p=np.inf, return_length=True) for part in (x, y)
+    ]
+    psi = scipy.special.psi
+    return float(psi(k) + psi(len(x)) - (psi(counts[0]) + psi(counts[1])).mean())

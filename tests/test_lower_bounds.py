@@ -1,0 +1,92 @@
+"""Bounds of mutual information, what every row moves them by, and nearest neighbours."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from exact import generator, z_score
+from mi_helpers import PAIR, draws
+from scipy import special
+
+from ebm_app.ratios.lower_bounds import (
+    PairRatios,
+    donsker_varadhan,
+    effective_pairs,
+    influences,
+    log_normaliser,
+    nwj,
+)
+from ebm_app.ratios.neighbours import neighbour_information
+
+SHIFTS = [1, 3, 4]
+
+
+def pair_ratios(num=9, seed=0):
+    g = generator(seed)
+    joint = torch.randn(num, generator=g, dtype=torch.float64)
+    return PairRatios(
+        joint, torch.randn(len(SHIFTS), num, generator=g, dtype=torch.float64), SHIFTS
+    )
+
+
+def test_bounds_are_their_formulas():
+    ratios = pair_ratios()
+    mean = ratios.apart.exp().mean().item()
+    assert log_normaliser(ratios) == pytest.approx(math.log(mean))
+    assert donsker_varadhan(ratios) == pytest.approx(ratios.joint.mean().item() - math.log(mean))
+    assert nwj(ratios) == pytest.approx(ratios.joint.mean().item() - mean + 1)
+    assert nwj(ratios) <= donsker_varadhan(ratios)
+    weight = ratios.apart.exp().flatten()
+    assert effective_pairs(ratios) == pytest.approx(
+        (weight.sum() ** 2 / weight.square().sum()).item()
+    )
+    infinite = ratios._replace(apart=ratios.apart + 800)
+    assert nwj(infinite) == -math.inf and math.isfinite(donsker_varadhan(infinite))
+
+
+def test_influences_are_the_derivatives_by_the_weights_of_rows():
+    ratios = pair_ratios()
+    num = len(ratios.joint)
+    index = torch.arange(num)
+    y_rows = torch.stack([index.roll(-s) for s in SHIFTS])
+
+    def bound(weight):
+        pairs = weight * weight[y_rows]
+        joint = (weight * ratios.joint).sum() / weight.sum()
+        return joint - ((pairs * ratios.apart.exp()).sum() / pairs.sum()).log()
+
+    ones = torch.ones(num, dtype=torch.float64)
+    assert bound(ones).item() == pytest.approx(donsker_varadhan(ratios))
+    derivative = torch.func.grad(bound)(ones) * num
+    torch.testing.assert_close(influences(ratios), derivative)
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_exact_ratio_has_no_normaliser_and_its_bound_is_the_information():
+    x, y = (torch.from_numpy(part)[:, 0] for part in draws(PAIR))
+    rho = PAIR.correlations[0]
+
+    def exact(a, b):
+        squares = rho**2 * (a**2 + b**2) - 2 * rho * a * b
+        return PAIR.mutual_information - squares / (2 * (1 - rho**2))
+
+    shifts = list(range(1, 21))
+    apart = torch.stack([exact(x, y.roll(-shift)) for shift in shifts])
+    ratios = PairRatios(exact(x, y), apart, shifts)
+    assert abs(log_normaliser(ratios)) < 0.02
+    bound = donsker_varadhan(ratios)
+    assert z_score(influences(ratios) + bound, PAIR.mutual_information) < 4
+
+
+@pytest.mark.parametrize("dims", [(1, 1), (2, 1)])
+def test_neighbours_by_all_distances(dims):
+    numbers = np.random.default_rng(0)
+    x, y = (numbers.standard_normal((60, dim)) for dim in dims)
+    k, total = 3, 0.0
+    for i in range(60):
+        of_x, of_y = (np.abs(part - part[i]).max(1) for part in (x, y))
+        both = np.sort(np.maximum(of_x, of_y))[k]  # the first is the row itself
+        total += sum(special.psi((part < both).sum()) for part in (of_x, of_y))
+    expected = special.psi(k) + special.psi(60) - total / 60
+    assert neighbour_information(x, y, k) == pytest.approx(expected, rel=1e-12)

@@ -1,0 +1,34 @@
+"""The notebooks of the docs run from top to bottom, and what they say is so."""
+
+import json
+
+import pytest
+from conftest import ROOT
+
+FOLDER = ROOT / "docs" / "notebooks"
+
+
+def run(name, capsys):
+    """The names that a notebook defines, and what it prints."""
+    cells = json.loads((FOLDER / name).read_text(encoding="utf-8"))["cells"]
+    names = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), name, "exec"), names)
+    return names, capsys.readouterr().out
+
+
+def test_mutual_information_of_a_table(capsys):
+    names, printed = run("mutual_information.ipynb", capsys)
+    found = names["found"]
+    assert found["sex"].discrete == ["'sex'"] and not found["bmi"].discrete
+    assert found["bmi"].interval[0] > 0 and found["s5"].interval[0] > 0
+    assert found["sex"].value < found["bmi"].value / 3
+    assert names["both"].value > found["bmi"].value and "nats" in printed
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_every_notebook_is_tested_and_holds_no_output(path):
+    assert path.name in {"mutual_information.ipynb"}
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        assert not cell.get("outputs")
