@@ -46,6 +46,10 @@ def recipe_variants(config: EBMConfig) -> Variants:
         "muon_four_times_the_rate": [*muon, "--learning_rate", "8e-3"],
         "batch_of_32": ["--train_batch_size", "32"],
         "muon_batch_of_32": [*muon, "--train_batch_size", "32"],
+        "muon_batch_of_32_centres": [
+            *muon,
+            *("--train_batch_size", "32", "--dequantisation", "truncated_normal"),
+        ],
         "muon_batch_of_128": [*muon, "--train_batch_size", "128"],
         "muon_attention": [*muon, "--attention_levels", f"{len(channels) - 1}"],
         "muon_half_the_channels": [
