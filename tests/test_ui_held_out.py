@@ -60,7 +60,7 @@ def test_a_damaged_record_is_explained_without_its_folder(folder, tmp_path):
     assert said.startswith("run/held_out.json: log_prob.1 must be") and str(tmp_path) not in said
 
 
-@pytest.mark.parametrize("name", ["digits", "mnist"])
+@pytest.mark.parametrize("name", ["digits", "mnist", "mnist-latent"])
 def test_bundled_models_have_likelihoods_of_their_weights_and_examples(name, tmp_path):
     ebm = EBM.from_pretrained(name)
     found = shipped.read_likelihoods(BUNDLED / name, ebm, held.fingerprint(ebm))

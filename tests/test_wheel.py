@@ -23,6 +23,6 @@ def test_a_wheel_holds_the_bundled_models_with_all_their_files(tmp_path):
     files = {path.relative_to(tmp_path).as_posix() for path in package if path.is_file()}
     assert files <= names
     examples = [f"example_{index}.png" for index in range(10)]
-    for model in ("digits", "mnist"):
+    for model in ("digits", "mnist", "mnist-latent"):
         for name in ("config.json", "model.safetensors", "held_out.json", *examples):
             assert f"ebm_app/pretrained/{model}/{name}" in names
