@@ -48,6 +48,8 @@ from ebm_app.ratios.t_copula import TCopula
 
 #: streams of random numbers
 FOLDS, BATCHES, SHUFFLES = range(3)
+#: with fewer rows of a fold for each column, the correlation of the copula is shrunk
+ROWS_PER_COLUMN = 10
 #: nearest neighbours are asked in few dimensions
 MAX_NEIGHBOUR_DIM = 6
 
@@ -182,13 +184,16 @@ class Estimation:
             for parts in zip(*((side.scores, side.untied) for side in self.columns), strict=True)
         )
         dim_x, num_folds = self.columns[0].scores.shape[1], self.settings.num_folds
+        num_distinct = int(self.groups.max()) + 1
+        # shrunk, a copula misses what it shrank by, which falls slower than 1/rows
+        is_small = num_distinct < ROWS_PER_COLUMN * num_folds * scores.shape[1]
         fits = []
         for fold in range(num_folds):
             for inside in (self.fold != fold, self.fold == (fold + 1) % num_folds):
                 train, validation = self._split(inside)
                 rows = torch.cat([train, validation])
                 held_out = (torch.arange(len(rows)) >= len(train)).numpy()
-                copula = TCopula.fit(untied[rows.numpy()], dim_x, held_out)
+                copula = TCopula.fit(untied[rows.numpy()], dim_x, held_out if is_small else None)
                 quantiles = torch.from_numpy(copula.quantiles(scores))
                 fits.append(Fit(copula, quantiles, train, validation))
         generator = seeded("cpu", self.seed, BATCHES)
