@@ -2,9 +2,9 @@
 
 ``EBM`` is an energy-based model of images, ``Flow`` a normalising flow in whose latent space one
 can live, and ``train`` makes an ``EBM`` from a tensor of images. ``mutual_information`` estimates
-what two groups of columns say about each other. ``PATHS``, ``OBJECTIVES``, ``ESTIMATORS`` and
-``SAMPLERS`` name what can be chosen. The parts live in the modules of this package, each of which
-states its equations.
+what two groups of columns say about each other, ``log_density_ratio`` how two samples differ.
+``PATHS``, ``OBJECTIVES``, ``ESTIMATORS`` and ``SAMPLERS`` name what can be chosen. The parts live
+in the modules of this package, each of which states its equations.
 """
 
 from importlib import import_module
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ebm_app.objectives.regression import OBJECTIVES
     from ebm_app.paths import PATHS
     from ebm_app.ratios.mutual_information import mutual_information
+    from ebm_app.ratios.two_samples import log_density_ratio
     from ebm_app.sampling.samplers import SAMPLERS
     from ebm_app.training.api import train
 
@@ -28,6 +29,7 @@ HOMES = {
     "OBJECTIVES": "objectives.regression",
     "PATHS": "paths",
     "SAMPLERS": "sampling.samplers",
+    "log_density_ratio": "ratios.two_samples",
     "mutual_information": "ratios.mutual_information",
     "train": "training.api",
 }
@@ -39,6 +41,7 @@ __all__ = [
     "SAMPLERS",
     "EBM",
     "Flow",
+    "log_density_ratio",
     "mutual_information",
     "train",
 ]

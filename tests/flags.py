@@ -42,8 +42,13 @@ def parser_of(path: str) -> Parser:
 
 
 def words(parser: Parser) -> list[str]:
-    """Something for every positional argument."""
-    return ["digits"] * len(parser._get_positional_actions())
+    """Something for every argument that must be given."""
+    required = [
+        f"{action.option_strings[0]}=digits"
+        for action in parser._actions
+        if action.required and action.option_strings
+    ]
+    return ["digits"] * len(parser._get_positional_actions()) + required
 
 
 def flags_of(parser: Parser) -> Iterator[argparse.Action]:

@@ -48,6 +48,7 @@ BUDGETS = {
     "evaluate/speed.py": "--quick --parts likelihood",
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods nce",
     "evaluate/mi.py": "--iterations 2 --num_seeds 1",
+    "evaluate/ratio.py": "--iterations 2",
     "evaluate/ablations.py": "--max_train_steps 2 --limit 2 --repeats 1 --pf_ode_limit 2 "
     f"--pf_ode_steps 2 --num_checkpoints 1 --training_args {' '.join(TINY_ARGS)}",
     "evaluate/bounds.py": "--num_draws 20 --num_steps 1 4 --num_examples 200 --replicates 3",
@@ -64,7 +65,7 @@ def place(tmp_path_factory) -> Path:
     shutil.copytree(ROOT / "ebm_app" / "pretrained", folder / "ebm_app" / "pretrained")
     write_mnist(folder / "data" / "MNIST" / "raw")
     (folder / "photos").mkdir()
-    for name in "ab":
+    for name in "abc":
         np.save(folder / f"{name}.npy", np.random.RandomState(ord(name)).randn(200, 2))
     numbers = np.random.RandomState(1)
     for index in range(30):

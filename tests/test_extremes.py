@@ -5,6 +5,7 @@ import math
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 from annotated_types import Ge, Gt, Le, Lt
 from conftest import ROOT, TINY
@@ -31,6 +32,7 @@ SHORT = {
     "evaluate/toy.py": "--iterations 2 --learning_rates 1e-3 --num_seeds 1 "
     "--problems gaussians_d2 --methods nce",
     "evaluate/mi.py": "--iterations 2 --num_seeds 1 --benchmark normal_1x1 --num_rows 100",
+    "evaluate/ratio.py": "--x0 {rows} --x1 {rows} --iterations 2",
     "evaluate/bounds.py": "--num_draws 20 --num_steps 1 4 --num_examples 200 --replicates 3",
     "evaluate/ablations.py": "--max_train_steps 1 --limit 2 --repeats 1 --pf_ode_limit 2 "
     "--pf_ode_steps 2 --num_checkpoints 1 --variants base no_average --training_args "
@@ -75,7 +77,9 @@ def test_a_number_at_the_end_of_its_range_ends_well(
 ):
     monkeypatch.chdir(tmp_path)
     parser, failures, num = parser_of(path), [], 0
-    places = {"grey": folder / "grey", "images": image_folder}
+    places = {"grey": folder / "grey", "images": image_folder, "rows": tmp_path / "rows.npy"}
+    np.save(places["rows"], np.random.default_rng(0).normal(size=(1000, 2)))
+    on = ["--device", "cpu"] if any(a.dest == "device" for a in flags_of(parser)) else []
     main = here(path).main
     for action in flags_of(parser):
         if not is_numeric(hint_of(action)):
@@ -84,7 +88,7 @@ def test_a_number_at_the_end_of_its_range_ends_well(
             num += 1
             words = f"{SHORT[path]} {WITH.get(action.dest, '')}".format(**places)
             flags = [*shlex.split(words), "--output_dir", str(tmp_path / str(num))]
-            flags += ["--device", "cpu", f"--{action.dest}={value}"]
+            flags += [*on, f"--{action.dest}={value}"]
             try:
                 code = run_script(main, flags)
             except BaseException as error:  # whatever it is, it is none that a user should see

@@ -5,7 +5,7 @@ import pytest
 from conftest import error_of
 from scipy import stats
 
-from ebm_app.ratios.data.preprocessing import asinh_scores, normal_scores, standardise
+from ebm_app.ratios.data.preprocessing import AsinhScores, normal_scores, standardise
 
 
 def random(seed):
@@ -24,6 +24,12 @@ COLUMNS = {
     "two neighbours of float64": np.where(np.arange(ROWS) % 3 == 0, 1.0, np.nextafter(1.0, 2.0)),
 }
 COLUMN_CASES = pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS.keys())
+
+
+def asinh_scores(x):
+    return AsinhScores.fit(x)(x)
+
+
 MAPS = pytest.mark.parametrize("scores", [standardise, normal_scores, asinh_scores])
 
 

@@ -1,5 +1,7 @@
 """Increasing maps of the columns of data, under which mutual information stays the same."""
 
+from typing import NamedTuple
+
 import numpy as np
 import scipy
 
@@ -13,7 +15,7 @@ def standardise(x: np.ndarray) -> np.ndarray:
         UserError: for a constant column.
     """
     _check_varies(x)
-    z = _scaled(x)
+    z = np.ldexp(x, -_exponent(x))
     for _ in range(2):  # the second time takes the rounding of the first mean
         z = z - z.mean(0)
         z = z / z.std(0)
@@ -35,20 +37,47 @@ def normal_scores(x: np.ndarray) -> np.ndarray:
     return scipy.special.ndtri(scipy.stats.rankdata(x, axis=0) / (len(x) + 1))
 
 
-def asinh_scores(x: np.ndarray) -> np.ndarray:
-    """asinh((x - median) / s) of each column, then ``standardise``: (N, d) -> (N, d).
+class AsinhScores(NamedTuple):
+    """asinh((x - median) / s) of each column, to mean 0 and variance 1 over the rows that it is
+    fitted to; all parts (d,).
 
     s is the interquartile range, or where half the values are equal and it is 0, the mean distance
-    from the median. Like a logarithm in long tails on both sides, close to linear within s.
-
-    Raises:
-        UserError: for a constant column.
+    from the median. Like a logarithm in long tails on both sides, close to linear within s. The
+    columns are first divided by powers of two, 2^exponent, which is exact, so that no square
+    leaves float64's range.
     """
-    _check_varies(x)
-    x = _scaled(x)
-    lower, median, upper = np.quantile(x, (0.25, 0.5, 0.75), axis=0)
-    distance = np.abs(x - median).mean(0)
-    return standardise(np.arcsinh((x - median) / np.where(upper > lower, upper - lower, distance)))
+
+    exponent: np.ndarray
+    median: np.ndarray
+    scale: np.ndarray
+    mean: np.ndarray
+    deviation: np.ndarray
+
+    @classmethod
+    def fit(cls, x: np.ndarray) -> "AsinhScores":
+        """From rows (N, d).
+
+        Raises:
+            UserError: for a constant column.
+        """
+        _check_varies(x)
+        exponent = _exponent(x)
+        scaled = np.ldexp(x, -exponent)
+        lower, median, upper = np.quantile(scaled, (0.25, 0.5, 0.75), axis=0)
+        distance = np.abs(scaled - median).mean(0)
+        scale = np.where(upper > lower, upper - lower, distance)
+        values = np.arcsinh((scaled - median) / scale)
+        return cls(exponent, median, scale, values.mean(0), values.std(0))
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """The scores (N, d) of rows (N, d).
+
+        >>> scores = AsinhScores.fit(np.array([[-3.0], [1.0], [2.0], [100.0]]))
+        >>> scores(np.array([[1.5]])).shape
+        (1, 1)
+        """
+        values = np.arcsinh((np.ldexp(x, -self.exponent) - self.median) / self.scale)
+        return (values - self.mean) / self.deviation
 
 
 def is_constant(column: np.ndarray) -> bool:
@@ -62,6 +91,6 @@ def _check_varies(x: np.ndarray) -> None:
             raise UserError(f"column {i + 1} is constant over all rows: leave it out")
 
 
-def _scaled(x: np.ndarray) -> np.ndarray:
-    """Columns over powers of two, which is exact, so that no square leaves float64's range."""
-    return np.ldexp(x, -np.frexp(np.abs(x).max(0))[1])
+def _exponent(x: np.ndarray) -> np.ndarray:
+    """e (d,) for which no column over 2^e exceeds 1; division by it is exact."""
+    return np.frexp(np.abs(x).max(0))[1]

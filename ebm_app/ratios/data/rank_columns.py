@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ebm_app.errors import UserError
-from ebm_app.ratios.data.preprocessing import asinh_scores, normal_scores, standardise
+from ebm_app.ratios.data.preprocessing import AsinhScores, normal_scores, standardise
 
 #: a column of at most so many values, each in so many rows on average, is discrete
 MAX_VALUES, ROWS_PER_VALUE = 20, 20
@@ -50,12 +50,22 @@ def prepared(x: np.ndarray, random_state: int = 0) -> Columns:
     discrete, indicators = [], []
     for number, column in enumerate(x.T):
         values, place = np.unique(column, return_inverse=True)
-        if len(values) <= MAX_VALUES and len(values) * ROWS_PER_VALUE <= len(x):
+        if is_discrete(column):
             discrete.append(number)
             indicators.append(np.eye(len(values))[place])
     radius = (scores**2).mean(1, keepdims=True) - 1
-    features = np.concatenate([scores, asinh_scores(x), radius, *indicators], 1)
+    features = np.concatenate([scores, AsinhScores.fit(x)(x), radius, *indicators], 1)
     return Columns(scores, normal_scores(_untied_ranks(x, random_state)), features, discrete)
+
+
+def is_discrete(column: np.ndarray) -> bool:
+    """Whether a column (N,) has few values, each in many rows.
+
+    >>> is_discrete(np.arange(100) % 4), is_discrete(np.arange(100))
+    (True, False)
+    """
+    num = len(np.unique(column))
+    return num <= MAX_VALUES and num * ROWS_PER_VALUE <= len(column)
 
 
 def _untied_ranks(x: np.ndarray, random_state: int) -> np.ndarray:

@@ -1,0 +1,215 @@
+"""A learned log density ratio: its values anywhere, their error, and what tells whether to trust
+them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ebm_app.errors import UserError
+from ebm_app.numerics import effective_sample_size, log_mean_exp
+from ebm_app.ratios.data.npy import as_columns
+from ebm_app.ratios.data.preprocessing import AsinhScores
+from ebm_app.ratios.ratio_classifiers import RatioClassifiers
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: a normaliser that rests on fewer rows may be far off
+FEWEST_ROWS = 100
+#: samples of which a classifier tells more apart hardly overlap
+MOST_APART = 0.99
+
+
+class LeftOut(NamedTuple):
+    """Numbers of the rows of p_0 and of p_1 that a fold leaves out, and the log ratios there
+    before the normaliser, float64: all (n,)."""
+
+    rows0: Tensor
+    rows1: Tensor
+    of0: Tensor
+    of1: Tensor
+
+
+@dataclass(frozen=True)
+class DensityRatio:
+    """log p_1(x) / p_0(x), in nats.
+
+    Attributes:
+        kl_bound: the Donsker-Varadhan bound of the divergence KL(p_1 || p_0) >= E_{p_1} r - log
+            E_{p_0} exp r, over rows that a ratio was learned without, and ``kl_stderr``, its
+            standard error. Too few rows make the bound loose.
+        p_value: of the hypothesis that both samples are of one density, by the difference of the
+            mean of sigmoid(r) over the rows left out (Lopez-Paz and Oquab 2017, arXiv:1610.06545).
+        log_normaliser: log E_{p_0} exp r before it was subtracted; 0 for an exact ratio.
+        effective_rows: the rows of p_0 that a mean over p_1 by weights exp(r) rests on.
+        log_ratio0, log_ratio1: r at the rows of both samples, each by a ratio learned without it,
+            (N0,) and (N1,).
+        best_steps: of every classifier.
+        warnings: what speaks against the values, a sentence each.
+    """
+
+    kl_bound: float
+    kl_stderr: float
+    p_value: float
+    log_normaliser: float
+    effective_rows: float
+    log_ratio0: np.ndarray
+    log_ratio1: np.ndarray
+    best_steps: list[int]
+    warnings: list[str]
+    classifiers: RatioClassifiers
+    scaling: AsinhScores
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of 95 percent, of ``kl_bound``."""
+        half = 1.96 * self.kl_stderr
+        return self.kl_bound - half, self.kl_bound + half
+
+    @property
+    def weights(self) -> np.ndarray:
+        """exp r (N0,) at the rows of p_0, of mean 1: means over p_0 with them are means over p_1
+        (covariate shift)."""
+        return np.exp(self.log_ratio0)
+
+    def score_samples(
+        self, x: Any, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """r (n,) at rows (n, D), in nats, and on request its standard error (n,), the jackknife
+        over the K folds. An interval of 95 percent is the Student quantile of K - 1 degrees of
+        freedom times as wide to either side: 2.3 errors for 10 folds. A linear ratio that
+        was not told from 0, and is left out, counts as an error.
+
+        At the rows that it was learned from, ``log_ratio0`` and ``log_ratio1`` are fairer.
+
+        Raises:
+            UserError: for rows of other columns, and NaN or infinite values.
+        """
+        x = as_columns(x, "x")
+        if x.shape[1] != len(self.scaling.median):
+            raise UserError(
+                f"x has {x.shape[1]} columns and the samples had {len(self.scaling.median)}: give "
+                "the same"
+            )
+        if not np.isfinite(x).all():
+            raise UserError("x holds NaN or infinite values: fill in or leave out rows")
+        scores = torch.from_numpy(self.scaling(x))
+        num = len(self.classifiers.splits)
+        parts = torch.stack([self.classifiers.log_ratio(k, scores) for k in range(num)])
+        value = (parts.mean(0) - self.log_normaliser).numpy()
+        if not return_std:
+            return value
+        jackknife = math.sqrt(num - 1) * parts.std(0, unbiased=False)
+        return value, jackknife.hypot(self.classifiers.doubt(scores)).numpy()
+
+    def summary(self) -> str:
+        """The divergence and the test in words; where something speaks against them, that comes
+        first."""
+        lines = [f"{'Beware: ' if not n else 'And: '}{w}" for n, w in enumerate(self.warnings)]
+        low, high = self.interval
+        lines += [
+            f"KL divergence of p_1 from p_0: at least {self.kl_bound:.4f} +- {self.kl_stderr:.4f} "
+            f"nats, 95 percent interval of this bound {low:.4f} to {high:.4f}",
+            f"both samples of one density: p = {self.p_value:.3g}",
+            f"a mean over p_1 by weights of p_0 rests on {self.effective_rows:.0f} of "
+            f"{len(self.log_ratio0)} rows",
+        ]
+        return "\n".join(lines)
+
+    def figures(self) -> dict[str, Any]:
+        """The numbers of the summary, as JSON takes them."""
+        return {
+            "kl_bound": self.kl_bound,
+            "kl_stderr": self.kl_stderr,
+            "interval": list(self.interval),
+            "p_value": self.p_value,
+            "log_normaliser": self.log_normaliser,
+            "effective_rows": self.effective_rows,
+            "num_rows": [len(self.log_ratio0), len(self.log_ratio1)],
+            "best_steps": self.best_steps,
+            "warnings": self.warnings,
+        }
+
+    def plot(self) -> "Figure":
+        """How the log ratio is distributed over both samples, at rows it was learned without."""
+        from ebm_app.ratios.studies.ratio_plot import plot_log_ratios
+
+        return plot_log_ratios(self.log_ratio0, self.log_ratio1)
+
+
+def combined(
+    parts: Sequence[LeftOut],
+    groups: tuple[Tensor, Tensor],
+    classifiers: RatioClassifiers,
+    scaling: AsinhScores,
+) -> DensityRatio:
+    """The ratio from those of all folds.
+
+    Args:
+        groups: the number of the distinct row that each row is, (N0,) and (N1,).
+    """
+    of0, of1 = (torch.zeros(len(group), dtype=torch.float64) for group in groups)
+    for part in parts:
+        of0[part.rows0], of1[part.rows1] = part.of0, part.of1
+    log_normaliser = log_mean_exp(of0).item()
+    of0, of1 = of0 - log_normaliser, of1 - log_normaliser
+    numbers = {
+        "kl_bound": of1.mean().item(),
+        "kl_stderr": math.hypot(_error(of0.exp(), groups[0]), _error(of1, groups[1])),
+        "effective_rows": effective_sample_size(of0).item(),
+        "log_normaliser": log_normaliser,
+    }
+    apart = ((of0 < 0).double().mean() + (of1 > 0).double().mean()).item() / 2
+    return DensityRatio(
+        **numbers,
+        p_value=_p_value(of0.sigmoid(), of1.sigmoid(), groups),
+        log_ratio0=of0.numpy(),
+        log_ratio1=of1.numpy(),
+        best_steps=classifiers.stack.best_steps,
+        warnings=_warnings(apart=apart, **numbers),
+        classifiers=classifiers,
+        scaling=scaling,
+    )
+
+
+def _error(values: Tensor, group: Tensor) -> float:
+    """The standard error of the mean of values (N,), of which copies of a row are one."""
+    sums = torch.zeros(int(group.max()) + 1, dtype=torch.float64)
+    sums.index_add_(0, group, values - values.mean())
+    return sums.square().sum().sqrt().item() / len(values)
+
+
+def _p_value(of0: Tensor, of1: Tensor, groups: tuple[Tensor, Tensor]) -> float:
+    """One-sided, of means (N0,) and (N1,) that one density would make equal."""
+    error = math.hypot(_error(of0, groups[0]), _error(of1, groups[1]))
+    if not error:
+        return 1.0
+    return NormalDist().cdf((of0.mean() - of1.mean()).item() / error)
+
+
+def _warnings(
+    kl_bound: float, kl_stderr: float, effective_rows: float, log_normaliser: float, apart: float
+) -> list[str]:
+    found = []
+    if effective_rows < FEWEST_ROWS:
+        found.append(
+            f"the normaliser rests on {effective_rows:.0f} rows of p_0, so that the divergence "
+            "and the log ratio may be off by a constant: give more rows of p_0"
+        )
+    if apart > MOST_APART:
+        found.append(
+            f"{apart:.1%} of the rows tell which sample they are of: the densities hardly "
+            "overlap, and where they do not the log ratio is a guess"
+        )
+    if abs(log_normaliser) > max(2 * kl_stderr, 0.05):
+        found.append(
+            f"the classifiers were {abs(log_normaliser):.3f} nats from normalised, which is more "
+            "than the error: give more rows, or fewer columns"
+        )
+    return found

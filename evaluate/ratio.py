@@ -1,0 +1,99 @@
+"""The log density ratio of two samples of your own, and at other points with an error.
+
+python evaluate/ratio.py --x0 a.npy --x1 b.npy
+python evaluate/ratio.py --x0 a.npy --x1 b.npy --at c.npy
+python evaluate/ratio.py --x0 last_year.csv --x1 this_year.csv --columns age income
+"""
+
+from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from annotated_types import Ge, Le
+from tqdm.auto import tqdm
+
+from ebm_app.errors import UserError
+from ebm_app.fields import Seed, Steps
+from ebm_app.ratios.classifier import ClassifierTraining
+from ebm_app.ratios.data.columns import NamedColumns
+from ebm_app.ratios.data.csv_columns import read_csv_columns
+from ebm_app.ratios.data.npy import read_npy
+from ebm_app.ratios.two_samples import RatioEstimation, RatioSettings
+from ebm_app.runs.cli import Parser, flag
+from ebm_app.runs.output import Output
+
+NumFolds = Annotated[int, Ge(2), Le(100)]
+
+
+def parse_args(argv: Sequence[str] | None) -> Namespace:
+    """The command line."""
+    parser = Parser(__doc__)
+    add = parser.add_argument
+    add("--x0", required=True, help="rows of p_0: .npy, (N,) or (N, D), or .csv with a header")
+    add("--x1", required=True, help="rows of p_1, with the same columns")
+    add("--at", help="rows at which log p_1 / p_0 is asked for; they go to at.csv")
+    add("--columns", nargs="+", default=[], help="columns to read from .csv files")
+    add("--num_folds", type=flag(NumFolds), default=10, help="parts of the rows")
+    add(
+        "--iterations",
+        type=flag(Steps),
+        default=ClassifierTraining.steps,
+        help="steps of the classifiers at most",
+    )
+    add("--output_dir", default="runs/ratio", help="where the record goes")
+    add("--seed", type=flag(Seed), default=0, help="seed of folds, weights and batches")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Estimate; the figures of the ratio."""
+    args = parse_args(argv)
+    x0, x1 = read(args.x0, args.columns), read(args.x1, args.columns)
+    at = None if args.at is None else read(args.at, args.columns)
+    output = Output(Path(args.output_dir) / "ratio.json", vars(args))
+    training = ClassifierTraining(steps=args.iterations, num_shuffles=1)
+    settings = RatioSettings(num_folds=args.num_folds, training=training)
+    estimation = RatioEstimation(x0, x1, settings, args.seed)
+    with tqdm(total=args.iterations, unit="step", leave=False) as bar:
+        for step in estimation.run():
+            bar.update(step - bar.n)
+    ratio = estimation.result()
+    columns = {
+        "x0": {"log_ratio": ratio.log_ratio0},
+        "x1": {"log_ratio": ratio.log_ratio1},
+    }
+    if at is not None:
+        columns["at"] = dict(
+            zip(("log_ratio", "stderr"), ratio.score_samples(at, return_std=True), strict=True)
+        )
+    print(ratio.summary())
+    figures = ratio.figures()
+    with output.saving(figures):
+        ratio.plot().savefig(output.folder / "ratio.png")
+        for name, parts in columns.items():
+            table, header = np.stack(list(parts.values()), 1), ",".join(parts)
+            file = output.folder / f"{name}.csv"
+            np.savetxt(file, table, "%.10g", delimiter=",", header=header, comments="")
+    return figures
+
+
+def read(path: str, columns: Sequence[str]) -> np.ndarray:
+    """The rows (N, D) of a file.
+
+    Raises:
+        UserError: for a CSV file without columns, and as its readers.
+    """
+    if not path.lower().endswith(".csv"):
+        return read_npy(path)
+    if not columns:
+        raise UserError(f"'{path}' is a table: name what to read from it by --columns")
+    return NamedColumns.of(read_csv_columns(path, columns), columns)
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))

@@ -1,0 +1,193 @@
+"""log_density_ratio against closed forms: values, errors, the divergence, the test of equality."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from ebm_app.errors import UserError
+from ebm_app.ratios.classifier import ClassifierTraining
+from ebm_app.ratios.gaussian_base import GaussianRatio, NoRatio, best_base
+from ebm_app.ratios.two_samples import RatioSettings, log_density_ratio
+from ebm_app.runs.start import run_script
+
+SHORT = RatioSettings(training=ClassifierTraining(steps=300, num_shuffles=1))
+#: the Student quantile of 97.5 percent of 9 degrees of freedom
+QUANTILE = 2.262
+
+
+def numbers(seed=0):
+    return np.random.default_rng(seed)
+
+
+def mixture(seed, num):
+    """Rows of p_1: two narrow modes in the second of two columns."""
+    g = numbers(seed)
+    modes = np.where(g.integers(0, 2, num), 1.5, -1.5)
+    return np.stack([g.standard_normal(num), modes + 0.5 * g.standard_normal(num)], 1)
+
+
+def log_mixture(x):
+    modes = [stats.norm.logpdf(x[:, 1], at, 0.5) for at in (1.5, -1.5)]
+    return stats.norm.logpdf(x[:, 0]) + np.logaddexp(*modes) - np.log(2)
+
+
+@pytest.fixture(scope="module")
+def of_mixture():
+    """The ratio of that mixture to N(0, 1.5^2 I)."""
+    return log_density_ratio(1.5 * numbers(1).standard_normal((3000, 2)), mixture(2, 3000), SHORT)
+
+
+def truth(x):
+    return log_mixture(x) - stats.norm.logpdf(x, 0, 1.5).sum(1)
+
+
+def test_a_mixture_over_a_gaussian(of_mixture):
+    x = mixture(3, 2000)
+    value, error = of_mixture.score_samples(x, return_std=True)
+    away = np.abs(value - truth(x))
+    assert np.sqrt((away**2).mean()) < 0.25 < truth(x).std()
+    assert (away < QUANTILE * error).mean() > 0.85 and error.mean() < 0.3
+    divergence = truth(mixture(4, 200_000)).mean()
+    assert abs(of_mixture.kl_bound - divergence) < 3.5 * of_mixture.kl_stderr < 0.15
+    assert of_mixture.p_value < 1e-6 and not of_mixture.warnings
+
+
+def test_weights_move_means_from_one_density_to_the_other(of_mixture):
+    x0 = 1.5 * numbers(1).standard_normal((3000, 2))
+    weights = of_mixture.weights
+    assert weights.mean() == pytest.approx(1, abs=1e-12)
+    # E[x_1^2] = 1 and E[x_2^2] = 1.5^2 + 0.5^2 over p_1, and 1.5^2 over p_0
+    np.testing.assert_allclose((weights[:, None] * x0**2).mean(0), [1, 2.5], atol=0.2)
+    assert 500 < of_mixture.effective_rows < 3000
+
+
+def test_the_summary_and_the_figures_say_the_same(of_mixture):
+    figures = of_mixture.figures()
+    assert f"at least {figures['kl_bound']:.4f} +- {figures['kl_stderr']:.4f}" in (
+        of_mixture.summary()
+    )
+    assert figures["num_rows"] == [3000, 3000] and len(figures["best_steps"]) == 10
+    assert len(of_mixture.plot().axes[0].patches) == 2
+
+
+@pytest.mark.parametrize("dim", [1, 20])
+def test_shifted_gaussians_need_the_base_alone(dim):
+    g = numbers(dim)
+    shift = 0.5 / dim**0.5
+    x0, x1 = g.standard_normal((2000, dim)), shift + g.standard_normal((1500, dim))
+    found = log_density_ratio(x0, x1, SHORT)
+    x = shift + g.standard_normal((1000, dim))
+    exact = (shift * x - shift**2 / 2).sum(1)
+    value, error = found.score_samples(x, return_std=True)
+    assert (np.abs(value - exact) < QUANTILE * error).mean() > 0.8
+    assert np.sqrt(((value - exact) ** 2).mean()) < 0.3
+    assert found.kl_bound - 0.125 < 3.5 * found.kl_stderr
+
+
+def test_one_density_twice():
+    g = numbers(7)
+    found = [
+        log_density_ratio(g.standard_normal((300, 2)), g.standard_normal((400, 2)), SHORT, seed)
+        for seed in range(3)
+    ]
+    assert min(ratio.p_value for ratio in found) > 0.01
+    assert max(ratio.interval[0] for ratio in found) <= 0
+    for ratio in found:
+        value, error = ratio.score_samples(np.ones((1, 2)), return_std=True)
+        assert 0 < error.item() < 0.7 and abs(value.item()) < QUANTILE * error.item()
+
+
+def test_columns_of_few_values():
+    """Four values of shares p_0 and p_1: the ratio is their quotient."""
+    g, p0, p1 = numbers(8), np.array([0.25] * 4), np.array([0.4, 0.3, 0.2, 0.1])
+    x0, x1 = g.choice(4, 4000, p=p0), g.choice(4, 4000, p=p1)
+    value, error = log_density_ratio(x0, x1, SHORT).score_samples(np.arange(4), return_std=True)
+    np.testing.assert_allclose(value, np.log(p1 / p0), atol=0.2)
+    assert (np.abs(value - np.log(p1 / p0)) < 2 * QUANTILE * error + 1e-9).all()
+
+
+def test_copies_of_the_rows_change_neither_the_error_nor_the_test():
+    g = numbers(9)
+    x0, x1 = g.standard_normal((500, 2)), 0.3 + g.standard_normal((500, 2))
+    once = log_density_ratio(x0, x1, SHORT)
+    four = log_density_ratio(np.tile(x0, (4, 1)), np.tile(x1, (4, 1)), SHORT)
+    assert four.kl_stderr == pytest.approx(once.kl_stderr, rel=0.5)
+    assert four.kl_bound < 0.09 + 3.5 * four.kl_stderr
+
+
+def test_scale_and_place_of_a_column_do_not_matter():
+    g = numbers(10)
+    x0, x1 = g.standard_normal((400, 2)), [1.5, 0.7] * g.standard_normal((400, 2))
+    a = log_density_ratio(x0, x1, SHORT)
+    b = log_density_ratio(x0 * [1e-6, 1e9] + 3, x1 * [1e-6, 1e9] + 3, SHORT)
+    assert a.kl_bound == pytest.approx(b.kl_bound, abs=1e-3)
+
+
+def test_samples_that_do_not_overlap_and_few_rows_are_warned_of():
+    g = numbers(11)
+    apart = log_density_ratio(g.normal(0, 1, (300, 2)), g.normal(9, 1, (300, 2)), SHORT)
+    assert any("hardly overlap" in warning for warning in apart.warnings)
+    assert any("rows of p_0" in warning for warning in apart.warnings)
+    assert apart.summary().startswith("Beware: ")
+
+
+def test_the_base_by_its_closed_form():
+    g = torch.Generator().manual_seed(0)
+    x0 = torch.randn(200_000, 3, generator=g, dtype=torch.float64)
+    x1 = 0.5 + 1.3 * torch.randn(200_000, 3, generator=g, dtype=torch.float64)
+    x = torch.randn(50, 3, generator=g, dtype=torch.float64)
+    exact = stats.norm.logpdf(x, 0.5, 1.3).sum(1) - stats.norm.logpdf(x).sum(1)
+    np.testing.assert_allclose(GaussianRatio.fit(x0, x1, 1.0)(x), exact, atol=0.1)
+    linear = GaussianRatio.fit(x0, x1, 0.0)
+    step = linear(x + 1) - linear(x)
+    torch.testing.assert_close(step, step[:1].expand(50))
+    assert best_base((x0, x1), (x0[:999], x1[:999])).log_dets[1] > 1
+    assert isinstance(best_base((x0[:50], x0[50:100]), (x0[100:5000], x0[5000:9900])), NoRatio)
+
+
+@pytest.mark.parametrize(
+    ("x0", "x1", "message"),
+    [
+        (np.zeros((100, 2)), np.zeros((100, 3)), "x0 has 2 columns and x1 has 3"),
+        (np.arange(120.0), np.r_[np.nan, np.arange(120.0)], "NaN or infinite, the first in row 1"),
+        (np.arange(120.0), np.arange(99.0), "x1 has 99 rows that differ"),
+        (np.zeros(120), np.zeros(120), "constant over both samples are column 1 of x0"),
+        (np.array(["a"] * 60), np.zeros(60), "holds text"),
+    ],
+)
+def test_a_mistake_is_one_sentence(x0, x1, message):
+    with pytest.raises(UserError, match=message):
+        log_density_ratio(x0, x1)
+
+
+def test_rows_of_other_columns_have_no_ratio(of_mixture):
+    with pytest.raises(UserError, match="x has 1 columns and the samples had 2"):
+        of_mixture.score_samples(np.zeros(3))
+    with pytest.raises(UserError, match="NaN"):
+        of_mixture.score_samples(np.full((1, 2), np.nan))
+
+
+def test_the_script(script, capsys, tmp_path):
+    main, g = script("evaluate/ratio.py").main, numbers(12)
+    for name, x in (("a", g.normal(0, 1, (300, 2))), ("b", g.normal(1, 1, (250, 2)))):
+        np.save(tmp_path / f"{name}.npy", x)
+        np.savetxt(tmp_path / f"{name}.csv", x, delimiter=",", header="u,v", comments="")
+    out = tmp_path / "out"
+    common = ["--iterations", "50", "--output_dir", str(out)]
+    arrays = [f"--x0 {tmp_path / 'a.npy'} --x1 {tmp_path / 'b.npy'}", f"--at {tmp_path / 'b.npy'}"]
+    answer = main([*" ".join(arrays).split(), *common])
+    assert answer["kl_bound"] == pytest.approx(1, abs=0.5)
+    assert "KL divergence of p_1 from p_0: at least" in capsys.readouterr().out
+    at = np.genfromtxt(out / "at.csv", delimiter=",", names=True)
+    assert at.dtype.names == ("log_ratio", "stderr") and len(at) == 250 and at["stderr"].all()
+    assert [len(np.loadtxt(out / f"{name}.csv", skiprows=1)) for name in ("x0", "x1")] == [
+        300,
+        250,
+    ]
+    assert (out / "ratio.json").exists() and (out / "ratio.png").exists()
+    tables = [f"--x0={tmp_path / 'a.csv'}", f"--x1={tmp_path / 'b.csv'}"]
+    again = main([*tables, "--columns", "u", "v", *common])
+    assert again["kl_bound"] == pytest.approx(answer["kl_bound"], abs=1e-6)
+    assert run_script(main, [*tables, *common]) == 2
+    assert "name what to read from it by --columns" in capsys.readouterr().err
