@@ -10,6 +10,7 @@ from ebm_app.runs.start import run_script  # isort: skip  before what takes seco
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,11 +20,10 @@ from tqdm.auto import tqdm
 
 from ebm_app.errors import UserError
 from ebm_app.fields import Seed, Steps
-from ebm_app.ratios.classifier import ClassifierTraining
 from ebm_app.ratios.data.columns import NamedColumns
 from ebm_app.ratios.data.csv_columns import read_csv_columns
 from ebm_app.ratios.data.npy import read_npy
-from ebm_app.ratios.two_samples import RatioEstimation, RatioSettings
+from ebm_app.ratios.two_samples import TRAINING, RatioEstimation, RatioSettings
 from ebm_app.runs.cli import Parser, flag
 from ebm_app.runs.output import Output
 
@@ -42,7 +42,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add(
         "--iterations",
         type=flag(Steps),
-        default=ClassifierTraining.steps,
+        default=TRAINING.steps,
         help="steps of the classifiers at most",
     )
     add("--output_dir", default="runs/ratio", help="where the record goes")
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     x0, x1 = read(args.x0, args.columns), read(args.x1, args.columns)
     at = None if args.at is None else read(args.at, args.columns)
     output = Output(Path(args.output_dir) / "ratio.json", vars(args))
-    training = ClassifierTraining(steps=args.iterations, num_shuffles=1)
+    training = replace(TRAINING, steps=args.iterations)
     settings = RatioSettings(num_folds=args.num_folds, training=training)
     estimation = RatioEstimation(x0, x1, settings, args.seed)
     with tqdm(total=args.iterations, unit="step", leave=False) as bar:

@@ -1,17 +1,18 @@
 """log_density_ratio against closed forms: values, errors, the divergence, the test of equality."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
 from ebm_app.errors import UserError
-from ebm_app.ratios.classifier import ClassifierTraining
 from ebm_app.ratios.gaussian_base import GaussianRatio, NoRatio, best_base
-from ebm_app.ratios.two_samples import RatioSettings, log_density_ratio
+from ebm_app.ratios.two_samples import TRAINING, RatioSettings, log_density_ratio
 from ebm_app.runs.start import run_script
 
-SHORT = RatioSettings(training=ClassifierTraining(steps=300, num_shuffles=1))
+SHORT = RatioSettings(training=replace(TRAINING, steps=300))
 #: the Student quantile of 97.5 percent of 9 degrees of freedom
 QUANTILE = 2.262
 
@@ -96,6 +97,57 @@ def test_one_density_twice():
     for ratio in found:
         value, error = ratio.score_samples(np.ones((1, 2)), return_std=True)
         assert 0 < error.item() < 0.7 and abs(value.item()) < QUANTILE * error.item()
+
+
+def gaussians(dim, shift, scale):
+    """Draws of N(0, I) and of N(shift, scale^2 I), and their log ratio."""
+
+    def draw(seed, num):
+        return numbers(seed).standard_normal((num, dim))
+
+    def exact(x):
+        return (stats.norm.logpdf(x, shift, scale) - stats.norm.logpdf(x)).sum(1)
+
+    return draw, lambda seed, num: shift + scale * draw(seed, num), exact
+
+
+PROBLEMS = {
+    "shift, D = 2": (1000, *gaussians(2, 0.5, 1.0)),
+    "shift, D = 20": (2000, *gaussians(20, 0.2, 1.0)),
+    "shift and scale, D = 5": (2000, *gaussians(5, 0.2, 0.8)),
+    "two modes": (3000, lambda seed, num: 1.5 * gaussians(2, 0, 1)[0](seed, num), mixture, truth),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_errors_are_as_large_as_they_say(name, capsys):
+    """Over ten pairs of samples: the table in docs/ratios.md, which ``-s`` prints."""
+    num, draw0, draw1, exact = PROBLEMS[name]
+    x, divergence = draw1(10_000, 2000), exact(draw1(10_001, 200_000)).mean()
+    rows = []
+    for seed in range(10):
+        found = log_density_ratio(draw0(seed, num), draw1(seed + 100, num), random_state=seed)
+        value, error = found.score_samples(x, return_std=True)
+        away = np.abs(value - exact(x))
+        rows.append(
+            (
+                np.sqrt((away**2).mean()),
+                np.sqrt((error**2).mean()),
+                (away < QUANTILE * error).mean(),
+                found.kl_bound,
+                found.kl_stderr,
+                found.interval[0] <= divergence,
+            )
+        )
+    away, error, covered, bound, stderr, below = np.mean(rows, 0)
+    with capsys.disabled():
+        print(
+            f"\n| {name} | {num:,} | {away:.2f} | {error:.2f} | {covered:.0%} | {divergence:.3f} "
+            f"| {bound:.3f} ± {stderr:.3f} | {below:.0%} |"
+        )
+    assert covered > 0.85 and below >= 0.8
+    assert abs(bound - divergence) < 2 * stderr
 
 
 def test_columns_of_few_values():

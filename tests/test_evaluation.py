@@ -223,9 +223,10 @@ def test_the_self_test_tells_a_good_model_from_a_bad_one(script, capsys, tmp_pat
     good, captured = call(selftest, capsys, exact, *flags, "--output_dir", tmp_path / "a")
     assert good["passed"] and "quadrature" in captured.out
     names = [check["name"] for check in good["checks"]]
-    assert names == ["mean time score", "E[p_1/p_0]", "quadrature", "ratio against pf_ode"]
+    assert names[:3] == ["mean time score", "E[p_1/p_0]", "predicted noise"]
+    assert names[3:] == ["quadrature", "ratio against pf_ode"]
     assert "skipped E[p_1/p_0]" in captured.out  # 64 dimensions, 50 draws
-    assert [check["passed"] for check in good["checks"]] == [True, None, True, True]
+    assert [check["passed"] for check in good["checks"]] == [True, None, True, True, True]
     assert (tmp_path / "a" / "selftest.png").stat().st_size > 1000
     bad, _ = call(selftest, capsys, model, *flags, "--output_dir", tmp_path / "b")
     assert not bad["passed"]

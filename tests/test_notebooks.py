@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from conftest import ROOT
 
@@ -27,8 +28,19 @@ def test_mutual_information_of_a_table(capsys):
     assert names["both"].value > found["bmi"].value and "nats" in printed
 
 
+def test_covariate_shift_on_digits(capsys):
+    names, printed = run("covariate_shift.ipynb", capsys)
+    means, ratio = names["means"], names["ratio"]
+    away = means["old, weighted"] - means["new, if somebody read them"]
+    assert abs(away) < (means["old"] - means["new, if somebody read them"]) / 2
+    assert ratio.p_value < 1e-6 and "KL divergence" in printed
+    divergence = names["shares"][1] @ names["truth"]
+    assert 0.2 < ratio.kl_bound < divergence + 2 * ratio.kl_stderr
+    assert np.corrcoef(names["value"], names["truth"][names["digit"]])[0, 1] > 0.7
+
+
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_every_notebook_is_tested_and_holds_no_output(path):
-    assert path.name in {"mutual_information.ipynb"}
+    assert path.name in {"covariate_shift.ipynb", "mutual_information.ipynb"}
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         assert not cell.get("outputs")

@@ -119,7 +119,7 @@ def test_the_self_test_reports_as_it_goes_and_ends_with_its_checks(models, monke
         monkeypatch.setattr(checks, name, value)
     reports = list(checks.self_test(models.load, "grey", 8, seed=3))
     heads = [text.split(" · ")[0] for _, text, _ in reports]
-    total = checks.NUM_TIMES + 1 + 2 * 2
+    total = checks.NUM_TIMES + 2 + 2 * 2
     assert heads[:3] == [
         f"Step 0 of {total}",
         f"Step 1 of {total}, time 1 of {checks.NUM_TIMES}",

@@ -4,6 +4,7 @@ r"""Identities that every exact model of a time score satisfies, checked on a mo
   by the path, in units of the clock, in which one component of s has unit scale.
 - E_{p_0}[p_1(x) / p_0(x)] = 1: importance sampling from noise. In many dimensions a few draws
   carry all the weight; the check is then skipped.
+- The noise that a Stein head predicts is of the right size (see ``noise_balance``).
 - A finer quadrature changes nothing.
 - The ratio integral equals the density of the model's probability-flow ODE, on average over
   held-out images.
@@ -22,6 +23,7 @@ from torch import Tensor
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
 from ebm_app.evaluation.checks import Check, judge, skip
+from ebm_app.evaluation.noise_balance import noise_check, noise_excess
 from ebm_app.likelihood import PFODEDensity, RatioIntegral
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.log_z.estimates import LogZ, from_forward
@@ -72,7 +74,7 @@ class SelfTestBudget:
 
     def num_reports(self, num_images: int) -> int:
         """How often a self-test on so many images reports."""
-        return self.num_times + 1 + 2 * (math.ceil(num_images / PART) + 1)
+        return self.num_times + 2 + 2 * (math.ceil(num_images / PART) + 1)
 
 
 class SelfTestReport(NamedTuple):
@@ -98,6 +100,9 @@ def iterate_checks(ebm: EBM, levels: Tensor, budget: SelfTestBudget) -> Iterator
         yield SelfTestReport(f"time {len(found.mean)} of {budget.num_times}", found, ())
     checks = (balance_check(energy, found), reference_check(energy, x0)[0])
     yield SelfTestReport("reference", found, checks)
+    if energy.is_head(None):
+        checks += (noise_check(noise_excess(energy, x1, budget.num_times, generator)),)
+    yield SelfTestReport("predicted noise", found, checks)
     for name, differ, check in (
         ("finer nodes", refinement, refinement_check),
         ("pf_ode", lambda energy, x: pf_ode_gap(energy, x, budget.pf_ode), pf_ode_check),

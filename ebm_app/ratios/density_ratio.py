@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 FEWEST_ROWS = 100
 #: samples of which a classifier tells more apart hardly overlap
 MOST_APART = 0.99
+#: the tails of a mean are not known to be normal further out
+LEAST_P = 1e-6
 
 
 class LeftOut(NamedTuple):
@@ -116,7 +118,8 @@ class DensityRatio:
         lines += [
             f"KL divergence of p_1 from p_0: at least {self.kl_bound:.4f} +- {self.kl_stderr:.4f} "
             f"nats, 95 percent interval of this bound {low:.4f} to {high:.4f}",
-            f"both samples of one density: p = {self.p_value:.3g}",
+            f"both samples of one density: p = {max(self.p_value, LEAST_P):.2g}"
+            f"{' or less' * (self.p_value < LEAST_P)}",
             f"a mean over p_1 by weights of p_0 rests on {self.effective_rows:.0f} of "
             f"{len(self.log_ratio0)} rows",
         ]

@@ -44,6 +44,8 @@ from ebm_app.ratios.ratio_classifiers import RatioClassifiers, split_rows
 FOLDS, BATCHES = range(2)
 #: distinct rows that a fold has at least
 ROWS_PER_FOLD = 10
+#: one row of p_0 for each of p_1 in a step
+TRAINING = ClassifierTraining(num_shuffles=1)
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class RatioSettings:
     num_folds: int = 10
     num_members: int = 1
     validation_share: float = 0.2
-    training: ClassifierTraining = ClassifierTraining(num_shuffles=1)
+    training: ClassifierTraining = TRAINING
 
     def __post_init__(self) -> None:
         if self.num_folds < 2 or self.num_members < 1 or not 0 < self.validation_share < 1:
