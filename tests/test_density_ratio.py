@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -218,6 +219,18 @@ def test_rows_of_other_columns_have_no_ratio(of_mixture):
         of_mixture.score_samples(np.zeros(3))
     with pytest.raises(UserError, match="NaN"):
         of_mixture.score_samples(np.full((1, 2), np.nan))
+
+
+def test_data_frames_have_the_same_columns_in_the_same_order():
+    g = numbers(13)
+    a, b = (pd.DataFrame(g.normal(size=(120, 2)), columns=list("uv")) for _ in range(2))
+    found = log_density_ratio(a, b, replace(SHORT, training=replace(TRAINING, steps=5)))
+    assert found.score_samples(b[:3]).shape == (3,)
+    assert (found.score_samples(b[:3].to_numpy()) == found.score_samples(b[:3])).all()
+    other = b[["v", "u"]]
+    for call in (lambda: log_density_ratio(a, other), lambda: found.score_samples(other)):
+        with pytest.raises(UserError, match="in the same order"):
+            call()
 
 
 def test_the_script(script, capsys, tmp_path):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ebm_app.errors import UserError
 from ebm_app.numerics import effective_sample_size, log_mean_exp
-from ebm_app.ratios.data.npy import as_columns
+from ebm_app.ratios.data.npy import as_columns, check_same_columns
 from ebm_app.ratios.data.preprocessing import AsinhScores
 from ebm_app.ratios.ratio_classifiers import RatioClassifiers
 
@@ -53,6 +53,7 @@ class DensityRatio:
         log_ratio0, log_ratio1: r at the rows of both samples, each by a ratio learned without it,
             (N0,) and (N1,).
         best_steps: of every classifier.
+        classifiers, scaling: what gives r at other rows. columns: the names in a data frame.
         warnings: what speaks against the values, a sentence each.
     """
 
@@ -67,6 +68,7 @@ class DensityRatio:
     warnings: list[str]
     classifiers: RatioClassifiers
     scaling: AsinhScores
+    columns: Sequence[str] | None
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -93,6 +95,7 @@ class DensityRatio:
         Raises:
             UserError: for rows of other columns, and NaN or infinite values.
         """
+        check_same_columns(x, self, ("x", "the sample x0"))
         x = as_columns(x, "x")
         if x.shape[1] != len(self.scaling.median):
             raise UserError(
@@ -151,6 +154,7 @@ def combined(
     groups: tuple[Tensor, Tensor],
     classifiers: RatioClassifiers,
     scaling: AsinhScores,
+    columns: Sequence[str] | None,
 ) -> DensityRatio:
     """The ratio from those of all folds.
 
@@ -178,6 +182,7 @@ def combined(
         warnings=_warnings(apart=apart, **numbers),
         classifiers=classifiers,
         scaling=scaling,
+        columns=columns,
     )
 
 

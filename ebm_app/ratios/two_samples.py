@@ -34,7 +34,7 @@ from torch import Tensor
 from ebm_app.errors import UserError
 from ebm_app.numerics import seeded
 from ebm_app.ratios.classifier import ClassifierTraining
-from ebm_app.ratios.data.npy import as_columns, column_labels
+from ebm_app.ratios.data.npy import as_columns, check_same_columns, column_labels
 from ebm_app.ratios.data.preprocessing import AsinhScores, is_constant
 from ebm_app.ratios.data.rank_columns import is_discrete
 from ebm_app.ratios.density_ratio import DensityRatio, LeftOut, combined
@@ -104,7 +104,8 @@ class RatioEstimation:
     def __init__(
         self, x0: Any, x1: Any, settings: RatioSettings = RatioSettings(), random_state: int = 0
     ) -> None:
-        names = column_labels(x0, "x0")
+        check_same_columns(x0, x1, ("x0", "x1"))
+        names, self.columns = column_labels(x0, "x0"), getattr(x0, "columns", None)
         samples = as_columns(x0, "x0"), as_columns(x1, "x1")
         check_samples(*samples, names, ROWS_PER_FOLD * settings.num_folds)
         self.settings = settings
@@ -139,7 +140,7 @@ class RatioEstimation:
             of0 = self.classifiers.log_ratio(number, self.scores[0][rows0])
             of1 = self.classifiers.log_ratio(number, self.scores[1][rows1])
             parts.append(LeftOut(rows0, rows1, of0, of1))
-        return combined(parts, self.groups, self.classifiers, self.scaling)
+        return combined(parts, self.groups, self.classifiers, self.scaling, self.columns)
 
 
 def row_groups(x: np.ndarray) -> Tensor:

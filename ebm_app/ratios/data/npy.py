@@ -90,6 +90,23 @@ def column_labels(values: Any, name: str) -> list[str]:
     return [f"column {i + 1} of {name}" for i in range(shape[1] if len(shape) > 1 else 1)]
 
 
+def check_same_columns(one: Any, other: Any, names: tuple[str, str]) -> None:
+    """Raise a UserError for two data frames whose columns differ by name or order; arrays have no
+    names to compare.
+
+    >>> check_same_columns(np.zeros((3, 2)), np.zeros((5, 2)), ("x0", "x1"))
+    """
+    columns = [getattr(values, "columns", None) for values in (one, other)]
+    if any(part is None for part in columns):
+        return
+    first, second = ([str(name) for name in part] for part in columns)
+    if first != second:
+        raise UserError(
+            f"{names[0]} has the columns {shortened(', '.join(first))} and {names[1]} has "
+            f"{shortened(', '.join(second))}: give both the same, in the same order"
+        )
+
+
 def existing(path: str | Path) -> Path:
     """The path of a file that exists and is not empty; ``~`` is the home folder."""
     path = Path(path).expanduser()
