@@ -39,6 +39,19 @@ def test_a_record_comes_back_whole_and_another_path_drops_its_arguments(digits):
     assert other.path.arguments == {} and other.path.c == 0.5
 
 
+def test_the_margin_of_a_record_stays_where_a_dequantiser_would_give_another(digits):
+    """The network reads its time as a share of the whole, which the margin ends."""
+    chosen = {"dequantisation": "truncated_normal", "eps": 1e-6}
+    record = settings.record(*settings.resolve(digits, chosen))
+    again, _ = settings.resolve(digits, {"learning_rate": 1e-4}, record)
+    own, _ = settings.resolve(digits, {"dequantisation": "truncated_normal"})
+    assert again.eps == 1e-6 < own.eps
+    other, _ = settings.resolve(digits, {"dequantisation": "uniform"}, record)
+    assert other.eps == 1e-6
+    back, _ = settings.resolve(digits, {"dequantisation": "truncated_normal"}, record)
+    assert back.eps == own.eps
+
+
 @pytest.mark.parametrize(
     ("given", "prediction", "objective"),
     [

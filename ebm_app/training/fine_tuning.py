@@ -12,16 +12,21 @@ from ebm_app.files.records import read_record, to_dict
 from ebm_app.files.run_schemas import EarlierTraining
 from ebm_app.models.config import EBMConfig, changes_of
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder, load_weights, read_config
+from ebm_app.objectives.regression import OBJECTIVES
 
-#: what may differ between the model and the run that starts from it: the weights do not know of it
+#: what may differ between the model and the run that starts from it
 FREE = frozenset({"dataset", "num_nodes", "eps", "dequantisation"})
 
 
-def start_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
+def start_from(ebm: EBM, name_or_path: str | os.PathLike, objective: str) -> str | None:
     """Give a model the weights of another one: a folder, a bundled name or a hub id.
 
+    Returns:
+        What a user should know of it, if anything.
+
     Raises:
-        UserError: where none is found, or its configuration or its flow is another one.
+        UserError: where none is found, where its configuration or its flow is another one, and for
+            another margin if the ``objective`` trains the last layer alone.
     """
     folder = find_folder(name_or_path)
     theirs = to_dict(read_config(EBMConfig, folder))
@@ -31,10 +36,23 @@ def start_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
             f"this run's model is not that of {name_or_path} ({'; '.join(changes)}): give its "
             "settings, or its run.json with --config"
         )
+    is_new = ebm.config.time_input == "clock" and theirs["eps"] != ebm.config.eps
+    if is_new and OBJECTIVES[objective].last_layer_only:
+        raise UserError(
+            f"objective {objective} trains the last layer alone, and with eps {ebm.config.eps!r} "
+            f"the others read other times than they know: give --eps {theirs['eps']!r}, that of "
+            f"{name_or_path}"
+        )
     space = {name: tensor.clone() for name, tensor in ebm.space.state_dict().items()}
     load_weights(ebm, folder / WEIGHTS_FILE)
     if not all(torch.equal(space[name], now) for name, now in ebm.space.state_dict().items()):
         raise UserError(f"{name_or_path} lives in the latent space of another flow: give that one")
+    if not is_new:
+        return None
+    return (
+        f"note: eps is {ebm.config.eps:g}, that of {name_or_path} is {theirs['eps']:g}: a network "
+        "reads its time as a share of the whole, and has to learn the new times"
+    )
 
 
 def trained_before(name_or_path: str | os.PathLike) -> dict[str, Any]:

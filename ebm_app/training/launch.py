@@ -1,5 +1,6 @@
 """A training run from its settings to its record, for the scripts and ``ebm_app.train``."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -76,7 +77,9 @@ def train_ebm(
     def build(accelerator: Accelerator) -> EBMTask:
         task = EBMTask(accelerator, ebm_config, config, data, options.output_dir, flow)
         if options.init_from and not options.resume_from_checkpoint:
-            start_from(task.model, options.init_from)
+            note = start_from(task.model, options.init_from, config.objective)
+            if note and accelerator.is_main_process:
+                print(note, file=sys.stderr)
         return task
 
     origin = {}

@@ -120,7 +120,8 @@ def resolve(
         **({} if flow is None else flow.latent_space()),
     }
     config = replace(from_dict(EBMConfig, model, "model settings"), path=path, net=net)
-    config = replace(config, eps=_eps(config, space, "eps" in given))
+    is_given = "eps" in given or _is_of(base, given, data)
+    config = replace(config, eps=_eps(config, space, is_given))
     check(config, training_config, data)
     return config, training_config
 
@@ -201,6 +202,14 @@ def _only(settings: dict[str, Any], keys: set[str]) -> dict[str, Any]:
 
 def _condition_dim(name: str) -> int:
     return AUGMENTATIONS[choose("augmentation", name, AUGMENTATIONS)].dim
+
+
+def _is_of(base: dict[str, Any] | None, given: dict[str, Any], data: ImageData) -> bool:
+    """Whether the margin of a recorded run is that of this one: of the same levels and the same
+    dequantisation."""
+    if base is None or "dequantisation" in given:
+        return False
+    return base["ebm"]["num_levels"] == data.num_levels
 
 
 def _eps(config: EBMConfig, space: Space, is_given: bool) -> float:
