@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "passed": all_passed(report.checks),
         "checks": [as_record(check) for check in report.checks],
         "mean_time_score": {
-            key: value.tolist() for key, value in report.balance._asdict().items()
+            key: getattr(report.balance, key).tolist() for key in ("shares", "mean", "stderr")
         },
         "model": args.model,
     }
