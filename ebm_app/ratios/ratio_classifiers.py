@@ -88,10 +88,9 @@ class RatioClassifiers:
         for number in self._learners:
             of0, of1 = (split.validation for split in self.splits[number])
             size = min(len(of0), len(of1))
-            sets = [of1[:size]]
-            for _ in range(self.training.num_shuffles):
-                sets.append(of0[torch.randperm(len(of0), generator=self.generator)[:size]])
-            rows.append(torch.stack(sets))
+            sets = [of1, *[of0] * self.training.num_shuffles]
+            chosen = [torch.randperm(len(part), generator=self.generator)[:size] for part in sets]
+            rows.append(torch.stack([part[at] for part, at in zip(sets, chosen, strict=True)]))
         return self._batch(rows)
 
     def _batch(self, rows: Sequence[Tensor]) -> Batch:
