@@ -68,6 +68,7 @@ def test_the_last_runs_survive_a_reload_and_set_every_choice(visit):
     press(page, "Advanced")
     page.get_by_label("Last runs").click()
     option = page.get_by_role("option")
+    option.wait_for(timeout=WAIT)
     assert option.all_inner_texts() == [
         f"grey · Probability-flow ODE · 3 images · 2 steps · seed {seed}"
     ]
