@@ -123,12 +123,14 @@ def combined(
     num_distinct = int(groups.max()) + 1
     by_group = torch.zeros(num_distinct, dtype=torch.float64).index_add_(0, groups, influence)
     of_rows = by_group.square().sum().sqrt().item() / len(groups)
+    # what nearest neighbours find beyond the bound, which may be missed
+    beyond = 0.0 if neighbours is None else max(neighbours - bound - gain, 0.0)
     log_ratio = torch.zeros(len(groups), dtype=torch.float64)
     for rows, ratios in whole:
         log_ratio[rows] = ratios.joint
     numbers = {
         "value": bound + gain,
-        "stderr": math.hypot(of_rows, gain / 2),
+        "stderr": math.hypot(of_rows, gain / 2, beyond / 2),
         "lower_bound": bound,
         "nwj": _weighted(whole, nwj, len(groups)),
         "mean_log_ratio": log_ratio.mean().item(),
