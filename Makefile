@@ -77,10 +77,11 @@ mnist: $(SETUP)
 	done
 	$(BIN)/python $(MNIST_RUN) --config $(BUNDLE)/run.json --init_from $(MNIST)-sixth --output_dir $(MNIST)
 	for run in first second third fourth fifth sixth; do \
-		cp $(MNIST)-$$run/run.json $(BUNDLE)/$${run}_run.json; \
-		cp $(MNIST)-$$run/metrics.jsonl $(BUNDLE)/$${run}_metrics.jsonl; \
+		cp $(MNIST)-$$run/run.json $(BUNDLE)/$${run}_run.json && \
+		cp $(MNIST)-$$run/metrics.jsonl $(BUNDLE)/$${run}_metrics.jsonl || exit 1; \
 	done
-	cd $(MNIST) && cp config.json model.safetensors metrics.jsonl run.json loss.png ../../$(BUNDLE)/
+	cd $(MNIST) && cp config.json model.safetensors metrics.jsonl run.json ../../$(BUNDLE)/
+	cp $(MNIST)-sixth/loss.png $(BUNDLE)/
 	$(BIN)/python tools/held_out.py $(BUNDLE) --data_root $(DATA) --output_dir $(BUNDLE)
 
 # its card: every figure of what `make mnist` left, an hour on one core

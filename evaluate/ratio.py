@@ -27,6 +27,8 @@ from ebm_app.ratios.two_samples import TRAINING, RatioEstimation, RatioSettings
 from ebm_app.runs.cli import Parser, flag
 from ebm_app.runs.output import Output
 
+#: of the files with log ratios; errors are known at other rows than those of the samples
+HEADER = ("log_ratio", "stderr")
 NumFolds = Annotated[int, Ge(2), Le(100)]
 
 
@@ -38,7 +40,12 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add("--x1", required=True, help="rows of p_1, with the same columns")
     add("--at", help="rows at which log p_1 / p_0 is asked for; they go to at.csv")
     add("--columns", nargs="+", default=[], help="columns to read from .csv files")
-    add("--num_folds", type=flag(NumFolds), default=10, help="parts of the rows")
+    add(
+        "--num_folds",
+        type=flag(NumFolds),
+        default=RatioSettings.num_folds,
+        help="parts of the rows",
+    )
     add(
         "--iterations",
         type=flag(Steps),
@@ -63,21 +70,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         for step in estimation.run():
             bar.update(step - bar.n)
     ratio = estimation.result()
-    columns = {
-        "x0": {"log_ratio": ratio.log_ratio0},
-        "x1": {"log_ratio": ratio.log_ratio1},
-    }
+    tables = {"x0": [ratio.log_ratio0], "x1": [ratio.log_ratio1]}
     if at is not None:
-        columns["at"] = dict(
-            zip(("log_ratio", "stderr"), ratio.score_samples(at, return_std=True), strict=True)
-        )
+        tables["at"] = list(ratio.score_samples(at, return_std=True))
     print(ratio.summary())
     figures = ratio.figures()
     with output.saving(figures):
         ratio.plot().savefig(output.folder / "ratio.png")
-        for name, parts in columns.items():
-            table, header = np.stack(list(parts.values()), 1), ",".join(parts)
-            file = output.folder / f"{name}.csv"
+        for name, columns in tables.items():
+            file, header = output.folder / f"{name}.csv", ",".join(HEADER[: len(columns)])
+            table = np.stack(columns, 1)
             np.savetxt(file, table, "%.10g", delimiter=",", header=header, comments="")
     return figures
 

@@ -234,5 +234,6 @@ def test_columns_as_networks_read_them():
     assert (np.diff(columns.scores[np.argsort(columns.untied[:, 1]), 1]) >= 0).all()
     radius = (columns.scores**2).mean(1) - 1
     np.testing.assert_allclose(columns.features[:, 4], radius)
-    groups = row_groups(np.array([[0.0], [1.0], [0.0]]), np.array([[2.0], [2.0], [2.0]]))
+    groups = row_groups(np.array([[0.0, 2.0], [1.0, 2.0], [0.0, 2.0]]))
     assert groups[0] == groups[2] != groups[1]
+    assert len(np.unique(row_groups(x[:, 1:]))) == 100

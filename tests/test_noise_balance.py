@@ -9,7 +9,8 @@ from test_estimators import mixture
 
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
-from ebm_app.evaluation.noise_balance import START, noise_check, noise_excess
+from ebm_app.evaluation.noise_balance import noise_check, noise_excess
+from ebm_app.likelihood import VariationalBound
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath
@@ -44,7 +45,7 @@ def test_a_head_that_is_too_large_by_its_closed_form():
     q, model = 0.1, ExactModel(LinearVPPath(), 1e-4, [[0.0]], [1.0], stein_channels=1)
     energy = scaled(model, 1 + q)
     excess = noise_excess(energy, model.data((4000, 3)), 32, generator())
-    ends = torch.tensor([START, energy.end], dtype=torch.float64)
+    ends = torch.tensor([VariationalBound.start, energy.end], dtype=torch.float64)
     first, last = (2 * model.path.alpha(ends).log() - model.path.variance(ends).log()).tolist()
 
     def integral(at):

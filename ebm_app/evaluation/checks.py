@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+#: of most checks
+UNIT = "bits per dim"
 OUTCOMES = {True: "passed", False: "FAILED", None: "skipped"}
 
 

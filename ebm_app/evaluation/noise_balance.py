@@ -14,16 +14,15 @@ import math
 import torch
 from torch import Tensor
 
-from ebm_app.evaluation.checks import Check, judge
+from ebm_app.evaluation.checks import UNIT, Check, judge
+from ebm_app.likelihood import VariationalBound
+from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import standard_error, sum_except_batch
 from ebm_app.quadrature import rule_on
 
 #: allowance in bits per dim
 PREDICTED_NOISE = 0.02
-#: time at which the integral over l begins, as for ``VariationalBound``; at 0 there is no signal
-START = 1e-4
-UNIT = "bits per dim"
 
 
 @torch.no_grad()
@@ -31,7 +30,8 @@ def noise_excess(
     energy: TimeScoreEnergy, x1: Tensor, num_nodes: int, generator: torch.Generator
 ) -> Tensor:
     """1/2 int E[e_s . (e_s - e)] dl of every point ``x1`` (B, *) of the path's space, by one draw
-    of e at each node: (B,) float64, in bits per dim.
+    of e at each node: (B,) float64, in bits per dim. At t = 0 there is no signal; the integral
+    over l begins where that of the bound does.
 
     >>> from ebm_app import EBM
     >>> energy = EBM.from_pretrained("digits").energy
@@ -39,7 +39,9 @@ def noise_excess(
     torch.Size([2])
     """
     path = energy.path
-    ends = torch.tensor([max(energy.start, START), energy.end], dtype=torch.float64)
+    ends = torch.tensor(
+        [max(energy.start, VariationalBound.start), energy.end], dtype=torch.float64
+    )
     first, last = (2 * path.alpha(ends).log() - path.variance(ends).log()).tolist()
     rule = rule_on(num_nodes, first, last)
     total = torch.zeros(len(x1), dtype=torch.float64, device=x1.device)
@@ -51,7 +53,7 @@ def noise_excess(
         score = energy.output(path.alpha(time).item() * x1 + deviation * e, t).score
         predicted = -deviation * score.double()
         total += weight / 2 * sum_except_batch(predicted * (predicted - e))
-    return total.cpu() / (x1[0].numel() * math.log(2))
+    return to_bits_per_dim(-total.cpu(), x1[0].numel())
 
 
 def noise_check(excess: Tensor) -> Check:

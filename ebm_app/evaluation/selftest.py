@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ebm_app.ebm import EBM
 from ebm_app.errors import UserError
-from ebm_app.evaluation.checks import Check, judge, skip
+from ebm_app.evaluation.checks import UNIT, Check, judge, skip
 from ebm_app.evaluation.noise_balance import noise_check, noise_excess
 from ebm_app.likelihood import PFODEDensity, RatioIntegral
 from ebm_app.likelihood.dequantisation import dequantisation_noise
@@ -34,7 +34,6 @@ from ebm_app.probability_flow.ode import clock_grid
 #: allowances in bits per dim: of the mean time score summed over the clock, of the quadrature, and
 #: of the disagreement of the integral and the probability-flow ODE
 BALANCE, REFINEMENT, PF_ODE = 0.1, 0.005, 0.05
-UNIT = "bits per dim"
 #: noise levels at which the predicted noise is taken
 NOISE_NODES = 32
 #: held-out points taken between two reports

@@ -55,6 +55,19 @@ class Batch(NamedTuple):
     inputs: Tensor
     sizes: Tensor
 
+    @classmethod
+    def padded(cls, bases: Sequence[Tensor], inputs: Sequence[Tensor]) -> "Batch":
+        """From b (1 + S, B_k) and the inputs (1 + S, B_k, d) of every classifier."""
+        sizes = torch.tensor([base.shape[1] for base in bases])
+        missing = (sizes.max() - sizes).tolist()
+        return cls(
+            torch.stack([functional.pad(x, (0, n)) for x, n in zip(bases, missing, strict=True)]),
+            torch.stack(
+                [functional.pad(x, (0, 0, 0, n)) for x, n in zip(inputs, missing, strict=True)]
+            ),
+            sizes,
+        )
+
 
 def stacked_weights(
     num: int, dim: int, hidden: Sequence[int], generator: torch.Generator

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from ebm_app.errors import UserError
 from ebm_app.numerics import effective_sample_size, log_mean_exp
-from ebm_app.ratios.data.npy import as_columns, check_same_columns
+from ebm_app.ratios.data.columns import check_finite
+from ebm_app.ratios.data.npy import as_columns, check_same_columns, column_labels
 from ebm_app.ratios.data.preprocessing import AsinhScores
 from ebm_app.ratios.ratio_classifiers import RatioClassifiers
+from ebm_app.ratios.reporting import error_of_rows, interval_of, lines_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,8 +75,7 @@ class DensityRatio:
     @property
     def interval(self) -> tuple[float, float]:
         """Of 95 percent, of ``kl_bound``."""
-        half = 1.96 * self.kl_stderr
-        return self.kl_bound - half, self.kl_bound + half
+        return interval_of(self.kl_bound, self.kl_stderr)
 
     @property
     def weights(self) -> np.ndarray:
@@ -102,8 +103,7 @@ class DensityRatio:
                 f"x has {x.shape[1]} columns and the samples had {len(self.scaling.median)}: give "
                 "the same"
             )
-        if not np.isfinite(x).all():
-            raise UserError("x holds NaN or infinite values: fill in or leave out rows")
+        check_finite(x, column_labels(x, "x"))
         scores = torch.from_numpy(self.scaling(x))
         num = len(self.classifiers.splits)
         parts = torch.stack([self.classifiers.log_ratio(k, scores) for k in range(num)])
@@ -116,9 +116,9 @@ class DensityRatio:
     def summary(self) -> str:
         """The divergence and the test in words; where something speaks against them, that comes
         first."""
-        lines = [f"{'Beware: ' if not n else 'And: '}{w}" for n, w in enumerate(self.warnings)]
         low, high = self.interval
-        lines += [
+        lines = [
+            *lines_of(self.warnings),
             f"KL divergence of p_1 from p_0: at least {self.kl_bound:.4f} +- {self.kl_stderr:.4f} "
             f"nats, 95 percent interval of this bound {low:.4f} to {high:.4f}",
             f"both samples of one density: p = {max(self.p_value, LEAST_P):.2g}"
@@ -188,9 +188,7 @@ def combined(
 
 def _error(values: Tensor, group: Tensor) -> float:
     """The standard error of the mean of values (N,), of which copies of a row are one."""
-    sums = torch.zeros(int(group.max()) + 1, dtype=torch.float64)
-    sums.index_add_(0, group, values - values.mean())
-    return sums.square().sum().sqrt().item() / len(values)
+    return error_of_rows(values - values.mean(), group)
 
 
 def _p_value(of0: Tensor, of1: Tensor, groups: tuple[Tensor, Tensor]) -> float:

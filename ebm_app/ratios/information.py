@@ -16,6 +16,7 @@ from ebm_app.ratios.lower_bounds import (
     influences,
     nwj,
 )
+from ebm_app.ratios.reporting import HALF_WIDTH, error_of_rows, interval_of, lines_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 LeftOut = Sequence[tuple[Tensor, PairRatios]]
 #: a normaliser that rests on fewer pairs may be far off
 FEWEST_PAIRS = 100
-#: standard errors in half an interval of 95 percent
-HALF_WIDTH = 1.96
 
 
 @dataclass(frozen=True)
@@ -66,14 +65,13 @@ class MutualInformation:
     @property
     def interval(self) -> tuple[float, float]:
         """Of 95 percent."""
-        half = HALF_WIDTH * self.stderr
-        return self.value - half, self.value + half
+        return interval_of(self.value, self.stderr)
 
     def summary(self) -> str:
         """The estimate in words; where something speaks against it, that comes first."""
         low, high = self.interval
-        lines = [f"{'Beware: ' if not n else 'And: '}{w}" for n, w in enumerate(self.warnings)]
-        lines += [
+        lines = [
+            *lines_of(self.warnings),
             f"mutual information {self.value:.4f} +- {self.stderr:.4f} nats, "
             f"95 percent interval {low:.4f} to {high:.4f}",
             f"lower bounds: Donsker-Varadhan {self.lower_bound:.4f}, NWJ {self.nwj:.4f}, and "
@@ -120,9 +118,7 @@ def combined(
     fewer, of_fewer = _bound(single, len(groups))
     gain = gain_factor * (bound - fewer)
     influence = of_bound + gain_factor * (of_bound - of_fewer)
-    num_distinct = int(groups.max()) + 1
-    by_group = torch.zeros(num_distinct, dtype=torch.float64).index_add_(0, groups, influence)
-    of_rows = by_group.square().sum().sqrt().item() / len(groups)
+    of_rows = error_of_rows(influence, groups)
     # what nearest neighbours find beyond the bound, which may be missed
     beyond = 0.0 if neighbours is None else max(neighbours - bound - gain, 0.0)
     log_ratio = torch.zeros(len(groups), dtype=torch.float64)
@@ -141,7 +137,7 @@ def combined(
     return MutualInformation(
         **numbers,
         num_rows=len(groups),
-        num_distinct=num_distinct,
+        num_distinct=int(groups.max()) + 1,
         log_ratio=log_ratio.numpy(),
         warnings=_warnings(**numbers),
         **found,

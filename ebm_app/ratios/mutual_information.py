@@ -137,9 +137,7 @@ class Estimation:
         self.columns = prepared(x, random_state), prepared(y, random_state + 1)
         numbers = [*self.columns[0].discrete, *(x.shape[1] + i for i in self.columns[1].discrete)]
         self.discrete = [names[number] for number in numbers]
-        # where all columns are discrete, rows are equal by nature
-        copies = len(numbers) < len(names)
-        self.groups = torch.from_numpy(row_groups(x, y)) if copies else torch.arange(len(x))
+        self.groups = torch.from_numpy(row_groups(np.concatenate([x, y], 1)))
         num_groups = int(self.groups.max()) + 1
         if num_groups < 10 * settings.num_folds:
             raise UserError(f"{num_groups} rows differ from each other: give more of them")

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from ebm_app.ratios.classifier import Batch, Classifiers, ClassifierTraining
 from ebm_app.ratios.t_copula import TCopula
@@ -79,22 +78,18 @@ class PairClassifiers:
         return rows
 
     def _batch(self, rows: list[Tensor]) -> Batch:
-        """Rows of every fit and their shuffles, padded to the longest."""
-        sizes = torch.tensor([len(part) for part in rows])
-        longest = int(sizes.max())
+        """Rows of every fit and their shuffles."""
         shifts = torch.randint(
-            1, int(sizes.min()), (self.training.num_shuffles,), generator=self.generator
+            1, min(map(len, rows)), (self.training.num_shuffles,), generator=self.generator
         )
         bases, inputs = [], []
         for fit, part in zip(self._learners, rows, strict=True):
             y_rows = torch.stack([part] + [part.roll(-int(shift)) for shift in shifts])
             x_rows = part.expand_as(y_rows)
             base = self._base(fit, x_rows.reshape(-1), y_rows.reshape(-1)).float()
-            both = torch.cat([self.pairs.x[x_rows], self.pairs.y[y_rows]], 2)
-            missing = longest - len(part)
-            bases.append(functional.pad(base.view(y_rows.shape), (0, missing)))
-            inputs.append(functional.pad(both, (0, 0, 0, missing)))
-        return Batch(torch.stack(bases), torch.stack(inputs), sizes)
+            bases.append(base.view(y_rows.shape))
+            inputs.append(torch.cat([self.pairs.x[x_rows], self.pairs.y[y_rows]], 2))
+        return Batch.padded(bases, inputs)
 
     @staticmethod
     def _base(fit: Fit, x_rows: Tensor, y_rows: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from ebm_app.ratios.classifier import Batch, Classifiers, ClassifierTraining
 from ebm_app.ratios.gaussian_base import best_base
@@ -94,18 +93,13 @@ class RatioClassifiers:
         return self._batch(rows)
 
     def _batch(self, rows: Sequence[Tensor]) -> Batch:
-        """Of row numbers (1 + S, B) for each learner, of p_1 and then of p_0; padded to the
-        longest."""
-        sizes = torch.tensor([part.shape[1] for part in rows])
-        longest = int(sizes.max())
+        """Of row numbers (1 + S, B) for each learner, of p_1 and then of p_0."""
         bases, inputs = [], []
         for number, part in zip(self._learners, rows, strict=True):
             scores = torch.cat([self.scores[1][part[:1]], self.scores[0][part[1:]]])
-            base = self.bases[number](scores.flatten(0, 1)).float().view(part.shape)
-            missing = longest - part.shape[1]
-            bases.append(functional.pad(base, (0, missing)))
-            inputs.append(functional.pad(inputs_of(scores), (0, 0, 0, missing)))
-        return Batch(torch.stack(bases), torch.stack(inputs), sizes)
+            bases.append(self.bases[number](scores.flatten(0, 1)).float().view(part.shape))
+            inputs.append(inputs_of(scores))
+        return Batch.padded(bases, inputs)
 
 
 def inputs_of(scores: Tensor) -> Tensor:

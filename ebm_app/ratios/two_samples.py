@@ -23,20 +23,20 @@ Sources: Sugiyama, Suzuki and Kanamori, "Density Ratio Estimation in Machine Lea
 chapter 4 (by classification); Efron and Stein 1981, https://doi.org/10.1214/aos/1176345462.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ebm_app.errors import UserError
 from ebm_app.numerics import seeded
 from ebm_app.ratios.classifier import ClassifierTraining
+from ebm_app.ratios.data.columns import check_finite, check_varies
 from ebm_app.ratios.data.npy import as_columns, check_same_columns, column_labels
-from ebm_app.ratios.data.preprocessing import AsinhScores, is_constant
-from ebm_app.ratios.data.rank_columns import is_discrete
+from ebm_app.ratios.data.preprocessing import AsinhScores
+from ebm_app.ratios.data.rank_columns import row_groups
 from ebm_app.ratios.density_ratio import DensityRatio, LeftOut, combined
 from ebm_app.ratios.ratio_classifiers import RatioClassifiers, split_rows
 
@@ -44,6 +44,8 @@ from ebm_app.ratios.ratio_classifiers import RatioClassifiers, split_rows
 FOLDS, BATCHES = range(2)
 #: distinct rows that a fold has at least
 ROWS_PER_FOLD = 10
+#: rows of p_0 and of p_1
+Samples = tuple[np.ndarray, np.ndarray]
 #: one row of p_0 for each of p_1 in a step
 TRAINING = ClassifierTraining(num_shuffles=1)
 
@@ -105,13 +107,19 @@ class RatioEstimation:
         self, x0: Any, x1: Any, settings: RatioSettings = RatioSettings(), random_state: int = 0
     ) -> None:
         check_same_columns(x0, x1, ("x0", "x1"))
-        names, self.columns = column_labels(x0, "x0"), getattr(x0, "columns", None)
         samples = as_columns(x0, "x0"), as_columns(x1, "x1")
-        check_samples(*samples, names, ROWS_PER_FOLD * settings.num_folds)
-        self.settings = settings
+        check_samples(samples, [column_labels(x0, "x0"), column_labels(x1, "x1")])
+        self.settings, self.columns = settings, getattr(x0, "columns", None)
+        self.groups = tuple(torch.from_numpy(row_groups(x)) for x in samples)
+        least = ROWS_PER_FOLD * settings.num_folds
+        for name, group in zip(("x0", "x1"), self.groups, strict=True):
+            num = int(group.max()) + 1
+            if num < least:
+                raise UserError(
+                    f"{name} has {num} rows that differ from each other: give at least {least}"
+                )
         self.scaling = AsinhScores.fit(np.concatenate(samples))
         self.scores = tuple(torch.from_numpy(self.scaling(x)) for x in samples)
-        self.groups = tuple(row_groups(x) for x in samples)
         generator = seeded("cpu", random_state, FOLDS)
         self.folds, splits = zip(
             *(
@@ -143,41 +151,17 @@ class RatioEstimation:
         return combined(parts, self.groups, self.classifiers, self.scaling, self.columns)
 
 
-def row_groups(x: np.ndarray) -> Tensor:
-    """The number (N,) of the distinct row that each row (N, D) is; where all columns are discrete
-    rows are equal by nature, and each is its own.
-
-    >>> row_groups(np.array([[0.5], [0.1], [0.5]])).tolist()
-    [1, 0, 1]
-    """
-    if all(is_discrete(column) for column in x.T):
-        return torch.arange(len(x))
-    return torch.from_numpy(np.unique(x, axis=0, return_inverse=True)[1].reshape(-1))
-
-
-def check_samples(x0: np.ndarray, x1: np.ndarray, names: list[str], min_rows: int) -> None:
-    """Check that two samples (N0, D) and (N1, D) can be compared.
+def check_samples(samples: Samples, names: Sequence[list[str]]) -> None:
+    """Check that two samples (N0, D) and (N1, D), whose columns have names, can be compared.
 
     Raises:
         UserError: see ``log_density_ratio``.
     """
+    x0, x1 = samples
     if x0.shape[1] != x1.shape[1]:
         raise UserError(
             f"x0 has {x0.shape[1]} columns and x1 has {x1.shape[1]}: give both the same columns"
         )
-    for name, x in (("x0", x0), ("x1", x1)):
-        rows, columns = np.nonzero(~np.isfinite(x))
-        if len(rows):
-            raise UserError(
-                f"{len(rows)} values of {name} are NaN or infinite, the first in row "
-                f"{rows[0] + 1} (counted from 1) of {names[columns[0]]}: fill in or leave out rows"
-            )
-        num = int(row_groups(x).max()) + 1
-        if num < min_rows:
-            raise UserError(
-                f"{name} has {num} rows that differ from each other: give at least {min_rows}"
-            )
-    both = np.concatenate([x0, x1])
-    constant = [name for name, column in zip(names, both.T, strict=True) if is_constant(column)]
-    if constant:
-        raise UserError(f"constant over both samples are {', '.join(constant)}: leave them out")
+    for x, labels, values in zip(samples, names, ("values of x0", "values of x1"), strict=True):
+        check_finite(x, labels, values)
+    check_varies(np.concatenate(samples), names[0], "both samples")

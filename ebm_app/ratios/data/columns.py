@@ -94,17 +94,8 @@ def check_pair(
         raise UserError(f"there are {len(x)} rows, fewer than {min_rows}: give more of them")
     labels = names or [*column_labels(x, "x"), *column_labels(y, "y")]
     values = np.concatenate([x, y], axis=1)
-    rows, columns = np.nonzero(~np.isfinite(values))
-    if len(rows):
-        raise UserError(
-            f"{len(rows)} of {values.size} values are NaN or infinite, the first in row "
-            f"{rows[0] + 1} (counted from 1) of {labels[columns[0]]}: fill in or leave out rows"
-        )
-    constant = [
-        label for label, column in zip(labels, values.T, strict=True) if is_constant(column)
-    ]
-    if constant:
-        raise UserError(f"constant over all rows are {', '.join(constant)}: leave them out")
+    check_finite(values, labels)
+    check_varies(values, labels)
     seen = {column.tobytes(): label for label, column in zip(labels, x.T, strict=False)}
     for label, column in zip(labels[x.shape[1] :], y.T, strict=True):
         if column.tobytes() in seen:
@@ -112,6 +103,32 @@ def check_pair(
                 f"{seen[column.tobytes()]} and {label} hold the same values, so that their mutual "
                 "information has no bound: leave one out"
             )
+
+
+def check_finite(values: np.ndarray, labels: Sequence[str], what: str = "values") -> None:
+    """Raise a UserError for NaN or infinite values (N, d), which a message calls ``what``, in
+    columns of these names.
+
+    >>> check_finite(np.eye(2), ["a", "b"])
+    """
+    rows, columns = np.nonzero(~np.isfinite(values))
+    if len(rows):
+        raise UserError(
+            f"{len(rows)} of {values.size} {what} are NaN or infinite, the first in row "
+            f"{rows[0] + 1} (counted from 1) of {labels[columns[0]]}: fill in or leave out rows"
+        )
+
+
+def check_varies(values: np.ndarray, labels: Sequence[str], where: str = "all rows") -> None:
+    """Raise a UserError for columns of (N, d) that are constant over ``where``.
+
+    >>> check_varies(np.eye(2), ["a", "b"])
+    """
+    constant = [
+        label for label, column in zip(labels, values.T, strict=True) if is_constant(column)
+    ]
+    if constant:
+        raise UserError(f"constant over {where} are {', '.join(constant)}: leave them out")
 
 
 def _check_groups(x_columns: Sequence[str], y_columns: Sequence[str]) -> None:

@@ -49,8 +49,8 @@ def prepared(x: np.ndarray, random_state: int = 0) -> Columns:
     scores = normal_scores(x)
     discrete, indicators = [], []
     for number, column in enumerate(x.T):
-        values, place = np.unique(column, return_inverse=True)
         if is_discrete(column):
+            values, place = np.unique(column, return_inverse=True)
             discrete.append(number)
             indicators.append(np.eye(len(values))[place])
     radius = (scores**2).mean(1, keepdims=True) - 1
@@ -74,9 +74,15 @@ def _untied_ranks(x: np.ndarray, random_state: int) -> np.ndarray:
     return np.argsort(order, axis=0).astype(np.float64)
 
 
-def row_groups(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The number (N,) of the distinct row that each row (N, dx + dy) is.
+def row_groups(x: np.ndarray) -> np.ndarray:
+    """The number (N,) of the distinct row that each row (N, d) is.
 
     Copies of a row are one observation: on both sides of a split they would be learned by heart.
+    Where all columns are discrete, rows are equal by nature, and each is its own.
+
+    >>> row_groups(np.array([[0.5], [0.1], [0.5]])).tolist()
+    [1, 0, 1]
     """
-    return np.unique(np.concatenate([x, y], 1), axis=0, return_inverse=True)[1].reshape(-1)
+    if all(is_discrete(column) for column in x.T):
+        return np.arange(len(x))
+    return np.unique(x, axis=0, return_inverse=True)[1].reshape(-1)

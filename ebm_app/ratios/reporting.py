@@ -1,0 +1,41 @@
+"""What estimates from rows share: an interval, the error of rows, and warnings in words."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+#: standard errors in half an interval of 95 percent
+HALF_WIDTH = 1.96
+
+
+def interval_of(value: float, stderr: float) -> tuple[float, float]:
+    """Of 95 percent.
+
+    >>> interval_of(1.0, 0.5)
+    (0.020000000000000018, 1.98)
+    """
+    half = HALF_WIDTH * stderr
+    return value - half, value + half
+
+
+def error_of_rows(influence: Tensor, groups: Tensor) -> float:
+    """The standard error of a mean over N rows, from what each of them moves it by, times N: (N,)
+    float64 of mean 0. Rows of the same group (N,), copies of one another, are one.
+
+    >>> influence = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
+    >>> error_of_rows(influence, torch.arange(4)), error_of_rows(influence, torch.arange(4) % 2)
+    (0.5, 0.7071067811865476)
+    """
+    by_group = torch.zeros(int(groups.max()) + 1, dtype=torch.float64)
+    by_group.index_add_(0, groups, influence)
+    return by_group.square().sum().sqrt().item() / len(influence)
+
+
+def lines_of(warnings: Sequence[str]) -> list[str]:
+    """Warnings as the first lines of a summary.
+
+    >>> lines_of(["few rows", "no overlap"])
+    ['Beware: few rows', 'And: no overlap']
+    """
+    return [f"{'Beware: ' if not n else 'And: '}{w}" for n, w in enumerate(warnings)]
