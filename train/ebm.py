@@ -29,6 +29,7 @@ from ebm_app.training.command_line import (
     images_of,
     options_of,
 )
+from ebm_app.training.fine_tuning import flow_of
 from ebm_app.training.launch import train_ebm
 
 #: flags that are no settings of the model or of its training
@@ -66,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     data = images_of(args)
     given = {key: value for key, value in vars(args).items() if key not in OWN}
     base = read_json(Path(args.config)).get("settings", {}) if args.config else None
-    flow = Flow.from_pretrained(args.flow) if args.flow else None
+    flow = Flow.from_pretrained(args.flow) if args.flow else flow_of(args.init_from)
     ebm_config, config = settings.resolve(data, given, base, flow)
     if args.dry_run:
         print(json.dumps(settings.record(ebm_config, config), indent=2))

@@ -11,6 +11,7 @@ from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.flow import Flow
 from ebm_app.runs.cli import resolve_device
+from ebm_app.training.fine_tuning import flow_of
 from ebm_app.training.launch import RunOptions, train_ebm
 from ebm_app.training.settings import resolve
 
@@ -40,7 +41,8 @@ def train(
         num_levels: L, the number of grey levels.
         dataset: name of the images in the records; one that has a preset, such as "digits",
             takes it. Other names take the preset of the image size.
-        flow: in whose latent space the path lives; None for pixels.
+        flow: in whose latent space the path lives; None for that of the model of ``init_from``,
+            or for pixels.
         settings: any field of ``TrainingConfig``, ``EBMConfig``, ``UNetConfig`` or
             ``RunOptions`` by its name, and ``path`` and ``c``, in place of the preset's.
 
@@ -60,6 +62,7 @@ def train(
     data = ImageData.from_tensors(images, validation, num_levels, dataset)
     chosen = {name: settings.pop(name) for name in OPTIONS & set(settings)}
     options = RunOptions(Path(output_dir), **chosen)
+    flow = flow_of(options.init_from) if flow is None else flow
     ebm_config, config = resolve(data, settings, flow=flow)
     train_ebm(data, ebm_config, config, options, flow)
     return EBM.from_pretrained(output_dir, resolve_device(options.device))

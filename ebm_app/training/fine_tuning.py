@@ -1,6 +1,7 @@
 """A run that starts from the weights of a model instead of fresh ones."""
 
 import os
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from ebm_app.errors import UserError
 from ebm_app.files import RUN_FILE
 from ebm_app.files.records import read_record, to_dict
 from ebm_app.files.run_schemas import EarlierTraining
+from ebm_app.flow import Flow, FlowConfig
 from ebm_app.models.config import EBMConfig, changes_of
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder, load_weights, read_config
 from ebm_app.objectives.regression import OBJECTIVES
@@ -53,6 +55,24 @@ def start_from(ebm: EBM, name_or_path: str | os.PathLike, objective: str) -> str
         f"note: eps is {ebm.config.eps:g}, that of {name_or_path} is {theirs['eps']:g}: a network "
         "reads its time as a share of the whole, and has to learn the new times"
     )
+
+
+def flow_of(name_or_path: str | os.PathLike | None) -> Flow | None:
+    """The flow in whose latent space a model lives; None in the ambient space, and of no model.
+
+    >>> flow_of("digits") is None, flow_of("mnist-latent").config.space
+    (True, 'copula')
+    """
+    if name_or_path is None:
+        return None
+    ebm = EBM.from_pretrained(name_or_path)
+    config = ebm.config
+    if config.space == EBMConfig.space:
+        return None
+    kept = {field.name: getattr(config, field.name) for field in fields(FlowConfig)}
+    flow = Flow(FlowConfig(**kept))
+    flow.space.load_state_dict(ebm.space.state_dict())
+    return flow
 
 
 def trained_before(name_or_path: str | os.PathLike) -> dict[str, Any]:

@@ -235,7 +235,7 @@ def _space(merged: dict[str, Any], data: ImageData, flow: Flow | None) -> Space:
         return build_space(name, data.image_shape, data.num_levels, {})
     if name != flow.config.space:
         raise UserError(
-            f"--space is {name}, but --flow holds {flow.config.space}: leave --space out"
+            f"--space is {name}, but the flow is {flow.config.space}: leave --space out"
         )
     made, found = form_of(flow.config), form_of(data)
     if made != found:
