@@ -144,7 +144,7 @@ class DensityRatio:
 
     def plot(self) -> "Figure":
         """How the log ratio is distributed over both samples, at rows it was learned without."""
-        from ebm_app.ratios.studies.ratio_plot import plot_log_ratios
+        from ebm_app.ratios.plots import plot_log_ratios
 
         return plot_log_ratios(self.log_ratio0, self.log_ratio1)
 

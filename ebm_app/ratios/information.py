@@ -93,7 +93,7 @@ class MutualInformation:
 
     def plot(self) -> "Figure":
         """The value, its interval and the bounds beside it."""
-        from ebm_app.ratios.studies.information_plots import plot_bracket
+        from ebm_app.ratios.plots import plot_bracket
 
         others = {
             "Donsker-Varadhan bound": self.lower_bound,

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ebm_app.errors import UserError
 from ebm_app.numerics import seeded
-from ebm_app.ratios.studies.information_plots import plot_approach
+from ebm_app.ratios.plots import plot_approach
 from ebm_app.ratios.studies.points import EvaluationPoints, as_numbers
 from ebm_app.ratios.studies.problems import INFORMATION_PROBLEMS, PAPER_INFORMATION
 from ebm_app.ratios.training import VALIDATION, RatioTrainer, RatioTraining

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from ebm_app.ratios.classifier import ClassifierTraining
 from ebm_app.ratios.mutual_information import Estimation, MISettings, Progress
-from ebm_app.ratios.studies.information_plots import plot_progress
+from ebm_app.ratios.plots import plot_progress
 
 from ..buttons import (
     AT_ONCE,

@@ -1,9 +1,10 @@
-"""Plots of estimates of mutual information during training, narrow enough for a phone."""
+"""Plots of estimates of mutual information and of density ratios, narrow enough for a phone."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 WIDTH, DPI = 4.2, 130  # inches, dots an inch
@@ -67,6 +68,19 @@ def plot_bracket(
     axes.set_yticks(range(len(rows) + 1), ["estimate, 95 percent", *rows])
     axes.set(xlabel="nats")
     axes.invert_yaxis()
+    return figure
+
+
+def plot_log_ratios(of0: np.ndarray, of1: np.ndarray) -> Figure:
+    """Histograms of the log ratio, in nats, over the rows of both samples, (N0,) and (N1,)."""
+    figure = _figure(3.0)
+    axes = figure.subplots()
+    edges = np.histogram_bin_edges(np.concatenate([of0, of1]), 40)
+    for values, name in ((of0, "rows of p_0"), (of1, "rows of p_1")):
+        axes.hist(values, edges, density=True, histtype="stepfilled", alpha=0.5, label=name)
+    axes.axvline(0, color="black", lw=0.8)
+    axes.set(xlabel="log p_1 / p_0, nats", ylabel="share a nat")
+    axes.legend(fontsize="small")
     return figure
 
 
