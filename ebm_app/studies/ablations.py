@@ -38,6 +38,7 @@ def settings_variants(config: EBMConfig) -> Variants:
 def recipe_variants(config: EBMConfig) -> Variants:
     """What may change how much a second of training is worth, one change at a time from Adam."""
     channels = config.net.block_out_channels
+    wide = [*(f"{n}" for n in channels[:-1]), f"{2 * channels[-1]}"]
     muon = ["--optimizer", "muon"]
     return {
         BASE: [],
@@ -52,6 +53,11 @@ def recipe_variants(config: EBMConfig) -> Variants:
         ],
         "muon_batch_of_128": [*muon, "--train_batch_size", "128"],
         "muon_attention": [*muon, "--attention_levels", f"{len(channels) - 1}"],
+        "muon_wide": [*muon, "--block_out_channels", *wide],
+        "muon_wide_attention": [
+            *muon,
+            *("--block_out_channels", *wide, "--attention_levels", f"{len(channels) - 1}"),
+        ],
         "muon_half_the_channels": [
             *muon,
             "--block_out_channels",
