@@ -24,7 +24,7 @@ from ebm_app.ratios.data.columns import PairedData, read_csv_pair, read_pair
 from ebm_app.ratios.data.mi_tasks import BMI_TASKS, MI_TASKS
 from ebm_app.ratios.mutual_information import Estimation, MISettings
 from ebm_app.ratios.studies.benchmark import (
-    METHODS,
+    OWN,
     benchmark_row,
     by_task,
     scoreboard,
@@ -125,14 +125,14 @@ def benchmark(args: Namespace) -> dict[str, Any]:
     tasks = [choose("task", name, MI_TASKS) for name in names]
     output = Output(Path(args.output_dir) / "mi_benchmark.json", vars(args))
     rows: list[dict[str, Any]] = []
-    print(f"{'task':24} " + " ".join(f"{part:>8}" for part in ("truth", "s.e.", *METHODS)))
+    print(f"{'task':24} " + " ".join(f"{part:>8}" for part in ("truth", "s.e.", *OWN)))
     for name in tasks:
         for seed in range(args.seed, args.seed + (args.num_seeds or 1)):
             rows.append(
                 benchmark_row(name, MI_TASKS[name], args.num_rows, seed, settings_of(args))
             )
         last = by_task(rows)[-1]
-        shown = [last[part] for part in ("truth", "stderr", *METHODS)]
+        shown = [last[part] for part in ("truth", "stderr", *OWN)]
         print(f"{name:24} " + " ".join(f"{value:8.4f}" for value in shown), flush=True)
         output.write({"rows": rows})
     table = by_task(rows)

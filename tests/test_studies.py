@@ -1,9 +1,11 @@
 """Tables: cells by the protocol, resumed, as text and plots, and the scripts that make them."""
 
+import csv
 import json
 import math
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import forked
 import numpy as np
@@ -12,7 +14,8 @@ import torch
 from exact import generator
 
 from ebm_app.errors import UserError
-from ebm_app.ratios.studies import runner
+from ebm_app.ratios.data.mi_tasks import BMI_TASKS, MI_TASKS
+from ebm_app.ratios.studies import benchmark, runner
 from ebm_app.ratios.studies.points import EvaluationPoints
 from ebm_app.ratios.studies.problems import INFORMATION_PROBLEMS, PROBLEMS, TOY_PROBLEMS
 from ebm_app.ratios.studies.step_times import step_times
@@ -231,6 +234,32 @@ def test_the_mi_script_on_data_of_known_information(script, capsys, tmp_path):
     assert [row["seed"] for row in record["figures"]["rows"]] == [0, 1]
     assert run_script(mi.main, ["--benchmark", "spiral"]) == 2
     assert "unknown task 'spiral'" in capsys.readouterr().err
+
+
+def test_the_estimates_of_another_package_are_of_the_same_tasks():
+    folder = Path(benchmark.__file__).parent
+    with (folder / "bmi_estimates.csv").open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert {line["task"] for line in lines} == set(BMI_TASKS)
+    assert len(lines) == len(BMI_TASKS) * len(benchmark.REPORTED)
+    for line in lines:
+        assert float(line["truth"]) == pytest.approx(
+            MI_TASKS[line["task"]].mutual_information, abs=1e-3
+        )
+
+
+def test_estimates_of_another_package_stand_beside_ours():
+    common = {"truth": 1.0, "seconds": 1.0, "stderr": 0.1, "lower_bound": 0.9, "warnings": []}
+    row = {**common, "task": "a", "interval": [0.9, 1.1], "estimate": 1.03, "ksg": 0.9, "cca": 0.0}
+    reported = {"infonce": 1.0, "nwj": 0.94, "mine": 2.0}
+    (alone,), (beside,) = (benchmark.by_task([part]) for part in (row, {**row, **reported}))
+    assert benchmark.methods_of([alone]) == list(benchmark.OWN)
+    assert benchmark.scoreboard([alone])["estimate"] == {"right": 1, "nearest": 1}
+    found = benchmark.scoreboard([beside])
+    assert found["infonce"] == {"right": 1, "nearest": 1}
+    assert found["estimate"] == {"right": 1, "nearest": 0} and found["mine"]["right"] == 0
+    # where a row lacks them, nobody is compared with them
+    assert set(benchmark.scoreboard([alone, beside])) == set(benchmark.OWN)
 
 
 def test_estimates_do_not_touch_the_generator_of_torch(tmp_path):

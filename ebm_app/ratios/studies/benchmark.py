@@ -1,8 +1,10 @@
 """Estimates of mutual information beside the truth, on the tasks of Czyz et al.
 (arXiv:2306.11078)."""
 
+import csv
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,26 @@ from ebm_app.ratios.neighbours import neighbour_information
 
 #: an estimate is right within a share of the truth or so many nats
 SHARE, NATS = 0.05, 0.02
-METHODS = {"estimate": "ours", "ksg": "nearest neighbours", "cca": "canonical correlations"}
+#: what is run
+OWN = {"estimate": "ours", "ksg": "nearest neighbours", "cca": "canonical correlations"}
+#: what the package benchmark-mi finds in rows of its own draw
+REPORTED = {"infonce": "InfoNCE", "nwj": "NWJ", "mine": "MINE"}
+METHODS = OWN | REPORTED
+#: of that draw
+REPORTED_ROWS = 10_000
+
+
+def _read_reported() -> dict[str, dict[str, float]]:
+    file = Path(__file__).with_name("bmi_estimates.csv")
+    found: dict[str, dict[str, float]] = {}
+    with file.open(encoding="utf-8", newline="") as lines:
+        for line in csv.DictReader(lines):
+            found.setdefault(line["task"], {})[line["method"]] = float(line["estimate"])
+    return found
+
+
+#: task -> method -> nats, made by tools/bmi_estimates.py
+REPORTED_ESTIMATES = _read_reported()
 
 
 def canonical_information(x: np.ndarray, y: np.ndarray) -> float:
@@ -30,7 +51,8 @@ def benchmark_row(
     name: str, task: MITask, num_rows: int, seed: int, settings: MISettings
 ) -> dict[str, Any]:
     """One data set of a task: the truth, our estimate, and those of nearest neighbours (of
-    columns of unit variance) and of canonical correlations, in nats; and our seconds."""
+    columns of unit variance) and of canonical correlations, in nats; and our seconds. Of as many
+    rows as those of ``REPORTED_ESTIMATES``, these too."""
     x, y = (part.numpy() for part in task.draw(num_rows, torch.Generator().manual_seed(seed)))
     begin = time.perf_counter()
     found = mutual_information(x, y, settings, seed)
@@ -42,9 +64,15 @@ def benchmark_row(
         "estimate": found.value,
         "ksg": neighbour_information(standardise(x), standardise(y)),
         "cca": canonical_information(x, y),
+        **(REPORTED_ESTIMATES.get(name, {}) if num_rows == REPORTED_ROWS else {}),
         "seconds": seconds,
         **found.figures(),
     }
+
+
+def methods_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The methods that every row has."""
+    return [method for method in METHODS if all(method in row for row in rows)]
 
 
 def by_task(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -55,7 +83,7 @@ def by_task(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         of_task = [row for row in rows if row["task"] == name]
         means = {
             key: float(np.mean([row[key] for row in of_task]))
-            for key in ("truth", *METHODS, "stderr", "lower_bound", "seconds")
+            for key in ("truth", *methods_of(of_task), "stderr", "lower_bound", "seconds")
         }
         values = [row["estimate"] for row in of_task]
         held = [row["interval"][0] <= row["truth"] <= row["interval"][1] for row in of_task]
@@ -80,11 +108,12 @@ def allowance(row: Mapping[str, Any]) -> float:
 
 def scoreboard(table: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     """Of every method, on how many tasks it is right, and on how many the nearest."""
-    nearest = [min(METHODS, key=lambda m, r=row: abs(r[m] - r["truth"])) for row in table]
+    methods = methods_of(table)
+    nearest = [min(methods, key=lambda m, r=row: abs(r[m] - r["truth"])) for row in table]
     return {
         method: {
             "right": sum(abs(row[method] - row["truth"]) <= allowance(row) for row in table),
             "nearest": nearest.count(method),
         }
-        for method in METHODS
+        for method in methods
     }

@@ -6,7 +6,16 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from ebm_app.ratios.studies.benchmark import METHODS, allowance
+from ebm_app.ratios.studies.benchmark import METHODS, allowance, methods_of
+
+MARKS = {
+    "estimate": {"marker": "o", "color": "C1", "zorder": 3},
+    "ksg": {"marker": "x", "color": "C2"},
+    "cca": {"marker": "+", "color": "C0"},
+    "infonce": {"marker": "1", "color": "C3"},
+    "nwj": {"marker": "2", "color": "C4"},
+    "mine": {"marker": "3", "color": "C5"},
+}
 
 
 def plot_benchmark(table: Sequence[Mapping[str, Any]]) -> Figure:
@@ -16,9 +25,9 @@ def plot_benchmark(table: Sequence[Mapping[str, Any]]) -> Figure:
     lines = np.arange(len(table))
     allowed = np.array([allowance(row) for row in table])
     axes.barh(lines, 2 * allowed, left=-allowed, height=1.0, color="0.9", lw=0)
-    for method, marker, colour in zip(METHODS, "x+o", ("C2", "C0", "C1"), strict=True):
+    for method in methods_of(table):
         shown = [row[method] - row["truth"] for row in table]
-        axes.plot(shown, lines, marker, color=colour, ls="", label=METHODS[method], ms=5)
+        axes.plot(shown, lines, **MARKS[method], ls="", label=METHODS[method], ms=5)
     axes.axvline(0, color="black", lw=0.8)
     axes.set_yticks(lines, [row["task"].replace("_", " ") for row in table], fontsize=7)
     axes.set(
