@@ -95,7 +95,7 @@ def mixture(weight, low, high):
     return pdf, cdf
 
 
-def waves(*terms):
+def sines(*terms):
     """The law of z + sum_i a_i sin(b_i z + c_i), z ~ N(0, 1), by inverting this increasing map."""
     a, b, c = np.array(terms).T
 
@@ -133,8 +133,8 @@ MARGINALS = {
     * 2,
     "normal_cdf": [(stats.uniform.pdf, stats.uniform.cdf)] * 2,
     "wiggly": [
-        waves((0.4, 1, 0), (0.2, 1.7, 1), (0.03, 3.3, -2.5)),
-        waves((-0.4, 0.4, 0), (0.17, 1.3, 3.5), (0.02, 4.3, -2.5)),
+        sines((0.4, 1, 0), (0.2, 1.7, 1), (0.03, 3.3, -2.5)),
+        sines((-0.4, 0.4, 0), (0.17, 1.3, 3.5), (0.02, 4.3, -2.5)),
     ],
 }
 

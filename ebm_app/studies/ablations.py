@@ -38,7 +38,8 @@ def settings_variants(config: EBMConfig) -> Variants:
 def recipe_variants(config: EBMConfig) -> Variants:
     """What may change how much a second of training is worth, one change at a time from Adam."""
     channels = config.net.block_out_channels
-    wide = [*(f"{n}" for n in channels[:-1]), f"{2 * channels[-1]}"]
+    wide = ["--block_out_channels", *(f"{n}" for n in channels[:-1]), f"{2 * channels[-1]}"]
+    attention = ["--attention_levels", f"{len(channels) - 1}"]
     muon = ["--optimizer", "muon"]
     return {
         BASE: [],
@@ -52,12 +53,9 @@ def recipe_variants(config: EBMConfig) -> Variants:
             *("--train_batch_size", "32", "--dequantisation", "truncated_normal"),
         ],
         "muon_batch_of_128": [*muon, "--train_batch_size", "128"],
-        "muon_attention": [*muon, "--attention_levels", f"{len(channels) - 1}"],
-        "muon_wide": [*muon, "--block_out_channels", *wide],
-        "muon_wide_attention": [
-            *muon,
-            *("--block_out_channels", *wide, "--attention_levels", f"{len(channels) - 1}"),
-        ],
+        "muon_attention": [*muon, *attention],
+        "muon_wide": [*muon, *wide],
+        "muon_wide_attention": [*muon, *wide, *attention],
         "muon_half_the_channels": [
             *muon,
             "--block_out_channels",

@@ -65,13 +65,13 @@ def flow_of(name_or_path: str | os.PathLike | None) -> Flow | None:
     """
     if name_or_path is None:
         return None
-    ebm = EBM.from_pretrained(name_or_path)
-    config = ebm.config
+    config = read_config(EBMConfig, find_folder(name_or_path))
     if config.space == EBMConfig.space:
         return None
-    kept = {field.name: getattr(config, field.name) for field in fields(FlowConfig)}
-    flow = Flow(FlowConfig(**kept))
-    flow.space.load_state_dict(ebm.space.state_dict())
+    flow = Flow(
+        FlowConfig(**{field.name: getattr(config, field.name) for field in fields(FlowConfig)})
+    )
+    flow.space.load_state_dict(EBM.from_pretrained(name_or_path).space.state_dict())
     return flow
 
 

@@ -62,8 +62,8 @@ def wiggly_x(x: Tensor) -> Tensor:
 
 def wiggly_y(y: Tensor) -> Tensor:
     """y - 0.4 sin(0.4 y) + 0.17 sin(1.3 y + 3.5) + 0.02 sin(4.3 y - 2.5): ``(*) -> (*)``."""
-    waves = -0.4 * (0.4 * y).sin() + 0.17 * (1.3 * y + 3.5).sin() + 0.02 * (4.3 * y - 2.5).sin()
-    return y + waves
+    sines = -0.4 * (0.4 * y).sin() + 0.17 * (1.3 * y + 3.5).sin() + 0.02 * (4.3 * y - 2.5).sin()
+    return y + sines
 
 
 #: Increasing maps, of the coordinates of X and of those of Y.

@@ -4,6 +4,7 @@
 import csv
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,15 @@ METHODS = OWN | REPORTED
 REPORTED_ROWS = 10_000
 
 
-def _read_reported() -> dict[str, dict[str, float]]:
+@cache
+def reported_estimates() -> dict[str, dict[str, float]]:
+    """Task -> method -> nats, made by tools/bmi_estimates.py."""
     file = Path(__file__).with_name("bmi_estimates.csv")
     found: dict[str, dict[str, float]] = {}
     with file.open(encoding="utf-8", newline="") as lines:
         for line in csv.DictReader(lines):
             found.setdefault(line["task"], {})[line["method"]] = float(line["estimate"])
     return found
-
-
-#: task -> method -> nats, made by tools/bmi_estimates.py
-REPORTED_ESTIMATES = _read_reported()
 
 
 def canonical_information(x: np.ndarray, y: np.ndarray) -> float:
@@ -52,7 +51,7 @@ def benchmark_row(
 ) -> dict[str, Any]:
     """One data set of a task: the truth, our estimate, and those of nearest neighbours (of
     columns of unit variance) and of canonical correlations, in nats; and our seconds. Of as many
-    rows as those of ``REPORTED_ESTIMATES``, these too."""
+    rows as those of ``reported_estimates``, these too."""
     x, y = (part.numpy() for part in task.draw(num_rows, torch.Generator().manual_seed(seed)))
     begin = time.perf_counter()
     found = mutual_information(x, y, settings, seed)
@@ -64,7 +63,7 @@ def benchmark_row(
         "estimate": found.value,
         "ksg": neighbour_information(standardise(x), standardise(y)),
         "cca": canonical_information(x, y),
-        **(REPORTED_ESTIMATES.get(name, {}) if num_rows == REPORTED_ROWS else {}),
+        **(reported_estimates().get(name, {}) if num_rows == REPORTED_ROWS else {}),
         "seconds": seconds,
         **found.figures(),
     }
