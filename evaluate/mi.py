@@ -131,11 +131,11 @@ def benchmark(args: Namespace) -> dict[str, Any]:
             rows.append(
                 benchmark_row(name, MI_TASKS[name], args.num_rows, seed, settings_of(args))
             )
-        last = by_task(rows)[-1]
+        last = by_task(rows, args.num_rows)[-1]
         shown = [last[part] for part in ("truth", "stderr", *OWN)]
         print(f"{name:24} " + " ".join(f"{value:8.4f}" for value in shown), flush=True)
         output.write({"rows": rows})
-    table = by_task(rows)
+    table = by_task(rows, args.num_rows)
     answer = {"table": table, "scoreboard": scoreboard(table), "num_rows": args.num_rows}
     from ebm_app.ratios.studies.benchmark_plot import plot_benchmark  # matplotlib takes a second
 

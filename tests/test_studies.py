@@ -249,17 +249,22 @@ def test_the_estimates_of_another_package_are_of_the_same_tasks():
 
 
 def test_estimates_of_another_package_stand_beside_ours():
-    common = {"truth": 1.0, "seconds": 1.0, "stderr": 0.1, "lower_bound": 0.9, "warnings": []}
-    row = {**common, "task": "a", "interval": [0.9, 1.1], "estimate": 1.03, "ksg": 0.9, "cca": 0.0}
-    reported = {"infonce": 1.0, "nwj": 0.94, "mine": 2.0}
-    (alone,), (beside,) = (benchmark.by_task([part]) for part in (row, {**row, **reported}))
-    assert benchmark.methods_of([alone]) == list(benchmark.OWN)
-    assert benchmark.scoreboard([alone])["estimate"] == {"right": 1, "nearest": 1}
-    found = benchmark.scoreboard([beside])
-    assert found["infonce"] == {"right": 1, "nearest": 1}
-    assert found["estimate"] == {"right": 1, "nearest": 0} and found["mine"]["right"] == 0
-    # where a row lacks them, nobody is compared with them
-    assert set(benchmark.scoreboard([alone, beside])) == set(benchmark.OWN)
+    truth = MI_TASKS["normal_1x1"].mutual_information
+    row = {"truth": truth, "seconds": 1.0, "stderr": 0.1, "lower_bound": 0.4, "warnings": []}
+    row |= {"task": "normal_1x1", "interval": [0.3, 0.5], "ksg": truth - 0.1, "cca": 0.0}
+    # the NWJ bound of our own ratios is not the package's estimate by NWJ
+    row |= {"estimate": truth + 0.015, "nwj": -5.0}
+    (few,), (many,) = (benchmark.by_task([row], num_rows) for num_rows in (3000, 10_000))
+    assert benchmark.methods_of([few]) == list(benchmark.OWN)
+    assert benchmark.scoreboard([few])["estimate"] == {"right": 1, "nearest": 1}
+    reported = benchmark.reported_estimates()["normal_1x1"]
+    assert reported == {key: many[key] for key in benchmark.REPORTED}
+    found = benchmark.scoreboard([many])
+    errors = {key: abs(many[key] - truth) for key in benchmark.METHODS}
+    assert found[min(errors, key=errors.get)]["nearest"] == 1
+    assert found["nwj"]["right"] == (errors["nwj"] <= 0.05 * truth)
+    # where a task lacks them, nobody is compared with them
+    assert set(benchmark.scoreboard([few, many])) == set(benchmark.OWN)
 
 
 def test_estimates_do_not_touch_the_generator_of_torch(tmp_path):

@@ -50,8 +50,7 @@ def benchmark_row(
     name: str, task: MITask, num_rows: int, seed: int, settings: MISettings
 ) -> dict[str, Any]:
     """One data set of a task: the truth, our estimate, and those of nearest neighbours (of
-    columns of unit variance) and of canonical correlations, in nats; and our seconds. Of as many
-    rows as those of ``reported_estimates``, these too."""
+    columns of unit variance) and of canonical correlations, in nats; and our seconds."""
     x, y = (part.numpy() for part in task.draw(num_rows, torch.Generator().manual_seed(seed)))
     begin = time.perf_counter()
     found = mutual_information(x, y, settings, seed)
@@ -63,26 +62,26 @@ def benchmark_row(
         "estimate": found.value,
         "ksg": neighbour_information(standardise(x), standardise(y)),
         "cca": canonical_information(x, y),
-        **(reported_estimates().get(name, {}) if num_rows == REPORTED_ROWS else {}),
         "seconds": seconds,
         **found.figures(),
     }
 
 
-def methods_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The methods that every row has."""
-    return [method for method in METHODS if all(method in row for row in rows)]
+def methods_of(table: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The methods that every task has."""
+    return [method for method in METHODS if all(method in row for row in table)]
 
 
-def by_task(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Means over the data sets of a task, the share of intervals that hold the truth, and of our
-    estimates the standard deviation (None of a single one)."""
+def by_task(rows: Sequence[Mapping[str, Any]], num_rows: int) -> list[dict[str, Any]]:
+    """Means over the data sets of a task, of ``num_rows`` rows each, the share of intervals that
+    hold the truth, and of our estimates the standard deviation (None of a single one). Beside data
+    sets of as many rows as theirs stand the ``reported_estimates``."""
     table = []
     for name in dict.fromkeys(row["task"] for row in rows):
         of_task = [row for row in rows if row["task"] == name]
         means = {
             key: float(np.mean([row[key] for row in of_task]))
-            for key in ("truth", *methods_of(of_task), "stderr", "lower_bound", "seconds")
+            for key in ("truth", *OWN, "stderr", "lower_bound", "seconds")
         }
         values = [row["estimate"] for row in of_task]
         held = [row["interval"][0] <= row["truth"] <= row["interval"][1] for row in of_task]
@@ -91,6 +90,7 @@ def by_task(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             {
                 "task": name,
                 **means,
+                **(reported_estimates().get(name, {}) if num_rows == REPORTED_ROWS else {}),
                 "deviation": deviation,
                 "covered": float(np.mean(held)),
                 "num_seeds": len(of_task),
