@@ -9,8 +9,9 @@ from exact import F64, ExactBridge, ExactModel, SinePath, normal, two_modes, z_s
 
 from ebm_app.errors import UserError
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
+from ebm_app.probability_flow.clocks import ARC_LENGTH, CLOCKS
 from ebm_app.probability_flow.divergence import ExactDivergence, Hutchinson, rademacher_probes
-from ebm_app.probability_flow.ode import SOLVERS, ClockField, clock_grid, solve_pf_ode
+from ebm_app.probability_flow.ode import SOLVERS, ClockField, solve_pf_ode
 
 PATHS = {"linear": LinearVPPath(), "linear c": LinearVPPath(c=0.4), "vp": VPPath()}
 START, END = 1e-2, 0.999
@@ -84,7 +85,7 @@ def test_states_say_where_they_are_and_what_they_cost():
 
     field = ClockField(score, path)
     states = list(solve_pf_ode(field, normal((3, 2)), START, END, "heun", 5))
-    grid = clock_grid(path, START, END, 6).tolist()
+    grid = ARC_LENGTH.grid(path, START, END, 6).tolist()
     assert [s.t for s in states] == grid[1:] and states[-1].t == END
     assert [s.step for s in states] == [1, 2, 3, 4, 5] and {s.num_steps for s in states} == {5}
     assert [s.nfe for s in states] == [2, 4, 6, 8, 10] and len(calls) == 10
@@ -93,12 +94,41 @@ def test_states_say_where_they_are_and_what_they_cost():
     assert only.step == 1 and only.t == END and only.x.isfinite().all()
 
 
+@pytest.mark.parametrize("clock", CLOCKS.values(), ids=CLOCKS)
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
-def test_the_grid_is_even_in_the_clock_and_keeps_its_ends(path):
-    grid = clock_grid(path, START, END, 9)
-    gaps = path.clock(grid).diff()
+def test_the_grid_is_even_in_the_clock_and_keeps_its_ends(path, clock):
+    grid = clock.grid(path, START, END, 9)
+    gaps = clock.reading(path, grid).diff()
     assert grid.dtype == F64 and grid[0] == START and grid[-1] == END
     assert torch.allclose(gaps, gaps.mean().expand(8), rtol=1e-11)
+
+
+@pytest.mark.parametrize("clock", CLOCKS.values(), ids=CLOCKS)
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_the_rate_is_the_derivative_of_the_reading(path, clock):
+    t = torch.linspace(START, END, 7, dtype=F64)
+    step = 1e-6 * t * (1 - t)
+    secant = (clock.reading(path, t + step) - clock.reading(path, t - step)) / (2 * step)
+    assert torch.allclose(clock.rate(path, t), secant, rtol=1e-6)
+
+
+def test_the_log_signal_to_noise_ratio_by_hand():
+    t = torch.tensor([0.6], dtype=F64)
+    ratio = LinearVPPath(c=0.4).log_snr(t)
+    assert ratio.item() == pytest.approx(math.log(0.4 * 0.36 / 0.64))
+    # of a bridge from noise: x_t = (1 - t) x0 + t x1 and its own noise
+    bridge = SchrodingerBridgePath(0.5, c=2).log_snr(t).item()
+    assert bridge == pytest.approx(math.log(2 * 0.36 / (0.16 + 0.25 * 0.24)))
+
+
+def test_the_map_does_not_depend_on_the_clock():
+    model, x = two_modes(LinearVPPath(), 1e-5, (1, 2, 2)), normal((16, 1, 2, 2))
+    ends = []
+    for clock in CLOCKS.values():
+        field = ClockField(model.exact_score, model.path, clock)
+        *_, state = solve_pf_ode(field, x, 0.01, 0.99, "dopri5", tolerance=1e-9)
+        ends.append(state.x)
+    assert torch.allclose(*ends, rtol=0, atol=1e-6)
 
 
 def test_mistakes_are_refused():

@@ -7,8 +7,9 @@ from exact import F64, ExactBridge, ExactModel, normal, two_modes
 
 from ebm_app.numerics import standard_normal_log_density, sum_except_batch
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
+from ebm_app.probability_flow.clocks import ARC_LENGTH
 from ebm_app.probability_flow.midpoint import ImplicitMidpoint
-from ebm_app.probability_flow.ode import ClockField, clock_grid
+from ebm_app.probability_flow.ode import ClockField
 
 START, END = 1e-2, 0.999
 
@@ -25,7 +26,7 @@ def modes(path, shape):
 
 
 def flow(model, num_steps, start=START, end=END):
-    times = clock_grid(model.path, start, end, num_steps + 1)
+    times = ARC_LENGTH.grid(model.path, start, end, num_steps + 1)
     return ImplicitMidpoint(ClockField(model.exact_score, model.path), times.tolist())
 
 

@@ -7,7 +7,7 @@ from exact import F64, ExactModel, generator, normal, two_modes, z_score
 from ebm_app.errors import UserError
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath, VPPath
-from ebm_app.probability_flow.ode import clock_grid
+from ebm_app.probability_flow.clocks import ARC_LENGTH
 from ebm_app.registry import make
 from ebm_app.sampling.energy_hmc import ENERGIES
 from ebm_app.sampling.samplers import SAMPLERS, EnergyHMCSampler, PFODESampler
@@ -40,9 +40,10 @@ def test_the_flow_and_tweedie_are_exact_on_a_gaussian(name, score, shape):
     The integral is left out on the VP path, where N(0, I), from which it starts, is not p_0.
     """
     energy, x0 = gaussian(PATHS[name]), normal((3, *shape))
-    x = run(PFODESampler(80, score=score, end_variance=1e-2), energy, x0)[-1].x
+    sampler = PFODESampler(80, score=score, end_variance=1e-2)
+    x = run(sampler, energy, x0)[-1].x
     alpha, mean, variance = moments(energy, 1e-2)
-    start, start_variance, *_ = energy.model.moments(torch.tensor([1e-3], dtype=F64))
+    start, start_variance, *_ = energy.model.moments(torch.tensor([sampler.start], dtype=F64))
     end = mean + (variance / start_variance.squeeze()).sqrt() * (x0 - start.squeeze())
     denoised = MEAN + alpha * STD**2 / variance * (end - mean)
     assert (x - denoised).abs().max() < 1e-3
@@ -167,7 +168,7 @@ def test_temperatures_are_even_in_the_clock_or_in_t_and_stop_at_the_variance(pat
         assert len(times) == 4 and times[-1] == clock[-1]
     assert abs(path.variance(torch.tensor(clock[-1], dtype=F64)) - 0.02) < 1e-9
     assert torch.allclose(torch.tensor(linear), clock[-1] * torch.tensor([0.25, 0.5, 0.75, 1.0]))
-    assert clock == clock_grid(path, 0.0, clock[-1], 5)[1:].tolist()
+    assert clock == ARC_LENGTH.grid(path, 0.0, clock[-1], 5)[1:].tolist()
 
 
 def test_a_variance_that_is_never_reached_means_the_end_of_the_model():
@@ -203,8 +204,8 @@ def test_a_sampler_is_made_by_name_with_its_settings():
     assert make(SAMPLERS, "sampler", ready, {}) is ready
     with pytest.raises(UserError, match="unknown sampler 'gibbs': choose one of annealed_hmc"):
         make(SAMPLERS, "sampler", "gibbs", {})
-    with pytest.raises(UserError, match="sampler 'pf_ode' has no setting 'schedule'"):
-        make(SAMPLERS, "sampler", "pf_ode", {"schedule": "clock"})
+    with pytest.raises(UserError, match="sampler 'pf_ode' has no setting 'final_steps'"):
+        make(SAMPLERS, "sampler", "pf_ode", {"final_steps": 3})
 
 
 @pytest.mark.parametrize(

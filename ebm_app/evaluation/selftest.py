@@ -29,7 +29,7 @@ from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.log_z.estimates import LogZ, from_forward
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import standard_error
-from ebm_app.probability_flow.ode import clock_grid
+from ebm_app.probability_flow.clocks import ARC_LENGTH
 
 #: allowances in bits per dim: of the mean time score summed over the clock, of the quadrature, and
 #: of the disagreement of the integral and the probability-flow ODE
@@ -123,7 +123,7 @@ def iterate_balance(
     """E_{p_t}[s] at one time after the other of a grid, on data ``x1`` (B, *) of the path's
     space."""
     path = energy.path
-    times = clock_grid(path, energy.start, energy.end, num_times + 2)[1:-1]
+    times = ARC_LENGTH.grid(path, energy.start, energy.end, num_times + 2)[1:-1]
     shares = torch.linspace(0, 1, num_times + 2)[1:-1].double()
     scale = path.time_score_variance(times).rsqrt() / x1[0].numel()
     means, errors, total = [], [], torch.zeros(len(x1), dtype=torch.float64)

@@ -14,9 +14,10 @@ from ebm_app.likelihood.estimator import CountedScore, Estimator, LogDensity
 from ebm_app.likelihood.refinement import refine
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
+from ebm_app.probability_flow.clocks import ARC_LENGTH
 from ebm_app.probability_flow.divergence import ExactDivergence, Hutchinson, rademacher_probes
 from ebm_app.probability_flow.midpoint import ImplicitMidpoint
-from ebm_app.probability_flow.ode import UNREAD, ClockField, clock_grid, solve_pf_ode
+from ebm_app.probability_flow.ode import UNREAD, ClockField, solve_pf_ode
 
 #: probes of a divergence, of which 0 take it exactly
 NumProbes = Annotated[int, Ge(0), Le(1000)]
@@ -112,7 +113,7 @@ class MidpointDensity(Estimator):
         if self.num_steps < 1:
             raise UserError(f"pf_ode_exact needs at least 1 step, not {self.num_steps}")
         score = CountedScore(energy, self.score)
-        times = clock_grid(energy.path, self.start, t, self.num_steps + 1)
+        times = ARC_LENGTH.grid(energy.path, self.start, t, self.num_steps + 1)
         energy.path.check_reference()
         value = ImplicitMidpoint(ClockField(score, energy.path), times.tolist()).log_density(x)
         return LogDensity(value, torch.zeros_like(value), None, score.nfe)

@@ -33,6 +33,7 @@ from ebm_app.likelihood.refinement import refine
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
 from ebm_app.paths import OneSidedPath
+from ebm_app.probability_flow.clocks import ARC_LENGTH
 from ebm_app.probability_flow.divergence import normal_draws
 from ebm_app.probability_flow.ode import solve_in_clock
 from ebm_app.quadrature import rule_on
@@ -175,6 +176,7 @@ class PotentialRate:
     """dx / d tau of the probability-flow ODE of a model's head, and d log p_t(x_t) / d tau."""
 
     num_sums = 1
+    clock = ARC_LENGTH
 
     def __init__(self, energy: TimeScoreEnergy) -> None:
         self.energy, self.path = energy, energy.path
@@ -185,7 +187,7 @@ class PotentialRate:
         output = self.energy.output(x, t)
         velocity = self.path.velocity(x, output.score, time)
         total = sum_except_batch(rate_along(output.components, output.score, velocity))
-        dt = self.path.time_score_variance(time).rsqrt().item()
+        dt = 1 / self.clock.rate(self.path, time).item()
         return velocity * dt, total[None] * dt
 
 

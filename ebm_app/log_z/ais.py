@@ -34,7 +34,7 @@ from ebm_app.likelihood import ESTIMATORS, Estimator
 from ebm_app.log_z.transports import TRANSPORTS, Transport
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.numerics import sum_except_batch
-from ebm_app.probability_flow.ode import clock_grid
+from ebm_app.probability_flow.clocks import ARC_LENGTH
 from ebm_app.registry import choose
 from ebm_app.sampling.annealed_hmc import AnnealedHMC
 from ebm_app.sampling.annealing import IntermediateDistribution, Move, anneal, stay
@@ -242,7 +242,7 @@ class Chains:
         return [
             kind(
                 self.energy,
-                clock_grid(self.energy.path, start, end, points).tolist(),
+                ARC_LENGTH.grid(self.energy.path, start, end, points).tolist(),
                 settings.transport_score,
             )
             for start, end in pairwise(times)

@@ -145,26 +145,24 @@ class ArcLength(TimeSampler):
 
 class Early(ArcLength):
     """Half of the times as by ``ArcLength``, half uniform in the log signal-to-noise ratio
-    log(c alpha^2 / v) from -5 to 1, where a drawn image takes its shape.
+    (``GaussianPath.log_snr``) from -5 to 1, where a drawn image takes its shape.
 
-    On those levels of noise a flow decides what an image shows, while the arc length, which follows
-    the likelihood, spends a twentieth of its times there.
+    There a flow decides what an image shows, while the arc length, which follows the likelihood,
+    has a twentieth of its times.
 
     Source: the log-normal noise levels of Karras et al. 2022, arXiv:2206.00364, table 1, serve the
     same end.
 
     Raises:
-        UserError: as ``ArcLength``, and on a path that does not start at the reference.
+        UserError: as ``ArcLength``, and as ``GaussianPath.log_snr``.
     """
 
     note = "half of them so, half where a drawn image takes its shape"
     lowest, highest = -5.0, 1.0
 
     def spread(self, clock: Tensor) -> Tensor:
-        self.path.check_reference()
         fine = torch.linspace(clock[0], clock[-1], 16 * self.num_knots, dtype=torch.float64)
-        t = self.path.clock_inverse(fine)
-        ratio = (self.path.c * self.path.alpha(t).square() / self.path.variance(t)).log()
+        ratio = self.path.log_snr(self.path.clock_inverse(fine))
         share = (fine - fine[0]) / self.total
         early = ((ratio - self.lowest) / (self.highest - self.lowest)).clamp(0, 1)
         even = torch.linspace(0, 1, len(clock), dtype=torch.float64)

@@ -21,6 +21,7 @@ Source: Yu, Klami, Hyvarinen, Korba, Chehab (ICML 2025), section 5 and appendix 
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -177,6 +178,30 @@ class GaussianPath(ABC):
         moment = self.c if c is None else c
         return (self.variance_dt(t) / v).square() / 2 + self.alpha_dt(t).square() * moment / v
 
+    def variance_given_data(self, t: Tensor) -> Tensor:
+        """n_t, the variance per dimension of x_t given x1, for a reference N(0, I): (B,) -> (B,).
+
+        Raises:
+            UserError: on a path that states none.
+        """
+        raise UserError(f"{type(self).__name__} has no velocity: use a path from N(0, I)")
+
+    def variance_given_data_dt(self, t: Tensor) -> Tensor:
+        """d n_t / dt."""
+        return slope(self.variance_given_data, t)
+
+    def log_snr(self, t: Tensor) -> Tensor:
+        """Log signal-to-noise ratio log(c alpha_t^2 / n_t), which grows in t: (B,) -> (B,).
+
+        Raises:
+            UserError: as ``variance_given_data``.
+        """
+        return (self.c * self.alpha(t).square() / self.variance_given_data(t)).log()
+
+    def log_snr_inverse(self, ratio: Tensor) -> Tensor:
+        """The time t with log_snr(t) = ``ratio``: (B,) -> (B,)."""
+        return _inverse(self.log_snr, ratio)
+
     def velocity(self, x: Tensor, score: Tensor, t: Tensor) -> Tensor:
         r"""Probability-flow velocity of the marginals from the Stein score, for a reference
         N(0, I) and alpha_t > 0: (B, *).
@@ -189,11 +214,9 @@ class GaussianPath(ABC):
         sqrt(n_t) noise.
 
         Raises:
-            UserError: on a path that states no such variance.
+            UserError: as ``variance_given_data``.
         """
-        raise UserError(f"{type(self).__name__} has no velocity: use a path from N(0, I)")
-
-    def _velocity(self, x: Tensor, score: Tensor, t: Tensor, n: Tensor, n_dt: Tensor) -> Tensor:
+        n, n_dt = self.variance_given_data(t), self.variance_given_data_dt(t)
         drift = self.alpha_dt(t) / self.alpha(t)
         return expand_like(drift, x) * x + expand_like(drift * n - n_dt / 2, x) * score
 
@@ -220,17 +243,22 @@ class GaussianPath(ABC):
         >>> bool(torch.allclose(path.clock_inverse(path.clock(times)), times, rtol=1e-12))
         True
         """
-        from scipy.optimize.elementwise import find_root  # half a second to import
+        return _inverse(self.clock, tau)
 
-        limit = torch.tensor([-_MAX_LOGIT, _MAX_LOGIT], dtype=torch.float64)
-        target = tau.cpu().clamp(*self.clock(torch.sigmoid(limit))).numpy()
 
-        def excess(logit: np.ndarray, target: np.ndarray) -> np.ndarray:
-            return self.clock(torch.sigmoid(torch.from_numpy(logit))).numpy() - target
+def _inverse(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    """The times in (0, 1) at which a growing function has ``values``, by their logit."""
+    from scipy.optimize.elementwise import find_root  # half a second to import
 
-        ends = (np.full_like(target, -_MAX_LOGIT), np.full_like(target, _MAX_LOGIT))
-        logit = find_root(excess, ends, args=(target,)).x
-        return torch.sigmoid(torch.as_tensor(logit, device=tau.device))
+    limit = torch.tensor([-_MAX_LOGIT, _MAX_LOGIT], dtype=torch.float64)
+    target = values.cpu().clamp(*function(torch.sigmoid(limit))).numpy()
+
+    def excess(logit: np.ndarray, target: np.ndarray) -> np.ndarray:
+        return function(torch.sigmoid(torch.from_numpy(logit))).numpy() - target
+
+    ends = (np.full_like(target, -_MAX_LOGIT), np.full_like(target, _MAX_LOGIT))
+    logit = find_root(excess, ends, args=(target,)).x
+    return torch.sigmoid(torch.as_tensor(logit, device=values.device))
 
 
 _MAX_LOGIT = 36.0  # sigmoid(36) is the float64 next to 1

@@ -44,8 +44,11 @@ class OneSidedPath(GaussianPath):
             )
         return find_time(excess, 0.0, 1.0)
 
-    def velocity(self, x: Tensor, score: Tensor, t: Tensor) -> Tensor:
-        return self._velocity(x, score, t, self.variance(t), self.variance_dt(t))
+    def variance_given_data(self, t: Tensor) -> Tensor:
+        return self.variance(t)
+
+    def variance_given_data_dt(self, t: Tensor) -> Tensor:
+        return self.variance_dt(t)
 
     def denoise(self, x: Tensor, score: Tensor, t: Tensor) -> Tensor:
         """Tweedie's formula E[x1 | x_t = x] = (x + v_t score) / alpha_t, for alpha_t > 0."""

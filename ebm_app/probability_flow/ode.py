@@ -1,7 +1,7 @@
 r"""The probability-flow ODE dx/dt = u_t(x), whose solution started from p_0 has the marginals p_t.
 
-It is integrated in the Fisher-Rao clock of the path, in which it is smooth at both ends, together
-with its log-determinant
+It is integrated in a clock of the path: the arc length, in which it is smooth at both ends, or
+another. Together with it goes its log-determinant
 
     d/dt log |det dx_t/dx_0| = div u_t(x_t),     log p_t(x_t) = log p_0(x_0) - int_0^t div u ds.
 
@@ -9,6 +9,7 @@ Sources: Song et al. 2021, arXiv:2011.13456, section 4.3 and appendix D.2; Karra
 arXiv:2206.00364, for Heun's method.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -19,6 +20,7 @@ from torch import Tensor
 from ebm_app.errors import NumericalError, UserError
 from ebm_app.ode import State, solve
 from ebm_app.paths import GaussianPath
+from ebm_app.probability_flow.clocks import ARC_LENGTH, Clock
 from ebm_app.probability_flow.divergence import Divergence, NoDivergence
 from ebm_app.registry import choose
 
@@ -45,19 +47,9 @@ class ODEState(NamedTuple):
     sums: Tensor
 
 
-def clock_grid(path: GaussianPath, start: float, end: float, num_points: int) -> Tensor:
-    """``num_points`` times from ``start`` to ``end``, evenly spaced in the clock: float64."""
-    ends = torch.tensor([start, end], dtype=torch.float64)
-    tau = path.clock(ends)
-    even = torch.linspace(tau[0].item(), tau[1].item(), num_points, dtype=torch.float64)
-    times = path.clock_inverse(even)
-    times[0], times[-1] = ends
-    return times
-
-
 @dataclass(frozen=True)
 class ClockField:
-    """dx / d tau of the flow of a score (x, t) -> grad_x log p_t(x), tau the path's clock.
+    """dx / d tau of the flow of a score (x, t) -> grad_x log p_t(x), tau the reading of a clock.
 
     Raises:
         UserError: on a path without a velocity, or where alpha is 0.
@@ -65,6 +57,7 @@ class ClockField:
 
     score: Score
     path: GaussianPath
+    clock: Clock = ARC_LENGTH
 
     def __call__(self, x: Tensor, t: float) -> Tensor:
         """At ``x`` (B, *) and time ``t`` with alpha_t > 0."""
@@ -75,7 +68,7 @@ class ClockField:
                 "start later"
             )
         velocity = self.path.velocity(x, self.score(x, t), time)
-        return velocity * self.path.time_score_variance(time).rsqrt().item()
+        return velocity / self.clock.rate(self.path, time).item()
 
 
 class SummedRate(Protocol):
@@ -83,6 +76,7 @@ class SummedRate(Protocol):
     sums over the way."""
 
     path: GaussianPath
+    clock: Clock
     num_sums: int
 
     def __call__(self, x: Tensor, t: float) -> tuple[Tensor, Tensor]: ...
@@ -93,7 +87,8 @@ class DivergenceRate:
 
     def __init__(self, field: ClockField, divergence: Divergence) -> None:
         self.field, self.divergence = field, divergence
-        self.path, self.num_sums = field.path, divergence.num_estimates
+        self.path, self.clock = field.path, field.clock
+        self.num_sums = divergence.num_estimates
 
     def __call__(self, x: Tensor, t: float) -> tuple[Tensor, Tensor]:
         return self.divergence(lambda y: self.field(y, t), x)
@@ -127,7 +122,7 @@ def solve_in_clock(
     num_steps: int,
     tolerance: float,
 ) -> Iterator[ODEState]:
-    """Points moved by a rate in the clock of its path, and what they add up on their way. They
+    """Points moved by a rate in its clock, and what they add up on their way. They
     are summed up in float64 and given to the rate in their own precision.
 
     Args:
@@ -138,16 +133,20 @@ def solve_in_clock(
             state, the last.
 
     Raises:
-        UserError: for an unknown solver or fewer than 1 step.
+        UserError: for an unknown solver, fewer than 1 step or a clock infinite at an end.
         NumericalError: where the flow is not finite, and as ``ebm_app.ode.solve``.
     """
     choose("solver", solver, SOLVERS)
     if num_steps < 1:
         raise UserError(f"the probability-flow ODE needs at least 1 step, not {num_steps}")
-    path = rate.path
-    first, last = path.clock(torch.tensor([start, end], dtype=torch.float64)).tolist()
+    path, clock = rate.path, rate.clock
+    first, last = clock.reading(path, torch.tensor([start, end], dtype=torch.float64)).tolist()
+    if not math.isfinite(first) or not math.isfinite(last):
+        raise UserError(
+            f"{clock.note} is infinite at t = {start} or {end}: start later or end earlier"
+        )
     num_parts = num_steps * PARTS.get(solver, 1)
-    times = clock_grid(path, start, end, num_parts + 1).tolist()
+    times = clock.grid(path, start, end, num_parts + 1).tolist()
 
     def time_at(tau: float) -> float:
         """The time at a reading of the clock."""
@@ -155,7 +154,7 @@ def solve_in_clock(
         if solver in PARTS or tau in (first, last):
             return times[round(place)]
         # the clock's inverse has a rounding error, and the rate is known between the ends alone
-        time = path.clock_inverse(torch.tensor(tau, dtype=torch.float64)).item()
+        time = clock.time(path, torch.tensor(tau, dtype=torch.float64)).item()
         return min(max(time, min(start, end)), max(start, end))
 
     def state_rate(tau: Tensor, state: State) -> State:

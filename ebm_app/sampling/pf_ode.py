@@ -9,7 +9,9 @@ from torch import Tensor
 
 from ebm_app.fields import Fraction, Positive, Steps, Tolerance, Unread
 from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.probability_flow.clocks import CLOCKS
 from ebm_app.probability_flow.ode import UNREAD, ClockField, solve_pf_ode
+from ebm_app.registry import choose
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 
 
@@ -21,6 +23,7 @@ class PFODESampler(Sampler):
         num_steps: steps, each of two evaluations of the Stein score by "heun", of four by "rk4".
         solver: "heun", "rk4", or the adaptive "dopri5", which finds its own number of steps.
         tolerance: rtol and atol of an adaptive solver.
+        schedule: the clock in which the steps are even, a key of ``CLOCKS``.
         score: "head", "integral" or None, as for ``TimeScoreEnergy.stein_score``.
         start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
         end_variance: conditional variance at which the flow stops and the image is denoised.
@@ -36,17 +39,19 @@ class PFODESampler(Sampler):
     num_steps: Steps = 25
     solver: str = "heun"
     tolerance: Tolerance = 1e-5
+    schedule: str = "log_snr"
     score: str | None = None
-    start: Fraction = 1e-3
+    start: Fraction = 1e-2
     end_variance: Positive = 1e-3
 
     def iterate(
         self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
         score, path = energy.stein_score(self.score), energy.path
+        clock = CLOCKS[choose("schedule", self.schedule, CLOCKS)]
         end = end_time(energy, self.start, self.end_variance)
         states = solve_pf_ode(
-            ClockField(score, path),
+            ClockField(score, path, clock),
             x0,
             self.start,
             end,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ebm_app.errors import UserError
 from ebm_app.paths import GaussianPath
-from ebm_app.probability_flow.ode import clock_grid
+from ebm_app.probability_flow.clocks import CLOCKS
 from ebm_app.registry import choose
 
 
@@ -22,7 +22,7 @@ def linear(path: GaussianPath, start: float, end: float, num_points: int) -> Ten
 
 #: name -> times (num_points,) float64, the ends included
 SCHEDULES: dict[str, Callable[[GaussianPath, float, float, int], Tensor]] = {
-    "clock": clock_grid,
+    **{name: clock.grid for name, clock in CLOCKS.items()},
     "linear": linear,
 }
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.models.energy import HEAD, TimeScoreEnergy
-from ebm_app.probability_flow.ode import clock_grid
+from ebm_app.probability_flow.clocks import ARC_LENGTH
 
 #: (rtol, atol) of the paper's AIS (appendix F.6) and of its likelihoods
 TOLERANCES = {"ode 1e-3/1e-6": (1e-3, 1e-6), "ode 1e-6/1e-6": (1e-6, 1e-6)}
@@ -15,7 +15,7 @@ NODES = (4, 12)
 
 def fields(energy: TimeScoreEnergy, x: Tensor) -> dict[str, Callable[[], Tensor]]:
     """The field (B, *) in the middle of the clock, at noisy images of x (B, *), by name."""
-    t = clock_grid(energy.path, energy.start, energy.end, 3)[1].item()
+    t = ARC_LENGTH.grid(energy.path, energy.start, energy.end, 3)[1].item()
     time = torch.tensor(t, dtype=torch.float64)
     alpha, deviation = energy.path.alpha(time).item(), energy.path.variance(time).sqrt().item()
     generator = torch.Generator(x.device).manual_seed(0)
