@@ -63,9 +63,24 @@ def test_discrete_columns_are_found_and_named():
     x, y = (part.numpy() for part in task.draw(3_000, generator()))
     table = pd.DataFrame({"kind": x[:, 0]}), pd.Series(y[:, 0])
     found = mutual_information(*table, MIDDLE)
-    assert found.discrete == ["'kind'"] and found.neighbours is None
+    assert found.discrete == ["'kind'"]
+    assert abs(found.neighbours - task.mutual_information) < 0.03
     assert abs(found.value - task.mutual_information) < 0.08
     assert "taken as discrete: 'kind'" in found.summary()
+
+
+def test_neighbours_say_what_a_learned_ratio_has_missed_of_discrete_columns():
+    """Hard edges: where no classifier pays, the bound is short, and the error holds half of what
+    neighbours find beyond it."""
+    task = MI_TASKS["discrete_uniform_4"]
+    x, y = (part.numpy() for part in task.draw(3_000, generator(10)))
+    untrained = MISettings(num_folds=3, training=ClassifierTraining(steps=1))
+    found = mutual_information(x, y, untrained)
+    short = found.neighbours - found.value
+    assert short > 0.02 and found.stderr > short / 2
+    kinds = np.arange(600) % 4
+    both = mutual_information(kinds, (kinds + np.arange(600) // 300) % 4, SHORT)
+    assert len(both.discrete) == 2 and both.neighbours is None
 
 
 def test_copies_of_rows_are_one_observation():

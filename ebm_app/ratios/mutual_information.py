@@ -222,9 +222,10 @@ class Estimation:
 
     def _neighbours(self) -> float | None:
         """By nearest neighbours among distinct rows of normal scores, whose ties would look like
-        near neighbours; None where it is no use."""
-        x, y = (side.untied for side in self.columns)
-        if self.discrete or x.shape[1] + y.shape[1] > MAX_NEIGHBOUR_DIM:
+        near neighbours; None in many dimensions, or where all columns are discrete."""
+        x, y = (side.spaced() for side in self.columns)
+        num = x.shape[1] + y.shape[1]
+        if num > MAX_NEIGHBOUR_DIM or len(self.discrete) == num:
             return None
         first = np.unique(self.groups.numpy(), return_index=True)[1]
         return neighbour_information(x[first], y[first])

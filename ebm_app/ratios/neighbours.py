@@ -4,7 +4,9 @@ r"""Mutual information by nearest neighbours (Kraskov, Stögbauer and Grassberge
 
 with n_x and n_y the numbers of other rows whose x, and whose y, are nearer than the k-th neighbour
 in the larger of both distances (maximum norm). It takes a second and is accurate in few
-dimensions; in many it is far too low, and where rows repeat far too high.
+dimensions; in many it is far too low, and where rows repeat far too high. A column of few values
+far apart is fine beside others that are continuous: the neighbours are then sought within a value,
+and the formula is that of Ross 2014 (PLoS ONE 9, e87357).
 """
 
 import numpy as np

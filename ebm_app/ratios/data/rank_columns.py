@@ -16,6 +16,8 @@ from ebm_app.ratios.data.preprocessing import AsinhScores, normal_scores, standa
 
 #: a column of at most so many values, each in so many rows on average, is discrete
 MAX_VALUES, ROWS_PER_VALUE = 20, 20
+#: apart as far as this, two values of a discrete column are no neighbours
+FAR = 1e6
 
 
 class Columns(NamedTuple):
@@ -27,6 +29,13 @@ class Columns(NamedTuple):
     untied: np.ndarray
     features: np.ndarray
     discrete: list[int]
+
+    def spaced(self) -> np.ndarray:
+        """(N, d), in which nearest neighbours are sought: ``untied``, but of discrete columns the
+        scores, equal within a value and far apart between two."""
+        columns = self.untied.copy()
+        columns[:, self.discrete] = FAR * self.scores[:, self.discrete]
+        return columns
 
 
 def prepared(x: np.ndarray, random_state: int = 0) -> Columns:
