@@ -121,6 +121,14 @@ def test_the_log_signal_to_noise_ratio_by_hand():
     assert bridge == pytest.approx(math.log(2 * 0.36 / (0.16 + 0.25 * 0.24)))
 
 
+def test_a_clock_that_is_infinite_at_an_end_is_refused():
+    path = LinearVPPath()
+    with pytest.raises(UserError, match="ratio is infinite at t = 0.0: start later"):
+        CLOCKS["log_snr"].grid(path, 0.0, END, 5)
+    with pytest.raises(UserError, match="arc length of the path is infinite at t = 1.0: end earl"):
+        CLOCKS["clock"].grid(path, START, 1.0, 5)
+
+
 def test_the_map_does_not_depend_on_the_clock():
     model, x = two_modes(LinearVPPath(), 1e-5, (1, 2, 2)), normal((16, 1, 2, 2))
     ends = []

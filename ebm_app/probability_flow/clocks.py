@@ -1,11 +1,13 @@
 """Clocks of a path: growing functions of the time, in which a flow takes even steps."""
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from ebm_app.errors import UserError
 from ebm_app.numerics import slope
 from ebm_app.paths import GaussianPath
 
@@ -27,6 +29,25 @@ class Clock(ABC):
     def rate(self, path: GaussianPath, t: Tensor) -> Tensor:
         """d tau / dt: (B,) -> (B,)."""
 
+    def ends(self, path: GaussianPath, start: float, end: float) -> tuple[float, float]:
+        """The readings at two times.
+
+        Raises:
+            UserError: where one of them is infinite.
+        """
+        first, last = self.reading(path, torch.tensor([start, end], dtype=torch.float64)).tolist()
+        for t, reading in ((start, first), (end, last)):
+            if not math.isfinite(reading):
+                raise UserError(
+                    f"{self.note} is infinite at t = {t}: "
+                    + (
+                        "end earlier"
+                        if t == max(start, end)
+                        else "start later, or take another schedule"
+                    )
+                )
+        return first, last
+
     def grid(self, path: GaussianPath, start: float, end: float, num_points: int) -> Tensor:
         """``num_points`` times from ``start`` to ``end``, whose readings are evenly spaced.
 
@@ -34,12 +55,13 @@ class Clock(ABC):
         >>> times = LOG_SNR.grid(LinearVPPath(), 0.1, 0.9, 5)
         >>> round(LOG_SNR.reading(LinearVPPath(), times).diff().std().item(), 12)
         0.0
+
+        Raises:
+            UserError: as ``ends``.
         """
-        ends = torch.tensor([start, end], dtype=torch.float64)
-        tau = self.reading(path, ends)
-        even = torch.linspace(tau[0].item(), tau[1].item(), num_points, dtype=torch.float64)
-        times = self.time(path, even)
-        times[0], times[-1] = ends
+        first, last = self.ends(path, start, end)
+        times = self.time(path, torch.linspace(first, last, num_points, dtype=torch.float64))
+        times[0], times[-1] = start, end
         return times
 
 

@@ -9,7 +9,6 @@ Sources: Song et al. 2021, arXiv:2011.13456, section 4.3 and appendix D.2; Karra
 arXiv:2206.00364, for Heun's method.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -140,11 +139,7 @@ def solve_in_clock(
     if num_steps < 1:
         raise UserError(f"the probability-flow ODE needs at least 1 step, not {num_steps}")
     path, clock = rate.path, rate.clock
-    first, last = clock.reading(path, torch.tensor([start, end], dtype=torch.float64)).tolist()
-    if not math.isfinite(first) or not math.isfinite(last):
-        raise UserError(
-            f"{clock.note} is infinite at t = {start} or {end}: start later or end earlier"
-        )
+    first, last = clock.ends(path, start, end)
     num_parts = num_steps * PARTS.get(solver, 1)
     times = clock.grid(path, start, end, num_parts + 1).tolist()
 
