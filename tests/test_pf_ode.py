@@ -125,7 +125,7 @@ def test_a_clock_that_is_infinite_at_an_end_is_refused():
     path = LinearVPPath()
     with pytest.raises(UserError, match="ratio is infinite at t = 0.0: start later"):
         CLOCKS["log_snr"].grid(path, 0.0, END, 5)
-    with pytest.raises(UserError, match="arc length of the path is infinite at t = 1.0: end earl"):
+    with pytest.raises(UserError, match="arc length of the path is infinite at t = 1.0"):
         CLOCKS["clock"].grid(path, START, 1.0, 5)
 
 

@@ -39,12 +39,8 @@ class Clock(ABC):
         for t, reading in ((start, first), (end, last)):
             if not math.isfinite(reading):
                 raise UserError(
-                    f"{self.note} is infinite at t = {t}: "
-                    + (
-                        "end earlier"
-                        if t == max(start, end)
-                        else "start later, or take another schedule"
-                    )
+                    f"{self.note} is infinite at t = {t}: start later, end earlier or take "
+                    "another schedule"
                 )
         return first, last
 
