@@ -16,9 +16,17 @@ PATHS = {
 }
 
 
+#: all but the log signal-to-noise ratio from alpha = 0, where it is infinite
+CASES = [
+    pytest.param(name, *ends, id=f"{name}-{key}")
+    for name in SCHEDULES
+    for key, ends in PATHS.items()
+    if (name, key) != ("log_snr", "linear")
+]
+
+
 @pytest.mark.parametrize("num", [1, 2, 7, 64])
-@pytest.mark.parametrize("path, start, end", PATHS.values(), ids=PATHS)
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name, path, start, end", CASES)
 def test_temperatures_rise_from_start_to_end(name, path, start, end, num):
     times = temperatures(name, path, start, end, num)
     assert times.shape == (num + 1,) and times.dtype == F64
@@ -32,6 +40,8 @@ def test_each_schedule_is_even_in_what_it_is_named_after(path, start, end):
     inner = slice(1, -1)  # at the ends a clock may be infinite
     gaps = path.clock(clock[inner]).diff()
     assert torch.allclose(gaps, gaps.mean().expand(7), rtol=1e-6)
+    ratios = path.log_snr(temperatures("log_snr", path, max(start, 1e-3), end, 9)).diff()
+    assert torch.allclose(ratios, ratios.mean().expand(9), rtol=1e-6)
     assert torch.allclose(line.diff(), torch.full((9,), (end - start) / 9, dtype=F64), rtol=1e-12)
 
 
@@ -41,3 +51,5 @@ def test_mistakes_are_the_users():
     for num in (0, -1):
         with pytest.raises(UserError, match=f"at least 1 temperature, not {num}"):
             temperatures("clock", LinearVPPath(), 0.0, 0.9, num)
+    with pytest.raises(UserError, match="ratio is infinite at t = 0.0: start later"):
+        temperatures("log_snr", *PATHS["linear"], 4)
