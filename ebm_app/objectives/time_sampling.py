@@ -148,7 +148,7 @@ class Early(ArcLength):
     (``GaussianPath.log_snr``) from -5 to 1, where a drawn image takes its shape.
 
     There a flow decides what an image shows, while the arc length, which follows the likelihood,
-    has a twentieth of its times.
+    has a seventh of its times there and between -4 and -1 a twentieth.
 
     Source: the log-normal noise levels of Karras et al. 2022, arXiv:2206.00364, table 1, serve the
     same end.
@@ -157,7 +157,7 @@ class Early(ArcLength):
         UserError: as ``ArcLength``, and as ``GaussianPath.log_snr``.
     """
 
-    note = "half of them so, half where a drawn image takes its shape"
+    note = "half uniform in the arc length, half where a drawn image takes its shape"
     lowest, highest = -5.0, 1.0
 
     def spread(self, clock: Tensor) -> Tensor:
