@@ -7,7 +7,7 @@ from exact import F64, ExactBridge, ExactModel, normal, two_modes
 
 from ebm_app.numerics import standard_normal_log_density, sum_except_batch
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.probability_flow.clocks import ARC_LENGTH
+from ebm_app.probability_flow.clocks import ARC_LENGTH, CLOCKS
 from ebm_app.probability_flow.midpoint import ImplicitMidpoint
 from ebm_app.probability_flow.ode import ClockField
 
@@ -45,6 +45,19 @@ def test_backward_undoes_forward_and_its_determinant(path, shape):
     assert (back.log_det + there.log_det).abs().max() < 1e-10
     again = moving.forward(moving.backward(x).x)
     assert (again.x - x).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("clock", CLOCKS.values(), ids=CLOCKS)
+def test_steps_are_in_the_clock_of_the_field(clock):
+    """The exact flow of Gaussian data keeps (x - alpha mu) / sqrt(m)."""
+    path = LinearVPPath()
+    model = ExactModel(path, 1e-5, [[0.7]], [0.5], stein_channels=1)
+    field, x = ClockField(model.exact_score, path, clock), normal((8, 2))
+    there = ImplicitMidpoint(field, clock.grid(path, 0.05, 0.9, 41).tolist()).forward(x).x
+    mean, variance, *_ = model.moments(torch.tensor([0.05, 0.9], dtype=F64))
+    mean, deviation = mean.flatten(), variance[0].sqrt()
+    expected = mean[1] + deviation[1] / deviation[0] * (x - mean[0])
+    assert torch.allclose(there, expected, rtol=0, atol=1e-3)
 
 
 def unrolled(moving, x):

@@ -147,8 +147,8 @@ class Early(ArcLength):
     """Half of the times as by ``ArcLength``, half uniform in the log signal-to-noise ratio
     (``GaussianPath.log_snr``) from -5 to 1, where a drawn image takes its shape.
 
-    There a flow decides what an image shows, while the arc length, which follows the likelihood,
-    has a seventh of its times there and between -4 and -1 a twentieth.
+    A flow decides there what an image shows, mostly between -4 and -1. The arc length follows the
+    likelihood instead: of the times of an MNIST model, a seventh and a twentieth.
 
     Source: the log-normal noise levels of Karras et al. 2022, arXiv:2206.00364, table 1, serve the
     same end.

@@ -37,7 +37,7 @@ class ImplicitMidpoint:
 
     Args:
         field: dx / d tau.
-        times: N + 1 >= 2 times, in order, at the middle of which (in the clock) alpha > 0.
+        times: N + 1 >= 2 times, in order, at the middle of which (in the field's clock) alpha > 0.
 
     Raises (its methods):
         UserError: where the fixed-point iteration for m does not settle, or the step back settles
@@ -48,10 +48,10 @@ class ImplicitMidpoint:
 
     def __init__(self, field: ClockField, times: Sequence[float]) -> None:
         self.field = field
-        path, ends = field.path, torch.tensor(times, dtype=torch.float64)
-        tau = path.clock(ends)
+        clock, path = field.clock, field.path
+        tau = clock.reading(path, torch.tensor(times, dtype=torch.float64))
         self.steps = (tau[1:] - tau[:-1]).tolist()
-        self.middles = path.clock_inverse((tau[1:] + tau[:-1]) / 2).tolist()
+        self.middles = clock.time(path, (tau[1:] + tau[:-1]) / 2).tolist()
 
     def __len__(self) -> int:
         return len(self.steps)

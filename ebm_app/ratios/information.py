@@ -36,7 +36,7 @@ class MutualInformation:
         lower_bound: the Donsker-Varadhan bound by ratios of all other folds, and ``nwj``, that of
             Nguyen, Wainwright and Jordan. mean_log_ratio: without a normaliser; no bound.
         fewer_rows: the Donsker-Varadhan bound by ratios of one fold only.
-        neighbours: by nearest neighbours in few dimensions, else None.
+        neighbours: by nearest neighbours in few dimensions, not all discrete, else None.
         effective_pairs: the shuffled pairs that the normaliser of the poorest fold rests on.
         num_rows, num_distinct: rows, and how many differ from each other.
         discrete: columns that are taken to be discrete.

@@ -223,9 +223,8 @@ class Estimation:
     def _neighbours(self) -> float | None:
         """By nearest neighbours among distinct rows of normal scores, whose ties would look like
         near neighbours; None in many dimensions, or where all columns are discrete."""
-        x, y = (side.spaced() for side in self.columns)
-        num = x.shape[1] + y.shape[1]
+        num = sum(side.scores.shape[1] for side in self.columns)
         if num > MAX_NEIGHBOUR_DIM or len(self.discrete) == num:
             return None
         first = np.unique(self.groups.numpy(), return_index=True)[1]
-        return neighbour_information(x[first], y[first])
+        return neighbour_information(*(side.spaced()[first] for side in self.columns))
