@@ -147,9 +147,9 @@ def test_checks_are_told_in_words():
     assert checks.verdict((GOOD, BAD, SKIPPED)) == "1 of 2 checks passed, failed: mean time score"
     assert checks.verdict((GOOD, SKIPPED)) == "1 of 1 checks passed"
     assert checks.rows((GOOD, BAD, SKIPPED)).splitlines()[2:] == [
-        "| quadrature | **passed**: +0.0010 ± 0.0000 bits per dim, allowed 0.005 "
+        "| quadrature | **passed**: +0.0010 ± 0.0000 bits per dim, allowed 0.005 and 3 errors "
         "| 32 against 128 nodes |",
-        "| mean time score | **FAILED**: -0.5000 ± 0.1000 bits per dim, allowed 0.1 "
+        "| mean time score | **FAILED**: -0.5000 ± 0.1000 bits per dim, allowed 0.1 and 3 errors "
         "| summed over the clock |",
         "| E[p₁/p₀] | skipped | ESS 1.0 of 100 |",
     ]

@@ -136,5 +136,5 @@ def outcome(check: Check) -> str:
         return check.outcome
     return (
         f"**{check.outcome}**: {check.value:+.4f} ± {check.stderr:.4f} "
-        f"{check.unit}, allowed {check.allowance:g}"
+        f"{check.unit}, allowed {check.allowance:g} and 3 errors"
     )
