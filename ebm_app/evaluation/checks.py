@@ -55,7 +55,8 @@ def describe(check: Check) -> str:
     line = f"{check.outcome:8}{check.name:20} "
     if check.passed is not None:
         line += (
-            f"{check.value:+.4f} +- {check.stderr:.4f} {check.unit}, allowed {check.allowance} and 3 errors; "
+            f"{check.value:+.4f} +- {check.stderr:.4f} {check.unit}, "
+            f"allowed {check.allowance} and 3 errors; "
         )
     return line + check.note
 
