@@ -97,7 +97,7 @@ mnist-card: $(SETUP)
 	$(BIN)/python evaluate/report.py $(MNIST) --output $(BUNDLE)/README.md
 	cp $(BUNDLE)/samples_grid.png docs/mnist.png
 
-# the bundled MNIST model in the latent space of a flow, with its card: two hours on one core
+# the bundled MNIST model in the latent space of a flow, with its card: an hour and a half on one core
 LATENT := runs/mnist-latent
 LATENT_BUNDLE := ebm_app/pretrained/mnist-latent
 mnist-latent: $(SETUP)
