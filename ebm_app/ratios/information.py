@@ -117,15 +117,15 @@ def combined(
     bound, of_bound = _bound(whole, len(groups))
     fewer, of_fewer = _bound(single, len(groups))
     gain = gain_factor * (bound - fewer)
+    # what the ratios may have missed, as nearest neighbours find more
+    beyond = 0.0 if neighbours is None else max(neighbours - bound - gain, 0.0)
     influence = of_bound + gain_factor * (of_bound - of_fewer)
     of_rows = error_of_rows(influence, groups)
-    # what nearest neighbours find beyond the bound, which may be missed
-    beyond = 0.0 if neighbours is None else max(neighbours - bound - gain, 0.0)
     log_ratio = torch.zeros(len(groups), dtype=torch.float64)
     for rows, ratios in whole:
         log_ratio[rows] = ratios.joint
     numbers = {
-        "value": bound + gain,
+        "value": bound + gain + beyond / 2,
         "stderr": math.hypot(of_rows, gain / 2, beyond / 2),
         "lower_bound": bound,
         "nwj": _weighted(whole, nwj, len(groups)),
@@ -139,7 +139,7 @@ def combined(
         num_rows=len(groups),
         num_distinct=int(groups.max()) + 1,
         log_ratio=log_ratio.numpy(),
-        warnings=_warnings(**numbers),
+        warnings=[*_doubts(**numbers), *_additions(gain, beyond, **numbers)],
         **found,
     )
 
@@ -157,16 +157,16 @@ def _bound(parts: LeftOut, num_rows: int) -> tuple[float, Tensor]:
     return total, influence
 
 
-def _warnings(
+def _doubts(
     value: float,
     stderr: float,
     lower_bound: float,
     nwj: float,
     mean_log_ratio: float,
-    fewer_rows: float,
-    neighbours: float | None,
     effective_pairs: float,
+    **others: Any,
 ) -> list[str]:
+    """What speaks against the normaliser."""
     half = HALF_WIDTH * stderr
     found = []
     if value < -half:
@@ -185,15 +185,31 @@ def _warnings(
             f"the bounds and the mean log ratio lie {high - low:.3f} nats apart, more than the "
             "interval is wide: give more rows, or fewer columns"
         )
-    missing = value - lower_bound
-    if missing > max(0.02, 0.05 * value):
+    return found
+
+
+def _additions(
+    gain: float,
+    beyond: float,
+    value: float,
+    stderr: float,
+    lower_bound: float,
+    fewer_rows: float,
+    neighbours: float | None,
+    **others: Any,
+) -> list[str]:
+    """What of the value is not in the bound, where it is much: ``gain`` by more rows, and half of
+    ``beyond`` by nearest neighbours."""
+    found = []
+    if gain > max(0.02, 0.05 * value):
         found.append(
-            f"{missing:.3f} nats of the value are extrapolated from {fewer_rows:.3f} and "
+            f"{gain:.3f} nats of the value are extrapolated from {fewer_rows:.3f} and "
             f"{lower_bound:.3f} with fewer rows: give more rows, or quote the lower bound"
         )
-    if neighbours is not None and neighbours - value > max(half, 0.02):
+    if beyond > max(HALF_WIDTH * stderr, 0.02):
         found.append(
-            f"nearest neighbours find {neighbours:.3f} nats, more than the interval holds: train "
-            "longer, or look for structure finer than a smooth ratio"
+            f"nearest neighbours find {neighbours:.3f} nats, {beyond:.3f} more than the ratios; "
+            "the value holds half of it: train longer, or look for structure finer than a smooth "
+            "ratio"
         )
     return found
