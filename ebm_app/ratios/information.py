@@ -209,7 +209,7 @@ def _additions(
     if beyond > max(HALF_WIDTH * stderr, 0.02):
         found.append(
             f"nearest neighbours find {neighbours:.3f} nats, {beyond:.3f} more than the ratios; "
-            "the value holds half of it: look for rows that nearly repeat and for fine structure, or "
+            "the value holds half of it: look for rows that nearly repeat and fine structure, or "
             "train longer"
         )
     return found
