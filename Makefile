@@ -82,7 +82,6 @@ mnist: $(SETUP)
 		cp $(MNIST)-$$run/metrics.jsonl $(BUNDLE)/$${run}_metrics.jsonl || exit 1; \
 	done
 	cd $(MNIST) && cp config.json model.safetensors metrics.jsonl run.json ../../$(BUNDLE)/
-	cp $(MNIST)-eleventh/loss.png $(BUNDLE)/
 	$(BIN)/python tools/held_out.py $(BUNDLE) --data_root $(DATA) --output_dir $(BUNDLE)
 
 # its card: every figure of what `make mnist` left, an hour on one core
@@ -95,6 +94,7 @@ mnist-card: $(SETUP)
 	$(BIN)/python sample/ebm.py $(MNIST) --num_images 100 --output_dir $(MNIST)/samples
 	$(BIN)/python sample/ebm.py $(MNIST) --num_images 16 --sampler annealed_hmc --output_dir $(MNIST)/samples_hmc
 	$(BIN)/python evaluate/report.py $(MNIST) --output $(BUNDLE)/README.md
+	cp $(MNIST)-eleventh/loss.png $(BUNDLE)/
 	cp $(BUNDLE)/samples_grid.png docs/mnist.png
 
 # the bundled MNIST model in the latent space of a flow, with its card: an hour and a half on one core
@@ -114,9 +114,9 @@ mnist-latent: $(SETUP)
 		cp $(LATENT)-$$run/metrics.jsonl $(LATENT_BUNDLE)/$${run}_metrics.jsonl || exit 1; \
 	done
 	cd $(LATENT) && cp config.json model.safetensors metrics.jsonl run.json ../../$(LATENT_BUNDLE)/
-	cp $(LATENT)-second/loss.png $(LATENT_BUNDLE)/
 	$(BIN)/python tools/held_out.py $(LATENT_BUNDLE) --data_root $(DATA) --output_dir $(LATENT_BUNDLE)
 	$(BIN)/python evaluate/report.py $(LATENT) --output $(LATENT_BUNDLE)/README.md
+	cp $(LATENT)-second/loss.png $(LATENT_BUNDLE)/
 	cp $(LATENT_BUNDLE)/samples_grid.png docs/mnist-latent.png
 
 # the tables and pictures in docs of the bundled digits model, and its card

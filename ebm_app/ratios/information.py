@@ -124,22 +124,27 @@ def combined(
     log_ratio = torch.zeros(len(groups), dtype=torch.float64)
     for rows, ratios in whole:
         log_ratio[rows] = ratios.joint
-    numbers = {
-        "value": bound + gain + beyond / 2,
-        "stderr": math.hypot(of_rows, gain / 2, beyond / 2),
-        "lower_bound": bound,
-        "nwj": _weighted(whole, nwj, len(groups)),
-        "mean_log_ratio": log_ratio.mean().item(),
-        "fewer_rows": fewer,
-        "neighbours": neighbours,
-        "effective_pairs": min(effective_pairs(ratios) for _, ratios in whole),
-    }
+    value = bound + gain + beyond / 2
+    stderr = math.hypot(of_rows, gain / 2, beyond / 2)
+    of_nwj = _weighted(whole, nwj, len(groups))
+    mean_log_ratio = log_ratio.mean().item()
+    pairs = min(effective_pairs(ratios) for _, ratios in whole)
     return MutualInformation(
-        **numbers,
+        value=value,
+        stderr=stderr,
+        lower_bound=bound,
+        nwj=of_nwj,
+        mean_log_ratio=mean_log_ratio,
+        fewer_rows=fewer,
+        neighbours=neighbours,
+        effective_pairs=pairs,
         num_rows=len(groups),
         num_distinct=int(groups.max()) + 1,
         log_ratio=log_ratio.numpy(),
-        warnings=[*_doubts(**numbers), *_additions(gain, beyond, **numbers)],
+        warnings=[
+            *_doubts(value, stderr, bound, of_nwj, mean_log_ratio, pairs),
+            *_additions(value, stderr, bound, fewer, gain, beyond),
+        ],
         **found,
     )
 
@@ -164,7 +169,6 @@ def _doubts(
     nwj: float,
     mean_log_ratio: float,
     effective_pairs: float,
-    **others: Any,
 ) -> list[str]:
     """What speaks against the normaliser."""
     half = HALF_WIDTH * stderr
@@ -189,14 +193,12 @@ def _doubts(
 
 
 def _additions(
-    gain: float,
-    beyond: float,
     value: float,
     stderr: float,
     lower_bound: float,
     fewer_rows: float,
-    neighbours: float | None,
-    **others: Any,
+    gain: float,
+    beyond: float,
 ) -> list[str]:
     """What of the value is not in the bound, where it is much: ``gain`` by more rows, and half of
     ``beyond`` by nearest neighbours."""
@@ -208,7 +210,8 @@ def _additions(
         )
     if beyond > max(HALF_WIDTH * stderr, 0.02):
         found.append(
-            f"nearest neighbours find {neighbours:.3f} nats, {beyond:.3f} more than the ratios; "
+            f"nearest neighbours find {lower_bound + gain + beyond:.3f} nats, {beyond:.3f} more "
+            "than the ratios; "
             "the value holds half of it: look for rows that nearly repeat and fine structure, or "
             "train longer"
         )
