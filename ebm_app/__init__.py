@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ebm_app.ebm import EBM
-    from ebm_app.flow import Flow
+    from ebm_app.image_models.ebm import EBM
+    from ebm_app.image_models.flow import Flow
     from ebm_app.likelihood import ESTIMATORS
     from ebm_app.objectives.regression import OBJECTIVES
     from ebm_app.paths import PATHS
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 #: public name -> its module, which is imported when it is asked for: all of them take seconds
 HOMES = {
-    "EBM": "ebm",
-    "Flow": "flow",
+    "EBM": "image_models.ebm",
+    "Flow": "image_models.flow",
     "ESTIMATORS": "likelihood",
     "OBJECTIVES": "objectives.regression",
     "PATHS": "paths",

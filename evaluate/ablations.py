@@ -9,7 +9,7 @@ where the study asks for one. A run that is finished is not made again; one that
 on.
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import sys
 from argparse import Namespace
@@ -20,20 +20,20 @@ from typing import Any
 from accelerate import Accelerator
 
 from ebm_app.data.images import ImageData, load_images
-from ebm_app.ebm import EBM
-from ebm_app.fields import Draws, Positive, PositiveInt, Several, Steps
-from ebm_app.files import RUN_FILE
-from ebm_app.files.records import read_record
-from ebm_app.files.run_schemas import TrainingRun
-from ebm_app.flow import Flow
+from ebm_app.image_models.ebm import EBM
+from ebm_app.image_models.flow import Flow
+from ebm_app.io import RUN_FILE
+from ebm_app.io.arguments import settings_of_each
+from ebm_app.io.cli import Parser, flag, resolve_device
+from ebm_app.io.fields import Draws, Positive, PositiveInt, Several, Steps
+from ebm_app.io.output import Output
+from ebm_app.io.processes import make_accelerator, shut_down
+from ebm_app.io.records import read_record
+from ebm_app.io.registry import choose, described
+from ebm_app.io.run_schemas import TrainingRun
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import EBMConfig, TrainingConfig
-from ebm_app.nets.unet import UNetConfig
-from ebm_app.registry import choose, described
-from ebm_app.runs.arguments import settings_of_each
-from ebm_app.runs.cli import Parser, flag, resolve_device
-from ebm_app.runs.output import Output
-from ebm_app.runs.processes import make_accelerator, shut_down
+from ebm_app.models.unet import UNetConfig
 from ebm_app.studies.ablation_tables import plot_curves, to_markdown
 from ebm_app.studies.ablations import AMBIENT, STUDIES, Ablation
 from ebm_app.studies.scoring import Bits, ScoredImages, compared

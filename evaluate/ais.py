@@ -3,7 +3,7 @@
 python evaluate/ais.py digits --method all
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import sys
 import zlib
@@ -20,15 +20,10 @@ from annotated_types import Ge, Le
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ebm_app.ebm import EBM
-from ebm_app.evaluation.bits_per_dim import bits_by_estimator
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
-from ebm_app.fields import BatchSize, Nodes, Positive, PositiveInt, Steps
-from ebm_app.likelihood.bits import to_bits_per_dim
-from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.log_z.ais import ENERGIES, Annealing
-from ebm_app.log_z.estimates import LogZ
-from ebm_app.log_z.methods import (
+from ebm_app.evaluation.log_z.ais import ENERGIES, Annealing
+from ebm_app.evaluation.log_z.estimates import LogZ
+from ebm_app.evaluation.log_z.methods import (
     DEFAULT,
     HEADLINES,
     METHODS,
@@ -37,12 +32,17 @@ from ebm_app.log_z.methods import (
     agreement,
     raise_log_prob,
 )
-from ebm_app.log_z.runs import ChainRun
+from ebm_app.evaluation.log_z.runs import ChainRun
+from ebm_app.image_models.ebm import EBM
+from ebm_app.image_models.scoring import bits_by_estimator
+from ebm_app.io.cli import Parser, flag
+from ebm_app.io.fields import BatchSize, Nodes, Positive, PositiveInt, Steps
+from ebm_app.io.output import Output
+from ebm_app.io.processes import shut_down
+from ebm_app.likelihood.bits import to_bits_per_dim
+from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.energy import HEAD, INTEGRAL
-from ebm_app.numerics import mixed_seed, standard_error, sum_except_batch
-from ebm_app.runs.cli import Parser, flag
-from ebm_app.runs.output import Output
-from ebm_app.runs.processes import shut_down
+from ebm_app.numerics.tensors import mixed_seed, standard_error, sum_except_batch
 from ebm_app.sampling.schedules import SCHEDULES
 
 CHAINS = ("ais", "raise", "transported", "bridge")
@@ -180,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
             f"{answer['bits_per_dim']:.4f} +- {answer['bits_per_dim_stderr']:.4f} with log Z by "
             f"{headline}"
         )
-        from ebm_app.log_z.plots import plot_chains  # a second to import
+        from ebm_app.evaluation.log_z.plots import plot_chains  # a second to import
 
         tables = {k: v for result in results.values() for k, v in result.tables.items()}
         estimates = {k: (v["log_z"], v["stderr"]) for k, v in metrics.items()}

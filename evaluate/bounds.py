@@ -3,7 +3,7 @@
 python evaluate/bounds.py --quick
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import sys
 from argparse import Namespace
@@ -20,8 +20,8 @@ from ebm_app.bounds.study import (
     theorem4_rows,
     theorem4_table,
 )
-from ebm_app.runs.cli import Parser, flag, resolve_device
-from ebm_app.runs.output import Output
+from ebm_app.io.cli import Parser, flag, resolve_device
+from ebm_app.io.output import Output
 
 #: all draws are held in memory
 NumDraws = Annotated[int, Ge(2), Le(100_000)]

@@ -4,7 +4,7 @@ python evaluate/bpd.py digits --estimator all
 python evaluate/bpd.py digits --estimator pf_ode --estimator_args num_steps=40 num_probes=4
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import sys
 from argparse import Namespace
@@ -15,16 +15,16 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ebm_app.errors import UserError
-from ebm_app.evaluation.bits_per_dim import bits_by_estimator, disagreements
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
-from ebm_app.fields import Nodes
+from ebm_app.image_models.scoring import bits_by_estimator, disagreements
+from ebm_app.io.arguments import settings_of, settings_of_each
+from ebm_app.io.cli import Parser, flag
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import Nodes
+from ebm_app.io.output import Output
+from ebm_app.io.processes import shut_down
 from ebm_app.likelihood import ESTIMATORS, Estimator, make_estimator
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
-from ebm_app.runs.arguments import settings_of, settings_of_each
-from ebm_app.runs.cli import Parser, flag
-from ebm_app.runs.output import Output
-from ebm_app.runs.processes import shut_down
 
 ALL = "all"
 #: estimators by the model's own quadrature; those by the Stein score may take its gradient

@@ -4,7 +4,7 @@ nearest to held-out images.
 python evaluate/memorisation.py digits
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import sys
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ import torch
 from annotated_types import Ge, Le
 
 from ebm_app.data.png import grid_of, save_image
-from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
 from ebm_app.evaluation.command_line import images_for, last_frame
 from ebm_app.evaluation.memorisation import nearest, share_of_copies
-from ebm_app.fields import PositiveInt
-from ebm_app.runs.cli import Parser, flag, resolve_device
-from ebm_app.runs.output import Output
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.cli import Parser, flag, resolve_device
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import PositiveInt
+from ebm_app.io.output import Output
 from ebm_app.sampling.samplers import SAMPLERS
 
 #: rows and columns of a picture

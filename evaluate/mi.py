@@ -7,7 +7,7 @@ python evaluate/mi.py --csv table.csv --x_columns age height --y_columns weight
 python evaluate/mi.py --benchmark normal_1x1 spiral_3x3
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import sys
 from argparse import Namespace
@@ -18,7 +18,10 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
-from ebm_app.errors import UserError
+from ebm_app.io.cli import Parser, flag
+from ebm_app.io.errors import UserError
+from ebm_app.io.output import Output
+from ebm_app.io.registry import choose
 from ebm_app.ratios.classifier import ClassifierTraining
 from ebm_app.ratios.data.columns import PairedData, read_csv_pair, read_pair
 from ebm_app.ratios.data.mi_tasks import BMI_TASKS, MI_TASKS
@@ -32,9 +35,6 @@ from ebm_app.ratios.studies.benchmark import (
 from ebm_app.ratios.studies.problems import INFORMATION_PROBLEMS
 from ebm_app.ratios.studies.runner import add_study_flags, budget_of, chosen_cells, run_study
 from ebm_app.ratios.studies.study import StudyBudget
-from ebm_app.registry import choose
-from ebm_app.runs.cli import Parser, flag
-from ebm_app.runs.output import Output
 
 QUICK_PROBLEMS = ["mi_d40", "mi_d80"]
 QUICK = StudyBudget(num_seeds=2, num_points=2_000, iterations=1_500, learning_rates=(5e-3,))

@@ -5,7 +5,7 @@ python evaluate/ratio.py --x0 a.npy --x1 b.npy --at c.npy
 python evaluate/ratio.py --x0 last_year.csv --x1 this_year.csv --columns age income
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import sys
 from argparse import Namespace
@@ -18,14 +18,14 @@ import numpy as np
 from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
-from ebm_app.errors import UserError
-from ebm_app.fields import Seed, Steps
+from ebm_app.io.cli import Parser, flag
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import Seed, Steps
+from ebm_app.io.output import Output
 from ebm_app.ratios.data.columns import NamedColumns
 from ebm_app.ratios.data.csv_columns import read_csv_columns
 from ebm_app.ratios.data.npy import read_npy
 from ebm_app.ratios.two_samples import TRAINING, RatioEstimation, RatioSettings
-from ebm_app.runs.cli import Parser, flag
-from ebm_app.runs.output import Output
 
 #: of the files with log ratios; errors are known at other rows than those of the samples
 HEADER = ("log_ratio", "stderr")

@@ -9,7 +9,7 @@ records of evaluate/bpd.py in its subfolders, of other images or estimators. Pic
 the folder of --output.
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import shutil
 import sys
@@ -17,15 +17,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ebm_app.errors import UserError
 from ebm_app.evaluation.sample_plots import samplers_table
-from ebm_app.files import METRICS_FILE, RUN_FILE
-from ebm_app.files.records import read_record
-from ebm_app.files.run_schemas import TrainingRun
-from ebm_app.files.study_schemas import BitsRecord, CopyRecord, LogZRecord, SamplerRecord
-from ebm_app.files.writing import explained_write
-from ebm_app.registry import choose
-from ebm_app.runs.cli import Parser
+from ebm_app.io import METRICS_FILE, RUN_FILE
+from ebm_app.io.cli import Parser
+from ebm_app.io.errors import UserError
+from ebm_app.io.records import read_record
+from ebm_app.io.registry import choose
+from ebm_app.io.run_schemas import TrainingRun
+from ebm_app.io.study_schemas import BitsRecord, CopyRecord, LogZRecord, SamplerRecord
+from ebm_app.io.writing import explained_write
 from ebm_app.training.metrics import best_validation, read_metrics
 
 HEAD = """# {name}

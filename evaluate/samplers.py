@@ -3,7 +3,7 @@
 python evaluate/samplers.py digits --run "pf_ode num_steps=10" --run "annealed_hmc num_steps=5"
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import hashlib
 import sys
@@ -22,20 +22,20 @@ from tqdm.auto import tqdm
 
 from ebm_app.data.images import load_images
 from ebm_app.data.labels import load_labels
-from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
 from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import Reference, label_histogram
 from ebm_app.evaluation.sample_plots import METRICS, NOTES, plot_samplers, samplers_table
-from ebm_app.fields import BatchSize, PositiveInt
-from ebm_app.files.records import read_record
-from ebm_app.files.study_schemas import SamplerRecord
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.arguments import settings_of
+from ebm_app.io.cli import Parser, flag, resolve_device
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import BatchSize, PositiveInt
+from ebm_app.io.output import Output
+from ebm_app.io.records import read_record
+from ebm_app.io.registry import choose
+from ebm_app.io.study_schemas import SamplerRecord
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder
-from ebm_app.numerics import mean_except_batch, mixed_seed
-from ebm_app.registry import choose
-from ebm_app.runs.arguments import settings_of
-from ebm_app.runs.cli import Parser, flag, resolve_device
-from ebm_app.runs.output import Output
+from ebm_app.numerics.tensors import mean_except_batch, mixed_seed
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 
 DEFAULT_RUNS = (

@@ -3,7 +3,7 @@
 python evaluate/selftest.py digits
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import sys
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from tqdm.auto import tqdm
 from ebm_app.evaluation.checks import all_passed, as_record, describe
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
 from ebm_app.evaluation.selftest import SelfTestBudget, iterate_checks
-from ebm_app.fields import Steps
+from ebm_app.io.cli import Parser, flag
+from ebm_app.io.fields import Steps
+from ebm_app.io.output import Output
 from ebm_app.likelihood import PFODEDensity
 from ebm_app.likelihood.pf_ode import NumProbes
-from ebm_app.runs.cli import Parser, flag
-from ebm_app.runs.output import Output
 
 NumTimes = Annotated[int, Ge(2), Le(10_000)]
 #: draws that are held in memory

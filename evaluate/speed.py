@@ -4,7 +4,7 @@ python evaluate/speed.py digits
 python evaluate/speed.py digits --parts training --batch_size 256 --compile
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import sys
 import time
@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebm_app.ebm import EBM
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
-from ebm_app.fields import PositiveInt
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.cli import Parser, flag
+from ebm_app.io.fields import PositiveInt
+from ebm_app.io.output import Output
+from ebm_app.io.registry import choose
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.registry import choose
-from ebm_app.runs.cli import Parser, flag
-from ebm_app.runs.output import Output
 from ebm_app.sampling.samplers import SAMPLERS
 from ebm_app.studies import training_speed as training
 from ebm_app.studies.likelihood_speed import adaptive, at_equal_error, fixed_nodes, reference

@@ -5,16 +5,16 @@ python evaluate/toy.py --problems gaussians_d10 --methods ctsm_v_time1 tsm_stein
 torchrun --standalone --nproc_per_node 2 evaluate/toy.py    (every cell, on two processes)
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from ebm_app.io.cli import Parser
 from ebm_app.ratios.studies.problems import TOY_PROBLEMS
 from ebm_app.ratios.studies.runner import add_study_flags, budget_of, chosen_cells, run_study
 from ebm_app.ratios.studies.study import StudyBudget
-from ebm_app.runs.cli import Parser
 
 QUICK_PROBLEMS = ["gaussians_d10", "mixtures_k1"]
 QUICK_METHODS = ["nce", "tsm_stein", "ctsm_time1", "ctsm_v_time1", "ctsm_v_mixture"]

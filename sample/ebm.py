@@ -3,7 +3,7 @@
 python sample/ebm.py digits --sampler pf_ode --sampler_args solver=rk4 --num_images 64
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import sys
 import time
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from ebm_app.data.png import save_grid, save_image, to_uint8
-from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
 from ebm_app.evaluation.command_line import last_frame
-from ebm_app.fields import PositiveInt, Steps
-from ebm_app.files.writing import explained_write
-from ebm_app.runs.arguments import settings_of
-from ebm_app.runs.cli import Parser, flag, resolve_device
-from ebm_app.runs.output import Output
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.arguments import settings_of
+from ebm_app.io.cli import Parser, flag, resolve_device
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import PositiveInt, Steps
+from ebm_app.io.output import Output
+from ebm_app.io.writing import explained_write
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 
 

@@ -19,11 +19,11 @@ from PIL.PngImagePlugin import PngInfo
 
 from ebm_app.data.images import load_images
 from ebm_app.data.png import to_uint8
-from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.errors import UserError
+from ebm_app.io.start import run_script
 from ebm_app.models.config import EBMConfig
-from ebm_app.nets.unet import UNetConfig
-from ebm_app.runs.start import run_script
+from ebm_app.models.unet import UNetConfig
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch.set_num_threads(1)

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from ebm_app.models.time_score import ModelOutput
-from ebm_app.numerics import expand_like, sum_except_batch
+from ebm_app.numerics.tensors import expand_like, sum_except_batch
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
 
 F64 = torch.float64

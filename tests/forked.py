@@ -12,8 +12,8 @@ import torch
 from accelerate.state import AcceleratorState
 from conftest import free_port, load_script
 
-from ebm_app.runs.interrupts import StopSignals
-from ebm_app.runs.start import run_script
+from ebm_app.io.interrupts import StopSignals
+from ebm_app.io.start import run_script
 from ebm_app.training.trainer import Trainer
 from ebm_app.training.validation import EBMValidator
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load, save
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 
 MOST_SECONDS, MOST_BYTES, MOST_CHARACTERS = 2.0, 2**30, 400
 #: values of every kind, and of every size

@@ -7,7 +7,7 @@ import torch
 from exact import F64, SinePath, generator, normal
 from torch.distributions import Normal
 
-from ebm_app.numerics import expand_like
+from ebm_app.numerics.tensors import expand_like
 from ebm_app.paths import LinearVPPath, OneSidedPath, SchrodingerBridgePath, VPPath
 
 SHAPES = [(7, 5), (7, 2, 3, 4)]

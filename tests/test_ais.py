@@ -11,11 +11,11 @@ import pytest
 import torch
 from exact import F64, ExactModel, generator, normal
 
-from ebm_app.errors import UserError
-from ebm_app.log_z.ais import Annealing, Chains
-from ebm_app.log_z.estimates import bennett, from_forward, from_reverse
+from ebm_app.evaluation.log_z.ais import Annealing, Chains
+from ebm_app.evaluation.log_z.estimates import bennett, from_forward, from_reverse
+from ebm_app.io.errors import UserError
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics import sum_except_batch
+from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.paths import LinearVPPath
 
 #: shape -> (m, s)

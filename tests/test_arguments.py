@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 from conftest import error_of
 
-from ebm_app.errors import UserError
-from ebm_app.runs.arguments import settings_of, settings_of_each
+from ebm_app.io.arguments import settings_of, settings_of_each
+from ebm_app.io.errors import UserError
 
 
 @dataclass(frozen=True)

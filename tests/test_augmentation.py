@@ -8,7 +8,7 @@ import torch
 from ebm_app.data import load_images
 from ebm_app.data.augmentation import AUGMENTATIONS, Affine, NoAugmentation
 from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.nets.unet import UNet, UNetConfig
+from ebm_app.models.unet import UNet, UNetConfig
 from ebm_app.paths import LinearVPPath
 
 

@@ -9,8 +9,8 @@ from PIL import Image
 
 from ebm_app.bounds import study
 from ebm_app.bounds.proposition5 import Fits
-from ebm_app.files.records import read_json
-from ebm_app.runs.start import run_script
+from ebm_app.io.records import read_json
+from ebm_app.io.start import run_script
 
 TINY = "--num_draws 20 --num_steps 1 4 --num_examples 200 400 --replicates 3 --device cpu".split()
 

@@ -6,7 +6,7 @@ import time
 import pytest
 from browsing import WAIT, barriers, open_tab, picture, press, set_number, text_of, wait_until
 
-from ebm_app.ebm import EBM
+from ebm_app.image_models.ebm import EBM
 
 pytestmark = pytest.mark.browser
 

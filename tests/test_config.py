@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from ebm_app.errors import UserError
-from ebm_app.files.records import from_dict, read_json, to_dict, write_json
+from ebm_app.io.errors import UserError
+from ebm_app.io.records import from_dict, read_json, to_dict, write_json
 from ebm_app.models.config import EBMConfig, PathConfig, TrainingConfig
-from ebm_app.nets.unet import UNetConfig
+from ebm_app.models.unet import UNetConfig
 
 EXAMPLE = EBMConfig(
     "digits",

@@ -8,7 +8,7 @@ from exact import F64, generator, z_score
 from scipy import stats
 
 from ebm_app.data.levels import dequantise
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, TruncatedNormal, UniformDequantisation
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.spaces import PixelSpace

@@ -7,8 +7,8 @@ import torch
 from exact import ExactModel, generator, normal
 from torch.testing import assert_close
 
-from ebm_app.log_z.ais import Annealing, Chains
-from ebm_app.log_z.estimates import from_forward, from_reverse
+from ebm_app.evaluation.log_z.ais import Annealing, Chains
+from ebm_app.evaluation.log_z.estimates import from_forward, from_reverse
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath, VPPath
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from exact import F64, generator, normal, z_score
 
-from ebm_app.probability_flow.divergence import (
+from ebm_app.paths.divergence import (
     ExactDivergence,
     Hutchinson,
     NoDivergence,

@@ -20,11 +20,11 @@ from test_layers import LAYERS
 
 from ebm_app import EBM
 from ebm_app.data.images import DATASETS
+from ebm_app.io.cli import Parser
+from ebm_app.io.start import run_script
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.paths import PATHS
-from ebm_app.runs.cli import Parser
-from ebm_app.runs.start import run_script
 from ebm_app.spaces import SPACES
 
 README = ROOT / "README.md"

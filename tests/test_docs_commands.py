@@ -19,7 +19,7 @@ from conftest import ROOT, TINY, write_mnist
 from documents import ADDRESS, PAGES, block_commands, blocks, script_of, shell_scripts
 from PIL import Image
 
-from ebm_app.runs.start import run_script
+from ebm_app.io.start import run_script
 
 pytestmark = pytest.mark.slow
 

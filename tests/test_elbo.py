@@ -4,11 +4,11 @@ import pytest
 import torch
 from exact import F64, ExactModel, normal, two_modes, z_score
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.likelihood import VariationalBound
 from ebm_app.likelihood.elbo import bound_rule
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics import sum_except_batch
+from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.paths import LinearVPPath, VPPath
 
 PATHS = [LinearVPPath(), VPPath()]

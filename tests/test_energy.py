@@ -5,10 +5,10 @@ import torch
 from exact import F64, ExactBridge, ExactModel, normal, two_modes
 from torch import nn
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.models.energy import INTEGRATORS, QUADRATURE, TimeScoreEnergy
 from ebm_app.models.time_score import ModelOutput
-from ebm_app.numerics import standard_normal_log_density, sum_except_batch
+from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 
 SHAPES = [(2,), (10,), (1, 8, 8)]

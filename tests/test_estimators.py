@@ -15,7 +15,7 @@ from exact import (
     z_score,
 )
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.likelihood import (
     ESTIMATORS,
     MidpointDensity,
@@ -28,7 +28,7 @@ from ebm_app.likelihood import (
     make_estimator,
 )
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics import sum_except_batch
+from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath
 
 T = 0.99

@@ -9,12 +9,12 @@ import torch
 from PIL import Image
 
 from ebm_app.data.images import load_images
-from ebm_app.ebm import EBM
+from ebm_app.evaluation.log_z.ais import Chains
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.start import run_script
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
-from ebm_app.log_z.ais import Chains
 from ebm_app.models.config import EBMConfig, PathConfig, UNetConfig
-from ebm_app.runs.start import run_script
 
 NAMES = {"elbo", "noised", "along_pf_ode", "pf_ode", "ratio", "paper"}
 METHODS = {"ais", "raise", "ode_importance", "transported", "diffusion", "bridge"}

@@ -6,9 +6,9 @@ import pytest
 import torch
 from exact import F64, ExactModel, generator, normal, z_score
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics import sum_except_batch
+from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.sampling import hmc
 from ebm_app.sampling.field_hmc import AnnealedHMCSampler, no_test, transition, work_test

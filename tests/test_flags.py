@@ -8,13 +8,13 @@ import pytest
 from conftest import ROOT, error_of
 from flags import SCRIPTS, bounds, flags_of, hint_of, is_numeric, is_within, parser_of, words
 
-from ebm_app.errors import UserError
-from ebm_app.fields import limits, plain
+from ebm_app.io.arguments import _fields, settings_of
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import limits, plain
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.models.config import EBMConfig, TrainingConfig
-from ebm_app.nets.unet import UNetConfig
-from ebm_app.runs.arguments import _fields, settings_of
+from ebm_app.models.unet import UNetConfig
 from ebm_app.sampling.samplers import SAMPLERS
 
 ODD = "-1 0 1 2 1.5 -0.5 nan inf -inf 1e400 1e-400 1e308 x 0x10 None true".split()
@@ -43,7 +43,9 @@ def test_a_number_has_a_range_and_an_odd_one_ends_in_a_sentence(parsers, path):
         assert not is_counted or is_numeric(hint), f"{name} takes texts, but is a number"
         if not is_numeric(hint):
             continue
-        assert limits(hint, shown=math.inf), f"{name} has no range: use a type of ebm_app.fields"
+        assert limits(hint, shown=math.inf), (
+            f"{name} has no range: use a type of io.fields"
+        )
         assert limits(hint) in " ".join(parser.format_help().split())
         for text in ODD:
             try:
@@ -65,7 +67,7 @@ def test_a_setting_has_a_range_and_an_odd_one_ends_in_a_sentence(name):
             hint = typing.get_args(single)[0]
         if not is_numeric(hint):
             continue
-        assert bounds(hint), f"{key} has no range: use a type of ebm_app.fields"
+        assert bounds(hint), f"{key} has no range: use a type of io.fields"
         for text in ODD:
             try:
                 value = settings_of(KINDS[name], [f"{key}={text}"])[key]

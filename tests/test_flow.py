@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 from ebm_app import EBM
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
-from ebm_app.flow import Flow, FlowConfig
+from ebm_app.image_models.flow import Flow, FlowConfig
+from ebm_app.io.start import run_script
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import LoopConfig
-from ebm_app.nets.inputs import NET_INPUTS
-from ebm_app.runs.start import run_script
+from ebm_app.models.inputs import NET_INPUTS
 from ebm_app.spaces.whitening import Whitening
 from ebm_app.training.fine_tuning import start_from
 from ebm_app.training.settings import resolve

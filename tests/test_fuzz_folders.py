@@ -7,10 +7,10 @@ import pytest
 import torch
 from fuzzing import Tally, check, copied, mutate_folder
 
-from ebm_app.ebm import EBM
-from ebm_app.flow import Flow, FlowConfig
+from ebm_app.image_models.ebm import EBM
+from ebm_app.image_models.flow import Flow, FlowConfig
 from ebm_app.models.config import EBMConfig, PathConfig
-from ebm_app.nets.unet import UNetConfig
+from ebm_app.models.unet import UNetConfig
 
 IMAGE = (1, 8, 8)
 NET = UNetConfig((8, 8), norm_num_groups=4)

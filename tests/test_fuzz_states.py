@@ -12,7 +12,7 @@ from fuzzing import Tally, check, copied, mutated_json, mutated_tensors
 
 from ebm_app.data.images import ImageData
 from ebm_app.models.config import EBMConfig, TrainingConfig
-from ebm_app.nets.unet import UNetConfig
+from ebm_app.models.unet import UNetConfig
 from ebm_app.training.checkpoint import DIGESTS_FILE, STATE, digests, find_checkpoint
 from ebm_app.training.tasks import EBMTask
 from ebm_app.training.trainer import Trainer

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from speeds import without_speeds
 
 from ebm_app import train
-from ebm_app.errors import UserError
-from ebm_app.files.records import read_json
+from ebm_app.io.errors import UserError
+from ebm_app.io.records import read_json
 from ebm_app.training.checkpoint import checkpoints, find_checkpoint
 from ebm_app.training.metrics import best_validation, read_metrics
 

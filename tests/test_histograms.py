@@ -18,7 +18,7 @@ from ebm_app.likelihood import Estimator, LogDensity, PFODEDensity, RatioIntegra
 from ebm_app.likelihood.bits import log_likelihood, to_bits_per_dim
 from ebm_app.likelihood.dequantisation import TruncatedNormal, UniformDequantisation
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics import standard_normal_log_density, sum_except_batch
+from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.spaces import PixelSpace
 

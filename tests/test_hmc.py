@@ -6,7 +6,7 @@ import pytest
 import torch
 from exact import F64, generator
 
-from ebm_app.numerics import standard_error, sum_except_batch
+from ebm_app.numerics.tensors import standard_error, sum_except_batch
 from ebm_app.sampling import hmc
 
 CHAINS, TRANSITIONS = 20_000, 4

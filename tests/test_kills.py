@@ -12,7 +12,7 @@ from conftest import TINY
 from safetensors.torch import load_file
 from speeds import without_speeds
 
-from ebm_app.files.records import read_json
+from ebm_app.io.records import read_json
 from ebm_app.training.checkpoint import checkpoints, verify
 from ebm_app.training.metrics import read_metrics
 

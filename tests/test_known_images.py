@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 
 from ebm_app.data import load_images
-from ebm_app.ebm import EBM
-from ebm_app.runs.start import run_script
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.start import run_script
 
 VALUES = (5, 90, 100, 250)
 #: P(next | now): the first pixel is uniform, the others follow in the order of reading

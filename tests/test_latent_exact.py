@@ -8,10 +8,10 @@ from accelerate import Accelerator
 from exact import generator
 
 from ebm_app.data.images import ImageData
-from ebm_app.ebm import EBM
-from ebm_app.flow import Flow, FlowConfig
+from ebm_app.image_models.ebm import EBM
+from ebm_app.image_models.flow import Flow, FlowConfig
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.numerics import standard_error
+from ebm_app.numerics.tensors import standard_error
 from ebm_app.training.settings import resolve
 from ebm_app.training.tasks import EBMTask
 from ebm_app.training.trainer import Trainer

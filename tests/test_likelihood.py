@@ -6,13 +6,13 @@ import pytest
 import torch
 from exact import F64, ExactBridge, ExactModel, generator, two_modes, z_score
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.likelihood import RatioIntegral
 from ebm_app.likelihood.bits import log_likelihood
 from ebm_app.likelihood.dequantisation import UniformDequantisation
 from ebm_app.models.energy import LogRatio, TimeScoreEnergy
 from ebm_app.models.time_score import ModelOutput
-from ebm_app.numerics import standard_normal_log_density, sum_except_batch
+from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath
 from ebm_app.spaces import PixelSpace
 

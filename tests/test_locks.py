@@ -9,8 +9,8 @@ import forked
 import pytest
 from conftest import TINY, call, load_script
 
-from ebm_app.errors import UserError
-from ebm_app.files.locks import Lock
+from ebm_app.io.errors import UserError
+from ebm_app.io.locks import Lock
 
 
 def hold(path, ready) -> None:

@@ -8,8 +8,8 @@ import torch
 from conftest import load_script
 from exact import F64, normal
 
-from ebm_app.log_z.estimates import bennett, from_forward, from_reverse
-from ebm_app.log_z.methods import LogZResult
+from ebm_app.evaluation.log_z.estimates import bennett, from_forward, from_reverse
+from ebm_app.evaluation.log_z.methods import LogZResult
 
 MEAN = -3.0
 

@@ -8,9 +8,9 @@ from conftest import GREY, error_of
 from exact import generator
 
 from ebm_app.data.png import grid_of
-from ebm_app.ebm import EBM
 from ebm_app.evaluation.memorisation import nearest, share_of_copies
-from ebm_app.runs.start import run_script
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.start import run_script
 
 
 def test_neighbours_are_the_nearest_by_root_mean_square():

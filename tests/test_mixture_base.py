@@ -6,7 +6,7 @@ import pytest
 import torch
 from exact import F64, ExactBridge, ExactModel, generator, normal
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.models.time_score import ModelOutput
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.ratios.mixture_base import (

@@ -5,10 +5,10 @@ import torch
 from exact import F64, ExactBridge, ExactModel, normal, z_score
 from torch import nn
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.nets.unet import UNet, UNetConfig
-from ebm_app.numerics import expand_like
+from ebm_app.models.unet import UNet, UNetConfig
+from ebm_app.numerics.tensors import expand_like
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.ratios.mlp import MLP
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from exact import F64, normal
 
-from ebm_app.errors import UserError
-from ebm_app.nets.unet import UNet, UNetConfig, check_config, max_resolutions
+from ebm_app.io.errors import UserError
+from ebm_app.models.unet import UNet, UNetConfig, check_config, max_resolutions
 from ebm_app.ratios.mlp import MLP
 
 IMAGES = {(1, 8, 8): (8, 16), (1, 28, 28): (8, 16, 16), (3, 32, 32): (8, 8, 16)}

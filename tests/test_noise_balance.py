@@ -8,8 +8,8 @@ from exact import ExactModel, generator
 from test_estimators import mixture
 
 from ebm_app.data.images import load_images
-from ebm_app.ebm import EBM
 from ebm_app.evaluation.noise_balance import noise_check, noise_excess
+from ebm_app.image_models.ebm import EBM
 from ebm_app.likelihood import VariationalBound
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.energy import TimeScoreEnergy

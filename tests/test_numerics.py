@@ -7,7 +7,7 @@ import pytest
 import torch
 from exact import F64, normal
 
-from ebm_app.numerics import (
+from ebm_app.numerics.tensors import (
     effective_sample_size,
     expand_like,
     initial_weights,

@@ -5,7 +5,7 @@ import torch
 from exact import F64, ExactBridge, ExactModel, generator, normal, two_modes, z_score
 
 from ebm_app.models.time_score import ModelOutput
-from ebm_app.numerics import expand_like
+from ebm_app.numerics.tensors import expand_like
 from ebm_app.objectives.regression import CTSM, TSM, Batch, CTSMv, DenoisingScoreMatching
 from ebm_app.objectives.time_sampling import ArcLength, Stratified
 from ebm_app.objectives.weighting import SteinScore, TimeScore, UniformWeighting, Weighting

@@ -16,7 +16,7 @@ from path_cases import (
 from scipy.integrate import quad
 from torch.distributions import Normal
 
-from ebm_app.numerics import expand_like
+from ebm_app.numerics.tensors import expand_like
 from ebm_app.paths import VPPath
 
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from conftest import ROOT, TINY
 
-from ebm_app.files.records import read_json
+from ebm_app.io.records import read_json
 
 
 @pytest.mark.slow

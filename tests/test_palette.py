@@ -12,13 +12,13 @@ from PIL import Image
 from ebm_app.data import load_images, quantise, to_levels
 from ebm_app.data.palette import check_palette, find_palette
 from ebm_app.data.png import to_uint8
-from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
 from ebm_app.evaluation.command_line import images_for
-from ebm_app.files.records import to_dict
-from ebm_app.flow import Flow, FlowConfig
+from ebm_app.image_models.ebm import EBM
+from ebm_app.image_models.flow import Flow, FlowConfig
+from ebm_app.io.errors import UserError
+from ebm_app.io.records import to_dict
+from ebm_app.io.start import run_script
 from ebm_app.models.config import EBMConfig, changes_of
-from ebm_app.runs.start import run_script
 from ebm_app.training import settings
 from ebm_app.training.presets import suited_to_levels
 from ebm_app.web.score.uploads import on_levels

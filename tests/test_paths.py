@@ -18,8 +18,8 @@ from path_cases import (
     times,
 )
 
-from ebm_app.errors import UserError
-from ebm_app.numerics import expand_like
+from ebm_app.io.errors import UserError
+from ebm_app.numerics.tensors import expand_like
 from ebm_app.paths import PATHS, GaussianPath, LinearVPPath, SchrodingerBridgePath, VPPath
 
 

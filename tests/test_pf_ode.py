@@ -7,11 +7,11 @@ import pytest
 import torch
 from exact import F64, ExactBridge, ExactModel, SinePath, normal, two_modes, z_score
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.probability_flow.clocks import ARC_LENGTH, CLOCKS
-from ebm_app.probability_flow.divergence import ExactDivergence, Hutchinson, rademacher_probes
-from ebm_app.probability_flow.ode import SOLVERS, ClockField, solve_pf_ode
+from ebm_app.paths.clocks import ARC_LENGTH, CLOCKS
+from ebm_app.paths.divergence import ExactDivergence, Hutchinson, rademacher_probes
+from ebm_app.paths.probability_flow import SOLVERS, ClockField, solve_pf_ode
 
 PATHS = {"linear": LinearVPPath(), "linear c": LinearVPPath(c=0.4), "vp": VPPath()}
 START, END = 1e-2, 0.999

@@ -7,9 +7,9 @@ import torch
 from exact import F64, ExactModel, normal, two_modes
 from torch import nn
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.numerics import expand_like
+from ebm_app.numerics.tensors import expand_like
 from ebm_app.objectives.regression import (
     Batch,
     CTSMm,

@@ -10,7 +10,7 @@ from conftest import TINY
 from safetensors.torch import load_file
 from speeds import without_speeds
 
-from ebm_app.files.records import read_json
+from ebm_app.io.records import read_json
 from ebm_app.training.metrics import read_metrics
 
 STEPS = ["--max_train_steps", "12", "--checkpointing_steps", "4", "--validation_steps", "6"]

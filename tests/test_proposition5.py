@@ -12,7 +12,7 @@ from torch.func import grad, hessian, vmap
 
 from ebm_app.bounds.proposition5 import TARGETS, GaussianFamily, Regression, ScoreErrors, fit
 from ebm_app.bounds.theorem4 import kl_bound, lipschitz_constant
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.models.time_score import ModelOutput
 from ebm_app.objectives.regression import CTSM, Batch, CTSMv
 from ebm_app.objectives.weighting import TimeScore, UniformWeighting

@@ -6,7 +6,7 @@ import pytest
 import torch
 from exact import F64, ExactModel, generator, normal
 
-from ebm_app.numerics import seeded
+from ebm_app.numerics.tensors import seeded
 from ebm_app.objectives.regression import CTSM
 from ebm_app.objectives.time_sampling import SharedTimes, Stratified, TimeSample
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath

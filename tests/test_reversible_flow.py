@@ -5,11 +5,11 @@ import pytest
 import torch
 from exact import F64, ExactBridge, ExactModel, normal, two_modes
 
-from ebm_app.numerics import standard_normal_log_density, sum_except_batch
+from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.probability_flow.clocks import ARC_LENGTH, CLOCKS
-from ebm_app.probability_flow.midpoint import ImplicitMidpoint
-from ebm_app.probability_flow.ode import ClockField
+from ebm_app.paths.clocks import ARC_LENGTH, CLOCKS
+from ebm_app.paths.midpoint import ImplicitMidpoint
+from ebm_app.paths.probability_flow import ClockField
 
 START, END = 1e-2, 0.999
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from PIL import Image
 
-from ebm_app.ebm import EBM
-from ebm_app.runs.start import run_script
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.start import run_script
 
 FLOW = "pf_ode num_steps=1"
 HMC = (

@@ -4,11 +4,11 @@ import pytest
 import torch
 from exact import F64, ExactModel, generator, normal, two_modes, z_score
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
+from ebm_app.io.registry import make
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath, VPPath
-from ebm_app.probability_flow.clocks import ARC_LENGTH
-from ebm_app.registry import make
+from ebm_app.paths.clocks import ARC_LENGTH
 from ebm_app.sampling.energy_hmc import ENERGIES
 from ebm_app.sampling.samplers import SAMPLERS, EnergyHMCSampler, PFODESampler
 

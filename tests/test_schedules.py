@@ -4,7 +4,7 @@ import pytest
 import torch
 from exact import F64
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.sampling.schedules import SCHEDULES, temperatures
 

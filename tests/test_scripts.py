@@ -13,10 +13,10 @@ import torch
 from conftest import ROOT, TINY, call
 from PIL import Image
 
-from ebm_app.ebm import EBM
 from ebm_app.evaluation.sample_plots import METRICS
-from ebm_app.runs import cli
-from ebm_app.runs.start import run_script
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io import cli
+from ebm_app.io.start import run_script
 from ebm_app.training.fine_tuning import trained_before
 
 

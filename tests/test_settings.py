@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from ebm_app.data import load_images
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.training import settings
 
 

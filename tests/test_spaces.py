@@ -7,8 +7,8 @@ import torch
 from exact import F64, generator
 
 from ebm_app.data.levels import dequantise
-from ebm_app.errors import UserError
-from ebm_app.numerics import standard_normal_log_density
+from ebm_app.io.errors import UserError
+from ebm_app.numerics.tensors import standard_normal_log_density
 from ebm_app.spaces import SPACES, PixelSpace
 from ebm_app.spaces.logit import Logit
 from ebm_app.spaces.marginals import Marginals

@@ -9,10 +9,10 @@ import torch
 from conftest import GREY
 from exact import generator, two_modes
 
-from ebm_app.ebm import EBM
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.start import run_script
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath
-from ebm_app.runs.start import run_script
 from ebm_app.spaces import build_space
 from ebm_app.studies import training_speed as training
 from ebm_app.studies.likelihood_speed import (

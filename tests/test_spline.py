@@ -7,11 +7,11 @@ import torch
 from conftest import error_of
 from exact import F64, generator, normal
 
-from ebm_app.errors import UserError
-from ebm_app.flow import Flow, FlowConfig
-from ebm_app.nets.conditioner import Conditioner
-from ebm_app.numerics import standard_normal_log_density, sum_except_batch
+from ebm_app.image_models.flow import Flow, FlowConfig
+from ebm_app.io.errors import UserError
+from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
 from ebm_app.spaces import SPACES, SplineSpace, build_space
+from ebm_app.spaces.conditioner import Conditioner
 from ebm_app.spaces.logit import Logit
 from ebm_app.spaces.spline import BOUND, Coupling
 from ebm_app.spaces.standardise import Standardise

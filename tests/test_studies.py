@@ -13,7 +13,8 @@ import pytest
 import torch
 from exact import generator
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
+from ebm_app.io.start import run_script
 from ebm_app.ratios.data.mi_tasks import BMI_TASKS, MI_TASKS
 from ebm_app.ratios.studies import benchmark, runner
 from ebm_app.ratios.studies.points import EvaluationPoints
@@ -22,7 +23,6 @@ from ebm_app.ratios.studies.step_times import step_times
 from ebm_app.ratios.studies.study import Study, StudyBudget
 from ebm_app.ratios.studies.tables import REPORTED, to_csv, to_markdown
 from ebm_app.ratios.training import RatioTrainer, RatioTraining
-from ebm_app.runs.start import run_script
 
 SMALL = StudyBudget(num_seeds=2, num_points=40, iterations=4, learning_rates=(1e-3, 1e-2))
 TINY = "--iterations 4 --learning_rates 1e-3 1e-2 --num_seeds 2".split()

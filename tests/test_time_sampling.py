@@ -10,7 +10,7 @@ from exact import F64, SinePath, generator
 from scipy.integrate import quad
 from scipy.stats import kstest
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.objectives.time_sampling import (
     TIME_SAMPLERS,
     ArcLength,

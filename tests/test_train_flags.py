@@ -5,10 +5,10 @@ import re
 import pytest
 from conftest import TINY
 
+from ebm_app.io.start import run_script
 from ebm_app.models.parametrisation import PREDICTIONS
 from ebm_app.models.time_score import TIME_INPUTS
 from ebm_app.paths import PATHS
-from ebm_app.runs.start import run_script
 
 TRAIN_MISTAKES = {
     "dataset": (["--dataset", "nist"], "choose one of .*digits.*folder:PATH.*mnist"),

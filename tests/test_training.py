@@ -16,11 +16,11 @@ from speeds import without_speeds
 
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
-from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
-from ebm_app.files.records import read_json
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.errors import UserError
+from ebm_app.io.records import read_json
 from ebm_app.models.config import EBMConfig, TrainingConfig
-from ebm_app.nets.unet import UNetConfig
+from ebm_app.models.unet import UNetConfig
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.training import checkpoint
 from ebm_app.training.learning_rate import OPEN_ENDED

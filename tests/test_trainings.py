@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import error_of
 
-from ebm_app.runs.start import run_script
+from ebm_app.io.start import run_script
 from ebm_app.studies import trainings
 
 SCRIPT = Path("train/ebm.py")

@@ -6,7 +6,7 @@ import pytest
 from exact import ExactModel, normal, two_modes
 from test_estimators import T, mixture, points
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.likelihood import NoisedIntegral, PFODEDensity, PFODEIntegral
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath, VPPath

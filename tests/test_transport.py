@@ -6,7 +6,7 @@ import pytest
 import torch
 from exact import F64, generator, normal, z_score
 
-from ebm_app.numerics import standard_normal_log_density, sum_except_batch
+from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
 from ebm_app.sampling import hmc
 from ebm_app.sampling.annealed_hmc import AnnealedHMC, pilot
 from ebm_app.sampling.annealing import IntermediateDistribution, anneal, stay

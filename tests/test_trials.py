@@ -7,7 +7,7 @@ import torch
 from conftest import error_of
 from exact import F64, normal
 
-from ebm_app.numerics import seeded
+from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.data.diagonal_pairs import GaussianPair
 from ebm_app.ratios.data.toy_2d_pairs import TOY_2D_PAIRS
 from ebm_app.ratios.estimators import RotatedRatio, TimeScoreRatio

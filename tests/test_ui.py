@@ -13,8 +13,8 @@ from gradio.components.image_editor import EditorData
 from PIL import Image
 
 from ebm_app.data.images import load_images
-from ebm_app.errors import UserError
-from ebm_app.runs.start import run_script
+from ebm_app.io.errors import UserError
+from ebm_app.io.start import run_script
 from ebm_app.web.app import build_app
 from ebm_app.web.arguments import check_arguments
 from ebm_app.web.buttons import stopped

@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import digit
 
-from ebm_app.ebm import EBM
+from ebm_app.image_models.ebm import EBM
 from ebm_app.web.buttons import (
     NEVER_BEGUN,
     WAITING,

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 from conftest import GREY, error_of
 
-from ebm_app.ebm import EBM
 from ebm_app.evaluation.checks import Check, as_record, from_record, skip
 from ebm_app.evaluation.command_line import held_out_levels
+from ebm_app.evaluation.log_z.estimates import from_forward
 from ebm_app.evaluation.selftest import SelfTestBudget, iterate_checks
-from ebm_app.files.records import to_dict
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.records import to_dict
 from ebm_app.likelihood import PFODEDensity
-from ebm_app.log_z.estimates import from_forward
 from ebm_app.training.plots import training_figure
 from ebm_app.web.diagnostics import card, checks, log_z
 from ebm_app.web.diagnostics import tab as diagnostics

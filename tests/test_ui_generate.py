@@ -17,7 +17,7 @@ import torch
 from conftest import SETTINGS, pixels, save_settings
 
 from ebm_app.data.png import to_uint8
-from ebm_app.numerics import mixed_seed
+from ebm_app.numerics.tensors import mixed_seed
 from ebm_app.sampling.samplers import Frame
 from ebm_app.web import buttons, shared
 from ebm_app.web.generate import likelihoods

@@ -11,8 +11,8 @@ from conftest import NET, call, error_of, write_mnist
 from PIL import Image
 
 from ebm_app.data.images import load_images
-from ebm_app.ebm import EBM
-from ebm_app.files.records import read_json, write_json
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.records import read_json, write_json
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import EBMConfig

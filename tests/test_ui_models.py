@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import BUNDLED, read_config
 from ebm_app.web import models as page_models

@@ -7,9 +7,9 @@ import pytest
 import torch
 from conftest import GREY, digit
 
-from ebm_app.ebm import EBM
+from ebm_app.image_models.ebm import EBM
 from ebm_app.likelihood.bits import Likelihood
-from ebm_app.numerics import mixed_seed
+from ebm_app.numerics.tensors import mixed_seed
 from ebm_app.web.generate.likelihoods import REPEATS, likelihood_batches
 from ebm_app.web.score import report
 from ebm_app.web.score.numbers import with_error

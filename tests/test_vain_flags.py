@@ -3,7 +3,7 @@
 import pytest
 from conftest import ROOT, error_of
 
-from ebm_app.runs.processes import make_accelerator
+from ebm_app.io.processes import make_accelerator
 
 VAIN = {
     "columns": ("evaluate/mi.py", "--x_columns a b", "--x_columns are columns of a table"),

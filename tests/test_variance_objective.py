@@ -9,8 +9,8 @@ from test_training import NET, trainer
 
 from ebm_app.data.images import ImageData, load_images
 from ebm_app.data.levels import dequantise
-from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.errors import UserError
 from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.training.settings import resolve
 

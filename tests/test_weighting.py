@@ -8,7 +8,7 @@ import pytest
 import torch
 from exact import F64, generator, normal, z_score
 
-from ebm_app.numerics import expand_like
+from ebm_app.numerics.tensors import expand_like
 from ebm_app.objectives.weighting import (
     WEIGHTINGS,
     ScoreResidual,

@@ -9,7 +9,7 @@ import os
 import pytest
 from conftest import TINY, call, load_script
 
-from ebm_app.files.writing import REMEDIES
+from ebm_app.io.writing import REMEDIES
 
 BPD = ["{model}", "--limit", "2", "--repeats", "1"]
 #: script -> flags of a run of a moment

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (

@@ -7,7 +7,7 @@ The right fifth of each photograph is the test split, the tenth beside it valida
 train, so that no pixel lies in two splits. Training images overlap, test images do not.
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import sys
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from ebm_app.runs.cli import Parser
+from ebm_app.io.cli import Parser
 
 PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 SIDE = 32

@@ -4,7 +4,7 @@ of held-out images (held_out.json), and ten of these images as examples (example
 python tools/held_out.py digits --output_dir ebm_app/pretrained/digits
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import sys
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
-from ebm_app.files.writing import explained_write
-from ebm_app.runs.cli import Parser, resolve_device
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.cli import Parser, resolve_device
+from ebm_app.io.errors import UserError
+from ebm_app.io.writing import explained_write
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:

@@ -7,16 +7,16 @@ from it. One number of core seconds a step, of trainings timed in turns, makes c
 days and machines comparable.
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ebm_app.errors import UserError
-from ebm_app.fields import Positive
-from ebm_app.runs.cli import Parser, flag
+from ebm_app.io.cli import Parser, flag
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import Positive
 from ebm_app.training.metrics import read_metrics
 
 #: the bound in a validation's line: its name, and that in runs of before it led

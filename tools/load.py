@@ -3,7 +3,7 @@
 python tools/load.py --clients 50
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import json
 import os
@@ -21,9 +21,9 @@ from typing import Annotated, Any, NamedTuple
 import httpx
 from annotated_types import Ge, Gt, Le
 
-from ebm_app.errors import UserError
-from ebm_app.fields import PositiveInt
-from ebm_app.runs.cli import Parser, flag
+from ebm_app.io.cli import Parser, flag
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import PositiveInt
 
 ANSWERED, TURNED_AWAY, HUNG, FAILED = "answered", "turned away", "hung", "failed"
 QUEUE_FULL = "queue is full"

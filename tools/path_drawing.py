@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from ebm_app.bounds.theorem4 import GaussianMixture
+from ebm_app.io.cli import Parser
 from ebm_app.paths import LinearVPPath
-from ebm_app.runs.cli import Parser
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,7 +3,7 @@
 python tools/screenshots.py --output_dir docs
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import re
 import sys
@@ -17,7 +17,7 @@ from browser import open_browser, open_tab
 from load import own_page
 from PIL import Image
 
-from ebm_app.runs.cli import Parser, flag
+from ebm_app.io.cli import Parser, flag
 
 WAIT = 600_000  # milliseconds
 #: colours of a picture, which keep a file small

@@ -5,7 +5,7 @@ accelerate launch train/ebm.py --dataset digits --output_dir runs/digits
 A preset for the data set replaces some of the defaults: --dry_run prints what a run would use.
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import json
 import sys
@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ebm_app.files.records import read_json
-from ebm_app.flow import Flow
+from ebm_app.image_models.flow import Flow
+from ebm_app.io.cli import Parser
+from ebm_app.io.records import read_json
+from ebm_app.io.registry import described
 from ebm_app.models.config import EBMConfig, TrainingConfig
-from ebm_app.nets.unet import UNetConfig
+from ebm_app.models.unet import UNetConfig
 from ebm_app.paths import PATHS
-from ebm_app.registry import described
-from ebm_app.runs.cli import Parser
 from ebm_app.training import settings
 from ebm_app.training.command_line import (
     OWN_FLAGS,

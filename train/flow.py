@@ -4,7 +4,7 @@ python train/flow.py --flow gaussian --dataset digits --output_dir runs/gaussian
 accelerate launch train/flow.py --flow spline --dataset digits --output_dir runs/spline
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import math
 import sys
@@ -18,19 +18,19 @@ from accelerate import Accelerator
 from annotated_types import Ge, Le
 
 from ebm_app.data.images import ImageData
-from ebm_app.errors import UserError
-from ebm_app.fields import setting
-from ebm_app.files import RUN_FILE
-from ebm_app.files.records import from_dict, to_dict
-from ebm_app.files.writing import explained_write
-from ebm_app.flow import Flow, FlowConfig
+from ebm_app.image_models.flow import Flow, FlowConfig
+from ebm_app.io import RUN_FILE
+from ebm_app.io.cli import Parser, RunRecord, resolve_device
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import setting
+from ebm_app.io.output import saving
+from ebm_app.io.processes import make_accelerator, shut_down
+from ebm_app.io.records import from_dict, to_dict
+from ebm_app.io.registry import choose, described
+from ebm_app.io.writing import explained_write
 from ebm_app.models.config import LoopConfig, Margin
-from ebm_app.nets.unet import Layers, Width
-from ebm_app.numerics import seeded
-from ebm_app.registry import choose, described
-from ebm_app.runs.cli import Parser, RunRecord, resolve_device
-from ebm_app.runs.output import saving
-from ebm_app.runs.processes import make_accelerator, shut_down
+from ebm_app.models.unet import Layers, Width
+from ebm_app.numerics.tensors import seeded
 from ebm_app.spaces import SPACES
 from ebm_app.training.command_line import add_data_flags, add_run_flags, images_of, options_of
 from ebm_app.training.launch import RunOptions, clean_output, held, launch

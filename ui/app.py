@@ -3,7 +3,7 @@
 python ui/app.py --model runs/digits
 """
 
-from ebm_app.runs.start import run_script  # isort: skip  before what takes seconds
+from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import os
 import sys
@@ -16,8 +16,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from annotated_types import Ge, Le
 
-from ebm_app.fields import Count
-from ebm_app.runs.cli import Parser, flag, resolve_device
+from ebm_app.io.cli import Parser, flag, resolve_device
+from ebm_app.io.fields import Count
 from ebm_app.web.models import Models, find_models
 
 Port = Annotated[int, Ge(1), Le(65_535)]

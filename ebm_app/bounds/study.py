@@ -16,8 +16,8 @@ from ebm_app.bounds.theorem4 import (
     kl_bound,
     lipschitz_constant,
 )
-from ebm_app.errors import UserError
-from ebm_app.numerics import seeded, standard_error
+from ebm_app.io.errors import UserError
+from ebm_app.numerics.tensors import seeded, standard_error
 from ebm_app.objectives.weighting import WEIGHTINGS
 from ebm_app.paths import PATHS, LinearVPPath, PathSample
 

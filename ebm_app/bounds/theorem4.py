@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vmap
 
-from ebm_app.numerics import standard_error
+from ebm_app.numerics.tensors import standard_error
 from ebm_app.paths import GaussianPath, PathSample
 
 #: (x (B, D), t ()) -> a time score or an error of one (B,)

@@ -18,8 +18,8 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from ebm_app.errors import UserError
-from ebm_app.files.records import open_plain
+from ebm_app.io.errors import UserError
+from ebm_app.io.records import open_plain
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 # Only these decoders may run: the content of a file decides its format, not its name.

@@ -16,8 +16,8 @@ from torch import Tensor
 from ebm_app.data.folder import read_folder
 from ebm_app.data.levels import MAX_LEVELS, check_levels, to_display, to_levels
 from ebm_app.data.palette import Palette, check_palette, find_palette, to_indices
-from ebm_app.errors import UserError
-from ebm_app.registry import choose
+from ebm_app.io.errors import UserError
+from ebm_app.io.registry import choose
 
 FOLDER = "folder:"
 #: what torchvision raises on a failed download and on a file that is not what its name says.

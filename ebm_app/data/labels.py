@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.images import DATASETS, FOLDER, DigitsSource, TorchvisionSource, load_images
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 
 
 def load_labels(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.palette import NUM_VALUES, to_indices
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 
 MAX_LEVELS = NUM_VALUES
 

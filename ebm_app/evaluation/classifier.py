@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ebm_app.errors import UserError
-from ebm_app.numerics import initial_weights
+from ebm_app.io.errors import UserError
+from ebm_app.numerics.tensors import initial_weights
 
 NUM_FEATURES = 64
 Wrap = Callable[[Iterable[int]], Iterable[int]]

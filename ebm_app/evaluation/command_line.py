@@ -10,12 +10,12 @@ from tqdm.auto import tqdm
 
 from ebm_app.data.images import FOLDER, ImageData, load_images
 from ebm_app.data.palette import form_of
-from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
-from ebm_app.fields import BatchSize, Draws, Several
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.cli import Parser, flag, resolve_device
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import BatchSize, Draws, Several
+from ebm_app.io.processes import make_accelerator
 from ebm_app.models.config import Margin
-from ebm_app.runs.cli import Parser, flag, resolve_device
-from ebm_app.runs.processes import make_accelerator
 from ebm_app.sampling.base import Frame
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebm_app.errors import UserError
-from ebm_app.numerics import mean_except_batch
+from ebm_app.io.errors import UserError
+from ebm_app.numerics.tensors import mean_except_batch
 
 
 def frechet_distance(features_a: Tensor, features_b: Tensor) -> float:

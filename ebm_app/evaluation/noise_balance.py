@@ -18,8 +18,8 @@ from ebm_app.evaluation.checks import UNIT, Check, judge
 from ebm_app.likelihood import VariationalBound
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics import standard_error, sum_except_batch
-from ebm_app.quadrature import rule_on
+from ebm_app.numerics.quadrature import rule_on
+from ebm_app.numerics.tensors import standard_error, sum_except_batch
 
 #: allowance in bits per dim
 PREDICTED_NOISE = 0.02

@@ -20,16 +20,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
 from ebm_app.evaluation.checks import UNIT, Check, judge, skip
+from ebm_app.evaluation.log_z.estimates import LogZ, from_forward
 from ebm_app.evaluation.noise_balance import noise_check, noise_excess
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.errors import UserError
 from ebm_app.likelihood import PFODEDensity, RatioIntegral
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.log_z.estimates import LogZ, from_forward
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics import standard_error
-from ebm_app.probability_flow.clocks import ARC_LENGTH
+from ebm_app.numerics.tensors import standard_error
+from ebm_app.paths.clocks import ARC_LENGTH
 
 #: allowances in bits per dim: of the mean time score summed over the clock, of the quadrature, and
 #: of the disagreement of the integral and the probability-flow ODE

@@ -11,12 +11,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from ebm_app.io.registry import make
 from ebm_app.likelihood.elbo import VariationalBound
 from ebm_app.likelihood.estimator import Estimator, LogDensity
 from ebm_app.likelihood.pf_ode import MidpointDensity, PFODEDensity
 from ebm_app.likelihood.ratio import RatioIntegral, RatioODE
 from ebm_app.likelihood.trajectory import NoisedIntegral, PFODEIntegral
-from ebm_app.registry import make
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     "elbo": VariationalBound,

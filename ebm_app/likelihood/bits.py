@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.levels import to_levels
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.likelihood.dequantisation import Dequantised, Dequantiser
 from ebm_app.likelihood.estimator import Estimator
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics import sum_except_batch
+from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.spaces import Space
 
 
@@ -90,7 +90,7 @@ def log_likelihood(
     dequantiser: Dequantiser,
     estimator: Estimator,
 ) -> Likelihood:
-    """The bound above for images; ``ebm_app.ebm.EBM.log_prob`` calls it for a model.
+    """The bound above for images; ``ebm_app.image_models.ebm.EBM.log_prob`` calls it for a model.
 
     Args:
         levels: (B, C, H, W) integers in 0..num_levels - 1.

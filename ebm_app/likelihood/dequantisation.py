@@ -20,8 +20,8 @@ from annotated_types import Gt, Le
 from torch import Tensor
 
 from ebm_app.data.levels import check_levels, dequantise
-from ebm_app.errors import UserError
-from ebm_app.numerics import expand_like
+from ebm_app.io.errors import UserError
+from ebm_app.numerics.tensors import expand_like
 from ebm_app.paths import GaussianPath
 from ebm_app.spaces import Space
 

@@ -9,14 +9,14 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
-from ebm_app.fields import Draws, Fraction, Nodes, Seed
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import Draws, Fraction, Nodes, Seed
 from ebm_app.likelihood.estimator import CountedScore, Estimator, LogDensity
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics import standard_normal_log_density, sum_except_batch
+from ebm_app.numerics.quadrature import rule_on
+from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
 from ebm_app.paths import OneSidedPath
-from ebm_app.probability_flow.divergence import normal_draws
-from ebm_app.quadrature import rule_on
+from ebm_app.paths.divergence import normal_draws
 
 
 class BoundNode(NamedTuple):

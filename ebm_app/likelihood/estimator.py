@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics import expand_like
+from ebm_app.numerics.tensors import expand_like
 
 
 class LogDensity(NamedTuple):

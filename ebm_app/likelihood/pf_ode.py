@@ -8,16 +8,16 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from ebm_app.errors import UserError
-from ebm_app.fields import Fraction, NonNegative, Refinements, Seed, Steps, Tolerance, Unread
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import Fraction, NonNegative, Refinements, Seed, Steps, Tolerance, Unread
 from ebm_app.likelihood.estimator import CountedScore, Estimator, LogDensity
 from ebm_app.likelihood.refinement import refine
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics import sum_except_batch
-from ebm_app.probability_flow.clocks import ARC_LENGTH
-from ebm_app.probability_flow.divergence import ExactDivergence, Hutchinson, rademacher_probes
-from ebm_app.probability_flow.midpoint import ImplicitMidpoint
-from ebm_app.probability_flow.ode import UNREAD, ClockField, solve_pf_ode
+from ebm_app.numerics.tensors import sum_except_batch
+from ebm_app.paths.clocks import ARC_LENGTH
+from ebm_app.paths.divergence import ExactDivergence, Hutchinson, rademacher_probes
+from ebm_app.paths.midpoint import ImplicitMidpoint
+from ebm_app.paths.probability_flow import UNREAD, ClockField, solve_pf_ode
 
 #: probes of a divergence, of which 0 take it exactly
 NumProbes = Annotated[int, Ge(0), Le(1000)]
@@ -94,7 +94,7 @@ class PFODEDensity(Estimator):
 
 @dataclass(frozen=True)
 class MidpointDensity(Estimator):
-    """The density of the steps of ``ebm_app.probability_flow.midpoint.ImplicitMidpoint``:
+    """The density of the steps of ``ebm_app.paths.midpoint.ImplicitMidpoint``:
     normalised without an error of discretisation, by D backward passes a step. Arguments as for
     ``PFODEDensity``."""
 

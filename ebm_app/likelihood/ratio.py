@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ebm_app.likelihood.estimator import Estimator, LogDensity
 from ebm_app.models.energy import QUADRATURE, TimeScoreEnergy
-from ebm_app.numerics import sum_except_batch
+from ebm_app.numerics.tensors import sum_except_batch
 
 
 @dataclass(frozen=True)

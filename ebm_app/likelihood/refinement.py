@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 
 #: (points (B, *), level k) -> the solution (K, B) float64 by 2^k times as many steps, and the
 #: evaluations of the network in it for each point

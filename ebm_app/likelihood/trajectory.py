@@ -17,8 +17,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
-from ebm_app.fields import (
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import (
     Draws,
     Fraction,
     Nodes,
@@ -31,12 +31,12 @@ from ebm_app.fields import (
 from ebm_app.likelihood.estimator import Estimator, LogDensity
 from ebm_app.likelihood.refinement import refine
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics import sum_except_batch
+from ebm_app.numerics.quadrature import rule_on
+from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.paths import OneSidedPath
-from ebm_app.probability_flow.clocks import ARC_LENGTH
-from ebm_app.probability_flow.divergence import normal_draws
-from ebm_app.probability_flow.ode import solve_in_clock
-from ebm_app.quadrature import rule_on
+from ebm_app.paths.clocks import ARC_LENGTH
+from ebm_app.paths.divergence import normal_draws
+from ebm_app.paths.probability_flow import solve_in_clock
 
 
 def check_head(energy: TimeScoreEnergy) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Gt, Le, Len, Lt
 from pydantic import ConfigDict
 
-from ebm_app.fields import (
+from ebm_app.io.fields import (
     STRICT,
     BatchSize,
     Count,
@@ -28,7 +28,7 @@ from ebm_app.fields import (
     setting,
     shortened,
 )
-from ebm_app.nets.unet import UNetConfig
+from ebm_app.models.unet import UNetConfig
 
 FORMAT_VERSION = 1
 #: numbers in an image, beyond which no model of this package is of use

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.errors import NumericalError, UserError
+from ebm_app.io.errors import NumericalError, UserError
+from ebm_app.io.registry import choose
 from ebm_app.models.time_score import ModelOutput, TimeScoreModel
-from ebm_app.numerics import sum_except_batch
-from ebm_app.ode import ADAPTIVE
+from ebm_app.numerics.ode import ADAPTIVE
+from ebm_app.numerics.quadrature import Rule, integrate, rule_on
+from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.paths import GaussianPath, check_eps
-from ebm_app.quadrature import Rule, integrate, rule_on
-from ebm_app.registry import choose
 
 QUADRATURE = "quadrature"
 INTEGRATORS = (QUADRATURE, *ADAPTIVE)

@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from ebm_app.errors import UserError
-from ebm_app.fields import shortened
-from ebm_app.files.records import from_dict, read_json, to_dict, write_json
-from ebm_app.files.tensors import read_forms, read_tensors, write_tensors
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import shortened
+from ebm_app.io.records import from_dict, read_json, to_dict, write_json
+from ebm_app.io.tensors import read_forms, read_tensors, write_tensors
 from ebm_app.models.config import FORMAT_VERSION
 
 #: kinds of model; a config.json that names none is of the first

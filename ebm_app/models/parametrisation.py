@@ -27,8 +27,8 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn import functional
 
-from ebm_app.errors import UserError
-from ebm_app.numerics import expand_like
+from ebm_app.io.errors import UserError
+from ebm_app.numerics.tensors import expand_like
 from ebm_app.paths import GaussianPath
 
 

@@ -18,7 +18,7 @@ from ebm_app.models.folders import (
     upload_folder,
     write_folder,
 )
-from ebm_app.numerics import initial_weights
+from ebm_app.numerics.tensors import initial_weights
 
 
 class PretrainedModel(nn.Module):

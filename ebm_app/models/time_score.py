@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ebm_app.io.registry import choose
 from ebm_app.models.parametrisation import PREDICTIONS
-from ebm_app.numerics import expand_like, sum_except_batch
+from ebm_app.numerics.tensors import expand_like, sum_except_batch
 from ebm_app.paths import GaussianPath
-from ebm_app.registry import choose
 
 
 class ModelOutput(NamedTuple):

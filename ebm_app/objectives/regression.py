@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ebm_app.models.time_score import ModelOutput, TimeScoreModel
-from ebm_app.numerics import expand_like, mean_except_batch, sum_except_batch
+from ebm_app.numerics.tensors import expand_like, mean_except_batch, sum_except_batch
 from ebm_app.objectives.weighting import ScoreResidual, SteinScore, TimeScore, Weighting
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.paths import GaussianPath
 
 

@@ -28,8 +28,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
-from ebm_app.numerics import expand_like, slope, standard_normal_log_density, sum_except_batch
+from ebm_app.io.errors import UserError
+from ebm_app.numerics.tensors import (
+    expand_like,
+    slope,
+    standard_normal_log_density,
+    sum_except_batch,
+)
 
 
 class PathSample(NamedTuple):

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.paths.base import GaussianPath, PathSample, arc_length
 
 

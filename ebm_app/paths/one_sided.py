@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
-from ebm_app.numerics import expand_like, find_time
+from ebm_app.io.errors import UserError
+from ebm_app.numerics.tensors import expand_like, find_time
 from ebm_app.paths.base import GaussianPath, PathSample, arc_length
 
 

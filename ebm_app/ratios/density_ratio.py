@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
-from ebm_app.numerics import effective_sample_size, log_mean_exp
+from ebm_app.io.errors import UserError
+from ebm_app.numerics.tensors import effective_sample_size, log_mean_exp
 from ebm_app.ratios.data.columns import check_finite
 from ebm_app.ratios.data.npy import as_columns, check_same_columns, column_labels
 from ebm_app.ratios.data.preprocessing import AsinhScores

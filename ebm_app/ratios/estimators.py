@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ebm_app.models.time_score import TimeScoreModel
+from ebm_app.numerics.quadrature import integrate, rule_on
 from ebm_app.objectives.regression import Batch, Objective
 from ebm_app.objectives.time_sampling import TimeSample
 from ebm_app.paths import GaussianPath, PathSample
-from ebm_app.quadrature import integrate, rule_on
 
 
 class Draw(NamedTuple):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ebm_app.numerics import sum_except_batch
+from ebm_app.numerics.tensors import sum_except_batch
 
 #: shares s of a sample's own covariance that are tried
 SHARES = (0.0, 0.5, 1.0)

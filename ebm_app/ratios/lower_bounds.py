@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.numerics import effective_sample_size, log_mean_exp
+from ebm_app.numerics.tensors import effective_sample_size, log_mean_exp
 
 
 class PairRatios(NamedTuple):

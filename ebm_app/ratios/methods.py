@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.numerics import initial_weights, mixed_seed, seeded
+from ebm_app.numerics.tensors import initial_weights, mixed_seed, seeded
 from ebm_app.objectives.regression import OBJECTIVES, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS, SharedTimes, TimeSampler
 from ebm_app.objectives.weighting import WEIGHTINGS, TimeScore, Weighting

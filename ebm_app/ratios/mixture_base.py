@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.models.time_score import ModelOutput, TimeScoreModel
 from ebm_app.paths import GaussianPath, PathSample
 

@@ -37,8 +37,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
-from ebm_app.numerics import seeded
+from ebm_app.io.errors import UserError
+from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.classifier import ClassifierTraining
 from ebm_app.ratios.data.columns import check_pair
 from ebm_app.ratios.data.npy import as_columns, column_labels

@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from ebm_app.errors import UserError
-from ebm_app.numerics import seeded
+from ebm_app.io.errors import UserError
+from ebm_app.numerics.tensors import seeded
 from ebm_app.objectives.time_sampling import TimeSample
 from ebm_app.ratios.data.pairs import DensityPair
 from ebm_app.ratios.estimators import Draw, RatioEstimator

@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ebm_app.errors import UserError
-from ebm_app.numerics import seeded
+from ebm_app.io.errors import UserError
+from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.classifier import ClassifierTraining
 from ebm_app.ratios.data.columns import check_finite, check_varies
 from ebm_app.ratios.data.npy import as_columns, check_same_columns, column_labels

@@ -8,9 +8,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics import find_time
+from ebm_app.numerics.tensors import find_time
 
 
 class Frame(NamedTuple):

@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.fields import Count, Draws, Nodes, Positive, PositiveInt, Steps
+from ebm_app.io.fields import Count, Draws, Nodes, Positive, PositiveInt, Steps
+from ebm_app.io.registry import choose
 from ebm_app.likelihood import PFODEIntegral
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
-from ebm_app.registry import choose
 from ebm_app.sampling.annealed_hmc import AnnealedHMC
 from ebm_app.sampling.base import Frame, Sampler, check_counts, time_of_variance
 from ebm_app.sampling.hmc import Target

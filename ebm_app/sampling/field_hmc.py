@@ -22,11 +22,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
-from ebm_app.fields import Count, Fraction, Positive, PositiveInt, Steps
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import Count, Fraction, Positive, PositiveInt, Steps
+from ebm_app.io.registry import choose
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics import sum_except_batch
-from ebm_app.registry import choose
+from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.sampling import hmc
 from ebm_app.sampling.base import Frame, Sampler, check_counts, denoised, end_time
 from ebm_app.sampling.schedules import temperatures

@@ -23,8 +23,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ebm_app.errors import NumericalError
-from ebm_app.numerics import expand_like, sum_except_batch
+from ebm_app.io.errors import NumericalError
+from ebm_app.numerics.tensors import expand_like, sum_except_batch
 
 Field = Callable[[Tensor], Tensor]
 

@@ -7,11 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.fields import Fraction, Positive, Steps, Tolerance, Unread
+from ebm_app.io.fields import Fraction, Positive, Steps, Tolerance, Unread
+from ebm_app.io.registry import choose
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.probability_flow.clocks import CLOCKS
-from ebm_app.probability_flow.ode import UNREAD, ClockField, solve_pf_ode
-from ebm_app.registry import choose
+from ebm_app.paths.clocks import CLOCKS
+from ebm_app.paths.probability_flow import UNREAD, ClockField, solve_pf_ode
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 
 

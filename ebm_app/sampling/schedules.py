@@ -9,10 +9,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
+from ebm_app.io.registry import choose
 from ebm_app.paths import GaussianPath
-from ebm_app.probability_flow.clocks import CLOCKS
-from ebm_app.registry import choose
+from ebm_app.paths.clocks import CLOCKS
 
 
 def linear(path: GaussianPath, start: float, end: float, num_points: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ebm_app.registry import check_settings, choose
+from ebm_app.io.registry import check_settings, choose
 from ebm_app.spaces.base import Space
 from ebm_app.spaces.copula import CopulaSpace
 from ebm_app.spaces.gaussian import GaussianSpace

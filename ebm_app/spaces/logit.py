@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
-from ebm_app.numerics import sum_except_batch
+from ebm_app.io.errors import UserError
+from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.spaces.base import Space
 
 

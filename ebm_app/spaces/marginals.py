@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.special import ndtri
 
-from ebm_app.numerics import standard_normal_log_density, sum_except_batch
+from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
 from ebm_app.spaces.base import Space
 
 

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from zuko.transforms import MonotonicRQSTransform
 
-from ebm_app.errors import UserError
-from ebm_app.fields import shortened
-from ebm_app.nets.conditioner import Conditioner
-from ebm_app.numerics import sum_except_batch
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import shortened
+from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.spaces.base import Composed, Space
+from ebm_app.spaces.conditioner import Conditioner
 from ebm_app.spaces.logit import Logit
 from ebm_app.spaces.standardise import Standardise
 

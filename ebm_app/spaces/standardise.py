@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.spaces.base import Space
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.spaces.base import Space
 
 #: shares of the covariance that may be taken from a multiple of I

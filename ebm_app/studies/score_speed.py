@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.models.energy import HEAD, TimeScoreEnergy
-from ebm_app.probability_flow.clocks import ARC_LENGTH
+from ebm_app.paths.clocks import ARC_LENGTH
 
 #: (rtol, atol) of the paper's AIS (appendix F.6) and of its likelihoods
 TOLERANCES = {"ode 1e-3/1e-6": (1e-3, 1e-6), "ode 1e-6/1e-6": (1e-6, 1e-6)}

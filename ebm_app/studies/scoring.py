@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from accelerate import Accelerator
 from torch import Tensor
 
-from ebm_app.ebm import EBM
-from ebm_app.evaluation.bits_per_dim import bits_of_images
-from ebm_app.flow import Flow
+from ebm_app.image_models.ebm import EBM
+from ebm_app.image_models.flow import Flow
+from ebm_app.image_models.scoring import bits_of_images
 from ebm_app.likelihood import Estimator, PFODEDensity, VariationalBound
-from ebm_app.numerics import standard_error
+from ebm_app.numerics.tensors import standard_error
 from ebm_app.studies.likelihood_speed import fixed_nodes, reference
 
 #: bits per dim of the images, by estimator

@@ -10,9 +10,9 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from ebm_app.data.images import ImageData
+from ebm_app.io.processes import make_accelerator
 from ebm_app.models.config import EBMConfig, TrainingConfig
 from ebm_app.models.parametrisation import default_prediction
-from ebm_app.runs.processes import make_accelerator
 from ebm_app.training.tasks import EBMTask
 from ebm_app.training.trainer import Trainer
 

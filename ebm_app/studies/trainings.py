@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ebm_app.errors import UserError
-from ebm_app.files import RUN_FILE
-from ebm_app.files.records import read_record
-from ebm_app.files.run_schemas import AnyRun
+from ebm_app.io import RUN_FILE
+from ebm_app.io.errors import UserError
+from ebm_app.io.records import read_record
+from ebm_app.io.run_schemas import AnyRun
 from ebm_app.training.checkpoint import checkpoints
 
 

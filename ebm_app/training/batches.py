@@ -14,7 +14,7 @@ from torch import Tensor
 from ebm_app.data.augmentation import Augmentation
 from ebm_app.data.levels import dequantise
 from ebm_app.likelihood.dequantisation import Dequantiser
-from ebm_app.numerics import seeded
+from ebm_app.numerics.tensors import seeded
 from ebm_app.objectives.time_sampling import TimeSampler
 from ebm_app.spaces import Space
 

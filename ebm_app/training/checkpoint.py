@@ -16,12 +16,12 @@ from typing import Any
 
 from torch import Tensor
 
-from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
-from ebm_app.fields import shortened
-from ebm_app.files.records import read_json, write_json
-from ebm_app.files.tensors import read_tensors, write_tensors
-from ebm_app.files.writing import explained_write, replace_file, sync_folder
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import shortened
+from ebm_app.io.records import read_json, write_json
+from ebm_app.io.tensors import read_tensors, write_tensors
+from ebm_app.io.writing import explained_write, replace_file, sync_folder
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE
 
 PREFIX, STATE = "checkpoint-", "state"

@@ -4,11 +4,11 @@ from argparse import Namespace
 from pathlib import Path
 
 from ebm_app.data.images import DATASETS, ImageData, load_images
-from ebm_app.errors import UserError
-from ebm_app.fields import PositiveInt
+from ebm_app.io.cli import Parser, flag
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import PositiveInt
+from ebm_app.io.registry import described
 from ebm_app.models.config import Side
-from ebm_app.registry import described
-from ebm_app.runs.cli import Parser, flag
 from ebm_app.training.launch import RunOptions
 
 

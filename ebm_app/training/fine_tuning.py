@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
-from ebm_app.files import RUN_FILE
-from ebm_app.files.records import read_record, to_dict
-from ebm_app.files.run_schemas import EarlierTraining
-from ebm_app.flow import Flow, FlowConfig
+from ebm_app.image_models.ebm import EBM
+from ebm_app.image_models.flow import Flow, FlowConfig
+from ebm_app.io import RUN_FILE
+from ebm_app.io.errors import UserError
+from ebm_app.io.records import read_record, to_dict
+from ebm_app.io.run_schemas import EarlierTraining
 from ebm_app.models.config import EBMConfig, changes_of
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder, load_weights, read_config
 from ebm_app.objectives.regression import OBJECTIVES

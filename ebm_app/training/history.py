@@ -5,8 +5,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from ebm_app.files import METRICS_FILE, PREVIEWS, RUN_FILE
-from ebm_app.files.writing import replace_file
+from ebm_app.io import METRICS_FILE, PREVIEWS, RUN_FILE
+from ebm_app.io.writing import replace_file
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE
 from ebm_app.training.checkpoint import BEST_FILE, PREFIX, STATE, checkpoints, remove, step_of
 

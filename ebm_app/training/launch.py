@@ -11,21 +11,21 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
 from ebm_app.data.images import ImageData
-from ebm_app.files import METRICS_FILE, RUN_FILE
-from ebm_app.files.locks import Lock
-from ebm_app.files.writing import explained_write
-from ebm_app.flow import Flow
-from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
-from ebm_app.runs.cli import RunRecord, resolve_device
-from ebm_app.runs.interrupts import ending_with_launcher
-from ebm_app.runs.output import saving
-from ebm_app.runs.processes import (
+from ebm_app.image_models.flow import Flow
+from ebm_app.io import METRICS_FILE, RUN_FILE
+from ebm_app.io.cli import RunRecord, resolve_device
+from ebm_app.io.interrupts import ending_with_launcher
+from ebm_app.io.locks import Lock
+from ebm_app.io.output import saving
+from ebm_app.io.processes import (
     check_processes,
     describe_devices,
     make_accelerator,
     on_main,
     shut_down,
 )
+from ebm_app.io.writing import explained_write
+from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
 from ebm_app.training import checkpoint, history, settings
 from ebm_app.training.fine_tuning import start_from, trained_before
 from ebm_app.training.metrics import read_metrics

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from ebm_app.fields import Count, PositiveInt
+from ebm_app.io.fields import Count, PositiveInt
 from ebm_app.models.config import LoopConfig
 
 

@@ -13,13 +13,13 @@ from types import NoneType
 
 from accelerate import Accelerator
 
-from ebm_app.errors import UserError
-from ebm_app.fields import shortened
-from ebm_app.files import METRICS_FILE
-from ebm_app.files.records import LARGEST_RECORD, parse_json, read_bytes, to_dict
-from ebm_app.files.writing import replace_file
+from ebm_app.io import METRICS_FILE
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import shortened
+from ebm_app.io.records import LARGEST_RECORD, parse_json, read_bytes, to_dict
+from ebm_app.io.registry import choose
+from ebm_app.io.writing import replace_file
 from ebm_app.models.config import TrainingConfig
-from ebm_app.registry import choose
 
 #: what ``--report_to`` takes
 REPORTS = {"jsonl": "metrics.jsonl alone", "tensorboard": "its files as well"}

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ebm_app.nets.unet import max_resolutions
+from ebm_app.models.unet import max_resolutions
 
 #: data set -> (overrides of EBMConfig and of its net, overrides of TrainingConfig)
 PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

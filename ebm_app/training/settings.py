@@ -10,22 +10,22 @@ from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
 from ebm_app.data.palette import form_of
-from ebm_app.ebm import build_path
-from ebm_app.errors import UserError
-from ebm_app.fields import Positive, parsed, shortened
-from ebm_app.files.records import from_dict, to_dict
-from ebm_app.flow import Flow
+from ebm_app.image_models.ebm import build_path
+from ebm_app.image_models.flow import Flow
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import Positive, parsed, shortened
+from ebm_app.io.records import from_dict, to_dict
+from ebm_app.io.registry import choose
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.models.config import EBMConfig, LoopConfig, PathConfig, TrainingConfig
+from ebm_app.models.inputs import NET_INPUTS
 from ebm_app.models.parametrisation import PREDICTIONS, default_prediction
 from ebm_app.models.time_score import TIME_INPUTS
-from ebm_app.nets.inputs import NET_INPUTS
-from ebm_app.nets.unet import UNetConfig, check_config
+from ebm_app.models.unet import UNetConfig, check_config
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.objectives.weighting import WEIGHTINGS, second_moment
 from ebm_app.paths import check_eps
-from ebm_app.registry import choose
 from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.training.learning_rate import OPEN_ENDED, SCHEDULES
 from ebm_app.training.metrics import REPORTS, check_report_to

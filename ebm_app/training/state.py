@@ -11,9 +11,9 @@ from pydantic import ConfigDict, JsonValue
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
-from ebm_app.errors import UserError
-from ebm_app.fields import STRICT, Count, NonNegative, PositiveInt, listed, shortened
-from ebm_app.files.records import from_dict
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import STRICT, Count, NonNegative, PositiveInt, listed, shortened
+from ebm_app.io.records import from_dict
 from ebm_app.models.config import FREE_ON_RESUME, changes_of
 from ebm_app.training.checkpoint import STATE, TENSORS_FILE, TRAINER_FILE, load_state
 from ebm_app.training.learning_rate import OPEN_ENDED, Horizon

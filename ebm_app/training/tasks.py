@@ -17,14 +17,14 @@ from tqdm.auto import tqdm
 
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
-from ebm_app.ebm import EBM
-from ebm_app.evaluation.bits_per_dim import bits_of_images
-from ebm_app.files.records import to_dict
-from ebm_app.flow import Flow
+from ebm_app.image_models.ebm import EBM
+from ebm_app.image_models.flow import Flow
+from ebm_app.image_models.scoring import bits_of_images
+from ebm_app.io.records import to_dict
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
 from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.numerics import standard_error
+from ebm_app.numerics.tensors import standard_error
 from ebm_app.objectives.regression import OBJECTIVES, Batch, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.objectives.weighting import WEIGHTINGS

@@ -19,12 +19,12 @@ from accelerate import Accelerator
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ebm_app.errors import Interrupted, UserError
-from ebm_app.files.records import to_dict
-from ebm_app.files.writing import explained_write
+from ebm_app.io.errors import Interrupted, UserError
+from ebm_app.io.interrupts import StopRequested, StopSignals
+from ebm_app.io.records import to_dict
+from ebm_app.io.writing import explained_write
 from ebm_app.models.config import LoopConfig
-from ebm_app.numerics import mixed_seed
-from ebm_app.runs.interrupts import StopRequested, StopSignals
+from ebm_app.numerics.tensors import mixed_seed
 from ebm_app.training import checkpoint
 from ebm_app.training.learning_rate import SCHEDULES
 from ebm_app.training.metrics import MetricsLog, finite

@@ -14,13 +14,13 @@ from tqdm.auto import tqdm
 from ebm_app.data.augmentation import NoAugmentation
 from ebm_app.data.images import ImageData
 from ebm_app.data.png import save_grid
-from ebm_app.ebm import EBM
-from ebm_app.evaluation.bits_per_dim import bits_of_images
-from ebm_app.files import PREVIEWS
-from ebm_app.flow import Flow
+from ebm_app.image_models.ebm import EBM
+from ebm_app.image_models.flow import Flow
+from ebm_app.image_models.scoring import bits_of_images
+from ebm_app.io import PREVIEWS
 from ebm_app.likelihood.dequantisation import Dequantiser, dequantisation_noise
 from ebm_app.models.config import LoopConfig, TrainingConfig
-from ebm_app.numerics import standard_error
+from ebm_app.numerics.tensors import standard_error
 from ebm_app.objectives.regression import Batch, Objective
 from ebm_app.objectives.time_sampling import TimeSampler
 from ebm_app.spaces import Space

@@ -16,9 +16,9 @@ from gradio.utils import get_upload_folder, is_in_or_equal
 from gradio_client.utils import is_file_obj, is_valid_file, traverse
 from pydantic import BaseModel
 
-from ebm_app.errors import UserError
-from ebm_app.fields import shortened
-from ebm_app.registry import nearest
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import shortened
+from ebm_app.io.registry import nearest
 
 from .explanations import explaining
 from .ranges import real, whole

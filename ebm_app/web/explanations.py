@@ -15,7 +15,7 @@ from gradio.components.image import ImageData
 from PIL import Image
 
 from ebm_app.data.folder import UNREADABLE
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 
 
 def explained(handler: Callable[..., Any]) -> Callable[..., Any]:

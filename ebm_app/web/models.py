@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
-from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.errors import UserError
+from ebm_app.io.registry import choose
 from ebm_app.models.folders import BUNDLED, CONFIG_FILE, WEIGHTS_FILE, find_folder
-from ebm_app.registry import choose
 
 #: the bundled model that a visitor sees first
 FIRST = "mnist"

@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from ebm_app.errors import UserError
-from ebm_app.fields import shortened
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import shortened
 
 
 def whole(name: str, value: Any, low: float, high: float) -> int:

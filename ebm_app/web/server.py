@@ -13,8 +13,8 @@ from PIL import Image
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from ebm_app.errors import UserError
-from ebm_app.fields import shortened
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import shortened
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
 #: events that may wait; whoever comes when it is full is told so, and nothing hangs

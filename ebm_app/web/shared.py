@@ -10,10 +10,10 @@ from PIL import Image
 from torch import Tensor
 
 from ebm_app.data.png import grid_of, to_picture
-from ebm_app.ebm import EBM
+from ebm_app.image_models.ebm import EBM
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.bits import Likelihood, to_bits_per_dim
-from ebm_app.numerics import standard_error
+from ebm_app.numerics.tensors import standard_error
 
 MAX_SEED = 2**31 - 1
 Load = Callable[[str], EBM]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ebm_app.errors import UserError
-from ebm_app.fields import shortened
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import shortened
 from ebm_app.ratios.data.npy import existing, fail_to_read
 
 

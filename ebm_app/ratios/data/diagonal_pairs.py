@@ -21,8 +21,8 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from ebm_app.errors import UserError
-from ebm_app.numerics import standard_normal_log_density
+from ebm_app.io.errors import UserError
+from ebm_app.numerics.tensors import standard_normal_log_density
 from ebm_app.ratios.data.pairs import KnownPair
 
 

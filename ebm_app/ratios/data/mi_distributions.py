@@ -8,7 +8,7 @@ import scipy
 import torch
 from torch import Generator, Tensor
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.ratios.data.mi_gaussians import CorrelatedNormal
 from ebm_app.ratios.data.mi_task import MITask
 

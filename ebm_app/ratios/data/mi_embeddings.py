@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.ratios.data.mi_task import MITask
 
 

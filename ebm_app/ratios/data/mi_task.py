@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Generator, Tensor
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 
 
 class MITask(ABC):

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.lib import format as npy
 
-from ebm_app.errors import UserError
-from ebm_app.fields import shortened
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import shortened
 
 # What numpy raises on a header or data that are not those of an .npy file.
 UNREADABLE = (OSError, EOFError, ValueError, TypeError, LookupError, SyntaxError)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 
 
 def standardise(x: np.ndarray) -> np.ndarray:

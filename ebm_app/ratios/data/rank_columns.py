@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.ratios.data.preprocessing import AsinhScores, normal_scores, standardise
 
 #: a column of at most so many values, each in so many rows on average, is discrete

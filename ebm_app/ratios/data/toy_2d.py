@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ebm_app.numerics import standard_normal_log_density
+from ebm_app.numerics.tensors import standard_normal_log_density
 
 
 @dataclass(frozen=True)

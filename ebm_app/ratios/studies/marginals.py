@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ebm_app.numerics.quadrature import rule_on
 from ebm_app.paths import GaussianPath
-from ebm_app.quadrature import rule_on
 from ebm_app.ratios.data.diagonal_pairs import DiagonalPair
 from ebm_app.ratios.data.toy_2d_pairs import Toy2DPair
 from ebm_app.ratios.estimators import Draw, RatioEstimator, RotatedRatio, TimeScoreRatio

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from ebm_app.errors import UserError
-from ebm_app.fields import Draws, Positive, PositiveInt
+from ebm_app.io.cli import Parser, flag, resolve_device
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import Draws, Positive, PositiveInt
+from ebm_app.io.output import Output
+from ebm_app.io.processes import make_accelerator, shut_down
+from ebm_app.io.registry import choose
 from ebm_app.ratios.studies.problems import PROBLEMS
 from ebm_app.ratios.studies.step_times import step_times
 from ebm_app.ratios.studies.study import Study, StudyBudget
 from ebm_app.ratios.studies.tables import METRICS, rows_of, to_csv, to_markdown
-from ebm_app.registry import choose
-from ebm_app.runs.cli import Parser, flag, resolve_device
-from ebm_app.runs.output import Output
-from ebm_app.runs.processes import make_accelerator, shut_down
 
 #: (problem, method) of every cell of a table
 TableCells = list[tuple[str, str]]

@@ -12,11 +12,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from ebm_app.errors import UserError
-from ebm_app.files.records import read_record, write_json
-from ebm_app.files.study_schemas import TrialRecord
-from ebm_app.files.writing import explained_write
-from ebm_app.numerics import seeded
+from ebm_app.io.errors import UserError
+from ebm_app.io.records import read_record, write_json
+from ebm_app.io.study_schemas import TrialRecord
+from ebm_app.io.writing import explained_write
+from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.studies.points import EvaluationPoints, as_numbers, matrix_metrics
 from ebm_app.ratios.studies.problems import PROBLEMS, Problem
 from ebm_app.ratios.training import TEST, VALIDATION, RatioTrainer

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from ebm_app.numerics import seeded
+from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.data.pairs import DensityPair
 from ebm_app.ratios.studies.marginals import TIMES
 from ebm_app.ratios.studies.trials import Snapshot

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from ebm_app.data.images import FOLDER
-from ebm_app.files import METRICS_FILE, RUN_FILE
-from ebm_app.files.records import read_json, read_record
-from ebm_app.files.run_schemas import CardRun
-from ebm_app.files.tensors import read_tensors
+from ebm_app.io import METRICS_FILE, RUN_FILE
+from ebm_app.io.records import read_json, read_record
+from ebm_app.io.run_schemas import CardRun
+from ebm_app.io.tensors import read_tensors
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE, read_config
 from ebm_app.training.checkpoint import PREFIX

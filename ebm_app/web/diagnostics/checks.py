@@ -9,14 +9,14 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
 from ebm_app.evaluation.checks import Check, from_record
 from ebm_app.evaluation.command_line import held_out_levels
 from ebm_app.evaluation.likelihood_plots import balance_figure
 from ebm_app.evaluation.selftest import Balance, SelfTestBudget, SelfTestReport, iterate_checks
-from ebm_app.files.records import read_record
-from ebm_app.files.study_schemas import SelfTestRecord
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.errors import UserError
+from ebm_app.io.records import read_record
+from ebm_app.io.study_schemas import SelfTestRecord
 from ebm_app.likelihood import PFODEDensity
 
 from ..buttons import RUNNING

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import torch
 from matplotlib.figure import Figure
 
-from ebm_app.errors import UserError
+from ebm_app.evaluation.log_z.ais import Annealing, Chains, ChainState
+from ebm_app.evaluation.log_z.estimates import from_forward
+from ebm_app.evaluation.log_z.plots import temperatures_figure
+from ebm_app.io.errors import UserError
+from ebm_app.io.registry import choose
 from ebm_app.likelihood.bits import to_bits_per_dim
-from ebm_app.log_z.ais import Annealing, Chains, ChainState
-from ebm_app.log_z.estimates import from_forward
-from ebm_app.log_z.plots import temperatures_figure
-from ebm_app.registry import choose
 
 from ..buttons import RUNNING
 from ..shared import Load

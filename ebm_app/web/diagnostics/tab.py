@@ -6,7 +6,7 @@ from typing import Any
 import gradio as gr
 from gradio.events import Dependency
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 
 from ..buttons import AT_ONCE, start_and_stop, start_by, stop_by, stopped
 from ..explanations import explained

@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 from PIL import Image
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 
 from ..buttons import AT_ONCE
 from ..explanations import explained

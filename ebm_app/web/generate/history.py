@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 
 from ..buttons import AT_ONCE
 from .samplers import LABELS
@@ -15,7 +15,7 @@ from .settings import RunSettings, parse_settings
 
 MAX_RUNS = 10
 #: where the browser keeps them; the key hides nothing, but a new one would lose them
-STORAGE = {"storage_key": "ebm_app.runs", "secret": "ebm_app.runs"}
+STORAGE = {"storage_key": "ebm_app.io", "secret": "ebm_app.io"}
 
 
 def remember(runs: Any, settings: RunSettings) -> list[str]:

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ebm_app.ebm import EBM
-from ebm_app.numerics import mixed_seed
+from ebm_app.image_models.ebm import EBM
+from ebm_app.numerics.tensors import mixed_seed
 
 from ..shared import mean_of
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from PIL import Image
 from torch import Tensor
 
-from ebm_app.ebm import EBM
+from ebm_app.image_models.ebm import EBM
 from ebm_app.sampling.samplers import Frame
 
 from ..buttons import RUNNING, time_left

@@ -5,7 +5,7 @@ from typing import Any
 
 import gradio as gr
 
-from ebm_app.ebm import EBM
+from ebm_app.image_models.ebm import EBM
 from ebm_app.sampling.samplers import SAMPLERS
 
 from .settings import MAX_STEPS

@@ -8,9 +8,9 @@ from pathlib import Path
 from PIL import Image
 
 from ebm_app.data.folder import UNREADABLE
-from ebm_app.errors import UserError
-from ebm_app.files.records import parse_json
-from ebm_app.registry import choose
+from ebm_app.io.errors import UserError
+from ebm_app.io.records import parse_json
+from ebm_app.io.registry import choose
 from ebm_app.sampling.samplers import SAMPLERS
 
 from ..ranges import whole

@@ -7,13 +7,13 @@ from typing import Any
 import gradio as gr
 from matplotlib.figure import Figure
 
-from ebm_app.errors import UserError
-from ebm_app.numerics import seeded
+from ebm_app.io.errors import UserError
+from ebm_app.io.registry import choose
+from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.plots import plot_approach
 from ebm_app.ratios.studies.points import EvaluationPoints, as_numbers
 from ebm_app.ratios.studies.problems import INFORMATION_PROBLEMS, PAPER_INFORMATION
 from ebm_app.ratios.training import VALIDATION, RatioTrainer, RatioTraining
-from ebm_app.registry import choose
 
 from ..buttons import empty_by, start_and_stop, start_by, stop_by, stopped
 from ..explanations import explained

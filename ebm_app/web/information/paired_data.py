@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ebm_app.errors import UserError
-from ebm_app.fields import shortened
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import shortened
+from ebm_app.io.registry import choose
 from ebm_app.ratios.data.columns import PairedData, read_csv_pair, read_pair
 from ebm_app.ratios.data.mi_tasks import MI_TASKS
-from ebm_app.registry import choose
 
 from ..ranges import whole
 from ..shared import MAX_SEED

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.models.config import EBMConfig
 
 from ..buttons import AT_ONCE

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import gradio as gr
 from torch import Tensor
 
-from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.errors import UserError
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.models.config import EBMConfig

@@ -10,7 +10,7 @@ import gradio as gr
 
 from ebm_app.data.images import DATASETS
 from ebm_app.data.palette import form_of
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import BUNDLED, read_config
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.models.config import EBMConfig
 
 SIDE = 280

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.images import DATASETS, load_images
-from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.errors import UserError
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import EBMConfig

@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 
 import gradio as gr
 
-from ebm_app.ebm import EBM
-from ebm_app.errors import UserError
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.errors import UserError
 from ebm_app.models.config import EBMConfig
 
 from ..buttons import RUNNING, empty_by, start_and_stop, start_by, stop_by, stopped

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from ebm_app.ebm import EBM
+from ebm_app.image_models.ebm import EBM
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.bits import Likelihood
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from ebm_app.data.levels import to_display
 from ebm_app.data.png import grid_of, save_image
-from ebm_app.ebm import EBM
-from ebm_app.files.records import read_record, write_json
-from ebm_app.files.study_schemas import HeldOutRecord
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.records import read_record, write_json
+from ebm_app.io.study_schemas import HeldOutRecord
 from ebm_app.models.config import EBMConfig
 
 HELD_OUT_FILE, EXAMPLE_FILE = "held_out.json", "example_{}.png"

@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 
 from ..buttons import AT_ONCE, empty_by, empty_own_by, start_by, stop_by
 from ..device import QUICK

@@ -12,7 +12,7 @@ from torch import Tensor
 from ebm_app.data.folder import read_image
 from ebm_app.data.levels import to_display
 from ebm_app.data.png import to_picture, to_uint8
-from ebm_app.errors import UserError
+from ebm_app.io.errors import UserError
 from ebm_app.models.config import EBMConfig
 
 from . import hints

@@ -1,0 +1,199 @@
+"""``EBM``: an energy-based model of images, its likelihoods and its samples."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ebm_app.data.levels import quantise
+from ebm_app.data.palette import check_palette
+from ebm_app.io.errors import UserError
+from ebm_app.io.registry import choose, make
+from ebm_app.likelihood import Estimator, make_estimator
+from ebm_app.likelihood.bits import Likelihood, checked_levels, log_likelihood
+from ebm_app.likelihood.dequantisation import (
+    DEQUANTISERS,
+    Dequantised,
+    Dequantiser,
+    dequantisation_noise,
+)
+from ebm_app.models.config import EBMConfig
+from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.models.folders import ENERGY_MODEL
+from ebm_app.models.inputs import NET_INPUTS
+from ebm_app.models.pretrained import PretrainedModel
+from ebm_app.models.time_score import TimeScoreModel
+from ebm_app.models.unet import UNet
+from ebm_app.paths import PATHS, GaussianPath
+from ebm_app.sampling.samplers import SAMPLERS, Frame, Sampler
+from ebm_app.spaces import build_space
+
+#: numbers of the images that are drawn at once; a network holds many times as many
+MAX_DRAWN = 2**24
+
+
+def build_path(config: EBMConfig) -> GaussianPath:
+    """The path of a configuration.
+
+    Raises:
+        UserError: for an unknown name or argument.
+    """
+    path = config.path
+    if "c" in path.arguments:
+        raise UserError("the arguments of a path hold c, which stands beside them: leave it out")
+    return make(PATHS, "path", path.name, {"c": path.c, **path.arguments})
+
+
+class EBM(PretrainedModel):
+    """An energy-based model of images, built from its configuration with fresh weights.
+
+    >>> ebm = EBM.from_pretrained("digits")
+    >>> images = ebm.sample(2, num_steps=3)
+    >>> ebm.log_prob(images).bits_per_dim.shape
+    torch.Size([2])
+    """
+
+    config_class, kind = EBMConfig, ENERGY_MODEL
+
+    def __init__(self, config: EBMConfig) -> None:
+        super().__init__(config)
+        check_palette(config.palette, config.num_levels)
+        channels, height, width = config.image_shape
+        reader = NET_INPUTS[choose("net_input", config.net_input, NET_INPUTS)]
+        net_channels = channels * (1 + 2 * len(config.input_frequencies)) + config.condition_dim
+        heads = 2 if config.stein_head else 1
+        choose("dequantisation", config.dequantisation, DEQUANTISERS)
+        self.space = build_space(
+            config.space, config.image_shape, config.num_levels, config.space_arguments
+        )
+        self.dequantiser = DEQUANTISERS[config.dequantisation]()
+        if reader is not None:
+            net_channels += reader.more * channels
+        net: nn.Module = UNet((net_channels, height, width), heads * channels, config.net)
+        if reader is not None:
+            net = reader(net, self.space.decode, channels)
+        self.model = TimeScoreModel(
+            net,
+            build_path(config),
+            config.eps,
+            prediction=config.prediction,
+            time_input=config.time_input,
+            stein_channels=channels if config.stein_head else 0,
+            input_frequencies=config.input_frequencies,
+            condition_dim=config.condition_dim,
+        )
+        self.energy = TimeScoreEnergy(self.model, config.num_nodes)
+
+    def log_prob(
+        self,
+        images: Tensor,
+        estimator: str | Estimator | None = None,
+        dequantiser: str | Dequantiser | None = None,
+        eps: float | None = None,
+        noise: Tensor | None = None,
+        repeats: int = 1,
+        seed: int = 0,
+        **estimator_args: Any,
+    ) -> Likelihood:
+        """A lower bound on the log-likelihood of quantised images, in nats and bits per dim; the
+        equation is in ``ebm_app.likelihood.bits``. By default it is a bound for any network, since
+        the density behind it is normalised.
+
+        >>> ebm = EBM.from_pretrained("digits")
+        >>> black = torch.zeros(1, 1, 8, 8)
+        >>> ebm.log_prob(black, estimator="elbo", num_draws=1).nfe
+        16
+
+        Args:
+            images: (B, C, H, W), floats in [0, 1] on the grid or the palette of the model's
+                levels, or uint8 levels.
+            estimator: of log p_t: a name in ``ESTIMATORS`` with its settings as
+                ``estimator_args``, an object, or None for ``default_estimator``.
+            dequantiser: a name in ``DEQUANTISERS``, an object, or None for the model's own.
+            eps: margin left at t = 1, None for the model's own. Below that one the network is
+                evaluated at times it was not trained on.
+            noise: (K, B, C, H, W) uniform numbers in [0, 1) for the dequantiser, whose K draws are
+                averaged; None draws ``repeats`` of them.
+            seed: of the noise drawn here, and of the estimator's own.
+
+        Raises:
+            UserError: for images of another shape or with values off the grid, unknown names or
+                settings, noise of another shape, and a likelihood that is not finite.
+        """
+        config = self.config
+        levels = checked_levels(images, config.image_shape, config.num_levels, config.palette)
+        if noise is None:
+            noise = dequantisation_noise(repeats, levels, seed)
+        return log_likelihood(
+            self.energy if eps is None else self.energy.with_eps(eps),
+            self.space,
+            levels.to(self.device),
+            self.config.num_levels,
+            noise.to(self.device),
+            self.make_dequantiser(dequantiser),
+            make_estimator(estimator or self.default_estimator, estimator_args, seed),
+        )
+
+    @property
+    def default_estimator(self) -> str:
+        """The estimator that leads: the variational bound where the model has a Stein head, which
+        is normalised; without a head the integral of the time score, which is not."""
+        return "elbo" if self.config.stein_head else "ratio"
+
+    def make_dequantiser(self, dequantiser: str | Dequantiser | None = None) -> Dequantiser:
+        """A dequantiser by its name in ``DEQUANTISERS``; None gives the model's own, and an object
+        is returned as it is."""
+        if dequantiser is None:
+            return self.dequantiser
+        return make(DEQUANTISERS, "dequantiser", dequantiser, {})
+
+    def dequantise(self, levels: Tensor, noise: Tensor) -> Dequantised:
+        """The points (B, *) at which the density is read for ``levels`` (B, C, H, W), by the
+        model's own dequantiser and uniform ``noise`` (B, C, H, W), on the model's device."""
+        return self.dequantiser.points(
+            levels.to(self.device),
+            self.config.num_levels,
+            self.space,
+            noise.to(self.device),
+            self.energy.path,
+            self.energy.end,
+        )
+
+    def sample(
+        self, num_images: int, sampler: str | Sampler = "pf_ode", seed: int = 0, **settings: Any
+    ) -> Tensor:
+        """Draw images (num_images, C, H, W), quantised to the model's levels, in [0, 1].
+
+        >>> EBM.from_pretrained("digits").sample(2, sampler="pf_ode", num_steps=3).shape
+        torch.Size([2, 1, 8, 8])
+
+        Args:
+            sampler: a name in ``SAMPLERS``, with its ``settings``, or a sampler.
+            seed: of the start and of the sampler's own noise.
+        """
+        *_, last = self.iterate_sample(num_images, sampler, seed, **settings)
+        return self.to_images(last.x)
+
+    def iterate_sample(
+        self, num_images: int, sampler: str | Sampler = "pf_ode", seed: int = 0, **settings: Any
+    ) -> Iterator[Frame]:
+        """The frames of ``sample``, in the space of the path."""
+        if num_images < 1:
+            raise UserError(f"at least 1 image can be sampled, not {num_images}")
+        shape = (num_images, *self.config.image_shape)
+        if math.prod(shape) > MAX_DRAWN:
+            most = MAX_DRAWN // math.prod(self.config.image_shape)
+            raise UserError(
+                f"{num_images} images do not fit the memory at once: draw at most {most}, more in "
+                "several calls of other seeds"
+            )
+        generator = torch.Generator(self.device).manual_seed(seed)
+        x0 = torch.randn(shape, device=self.device, generator=generator)
+        return make(SAMPLERS, "sampler", sampler, settings).iterate(self.energy, x0, generator)
+
+    def to_images(self, x: Tensor) -> Tensor:
+        """Points of the path's space as quantised images in [0, 1], on the CPU."""
+        config = self.config
+        return quantise(self.space.decode(x), config.num_levels, config.palette).cpu()

@@ -1,0 +1,106 @@
+"""``Flow``: a fitted space as a model of its own, a normalising flow."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from pydantic import ConfigDict
+from torch import Tensor
+
+from ebm_app.data.levels import dequantise, quantise
+from ebm_app.data.palette import check_palette
+from ebm_app.io.fields import STRICT, Number
+from ebm_app.likelihood.bits import Likelihood, check_finite, checked_levels, to_bits_per_dim
+from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.models.config import FORMAT_VERSION, ImageShape, NumLevels, PaletteLevels
+from ebm_app.models.folders import FLOW
+from ebm_app.models.pretrained import PretrainedModel
+from ebm_app.numerics.tensors import seeded, standard_normal_log_density, sum_except_batch
+from ebm_app.spaces import build_space
+
+
+@dataclass(frozen=True)
+class FlowConfig:
+    """What a flow is: the images it is for, its kind and the arguments of that."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    dataset: str
+    image_shape: ImageShape
+    num_levels: NumLevels
+    space: str
+    space_arguments: dict[str, Number] = field(default_factory=dict)
+    palette: PaletteLevels = ()
+    format_version: int = FORMAT_VERSION
+
+
+class Flow(PretrainedModel):
+    """A normalising flow: a space x -> u whose base density is N(0, I). Not fitted yet when it is
+    built; frozen once it is.
+
+    >>> flow = Flow(FlowConfig("digits", (1, 8, 8), 17, "gaussian"))
+    >>> x = torch.rand(500, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    >>> flow.space.fit(x)
+    >>> flow.sample(2).shape, flow.log_prob(flow.sample(2)).bits_per_dim.shape
+    (torch.Size([2, 1, 8, 8]), torch.Size([2]))
+    """
+
+    config_class, kind = FlowConfig, FLOW
+
+    def __init__(self, config: FlowConfig) -> None:
+        super().__init__(config)
+        check_palette(config.palette, config.num_levels)
+        self.space = build_space(
+            config.space, config.image_shape, config.num_levels, config.space_arguments
+        )
+
+    def latent_space(self) -> dict[str, Any]:
+        """The settings of a model whose path lives in this flow's space."""
+        return {"space": self.config.space, "space_arguments": self.config.space_arguments}
+
+    def dequantise(self, levels: Tensor, noise: Tensor) -> Tensor:
+        """x of levels (B, C, H, W) by uniform ``noise``, (B, C, H, W)."""
+        return dequantise(levels, self.config.num_levels, noise)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """log p(x) = log N(f^-1(x); 0, I) + log |det du/dx| in nats: (B, C, H, W) -> (B,)
+        float64."""
+        u, log_abs_det = self.space.encode_with_log_abs_det(x)
+        return sum_except_batch(standard_normal_log_density(u.double())) + log_abs_det
+
+    @torch.no_grad()
+    def log_prob(
+        self, images: Tensor, noise: Tensor | None = None, repeats: int = 1, seed: int = 0
+    ) -> Likelihood:
+        """The bound on the log-likelihood of quantised images by uniform dequantisation: the mean
+        over K draws of log p(x) - D log L. It has no integration error and no components.
+
+        Args:
+            images: (B, C, H, W), floats in [0, 1] on the grid of the levels, or uint8 levels.
+            noise: (K, B, C, H, W) uniform numbers in [0, 1); None draws ``repeats`` of them.
+            seed: of the noise drawn here.
+
+        Raises:
+            UserError: for images of another shape, values off the grid, and a likelihood that is
+                not finite.
+        """
+        config = self.config
+        levels = checked_levels(images, config.image_shape, config.num_levels, config.palette)
+        if noise is None:
+            noise = dequantisation_noise(repeats, levels, seed)
+        levels, noise = levels.to(self.device), noise.to(self.device)
+        num_dims = levels[0].numel()
+        draws = [self.log_density(self.dequantise(levels, u)) for u in noise]
+        log_prob = torch.stack(draws).mean(0) - num_dims * math.log(self.config.num_levels)
+        check_finite(log_prob)
+        bits = to_bits_per_dim(log_prob, num_dims)
+        return Likelihood(log_prob, bits, torch.zeros_like(log_prob), None, len(noise))
+
+    @torch.no_grad()
+    def sample(self, num_images: int, seed: int = 0) -> Tensor:
+        """Images (num_images, C, H, W) of the flow, quantised to its levels, in [0, 1]."""
+        shape = (num_images, *self.config.image_shape)
+        u = torch.randn(shape, generator=seeded("cpu", seed))
+        x = self.space.decode(u.to(self.device))
+        return quantise(x, self.config.num_levels, self.config.palette).cpu()

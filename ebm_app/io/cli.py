@@ -1,0 +1,221 @@
+"""What the scripts share: flags made from configurations, and run records."""
+
+import argparse
+import dataclasses
+import os
+import platform
+import subprocess
+import sys
+import time
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import Seed, limits, parsed, plain, shortened
+from ebm_app.io.records import write_json
+from ebm_app.io.registry import choose, described, nearest
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of the description, and appends every default that says something and the
+    range of every number."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32)
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        text, default = action.help or "", action.default
+        if "(default" in text:
+            return text
+        silent = any(default is value for value in (None, False, argparse.SUPPRESS))
+        if silent or default == [] or "default" in text:
+            default = ""
+        return with_notes(text, default, getattr(action.type, "hint", None))
+
+
+def with_notes(text: str, default: Any, hint: Any) -> str:
+    """A help text with the default of its flag, unless that is "", and the range of its type.
+
+    >>> with_notes("seed of all noise", 0, Seed)
+    'seed of all noise (default: 0; at least 0)'
+    """
+    shown = " ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
+    notes = "; ".join(filter(None, [shown and f"default: {shown}", limits(hint)]))
+    return f"{text} ({notes})" if notes else text
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser with groups of flags, which the help shows in the order of ``GROUPS``."""
+
+    GROUPS = ("data", "run", "training", "model", "advanced")
+    #: how the value of a flag is written in the help
+    METAVARS = {int: "N", float: "X", str: "NAME"}
+
+    def __init__(self, description: str) -> None:
+        super().__init__(
+            description=description, formatter_class=HelpFormatter, allow_abbrev=False
+        )
+        #: the flags of the last command line, by the names of their values
+        self.given: set[str] = set()
+        self.groups = {title: self.add_argument_group(title) for title in self.GROUPS}
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does it; the usage line names the positional arguments only."""
+        names = [action.metavar or action.dest for action in self._get_positional_actions()]
+        self.usage = " ".join(["%(prog)s", *map(str.upper, names), "[flags]"])
+        return super().parse_known_args(args, namespace)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does it.
+
+        Raises:
+            UserError: for a flag that does not exist, naming the nearest one, or a wrong value.
+        """
+        words = [word.partition("=")[0] for word in (sys.argv[1:] if args is None else args)]
+        flags = self._option_string_actions
+        self.given = {flags[word].dest for word in words if word in flags}
+        namespace, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            name = unknown[0].partition("=")[0]
+            raise UserError(
+                f"there is no flag {shortened(name)}: {nearest(name, self._option_string_actions)}"
+                "--help shows them all"
+            )
+        return namespace
+
+    def refuse(self, names: Iterable[str], reason: str) -> None:
+        """Raise a UserError if one of these flags was given on the command line: it is in vain."""
+        if vain := [name for name in names if name in self.given]:
+            raise UserError(f"--{', --'.join(vain)} {reason}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """A value that is none of a flag's choices ends in a sentence that names the nearest."""
+        if action.choices is not None:
+            choose(action.dest.replace("_", " "), value, action.choices)
+
+    def error(self, message: str) -> typing.NoReturn:
+        """Argparse's own complaints end as any other mistake does."""
+        raise UserError(message)
+
+    def group(self, title: str) -> argparse._ArgumentGroup:
+        """The flags of this title, one of ``GROUPS``."""
+        return self.groups[title]
+
+    def add_common(self, seeds: Any = Seed) -> None:
+        """The flags of every script, a seed being one of ``seeds``."""
+        self.add_argument("--seed", type=flag(seeds), default=0, help="seed of all noise")
+        self.add_argument("--device", default="auto", help="auto, cpu or cuda")
+
+    def add_config(
+        self, cls: type, title: str, kinds: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """A flag for every field of a configuration that has a help text, in the group ``title``,
+        or in "advanced" if it is rare. A flag that is not given is absent from the result.
+
+        Args:
+            kinds: for a field that names a kind of thing, the dict of the names.
+        """
+        hints, kinds = typing.get_type_hints(cls, include_extras=True), kinds or {}
+        for item in dataclasses.fields(cls):
+            if "help" not in item.metadata:
+                continue
+            options = described(kinds[item.name]) if item.name in kinds else ""
+            text = ": ".join(filter(None, [item.metadata["help"], options]))
+            hint, default = plain(hints[item.name]), item.default
+            several = typing.get_origin(hint) is tuple
+            kind = typing.get_args(hint)[0] if several else hints[item.name]
+            shown = default or "none" if several else default
+            self.group("advanced" if item.metadata["rare"] else title).add_argument(
+                f"--{item.name}",
+                type=flag(kind),
+                nargs="*" if several else None,
+                metavar=self.METAVARS[plain(kind)],
+                default=argparse.SUPPRESS,
+                help=with_notes(text, shown, kind).replace("%", "%%"),
+            )
+
+
+def flag(hint: Any) -> Callable[[str], Any]:
+    """What argparse makes a value of type ``hint`` with; a wrong one ends in a sentence.
+
+    >>> from ebm_app.io.fields import Count
+    >>> flag(Count)("3")
+    3
+    """
+
+    def convert(text: str) -> Any:
+        try:
+            return parsed(hint, text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    convert.hint = hint
+    return convert
+
+
+def resolve_device(name: str) -> str:
+    """The device to use for "auto", "cpu" or "cuda".
+
+    Raises:
+        UserError: for another name, or cuda where there is none.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in ("cpu", "cuda"):
+        meant = nearest(name, ("auto", "cpu", "cuda"))
+        raise UserError(f"unknown device '{shortened(name)}': {meant}choose auto, cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("no CUDA device is available: give --device cpu")
+    return name
+
+
+class RunRecord:
+    """``<name>.json``: what was run, with what, and what came out; time runs from its making."""
+
+    packages = ("ebm_app", "torch", "torchvision", "diffusers", "accelerate", "numpy")
+
+    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
+        self.path, self.begin = path, time.time()
+        self.data = {
+            "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+            "settings": settings,
+            "versions": {"python": platform.python_version()}
+            | {package: version(package) for package in self.packages},
+            "git_revision": git_revision(),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.begin)),
+        }
+
+    def write(self, metrics: dict[str, Any] | None) -> None:
+        """Write the record with its metrics under the key "figures", None while there are none."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        seconds = round(time.time() - self.begin, 2)
+        write_json(self.path, {**self.data, "seconds": seconds, "figures": metrics})
+
+
+def git_revision() -> str | None:
+    """The revision of the package's own checkout, or None where it is installed elsewhere."""
+    tree = Path(__file__).resolve().parents[2]
+    if _git("rev-parse", "--show-toplevel") != str(tree):
+        return None
+    return _git("describe", "--always", "--dirty", "--abbrev=40")
+
+
+def _git(*words: str) -> str | None:
+    """What git says of the folder of this file, or None where it says nothing."""
+    try:
+        answer = subprocess.run(
+            ["git", *words],
+            cwd=Path(__file__).resolve().parent,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except OSError:
+        return None
+    return answer.stdout.strip() or None

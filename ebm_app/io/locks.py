@@ -1,0 +1,91 @@
+"""One writer at a time: a lock that its process holds and that the system frees when it ends."""
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import sys
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from ebm_app.io.errors import UserError
+from ebm_app.io.records import parse_json
+from ebm_app.io.writing import explained_write
+
+#: what a disk without locks answers
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+class Lock:
+    """The file ``path`` as a lock of this process, until ``release`` or the end of the object.
+
+    The file names host and process for those who are refused. It is the system's lock on it that
+    counts: a process that was killed leaves the file, and holds nothing.
+
+    Raises:
+        UserError: where another holds it, or the folder cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with explained_write(path.parent):
+            was_there = path.parent.exists()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = _open(path)
+            holder = {"host": socket.gethostname(), "process": os.getpid()}
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+            os.fsync(descriptor)
+        self.release = weakref.finalize(self, _release, path, descriptor, was_there)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
+def _open(path: Path) -> int:
+    """A descriptor that holds the lock on what stands at ``path`` now."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            content = os.pread(descriptor, 1000, 0)
+            os.close(descriptor)
+            raise UserError(_refusal(path, content)) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                os.close(descriptor)
+                raise
+            print(f"the disk of {path.parent} keeps no second writer out", file=sys.stderr)
+        if _stands(path, descriptor):
+            return descriptor
+        os.close(descriptor)  # who held it before removed the file between the two calls
+
+
+def _stands(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _refusal(path: Path, content: bytes) -> str:
+    try:
+        found = parse_json(content, str(path))
+        who = f"process {int(found['process'])} on {str(found['host'])[:60]}"
+    except (UserError, KeyError, TypeError, ValueError):
+        who = "another process"
+    return f"{path.parent} is being written by {who}: wait for it, or give another --output_dir"
+
+
+def _release(path: Path, descriptor: int, was_there: bool) -> None:
+    path.unlink(missing_ok=True)
+    os.close(descriptor)
+    if not was_there:  # a folder that was made in vain goes again
+        with suppress(OSError):
+            path.parent.rmdir()

@@ -1,0 +1,133 @@
+"""Sharing work among processes by index, so that the result does not depend on their number."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+from torch import Tensor
+
+from ebm_app.io.errors import UserError
+
+T = TypeVar("T")
+MIXED_PRECISION = "ACCELERATE_MIXED_PRECISION"
+#: what accelerate reads in the environment -> the value that changes no training
+IDLE = {
+    MIXED_PRECISION: "no",
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1",
+    "ACCELERATE_DYNAMO_BACKEND": "no",
+    "ACCELERATE_USE_DEEPSPEED": "false",
+    "ACCELERATE_USE_FSDP": "false",
+    "ACCELERATE_USE_MEGATRON_LM": "false",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "false",
+}
+Wrap = Callable[[Sequence[Tensor]], Iterable[Tensor]]
+
+
+def make_accelerator(
+    mixed_precision: str = "no", device: str = "auto", **options: str
+) -> Accelerator:
+    """An Accelerator that also joins the CPU processes of torchrun or ``accelerate launch``.
+
+    Raises:
+        UserError: where the launcher started several processes that did not find each other, or
+            the environment asks for another training than the flags.
+    """
+    check_environment(mixed_precision)
+    cpu = device == "cpu" or not torch.cuda.is_available()
+    accelerator = Accelerator(cpu=cpu, mixed_precision=mixed_precision, **options)
+    check_processes(accelerator.num_processes, int(os.environ.get("WORLD_SIZE", "1")))
+    return accelerator
+
+
+def check_environment(mixed_precision: str) -> None:
+    """Raise a UserError for what accelerate would read in the environment and no record would
+    show: ``accelerate launch`` puts its own options and those of its configuration file there.
+
+    Args:
+        mixed_precision: the setting of the run.
+    """
+    for name, idle in IDLE.items():
+        value = os.environ.get(name, idle).lower()
+        if value not in (idle, mixed_precision if name == MIXED_PRECISION else idle):
+            raise UserError(
+                f"{name} is {value} in the environment, which no flag says: unset it, or leave "
+                "its option out of accelerate launch and of accelerate config"
+            )
+
+
+def check_processes(started: int, expected: int) -> None:
+    """Raise a UserError if fewer processes work together than were asked for."""
+    if started < expected:
+        raise UserError(
+            f"{expected} processes were asked for, but {started} started: without GPUs use "
+            f"'torchrun --standalone --nproc_per_node {expected}' in place of 'accelerate launch'"
+        )
+
+
+def describe_devices(accelerator: Accelerator) -> str:
+    """What a run computes on: "1 x cpu", "8 x NVIDIA H100"."""
+    device = accelerator.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return f"{accelerator.num_processes} x {name}"
+
+
+def shut_down(accelerator: Accelerator, *prepared: Any) -> None:
+    """End a run: release the prepared objects, meet, and close trackers and process group.
+
+    In this order, because gloo may abort a process whose objects outlive the group.
+    """
+    accelerator.free_memory(*prepared)
+    accelerator.wait_for_everyone()
+    accelerator.end_training()
+
+
+def sharded(
+    accelerator: Accelerator,
+    num: int,
+    columns: int,
+    batch_size: int,
+    function: Callable[[Tensor], Tensor],
+    wrap: Wrap = iter,
+    check: Callable[[], None] | None = None,
+) -> Tensor:
+    """Rows (num, columns) float64 of ``function``, which maps indices (b,) to rows (b, columns).
+
+    Process r of W computes the indices r, r + W, ...; every process returns all rows.
+    ``wrap`` is put around the batches, for a progress bar, and ``check`` is called before each, as
+    often on every process.
+    """
+    own = torch.arange(accelerator.process_index, num, accelerator.num_processes)
+    table = torch.zeros(num, columns, dtype=torch.float64)
+    longest = -(-num // accelerator.num_processes)
+    for rows in wrap(batches_of(own, -(-longest // batch_size), batch_size)):
+        if check is not None:
+            check()
+        if len(rows):
+            table[rows] = function(rows).double().cpu()
+    return accelerator.reduce(table.to(accelerator.device), "sum").cpu()
+
+
+def batches_of(rows: Tensor, count: int, batch_size: int) -> list[Tensor]:
+    """``rows`` in ``count`` batches, of which the last may be empty."""
+    return [rows[i * batch_size : (i + 1) * batch_size] for i in range(count)]
+
+
+def on_main(accelerator: Accelerator, action: Callable[[], T]) -> T | None:
+    """What ``action`` returns on the main process, which alone takes it.
+
+    Raises:
+        UserError: on all processes, where it raised one there.
+    """
+    result, message = None, [None]
+    if accelerator.is_main_process:
+        try:
+            result = action()
+        except UserError as error:
+            message = [str(error)]
+    broadcast_object_list(message)
+    if message[0] is not None:
+        raise UserError(message[0])
+    return result

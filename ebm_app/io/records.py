@@ -1,0 +1,185 @@
+"""JSON records, read with strict keys, types and ranges."""
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, from_json, to_json
+
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import STRICT, listed, shortened
+from ebm_app.io.writing import replace_file
+
+T = TypeVar("T")
+#: bytes of a record; those of long runs have some hundred thousand
+LARGEST_RECORD = 2**24
+#: faults of a record that a message names at most
+SHOWN_FAULTS = 3
+#: what pydantic says, and what a message of this package does
+WORDS = {
+    "Input should be": "must be",
+    "a valid integer": "a whole number",
+    "a valid ": "a ",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "above",
+    "less than": "below",
+}
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A dataclass as JSON-ready data."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def from_dict(cls: type[T], data: Any, where: str) -> T:
+    """The dataclass ``cls`` from JSON-ready data: every key known, every required key there, types
+    and ranges right.
+
+    Raises:
+        UserError: naming the keys and ``where`` they stand.
+    """
+    try:
+        text = to_json(data, inf_nan_mode="constants")
+        return TypeAdapter(cls).validate_json(text, strict=True)
+    except ValidationError as error:
+        raise UserError(f"{where}: {faults(error)}") from None
+    except ValueError as error:  # what JSON cannot say
+        raise UserError(f"{where}: {shortened(error)}") from None
+
+
+def faults(error: ValidationError) -> str:
+    """The first faults of a record, in words."""
+    found = error.errors(include_url=False, include_context=False)
+    return listed([_fault(one) for one in found[:SHOWN_FAULTS]], len(found))
+
+
+def _fault(found: ErrorDetails) -> str:
+    place = shortened(".".join(map(str, found["loc"])))
+    match found["type"]:
+        case "unexpected_keyword_argument" | "extra_forbidden":
+            return f"unknown key {place}"
+        case "missing":
+            return f"key {place} is missing"
+        case "value_error":  # a record's own check, in its own words
+            return f"{place} {found['msg'].removeprefix('Value error, ')}"
+    message = found["msg"]
+    for theirs, ours in WORDS.items():
+        message = message.replace(theirs, ours)
+    message = message.replace("1" + "0" * 300, "1e300")  # a bound in all of its digits
+    return f"{place} {message}, not {shortened(repr(found['input']))}".strip()
+
+
+def read_json(path: Path, largest: int = LARGEST_RECORD) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        UserError: where the file is missing, no plain file, larger than ``largest`` bytes, or not
+            a JSON object.
+    """
+    data = parse_json(read_bytes(path, largest), str(path))
+    if not isinstance(data, dict):
+        raise UserError(f"{path} must hold a JSON object, not a {type(data).__name__}")
+    return data
+
+
+def read_record(cls: type, path: Path) -> dict[str, Any]:
+    """The JSON object in a file, in which at least what the dataclass ``cls`` says is there, of
+    its types and in its ranges.
+
+    Raises:
+        UserError: naming the file and the keys.
+    """
+    data = read_json(path)
+    from_dict(cls, data, str(path))
+    return data
+
+
+def parse_json(content: bytes, where: str) -> Any:
+    """JSON data, without numbers that are none.
+
+    Raises:
+        UserError: where it is not JSON, nested too deep, or holds a number out of range.
+    """
+    try:
+        return TypeAdapter(JsonValue, config=STRICT).validate_python(from_json(content))
+    except ValidationError as error:
+        raise UserError(f"{where}: {faults(error)}") from None
+    except ValueError as error:
+        raise UserError(f"{where} is not valid JSON ({shortened(error)})") from None
+
+
+def read_bytes(path: Path, largest: int) -> bytes:
+    """The content of a plain file.
+
+    Raises:
+        UserError: where it is missing, no plain file, unreadable, or larger than ``largest``.
+    """
+    content = read_start(path, largest + 1)
+    if len(content) > largest:
+        raise UserError(f"{path} is larger than {largest} bytes: it is no record of ebm_app")
+    return content
+
+
+def read_start(path: Path, size: int) -> bytes:
+    """The first ``size`` bytes of a plain file, or all of a smaller one.
+
+    Raises:
+        UserError: where it is missing, no plain file, or unreadable.
+    """
+    try:
+        with open_plain(path) as file:
+            return file.read(size)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """A plain file, open to be read in bytes; a pipe or a device in its place is never waited for.
+
+    Raises:
+        UserError: where it is missing, no plain file, or unreadable.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path} is not a plain file: put one in its place, or remove it")
+        # not blocked, should it have become a pipe since
+        return open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: put it there, or give another path") from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path} cannot be read ({error.strerror}): check its permissions")
+
+
+def write_json(path: Path, data: dict[str, Any]) -> None:
+    """Write a JSON object, indented; see ``replace_file``.
+
+    Raises:
+        UserError: naming the first number in it that is not finite, for which JSON has no word.
+    """
+    if place := next(not_finite(data), None):
+        raise UserError(f"{place} is not finite, so {path} was not written: check the settings")
+    replace_file(path, (json.dumps(data, indent=2, allow_nan=False) + "\n").encode())
+
+
+def not_finite(data: Any, place: str = "") -> Iterator[str]:
+    """Where JSON-ready data hold NaN or infinite numbers.
+
+    >>> list(not_finite({"ratio": [1.0, math.inf]}))
+    ['ratio.1']
+    """
+    if isinstance(data, float) and not math.isfinite(data):
+        yield place.removeprefix(".")
+    elif isinstance(data, (dict, list, tuple)):
+        items = data.items() if isinstance(data, dict) else enumerate(data)
+        for key, value in items:
+            yield from not_finite(value, f"{place}.{key}")

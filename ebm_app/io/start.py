@@ -1,0 +1,71 @@
+"""How a script starts and ends. Scripts import this first, before what takes seconds to import:
+until then, and from there until they run, Ctrl-C ends them without a traceback of the imports.
+"""
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ebm_app.io.errors import Interrupted, NotSaved, UserError
+
+Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
+
+
+def is_script() -> bool:
+    """Whether the program is a script of this tree, in a folder beside the package."""
+    program = getattr(sys.modules["__main__"], "__file__", None)
+    tree = Path(__file__).resolve().parents[2]
+    return program is not None and Path(program).resolve().parents[1:2] == (tree,)
+
+
+# not where a user's own program imports the package, and not where the caller ignores the signal
+if is_script() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
+    """Run a script's ``main`` and return its exit code.
+
+    The metrics it returns are printed as one JSON object on the last line. A UserError becomes one
+    sentence on stderr and exit code 2; a run that a signal ended gives 128 + its number.
+    """
+    if is_script() and signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        metrics = main(argv)
+    except NotSaved as error:
+        print(json.dumps(error.metrics), flush=True)
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        if not is_memory_full(error):
+            raise
+        print(
+            "error: the memory is full: give smaller batches, or fewer images, draws or steps",
+            file=sys.stderr,
+        )
+        return 2
+    except Interrupted as stop:
+        print(f"stopped by {stop}; go on with --resume_from_checkpoint latest", file=sys.stderr)
+        return 128 + stop.signum
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    if metrics is not None:
+        print(json.dumps(metrics), flush=True)
+    return 0
+
+
+def is_memory_full(error: BaseException) -> bool:
+    """Whether an exception says that numpy, torch or a device could not get memory."""
+    import torch  # seconds, and here it is imported already
+
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        "can't allocate memory" in str(error)
+    )

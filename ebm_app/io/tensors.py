@@ -1,0 +1,71 @@
+"""Safetensors files, read and written."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import shortened
+from ebm_app.io.records import read_start
+from ebm_app.io.writing import replace_file
+
+#: bytes of a header; a model of some thousand tensors has a million
+LARGEST_HEADER = 2**23
+
+
+class TensorForm(NamedTuple):
+    """What a file says of a tensor before it is read: its ``dtype`` as safetensors writes it, such
+    as "F32", and its ``shape``."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file with the permissions of any other: the library's own way to a file
+    leaves it unreadable for everyone else."""
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    replace_file(path, save(ready, metadata))
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file.
+
+    Raises:
+        UserError: where the file is missing, truncated or not safetensors.
+    """
+    read_forms(path)
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError, AttributeError) as error:
+        raise _damaged(path, error) from None
+
+
+def read_forms(path: Path) -> dict[str, TensorForm]:
+    """What a safetensors file holds, by name, from its header alone.
+
+    Raises:
+        UserError: where the file is missing, truncated or not safetensors.
+    """
+    header = int.from_bytes(read_start(path, 8), "little")
+    if header > LARGEST_HEADER:
+        raise _damaged(path, f"its header would have {header} bytes")
+    try:
+        with safe_open(path, "pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}
+            return {
+                name: TensorForm(part.get_dtype(), tuple(part.get_shape()))
+                for name, part in slices.items()
+            }
+    except (SafetensorError, OSError, ValueError) as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, reason: object) -> UserError:
+    return UserError(f"{path} is damaged or truncated ({shortened(reason)}): copy it anew")

@@ -1,1 +1,0 @@
-"""The probability-flow ODE of a score."""

@@ -1,1 +1,0 @@
-"""What every script shares: command line, processes, interrupts and files."""
