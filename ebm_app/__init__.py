@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from ebm_app.likelihood import ESTIMATORS
     from ebm_app.objectives.regression import OBJECTIVES
     from ebm_app.paths import PATHS
-    from ebm_app.ratios.mutual_information import mutual_information
-    from ebm_app.ratios.two_samples import log_density_ratio
     from ebm_app.sampling.samplers import SAMPLERS
+    from ebm_app.tabular.mutual_information import mutual_information
+    from ebm_app.tabular.two_samples import log_density_ratio
     from ebm_app.training.api import train
 
 #: public name -> its module, which is imported when it is asked for: all of them take seconds
@@ -29,8 +29,8 @@ HOMES = {
     "OBJECTIVES": "objectives.regression",
     "PATHS": "paths",
     "SAMPLERS": "sampling.samplers",
-    "log_density_ratio": "ratios.two_samples",
-    "mutual_information": "ratios.mutual_information",
+    "log_density_ratio": "tabular.two_samples",
+    "mutual_information": "tabular.mutual_information",
     "train": "training.api",
 }
 

@@ -22,10 +22,7 @@ from ebm_app.io.cli import Parser, flag
 from ebm_app.io.errors import UserError
 from ebm_app.io.output import Output
 from ebm_app.io.registry import choose
-from ebm_app.ratios.classifier import ClassifierTraining
-from ebm_app.ratios.data.columns import PairedData, read_csv_pair, read_pair
-from ebm_app.ratios.data.mi_tasks import BMI_TASKS, MI_TASKS
-from ebm_app.ratios.mutual_information import Estimation, MISettings
+from ebm_app.ratios.mi_tasks import BMI_TASKS, MI_TASKS
 from ebm_app.ratios.studies.benchmark import (
     OWN,
     benchmark_row,
@@ -35,6 +32,9 @@ from ebm_app.ratios.studies.benchmark import (
 from ebm_app.ratios.studies.problems import INFORMATION_PROBLEMS
 from ebm_app.ratios.studies.runner import add_study_flags, budget_of, chosen_cells, run_study
 from ebm_app.ratios.studies.study import StudyBudget
+from ebm_app.tabular.classifier import ClassifierTraining
+from ebm_app.tabular.columns import PairedData, read_csv_pair, read_pair
+from ebm_app.tabular.mutual_information import Estimation, MISettings
 
 QUICK_PROBLEMS = ["mi_d40", "mi_d80"]
 QUICK = StudyBudget(num_seeds=2, num_points=2_000, iterations=1_500, learning_rates=(5e-3,))

@@ -22,10 +22,10 @@ from ebm_app.io.cli import Parser, flag
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import Seed, Steps
 from ebm_app.io.output import Output
-from ebm_app.ratios.data.columns import NamedColumns
-from ebm_app.ratios.data.csv_columns import read_csv_columns
-from ebm_app.ratios.data.npy import read_npy
-from ebm_app.ratios.two_samples import TRAINING, RatioEstimation, RatioSettings
+from ebm_app.tabular.columns import NamedColumns
+from ebm_app.tabular.csv_columns import read_csv_columns
+from ebm_app.tabular.npy import read_npy
+from ebm_app.tabular.two_samples import TRAINING, RatioEstimation, RatioSettings
 
 #: of the files with log ratios; errors are known at other rows than those of the samples
 HEADER = ("log_ratio", "stderr")

@@ -3,7 +3,7 @@
 import numpy as np
 from exact import generator
 
-from ebm_app.ratios.data.mi_gaussians import CorrelatedNormal, DenseNormal
+from ebm_app.ratios.mi_gaussians import CorrelatedNormal, DenseNormal
 
 NUM = 20_000
 PAIR = CorrelatedNormal((0.75,), 1, 1)

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from ebm_app import mutual_information
-from ebm_app.ratios.data.mi_tasks import MI_TASKS
+from ebm_app.ratios.mi_tasks import MI_TASKS
 
 #: draws by which a truth without a closed form is averaged
 MANY = 400_000

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from conftest import error_of
 
-from ebm_app.ratios.data.columns import check_pair, read_csv_pair, read_pair
-from ebm_app.ratios.data.npy import read_npy
+from ebm_app.tabular.columns import check_pair, read_csv_pair, read_pair
+from ebm_app.tabular.npy import read_npy
 
 
 def random(seed=0):

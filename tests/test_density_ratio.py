@@ -10,8 +10,8 @@ from scipy import stats
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.start import run_script
-from ebm_app.ratios.gaussian_base import GaussianRatio, NoRatio, best_base
-from ebm_app.ratios.two_samples import TRAINING, RatioSettings, log_density_ratio
+from ebm_app.tabular.gaussian_base import GaussianRatio, NoRatio, best_base
+from ebm_app.tabular.two_samples import TRAINING, RatioSettings, log_density_ratio
 
 SHORT = RatioSettings(training=replace(TRAINING, steps=300))
 #: the Student quantile of 97.5 percent of 9 degrees of freedom

@@ -43,9 +43,7 @@ def test_a_number_has_a_range_and_an_odd_one_ends_in_a_sentence(parsers, path):
         assert not is_counted or is_numeric(hint), f"{name} takes texts, but is a number"
         if not is_numeric(hint):
             continue
-        assert limits(hint, shown=math.inf), (
-            f"{name} has no range: use a type of io.fields"
-        )
+        assert limits(hint, shown=math.inf), f"{name} has no range: use a type of io.fields"
         assert limits(hint) in " ".join(parser.format_help().split())
         for text in ODD:
             try:

@@ -29,6 +29,7 @@ LAYERS = {
     "evaluation": 8,
     "training": 9,
     "studies": 10,
+    "tabular": 3,
     "ratios": 11,
     "": 12,  # the package's own __init__, which gathers what a user imports
     "web": 13,

@@ -9,7 +9,7 @@ from exact import generator, z_score
 from mi_helpers import PAIR, draws
 from scipy import special
 
-from ebm_app.ratios.lower_bounds import (
+from ebm_app.tabular.lower_bounds import (
     PairRatios,
     donsker_varadhan,
     effective_pairs,
@@ -17,7 +17,7 @@ from ebm_app.ratios.lower_bounds import (
     log_normaliser,
     nwj,
 )
-from ebm_app.ratios.neighbours import neighbour_information
+from ebm_app.tabular.neighbours import neighbour_information
 
 SHIFTS = [1, 3, 4]
 

@@ -8,7 +8,7 @@ from exact import z_score
 from mi_helpers import NUM, draws
 from scipy import stats
 
-from ebm_app.ratios.data.mi_discrete import DiscreteUniform
+from ebm_app.ratios.mi_discrete import DiscreteUniform
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -11,8 +11,8 @@ from exact import z_score
 from mi_helpers import NUM, covariance_of, draws
 from scipy import stats
 
-from ebm_app.ratios.data.mi_distributions import AdditiveUniform, StudentT
-from ebm_app.ratios.data.mi_gaussians import CorrelatedNormal
+from ebm_app.ratios.mi_distributions import AdditiveUniform, StudentT
+from ebm_app.ratios.mi_gaussians import CorrelatedNormal
 
 pytestmark = pytest.mark.usefixtures("float64")
 

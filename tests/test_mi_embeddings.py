@@ -10,9 +10,9 @@ from mi_helpers import PAIR, draws
 from scipy import stats
 from scipy.linalg import expm
 
-from ebm_app.ratios.data.mi_embeddings import Spiral, SwissRoll, spiral
-from ebm_app.ratios.data.mi_gaussians import CorrelatedNormal
-from ebm_app.ratios.data.mi_tasks import Transformed
+from ebm_app.ratios.mi_embeddings import Spiral, SwissRoll, spiral
+from ebm_app.ratios.mi_gaussians import CorrelatedNormal
+from ebm_app.ratios.mi_tasks import Transformed
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -11,7 +11,7 @@ from mi_helpers import NUM, PAIR, covariance_of, draws
 from scipy import stats
 from torch.distributions import MultivariateNormal
 
-from ebm_app.ratios.data.mi_gaussians import BlockGaussian, CorrelatedNormal, DenseNormal
+from ebm_app.ratios.mi_gaussians import BlockGaussian, CorrelatedNormal, DenseNormal
 
 pytestmark = pytest.mark.usefixtures("float64")
 

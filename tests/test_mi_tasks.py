@@ -9,11 +9,11 @@ from mi_helpers import PAIR, covariance_of, draws
 from scipy import stats
 from scipy.optimize.elementwise import find_root
 
-from ebm_app.ratios.data.mi_discrete import DiscreteUniform
-from ebm_app.ratios.data.mi_distributions import AdditiveUniform, StudentT
-from ebm_app.ratios.data.mi_embeddings import Spiral, SwissRoll
-from ebm_app.ratios.data.mi_gaussians import BlockGaussian, CorrelatedNormal, DenseNormal
-from ebm_app.ratios.data.mi_tasks import (
+from ebm_app.ratios.mi_discrete import DiscreteUniform
+from ebm_app.ratios.mi_distributions import AdditiveUniform, StudentT
+from ebm_app.ratios.mi_embeddings import Spiral, SwissRoll
+from ebm_app.ratios.mi_gaussians import BlockGaussian, CorrelatedNormal, DenseNormal
+from ebm_app.ratios.mi_tasks import (
     BMI_TASKS,
     MI_TASKS,
     TRANSFORMS,

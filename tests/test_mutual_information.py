@@ -12,13 +12,13 @@ from conftest import error_of
 from exact import generator
 
 from ebm_app import mutual_information
-from ebm_app.ratios.classifier import ClassifierTraining, stacked_mlp, stacked_weights
-from ebm_app.ratios.data.mi_tasks import MI_TASKS
-from ebm_app.ratios.data.rank_columns import prepared, row_groups
-from ebm_app.ratios.information import _additions, _doubts
-from ebm_app.ratios.mutual_information import Estimation, MISettings
-from ebm_app.ratios.pair_classifiers import Fit, PairClassifiers, Pairs
-from ebm_app.ratios.t_copula import TCopula
+from ebm_app.ratios.mi_tasks import MI_TASKS
+from ebm_app.tabular.classifier import ClassifierTraining, stacked_mlp, stacked_weights
+from ebm_app.tabular.information import _additions, _doubts
+from ebm_app.tabular.mutual_information import Estimation, MISettings
+from ebm_app.tabular.pair_classifiers import Fit, PairClassifiers, Pairs
+from ebm_app.tabular.rank_columns import prepared, row_groups
+from ebm_app.tabular.t_copula import TCopula
 
 SHORT = MISettings(num_members=1, training=ClassifierTraining(steps=100, check_every=50))
 MIDDLE = MISettings(num_members=1, training=ClassifierTraining(steps=400))

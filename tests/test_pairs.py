@@ -10,7 +10,7 @@ from conftest import error_of
 from exact import F64, generator, normal, z_score
 from torch import distributions
 
-from ebm_app.ratios.data.diagonal_pairs import (
+from ebm_app.ratios.diagonal_pairs import (
     DiagonalMixture,
     DiagonalPair,
     GaussianPair,

@@ -5,7 +5,7 @@ import pytest
 from conftest import error_of
 from scipy import stats
 
-from ebm_app.ratios.data.preprocessing import AsinhScores, normal_scores, standardise
+from ebm_app.tabular.preprocessing import AsinhScores, normal_scores, standardise
 
 
 def random(seed):

@@ -10,9 +10,7 @@ from ebm_app.numerics.tensors import seeded
 from ebm_app.objectives.regression import CTSM
 from ebm_app.objectives.time_sampling import SharedTimes, Stratified, TimeSample
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath
-from ebm_app.ratios.data.diagonal_pairs import GaussianPair, MixturePair
-from ebm_app.ratios.data.mi_gaussians import BlockGaussian
-from ebm_app.ratios.data.pairs import JointPair
+from ebm_app.ratios.diagonal_pairs import GaussianPair, MixturePair
 from ebm_app.ratios.estimators import (
     Draw,
     RotatedRatio,
@@ -26,6 +24,8 @@ from ebm_app.ratios.methods import (
     TimeScores,
     seeded_mlp,
 )
+from ebm_app.ratios.mi_gaussians import BlockGaussian
+from ebm_app.ratios.pairs import JointPair
 from ebm_app.ratios.studies.points import EvaluationPoints
 from ebm_app.ratios.training import RatioTrainer, RatioTraining, draw
 

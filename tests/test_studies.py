@@ -15,7 +15,7 @@ from exact import generator
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.start import run_script
-from ebm_app.ratios.data.mi_tasks import BMI_TASKS, MI_TASKS
+from ebm_app.ratios.mi_tasks import BMI_TASKS, MI_TASKS
 from ebm_app.ratios.studies import benchmark, runner
 from ebm_app.ratios.studies.points import EvaluationPoints
 from ebm_app.ratios.studies.problems import INFORMATION_PROBLEMS, PROBLEMS, TOY_PROBLEMS

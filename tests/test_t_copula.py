@@ -8,10 +8,10 @@ import torch
 from exact import generator
 from scipy import special, stats
 
-from ebm_app.ratios.data.mi_distributions import StudentT
-from ebm_app.ratios.data.mi_gaussians import CorrelatedNormal
-from ebm_app.ratios.data.preprocessing import normal_scores
-from ebm_app.ratios.t_copula import GAUSSIAN, TCopula, t_scores
+from ebm_app.ratios.mi_distributions import StudentT
+from ebm_app.ratios.mi_gaussians import CorrelatedNormal
+from ebm_app.tabular.preprocessing import normal_scores
+from ebm_app.tabular.t_copula import GAUSSIAN, TCopula, t_scores
 
 
 def correlation(dim, seed=0):

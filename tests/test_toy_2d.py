@@ -8,7 +8,7 @@ import torch
 from exact import F64, generator, z_score
 from scipy import stats
 
-from ebm_app.ratios.data.toy_2d import MOON_NOISE, TOY_2D
+from ebm_app.ratios.toy_2d import MOON_NOISE, TOY_2D
 
 NUM = 20_000
 EDGE, BINS, FINE = 3.5, 40, 4  # the edges of the checkerboard fall on edges of bins

@@ -7,8 +7,8 @@ import torch
 from conftest import error_of
 from exact import F64, generator, z_score
 
-from ebm_app.ratios.data.toy_2d import TOY_2D
-from ebm_app.ratios.data.toy_2d_pairs import TOY_2D_PAIRS, KnownToy2DPair, Toy2DPair
+from ebm_app.ratios.toy_2d import TOY_2D
+from ebm_app.ratios.toy_2d_pairs import TOY_2D_PAIRS, KnownToy2DPair, Toy2DPair
 
 every_pair = pytest.mark.parametrize("name", TOY_2D_PAIRS)
 KNOWN = [name for name, pair in TOY_2D_PAIRS.items() if isinstance(pair, KnownToy2DPair)]

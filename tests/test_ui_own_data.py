@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from conftest import error_of
 
-from ebm_app.ratios.classifier import Classifiers, ClassifierTraining
-from ebm_app.ratios.data.mi_tasks import MI_TASKS
-from ebm_app.ratios.mutual_information import MISettings, mutual_information
-from ebm_app.ratios.t_copula import TCopula
+from ebm_app.ratios.mi_tasks import MI_TASKS
+from ebm_app.tabular.classifier import Classifiers, ClassifierTraining
+from ebm_app.tabular.mutual_information import MISettings, mutual_information
+from ebm_app.tabular.t_copula import TCopula
 from ebm_app.web.buttons import stopped
 from ebm_app.web.information import own_data
 from ebm_app.web.information.paired_data import (

@@ -1,1 +1,1 @@
-"""Estimators of log density ratios and of mutual information, trained on draws."""
+"""The estimators of the paper, of log density ratios by time scores, and its problems."""

@@ -14,7 +14,6 @@ from ebm_app.objectives.regression import OBJECTIVES, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS, SharedTimes, TimeSampler
 from ebm_app.objectives.weighting import WEIGHTINGS, TimeScore, Weighting
 from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath
-from ebm_app.ratios.data.pairs import DensityPair
 from ebm_app.ratios.estimators import (
     RatioEstimator,
     RotatedRatio,
@@ -24,6 +23,7 @@ from ebm_app.ratios.estimators import (
 from ebm_app.ratios.gaussian_net import GaussianNet
 from ebm_app.ratios.mixture_base import MixtureBase, ResidualModel, fit_modes, principal_axes
 from ebm_app.ratios.mlp import MLP
+from ebm_app.ratios.pairs import DensityPair
 
 #: margin left at the degenerate ends of a path
 EPS = 1e-5

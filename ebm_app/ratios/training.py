@@ -4,7 +4,7 @@ Adam on fresh draws at every step; every ``eval_every`` steps a criterion is tak
 with the best are kept. The learning rate follows a cosine to zero, stepped at the evaluations
 (arXiv:2502.02300, appendix F).
 
->>> from ebm_app.ratios.data.diagonal_pairs import GaussianPair
+>>> from ebm_app.ratios.diagonal_pairs import GaussianPair
 >>> from ebm_app.ratios.methods import TimeScores
 >>> from ebm_app.ratios.studies.points import EvaluationPoints
 >>> pair = GaussianPair(2, shift=1.0)  # log p_1/p_0 = x_1 + x_2 - 1
@@ -32,9 +32,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from ebm_app.io.errors import UserError
 from ebm_app.numerics.tensors import seeded
 from ebm_app.objectives.time_sampling import TimeSample
-from ebm_app.ratios.data.pairs import DensityPair
 from ebm_app.ratios.estimators import Draw, RatioEstimator
 from ebm_app.ratios.methods import Method
+from ebm_app.ratios.pairs import DensityPair
 
 TRAIN, VALIDATION, TEST = range(3)
 Metrics = dict[str, Tensor]

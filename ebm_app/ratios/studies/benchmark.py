@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ebm_app.ratios.data.mi_task import MITask
-from ebm_app.ratios.data.preprocessing import standardise
-from ebm_app.ratios.mutual_information import MISettings, mutual_information
-from ebm_app.ratios.neighbours import neighbour_information
+from ebm_app.ratios.mi_task import MITask
+from ebm_app.tabular.mutual_information import MISettings, mutual_information
+from ebm_app.tabular.neighbours import neighbour_information
+from ebm_app.tabular.preprocessing import standardise
 
 #: an estimate is right within a share of the truth or so many nats
 SHARE, NATS = 0.05, 0.02

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ebm_app.ratios.data.pairs import DensityPair, KnownPair
-from ebm_app.ratios.data.toy_2d_pairs import Toy2DPair
 from ebm_app.ratios.estimators import RatioEstimator
 from ebm_app.ratios.gaussian_net import GaussianNet
+from ebm_app.ratios.pairs import DensityPair, KnownPair
+from ebm_app.ratios.toy_2d_pairs import Toy2DPair
 
 
 class EvaluationPoints:

@@ -5,9 +5,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
-from ebm_app.ratios.data.diagonal_pairs import GaussianPair, MixturePair
-from ebm_app.ratios.data.mi_gaussians import BlockGaussian
-from ebm_app.ratios.data.pairs import JointPair, KnownPair
+from ebm_app.ratios.diagonal_pairs import GaussianPair, MixturePair
 from ebm_app.ratios.methods import (
     Classifiers,
     CovarianceScores,
@@ -15,6 +13,8 @@ from ebm_app.ratios.methods import (
     MixtureResidual,
     TimeScores,
 )
+from ebm_app.ratios.mi_gaussians import BlockGaussian
+from ebm_app.ratios.pairs import JointPair, KnownPair
 from ebm_app.ratios.training import RatioTraining
 
 

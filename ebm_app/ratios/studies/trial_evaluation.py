@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from ebm_app.ratios.data.pairs import DensityPair
 from ebm_app.ratios.estimators import RatioEstimator
 from ebm_app.ratios.methods import Method
+from ebm_app.ratios.pairs import DensityPair
 from ebm_app.ratios.studies.marginals import DensityGrid
 from ebm_app.ratios.studies.points import EvaluationPoints
 from ebm_app.ratios.training import draw

@@ -9,7 +9,7 @@ from matplotlib.gridspec import SubplotSpec
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from ebm_app.numerics.tensors import seeded
-from ebm_app.ratios.data.pairs import DensityPair
+from ebm_app.ratios.pairs import DensityPair
 from ebm_app.ratios.studies.marginals import TIMES
 from ebm_app.ratios.studies.trials import Snapshot
 from ebm_app.ratios.training import VALIDATION

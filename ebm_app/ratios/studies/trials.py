@@ -14,13 +14,13 @@ from torch import Tensor
 from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 from ebm_app.numerics.tensors import seeded
-from ebm_app.ratios.data.diagonal_pairs import MixturePair
-from ebm_app.ratios.data.pairs import DensityPair
-from ebm_app.ratios.data.toy_2d_pairs import TOY_2D_PAIRS, Toy2DPair
+from ebm_app.ratios.diagonal_pairs import MixturePair
 from ebm_app.ratios.methods import Method, MixtureResidual, TimeScores
+from ebm_app.ratios.pairs import DensityPair
 from ebm_app.ratios.studies.points import as_numbers
 from ebm_app.ratios.studies.problems import TOY_PROBLEMS, classifiers, score_methods
 from ebm_app.ratios.studies.trial_evaluation import TrialEvaluator
+from ebm_app.ratios.toy_2d_pairs import TOY_2D_PAIRS, Toy2DPair
 from ebm_app.ratios.training import TEST, VALIDATION, Metrics, RatioTrainer, RatioTraining
 
 #: modes of the mixtures that are fitted to two-dimensional toy data

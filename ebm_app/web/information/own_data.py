@@ -9,9 +9,9 @@ from typing import Any
 import gradio as gr
 from matplotlib.figure import Figure
 
-from ebm_app.ratios.classifier import ClassifierTraining
-from ebm_app.ratios.mutual_information import Estimation, MISettings, Progress
-from ebm_app.ratios.plots import plot_progress
+from ebm_app.tabular.classifier import ClassifierTraining
+from ebm_app.tabular.mutual_information import Estimation, MISettings, Progress
+from ebm_app.tabular.plots import plot_progress
 
 from ..buttons import (
     AT_ONCE,

@@ -12,8 +12,8 @@ import torch
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
 from ebm_app.io.registry import choose
-from ebm_app.ratios.data.columns import PairedData, read_csv_pair, read_pair
-from ebm_app.ratios.data.mi_tasks import MI_TASKS
+from ebm_app.ratios.mi_tasks import MI_TASKS
+from ebm_app.tabular.columns import PairedData, read_csv_pair, read_pair
 
 from ..ranges import whole
 from ..shared import MAX_SEED

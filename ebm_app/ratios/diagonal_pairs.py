@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.numerics.tensors import standard_normal_log_density
-from ebm_app.ratios.data.pairs import KnownPair
+from ebm_app.ratios.pairs import KnownPair
 
 
 @dataclass(frozen=True)

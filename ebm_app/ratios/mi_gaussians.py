@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from ebm_app.io.errors import UserError
-from ebm_app.ratios.data.mi_task import MITask, check_counts, standard_normal
+from ebm_app.ratios.mi_task import MITask, check_counts, standard_normal
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ebm_app.ratios.data.mi_gaussians import BlockGaussian
+from ebm_app.ratios.mi_gaussians import BlockGaussian
 
 
 class DensityPair(ABC):

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.numerics.tensors import effective_sample_size, log_mean_exp
-from ebm_app.ratios.data.columns import check_finite
-from ebm_app.ratios.data.npy import as_columns, check_same_columns, column_labels
-from ebm_app.ratios.data.preprocessing import AsinhScores
-from ebm_app.ratios.ratio_classifiers import RatioClassifiers
-from ebm_app.ratios.reporting import error_of_rows, interval_of, lines_of
+from ebm_app.tabular.columns import check_finite
+from ebm_app.tabular.npy import as_columns, check_same_columns, column_labels
+from ebm_app.tabular.preprocessing import AsinhScores
+from ebm_app.tabular.ratio_classifiers import RatioClassifiers
+from ebm_app.tabular.reporting import error_of_rows, interval_of, lines_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -144,7 +144,7 @@ class DensityRatio:
 
     def plot(self) -> "Figure":
         """How the log ratio is distributed over both samples, at rows it was learned without."""
-        from ebm_app.ratios.plots import plot_log_ratios
+        from ebm_app.tabular.plots import plot_log_ratios
 
         return plot_log_ratios(self.log_ratio0, self.log_ratio1)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from ebm_app.io.errors import UserError
-from ebm_app.ratios.data.csv_columns import read_csv_columns
-from ebm_app.ratios.data.npy import column_labels, read_npy
-from ebm_app.ratios.data.preprocessing import is_constant
+from ebm_app.tabular.csv_columns import read_csv_columns
+from ebm_app.tabular.npy import column_labels, read_npy
+from ebm_app.tabular.preprocessing import is_constant
 
 MIN_ROWS = 10
 #: x (N, dx) and y (N, dy)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from ebm_app.ratios.data.mi_task import MITask, check_counts
+from ebm_app.ratios.mi_task import MITask, check_counts
 
 
 @dataclass(frozen=True)

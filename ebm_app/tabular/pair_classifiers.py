@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.ratios.classifier import Batch, Classifiers, ClassifierTraining
-from ebm_app.ratios.t_copula import TCopula
+from ebm_app.tabular.classifier import Batch, Classifiers, ClassifierTraining
+from ebm_app.tabular.t_copula import TCopula
 
 
 class Pairs(NamedTuple):

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.ratios.classifier import Batch, Classifiers, ClassifierTraining
-from ebm_app.ratios.gaussian_base import best_base
+from ebm_app.tabular.classifier import Batch, Classifiers, ClassifierTraining
+from ebm_app.tabular.gaussian_base import best_base
 
 
 class Split(NamedTuple):

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.ratios.lower_bounds import (
+from ebm_app.tabular.lower_bounds import (
     PairRatios,
     donsker_varadhan,
     effective_pairs,
     influences,
     nwj,
 )
-from ebm_app.ratios.reporting import HALF_WIDTH, error_of_rows, interval_of, lines_of
+from ebm_app.tabular.reporting import HALF_WIDTH, error_of_rows, interval_of, lines_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,7 +93,7 @@ class MutualInformation:
 
     def plot(self) -> "Figure":
         """The value, its interval and the bounds beside it."""
-        from ebm_app.ratios.plots import plot_bracket
+        from ebm_app.tabular.plots import plot_bracket
 
         others = {
             "Donsker-Varadhan bound": self.lower_bound,

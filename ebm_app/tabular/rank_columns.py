@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ebm_app.io.errors import UserError
-from ebm_app.ratios.data.preprocessing import AsinhScores, normal_scores, standardise
+from ebm_app.tabular.preprocessing import AsinhScores, normal_scores, standardise
 
 #: a column of at most so many values, each in so many rows on average, is discrete
 MAX_VALUES, ROWS_PER_VALUE = 20, 20

@@ -9,7 +9,7 @@ import numpy as np
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
-from ebm_app.ratios.data.npy import existing, fail_to_read
+from ebm_app.tabular.npy import existing, fail_to_read
 
 
 def read_csv_columns(path: str | Path, names: Sequence[str]) -> np.ndarray:

@@ -32,13 +32,13 @@ import torch
 
 from ebm_app.io.errors import UserError
 from ebm_app.numerics.tensors import seeded
-from ebm_app.ratios.classifier import ClassifierTraining
-from ebm_app.ratios.data.columns import check_finite, check_varies
-from ebm_app.ratios.data.npy import as_columns, check_same_columns, column_labels
-from ebm_app.ratios.data.preprocessing import AsinhScores
-from ebm_app.ratios.data.rank_columns import row_groups
-from ebm_app.ratios.density_ratio import DensityRatio, LeftOut, combined
-from ebm_app.ratios.ratio_classifiers import RatioClassifiers, split_rows
+from ebm_app.tabular.classifier import ClassifierTraining
+from ebm_app.tabular.columns import check_finite, check_varies
+from ebm_app.tabular.density_ratio import DensityRatio, LeftOut, combined
+from ebm_app.tabular.npy import as_columns, check_same_columns, column_labels
+from ebm_app.tabular.preprocessing import AsinhScores
+from ebm_app.tabular.rank_columns import row_groups
+from ebm_app.tabular.ratio_classifiers import RatioClassifiers, split_rows
 
 #: streams of random numbers
 FOLDS, BATCHES = range(2)

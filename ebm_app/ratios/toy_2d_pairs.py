@@ -15,8 +15,8 @@ from torch import Tensor
 from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 from ebm_app.numerics.tensors import standard_normal_log_density
-from ebm_app.ratios.data.pairs import DensityPair, KnownPair
-from ebm_app.ratios.data.toy_2d import TOY_2D
+from ebm_app.ratios.pairs import DensityPair, KnownPair
+from ebm_app.ratios.toy_2d import TOY_2D
 
 
 @dataclass(frozen=True)

@@ -39,15 +39,15 @@ from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.numerics.tensors import seeded
-from ebm_app.ratios.classifier import ClassifierTraining
-from ebm_app.ratios.data.columns import check_pair
-from ebm_app.ratios.data.npy import as_columns, column_labels
-from ebm_app.ratios.data.rank_columns import prepared, row_groups
-from ebm_app.ratios.information import MutualInformation, combined
-from ebm_app.ratios.lower_bounds import PairRatios, donsker_varadhan
-from ebm_app.ratios.neighbours import neighbour_information
-from ebm_app.ratios.pair_classifiers import Fit, PairClassifiers, Pairs
-from ebm_app.ratios.t_copula import TCopula
+from ebm_app.tabular.classifier import ClassifierTraining
+from ebm_app.tabular.columns import check_pair
+from ebm_app.tabular.information import MutualInformation, combined
+from ebm_app.tabular.lower_bounds import PairRatios, donsker_varadhan
+from ebm_app.tabular.neighbours import neighbour_information
+from ebm_app.tabular.npy import as_columns, column_labels
+from ebm_app.tabular.pair_classifiers import Fit, PairClassifiers, Pairs
+from ebm_app.tabular.rank_columns import prepared, row_groups
+from ebm_app.tabular.t_copula import TCopula
 
 #: streams of random numbers
 FOLDS, BATCHES, SHUFFLES = range(3)

@@ -17,11 +17,11 @@ import torch
 from torch import Generator, Tensor
 
 from ebm_app.io.registry import choose
-from ebm_app.ratios.data.mi_discrete import DiscreteUniform
-from ebm_app.ratios.data.mi_distributions import AdditiveUniform, StudentT
-from ebm_app.ratios.data.mi_embeddings import Spiral, SwissRoll
-from ebm_app.ratios.data.mi_gaussians import BlockGaussian, CorrelatedNormal, DenseNormal
-from ebm_app.ratios.data.mi_task import MITask
+from ebm_app.ratios.mi_discrete import DiscreteUniform
+from ebm_app.ratios.mi_distributions import AdditiveUniform, StudentT
+from ebm_app.ratios.mi_embeddings import Spiral, SwissRoll
+from ebm_app.ratios.mi_gaussians import BlockGaussian, CorrelatedNormal, DenseNormal
+from ebm_app.ratios.mi_task import MITask
 
 Map = Callable[[Tensor], Tensor]
 

@@ -1,1 +1,0 @@
-"""Pairs of samples whose density ratio is learned."""
