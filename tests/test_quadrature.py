@@ -6,8 +6,8 @@ import pytest
 import torch
 from exact import F64
 
-from ebm_app import ode
 from ebm_app.io.errors import UserError
+from ebm_app.numerics import ode
 from ebm_app.numerics.quadrature import gauss_legendre, integrate, rule_on
 
 COUNTS = (3, 4, 5, 6, 8, 9, 16, 33, 64, 128)
