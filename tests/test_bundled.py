@@ -1,0 +1,67 @@
+"""The bundled models give their published bits: no change of numerics passes unseen."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import ebm_app
+from ebm_app import EBM
+from ebm_app.data import load_images
+from ebm_app.numerics.tensors import standard_error
+
+BUNDLED = Path(ebm_app.__file__).parent / "pretrained"
+#: bits per dim of the same numbers, by one thread or two, differ by 1e-8
+TOLERANCE = 1e-4
+#: model -> bits per dim by one draw of elbo: the mean, and those of the first image; and what its
+#: card says of the whole test split, with the standard error
+BITS = {
+    "digits": (1.702255, 1.663972, 1.6669, 0.0158),
+    "mnist": (0.862644, 0.692593, 0.8977, 0.0029),
+    "mnist-latent": (1.054555, 0.980245, 1.0784, 0.0085),
+}
+#: the mean bits per dim of eight digits by the other estimators, as they are set by default
+DIGITS = {"ratio": 1.714855, "noised": 1.656064}
+
+
+def levels_of(name):
+    """The first 32 held-out digits, or the ten images of MNIST that lie beside a model."""
+    if name == "digits":
+        return load_images("digits").test[:32]
+    files = [BUNDLED / name / f"example_{index}.png" for index in range(10)]
+    # every pixel is repeated eight times
+    return torch.from_numpy(np.stack([np.asarray(Image.open(file))[::8, ::8] for file in files]))[
+        :, None
+    ]
+
+
+@pytest.mark.parametrize("name", BITS)
+def test_bits_are_those_published(name):
+    ebm, levels = EBM.from_pretrained(name), levels_of(name)
+    bits = ebm.log_prob(levels, estimator="elbo", num_draws=1).bits_per_dim.double()
+    mean, first, published, error = BITS[name]
+    assert bits.mean().item() == pytest.approx(mean, abs=TOLERANCE)
+    assert bits[0].item() == pytest.approx(first, abs=TOLERANCE)
+    # of these images, and of all: the draws differ, and so do the images
+    record = json.loads((BUNDLED / name / "held_out.json").read_text())["log_prob"]
+    nats_to_bits = -1 / (levels[0].numel() * math.log(2))
+    difference = bits - nats_to_bits * torch.tensor(record[: len(levels)])
+    assert difference.mean().abs() < 3 * standard_error(difference)
+    assert abs(mean - published) < 3 * math.hypot(standard_error(bits).item(), error)
+
+
+@pytest.mark.parametrize("estimator", DIGITS)
+def test_other_estimators_agree_on_digits(estimator):
+    ebm = EBM.from_pretrained("digits")
+    bits = ebm.log_prob(levels_of("digits")[:8], estimator=estimator).bits_per_dim
+    assert bits.mean().item() == pytest.approx(DIGITS[estimator], abs=TOLERANCE)
+
+
+def test_samples_of_digits_are_the_same():
+    images = EBM.from_pretrained("digits").sample(4, num_steps=5)
+    # round-off may move a pixel to the next level, which changes the mean by 2e-4
+    assert images.mean().item() == pytest.approx(0.338379, abs=1e-3)
