@@ -59,7 +59,7 @@ pretrained: $(SETUP)
 	cp $(WHOLE)/run.json $(DIGITS)/first_run.json
 	cp $(WHOLE)/metrics.jsonl $(DIGITS)/first_metrics.jsonl
 	cd runs/pretrained && cp config.json model.safetensors metrics.jsonl run.json loss.png ../../$(DIGITS)/
-	$(BIN)/python tools/held_out.py $(DIGITS) --output_dir $(DIGITS)
+	$(BIN)/python evaluate/held_out.py $(DIGITS) --output_dir $(DIGITS)
 
 # the bundled MNIST model: runs that go on from each other's weights, eleven core hours; its files
 # lie in DATA, in torchvision's layout
@@ -82,7 +82,7 @@ mnist: $(SETUP)
 		cp $(MNIST)-$$run/metrics.jsonl $(BUNDLE)/$${run}_metrics.jsonl || exit 1; \
 	done
 	cd $(MNIST) && cp config.json model.safetensors metrics.jsonl run.json ../../$(BUNDLE)/
-	$(BIN)/python tools/held_out.py $(BUNDLE) --data_root $(DATA) --output_dir $(BUNDLE)
+	$(BIN)/python evaluate/held_out.py $(BUNDLE) --data_root $(DATA) --output_dir $(BUNDLE)
 
 # its card: every figure of what `make mnist` left, an hour on one core
 mnist-card: $(SETUP)
@@ -114,7 +114,7 @@ mnist-latent: $(SETUP)
 		cp $(LATENT)-$$run/metrics.jsonl $(LATENT_BUNDLE)/$${run}_metrics.jsonl || exit 1; \
 	done
 	cd $(LATENT) && cp config.json model.safetensors metrics.jsonl run.json ../../$(LATENT_BUNDLE)/
-	$(BIN)/python tools/held_out.py $(LATENT_BUNDLE) --data_root $(DATA) --output_dir $(LATENT_BUNDLE)
+	$(BIN)/python evaluate/held_out.py $(LATENT_BUNDLE) --data_root $(DATA) --output_dir $(LATENT_BUNDLE)
 	$(BIN)/python evaluate/report.py $(LATENT) --output $(LATENT_BUNDLE)/README.md
 	cp $(LATENT)-second/loss.png $(LATENT_BUNDLE)/
 	cp $(LATENT_BUNDLE)/samples_grid.png docs/mnist-latent.png
@@ -135,7 +135,7 @@ figures: $(SETUP)
 	$(BIN)/python evaluate/report.py $(FIGURES) --output $(DIGITS)/README.md
 	cd $(FIGURES) && cp ais.png samplers.png selftest.png speed.png ../../../docs/
 	cp $(FIGURES)/samples/grid.png docs/digits.png
-	$(BIN)/python tools/path_drawing.py --output docs/path.png
+	$(BIN)/python evaluate/path_drawing.py --output docs/path.png
 
 # the tables and figures in docs about latent spaces and density ratios: hours; what is there
 # is not run again

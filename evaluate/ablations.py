@@ -34,13 +34,13 @@ from ebm_app.io.run_schemas import TrainingRun
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import EBMConfig, TrainingConfig
 from ebm_app.models.unet import UNetConfig
-from ebm_app.studies.ablation_tables import plot_curves, to_markdown
-from ebm_app.studies.ablations import AMBIENT, STUDIES, Ablation
-from ebm_app.studies.scoring import Bits, ScoredImages, compared
-from ebm_app.studies.trainings import train_once
 from ebm_app.training.checkpoint import checkpoints
 from ebm_app.training.command_line import add_data_flags
 from ebm_app.training.settings import resolve
+from studies.ablation_tables import plot_curves, to_markdown
+from studies.ablations import AMBIENT, STUDIES, Ablation
+from studies.scoring import Bits, ScoredImages, compared
+from studies.trainings import train_once
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "train"
 #: of the run that tells how long a step takes

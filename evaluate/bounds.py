@@ -14,14 +14,14 @@ from typing import Annotated, Any
 import torch
 from annotated_types import Ge, Le
 
-from ebm_app.bounds.study import (
+from ebm_app.io.cli import Parser, flag, resolve_device
+from ebm_app.io.output import Output
+from studies.bounds.study import (
     proposition5_rows,
     proposition5_table,
     theorem4_rows,
     theorem4_table,
 )
-from ebm_app.io.cli import Parser, flag, resolve_device
-from ebm_app.io.output import Output
 
 #: all draws are held in memory
 NumDraws = Annotated[int, Ge(2), Le(100_000)]
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Both studies: their tables, record and plots."""
     args = parse_args(argv)
     # a second to import: --help does without
-    from ebm_app.bounds.plots import plot_proposition5, plot_theorem4
+    from studies.bounds.plots import plot_proposition5, plot_theorem4
 
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     device = resolve_device(args.device)

@@ -23,18 +23,18 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.output import Output
 from ebm_app.io.registry import choose
 from ebm_app.ratios.mi_tasks import BMI_TASKS, MI_TASKS
-from ebm_app.ratios.studies.benchmark import (
+from ebm_app.ratios.problems import INFORMATION_PROBLEMS
+from ebm_app.tabular.classifier import ClassifierTraining
+from ebm_app.tabular.columns import PairedData, read_csv_pair, read_pair
+from ebm_app.tabular.mutual_information import Estimation, MISettings
+from studies.ratios.benchmark import (
     OWN,
     benchmark_row,
     by_task,
     scoreboard,
 )
-from ebm_app.ratios.studies.problems import INFORMATION_PROBLEMS
-from ebm_app.ratios.studies.runner import add_study_flags, budget_of, chosen_cells, run_study
-from ebm_app.ratios.studies.study import StudyBudget
-from ebm_app.tabular.classifier import ClassifierTraining
-from ebm_app.tabular.columns import PairedData, read_csv_pair, read_pair
-from ebm_app.tabular.mutual_information import Estimation, MISettings
+from studies.ratios.runner import add_study_flags, budget_of, chosen_cells, run_study
+from studies.ratios.study import StudyBudget
 
 QUICK_PROBLEMS = ["mi_d40", "mi_d80"]
 QUICK = StudyBudget(num_seeds=2, num_points=2_000, iterations=1_500, learning_rates=(5e-3,))
@@ -137,7 +137,7 @@ def benchmark(args: Namespace) -> dict[str, Any]:
         output.write({"rows": rows})
     table = by_task(rows, args.num_rows)
     answer = {"table": table, "scoreboard": scoreboard(table), "num_rows": args.num_rows}
-    from ebm_app.ratios.studies.benchmark_plot import plot_benchmark  # matplotlib takes a second
+    from studies.ratios.benchmark_plot import plot_benchmark  # matplotlib takes a second
 
     with output.saving({**answer, "rows": rows}):
         plot_benchmark(table).savefig(output.folder / "mi_benchmark.png")

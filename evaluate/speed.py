@@ -25,10 +25,10 @@ from ebm_app.io.output import Output
 from ebm_app.io.registry import choose
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.sampling.samplers import SAMPLERS
-from ebm_app.studies import training_speed as training
-from ebm_app.studies.likelihood_speed import adaptive, at_equal_error, fixed_nodes, reference
-from ebm_app.studies.score_speed import TOLERANCES, fields
-from ebm_app.studies.timing import seconds_in_turns
+from studies import training_speed as training
+from studies.likelihood_speed import adaptive, at_equal_error, fixed_nodes, reference
+from studies.score_speed import TOLERANCES, fields
+from studies.timing import seconds_in_turns
 
 #: objectives whose steps are compared, on the same network without a Stein head
 OBJECTIVES = ("ctsm_v", "ctsm", "tsm")
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     for name, part in parts.items():
         found[name] = part(ebm, args)
         print(f"{name}\n{table(found[name])}\n")
-    from ebm_app.studies.speed_plots import plot_speed  # a second to import
+    from studies.speed_plots import plot_speed  # a second to import
 
     with output.saving(found):
         plot_speed(found, output.folder / "speed.png")

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ebm_app.io.cli import Parser
-from ebm_app.ratios.studies.problems import TOY_PROBLEMS
-from ebm_app.ratios.studies.runner import add_study_flags, budget_of, chosen_cells, run_study
-from ebm_app.ratios.studies.study import StudyBudget
+from ebm_app.ratios.problems import TOY_PROBLEMS
+from studies.ratios.runner import add_study_flags, budget_of, chosen_cells, run_study
+from studies.ratios.study import StudyBudget
 
 QUICK_PROBLEMS = ["gaussians_d10", "mixtures_k1"]
 QUICK_METHODS = ["nce", "tsm_stein", "ctsm_time1", "ctsm_v_time1", "ctsm_v_mixture"]

@@ -7,10 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from ebm_app.bounds import study
-from ebm_app.bounds.proposition5 import Fits
 from ebm_app.io.records import read_json
 from ebm_app.io.start import run_script
+from studies.bounds import study
+from studies.bounds.proposition5 import Fits
 
 TINY = "--num_draws 20 --num_steps 1 4 --num_examples 200 400 --replicates 3 --device cpu".split()
 

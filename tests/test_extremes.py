@@ -102,8 +102,7 @@ def test_a_number_at_the_end_of_its_range_ends_well(
 
 
 def test_every_script_with_numbers_is_tried():
-    without = {"evaluate/report.py", "tools/path_drawing.py", "tools/held_out.py"}
-    without |= {"tools/colour_patches.py", "tools/learning_curves.py"}
+    without = {"evaluate/report.py", "evaluate/path_drawing.py", "evaluate/held_out.py"}
     pages = {"ui/app.py", "tools/load.py", "tools/screenshots.py"}
     assert set(SHORT) == set(SCRIPTS) - without - pages
     assert all((Path(ROOT) / path).is_file() for path in SHORT)

@@ -24,11 +24,9 @@ LAYERS = {
     "likelihood": 5,
     "objectives": 5,
     "sampling": 6,
-    "bounds": 6,
     "image_models": 7,
     "evaluation": 8,
     "training": 9,
-    "studies": 10,
     "tabular": 3,
     "ratios": 11,
     "": 12,  # the package's own __init__, which gathers what a user imports

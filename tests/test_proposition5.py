@@ -10,13 +10,13 @@ from exact_kl import gaussian_kl
 from scipy.integrate import quad
 from torch.func import grad, hessian, vmap
 
-from ebm_app.bounds.proposition5 import TARGETS, GaussianFamily, Regression, ScoreErrors, fit
-from ebm_app.bounds.theorem4 import kl_bound, lipschitz_constant
 from ebm_app.io.errors import UserError
 from ebm_app.models.time_score import ModelOutput
 from ebm_app.objectives.regression import CTSM, Batch, CTSMv
 from ebm_app.objectives.weighting import TimeScore, UniformWeighting
 from ebm_app.paths import LinearVPPath, PathSample, VPPath
+from studies.bounds.proposition5 import TARGETS, GaussianFamily, Regression, ScoreErrors, fit
+from studies.bounds.theorem4 import kl_bound, lipschitz_constant
 
 THETA = torch.tensor([1.0, -0.5, math.log(0.8)], dtype=F64)
 

@@ -26,7 +26,7 @@ from ebm_app.ratios.methods import (
 )
 from ebm_app.ratios.mi_gaussians import BlockGaussian
 from ebm_app.ratios.pairs import JointPair
-from ebm_app.ratios.studies.points import EvaluationPoints
+from ebm_app.ratios.points import EvaluationPoints
 from ebm_app.ratios.training import RatioTrainer, RatioTraining, draw
 
 

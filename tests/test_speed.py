@@ -14,8 +14,8 @@ from ebm_app.io.start import run_script
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath
 from ebm_app.spaces import build_space
-from ebm_app.studies import training_speed as training
-from ebm_app.studies.likelihood_speed import (
+from studies import training_speed as training
+from studies.likelihood_speed import (
     Integration,
     adaptive,
     at_equal_error,

@@ -16,13 +16,13 @@ from exact import generator
 from ebm_app.io.errors import UserError
 from ebm_app.io.start import run_script
 from ebm_app.ratios.mi_tasks import BMI_TASKS, MI_TASKS
-from ebm_app.ratios.studies import benchmark, runner
-from ebm_app.ratios.studies.points import EvaluationPoints
-from ebm_app.ratios.studies.problems import INFORMATION_PROBLEMS, PROBLEMS, TOY_PROBLEMS
-from ebm_app.ratios.studies.step_times import step_times
-from ebm_app.ratios.studies.study import Study, StudyBudget
-from ebm_app.ratios.studies.tables import REPORTED, to_csv, to_markdown
+from ebm_app.ratios.points import EvaluationPoints
+from ebm_app.ratios.problems import INFORMATION_PROBLEMS, PROBLEMS, TOY_PROBLEMS
 from ebm_app.ratios.training import RatioTrainer, RatioTraining
+from studies.ratios import benchmark, runner
+from studies.ratios.step_times import step_times
+from studies.ratios.study import Study, StudyBudget
+from studies.ratios.tables import REPORTED, to_csv, to_markdown
 
 SMALL = StudyBudget(num_seeds=2, num_points=40, iterations=4, learning_rates=(1e-3, 1e-2))
 TINY = "--iterations 4 --learning_rates 1e-3 1e-2 --num_seeds 2".split()

@@ -10,14 +10,14 @@ from exact import F64, ExactBridge, ExactModel, generator, z_score
 from exact_kl import gaussian_kl
 from scipy.integrate import quad
 
-from ebm_app.bounds.theorem4 import (
+from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
+from studies.bounds.theorem4 import (
     GaussianMixture,
     Ripple,
     first_order,
     kl_bound,
     lipschitz_constant,
 )
-from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 
 SHIFT = torch.tensor([[1.0, -0.5]], dtype=F64)
 PAIR = torch.tensor([[-1.0, 0.5, 0.0], [1.5, 0.5, 0.3]], dtype=F64)

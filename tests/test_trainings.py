@@ -9,7 +9,7 @@ import pytest
 from conftest import error_of
 
 from ebm_app.io.start import run_script
-from ebm_app.studies import trainings
+from studies import trainings
 
 SCRIPT = Path("train/ebm.py")
 

@@ -8,15 +8,15 @@ from conftest import error_of
 from exact import F64, normal
 
 from ebm_app.numerics.tensors import seeded
+from ebm_app.ratios import trial_evaluation
 from ebm_app.ratios.diagonal_pairs import GaussianPair
 from ebm_app.ratios.estimators import RotatedRatio, TimeScoreRatio
+from ebm_app.ratios.marginals import TIMES, DensityGrid, log_ratios_along
 from ebm_app.ratios.methods import TimeScores
-from ebm_app.ratios.studies import trial_evaluation
-from ebm_app.ratios.studies.marginals import TIMES, DensityGrid, log_ratios_along
-from ebm_app.ratios.studies.trial_plots import plot_pair, plot_trial
-from ebm_app.ratios.studies.trials import METHODS, PAIRS, Trial, paths_of, watch
 from ebm_app.ratios.toy_2d_pairs import TOY_2D_PAIRS
 from ebm_app.ratios.training import RatioTraining, draw
+from ebm_app.ratios.trial_plots import plot_pair, plot_trial
+from ebm_app.ratios.trials import METHODS, PAIRS, Trial, paths_of, watch
 
 SHORT = RatioTraining(2, 32, eval_every=1)
 SHIFT = 4.0

@@ -102,7 +102,7 @@ def test_a_digit_is_likelier_than_its_pixels_shuffled_and_those_than_noise():
 
 
 def test_the_tool_writes_what_the_page_reads(script, folder, tmp_path, page_files):
-    tool = script("tools/held_out.py")
+    tool = script("evaluate/held_out.py")
     copy = shutil.copytree(folder / "grey", tmp_path / "run")
     assert call(tool, copy, "--output_dir", copy, "--device", "cpu") == 0
     ebm = EBM.from_pretrained(copy)

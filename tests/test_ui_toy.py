@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import error_of
 
-from ebm_app.ratios.studies import trial_evaluation, trials
+from ebm_app.ratios import trial_evaluation, trials
 from ebm_app.ratios.training import RatioTrainer
 from ebm_app.web import buttons, training
 from ebm_app.web.toy import tab as toy

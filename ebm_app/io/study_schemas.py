@@ -217,7 +217,7 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class HeldOutRecord:
-    """held_out.json of tools/held_out.py: log-likelihoods of held-out images in nats, and the
+    """held_out.json of evaluate/held_out.py: log-likelihoods of held-out images in nats, and the
     digest of the weights that they are of."""
 
     dataset: str

@@ -6,7 +6,7 @@ with the best are kept. The learning rate follows a cosine to zero, stepped at t
 
 >>> from ebm_app.ratios.diagonal_pairs import GaussianPair
 >>> from ebm_app.ratios.methods import TimeScores
->>> from ebm_app.ratios.studies.points import EvaluationPoints
+>>> from ebm_app.ratios.points import EvaluationPoints
 >>> pair = GaussianPair(2, shift=1.0)  # log p_1/p_0 = x_1 + x_2 - 1
 >>> points = EvaluationPoints(pair, 100, seeded("cpu", VALIDATION))
 >>> short = RatioTraining(20, batch_size=64, eval_every=10)

@@ -11,8 +11,8 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.plots import plot_approach
-from ebm_app.ratios.studies.points import EvaluationPoints, as_numbers
-from ebm_app.ratios.studies.problems import INFORMATION_PROBLEMS, PAPER_INFORMATION
+from ebm_app.ratios.points import EvaluationPoints, as_numbers
+from ebm_app.ratios.problems import INFORMATION_PROBLEMS, PAPER_INFORMATION
 from ebm_app.ratios.training import VALIDATION, RatioTrainer, RatioTraining
 
 from ..buttons import empty_by, start_and_stop, start_by, stop_by, stopped

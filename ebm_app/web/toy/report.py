@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ebm_app.ratios.studies.trials import Snapshot, Trial
+from ebm_app.ratios.trials import Snapshot, Trial
 
 from ..training import progress
 

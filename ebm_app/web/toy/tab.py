@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
-from ebm_app.ratios.studies.trial_plots import plot_pair, plot_trial
-from ebm_app.ratios.studies.trials import METHODS, PAIRS, Trial, paths_of, watch
 from ebm_app.ratios.training import RatioTraining
+from ebm_app.ratios.trial_plots import plot_pair, plot_trial
+from ebm_app.ratios.trials import METHODS, PAIRS, Trial, paths_of, watch
 
 from ..buttons import AT_ONCE, STARTING, start_and_stop, start_by, stop_by, stopped
 from ..explanations import explained

@@ -9,10 +9,10 @@ from matplotlib.gridspec import SubplotSpec
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from ebm_app.numerics.tensors import seeded
+from ebm_app.ratios.marginals import TIMES
 from ebm_app.ratios.pairs import DensityPair
-from ebm_app.ratios.studies.marginals import TIMES
-from ebm_app.ratios.studies.trials import Snapshot
 from ebm_app.ratios.training import VALIDATION
+from ebm_app.ratios.trials import Snapshot
 
 WIDTH, DPI, HEAD = 4.2, 130, 0.6  # inches, dots an inch, inches
 LOSS, ERROR = "C0", "C1"

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from ebm_app.ratios.estimators import RatioEstimator
+from ebm_app.ratios.marginals import DensityGrid
 from ebm_app.ratios.methods import Method
 from ebm_app.ratios.pairs import DensityPair
-from ebm_app.ratios.studies.marginals import DensityGrid
-from ebm_app.ratios.studies.points import EvaluationPoints
+from ebm_app.ratios.points import EvaluationPoints
 from ebm_app.ratios.training import draw
 
 #: small enough that an evaluation takes about as long as the steps between two of them

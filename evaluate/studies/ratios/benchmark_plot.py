@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from ebm_app.ratios.studies.benchmark import METHODS, allowance, methods_of
+from studies.ratios.benchmark import METHODS, allowance, methods_of
 
 MARKS = {
     "estimate": {"marker": "o", "color": "C1", "zorder": 3},

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from ebm_app.bounds.proposition5 import TARGETS, Fits, GaussianFamily, Regression, ScoreErrors, fit
-from ebm_app.bounds.theorem4 import (
+from ebm_app.io.errors import UserError
+from ebm_app.numerics.tensors import seeded, standard_error
+from ebm_app.objectives.weighting import WEIGHTINGS
+from ebm_app.paths import PATHS, LinearVPPath, PathSample
+from studies.bounds.proposition5 import TARGETS, Fits, GaussianFamily, Regression, ScoreErrors, fit
+from studies.bounds.theorem4 import (
     GaussianMixture,
     Ripple,
     first_order,
     kl_bound,
     lipschitz_constant,
 )
-from ebm_app.io.errors import UserError
-from ebm_app.numerics.tensors import seeded, standard_error
-from ebm_app.objectives.weighting import WEIGHTINGS
-from ebm_app.paths import PATHS, LinearVPPath, PathSample
 
 Row = dict[str, Any]
 #: name -> means (K, D), standard deviations and weights of a mixture of Gaussians

@@ -1,6 +1,6 @@
 """Draw a probability path from noise to data in one dimension: docs/path.png.
 
-    python tools/path_drawing.py --output docs/path.png
+    python evaluate/path_drawing.py --output docs/path.png
 
 The data are a mixture of two normals, so that p_t is one as well and every curve is exact. Left:
 p_t(x) and trajectories of its probability-flow ODE. Right: the time score at one point, whose
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from ebm_app.bounds.theorem4 import GaussianMixture
 from ebm_app.io.cli import Parser
 from ebm_app.paths import LinearVPPath
+from studies.bounds.theorem4 import GaussianMixture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -30,13 +30,13 @@ import torch
 from torch import Tensor
 from torch.func import jacfwd, vmap
 
-from ebm_app.bounds.theorem4 import GaussianMixture, normal_rule
 from ebm_app.io.registry import choose
 from ebm_app.numerics.quadrature import rule_on
 from ebm_app.numerics.tensors import expand_like
 from ebm_app.objectives.time_sampling import UniformTime
 from ebm_app.objectives.weighting import Weighting
 from ebm_app.paths import OneSidedPath, PathSample
+from studies.bounds.theorem4 import GaussianMixture, normal_rule
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ def plot_theorem4(rows: Sequence[Row], target: Path) -> None:
 
     Args:
         rows: each with ``problem``, ``path``, ``error``, ``first_order``, ``bound`` and the fields
-            of ``ebm_app.bounds.theorem4.KLBound``. target: a PNG file.
+            of ``studies.bounds.theorem4.KLBound``. target: a PNG file.
     """
     panels = dict(list(pd.DataFrame(rows).groupby(["problem", "path"], sort=False)))
     problems, paths = (list(dict.fromkeys(names)) for names in zip(*panels, strict=True))

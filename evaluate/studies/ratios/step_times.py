@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ebm_app.ratios.methods import CovarianceScores, Method, seeded_mlp
-from ebm_app.ratios.studies.problems import Problem
+from ebm_app.ratios.problems import Problem
 from ebm_app.ratios.training import RatioTrainer
-from ebm_app.studies.timing import seconds_in_turns
+from studies.timing import seconds_in_turns
 
 
 def step_times(

@@ -15,7 +15,7 @@ from ebm_app.image_models.flow import Flow
 from ebm_app.image_models.scoring import bits_of_images
 from ebm_app.likelihood import Estimator, PFODEDensity, VariationalBound
 from ebm_app.numerics.tensors import standard_error
-from ebm_app.studies.likelihood_speed import fixed_nodes, reference
+from studies.likelihood_speed import fixed_nodes, reference
 
 #: bits per dim of the images, by estimator
 Bits = dict[str, Tensor]

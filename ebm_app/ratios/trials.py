@@ -17,11 +17,11 @@ from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.diagonal_pairs import MixturePair
 from ebm_app.ratios.methods import Method, MixtureResidual, TimeScores
 from ebm_app.ratios.pairs import DensityPair
-from ebm_app.ratios.studies.points import as_numbers
-from ebm_app.ratios.studies.problems import TOY_PROBLEMS, classifiers, score_methods
-from ebm_app.ratios.studies.trial_evaluation import TrialEvaluator
+from ebm_app.ratios.points import as_numbers
+from ebm_app.ratios.problems import TOY_PROBLEMS, classifiers, score_methods
 from ebm_app.ratios.toy_2d_pairs import TOY_2D_PAIRS, Toy2DPair
 from ebm_app.ratios.training import TEST, VALIDATION, Metrics, RatioTrainer, RatioTraining
+from ebm_app.ratios.trial_evaluation import TrialEvaluator
 
 #: modes of the mixtures that are fitted to two-dimensional toy data
 TOY_2D_MODES = 16

@@ -15,10 +15,10 @@ from ebm_app.io.fields import Draws, Positive, PositiveInt
 from ebm_app.io.output import Output
 from ebm_app.io.processes import make_accelerator, shut_down
 from ebm_app.io.registry import choose
-from ebm_app.ratios.studies.problems import PROBLEMS
-from ebm_app.ratios.studies.step_times import step_times
-from ebm_app.ratios.studies.study import Study, StudyBudget
-from ebm_app.ratios.studies.tables import METRICS, rows_of, to_csv, to_markdown
+from ebm_app.ratios.problems import PROBLEMS
+from studies.ratios.step_times import step_times
+from studies.ratios.study import Study, StudyBudget
+from studies.ratios.tables import METRICS, rows_of, to_csv, to_markdown
 
 #: (problem, method) of every cell of a table
 TableCells = list[tuple[str, str]]
@@ -118,7 +118,7 @@ def _report(
     # a second to import, only for this
 
     # a second to import, only for this
-    from ebm_app.ratios.studies.plots import plot_curves, plot_table
+    from studies.ratios.plots import plot_curves, plot_table
 
     results = [study.metrics(problem, method) for problem, method in cells]
     times = {

@@ -17,8 +17,8 @@ from ebm_app.io.records import read_record, write_json
 from ebm_app.io.study_schemas import TrialRecord
 from ebm_app.io.writing import explained_write
 from ebm_app.numerics.tensors import seeded
-from ebm_app.ratios.studies.points import EvaluationPoints, as_numbers, matrix_metrics
-from ebm_app.ratios.studies.problems import PROBLEMS, Problem
+from ebm_app.ratios.points import EvaluationPoints, as_numbers, matrix_metrics
+from ebm_app.ratios.problems import PROBLEMS, Problem
 from ebm_app.ratios.training import TEST, VALIDATION, RatioTrainer
 
 

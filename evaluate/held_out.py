@@ -1,7 +1,7 @@
 """What the page compares a visitor's image with, put into the folder of a model: log-likelihoods
 of held-out images (held_out.json), and ten of these images as examples (example_0.png and on).
 
-python tools/held_out.py digits --output_dir ebm_app/pretrained/digits
+python evaluate/held_out.py digits --output_dir ebm_app/pretrained/digits
 """
 
 from ebm_app.io.start import run_script  # isort: skip  before what takes seconds

@@ -1,1 +1,0 @@
-"""The paper's tables of density ratios and mutual information."""

@@ -1,1 +1,0 @@
-"""Costs and ablations of models of images."""
