@@ -24,12 +24,12 @@ from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.flow import Flow
 from ebm_app.io import RUN_FILE
 from ebm_app.io.arguments import settings_of_each
-from ebm_app.io.cli import Parser, flag, resolve_device
+from ebm_app.io.cli import Parser, described, flag, resolve_device
 from ebm_app.io.fields import Draws, Positive, PositiveInt, Several, Steps
 from ebm_app.io.output import Output
 from ebm_app.io.processes import make_accelerator, shut_down
 from ebm_app.io.records import read_record
-from ebm_app.io.registry import choose, described
+from ebm_app.io.registry import choose
 from ebm_app.io.run_schemas import TrainingRun
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import EBMConfig, TrainingConfig

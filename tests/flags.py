@@ -10,8 +10,7 @@ from unittest.mock import patch
 from annotated_types import Ge, Gt, Le, Lt
 from conftest import ROOT, load_script
 
-from ebm_app.io.cli import Parser
-from ebm_app.io.fields import plain
+from ebm_app.io.cli import Parser, plain
 
 FOLDERS = ("train", "sample", "evaluate", "ui", "tools")
 #: the scripts with a command line, by their paths

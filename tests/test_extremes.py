@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from conftest import ROOT, TINY
 from flags import SCRIPTS, bounds, flags_of, hint_of, is_numeric, parser_of
 
-from ebm_app.io.fields import plain
+from ebm_app.io.cli import plain
 from ebm_app.io.start import run_script
 
 #: what makes a run of a script short; the page and what calls it are tried in tests of their own

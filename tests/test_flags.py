@@ -9,8 +9,8 @@ from conftest import ROOT, error_of
 from flags import SCRIPTS, bounds, flags_of, hint_of, is_numeric, is_within, parser_of, words
 
 from ebm_app.io.arguments import _fields, settings_of
+from ebm_app.io.cli import limits, plain
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import limits, plain
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.models.config import EBMConfig, TrainingConfig

@@ -15,7 +15,7 @@ from PIL import Image
 
 from ebm_app.evaluation.sample_plots import METRICS
 from ebm_app.image_models.ebm import EBM
-from ebm_app.io import cli
+from ebm_app.io import run_record
 from ebm_app.io.start import run_script
 from ebm_app.training.fine_tuning import trained_before
 
@@ -249,7 +249,7 @@ def test_mistakes_in_scoring_and_sampling_end_in_one_sentence(trained, script, c
         (sample, [trained, "--num_images", 0], "--num_images: must be a whole number, at least 1"),
         (sample, [trained, "--num_steps", 0], "--num_steps: must be a whole number, at least 1"),
         (sample, [trained, "--sampler_args", "score=guess"], "choose one of head, integral"),
-        (sample, [trained, "--device", "tpu"], "choose auto, cpu or cuda"),
+        (sample, [trained, "--device", "tpu"], "choose one of auto, cpu, cuda"),
     ):
         assert call(module, *arguments, *(own if "--device" not in arguments else own[:2])) == 2
         error = capsys.readouterr().err.strip().splitlines()
@@ -274,6 +274,6 @@ def test_a_revision_is_that_of_the_packages_own_checkout(tmp_path, monkeypatch):
     git(*identity, "commit", "--allow-empty", "-m", "first")
     for place, expected in (("ebm_app/runs", 40), ("lib/site-packages/ebm_app/runs", None)):
         (tmp_path / place).mkdir(parents=True)
-        monkeypatch.setattr(cli, "__file__", str(tmp_path / place / "cli.py"))
-        found = cli.git_revision()
+        monkeypatch.setattr(run_record, "__file__", str(tmp_path / place / "run_record.py"))
+        found = run_record.git_revision()
         assert (found is None) if expected is None else len(found) == expected

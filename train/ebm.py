@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ebm_app.image_models.flow import Flow
-from ebm_app.io.cli import Parser
+from ebm_app.io.cli import Parser, described
 from ebm_app.io.records import read_json
-from ebm_app.io.registry import described
 from ebm_app.models.config import EBMConfig, TrainingConfig
 from ebm_app.models.unet import UNetConfig
 from ebm_app.paths import PATHS

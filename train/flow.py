@@ -20,13 +20,13 @@ from annotated_types import Ge, Le
 from ebm_app.data.images import ImageData
 from ebm_app.image_models.flow import Flow, FlowConfig
 from ebm_app.io import RUN_FILE
-from ebm_app.io.cli import Parser, RunRecord, resolve_device
+from ebm_app.io.cli import Parser, RunRecord, described, resolve_device
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import setting
 from ebm_app.io.output import saving
 from ebm_app.io.processes import make_accelerator, shut_down
 from ebm_app.io.records import from_dict, to_dict
-from ebm_app.io.registry import choose, described
+from ebm_app.io.registry import choose
 from ebm_app.io.writing import explained_write
 from ebm_app.models.config import LoopConfig, Margin
 from ebm_app.models.unet import Layers, Width

@@ -6,8 +6,9 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ebm_app.io.cli import NOUNS, parsed, plain
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import NOUNS, parsed, plain, shortened
+from ebm_app.io.fields import shortened
 from ebm_app.io.registry import nearest
 
 

@@ -2,23 +2,97 @@
 
 import argparse
 import dataclasses
-import os
-import platform
-import subprocess
 import sys
-import time
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import version
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict
+from typing import Annotated, Any
 
-import torch
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import TypeAdapter
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Seed, limits, parsed, plain, shortened
-from ebm_app.io.records import write_json
-from ebm_app.io.registry import choose, described, nearest
+from ebm_app.io.fields import LARGEST, STRICT, BatchSize, PositiveInt, Seed, Share, shortened  # noqa: F401
+from ebm_app.io.processes import resolve_device
+from ebm_app.io.registry import choose, nearest
+from ebm_app.io.run_record import RunRecord
+
+__all__ = ["Parser", "RunRecord", "flag", "resolve_device"]
+
+
+NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+BOUNDS = {
+    Ge: "at least {0.ge}",
+    Gt: "above {0.gt}",
+    Le: "up to {0.le}",
+    Lt: "below {0.lt}",
+}
+
+
+def plain(hint: Any) -> type:
+    """The type of a value without its range.
+
+    >>> plain(PositiveInt), plain(str)
+    (<class 'int'>, <class 'str'>)
+    """
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+
+
+def limits(hint: Any, shown: float = LARGEST) -> str:
+    """The range of a type in words, or nothing; bounds from ``shown`` on are left out.
+
+    >>> limits(Share), limits(PositiveInt), limits(str)
+    ('at least 0 and below 1', 'at least 1', '')
+    """
+    bounds = typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
+    words = [
+        BOUNDS[type(bound)].format(bound)
+        for bound in bounds
+        if abs(next(iter(asdict(bound).values()))) < shown
+    ]
+    return " and ".join(words)
+
+
+def in_words(hint: Any) -> str:
+    """What a value of this type is; bounds that nobody meets are left out.
+
+    >>> in_words(BatchSize), in_words(Share)
+    ('a whole number, at least 1 and up to 65536', 'a number, at least 0 and below 1')
+    """
+    return ", ".join(filter(None, [NOUNS[plain(hint)], limits(hint, shown=1e300)]))
+
+
+def parsed(hint: Any, text: str) -> Any:
+    """The value of type ``hint`` that a text stands for.
+
+    >>> parsed(PositiveInt, "12"), parsed(bool, "true")
+    (12, True)
+
+    Raises:
+        ValueError: saying what it must be.
+    """
+    kind = plain(hint)
+    try:
+        value = {"true": True, "false": False}[text] if kind is bool else kind(text)
+        return TypeAdapter(hint, config=STRICT).validate_python(value)
+    except (ValueError, KeyError):
+        raise ValueError(f"must be {in_words(hint)}, not '{shortened(text)}'") from None
+
+
+def described(kinds: Mapping[str, Any]) -> str:
+    """The names of a dict of kinds for a help text, each with the ``note`` of its class, or with
+    the kind itself where that is a text.
+
+    >>> class Even:
+    ...     note = "spread evenly"
+    >>> described({"even": Even, "odd": object, "all": "everything"})
+    'even (spread evenly), odd, all (everything)'
+    """
+    notes = {
+        name: kind if isinstance(kind, str) else getattr(kind, "note", "")
+        for name, kind in kinds.items()
+    }
+    return ", ".join(f"{name} ({note})" if note else name for name, note in notes.items())
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -156,66 +230,3 @@ def flag(hint: Any) -> Callable[[str], Any]:
 
     convert.hint = hint
     return convert
-
-
-def resolve_device(name: str) -> str:
-    """The device to use for "auto", "cpu" or "cuda".
-
-    Raises:
-        UserError: for another name, or cuda where there is none.
-    """
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name not in ("cpu", "cuda"):
-        meant = nearest(name, ("auto", "cpu", "cuda"))
-        raise UserError(f"unknown device '{shortened(name)}': {meant}choose auto, cpu or cuda")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("no CUDA device is available: give --device cpu")
-    return name
-
-
-class RunRecord:
-    """``<name>.json``: what was run, with what, and what came out; time runs from its making."""
-
-    packages = ("ebm_app", "torch", "torchvision", "diffusers", "accelerate", "numpy")
-
-    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
-        self.path, self.begin = path, time.time()
-        self.data = {
-            "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-            "settings": settings,
-            "versions": {"python": platform.python_version()}
-            | {package: version(package) for package in self.packages},
-            "git_revision": git_revision(),
-            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.begin)),
-        }
-
-    def write(self, metrics: dict[str, Any] | None) -> None:
-        """Write the record with its metrics under the key "figures", None while there are none."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        seconds = round(time.time() - self.begin, 2)
-        write_json(self.path, {**self.data, "seconds": seconds, "figures": metrics})
-
-
-def git_revision() -> str | None:
-    """The revision of the package's own checkout, or None where it is installed elsewhere."""
-    tree = Path(__file__).resolve().parents[2]
-    if _git("rev-parse", "--show-toplevel") != str(tree):
-        return None
-    return _git("describe", "--always", "--dirty", "--abbrev=40")
-
-
-def _git(*words: str) -> str | None:
-    """What git says of the folder of this file, or None where it says nothing."""
-    try:
-        answer = subprocess.run(
-            ["git", *words],
-            cwd=Path(__file__).resolve().parent,
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-        )
-    except OSError:
-        return None
-    return answer.stdout.strip() or None

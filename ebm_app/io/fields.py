@@ -1,20 +1,23 @@
-"""Fields of a configuration that say what they are: a command line is made from them.
+"""Settings as frozen dataclasses whose types hold the ranges of their values.
 
-The ranges of numbers are part of their types, so that JSON files, command lines and Python calls
-are held to the same ones.
+JSON files, command lines and Python calls are held to the same ones, by pydantic.
 """
 
-import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field
-from typing import Annotated, Any
+from dataclasses import field
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+from pydantic_core import ErrorDetails
 
-#: how JSON and command lines are read: no key too many, no type converted, no NaN
+from ebm_app.io.errors import UserError
+
+T = TypeVar("T")
+#: no key too many, no type converted, no NaN
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-#: counts, sizes and seeds beyond these are slips of the pen
 LARGEST = 2**31 - 1
 PositiveInt = Annotated[int, Ge(1), Le(LARGEST)]
 Count = Annotated[int, Ge(0), Le(LARGEST)]
@@ -41,65 +44,81 @@ Share = Annotated[float, Ge(0), Lt(1)]
 #: strictly between 0 and 1
 Fraction = Annotated[float, Gt(0), Lt(1)]
 
-NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-BOUNDS = {
-    Ge: "at least {0.ge}",
-    Gt: "above {0.gt}",
-    Le: "up to {0.le}",
-    Lt: "below {0.lt}",
-}
 #: by the name of a setting and its value, the other settings that are not read then
 Unread = Mapping[str, Mapping[str, Sequence[str]]]
 #: characters of a user's own text that a message repeats
 SHOWN = 60
-#: characters of a list of clauses, after which none follows
-SHOWN_TEXT = 160
+#: mistakes that a message names at most
+SHOWN_FAULTS = 3
+#: what pydantic says, and what a message of this package does
+WORDS = {
+    "Input should be": "must be",
+    "a valid integer": "a whole number",
+    "a valid ": "a ",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "above",
+    "less than": "below",
+    "1" + "0" * 300: "1e300",
+}
+
+#: a frozen dataclass whose fields are checked when it is made, wherever it is made
+configuration = partial(dataclass, frozen=True, config=STRICT)
 
 
 def setting(text: str, default: Any, rare: bool = False) -> Any:
-    """A dataclass field with a help text; a ``rare`` one stands among the advanced flags.
+    """A dataclass field with a help text, which makes it a flag; ``--help`` leaves out a ``rare``
+    one and ``--help_advanced`` shows it.
 
-    >>> from dataclasses import dataclass, fields
-    >>> @dataclass
+    >>> from dataclasses import fields
+    >>> @configuration
     ... class Noise:
     ...     seed: Seed = setting("seed of all noise", 0)
-    >>> fields(Noise)[0].metadata["help"]
-    'seed of all noise'
+    >>> fields(Noise)[0].metadata["help"], Noise(seed=3).seed
+    ('seed of all noise', 3)
     """
     return field(default=default, metadata={"help": text, "rare": rare})
 
 
-def plain(hint: Any) -> type:
-    """The type of a value without its range.
+def checked(kind: type[T], data: Any, where: str = "", texts: bool = False) -> T:
+    """The dataclass ``kind`` with the values of ``data``, by key.
 
-    >>> plain(PositiveInt), plain(str)
-    (<class 'int'>, <class 'str'>)
+    >>> checked(dict[str, Steps], {"num_steps": "12"}, texts=True)
+    {'num_steps': 12}
+
+    Args:
+        where: the data come from, for the message.
+        texts: whether every value is a text that stands for one.
+
+    Raises:
+        UserError: naming the keys that are wrong, and what they must be.
     """
-    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+    try:
+        adapter = TypeAdapter(kind)
+        return adapter.validate_strings(data) if texts else adapter.validate_python(data)
+    except ValidationError as error:
+        raise UserError(": ".join(filter(None, [where, faults(error)]))) from None
 
 
-def limits(hint: Any, shown: float = LARGEST) -> str:
-    """The range of a type in words, or nothing; bounds from ``shown`` on are left out.
-
-    >>> limits(Share), limits(PositiveInt), limits(str)
-    ('at least 0 and below 1', 'at least 1', '')
-    """
-    bounds = typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
-    words = [
-        BOUNDS[type(bound)].format(bound)
-        for bound in bounds
-        if abs(next(iter(asdict(bound).values()))) < shown
-    ]
-    return " and ".join(words)
+def faults(error: ValidationError) -> str:
+    """The first mistakes that pydantic found, in words."""
+    found = error.errors(include_url=False, include_context=False)
+    return listed([_fault(one) for one in found[:SHOWN_FAULTS]], len(found))
 
 
-def in_words(hint: Any) -> str:
-    """What a value of this type is; bounds that nobody meets are left out.
-
-    >>> in_words(BatchSize), in_words(Share)
-    ('a whole number, at least 1 and up to 65536', 'a number, at least 0 and below 1')
-    """
-    return ", ".join(filter(None, [NOUNS[plain(hint)], limits(hint, shown=1e300)]))
+def _fault(found: ErrorDetails) -> str:
+    place = shortened(".".join(map(str, found["loc"])))
+    match found["type"]:
+        case "unexpected_keyword_argument" | "extra_forbidden":
+            return f"unknown key {place}"
+        case "missing" | "missing_argument":
+            return f"key {place} is missing"
+        case "value_error":  # a check of this package, in its own words
+            return f"{place} {found['msg'].removeprefix('Value error, ')}".strip()
+    message = found["msg"]
+    for theirs, ours in WORDS.items():
+        message = message.replace(theirs, ours)
+    return f"{place} {message}, not {shortened(repr(found['input']))}".strip()
 
 
 def shortened(value: Any) -> str:
@@ -113,30 +132,10 @@ def shortened(value: Any) -> str:
 
 
 def listed(clauses: Sequence[str], total: int) -> str:
-    """The first of ``total`` clauses of a message, as many as fit there, and how many more.
+    """The clauses of a message that are shown of ``total``, and how many more there are.
 
     >>> listed(["a is wrong", "b is wrong"], 5)
     'a is wrong; b is wrong and 3 more'
     """
-    shown = list(clauses[:1])
-    while len(shown) < len(clauses) and len("; ".join(shown)) < SHOWN_TEXT:
-        shown.append(clauses[len(shown)])
-    rest = total - len(shown)
-    return "; ".join(shown) + (f" and {rest} more" if rest else "")
-
-
-def parsed(hint: Any, text: str) -> Any:
-    """The value of type ``hint`` that a text stands for.
-
-    >>> parsed(PositiveInt, "12"), parsed(bool, "true")
-    (12, True)
-
-    Raises:
-        ValueError: saying what it must be.
-    """
-    kind = plain(hint)
-    try:
-        value = {"true": True, "false": False}[text] if kind is bool else kind(text)
-        return TypeAdapter(hint, config=STRICT).validate_python(value)
-    except (ValueError, KeyError):
-        raise ValueError(f"must be {in_words(hint)}, not '{shortened(text)}'") from None
+    rest = total - len(clauses)
+    return "; ".join(clauses) + (f" and {rest} more" if rest else "")

@@ -7,9 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ebm_app.io.cli import RunRecord
 from ebm_app.io.errors import NotSaved, UserError
 from ebm_app.io.locks import Lock
+from ebm_app.io.run_record import RunRecord
 from ebm_app.io.writing import explained_write
 
 

@@ -10,6 +10,7 @@ from accelerate.utils import broadcast_object_list
 from torch import Tensor
 
 from ebm_app.io.errors import UserError
+from ebm_app.io.registry import choose
 
 T = TypeVar("T")
 MIXED_PRECISION = "ACCELERATE_MIXED_PRECISION"
@@ -24,6 +25,19 @@ IDLE = {
     "ACCELERATE_USE_PARALLELISM_CONFIG": "false",
 }
 Wrap = Callable[[Sequence[Tensor]], Iterable[Tensor]]
+
+
+def resolve_device(name: str) -> str:
+    """The device to use for "auto", "cpu" or "cuda".
+
+    Raises:
+        UserError: for another name, or cuda where there is none.
+    """
+    if choose("device", name, ("auto", "cpu", "cuda")) == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("no CUDA device is available: give --device cpu")
+    return name
 
 
 def make_accelerator(

@@ -9,27 +9,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails, from_json, to_json
+from pydantic_core import from_json, to_json
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import STRICT, listed, shortened
+from ebm_app.io.fields import STRICT, faults, shortened
 from ebm_app.io.writing import replace_file
 
 T = TypeVar("T")
 #: bytes of a record; those of long runs have some hundred thousand
 LARGEST_RECORD = 2**24
-#: faults of a record that a message names at most
-SHOWN_FAULTS = 3
-#: what pydantic says, and what a message of this package does
-WORDS = {
-    "Input should be": "must be",
-    "a valid integer": "a whole number",
-    "a valid ": "a ",
-    "greater than or equal to": "at least",
-    "less than or equal to": "at most",
-    "greater than": "above",
-    "less than": "below",
-}
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -51,28 +39,6 @@ def from_dict(cls: type[T], data: Any, where: str) -> T:
         raise UserError(f"{where}: {faults(error)}") from None
     except ValueError as error:  # what JSON cannot say
         raise UserError(f"{where}: {shortened(error)}") from None
-
-
-def faults(error: ValidationError) -> str:
-    """The first faults of a record, in words."""
-    found = error.errors(include_url=False, include_context=False)
-    return listed([_fault(one) for one in found[:SHOWN_FAULTS]], len(found))
-
-
-def _fault(found: ErrorDetails) -> str:
-    place = shortened(".".join(map(str, found["loc"])))
-    match found["type"]:
-        case "unexpected_keyword_argument" | "extra_forbidden":
-            return f"unknown key {place}"
-        case "missing":
-            return f"key {place} is missing"
-        case "value_error":  # a record's own check, in its own words
-            return f"{place} {found['msg'].removeprefix('Value error, ')}"
-    message = found["msg"]
-    for theirs, ours in WORDS.items():
-        message = message.replace(theirs, ours)
-    message = message.replace("1" + "0" * 300, "1e300")  # a bound in all of its digits
-    return f"{place} {message}, not {shortened(repr(found['input']))}".strip()
 
 
 def read_json(path: Path, largest: int = LARGEST_RECORD) -> dict[str, Any]:

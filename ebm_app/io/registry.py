@@ -1,12 +1,13 @@
 """A kind of thing is chosen by its name in a dict, beside the classes that it holds."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import is_dataclass
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import shortened
+from ebm_app.io.fields import checked, shortened
 
 T = TypeVar("T")
 
@@ -36,35 +37,19 @@ def nearest(name: str, options: Iterable[str]) -> str:
     return f"did you mean '{found[0]}'? " if found else ""
 
 
-def described(kinds: Mapping[str, Any]) -> str:
-    """The names of a dict of kinds for a help text, each with the ``note`` of its class, or with
-    the kind itself where that is a text.
-
-    >>> class Even:
-    ...     note = "spread evenly"
-    >>> described({"even": Even, "odd": object, "all": "everything"})
-    'even (spread evenly), odd, all (everything)'
-    """
-    notes = {
-        name: kind if isinstance(kind, str) else getattr(kind, "note", "")
-        for name, kind in kinds.items()
-    }
-    return ", ".join(f"{name} ({note})" if note else name for name, note in notes.items())
-
-
 def make(kinds: dict[str, type[T]], what: str, name: str | T, settings: dict[str, Any]) -> T:
     """One of ``kinds`` by name with its settings, of which None leaves the default; an object that
     is none of the names is returned as it is.
 
     Raises:
-        UserError: for an unknown name or setting.
+        UserError: for an unknown name or setting, or a value that a dataclass does not take.
     """
     if not isinstance(name, str):
         return name
-    choose(what, name, kinds)
+    kind, what = kinds[choose(what, name, kinds)], f"{what} '{name}'"
     given = {key: value for key, value in settings.items() if value is not None}
-    check_settings(kinds[name], f"{what} '{name}'", given)
-    return kinds[name](**given)
+    check_settings(kind, what, given)
+    return checked(kind, given, what) if is_dataclass(kind) else kind(**given)
 
 
 def check_settings(

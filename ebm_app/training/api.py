@@ -10,7 +10,7 @@ from torch import Tensor
 from ebm_app.data.images import ImageData
 from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.flow import Flow
-from ebm_app.io.cli import resolve_device
+from ebm_app.io.processes import resolve_device
 from ebm_app.training.fine_tuning import flow_of
 from ebm_app.training.launch import RunOptions, train_ebm
 from ebm_app.training.settings import resolve

@@ -4,10 +4,9 @@ from argparse import Namespace
 from pathlib import Path
 
 from ebm_app.data.images import DATASETS, ImageData, load_images
-from ebm_app.io.cli import Parser, flag
+from ebm_app.io.cli import Parser, described, flag
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import PositiveInt
-from ebm_app.io.registry import described
 from ebm_app.models.config import Side
 from ebm_app.training.launch import RunOptions
 

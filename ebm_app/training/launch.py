@@ -13,7 +13,6 @@ from accelerate.utils import broadcast_object_list
 from ebm_app.data.images import ImageData
 from ebm_app.image_models.flow import Flow
 from ebm_app.io import METRICS_FILE, RUN_FILE
-from ebm_app.io.cli import RunRecord, resolve_device
 from ebm_app.io.interrupts import ending_with_launcher
 from ebm_app.io.locks import Lock
 from ebm_app.io.output import saving
@@ -22,8 +21,10 @@ from ebm_app.io.processes import (
     describe_devices,
     make_accelerator,
     on_main,
+    resolve_device,
     shut_down,
 )
+from ebm_app.io.run_record import RunRecord
 from ebm_app.io.writing import explained_write
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
 from ebm_app.training import checkpoint, history, settings

@@ -12,8 +12,9 @@ from ebm_app.data.levels import dequantise
 from ebm_app.data.palette import form_of
 from ebm_app.image_models.ebm import build_path
 from ebm_app.image_models.flow import Flow
+from ebm_app.io.cli import parsed
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Positive, parsed, shortened
+from ebm_app.io.fields import Positive, shortened
 from ebm_app.io.records import from_dict, to_dict
 from ebm_app.io.registry import choose
 from ebm_app.likelihood.dequantisation import DEQUANTISERS

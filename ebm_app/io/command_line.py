@@ -1,0 +1,139 @@
+"""Command lines: a script declares its flags as the fields of one configuration.
+
+    @configuration(kw_only=True)
+    class Arguments:
+        model: Positional[str] = argument("a folder, a bundled name or a hub id")
+        num_images: PositiveInt = setting("how many", 64)
+        step_factor: Positive = setting("multiplies the step sizes", 1.0, rare=True)
+
+    args = parse(Arguments, __doc__, argv)
+
+Flags are written ``--num_images 64``, lists ``--x 1 2``. ``--help`` shows the common ones,
+``--help_advanced`` all. What would take seconds to import is imported after parsing.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar, get_type_hints
+
+import tyro
+from tyro.conf import Positional
+
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import checked, shortened
+from ebm_app.io.registry import nearest
+
+__all__ = ["Positional", "argument", "given", "parse", "settings_of", "settings_of_each"]
+
+T = TypeVar("T")
+ADVANCED = ("--help_advanced", "--help-advanced")
+
+
+def argument(text: str) -> Any:
+    """A field that must be given."""
+    return dataclasses.field(metadata={"help": text})
+
+
+def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = None) -> T:
+    """The configuration ``kind`` with the flags of a command line. Fields without a help text are
+    no flags and keep their defaults.
+
+    Raises:
+        UserError: for a value out of its range.
+        SystemExit: with code 2 for a flag that does not exist or a text of another type.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    is_advanced = any(word in ADVANCED for word in words)
+    is_short = not is_advanced and any(word in ("-h", "--help") for word in words)
+    if is_short:
+        description = f"{description}\n--help_advanced shows all flags."
+    values = tyro.cli(
+        _flags(kind, leave_rare=is_short),
+        args=["--help" if word in ADVANCED else word for word in words],
+        description=description,
+        use_underscores=True,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    return checked(kind, vars(values))
+
+
+def _flags(kind: type, leave_rare: bool) -> type:
+    """The flags of ``kind`` as a dataclass that checks no ranges: ``kind`` does, in its own
+    words."""
+    hints = get_type_hints(kind, include_extras=True)
+    shown = [
+        (item.name, hints[item.name], item)
+        for item in dataclasses.fields(kind)
+        if "help" in item.metadata and not (leave_rare and item.metadata.get("rare"))
+    ]
+    return dataclasses.make_dataclass(kind.__name__, shown, kw_only=True)
+
+
+def given(args: Any, argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """The values of the flags that were written on the command line, by name."""
+    words = sys.argv[1:] if argv is None else argv
+    names = {word[2:].partition("=")[0].replace("-", "_") for word in words if word[:2] == "--"}
+    return {
+        item.name: getattr(args, item.name)
+        for item in dataclasses.fields(args)
+        if item.name in names
+    }
+
+
+def refuse(given: Iterable[str], names: Iterable[str], reason: str) -> None:
+    """Raise a UserError if one of these flags was given: it would do nothing."""
+    if vain := [name for name in names if name in given]:
+        raise UserError(f"--{', --'.join(vain)} {reason}")
+
+
+def settings_of(kind: type, pairs: Sequence[str]) -> dict[str, Any]:
+    """The settings that words key=value give to the dataclass ``kind``.
+
+    >>> from ebm_app.sampling.samplers import PFODESampler
+    >>> settings_of(PFODESampler, ["num_steps=12", "solver=rk4"])
+    {'num_steps': 12, 'solver': 'rk4'}
+
+    Raises:
+        UserError: for a word that is not key=value, a setting that ``kind`` does not have or does
+            not read, or that is given twice, and a value out of its range.
+    """
+    return settings_of_each({kind.__name__: kind}, pairs)[kind.__name__]
+
+
+def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The settings of several dataclasses by name; each pair goes to all that have such a field.
+
+    Raises:
+        UserError: as ``settings_of``, and for a setting that none of them has or reads.
+    """
+    texts = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    if len(texts) < len(pairs):
+        raise UserError(f"write every setting once, as key=value, not '{shortened(pairs)}'")
+    has = {name: [item.name for item in dataclasses.fields(kind)] for name, kind in kinds.items()}
+    known = {key for keys in has.values() for key in keys}
+    if unknown := [key for key in texts if key not in known]:
+        there = "; ".join(f"{name} has {', '.join(keys) or 'none'}" for name, keys in has.items())
+        meant = nearest(unknown[0], known)
+        raise UserError(f"there is no setting '{shortened(unknown[0])}': {meant}{there}")
+    found, reasons = {}, {}
+    for name, kind in kinds.items():
+        own = {key: text for key, text in texts.items() if key in has[name]}
+        made = checked(kind, own, texts=True)
+        found[name] = {key: getattr(made, key) for key in own}
+        unread = _unread(made)
+        for key in own:
+            reasons.setdefault(key, []).append(unread.get(key))
+    for key, why in reasons.items():
+        if all(why):
+            raise UserError(f"{key} is not read with {why[0]}: leave it out")
+    return found
+
+
+def _unread(made: Any) -> dict[str, str]:
+    """The settings that an object does not read, and because of which of the others."""
+    return {
+        key: f"{name}={getattr(made, name)}"
+        for name, options in getattr(made, "unread", {}).items()
+        for key in options.get(getattr(made, name), ())
+    }
