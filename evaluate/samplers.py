@@ -20,8 +20,7 @@ from annotated_types import Ge, Le
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ebm_app.data.images import load_images
-from ebm_app.data.labels import load_labels
+from ebm_app.data.images import load_images, load_labels
 from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import Reference, label_histogram
 from ebm_app.evaluation.sample_plots import METRICS, NOTES, plot_samplers, samplers_table

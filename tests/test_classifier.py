@@ -1,20 +1,11 @@
-"""Class labels belong to their images, and the classifier learns them."""
+"""The classifier learns the class labels of images."""
 
-import pickle
-import struct
-
-import numpy as np
 import pytest
 import torch
-from conftest import error_of
 from exact import generator
-from torchvision import datasets
 
-from ebm_app.data.images import DATASETS, load_images
-from ebm_app.data.labels import load_labels
+from ebm_app.data.images import load_images, load_labels
 from ebm_app.evaluation.classifier import Classifier, shifted, train_classifier
-
-SPLITS = ("train", "validation", "test")
 
 
 @pytest.fixture(scope="module")
@@ -22,68 +13,6 @@ def digits():
     """(training images, their labels, test images, theirs)."""
     data, (train, _, test) = load_images("digits"), load_labels("digits")
     return data.train / 16, train, data.test / 16, test
-
-
-def test_the_labels_of_digits_are_those_of_their_images():
-    from sklearn.datasets import load_digits
-
-    original = load_digits()
-    known = {
-        image.astype(np.uint8).tobytes(): label
-        for image, label in zip(original.images, original.target, strict=True)
-    }
-    assert len(known) == 1797, "no two of the digits are equal"
-    data = load_images("digits")
-    for name, labels in zip(SPLITS, load_labels("digits"), strict=True):
-        assert labels.dtype == torch.int64
-        assert labels.tolist() == [known[image.tobytes()] for image in data.split(name).numpy()]
-
-
-@pytest.mark.parametrize("name, folder", [("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST")])
-def test_the_labels_of_files_follow_the_splits(name, folder, tmp_path):
-    """Image n holds the value n and has the label n mod 10."""
-    raw = tmp_path / folder / "raw"
-    raw.mkdir(parents=True)
-    for part, num in (("train", 31), ("t10k", 7)):
-        values = np.arange(num, dtype=np.uint8)
-        pixels = np.repeat(values, 28 * 28).tobytes()
-        head = struct.pack(">IIII", 0x803, num, 28, 28)
-        (raw / f"{part}-images-idx3-ubyte").write_bytes(head + pixels)
-        head = struct.pack(">II", 0x801, num)
-        (raw / f"{part}-labels-idx1-ubyte").write_bytes(head + (values % 10).tobytes())
-    data = load_images(name, tmp_path)
-    for split, labels in zip(SPLITS, load_labels(name, tmp_path), strict=True):
-        assert torch.equal(labels, data.split(split)[:, 0, 0, 0].long() % 10)
-    (raw / "t10k-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, 2) + b"\0\0")
-    assert "38 images but 33 labels" in error_of(load_labels, name, tmp_path)
-
-
-def test_the_labels_of_cifar_follow_the_splits(tmp_path, monkeypatch):
-    """Image n holds the value n and has the label n mod 10; the MD5 are taken as published."""
-    folder = tmp_path / "cifar-10-batches-py"
-    folder.mkdir()
-    *batches, meta = DATASETS["cifar10"].files
-    for i, name in enumerate(batches):
-        values = np.arange(3 * i, 3 * i + 3, dtype=np.uint8)
-        content = {"data": np.tile(values[:, None], (1, 3072)), "labels": (values % 10).tolist()}
-        (folder / name).write_bytes(pickle.dumps(content))
-    (folder / meta).write_bytes(pickle.dumps({"label_names": ["a", "b"]}))
-    md5 = {name: datasets.utils.calculate_md5(folder / name) for name in (*batches, meta)}
-    pairs = [[name, md5[name]] for name in batches]
-    monkeypatch.setattr(datasets.CIFAR10, "train_list", pairs[:-1])
-    monkeypatch.setattr(datasets.CIFAR10, "test_list", pairs[-1:])
-    monkeypatch.setattr(datasets.CIFAR10, "meta", {**datasets.CIFAR10.meta, "md5": md5[meta]})
-    data, labels = load_images("cifar10", tmp_path), load_labels("cifar10", tmp_path)
-    assert [len(split) for split in labels] == [13, 2, 3]
-    for split, own in zip(SPLITS, labels, strict=True):
-        assert torch.equal(own, data.split(split)[:, 0, 0, 0].long() % 10)
-
-
-def test_a_folder_has_no_labels(tmp_path):
-    message = error_of(load_labels, f"folder:{tmp_path}")
-    assert "no class labels" in message and all(name in message for name in DATASETS)
-    assert "choose one of" in error_of(load_labels, "imagenet")
-    assert "--data_root" in error_of(load_labels, "mnist", tmp_path)
 
 
 def test_the_classifier_learns_the_digits_in_a_moment(digits):

@@ -7,39 +7,36 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torch
-from conftest import error_of
+from conftest import TINY, call, error_of
 from torchvision import datasets
 
 from ebm_app.data import DATASETS, ImageData, load_images
+from ebm_app.data.images import load_labels
 
 SPLITS = ("train", "validation", "test")
 
 
 def write_idx(path, array):
-    header = struct.pack(">BBBB", 0, 0, 8, array.ndim) + struct.pack(
-        ">" + "I" * array.ndim, *array.shape
-    )
-    path.write_bytes(header + array.tobytes())
+    header = struct.pack(">BBBB", 0, 0, 8, array.ndim)
+    path.write_bytes(header + struct.pack(">" + "I" * array.ndim, *array.shape) + array.tobytes())
+
+
+def write_mnist_files(raw, numbers, shape=(28, 28)):
+    """Image n holds the value n, and has the label n mod 10."""
+    raw.mkdir(parents=True, exist_ok=True)
+    for part, number in zip(("train", "t10k"), numbers, strict=True):
+        values = np.arange(number).astype(np.uint8)
+        write_idx(raw / f"{part}-labels-idx1-ubyte", values % 10)
+        write_idx(raw / f"{part}-images-idx3-ubyte", np.tile(values[:, None, None], (1, *shape)))
 
 
 @pytest.fixture(params=[("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST")], ids=lambda p: p[0])
 def mnist(request, tmp_path):
-    """(name, data root, raw folder) of 30 + 5 images of 28 x 28, image n holding the value n."""
+    """(name, data root, raw folder) of 30 + 5 images."""
     name, class_name = request.param
     raw = tmp_path / class_name / "raw"
-    raw.mkdir(parents=True)
-    for part, number in (("train", 30), ("t10k", 5)):
-        values = np.arange(number, dtype=np.uint8)
-        write_idx(raw / f"{part}-labels-idx1-ubyte", values % 10)
-        write_idx(raw / f"{part}-images-idx3-ubyte", np.tile(values[:, None, None], (1, 28, 28)))
+    write_mnist_files(raw, (30, 5))
     return name, tmp_path, raw
-
-
-def first_pixels(split):
-    return split[:, 0, 0, 0].tolist()
-
-
-# ---------------------------------------------------------------------------------- ImageData
 
 
 def test_image_data_checks_its_splits_and_names():
@@ -47,8 +44,7 @@ def test_image_data_checks_its_splits_and_names():
     data = ImageData("x", 2, levels, levels[:2], levels[:1])
     assert data.image_shape == (3, 2, 5)
     assert [len(data.split(s)) for s in SPLITS] == [4, 2, 1]
-    message = error_of(data.split, "valid")
-    assert all(name in message for name in ("'valid'", *SPLITS))
+    assert all(name in error_of(data.split, "valid") for name in ("'valid'", *SPLITS))
     for wrong in (levels.float(), levels[0], levels[:0], levels + 2, levels[..., :4]):
         with pytest.raises(ValueError):
             ImageData("x", 2, levels, wrong, levels)
@@ -56,41 +52,36 @@ def test_image_data_checks_its_splits_and_names():
         ImageData("x", 257, levels, levels, levels)
 
 
-# -------------------------------------------------------------------------------- named data
-
-
 def test_digits_are_split_exhaustively_and_always_alike():
-    data = load_images("digits")
+    from sklearn.datasets import load_digits
+
+    data, labels = load_images("digits"), torch.cat(load_labels("digits"))
     assert data.num_levels == 17 and data.image_shape == (1, 8, 8)
     assert [len(data.split(s)) for s in SPLITS] == [1400, 100, 297]
     everything = torch.cat([data.split(s) for s in SPLITS])
-    assert everything.dtype == torch.uint8 and everything.min() == 0 and everything.max() == 16
-    from sklearn.datasets import load_digits
-
     original = load_digits().images.astype(np.uint8).reshape(1797, -1)
+    kinds = {row.tobytes(): kind for row, kind in zip(original, load_digits().target, strict=True)}
     # no two of the digits are equal, so that equal sets of rows mean disjoint, exhaustive splits
-    assert len({row.tobytes() for row in original}) == 1797
-    assert sorted(r.tobytes() for r in everything.flatten(1).numpy()) == sorted(
-        row.tobytes() for row in original
-    )
-    assert torch.equal(data.train, load_images("digits").train)
+    assert len(kinds) == 1797
+    found = [row.tobytes() for row in everything.flatten(1).numpy()]
+    assert set(found) == set(kinds) and [kinds[row] for row in found] == labels.tolist()
     # RandomState(0) draws this permutation in every version of numpy
     assert torch.equal(data.train[0, 0].flatten(), torch.from_numpy(original[1081]))
 
 
 def test_mnist_holds_the_last_sixth_out(mnist):
     name, root, _ = mnist
-    data = load_images(name, root)
+    data, labels = load_images(name, root), load_labels(name, root)
     assert data.num_levels == 256 and data.image_shape == (1, 28, 28) and data.name == name
-    assert first_pixels(data.train) == list(range(25))
-    assert first_pixels(data.validation) == list(range(25, 30))
-    assert first_pixels(data.test) == list(range(5))
+    expected = list(range(25)), list(range(25, 30)), list(range(5))
+    for split, kinds, values in zip(SPLITS, labels, expected, strict=True):
+        assert data.split(split)[:, 0, 0, 0].tolist() == values
+        assert kinds.tolist() == [value % 10 for value in values]
 
 
 def test_mnist_of_full_size_splits_as_in_the_paper(mnist):
     name, root, raw = mnist
-    write_idx(raw / "train-images-idx3-ubyte", np.zeros((60_000, 2, 2), np.uint8))
-    write_idx(raw / "t10k-images-idx3-ubyte", np.zeros((10_000, 2, 2), np.uint8))
+    write_mnist_files(raw, (60_000, 10_000), (2, 2))
     data = load_images(name, root)
     assert [len(data.split(s)) for s in SPLITS] == [50_000, 10_000, 10_000]
 
@@ -98,39 +89,35 @@ def test_mnist_of_full_size_splits_as_in_the_paper(mnist):
 def test_mnist_names_missing_files(mnist, monkeypatch):
     name, root, raw = mnist
     (raw / "t10k-labels-idx1-ubyte").unlink()
-    (raw / "train-images-idx3-ubyte").unlink()
     message = error_of(load_images, name, root)
-    for part in (str(raw), str(root), "--data_root", "--download", "t10k-labels", "train-images"):
+    for part in (str(raw), str(root), "--data_root", "--download", "t10k-labels", "uncompressed"):
         assert part in message
-    assert "train-labels" not in message and "uncompressed" in message
+    assert "train-labels" not in message
     monkeypatch.chdir(root / "..")
     assert "'data'" in error_of(load_images, name), "the folder 'data' is the default"
 
 
-@pytest.mark.parametrize("kept", [0, 3, 10, 16, 1000])
-def test_truncated_mnist_is_damaged(mnist, kept):
+@pytest.mark.parametrize(
+    "file, content",
+    [
+        *(("train-images-idx3-ubyte", kept) for kept in (0, 10, 1000)),
+        ("train-images-idx3-ubyte", b"\x1f\x8b\x08\x00compressed"),
+        ("train-images-idx3-ubyte", np.zeros((5, 28, 28), np.uint8)),
+        ("train-images-idx3-ubyte", np.zeros((9, 8, 8), np.uint8)),
+        ("t10k-labels-idx1-ubyte", np.zeros(2, np.uint8)),
+    ],
+    ids=["empty", "head", "cut", "gzip", "too few", "another size", "too few labels"],
+)
+def test_damaged_mnist(mnist, file, content):
     name, root, raw = mnist
-    file = raw / "train-images-idx3-ubyte"
-    file.write_bytes(file.read_bytes()[:kept])
+    if isinstance(content, np.ndarray):
+        write_idx(raw / file, content)
+    else:
+        whole = (raw / file).read_bytes()
+        (raw / file).write_bytes(whole[:content] if isinstance(content, int) else content)
     for download in (False, True):
         message = error_of(load_images, name, root, download=download)
         assert name in message and str(raw) in message and "truncated" in message
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"\x1f\x8b\x08\x00compressed",
-        np.zeros((5, 28, 28), np.uint8),
-        np.zeros((9, 8, 8), np.uint8),
-    ],
-    ids=["gzip", "too few", "another size"],
-)
-def test_wrong_mnist_is_damaged(mnist, content):
-    name, root, raw = mnist
-    file = raw / "train-images-idx3-ubyte"
-    file.write_bytes(content) if isinstance(content, bytes) else write_idx(file, content)
-    assert name in error_of(load_images, name, root)
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
@@ -145,21 +132,20 @@ def test_download_only_on_request_and_its_failure(name, tmp_path, monkeypatch):
     error_of(load_images, name, tmp_path)
     assert not asked and not list(tmp_path.iterdir())
     message = error_of(load_images, name, tmp_path, download=True)
-    assert asked
-    assert name in message and "download" in message and str(tmp_path) in message
-    assert "no network" in message and DATASETS[name].files[0] in message
+    for part in (name, "download", str(tmp_path), "no network", DATASETS[name].files[0]):
+        assert asked and part in message
 
 
 @pytest.fixture
 def cifar(tmp_path, monkeypatch):
-    """(data root, batches): fake CIFAR-10 batches of two images, their MD5 taken as published."""
+    """(data root, batches): fake CIFAR-10 batches of ten images, their MD5 taken as published."""
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
     batches = {}
     for i, name in enumerate(DATASETS["cifar10"].files[:-1]):
-        pixels = np.random.RandomState(i).randint(0, 256, (2, 3072), dtype=np.uint8)
-        batches[name] = torch.from_numpy(pixels).view(2, 3, 32, 32)
-        (folder / name).write_bytes(pickle.dumps({"data": pixels, "labels": [0, 1]}))
+        pixels = np.random.RandomState(i).randint(0, 256, (10, 3072), dtype=np.uint8)
+        batches[name] = torch.from_numpy(pixels).view(10, 3, 32, 32)
+        (folder / name).write_bytes(pickle.dumps({"data": pixels, "labels": [i] * 10}))
     (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": ["a", "b"]}))
 
     def md5(name):
@@ -175,11 +161,13 @@ def cifar(tmp_path, monkeypatch):
 
 def test_cifar_is_channels_first(cifar):
     root, batches = cifar
-    data = load_images("cifar10", root)
+    data, labels = load_images("cifar10", root), load_labels("cifar10", root)
     assert data.image_shape == (3, 32, 32) and data.num_levels == 256
     train = torch.cat([batches[f"data_batch_{i}"] for i in range(1, 6)])
     assert torch.equal(torch.cat([data.train, data.validation]), train)
-    assert torch.equal(data.test, batches["test_batch"]) and len(data.validation) == 1
+    assert torch.equal(data.test, batches["test_batch"]) and len(data.validation) == 8
+    assert labels[0].tolist() == [i for i in range(5) for _ in range(10)][:42]
+    assert labels[2].tolist() == [5] * 10
 
 
 def test_cifar_of_another_origin_is_never_unpickled(cifar, monkeypatch):
@@ -187,18 +175,28 @@ def test_cifar_of_another_origin_is_never_unpickled(cifar, monkeypatch):
     (root / "cifar-10-batches-py" / "data_batch_3").write_bytes(b"changed")
     monkeypatch.setattr(pickle, "load", lambda *a, **k: pytest.fail("unpickled"))
     assert "cifar10" in error_of(load_images, "cifar10", root)
-    (root / "cifar-10-batches-py" / "data_batch_3").unlink()
-    message = error_of(load_images, "cifar10", root)
-    assert "cifar-10-batches-py" in message and "data_batch_3" in message
-    assert "data_batch_2" not in message
 
 
-def test_unknown_name_and_resolution_of_named_data():
-    message = error_of(load_images, "imagenet")
-    assert all(name in message for name in ("'imagenet'", "folder:PATH", *DATASETS))
+def test_colour_images_train_and_are_drawn_and_scored(cifar, tmp_path, script, capsys):
+    root, _ = cifar
+    run, data = ["--output_dir", tmp_path / "run"], ["--data_root", root]
+    flags = [*TINY, "--dataset", "cifar10", "--max_train_steps", "2", *data]
+    assert call(script("train/ebm.py"), *flags, *run) == 0
+    score = ["--limit", "2", "--repeats", "1", "--estimator_args", "num_nodes=3", "num_draws=3"]
+    assert call(script("evaluate/bpd.py"), tmp_path / "run", *data, *score, "--device", "cpu") == 0
+    assert '"bits_per_dim"' in capsys.readouterr().out
+    draw = ["--num_images", "2", "--num_steps", "2", "--output_dir", tmp_path / "drawn"]
+    assert call(script("sample/ebm.py"), tmp_path / "run", *draw, "--device", "cpu") == 0
+    assert (tmp_path / "drawn" / "00001.png").is_file()
+
+
+def test_unknown_names_and_options_of_folders_only():
+    for load in (load_images, load_labels):
+        message = error_of(load, "imagenet")
+        assert all(name in message for name in ("'imagenet'", "folder:PATH", *DATASETS))
     assert set(DATASETS) == {"digits", "mnist", "fashion_mnist", "cifar10"}
-    assert all(source.note for source in DATASETS.values())
     for name in DATASETS:
         message = error_of(load_images, name, resolution=16)
         assert "resolution" in message and "folder:PATH" in message
     assert "folder:PATH" in error_of(load_images, "folder:")
+    assert "no class labels" in error_of(load_labels, "folder:some")

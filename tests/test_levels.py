@@ -71,8 +71,8 @@ def test_to_levels_takes_the_grid_and_levels_only():
         (grid + 1.2e-3 / 16, ("off the grid", "17", "quantise")),
         (grid * 16, ("out of the range", "17", "quantise")),
         (grid - 1 / 16, ("out of the range", "-0.0625")),
-        (grid * torch.nan, ("finite",)),
-        (grid / 0, ("finite",)),
+        (grid * torch.nan, ("nan", "out of the range")),
+        (grid / 0, ("out of the range",)),
         (levels + 1, ("level 17", "end at 16")),
         (levels.int(), ("torch.int32", "uint8")),
     ):

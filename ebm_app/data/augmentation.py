@@ -7,7 +7,6 @@ Source: Karras et al. 2020, arXiv:2006.06676; as a condition, Karras et al. 2022
 appendix F.2.
 """
 
-from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -22,28 +21,18 @@ class Augmented(NamedTuple):
     condition: Tensor
 
 
-class Augmentation(ABC):
-    """A random change of images; ``dim`` numbers, zero for no change, describe it."""
+class NoAugmentation:
+    """The images as they are; another augmentation changes a batch of levels (B, C, H, W) at
+    random, and ``dim`` numbers, zero for no change, say how."""
 
-    note: ClassVar[str]
-    dim: int
-
-    @abstractmethod
-    def __call__(self, levels: Tensor, generator: torch.Generator) -> Augmented:
-        """Change a batch of levels (B, C, H, W)."""
-
-
-class NoAugmentation(Augmentation):
-    """The images as they are."""
-
-    note = "images as they are"
-    dim = 0
+    note: ClassVar[str] = "images as they are"
+    dim: ClassVar[int] = 0
 
     def __call__(self, levels: Tensor, generator: torch.Generator) -> Augmented:
         return Augmented(levels, torch.zeros(len(levels), 0, device=levels.device))
 
 
-class Affine(Augmentation):
+class Affine(NoAugmentation):
     """Rotation, scaling by axis, shear and shift of every second image, by bilinear interpolation
     rounded to the nearest level.
 
@@ -74,4 +63,4 @@ class Affine(Augmentation):
         return Augmented(torch.where(mask, changed.round().to(levels.dtype), levels), condition)
 
 
-AUGMENTATIONS: dict[str, type[Augmentation]] = {"none": NoAugmentation, "affine": Affine}
+AUGMENTATIONS: dict[str, type[NoAugmentation]] = {"none": NoAugmentation, "affine": Affine}

@@ -30,8 +30,6 @@ MIN_IMAGES = 10
 #: what Pillow raises on a damaged file
 UNREADABLE = (OSError, EOFError, SyntaxError, ValueError, struct.error, zlib.error, LookupError)
 UNREADABLE += (TypeError, AttributeError, ArithmeticError, MemoryError)
-#: bytes of a file; what Pillow takes for an image of too many pixels has fewer
-LARGEST_FILE = 2**28
 
 
 def read_folder(path: str | Path, resolution: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -68,9 +66,8 @@ def read_folder(path: str | Path, resolution: int | None = None) -> tuple[Tensor
             f"the folder '{folder}' holds {len(files)} images, fewer than {MIN_IMAGES}: "
             f"add images ({', '.join(e[1:] for e in EXTENSIONS)}) or check the path"
         )
-    order, sizes = _split_by_folder(folder, files) or _split_by_permutation(len(files))
-    levels = _stack(files, resolution)
-    train, validation, test = levels[torch.as_tensor(order)].split(sizes)
+    order, sizes = _splits(folder, files)
+    train, validation, test = _stack(files, resolution)[torch.as_tensor(order)].split(sizes)
     return train, validation, test
 
 
@@ -96,8 +93,6 @@ def read_image(path: Path) -> Image.Image:
         UserError: naming the file, for one that cannot be read or whose mode would lose content.
     """
     try:
-        if path.is_file() and path.stat().st_size > LARGEST_FILE:
-            raise UserError(f"the file '{path}' has more than {LARGEST_FILE} bytes: remove it")
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with open_plain(path) as file, Image.open(file, formats=FORMATS) as opened:
@@ -146,37 +141,34 @@ def _stack(files: Sequence[Path], resolution: int | None) -> Tensor:
     return pixels.unsqueeze(1) if mode == "L" else pixels.permute(0, 3, 1, 2).contiguous()
 
 
-def _split_by_permutation(num_images: int) -> tuple[np.ndarray, list[int]]:
-    """Fixed random order of the images and the sizes of the three splits in it."""
-    held_out = num_images // 10
-    order = np.random.RandomState(0).permutation(num_images)
-    return order, [num_images - 2 * held_out, held_out, held_out]
-
-
-def _split_by_folder(folder: Path, files: Sequence[Path]) -> tuple[list[int], list[int]] | None:
-    """Order of the images by split folder and sizes of the splits; None without split folders.
+def _splits(folder: Path, files: Sequence[Path]) -> tuple[Sequence[int], list[int]]:
+    """Order of the images and sizes of the three splits in it, by the folders of these names or
+    at random.
 
     Two of the three folders are refused: one permutation of all images would mix a user's test
     images into the training images.
     """
     present = [split for split in SPLITS if (folder / split).is_dir()]
     if len(present) < 2:
-        return None
+        held_out = len(files) // 10
+        order = np.random.RandomState(0).permutation(len(files))
+        return order, [len(files) - 2 * held_out, held_out, held_out]
     if len(present) == 2:
         (absent,) = set(SPLITS) - set(present)
         raise UserError(
             f"the folder '{folder}' has {present[0]}/ and {present[1]}/ but no {absent}/: "
             f"add {absent}/ or rename the two folders"
         )
-    top = [file.relative_to(folder).parts[0] for file in files]
-    for file, name in zip(files, top, strict=True):
-        if name not in SPLITS:
+    groups: dict[str, list[int]] = {split: [] for split in SPLITS}
+    for index, file in enumerate(files):
+        top = file.relative_to(folder).parts[0]
+        if top not in SPLITS:
             raise UserError(
                 f"the image '{file}' lies outside train/, validation/ and test/: "
                 "move it into one of them"
             )
-    groups = [[i for i, name in enumerate(top) if name == split] for split in SPLITS]
-    for split, group in zip(SPLITS, groups, strict=True):
+        groups[top].append(index)
+    for split, group in groups.items():
         if not group:
             raise UserError(f"the folder '{folder / split}' holds no images: add some")
-    return [i for group in groups for i in group], [len(group) for group in groups]
+    return sum(groups.values(), []), [len(group) for group in groups.values()]

@@ -1,32 +1,20 @@
 """Image data sets as integer levels, by the name that ``--dataset`` takes."""
 
-import pickle
-import zlib
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
-from tarfile import TarError
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.data.folder import read_folder
+from ebm_app.data.folder import SPLITS, read_folder
 from ebm_app.data.levels import MAX_LEVELS, check_levels, to_display, to_levels
+from ebm_app.data.named import DATASETS, Splits
 from ebm_app.data.palette import Palette, check_palette, find_palette, to_indices
 from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 
 FOLDER = "folder:"
-#: what torchvision raises on a failed download and on a file that is not what its name says.
-READ_ERRORS = (
-    *(OSError, EOFError, HTTPException, TarError, zlib.error, pickle.UnpicklingError),
-    *(RuntimeError, ValueError, TypeError, LookupError, OverflowError, AssertionError),
-)
-
-Splits = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,142 +86,11 @@ class ImageData:
         Raises:
             UserError: for another name.
         """
-        return getattr(self, choose("split", name, ("train", "validation", "test")))
+        return getattr(self, choose("split", name, SPLITS))
 
     def display(self, levels: Tensor) -> Tensor:
         """Levels (*) of these images as values in [0, 1] for display."""
         return to_display(levels, self.num_levels, self.palette)
-
-
-@dataclass(frozen=True)
-class ImageSource(ABC):
-    """A named data set, one line about it for a user, and its number of levels."""
-
-    name: str
-    note: str
-    num_levels: int
-
-    @abstractmethod
-    def read(self, data_root: Path, download: bool) -> Splits:
-        """Train, validation and test levels, uint8 (N, C, H, W)."""
-
-
-class DigitsSource(ImageSource):
-    """The 1,797 handwritten digits inside scikit-learn, with 17 levels (0..16).
-
-    ``numpy.random.RandomState(0)``, whose stream is the same in every version of numpy, permutes
-    them once: the first 1,400 are train, the next 100 validation, the last 297 test.
-    """
-
-    sizes: ClassVar[tuple[int, int, int]] = (1400, 100, 297)
-
-    def read(self, data_root: Path, download: bool) -> Splits:
-        """Levels (N, 1, 8, 8); no file of ``data_root`` is needed."""
-        from sklearn.datasets import load_digits  # over a second to import, only for this
-
-        levels = torch.from_numpy(load_digits().images.astype(np.uint8)).unsqueeze(1)
-        order = np.random.RandomState(0).permutation(len(levels))
-        train, validation, test = levels[torch.from_numpy(order)].split(self.sizes)
-        return train, validation, test
-
-
-@dataclass(frozen=True)
-class TorchvisionSource(ImageSource):
-    """A data set in the files of torchvision's class ``dataset_class``, below ``data_root``.
-
-    The last ``max_validation`` training images are the validation split, as in the paper, but at
-    most a sixth of them: 10,000 of the 60,000 of MNIST, and smaller files still split.
-
-    torchvision unpickles the files of CIFAR-10, but only once the MD5 of each agrees with the
-    published one, so that a file of another origin is refused and not run; this check is left on.
-    The files of MNIST hold plain numbers and their MD5 is not compared.
-    """
-
-    dataset_class: str
-    folder: str
-    files: tuple[str, ...]
-    max_validation: int
-
-    def missing(self, data_root: Path) -> str:
-        """Names of the files that are not below ``data_root``, separated by commas."""
-        return ", ".join(f for f in self.files if not (data_root / self.folder / f).is_file())
-
-    def read(self, data_root: Path, download: bool) -> Splits:
-        """Levels (N, C, H, W).
-
-        Raises:
-            UserError: for missing files without ``download``, a download that fails, and files
-                that are damaged or not of this data set.
-        """
-        folder, missing = data_root / self.folder, self.missing(data_root)
-        if missing and not download:
-            raise UserError(
-                f"{self.name} needs {missing} (uncompressed) in '{folder}': put the files there, "
-                f"replace the data root '{data_root}' with --data_root, or fetch with --download"
-            )
-        try:
-            train, test = (self._read(data_root, train, download) for train in (True, False))
-            if len(train) < 6 or train.shape[1:] != test.shape[1:]:
-                raise ValueError(f"{train.shape} training and {test.shape} test images")
-        except READ_ERRORS as error:
-            missing = self.missing(data_root)
-            if missing:
-                raise UserError(
-                    f"the download of {self.name} to '{data_root}' failed "
-                    f"({' '.join(str(error).split())}): check the network and the disk, or put "
-                    f"{missing} into '{folder}' yourself"
-                ) from error
-            raise UserError(
-                f"the files in '{folder}' are truncated, damaged or not those of {self.name}: "
-                "delete them and fetch them again with --download"
-            ) from error
-        num_train = len(train) - min(self.max_validation, len(train) // 6)
-        return train[:num_train], train[num_train:], test
-
-    def _read(self, data_root: Path, train: bool, download: bool) -> Tensor:
-        """All images of the training or test file, (N, C, H, W)."""
-        from torchvision import datasets  # over a second to import, only for this
-
-        dataset_class = getattr(datasets, self.dataset_class)
-        levels = torch.as_tensor(dataset_class(data_root, train=train, download=download).data)
-        grey = levels.ndim == 3
-        return levels.unsqueeze(1) if grey else levels.permute(0, 3, 1, 2).contiguous()
-
-
-KINDS = ("images-idx3", "labels-idx1")
-MNIST_FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in KINDS)
-CIFAR_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")
-SOURCES = (
-    DigitsSource("digits", "handwritten digits, 8x8 grey, 1,797 images, no files needed", 17),
-    TorchvisionSource(
-        name="mnist",
-        note="handwritten digits, 28x28 grey, 70,000 images",
-        num_levels=256,
-        dataset_class="MNIST",
-        folder="MNIST/raw",
-        files=MNIST_FILES,
-        max_validation=10_000,
-    ),
-    TorchvisionSource(
-        name="fashion_mnist",
-        note="clothes, 28x28 grey, 70,000 images",
-        num_levels=256,
-        dataset_class="FashionMNIST",
-        folder="FashionMNIST/raw",
-        files=MNIST_FILES,
-        max_validation=10_000,
-    ),
-    TorchvisionSource(
-        name="cifar10",
-        note="objects and animals, 32x32 colour, 60,000 images",
-        num_levels=256,
-        dataset_class="CIFAR10",
-        folder="cifar-10-batches-py",
-        files=CIFAR_FILES,
-        max_validation=5_000,
-    ),
-)
-DATASETS: dict[str, ImageSource] = {source.name: source for source in SOURCES}
 
 
 def load_images(
@@ -244,6 +101,9 @@ def load_images(
     palette: Palette | None = None,
 ) -> ImageData:
     """Load a data set by name.
+
+    >>> load_images("digits").image_shape
+    (1, 8, 8)
 
     Args:
         name: A key of ``DATASETS``, or "folder:PATH" for a user's image files, which
@@ -268,9 +128,29 @@ def load_images(
         used = find_palette(splits[0]) if palette is None else palette
         levels = (to_indices(split, used) for split in splits)
         return ImageData(name, len(used) or MAX_LEVELS, *levels, palette=used)
-    source = DATASETS[choose("data set", name, [*DATASETS, "folder:PATH"])]
     for what, given in (("resolution", resolution), ("palette", palette)):
         if given is not None:
             raise UserError(f"a {what} is for folder:PATH only: leave it out for {name}")
-    root = Path("data" if data_root is None else data_root).expanduser()
-    return ImageData(name, source.num_levels, *source.read(root, download))
+    images, _ = _read_named(name, data_root, download)
+    return ImageData(name, DATASETS[name].num_levels, *images)
+
+
+def load_labels(name: str, data_root: str | Path | None = None, download: bool = False) -> Splits:
+    """Class labels of train, validation and test, each int64 (N,): entry n belongs to image n of
+    ``load_images``.
+
+    Args:
+        name: a key of ``DATASETS``. data_root, download: as for ``load_images``.
+
+    Raises:
+        UserError: for folder:PATH, which has no labels, and whatever ``load_images`` refuses.
+    """
+    if name.startswith(FOLDER):
+        named = ", ".join(sorted(DATASETS))
+        raise UserError(f"the data set '{name}' has no class labels: take one of {named}")
+    return _read_named(name, data_root, download)[1]
+
+
+def _read_named(name: str, data_root: str | Path | None, download: bool) -> tuple[Splits, Splits]:
+    source = DATASETS[choose("data set", name, [*DATASETS, "folder:PATH"])]
+    return source.read(Path("data" if data_root is None else data_root).expanduser(), download)

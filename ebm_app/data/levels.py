@@ -113,11 +113,9 @@ def to_levels(images: Tensor, num_levels: int, palette: Sequence[int] = ()) -> T
         return images
     if not images.is_floating_point():
         raise UserError(f"images are {images.dtype}: give floats in [0, 1] or uint8 levels")
-    if not images.isfinite().all():
-        raise UserError("images hold values that are not finite: give floats in [0, 1]")
     scaled = images.to(torch.promote_types(images.dtype, torch.float32)) * (num_levels - 1)
     k = scaled.round()
-    wrong = ((scaled - k).abs() > 1e-3) | (k < 0) | (k > num_levels - 1)
+    wrong = ~((scaled - k).abs() <= 1e-3) | (k < 0) | (k > num_levels - 1)  # nan is wrong
     if wrong.any():
         value = float(images[wrong][0])
         kind = "off the grid" if 0 <= value <= 1 else "out of the range [0, 1]"

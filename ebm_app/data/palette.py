@@ -7,7 +7,7 @@ others have none, and the bins of a density are as wide as L levels allow. The e
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,19 +72,9 @@ def check_palette(palette: Sequence[int], num_levels: int) -> None:
         )
 
 
-class HasForm(Protocol):
-    """Images, or the configuration of a model of images."""
-
-    @property
-    def image_shape(self) -> tuple[int, ...]: ...
-    @property
-    def num_levels(self) -> int: ...
-    @property
-    def palette(self) -> Palette: ...
-
-
-def form_of(part: HasForm) -> str:
-    """Shape and levels in words: a model and images with the same words fit one another."""
+def form_of(part: Any) -> str:
+    """Shape and levels of images, or of a model's configuration, in words: a model and images with
+    the same words fit one another."""
     grey = f", the grey values {in_words(part.palette)}" if part.palette else ""
     return f"shape {tuple(part.image_shape)} with {part.num_levels} levels{grey}"
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.data.augmentation import Augmentation
+from ebm_app.data.augmentation import NoAugmentation
 from ebm_app.data.levels import dequantise
 from ebm_app.likelihood.dequantisation import Dequantiser
 from ebm_app.numerics.tensors import seeded
@@ -82,7 +82,7 @@ class EBMBatches(Batches):
         space: Space,
         dequantiser: Dequantiser,
         sampler: TimeSampler,
-        augmentation: Augmentation,
+        augmentation: NoAugmentation,
         batch_size: int,
         seed: int,
     ) -> None:
