@@ -29,7 +29,7 @@ def test_c_from_the_data_is_their_second_moment(digits):
 
 
 def test_a_record_comes_back_whole_and_another_path_drops_its_arguments(digits):
-    ebm, training = settings.resolve(digits, {"path": "vp", "c": "0.5", "eps": 1e-5})
+    ebm, training = settings.resolve(digits, {"path": "vp", "c": 0.5, "eps": 1e-5})
     record = settings.record(ebm, training)
     record["ebm"]["path"]["arguments"] = {"beta_max": 15.0}
     again, same = settings.resolve(digits, {}, record)
@@ -70,7 +70,7 @@ def test_prediction_and_objective_go_together(digits, given, prediction, objecti
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"colour": 1}, "unknown settings: colour"),
+        ({"colour": 1}, "unknown key colour"),
         ({"eps": 0.7}, "eps must be below 0.5"),
         ({"augmentation": "flip"}, "choose one of affine, none"),
         ({"prediction": "log"}, "choose one of moments, normalised, raw"),

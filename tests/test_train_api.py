@@ -86,7 +86,7 @@ def test_a_tenth_is_held_out_and_no_image_is_in_both_parts():
         (IMAGES.float(), {}, "out of the range [0, 1]"),
         (IMAGES.double() / 16, {}, "off the grid"),
         (IMAGES, {"num_levels": 8}, "8 levels end at 7"),
-        (IMAGES, {"colour": 1}, "unknown settings: colour"),
+        (IMAGES, {"colour": 1}, "unknown key colour"),
         (IMAGES, {"learning_rate": "fast"}, "learning_rate must be a number, not 'fast'"),
         (IMAGES, {"max_train_steps": 0}, "must be at least 1"),
     ],

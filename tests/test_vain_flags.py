@@ -48,7 +48,7 @@ VAIN = {
     "closed form": (
         "train/flow.py",
         "--flow gaussian --resume_from_checkpoint latest --output_dir {tmp}",
-        "leave out --resume_from_checkpoint",
+        "--resume_from_checkpoint is of no use",
     ),
 }
 

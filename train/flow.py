@@ -8,89 +8,80 @@ from ebm_app.io.start import run_script  # isort: skip  before what takes second
 
 import math
 import sys
-from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import torch
 from accelerate import Accelerator
 from annotated_types import Ge, Le
 
-from ebm_app.data.images import ImageData
+from ebm_app.data.images import ImageData, load_images
 from ebm_app.image_models.flow import Flow, FlowConfig
 from ebm_app.io import RUN_FILE
-from ebm_app.io.cli import Parser, RunRecord, described, resolve_device
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import setting
+from ebm_app.io.command_line import given, parse, refuse
+from ebm_app.io.fields import configuration, setting
 from ebm_app.io.output import saving
-from ebm_app.io.processes import make_accelerator, shut_down
+from ebm_app.io.processes import make_accelerator, resolve_device, shut_down
 from ebm_app.io.records import from_dict, to_dict
 from ebm_app.io.registry import choose
+from ebm_app.io.run_record import RunRecord
 from ebm_app.io.writing import explained_write
-from ebm_app.models.config import LoopConfig, Margin
-from ebm_app.models.unet import Layers, Width
+from ebm_app.models.config import Layers, LoopConfig, Margin, Width
 from ebm_app.numerics.tensors import seeded
 from ebm_app.spaces import SPACES
-from ebm_app.training.command_line import add_data_flags, add_run_flags, images_of, options_of
-from ebm_app.training.launch import RunOptions, clean_output, held, launch
+from ebm_app.training.launch import clean_output, held, launch
+from ebm_app.training.options import DataFlags, RunOptions, options_of
 from ebm_app.training.presets import flow_preset
-from ebm_app.training.settings import LOOP_KINDS, check_loop
+from ebm_app.training.settings import KINDS, check_loop, check_names
 from ebm_app.training.tasks import FlowTask
 
-FLOWS = {name: kind for name, kind in SPACES.items() if name != "ambient"}
 #: settings of a training that a flow without one has too
 CLOSED_FORM = {"seed", "validation_images", "validation_repeats", "num_preview_images"}
 #: dequantised images that a flow is fitted to, at least: small data sets are repeated
 MIN_FIT_IMAGES = 30_000
-Bins = Annotated[int, Ge(1), Le(256)]
 
 
-@dataclass(frozen=True)
+@configuration(kw_only=True)
 class FlowArguments:
     """What a kind of flow may be told, beside the images that it is fitted to."""
 
     margin: Margin = setting("margin of the logit at black and white", 1e-6)
     layers: Layers = setting("couplings of a spline flow", 8)
     hidden: Width = setting("channels of the networks of a spline flow", 32)
-    bins: Bins = setting("pieces of a spline", 8)
+    bins: Annotated[int, Ge(1), Le(256)] = setting("pieces of a spline", 8)
 
 
-LOOP_KEYS, ARGUMENTS = (
-    {field.name for field in fields(cls)} for cls in (LoopConfig, FlowArguments)
-)
+@configuration(kw_only=True)
+class Arguments(LoopConfig, RunOptions, FlowArguments, DataFlags):
+    """The command line; settings that are not given are the preset's."""
 
-
-def parse_args(argv: Sequence[str] | None) -> Namespace:
-    """The command line; arguments of the flow and of its training are absent unless given."""
-    parser = Parser(__doc__)
-    add_data_flags(parser)
-    add = parser.group("model").add_argument
-    add("--flow", default="gaussian", metavar="NAME", help=described(FLOWS))
-    parser.add_config(FlowArguments, "model")
-    parser.add_config(LoopConfig, "training", LOOP_KINDS)
-    add_run_flags(parser)
-    return parser.parse_args(argv)
+    flow: str = setting(
+        "gaussian (logits as one normal), copula (marginals to normal, then whitened), spline "
+        "(couplings of splines, learned by likelihood)",
+        "gaussian",
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Fit, train what is left to learn, and score; the metrics, on the main process."""
-    args = parse_args(argv)
-    data, given = images_of(args), vars(args)
-    kind = choose("flow", args.flow, FLOWS)
-    arguments, loop = (
-        {name: value for name, value in given.items() if name in keys}
-        for keys in (ARGUMENTS, LOOP_KEYS)
-    )
+    args = parse(Arguments, __doc__, argv)
+    own = given(args, argv)
+    kind = choose("flow", args.flow, SPACES.keys() - {"ambient"})
+    data = load_images(args.dataset, args.data_root, args.download, args.resolution)
     suited, budget = flow_preset(data.name, kind)
-    arguments = {**suited, **arguments}
-    config = from_dict(LoopConfig, {**budget, **loop}, "training settings")
+    arguments = suited | {key: own[key] for key in own if hasattr(FlowArguments, key)}
+    loop = {key: own[key] for key in own if hasattr(LoopConfig, key)}
+    config = from_dict(LoopConfig, budget | loop, "training settings")
+    check_names(config, {key: KINDS[key] for key in ("optimizer", "lr_scheduler")})
     check_loop(config, data)
-    options = options_of(args, f"{kind}-flow")
+    options = options_of(args, args.dataset, f"{kind}-flow")
     torch.manual_seed(config.seed)  # the weights that a flow starts with
     made_for = (data.name, data.image_shape, data.num_levels)
     flow = Flow(FlowConfig(*made_for, kind, arguments, palette=data.palette))
     settings = {"flow": to_dict(flow.config), "training": to_dict(config)}
+    if not list(flow.parameters()):
+        unused = [*sorted(loop.keys() - CLOSED_FORM), "resume_from_checkpoint"]
+        refuse(own, unused, f"is of no use: a {kind} flow is fitted in closed form")
     fit(flow, data, config.seed)
 
     def build(accelerator: Accelerator) -> FlowTask:
@@ -98,13 +89,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
     if list(flow.parameters()):
         return remarked(launch(config, settings, options, build), data)
-    unused = sorted(set(loop) - CLOSED_FORM)
-    if args.resume_from_checkpoint:
-        unused.append("resume_from_checkpoint")
-    if unused:
-        raise UserError(
-            f"a {kind} flow is fitted in closed form: leave out --{', --'.join(unused)}"
-        )
     return remarked(save(settings, options, build), data)
 
 

@@ -1,16 +1,15 @@
 """``Flow``: a fitted space as a model of its own, a normalising flow."""
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import field
+from typing import Any
 
 import torch
-from pydantic import ConfigDict
 from torch import Tensor
 
 from ebm_app.data.levels import dequantise, quantise
 from ebm_app.data.palette import check_palette
-from ebm_app.io.fields import STRICT, Number
+from ebm_app.io.fields import Number, configuration
 from ebm_app.likelihood.bits import Likelihood, check_finite, checked_levels, to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import FORMAT_VERSION, ImageShape, NumLevels, PaletteLevels
@@ -20,11 +19,9 @@ from ebm_app.numerics.tensors import seeded, standard_normal_log_density, sum_ex
 from ebm_app.spaces import build_space
 
 
-@dataclass(frozen=True)
+@configuration
 class FlowConfig:
     """What a flow is: the images it is for, its kind and the arguments of that."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     dataset: str
     image_shape: ImageShape

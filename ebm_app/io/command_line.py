@@ -47,7 +47,7 @@ def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = N
     is_advanced = any(word in ADVANCED for word in words)
     is_short = not is_advanced and any(word in ("-h", "--help") for word in words)
     if is_short:
-        description = f"{description}\n--help_advanced shows all flags."
+        description = f"{(description or '').strip()}\n\n--help_advanced shows all flags."
     values = tyro.cli(
         _flags(kind, leave_rare=is_short),
         args=["--help" if word in ADVANCED else word for word in words],

@@ -4,7 +4,7 @@ JSON files, command lines and Python calls are held to the same ones, by pydanti
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, fields
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -80,24 +80,27 @@ def setting(text: str, default: Any, rare: bool = False) -> Any:
     return field(default=default, metadata={"help": text, "rare": rare})
 
 
-def checked(kind: type[T], data: Any, where: str = "", texts: bool = False) -> T:
-    """The dataclass ``kind`` with the values of ``data``, by key.
-
-    >>> checked(dict[str, Steps], {"num_steps": "12"}, texts=True)
-    {'num_steps': 12}
+def checked(kind: type[T], data: dict[str, Any], where: str = "", texts: bool = False) -> T:
+    """The configuration ``kind`` with the values of ``data``, by key.
 
     Args:
         where: the data come from, for the message.
-        texts: whether every value is a text that stands for one.
+        texts: whether every value is a text that stands for one, as "12" does for a number.
 
     Raises:
         UserError: naming the keys that are wrong, and what they must be.
     """
     try:
-        adapter = TypeAdapter(kind)
-        return adapter.validate_strings(data) if texts else adapter.validate_python(data)
+        return TypeAdapter(kind).validate_strings(data) if texts else kind(**data)
     except ValidationError as error:
         raise UserError(": ".join(filter(None, [where, faults(error)]))) from None
+
+
+def part(kind: type[T], flat: Any, **others: Any) -> T:
+    """The dataclass ``kind`` with the values that ``flat`` has under the same names, and
+    ``others``."""
+    names = [item.name for item in fields(kind) if hasattr(flat, item.name)]
+    return kind(**{name: getattr(flat, name) for name in names} | others)
 
 
 def faults(error: ValidationError) -> str:

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import is_dataclass
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -49,7 +48,7 @@ def make(kinds: dict[str, type[T]], what: str, name: str | T, settings: dict[str
     kind, what = kinds[choose(what, name, kinds)], f"{what} '{name}'"
     given = {key: value for key, value in settings.items() if value is not None}
     check_settings(kind, what, given)
-    return checked(kind, given, what) if is_dataclass(kind) else kind(**given)
+    return checked(kind, given, what)
 
 
 def check_settings(

@@ -3,52 +3,11 @@ derivatives."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
 
-from annotated_types import Ge, Le, Len, Lt
-from pydantic import ConfigDict
 from torch import Tensor, nn
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import STRICT, Positive, Share, setting
-
-#: resolutions of a U-Net at most
-MOST_RESOLUTIONS = 8
-Width = Annotated[int, Ge(1), Le(4096)]
-Widths = Annotated[tuple[Width, ...], Len(1, MOST_RESOLUTIONS)]
-Layers = Annotated[int, Ge(1), Le(16)]
-Level = Annotated[int, Ge(0), Lt(MOST_RESOLUTIONS)]
-Levels = Annotated[tuple[Level, ...], Len(0, MOST_RESOLUTIONS)]
-
-
-@dataclass(frozen=True)
-class UNetConfig:
-    """Shape of a ``UNet``.
-
-    Args:
-        block_out_channels: channels at each resolution, the image's own first; each further one
-            is half of the one before.
-        layers_per_block: residual blocks at each resolution.
-        attention_levels: the resolutions with self-attention, counted from 0.
-        num_heads: attention heads.
-        norm_num_groups: groups of the group normalisations.
-        dropout: dropout probability inside the residual blocks.
-        t_scale: the embedded time is t_scale * t; it sets the highest frequency in t, in radians,
-            and with it how many quadrature nodes the ripples of the network ask for.
-    """
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    block_out_channels: Widths = setting("channels at each resolution", (32, 64))
-    layers_per_block: Layers = setting("residual blocks at each resolution", 1)
-    attention_levels: Levels = setting(
-        "resolutions with self-attention, counted from 0", (), rare=True
-    )
-    num_heads: Width = setting("attention heads", 4, rare=True)
-    norm_num_groups: Width = setting("groups of the group normalisations", 8, rare=True)
-    dropout: Share = setting("dropout of the residual blocks", 0.0)
-    t_scale: Positive = setting("factor of the time inside the embedding", 25.0, rare=True)
+from ebm_app.models.config import UNetConfig
 
 
 class UNet(nn.Module):
@@ -117,14 +76,6 @@ def check_config(config: UNetConfig, height: int, width: int) -> None:
     """Raise a UserError where the sizes of ``config`` do not fit each other or an image of this
     size."""
     resolutions = len(config.block_out_channels)
-    if resolutions == 0:
-        raise UserError("a U-Net needs at least one resolution: give block_out_channels")
-    counts = (config.layers_per_block, config.num_heads, config.norm_num_groups)
-    if min(*counts, *config.block_out_channels) < 1 or not 0 <= config.dropout < 1:
-        raise UserError(
-            "a U-Net needs block_out_channels, layers_per_block, num_heads and norm_num_groups of "
-            "at least 1 and a dropout in [0, 1)"
-        )
     factor = 2 ** (resolutions - 1)
     if height % factor or width % factor:
         raise UserError(
@@ -136,7 +87,7 @@ def check_config(config: UNetConfig, height: int, width: int) -> None:
             raise UserError(
                 f"norm_num_groups {config.norm_num_groups} does not divide {channels} channels"
             )
-    if any(not 0 <= index < resolutions for index in config.attention_levels):
+    if any(index >= resolutions for index in config.attention_levels):
         raise UserError(f"attention_levels must lie between 0 and {resolutions - 1}")
     if config.attention_levels:
         head_dim, rest = divmod(config.block_out_channels[-1], config.num_heads)

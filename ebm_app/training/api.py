@@ -10,9 +10,11 @@ from torch import Tensor
 from ebm_app.data.images import ImageData
 from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.flow import Flow
+from ebm_app.io.fields import checked
 from ebm_app.io.processes import resolve_device
 from ebm_app.training.fine_tuning import flow_of
-from ebm_app.training.launch import RunOptions, train_ebm
+from ebm_app.training.launch import train_ebm
+from ebm_app.training.options import RunOptions
 from ebm_app.training.settings import resolve
 
 OPTIONS = {field.name for field in fields(RunOptions)} - {"output_dir"}
@@ -43,8 +45,8 @@ def train(
             takes it. Other names take the preset of the image size.
         flow: in whose latent space the path lives; None for that of the model of ``init_from``,
             or for pixels.
-        settings: any field of ``TrainingConfig``, ``EBMConfig``, ``UNetConfig`` or
-            ``RunOptions`` by its name, and ``path`` and ``c``, in place of the preset's.
+        settings: any field of ``ebm_app.models.config.Settings`` or ``RunOptions`` by its name,
+            in place of the preset's.
 
     Raises:
         UserError: for images that are not of this form, unknown settings, values of no use, or a
@@ -61,7 +63,7 @@ def train(
     """
     data = ImageData.from_tensors(images, validation, num_levels, dataset)
     chosen = {name: settings.pop(name) for name in OPTIONS & set(settings)}
-    options = RunOptions(Path(output_dir), **chosen)
+    options = checked(RunOptions, {"output_dir": Path(output_dir), **chosen})
     flow = flow_of(options.init_from) if flow is None else flow
     ebm_config, config = resolve(data, settings, flow=flow)
     train_ebm(data, ebm_config, config, options, flow)

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,32 +30,12 @@ from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
 from ebm_app.training import checkpoint, history, settings
 from ebm_app.training.fine_tuning import start_from, trained_before
 from ebm_app.training.metrics import read_metrics
+from ebm_app.training.options import RunOptions
 from ebm_app.training.plots import training_figure
 from ebm_app.training.tasks import EBMTask, Task
 from ebm_app.training.trainer import Trainer
 
 LOCK_FILE = "run.lock"
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """Where a run goes and how it starts.
-
-    Args:
-        output_dir: folder of everything that the run writes.
-        device: "auto", "cpu" or "cuda".
-        resume_from_checkpoint: "latest" or the folder of a checkpoint to go on from.
-        overwrite_output_dir: whether a run that is already there is removed first.
-        init_from: folder, bundled name or hub id of a model whose weights a new run starts with.
-        expect_processes: the run fails if fewer processes have started.
-    """
-
-    output_dir: Path
-    device: str = "auto"
-    resume_from_checkpoint: str | None = None
-    overwrite_output_dir: bool = False
-    init_from: str | None = None
-    expect_processes: int = 1
 
 
 def train_ebm(
