@@ -27,7 +27,7 @@ VALUES = [
     *(0.5, -0.5, 1e-12, 1e300, -1e300, 5e-324, 1e6, 10**6, 1.5, 17.5, 1e-7),
     *([1, 8, 8], [3, 8, 8], [1, 8], [4096] * 3, [4096] * 8, [1] * 300, ["8"], [0], [-1], [None]),
     *("vp", "linear_vp", "schrodinger_bridge", "ambient", "gaussian", "copula", "spline"),
-    *("raw", "normalised", "moments", "clock", "time", "x", "ux", "flow", "energy model"),
+    *("raw", "normalised", "moments", "clock", "time", "x", "flow", "energy model"),
 ]
 #: texts that stand in the place of a value
 RAW = ["NaN", "Infinity", "-Infinity", "9" * 5000, "1e400", "1" + "0" * 400, '"\\ud800"', "01"]

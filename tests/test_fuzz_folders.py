@@ -18,7 +18,7 @@ MODELS = {
     "ambient": EBMConfig("digits", IMAGE, 17, net=NET),
     "latent": EBMConfig(
         *("digits", IMAGE, 17, "gaussian", {"margin": 1e-3}),
-        net_input="ux",
+        net_input="x",
         path=PathConfig("vp", 0.5, {"beta_max": 10.0}),
         net=UNetConfig((8, 16), attention_levels=(1,), num_heads=2),
         palette=tuple(range(17)),

@@ -5,47 +5,36 @@ from dataclasses import replace
 import pytest
 import torch
 from exact import F64, normal
+from pydantic import ValidationError
 
 from ebm_app.io.errors import UserError
-from ebm_app.models.unet import UNet, UNetConfig, check_config, max_resolutions
+from ebm_app.models.config import UNetConfig
+from ebm_app.models.unet import UNet, check_config, max_resolutions
 from ebm_app.ratios.mlp import MLP
 
 IMAGES = {(1, 8, 8): (8, 16), (1, 28, 28): (8, 16, 16), (3, 32, 32): (8, 8, 16)}
 PLAIN = UNetConfig(block_out_channels=(8, 16), num_heads=2)
-ATTENTION = UNetConfig(block_out_channels=(8, 16), num_heads=2, attention_levels=(0, 1))
+ATTENTION = replace(PLAIN, attention_levels=(0, 1))
+both = pytest.mark.parametrize("config", [PLAIN, ATTENTION], ids=["plain", "attention"])
 
 
-def unet(shape=(1, 8, 8), config=PLAIN, out_channels=2, seed=0, dtype=F64):
+def unet(shape=(1, 8, 8), config=PLAIN, out_channels=2, dtype=F64):
     """A U-Net whose last convolution is no longer zero."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     net = UNet(shape, out_channels, config).to(dtype)
     torch.nn.init.normal_(net.unet.conv_out.weight, std=0.2)
     return net
 
 
-def time_derivative(net, x, t):
-    """d net(x, t) / dt as a function that can be differentiated again."""
-    t = t.clone().requires_grad_()
-    return torch.autograd.grad(net(x, t).square().sum(), t, create_graph=True)[0]
-
-
-@pytest.mark.parametrize("out_dim", [1, 3])
-def test_mlp_maps_x_and_t_to_a_vector(out_dim):
+def test_mlp_maps_x_and_t_to_a_vector_and_can_be_differentiated_twice():
     torch.manual_seed(0)
-    net = MLP(3, out_dim).double()
+    net = MLP(3, 2, hidden=(8, 8)).double()
     x, t = normal((5, 3)), torch.linspace(0, 1, 5, dtype=F64)
     out = net(x, t)
-    assert out.shape == (5, out_dim) and out.dtype == F64
+    assert out.shape == (5, 2) and out.dtype == F64
     assert torch.allclose(net(x[2:3], t[2:3]), out[2:3], atol=1e-12)
     assert not torch.allclose(net(x, t + 0.1), out)
-    weights = [layer.weight.shape for layer in net.layers if hasattr(layer, "weight")]
-    assert weights == [(256, 4), (256, 256), (256, 256), (out_dim, 256)]
-
-
-def test_mlp_can_be_differentiated_twice():
-    torch.manual_seed(0)
-    net = MLP(2, 2, hidden=(8, 8)).double()
-    inputs = normal((3, 2)).requires_grad_(), torch.rand(3, dtype=F64).requires_grad_()
+    inputs = normal((3, 3)).requires_grad_(), torch.rand(3, dtype=F64).requires_grad_()
     assert torch.autograd.gradgradcheck(net, inputs)
 
 
@@ -58,18 +47,16 @@ def test_the_embedded_time_is_the_time_by_its_factor():
 @pytest.mark.parametrize("attention", [(), (1,)], ids=["plain", "attention"])
 @pytest.mark.parametrize("shape", IMAGES)
 def test_unet_starts_as_zero_of_the_right_shape(shape, attention):
-    config = UNetConfig(IMAGES[shape], attention_levels=attention, num_heads=2)
-    torch.manual_seed(0)
-    net = UNet(shape, 2 * shape[0], config)
-    out = net(torch.randn(2, *shape), torch.tensor([0.1, 0.9]))
-    assert torch.equal(out, torch.zeros(2, 2 * shape[0], *shape[1:]))
+    net = UNet(shape, 2 * shape[0], UNetConfig(IMAGES[shape], 1, attention, num_heads=2))
+    inputs = torch.randn(2, *shape), torch.tensor([0.1, 0.9])
+    assert torch.equal(net(*inputs), torch.zeros(2, 2 * shape[0], *shape[1:]))
     torch.nn.init.normal_(net.unet.conv_out.weight)
-    out = net(torch.randn(2, *shape), torch.tensor([0.1, 0.9]))
+    out = net(*inputs)
     gradients = torch.autograd.grad(out.square().sum(), list(net.parameters()))
     assert out.abs().max() > 0 and all(g.isfinite().all() for g in gradients)
 
 
-@pytest.mark.parametrize("config", [PLAIN, ATTENTION], ids=["plain", "attention"])
+@both
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_unet_examples_are_independent_and_time_is_continuous(config, dtype):
     net = unet(config=config, dtype=dtype)
@@ -85,28 +72,23 @@ def test_unet_examples_are_independent_and_time_is_continuous(config, dtype):
     assert 0 < near.abs().max() < 1e-2 * (distinct[0] - distinct[2]).abs().max()
 
 
-@pytest.mark.parametrize("config", [PLAIN, ATTENTION], ids=["plain", "attention"])
+@both
 def test_unet_has_second_derivatives(config):
     """Grad in x of d/dt, and of grad in x, by autograd and by central differences along a line.
 
     The time embedding and the softmax of diffusers are float32 throughout, hence the tolerance.
     """
-    net = unet(config=config)
-    x, t, along = (
-        normal((2, 1, 8, 8)),
-        torch.tensor([0.2, 0.7], dtype=F64),
-        normal((2, 1, 8, 8), 1),
-    )
+    net, t = unet(config=config), torch.tensor([0.2, 0.7], dtype=F64).requires_grad_()
+    x, along, h = normal((2, 1, 8, 8)), normal((2, 1, 8, 8), 1), 1e-3
 
     def slope(point):
-        return time_derivative(net, point, t).sum()
+        return torch.autograd.grad(net(point, t).square().sum(), t, create_graph=True)[0].sum()
 
     def steepness(point):
         point = point if point.requires_grad else point.clone().requires_grad_()
         gradient = torch.autograd.grad(net(point, t).square().sum(), point, create_graph=True)[0]
         return (gradient * along).sum()
 
-    h = 1e-3
     for function in (slope, steepness):
         point = x.clone().requires_grad_()
         exact = (torch.autograd.grad(function(point), point)[0] * along).sum()
@@ -115,16 +97,7 @@ def test_unet_has_second_derivatives(config):
         assert torch.allclose(exact, difference, rtol=1e-3)
 
 
-def test_unet_time_derivative_is_that_of_its_values():
-    """Central differences; diffusers embeds the time in float32, which bounds their accuracy."""
-    net, x = unet(), normal((3, 1, 8, 8))
-    t, h = torch.tensor([0.1, 0.5, 0.9], dtype=F64), 1e-4
-    values = [net(x, t + step).square().flatten(1).sum(1) for step in (-h, h)]
-    difference = (values[1] - values[0]) / (2 * h)
-    assert torch.allclose(time_derivative(net, x, t), difference, rtol=5e-3, atol=1e-2)
-
-
-@pytest.mark.parametrize("config", [PLAIN, ATTENTION], ids=["plain", "attention"])
+@both
 def test_unet_runs_in_bfloat16_under_autocast(config):
     net = unet(config=config, dtype=torch.float32)
     x, t = torch.randn(2, 1, 8, 8), torch.tensor([0.2, 0.8])
@@ -135,24 +108,22 @@ def test_unet_runs_in_bfloat16_under_autocast(config):
     assert (half.float() - full).norm() < 0.05 * full.norm()
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool])
-def test_unet_refuses_a_time_that_is_no_float(dtype):
+def test_unet_refuses_a_time_that_is_no_float():
     with pytest.raises(TypeError, match="floating-point"):
-        unet()(normal((2, 1, 8, 8)), torch.zeros(2, dtype=dtype))
+        unet()(normal((2, 1, 8, 8)), torch.zeros(2, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("size, levels", [(8, 4), (28, 3), (32, 6), (7, 1), (12, 3)])
-def test_max_levels_is_the_most_that_fit(size, levels):
-    assert max_resolutions(size, size) == levels and max_resolutions(size, 64) == levels
-    check_config(UNetConfig((8,) * levels), size, size)
-    with pytest.raises(UserError, match=f"at most {levels} entries"):
-        check_config(UNetConfig((8,) * (levels + 1)), size, size)
+@pytest.mark.parametrize("size, most", [(8, 4), (28, 3), (32, 6), (7, 1), (12, 3)])
+def test_resolutions_are_the_most_that_fit(size, most):
+    assert max_resolutions(size, size) == most and max_resolutions(size, 64) == most
+    check_config(UNetConfig((8,) * most), size, size)
+    with pytest.raises(UserError, match=f"at most {most} entries"):
+        check_config(UNetConfig((8,) * (most + 1)), size, size)
 
 
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"block_out_channels": (8, 8, 8, 8, 8)}, "cannot be halved 4 times"),
         ({"block_out_channels": (8, 12)}, "norm_num_groups 8 does not divide 12"),
         ({"attention_levels": (2,)}, "between 0 and 1"),
         ({"attention_levels": (1,), "num_heads": 3}, "num_heads 3"),
@@ -165,6 +136,9 @@ def test_sizes_that_do_not_fit_are_the_users_mistake(settings, message):
         UNet((1, 8, 8), 1, UNetConfig(**settings))
 
 
-def test_a_level_may_have_its_own_number_of_heads():
-    config = UNetConfig((8, 16), attention_levels=(0, 1), num_heads=4)
-    assert unet(config=config)(normal((2, 1, 8, 8)), torch.zeros(2, dtype=F64)).shape[1] == 2
+@pytest.mark.parametrize(
+    "settings", [{"block_out_channels": ()}, {"block_out_channels": (0, 8)}, {"dropout": 1.0}]
+)
+def test_sizes_out_of_range_are_refused(settings):
+    with pytest.raises(ValidationError, match=next(iter(settings))):
+        UNetConfig(**settings)

@@ -8,13 +8,11 @@ from conftest import error_of
 from exact import F64, generator, normal
 
 from ebm_app.image_models.flow import Flow, FlowConfig
-from ebm_app.io.errors import UserError
 from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
-from ebm_app.spaces import SPACES, SplineSpace, build_space
+from ebm_app.spaces import SplineSpace, build_space
 from ebm_app.spaces.conditioner import Conditioner
 from ebm_app.spaces.logit import Logit
 from ebm_app.spaces.spline import BOUND, Coupling
-from ebm_app.spaces.standardise import Standardise
 
 SHAPES = [(1, 2, 4), (3, 2, 2), (1, 8, 8)]
 #: shapes whose checkerboard over rows and columns alone, or over channels alone, has an empty half
@@ -40,6 +38,10 @@ def perturbed(shape):
     return perturb(space)
 
 
+def log_abs_det(space, x):
+    return space.encode_with_log_abs_det(x)[1]
+
+
 def jacobian_of(encode, image):
     jacobian = torch.autograd.functional.jacobian(lambda i: encode(i[None])[0], image)
     return jacobian.reshape(image.numel(), image.numel())
@@ -61,10 +63,11 @@ def test_encode_and_decode_are_inverse_to_each_other(shape):
 def test_log_abs_det_is_that_of_the_jacobian(shape):
     space, x = perturbed(shape).double(), images(shape, 1)
     expected = [torch.linalg.slogdet(jacobian_of(space.encode, i)).logabsdet for i in x]
-    result = space.log_abs_det(x)
+    result = log_abs_det(space, x)
     assert result.shape == (1,) and result.dtype == F64
     assert torch.allclose(result, torch.stack(expected), rtol=0, atol=1e-6)
-    affine = space.parts[0].log_abs_det(x) + space.parts[1].log_abs_det(x)
+    u, logit = space.parts[0].encode_with_log_abs_det(x)
+    affine = logit + space.parts[1].encode_with_log_abs_det(u)[1]
     assert (result - affine).abs().max() > 0.05  # the couplings have their share
 
 
@@ -83,7 +86,7 @@ def test_a_coupling_moves_one_half_by_the_other(shape):
         # given the other half every component moves on its own
         block = jacobian[moved][:, moved]
         assert torch.equal(block, block.diag().diag()) and (block.diag() > 0).all()
-        assert torch.allclose(part.log_abs_det(x), block.diag().log().sum(), atol=1e-6)
+        assert torch.allclose(log_abs_det(part, x), block.diag().log().sum(), atol=1e-6)
         halves.append(moved)
     assert sorted(torch.cat(halves).tolist()) == list(range(math.prod(shape)))
     assert min(len(half) for half in halves) > 0
@@ -95,14 +98,14 @@ def test_couplings_start_as_the_identity(shape):
     for part in space.parts[2:]:
         x = 3 * normal((20, *shape))
         assert torch.allclose(part.encode(x), x, rtol=1e-12, atol=1e-12)
-        assert torch.allclose(part.log_abs_det(x), torch.zeros(20, dtype=F64), atol=1e-12)
+        assert torch.allclose(log_abs_det(part, x), torch.zeros(20, dtype=F64), atol=1e-12)
 
 
 def test_a_coupling_is_the_identity_beyond_its_bound():
     part = perturb(Coupling((1, 2, 4), 0, 8, 5))
     x = normal((20, 1, 2, 4)).sign() * (BOUND + 1)
     assert torch.equal(part.encode(x), x) and torch.equal(part.decode(x), x)
-    assert torch.equal(part.log_abs_det(x), torch.zeros(20, dtype=F64))
+    assert torch.equal(log_abs_det(part, x), torch.zeros(20, dtype=F64))
 
 
 def test_a_conditioner_reads_what_is_inside_its_mask_and_where_it_is():
@@ -119,17 +122,6 @@ def test_a_conditioner_reads_what_is_inside_its_mask_and_where_it_is():
     assert inside.flatten().unique().numel() == 16
 
 
-@pytest.mark.parametrize("name", SPACES)
-def test_encode_with_log_abs_det_is_both_calls(name):
-    shape = (3, 2, 2)
-    space = perturb(SPACES[name].build(shape, 5))
-    space.fit(images(shape, 500))
-    for x in (images(shape), images(shape).float()):
-        u, log_abs_det = space.encode_with_log_abs_det(x)
-        assert torch.equal(u, space.encode(x))
-        assert torch.equal(log_abs_det, space.log_abs_det(x))
-
-
 def spline_flow(shape, **arguments):
     return Flow(FlowConfig("test", shape, 5, "spline", SMALL | arguments))
 
@@ -142,20 +134,9 @@ def test_a_density_of_two_components_integrates_to_one():
     logit = Logit(1e-3)
     v = torch.linspace(-14, 14, 101, dtype=F64)
     x = logit.decode(torch.cartesian_prod(v, v).view(-1, 1, 1, 2))
-    density = (flow.log_density(x) - logit.log_abs_det(x)).exp().view(len(v), len(v))
+    density = (flow.log_density(x) - log_abs_det(logit, x)).exp().view(len(v), len(v))
     mass = torch.trapezoid(torch.trapezoid(density, v), v).item()
     assert mass == pytest.approx(1, abs=1e-3)
-
-
-def test_every_weight_of_the_conditioners_has_a_gradient():
-    flow = spline_flow((1, 2, 4))
-    flow.space.fit(images((1, 2, 4), 500))
-    couplings = perturb(flow.space.parts[2:]).requires_grad_()
-    flow.log_density(images((1, 2, 4), 50).float()).mean().backward()
-    gradients = {name: p.grad for name, p in couplings.named_parameters()}
-    assert len(gradients) == 4 * 12
-    for name, gradient in gradients.items():
-        assert gradient is not None and gradient.isfinite().all() and gradient.any(), name
 
 
 def test_decoding_can_be_differentiated_twice():
@@ -180,7 +161,7 @@ class TwoModes:
             sum_except_batch(standard_normal_log_density((v - mean) / 0.4) - math.log(0.4))
             for mean in (-1.5, 1.5)
         ]
-        return torch.logsumexp(torch.stack(modes), 0) - math.log(2) + self.logit.log_abs_det(x)
+        return torch.logsumexp(torch.stack(modes), 0) - math.log(2) + log_abs_det(self.logit, x)
 
 
 def test_a_learned_flow_is_closer_to_two_modes_than_a_gaussian():
@@ -212,32 +193,9 @@ def test_a_spline_flow_comes_back_from_its_folder(tmp_path):
     assert torch.equal(again.log_density(x), flow.log_density(x))
 
 
-def test_standardised_components_have_mean_zero_and_variance_one_but_for_one_image():
-    x = images((1, 2, 4), 500).square()
-    part = Standardise((1, 2, 4))
-    part.fit(x.float())
-    u = part.encode(x)
-    assert torch.allclose(u.mean(0), torch.zeros(1, 2, 4, dtype=F64), atol=1e-6)
-    variance = x.var(0)
-    expected = (variance / ((500 * variance + variance.mean()) / 501)).sqrt()
-    assert torch.allclose(u.std(0), expected, atol=1e-6)
-
-
-def test_a_component_that_never_changes_cannot_be_standardised():
-    x = torch.tensor([[[[0.1, 1.0]]], [[[0.1, 2.0]]], [[[0.1, 3.0]]]])
-    with pytest.raises(UserError, match="change"):
-        Standardise((1, 1, 2)).fit(x)
-
-
 @pytest.mark.parametrize(
     "name, value", [("layers", 0.0), ("hidden", -1.0), ("bins", 2.5), ("bins", math.nan)]
 )
 def test_counts_are_positive_whole_numbers(name, value):
     message = error_of(build_space, "spline", (1, 2, 4), 5, {name: value})
     assert name in message and "whole" in message
-
-
-def test_counts_may_come_as_floats():
-    space = build_space("spline", (1, 2, 4), 5, {"layers": 3.0, "hidden": 4.0, "bins": 4.0})
-    assert len(space.parts) == 2 + 3
-    assert not any(p.requires_grad for p in space.parameters())

@@ -93,11 +93,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
 
 def remarked(metrics: dict[str, Any] | None, data: ImageData) -> dict[str, Any] | None:
-    """The metrics, after what is to be said of them: what of the flow is not from the images, and
-    whether these are too few."""
+    """The metrics, after a warning where the images are too few."""
     if metrics is not None:
-        shares = ", ".join(f"{name} {share:.2g}" for name, share in metrics["shrinkage"].items())
-        print(f"shrinkage, the share that is assumed and not fitted: {shares}", file=sys.stderr)
         bits, uniform = metrics["test_bits_per_dim"], metrics["uniform_bits_per_dim"]
         if bits > uniform:
             print(

@@ -22,7 +22,7 @@ from ebm_app.likelihood.dequantisation import (
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.models.folders import ENERGY_MODEL
-from ebm_app.models.inputs import NET_INPUTS
+from ebm_app.models.inputs import NET_INPUTS, Decoded
 from ebm_app.models.pretrained import PretrainedModel
 from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.models.unet import UNet
@@ -61,7 +61,7 @@ class EBM(PretrainedModel):
         super().__init__(config)
         check_palette(config.palette, config.num_levels)
         channels, height, width = config.image_shape
-        reader = NET_INPUTS[choose("net_input", config.net_input, NET_INPUTS)]
+        choose("net_input", config.net_input, NET_INPUTS)
         net_channels = channels * (1 + 2 * len(config.input_frequencies)) + config.condition_dim
         heads = 2 if config.stein_head else 1
         choose("dequantisation", config.dequantisation, DEQUANTISERS)
@@ -69,11 +69,9 @@ class EBM(PretrainedModel):
             config.space, config.image_shape, config.num_levels, config.space_arguments
         )
         self.dequantiser = DEQUANTISERS[config.dequantisation]()
-        if reader is not None:
-            net_channels += reader.more * channels
         net: nn.Module = UNet((net_channels, height, width), heads * channels, config.net)
-        if reader is not None:
-            net = reader(net, self.space.decode, channels)
+        if config.net_input == "x":
+            net = Decoded(net, self.space.decode, channels)
         self.model = TimeScoreModel(
             net,
             build_path(config),

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from ebm_app.io.registry import check_settings, choose
 from ebm_app.spaces.base import Space
-from ebm_app.spaces.copula import CopulaSpace
-from ebm_app.spaces.gaussian import GaussianSpace
+from ebm_app.spaces.gaussian import CopulaSpace, GaussianSpace
 from ebm_app.spaces.pixel import PixelSpace
 from ebm_app.spaces.spline import SplineSpace
 
@@ -31,12 +30,4 @@ def build_space(
     return build(**made_for, **arguments).requires_grad_(False)
 
 
-__all__ = [
-    "SPACES",
-    "CopulaSpace",
-    "GaussianSpace",
-    "PixelSpace",
-    "Space",
-    "SplineSpace",
-    "build_space",
-]
+__all__ = ["SPACES", "PixelSpace", "Space", "SplineSpace", "build_space"]

@@ -26,30 +26,22 @@ class Space(nn.Module, ABC):
         return cls()
 
     @abstractmethod
-    def encode(self, x: Tensor) -> Tensor:
-        """u of x."""
+    def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """u of x, and log |det du/dx| in nats: (B,) float64, so that
+        log p(x) = log p(u) + log |det du/dx|."""
 
     @abstractmethod
     def decode(self, u: Tensor) -> Tensor:
-        """x of u, the inverse of ``encode``."""
+        """x of u."""
 
-    @abstractmethod
-    def log_abs_det(self, x: Tensor) -> Tensor:
-        """log |det du/dx| in nats: (B,) float64, so that log p(x) = log p(u) + log_abs_det(x)."""
-
-    def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(``encode``, ``log_abs_det``) of x, in one pass where they share work."""
-        return self.encode(x), self.log_abs_det(x)
+    def encode(self, x: Tensor) -> Tensor:
+        """u of x."""
+        return self.encode_with_log_abs_det(x)[0]
 
     def fit(self, x: Tensor, repeats: int = 1) -> None:  # noqa: B027 - a hook, not an omission
         """Set what is estimated in closed form from dequantised images (N, C, H, W): ``repeats``
         draws of every image, a draw of all images after the other. N / repeats images are no more
         than that, however often they are drawn."""
-
-    def shrinkage(self) -> dict[str, float]:
-        """By name the shares of what was fitted that were taken from an assumption, and not from
-        the images."""
-        return {}
 
 
 class Composed(Space):
@@ -59,19 +51,6 @@ class Composed(Space):
         super().__init__()
         self.parts = nn.ModuleList(parts)
 
-    def encode(self, x: Tensor) -> Tensor:
-        for part in self.parts:
-            x = part.encode(x)
-        return x
-
-    def decode(self, u: Tensor) -> Tensor:
-        for part in reversed(self.parts):
-            u = part.decode(u)
-        return u
-
-    def log_abs_det(self, x: Tensor) -> Tensor:
-        return self.encode_with_log_abs_det(x)[1]
-
     def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for part in self.parts:
@@ -79,11 +58,13 @@ class Composed(Space):
             total = total + change
         return x, total
 
+    def decode(self, u: Tensor) -> Tensor:
+        for part in reversed(self.parts):
+            u = part.decode(u)
+        return u
+
     @torch.no_grad()
     def fit(self, x: Tensor, repeats: int = 1) -> None:
         for part in self.parts:
             part.fit(x, repeats)
             x = part.encode(x)
-
-    def shrinkage(self) -> dict[str, float]:
-        return {name: share for part in self.parts for name, share in part.shrinkage().items()}

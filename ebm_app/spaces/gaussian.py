@@ -1,9 +1,10 @@
-"""The Gaussian flow: the images' logits as one multivariate normal."""
+"""Spaces in which the images are one multivariate normal: of their logits, or as a copula."""
 
 from collections.abc import Sequence
 
 from ebm_app.spaces.base import Composed
 from ebm_app.spaces.logit import Logit
+from ebm_app.spaces.marginals import Marginals
 from ebm_app.spaces.whitening import Whitening
 
 
@@ -18,3 +19,14 @@ class GaussianSpace(Composed):
     ) -> "GaussianSpace":
         """See ``Logit`` for the margin."""
         return cls(Logit(margin), Whitening(image_shape))
+
+
+class CopulaSpace(Composed):
+    """Every component to a standard normal, then whitening with the full correlation (paper,
+    appendix F.5; Rhodes et al. 2020, arXiv:2006.12204)."""
+
+    note = "marginals to normal, then whitened"
+
+    @classmethod
+    def build(cls, image_shape: Sequence[int], num_levels: int) -> "CopulaSpace":
+        return cls(Marginals(image_shape, num_levels), Whitening(image_shape))

@@ -28,20 +28,13 @@ class Logit(Space):
             raise UserError(f"the margin of a logit must lie between 0 and 1/2, not {margin}")
         self.margin = margin
 
-    def encode(self, x: Tensor) -> Tensor:
-        low, high = self._sides(x)
-        return (low.log() - high.log()).to(x.dtype)
+    def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        # p and 1 - p, each without cancellation
+        share = (1 - 2 * self.margin) * x.double()
+        low, high = (self.margin + share).log(), ((1 - self.margin) - share).log()
+        slope = math.log1p(-2 * self.margin) - low - high
+        return (low - high).to(x.dtype), sum_except_batch(slope)
 
     def decode(self, u: Tensor) -> Tensor:
         p = torch.sigmoid(u.double())
         return ((p - self.margin) / (1 - 2 * self.margin)).to(u.dtype)
-
-    def log_abs_det(self, x: Tensor) -> Tensor:
-        low, high = self._sides(x)
-        slope = math.log1p(-2 * self.margin) - low.log() - high.log()
-        return sum_except_batch(slope)
-
-    def _sides(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """p and 1 - p, each without cancellation, in float64."""
-        share = (1 - 2 * self.margin) * x.double()
-        return self.margin + share, (1 - self.margin) - share

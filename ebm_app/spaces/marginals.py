@@ -28,13 +28,24 @@ class Marginals(Space):
     def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
         super().__init__()
         dim, cells = math.prod(image_shape), num_levels + 2
-        self.num_levels, self.share = num_levels, 0.0
+        self.num_levels = num_levels
         self.register_buffer("mass", torch.full((dim, cells), 1 / cells, dtype=torch.float64))
 
-    def encode(self, x: Tensor) -> Tensor:
-        below, above, _ = self._place(x)
+    def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        position = x.flatten(1).T.double() * self.num_levels
+        last, cell = self.num_levels + 1, self._cells(position / self.num_levels)
+        # F - F(cell's left end) over the cell's mass, and F(right end) - F
+        before, beyond = position.clamp_max(0), (self.num_levels - position).clamp_max(0)
+        share = torch.where(cell == 0, before.exp(), position + 1 - cell)
+        rest = torch.where(cell == last, beyond.exp(), 1 - share)
+        share = torch.where(cell == last, 1 - rest, share)
+        mass, (up, down) = self.mass.gather(1, cell), self._sums()
+        below = up.gather(1, cell) + share * mass
+        above = down.gather(1, last - cell) + rest * mass
         u = torch.where(below < 0.5, ndtri(below), -ndtri(above))
-        return u.T.reshape(x.shape).to(x.dtype)
+        log_slope = (self.num_levels * mass).log() + before + beyond
+        log_abs_det = sum_except_batch((log_slope - standard_normal_log_density(u)).T)
+        return u.T.reshape(x.shape).to(x.dtype), log_abs_det
 
     def decode(self, u: Tensor) -> Tensor:
         rows = u.flatten(1).T.double().contiguous()
@@ -54,11 +65,6 @@ class Marginals(Space):
         position = torch.where(cell == last, tail, position)
         return (position / self.num_levels).T.reshape(u.shape).to(u.dtype)
 
-    def log_abs_det(self, x: Tensor) -> Tensor:
-        below, above, log_slope = self._place(x)
-        u = torch.where(below < 0.5, ndtri(below), ndtri(above))
-        return sum_except_batch((log_slope - standard_normal_log_density(u)).T)
-
     @torch.no_grad()
     def fit(self, x: Tensor, repeats: int = 1) -> None:
         """Count the levels of x (N, C, H, W); the draws of an image count as one."""
@@ -66,27 +72,9 @@ class Marginals(Space):
         counts = torch.full_like(self.mass, 0.5)
         counts.scatter_add_(1, cell, torch.full(cell.shape, 1 / repeats, dtype=torch.float64))
         self.mass.copy_(counts / counts.sum(1, keepdim=True))
-        self.share = 0.5 * counts.shape[1] / counts[0].sum().item()
-
-    def shrinkage(self) -> dict[str, float]:
-        return {"levels": self.share}
 
     def _cells(self, rows: Tensor) -> Tensor:
         return ((rows * self.num_levels).floor() + 1).long().clamp(0, self.num_levels + 1)
-
-    def _place(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of x (B, *): F, 1 - F and log F', (D, B) each."""
-        position = x.flatten(1).T.double() * self.num_levels
-        last, cell = self.num_levels + 1, self._cells(position / self.num_levels)
-        before, beyond = position.clamp_max(0), (self.num_levels - position).clamp_max(0)
-        share = torch.where(cell == 0, before.exp(), position + 1 - cell)
-        rest = torch.where(cell == last, beyond.exp(), 1 - share)
-        share = torch.where(cell == last, 1 - rest, share)
-        mass, (up, down) = self.mass.gather(1, cell), self._sums()
-        below = up.gather(1, cell) + share * mass
-        above = down.gather(1, last - cell) + rest * mass
-        log_slope = (self.num_levels * mass).log() + before + beyond
-        return below, above, log_slope
 
     def _sums(self) -> tuple[Tensor, Tensor]:
         """Mass to the left of every cell, and to the right of every cell counted from the right:

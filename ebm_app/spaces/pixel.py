@@ -14,12 +14,9 @@ class PixelSpace(Space):
     note = "pixels scaled to [-1, 1]"
     scale = 2.0
 
-    def encode(self, x: Tensor) -> Tensor:
-        return 2 * x - 1
+    def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value = x[0].numel() * math.log(2)
+        return 2 * x - 1, torch.full((len(x),), value, dtype=torch.float64, device=x.device)
 
     def decode(self, u: Tensor) -> Tensor:
         return (u + 1) / 2
-
-    def log_abs_det(self, x: Tensor) -> Tensor:
-        value = x[0].numel() * math.log(2)
-        return torch.full((len(x),), value, dtype=torch.float64, device=x.device)

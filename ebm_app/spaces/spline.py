@@ -53,18 +53,12 @@ class Coupling(Space):
             is_kept.view(*image_shape), image_shape[0] * sum(self.sizes), hidden
         )
 
-    def encode(self, x: Tensor) -> Tensor:
-        return self.encode_with_log_abs_det(x)[0]
-
-    def decode(self, u: Tensor) -> Tensor:
-        return self._replace(u, self._spline(u).inv(self._take(u)))
-
-    def log_abs_det(self, x: Tensor) -> Tensor:
-        return self.encode_with_log_abs_det(x)[1]
-
     def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         moved, log_slope = self._spline(x).call_and_ladj(self._take(x))
         return self._replace(x, moved), sum_except_batch(log_slope)
+
+    def decode(self, u: Tensor) -> Tensor:
+        return self._replace(u, self._spline(u).inv(self._take(u)))
 
     def _spline(self, x: Tensor) -> MonotonicRQSTransform:
         """The splines of the moved components, given the kept ones of x."""
@@ -102,14 +96,8 @@ class SplineSpace(Composed):
         Raises:
             UserError: for an argument that is out of range.
         """
-        layers, hidden, bins = (
-            _whole(name, value, largest)
-            for name, value, largest in (
-                ("layers", layers, 64),
-                ("hidden", hidden, 4096),
-                ("bins", bins, 256),
-            )
-        )
+        layers, hidden = _whole("layers", layers, 64), _whole("hidden", hidden, 4096)
+        bins = _whole("bins", bins, 256)
         if layers * math.prod(image_shape) > LARGEST:
             raise UserError(
                 f"a spline flow of {layers} couplings is for images of up to {LARGEST // layers} "

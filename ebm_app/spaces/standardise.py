@@ -21,17 +21,14 @@ class Standardise(Space):
     def __init__(self, image_shape: Sequence[int]) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(*image_shape, dtype=torch.float64))
-        self.share = 0.0
         self.register_buffer("std", torch.ones(*image_shape, dtype=torch.float64))
 
-    def encode(self, x: Tensor) -> Tensor:
-        return ((x.double() - self.mean) / self.std).to(x.dtype)
+    def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        u = ((x.double() - self.mean) / self.std).to(x.dtype)
+        return u, -self.std.log().sum().expand(len(x))
 
     def decode(self, u: Tensor) -> Tensor:
         return (u.double() * self.std + self.mean).to(u.dtype)
-
-    def log_abs_det(self, x: Tensor) -> Tensor:
-        return -self.std.log().sum().expand(len(x))
 
     @torch.no_grad()
     def fit(self, x: Tensor, repeats: int = 1) -> None:
@@ -45,8 +42,5 @@ class Standardise(Space):
         if len(x) < 2 or (x == x[0]).all(0).any():
             raise UserError("standardising needs at least 2 images, and components that change")
         self.mean.copy_(x.mean(0))
-        self.share, variance = 1 / (1 + len(x) // repeats), x.var(0)
-        self.std.copy_(((1 - self.share) * variance + self.share * variance.mean()).sqrt())
-
-    def shrinkage(self) -> dict[str, float]:
-        return {"variances": self.share}
+        share, variance = 1 / (1 + len(x) // repeats), x.var(0)
+        self.std.copy_(((1 - share) * variance + share * variance.mean()).sqrt())

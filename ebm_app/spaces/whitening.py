@@ -35,18 +35,14 @@ class Whitening(Space):
         self.register_buffer("root", torch.eye(dim, dtype=torch.float64))
         self.register_buffer("inverse_root", torch.eye(dim, dtype=torch.float64))
         self.register_buffer("log_det", torch.zeros((), dtype=torch.float64))
-        self.share = 0.0
 
-    def encode(self, x: Tensor) -> Tensor:
+    def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         rows = (x.flatten(1).double() - self.mean) @ self.inverse_root
-        return rows.to(x.dtype).view_as(x)
+        return rows.to(x.dtype).view_as(x), self.log_det.expand(len(x))
 
     def decode(self, u: Tensor) -> Tensor:
         rows = u.flatten(1).double() @ self.root + self.mean
         return rows.to(u.dtype).view_as(u)
-
-    def log_abs_det(self, x: Tensor) -> Tensor:
-        return self.log_det.expand(len(x))
 
     @torch.no_grad()
     def fit(self, x: Tensor, repeats: int = 1) -> None:
@@ -58,16 +54,12 @@ class Whitening(Space):
         rows = x.flatten(1).double().cpu()
         if len(rows) // repeats < 2 or (rows.var(0) == 0).any():
             raise UserError("whitening needs at least 2 images, and components that change")
-        self.share = best_share(rows, repeats)
         mean, values, vectors = principal(rows)
-        values = shrunk(values, torch.tensor(self.share))
+        values = shrunk(values, torch.tensor(best_share(rows, repeats)))
         self.mean.copy_(mean)
         self.root.copy_(vectors * values.sqrt() @ vectors.T)
         self.inverse_root.copy_(vectors / values.sqrt() @ vectors.T)
         self.log_det.copy_(-0.5 * values.log().sum())
-
-    def shrinkage(self) -> dict[str, float]:
-        return {"covariance": self.share}
 
 
 def principal(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:

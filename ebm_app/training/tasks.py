@@ -164,7 +164,6 @@ class FlowTask(Task):
             "test_bits_per_dim": bits.mean().item(),
             "test_stderr": standard_error(bits).item(),
             "uniform_bits_per_dim": math.log2(best.config.num_levels),
-            "shrinkage": self.model.space.shrinkage(),
         }
 
     def settings(self) -> dict[str, Any]:
