@@ -143,11 +143,9 @@ studies: $(SETUP)
 	$(BIN)/torchrun --standalone --nproc_per_node 2 evaluate/toy.py --output_dir runs/toy
 	$(BIN)/torchrun --standalone --nproc_per_node 2 evaluate/mi.py --output_dir runs/mi
 	$(BIN)/python evaluate/bounds.py --output_dir runs/bounds
-	$(BIN)/python evaluate/ablations.py --study latent --variants ctsm_v tsm --repeats 4 --training_args train_batch_size=64 t_scale=100 --output_dir runs/latent
-	$(BIN)/python evaluate/ablations.py --study latent --variants ctsm_m --repeats 4 --training_args train_batch_size=64 --output_dir runs/latent-default
-	$(BIN)/python evaluate/ablations.py --study network_input --spaces runs/latent/copula/flow --variants u x x_paper --num_checkpoints 5 --limit 50 --training_args train_batch_size=64 prediction=normalised t_scale=100 --output_dir runs/network_input
+	$(BIN)/python train/flow.py --flow copula --output_dir runs/copula
+	$(BIN)/python evaluate/ablations.py --study latent --training_args space=copula flow=runs/copula train_batch_size=64 --output_dir runs/latent
 	cp runs/toy/toy.png docs/
-	cp runs/network_input/ablations.png docs/network_input.png
 	cp runs/mi/mi_curves.png docs/mutual_information.png
 	cp runs/bounds/theorem4.png runs/bounds/proposition5.png docs/
 

@@ -1,48 +1,61 @@
-"""Train variants of a model that differ in a few settings, and score them on the same images.
+"""Train variants of a model that differ in a few settings, and compare their bits per dim.
 
-python evaluate/ablations.py --study settings --variants plain_time no_average
-python evaluate/ablations.py --study latent --training_args train_batch_size=64 t_scale=100
 python evaluate/ablations.py --study recipe --core_seconds 800
+python evaluate/ablations.py --variant "ema_decay=0" --variant "optimizer=muon learning_rate=4e-3"
+python evaluate/ablations.py --study latent --training_args space=copula flow=runs/flow
 
-Every variant is a run of train/ebm.py, in the latent space of a flow that train/flow.py makes
-where the study asks for one. A run that is finished is not made again; one that was cut off goes
-on.
+Every variant is a run of train/ebm.py and is compared with the first, which has no settings of its
+own, on the same images and noise of the validation split: recipes are chosen by it, so that the
+test split stays unseen. A variant that is finished is not made again; a training that was cut off
+goes on.
 """
 
 from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
+import os
+import shlex
+import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator
+import torch
 
-from ebm_app.data.images import ImageData, load_images
+from ebm_app.data.images import load_images
 from ebm_app.image_models.ebm import EBM
-from ebm_app.image_models.flow import Flow
 from ebm_app.io import RUN_FILE
-from ebm_app.io.arguments import settings_of_each
-from ebm_app.io.cli import Parser, described, flag, resolve_device
-from ebm_app.io.fields import Draws, Positive, PositiveInt, Several, Steps
+from ebm_app.io.cli import Parser, flag, resolve_device
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import Positive, PositiveInt, Several
 from ebm_app.io.output import Output
 from ebm_app.io.processes import make_accelerator, shut_down
-from ebm_app.io.records import read_record
+from ebm_app.io.records import read_json
 from ebm_app.io.registry import choose
-from ebm_app.io.run_schemas import TrainingRun
-from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.models.config import EBMConfig, TrainingConfig
-from ebm_app.models.unet import UNetConfig
+from ebm_app.numerics.tensors import standard_error
 from ebm_app.training.checkpoint import checkpoints
-from ebm_app.training.command_line import add_data_flags
-from ebm_app.training.settings import resolve
-from studies.ablation_tables import plot_curves, to_markdown
-from studies.ablations import AMBIENT, STUDIES, Ablation
-from studies.scoring import Bits, ScoredImages, compared
-from studies.trainings import train_once
+from studies.grid import Figures, fill, to_markdown
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "train"
+SCRIPT = Path(__file__).resolve().parent.parent / "train" / "ebm.py"
+#: settings of the variants that each study compares, beside the base
+STUDIES = {
+    "recipe": (
+        "optimizer=muon",
+        "optimizer=muon learning_rate=4e-3",
+        "optimizer=muon learning_rate=8e-3",
+        "train_batch_size=32",
+        "optimizer=muon train_batch_size=32",
+        "optimizer=muon train_batch_size=32 dequantisation=truncated_normal",
+        "optimizer=muon train_batch_size=128",
+    ),
+    "latent": (
+        "objective=ctsm_v prediction=normalised",
+        "objective=tsm stein_factor=0",
+    ),
+}
+BASE = "base"
 #: of the run that tells how long a step takes
 TIMED_STEPS = 24
 
@@ -50,166 +63,127 @@ TIMED_STEPS = 24
 def parse_args(argv: Sequence[str] | None) -> Namespace:
     """The command line."""
     parser = Parser(__doc__)
-    add_data_flags(parser)
-    add = parser.group("training").add_argument
-    add("--study", default="settings", metavar="NAME", help=described(STUDIES))
-    add(
-        "--variants", nargs="+", default=[], metavar="NAME", help="of the study; all if none given"
-    )
-    spaces = f"{AMBIENT}, kinds of flows or folders of flows, in place of the study's own"
-    add("--spaces", nargs="+", default=[], metavar="NAME", help=spaces)
-    steps = "steps of every training"
-    add("--max_train_steps", type=flag(PositiveInt), default=1000, metavar="N", help=steps)
-    budget = "seconds of one core that the steps of every training take, in place of their number"
-    add("--core_seconds", type=flag(Positive), metavar="S", help=budget)
-    further = "further settings of every training, words joined by commas where it takes several"
+    add = parser.add_argument
+    add("--dataset", default="digits", help="what is learned, as train/ebm.py takes it")
+    add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
+    add("--study", default="recipe", help=f"variants: {', '.join(STUDIES)}")
+    own = "'key=value ...', repeatable, in place of the study's: settings of train/ebm.py"
+    add("--variant", action="append", metavar="SETTINGS", help=own)
+    further = "settings of every training, words joined by commas where one takes several"
     add("--training_args", nargs="+", default=[], metavar="KEY=VALUE", help=further)
-    add = parser.group("run").add_argument
-    add("--output_dir", metavar="DIR", help="where all goes (default: runs/ablations/<study>)")
-    add = parser.group("advanced").add_argument
-    several = "models scored of every training, evenly spread over its steps, if not the study's"
-    add("--num_checkpoints", type=flag(Draws), metavar="N", help=several)
-    first = "score the first test images only"
-    add("--limit", type=flag(Several), metavar="N", help=first)
-    draws = "dequantisation draws of each image"
-    add("--repeats", type=flag(Draws), default=1, metavar="N", help=draws)
-    few = "images scored by the probability-flow ODE"
-    add("--pf_ode_limit", type=flag(Several), default=50, metavar="N", help=few)
-    add("--pf_ode_steps", type=flag(Steps), default=12, metavar="N", help="its steps")
+    add("--max_train_steps", type=flag(PositiveInt), default=1000, help="steps of every training")
+    budget = "seconds of one core that every training takes, in place of its steps"
+    add("--core_seconds", type=flag(Positive), help=budget)
+    estimator = "of the log-likelihood; each model's own default if not given"
+    add("--estimator", help=estimator)
+    add("--limit", type=flag(Several), help="score the first validation images only")
+    add("--output_dir", help="where all goes (default: runs/ablations/<study>)")
     parser.add_common()
     args = parser.parse_args(argv)
     if args.core_seconds:
         parser.refuse(["max_train_steps"], "is what --core_seconds finds: leave one of them out")
+    choose("study", args.study, STUDIES)
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Train what is missing and score it; the table."""
     args = parse_args(argv)
-    study = STUDIES[choose("study", args.study, STUDIES)]
-    args.num_checkpoints = args.num_checkpoints or study.num_checkpoints
     folder = Path(args.output_dir or f"runs/ablations/{args.study}")
-    output = Output(folder / "ablations.json", vars(args))
-    data = load_images(args.dataset, args.data_root, args.download, args.resolution)
+    texts = ["", *(args.variant or STUDIES[args.study])]
+    variants = {name_of(text.split()): flags_of(text.split()) for text in texts}
     accelerator = make_accelerator(device=resolve_device(args.device))
-    levels = data.test[: args.limit]
-    noise = dequantisation_noise(args.repeats, levels, args.seed)
-    images = ScoredImages(levels, noise, args.pf_ode_limit, args.pf_ode_steps, args.seed)
-    table = []
-    for space in args.spaces or study.spaces:
-        for row in rows_of(args, study, space, data, images, accelerator):
-            table.append(row)
-            print(to_markdown([row]).splitlines()[-1], flush=True)
-    metrics = {"table": table, "num_images": len(levels)}
-    print(to_markdown(table))
-    with output.saving(metrics):
-        (folder / "ablations.md").write_text(to_markdown(table), encoding="utf-8")
-        if args.num_checkpoints > 1:
-            plot_curves(table, folder / "ablations.png")
+    output = Output(folder / "ablations.json", vars(args), accelerator.is_main_process)
+    shared = {key: value for key, value in vars(args).items() if key not in ("study", "variant")}
+    cells = {name: {**shared, "flags": flags} for name, flags in variants.items()}
+    run = partial(trained_and_scored, args, variants)
+    table = rows_of(fill(folder, cells, run, accelerator))
+    if accelerator.is_main_process:
+        print(to_markdown(table))
+    answer = {"table": table, "split": "validation"}
+    output.save(answer)
     shut_down(accelerator)
-    return metrics
+    return answer
 
 
-def rows_of(
-    args: Namespace,
-    study: Ablation,
-    space: str,
-    data: ImageData,
-    images: ScoredImages,
-    accelerator: Accelerator,
-) -> Iterator[dict[str, Any]]:
-    """The rows of one space: its flow, if it has one, and every variant."""
-    folder = Path(args.output_dir or f"runs/ablations/{args.study}") / Path(space).name
-    flow_folder = fitted_flow(args, space, folder)
-    flow = Flow.from_pretrained(flow_folder, str(accelerator.device)) if flow_folder else None
-    base: Bits | None = None
-    if flow is not None:
-        base = images.bits_of(accelerator, flow)
-        yield {"space": space, "variant": "flow", "step": None, **compared(base, None)}
-    known = study.variants(resolve(data, {}, flow=flow)[0])
-    names = [choose("variant", name, known) for name in args.variants or known]
-    first_eps = None
-    for name in dict.fromkeys([study.base or names[0], *names]):
-        run = folder / name
-        train(args, run, flow_folder, known[name])
-        for step, model in scored_models(run, args.num_checkpoints):
-            ebm = EBM.from_pretrained(model, str(accelerator.device))
-            first_eps = first_eps or ebm.config.eps
-            ebm.energy = ebm.energy.with_eps(first_eps)
-            bits = images.bits_of(accelerator, ebm)
-            base = bits if base is None or name == study.base else base
-            figures = figures_of(run)
-            yield {
-                "space": space,
-                "variant": name,
-                "step": step,
-                **compared(bits, base),
-                "quadrature_error": images.quadrature_error(ebm),
-                "images_per_second": figures["images_per_second"],
-                "core_seconds": figures["core_seconds"],
-            }
+def name_of(pairs: Sequence[str]) -> str:
+    """The name of a variant, which is that of its folder too."""
+    return ",".join(pairs).replace("/", "_") or BASE
 
 
-def fitted_flow(args: Namespace, space: str, folder: Path) -> Path | None:
-    """The folder of the flow of a space; None for the ambient space."""
-    if space == AMBIENT or Path(space).is_dir():
-        return None if space == AMBIENT else Path(space)
-    train_once(SCRIPTS / "flow.py", ["--flow", space, *shared_flags(args)], folder / "flow")
-    return folder / "flow"
+def flags_of(pairs: Sequence[str]) -> list[str]:
+    """Words key=value as flags of train/ebm.py.
+
+    >>> flags_of(["block_out_channels=8,16"])
+    ['--block_out_channels', '8', '16']
+    """
+    parts = (word.partition("=") for word in pairs)
+    return [word for key, _, value in parts for word in (f"--{key}", *value.split(","))]
 
 
-def train(args: Namespace, run: Path, flow: Path | None, variant: Sequence[str]) -> None:
-    """A run of one variant, which keeps the checkpoints that are to be scored."""
-    own = [*further_flags(args), *variant, *(["--flow", str(flow)] if flow else [])]
-    flags = [*shared_flags(args), "--num_preview_images", "0"]
-    num_steps = args.max_train_steps
+def trained_and_scored(
+    args: Namespace, variants: dict[str, list[str]], name: str, folder: Path
+) -> Figures:
+    """Train a variant; its costs, and bits per dim of every validation image."""
+    flags = ["--dataset", args.dataset, "--data_root", args.data_root, "--device", args.device]
+    flags += ["--seed", str(args.seed), "--num_preview_images", "0"]
+    flags += [*flags_of(args.training_args), *variants[name]]
+    steps = args.max_train_steps
     if args.core_seconds:
-        num_steps = steps_within(args, run.with_name(f"{run.name}-timing"), [*flags, *own])
-    flags += ["--max_train_steps", str(num_steps)]
-    if args.num_checkpoints > 1:
-        every = str(max(1, num_steps // args.num_checkpoints))
-        flags += ["--checkpointing_steps", every, "--validation_steps", every]
-        flags += ["--checkpoints_total_limit", str(args.num_checkpoints + 1)]
-    train_once(SCRIPTS / "ebm.py", [*flags, *own], run)
+        little = ["--validation_images", "2", "--validation_repeats", "1"]
+        little += ["--max_train_steps", str(TIMED_STEPS)]
+        train_once(SCRIPT, [*flags, *little], folder / "timing")
+        seconds = figures_of_run(folder / "timing")["core_seconds"]
+        steps = max(1, round(args.core_seconds * TIMED_STEPS / seconds))
+    train_once(SCRIPT, [*flags, "--max_train_steps", str(steps)], folder / "run")
+    figures = figures_of_run(folder / "run")
+    ebm = EBM.from_pretrained(folder / "run", resolve_device(args.device))
+    levels = load_images(args.dataset, args.data_root).split("validation")[: args.limit]
+    parts = [ebm.log_prob(part, args.estimator, seed=args.seed) for part in levels.split(128)]
+    costs = ("steps", "images_per_second", "core_seconds")
+    bits = torch.cat([part.bits_per_dim for part in parts])
+    return {**{key: figures[key] for key in costs}, "bits": bits.tolist()}
 
 
-def steps_within(args: Namespace, run: Path, flags: Sequence[str]) -> int:
-    """How many steps ``--core_seconds`` pay for, by a run of a few steps that is made once."""
-    little = ["--validation_images", "2", "--validation_repeats", "1"]
-    steps = ["--max_train_steps", str(TIMED_STEPS)]
-    train_once(SCRIPTS / "ebm.py", [*flags, *little, *steps], run)
-    return max(1, round(args.core_seconds * TIMED_STEPS / figures_of(run)["core_seconds"]))
-
-
-def figures_of(run: Path) -> dict[str, Any]:
-    """What a finished run reports."""
-    return read_record(TrainingRun, run / RUN_FILE)["figures"]
-
-
-def shared_flags(args: Namespace) -> list[str]:
-    """The flags of both training scripts."""
-    where = ["--dataset", args.dataset, "--data_root", args.data_root]
-    where += ["--resolution", str(args.resolution)] if args.resolution else []
-    return [*where, "--seed", str(args.seed), "--device", args.device]
-
-
-def further_flags(args: Namespace) -> list[str]:
-    """``--training_args`` as flags of train/ebm.py.
+def train_once(script: Path, flags: Sequence[str], output_dir: Path) -> None:
+    """Run a training script, or go on with a run that was cut off, unless it has finished.
 
     Raises:
-        UserError: for settings that it does not have, or values of another type.
+        UserError: where the script fails.
     """
-    kinds = {"a training": TrainingConfig, "the model": EBMConfig, "its network": UNetConfig}
-    settings_of_each(kinds, args.training_args)
-    pairs = (word.partition("=") for word in args.training_args)
-    return [word for key, _, value in pairs for word in (f"--{key}", *value.split(","))]
+    if figures_of_run(output_dir):
+        return
+    is_begun = bool(checkpoints(output_dir))
+    start = ["--resume_from_checkpoint", "latest"] if is_begun else ["--overwrite_output_dir"]
+    command = [str(script), *flags, "--output_dir", str(output_dir), *start]
+    print(shlex.join(["python", *command]), file=sys.stderr)
+    # each process of a study trains alone
+    launcher = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    alone = {key: value for key, value in os.environ.items() if key not in launcher}
+    done = subprocess.run([sys.executable, *command], stdout=subprocess.DEVNULL, env=alone)
+    if done.returncode:
+        raise UserError(f"{script.name} failed: see its message above")
 
 
-def scored_models(run: Path, num: int) -> list[tuple[int, Path]]:
-    """(step, folder) of the models of a run that are scored."""
-    if num == 1:
-        return [(figures_of(run)["steps"], run)]
-    return [(int(folder.name.rpartition("-")[2]), folder) for folder in checkpoints(run)]
+def figures_of_run(folder: Path) -> Figures | None:
+    """What a finished run reports, or None."""
+    return read_json(folder / RUN_FILE)["figures"] if (folder / RUN_FILE).exists() else None
+
+
+def rows_of(found: dict[str, Figures]) -> list[dict[str, Any]]:
+    """Mean bits per dim of every variant with their standard error over images, and how much lower
+    than the base they are on the same images, with its own standard error."""
+    rows = []
+    base = torch.tensor(found[BASE]["bits"], dtype=torch.float64)
+    for name, figures in found.items():
+        bits = torch.tensor(figures["bits"], dtype=torch.float64)
+        row = {"variant": name}
+        for key, values in (("bits_per_dim", bits), ("gain", base - bits)):
+            row[key] = values.mean().item()
+            row[f"{key}_stderr"] = standard_error(values).item()
+        costs = {key: value for key, value in figures.items() if key != "bits"}
+        rows.append({**row, **costs, "num_images": len(bits)})
+    return rows
 
 
 if __name__ == "__main__":

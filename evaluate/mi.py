@@ -27,14 +27,14 @@ from ebm_app.ratios.problems import INFORMATION_PROBLEMS
 from ebm_app.tabular.classifier import ClassifierTraining
 from ebm_app.tabular.columns import PairedData, read_csv_pair, read_pair
 from ebm_app.tabular.mutual_information import Estimation, MISettings
-from studies.ratios.benchmark import (
-    OWN,
-    benchmark_row,
-    by_task,
-    scoreboard,
+from studies.mi_benchmark import METHODS, benchmark_row, by_task, plot_benchmark, scoreboard
+from studies.ratio_tables import (
+    StudyBudget,
+    add_study_flags,
+    budget_of,
+    chosen_cells,
+    run_study,
 )
-from studies.ratios.runner import add_study_flags, budget_of, chosen_cells, run_study
-from studies.ratios.study import StudyBudget
 
 QUICK_PROBLEMS = ["mi_d40", "mi_d80"]
 QUICK = StudyBudget(num_seeds=2, num_points=2_000, iterations=1_500, learning_rates=(5e-3,))
@@ -125,22 +125,20 @@ def benchmark(args: Namespace) -> dict[str, Any]:
     tasks = [choose("task", name, MI_TASKS) for name in names]
     output = Output(Path(args.output_dir) / "mi_benchmark.json", vars(args))
     rows: list[dict[str, Any]] = []
-    print(f"{'task':24} " + " ".join(f"{part:>8}" for part in ("truth", "s.e.", *OWN)))
+    print(f"{'task':24} " + " ".join(f"{part:>8}" for part in ("truth", "s.e.", *METHODS)))
     for name in tasks:
         for seed in range(args.seed, args.seed + (args.num_seeds or 1)):
             rows.append(
                 benchmark_row(name, MI_TASKS[name], args.num_rows, seed, settings_of(args))
             )
-        last = by_task(rows, args.num_rows)[-1]
-        shown = [last[part] for part in ("truth", "stderr", *OWN)]
+        last = by_task(rows)[-1]
+        shown = [last[part] for part in ("truth", "stderr", *METHODS)]
         print(f"{name:24} " + " ".join(f"{value:8.4f}" for value in shown), flush=True)
         output.write({"rows": rows})
-    table = by_task(rows, args.num_rows)
+    table = by_task(rows)
     answer = {"table": table, "scoreboard": scoreboard(table), "num_rows": args.num_rows}
-    from studies.ratios.benchmark_plot import plot_benchmark  # matplotlib takes a second
-
     with output.saving({**answer, "rows": rows}):
-        plot_benchmark(table).savefig(output.folder / "mi_benchmark.png")
+        plot_benchmark(table, output.folder / "mi_benchmark.png")
     return answer
 
 

@@ -16,7 +16,7 @@ from torch.distributions import Normal
 
 from ebm_app.io.cli import Parser
 from ebm_app.paths import LinearVPPath
-from studies.bounds.theorem4 import GaussianMixture
+from studies.theorem4 import GaussianMixture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

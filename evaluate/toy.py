@@ -13,8 +13,13 @@ from typing import Any
 
 from ebm_app.io.cli import Parser
 from ebm_app.ratios.problems import TOY_PROBLEMS
-from studies.ratios.runner import add_study_flags, budget_of, chosen_cells, run_study
-from studies.ratios.study import StudyBudget
+from studies.ratio_tables import (
+    StudyBudget,
+    add_study_flags,
+    budget_of,
+    chosen_cells,
+    run_study,
+)
 
 QUICK_PROBLEMS = ["gaussians_d10", "mixtures_k1"]
 QUICK_METHODS = ["nce", "tsm_stein", "ctsm_time1", "ctsm_v_time1", "ctsm_v_mixture"]

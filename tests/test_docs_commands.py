@@ -49,9 +49,9 @@ BUDGETS = {
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods nce",
     "evaluate/mi.py": "--iterations 2 --num_seeds 1",
     "evaluate/ratio.py": "--iterations 2",
-    "evaluate/ablations.py": "--max_train_steps 2 --limit 2 --repeats 1 --pf_ode_limit 2 "
-    f"--pf_ode_steps 2 --num_checkpoints 1 --training_args {' '.join(TINY_ARGS)}",
-    "evaluate/bounds.py": "--num_draws 20 --num_steps 1 4 --num_examples 200 --replicates 3",
+    "evaluate/ablations.py": "--max_train_steps 2 --limit 2 --variant ema_decay=0 "
+    f"--training_args {' '.join(TINY_ARGS)}",
+    "evaluate/bounds.py": "--quick",
 }
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
@@ -112,11 +112,7 @@ def budget(name: str, flags: list[str]) -> list[str]:
     if name.startswith("train/") and "--resume_from_checkpoint" not in flags:
         found.append("--overwrite_output_dir")  # two pages may name one folder
     if "--core_seconds" in flags:
-        found = found[2:] + ["--core_seconds", "0.01", "--variants", "base", "muon"]
-    elif name == "evaluate/ablations.py" and "--study" not in flags:
-        found += ["--variants", "base", "no_average"]
-    elif name == "evaluate/ablations.py" and "--spaces" not in flags:
-        found += ["--spaces", "copula"]
+        found = found[2:] + ["--core_seconds", "0.01"]
     if name == "evaluate/toy.py":  # a folder of its own for every table
         found += ["--output_dir", f"runs/toy-{'-'.join(flags)}".replace(" ", "-")[:80]]
     if name == "evaluate/mi.py":

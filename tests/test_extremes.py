@@ -33,16 +33,15 @@ SHORT = {
     "--problems gaussians_d2 --methods nce",
     "evaluate/mi.py": "--iterations 2 --num_seeds 1 --benchmark normal_1x1 --num_rows 100",
     "evaluate/ratio.py": "--x0 {rows} --x1 {rows} --iterations 2",
-    "evaluate/bounds.py": "--num_draws 20 --num_steps 1 4 --num_examples 200 --replicates 3",
-    "evaluate/ablations.py": "--max_train_steps 1 --limit 2 --repeats 1 --pf_ode_limit 2 "
-    "--pf_ode_steps 2 --num_checkpoints 1 --variants base no_average --training_args "
+    "evaluate/bounds.py": "--quick",
+    "evaluate/ablations.py": "--max_train_steps 1 --limit 2 --variant ema_decay=0 --training_args "
     "block_out_channels=8 norm_num_groups=4 train_batch_size=4 validation_images=4",
 }
 #: whole numbers whose largest value asks for no more work than a small one
 FREE = (
     "seed batch_size block_size checkpointing_steps checkpoints_total_limit validation_steps "
     "validation_images logging_steps lr_warmup_steps lr_decay_steps num_folds num_shown "
-    "num_nearest num_heads norm_num_groups expect_processes num_checkpoints"
+    "num_nearest num_heads norm_num_groups expect_processes"
 ).split()
 #: flags that are of no use at the ends of a range without others
 WITH = {

@@ -11,7 +11,7 @@ from exact_kl import gaussian_kl
 from scipy.integrate import quad
 
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from studies.bounds.theorem4 import (
+from studies.theorem4 import (
     GaussianMixture,
     Ripple,
     first_order,
@@ -40,6 +40,11 @@ def drawn(name, path, num):
     return made, x, lipschitz_constant(made, x)
 
 
+def triangle(found):
+    """The bound on kl^2 by the triangle inequality (nats^2)."""
+    return sum(math.sqrt(found[key] / 2) for key in ("discretisation", "estimation")) ** 2
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_marginals_are_those_of_the_paths(path):
     path = PATHS[path]
@@ -55,13 +60,6 @@ def test_marginals_are_those_of_the_paths(path):
     assert torch.allclose(made.time_score_dt(x, t), difference / (2 * step), rtol=1e-6, atol=1e-7)
 
 
-def test_draws_have_the_moments_of_the_mixture():
-    x = problem("mixture", PATHS["vp"]).draw(20_000, generator())
-    stds, weights = torch.tensor(MODES, dtype=F64)
-    assert z_score(x, weights @ PAIR) < 4
-    assert z_score(x.square(), weights @ (PAIR.square() + stds[:, None].square())) < 4
-
-
 def test_a_shift_along_the_linear_path_is_known_by_hand():
     """s = m.(x - t m): L = |m|^2, KL = |m|^2 / 2K, and the triangle bound is attained."""
     made, x, constant = drawn("shift", PATHS["linear_vp"], 100)
@@ -69,10 +67,10 @@ def test_a_shift_along_the_linear_path_is_known_by_hand():
     assert torch.allclose(constant, torch.full_like(constant, square), rtol=1e-12)
     for num_steps in (1, 3, 50):
         found = kl_bound(made, x, constant, num_steps)
-        assert found.kl == pytest.approx(square / (2 * num_steps), rel=1e-9)
-        assert found.kl_stderr < 1e-12 and found.estimation == 0
-        assert found.ratio == pytest.approx(math.sqrt(2), rel=1e-9)
-        assert found.triangle_bound == pytest.approx(found.kl**2, rel=1e-9)
+        assert found["kl"] == pytest.approx(square / (2 * num_steps), rel=1e-9)
+        assert found["kl_stderr"] < 1e-12 and found["estimation"] == 0
+        assert found["ratio"] == pytest.approx(math.sqrt(2), rel=1e-9)
+        assert triangle(found) == pytest.approx(found["kl"] ** 2, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -84,14 +82,14 @@ def test_the_bound_holds_at_every_number_of_steps(name, path):
     for error in (Ripple(), Ripple(0.1)):
         for num_steps in (1, 3, 16):
             found = kl_bound(made, x, constant, num_steps, error)
-            chain = (found.kl**2, found.mean_square, found.triangle_bound, found.bound)
+            chain = (found["kl"] ** 2, found["mean_square"], triangle(found), found["bound"])
             assert all(a <= b * (1 + 1e-9) for a, b in pairwise(chain))
-            expected = found.kl
+            expected = found["kl"]
             if (name, path) == ("narrow", "linear_vp") and error.size == 0:
                 expected = gaussian_kl(SHIFT.numpy(), 0.6, num_steps)
-                assert abs(found.kl - expected) < 4 * found.kl_stderr
-            margin = 4 * (found.bound_stderr + 2 * abs(expected) * found.kl_stderr)
-            assert expected**2 < found.bound - margin
+                assert abs(found["kl"] - expected) < 4 * found["kl_stderr"]
+            margin = 4 * (found["bound_stderr"] + 2 * abs(expected) * found["kl_stderr"])
+            assert expected**2 < found["bound"] - margin
 
 
 @pytest.mark.parametrize(
@@ -100,7 +98,7 @@ def test_the_bound_holds_at_every_number_of_steps(name, path):
 def test_the_exact_score_leaves_an_error_that_falls_like_one_over_k(name, path):
     made, x, constant = drawn(name, PATHS[path], 200)
     steps, limit = (64, 128, 256), first_order(made, x).item()
-    kls = [kl_bound(made, x, constant, num_steps).kl for num_steps in steps]
+    kls = [kl_bound(made, x, constant, num_steps)["kl"] for num_steps in steps]
     assert np.polyfit(np.log(steps), np.log(kls), 1)[0] == pytest.approx(-1, abs=0.1)
     # K KL has an error of order 1 / K, which two values of K show
     assert 2 * 256 * kls[2] - 128 * kls[1] == pytest.approx(limit, rel=0.01)
@@ -117,14 +115,14 @@ def test_an_error_of_the_score_alone_is_known_by_hand():
     constant = lipschitz_constant(made, x)
     assert constant.abs().max() < 1e-12
     found = kl_bound(made, x, constant, 5, Ripple(0.3))
-    assert found.kl == pytest.approx(-0.3) and found.mean_square == pytest.approx(0.09)
-    assert found.estimation == pytest.approx(3 * 0.09) and found.discretisation < 1e-20
-    assert found.ratio == pytest.approx(math.sqrt(3))
-    assert found.triangle_bound == pytest.approx(1.5 * 0.09)
+    assert found["kl"] == pytest.approx(-0.3) and found["mean_square"] == pytest.approx(0.09)
+    assert found["estimation"] == pytest.approx(3 * 0.09) and found["discretisation"] < 1e-20
+    assert found["ratio"] == pytest.approx(math.sqrt(3))
+    assert triangle(found) == pytest.approx(1.5 * 0.09)
     rough = kl_bound(made, x, constant, 1, Ripple(0.3))  # sin(x_1 + x_2) is left, of mean 0
-    assert abs(rough.kl + 0.3) < 4 * rough.kl_stderr
+    assert abs(rough["kl"] + 0.3) < 4 * rough["kl_stderr"]
     expected = 2 * 0.09 * (1 + (1 - math.exp(-4)) / 2)
-    assert abs(rough.bound - expected) < 4 * rough.bound_stderr
+    assert abs(rough["bound"] - expected) < 4 * rough["bound_stderr"]
 
 
 def test_the_kl_divergence_from_the_normalised_density_is_not_bounded():
@@ -133,11 +131,14 @@ def test_the_kl_divergence_from_the_normalised_density_is_not_bounded():
     found = kl_bound(
         made, x, torch.zeros(len(x), dtype=F64), 4, lambda x, t: a * (x[:, 0].square() - 1) / 2
     )
-    assert abs(found.kl) < 4 * found.kl_stderr and abs(found.bound - a**2) < 4 * found.bound_stderr
+    assert (
+        abs(found["kl"]) < 4 * found["kl_stderr"]
+        and abs(found["bound"] - a**2) < 4 * found["bound_stderr"]
+    )
     mass = quad(lambda y: math.exp(-((1 - a) * y**2 + a) / 2) / math.sqrt(2 * math.pi), -99, 99)[0]
     kl_divergence = math.log(mass)
     assert kl_divergence == pytest.approx(-a / 2 - math.log(1 - a) / 2, rel=1e-6)
-    assert kl_divergence**2 > found.bound + 4 * found.bound_stderr
+    assert kl_divergence**2 > found["bound"] + 4 * found["bound_stderr"]
 
 
 def test_the_lipschitz_constant_has_converged_in_its_grid():

@@ -1,10 +1,8 @@
 """Estimates of mutual information beside the truth, on the tasks of Czyz et al.
 (arXiv:2306.11078)."""
 
-import csv
 import time
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +16,8 @@ from ebm_app.tabular.preprocessing import standardise
 
 #: an estimate is right within a share of the truth or so many nats
 SHARE, NATS = 0.05, 0.02
-#: what is run
-OWN = {"estimate": "ours", "ksg": "nearest neighbours", "cca": "canonical correlations"}
-#: what the package benchmark-mi finds in rows of its own draw
-REPORTED = {"infonce": "InfoNCE", "nwj": "NWJ", "mine": "MINE"}
-METHODS = OWN | REPORTED
-#: of that draw
-REPORTED_ROWS = 10_000
-
-
-@cache
-def reported_estimates() -> dict[str, dict[str, float]]:
-    """Task -> method -> nats, made by tools/bmi_estimates.py."""
-    file = Path(__file__).with_name("bmi_estimates.csv")
-    found: dict[str, dict[str, float]] = {}
-    with file.open(encoding="utf-8", newline="") as lines:
-        for line in csv.DictReader(lines):
-            found.setdefault(line["task"], {})[line["method"]] = float(line["estimate"])
-    return found
+METHODS = {"estimate": "ours", "ksg": "nearest neighbours", "cca": "canonical correlations"}
+MARKS = {"estimate": "o", "ksg": "x", "cca": "+"}
 
 
 def canonical_information(x: np.ndarray, y: np.ndarray) -> float:
@@ -67,31 +49,20 @@ def benchmark_row(
     }
 
 
-def methods_of(table: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The methods that every task has."""
-    return [method for method in METHODS if all(method in row for row in table)]
-
-
-def by_task(rows: Sequence[Mapping[str, Any]], num_rows: int) -> list[dict[str, Any]]:
-    """Means over the data sets of a task, of ``num_rows`` rows each, the share of intervals that
-    hold the truth, and of our estimates the standard deviation (None of a single one). Beside data
-    sets of as many rows as theirs stand the ``reported_estimates``."""
+def by_task(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Means over the data sets of a task, the share of intervals that hold the truth, and of our
+    estimates the standard deviation (None of a single one)."""
     table = []
     for name in dict.fromkeys(row["task"] for row in rows):
         of_task = [row for row in rows if row["task"] == name]
-        means = {
-            key: float(np.mean([row[key] for row in of_task]))
-            for key in ("truth", *OWN, "stderr", "lower_bound", "seconds")
-        }
+        keys = ("truth", *METHODS, "stderr", "lower_bound", "seconds")
         values = [row["estimate"] for row in of_task]
         held = [row["interval"][0] <= row["truth"] <= row["interval"][1] for row in of_task]
-        deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
         table.append(
             {
                 "task": name,
-                **means,
-                **(reported_estimates().get(name, {}) if num_rows == REPORTED_ROWS else {}),
-                "deviation": deviation,
+                **{key: float(np.mean([row[key] for row in of_task])) for key in keys},
+                "deviation": float(np.std(values, ddof=1)) if len(values) > 1 else None,
                 "covered": float(np.mean(held)),
                 "num_seeds": len(of_task),
                 "warned": float(np.mean([bool(row["warnings"]) for row in of_task])),
@@ -107,12 +78,31 @@ def allowance(row: Mapping[str, Any]) -> float:
 
 def scoreboard(table: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     """Of every method, on how many tasks it is right, and on how many the nearest."""
-    methods = methods_of(table)
-    nearest = [min(methods, key=lambda m, r=row: abs(r[m] - r["truth"])) for row in table]
+    nearest = [min(METHODS, key=lambda m, r=row: abs(r[m] - r["truth"])) for row in table]
     return {
         method: {
             "right": sum(abs(row[method] - row["truth"]) <= allowance(row) for row in table),
             "nearest": nearest.count(method),
         }
-        for method in methods
+        for method in METHODS
     }
+
+
+def plot_benchmark(table: Sequence[Mapping[str, Any]], target: Path) -> None:
+    """Estimates less the truth, a line a task; the grey band is where an estimate is right."""
+    from matplotlib.figure import Figure  # a second to import
+
+    figure = Figure(figsize=(7, 0.22 * len(table) + 1.2), layout="constrained")
+    axes = figure.subplots()
+    lines = np.arange(len(table))
+    allowed = np.array([allowance(row) for row in table])
+    axes.barh(lines, 2 * allowed, left=-allowed, height=1.0, color="0.9", lw=0)
+    for method, label in METHODS.items():
+        errors = [row[method] - row["truth"] for row in table]
+        axes.plot(errors, lines, marker=MARKS[method], ls="", label=label, ms=5)
+    axes.axvline(0, color="black", lw=0.8)
+    axes.set_yticks(lines, [row["task"].replace("_", " ") for row in table], fontsize=7)
+    axes.set(xlabel="estimate less the truth, nats", xlim=(-0.8, 0.8))
+    axes.set_ylim(len(table) - 0.5, -0.5)
+    axes.legend(loc="lower right", fontsize="small")
+    figure.savefig(target, dpi=130)

@@ -22,6 +22,7 @@ Source: Yu, Klami, Hyvarinen, Korba, Chehab (ICML 2025), section 5 and appendix 
 (arXiv:2502.02300).
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -29,6 +30,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.func import jacfwd, vmap
+from tqdm.auto import tqdm
 
 from ebm_app.io.registry import choose
 from ebm_app.numerics.quadrature import rule_on
@@ -36,7 +38,7 @@ from ebm_app.numerics.tensors import expand_like
 from ebm_app.objectives.time_sampling import UniformTime
 from ebm_app.objectives.weighting import Weighting
 from ebm_app.paths import OneSidedPath, PathSample
-from studies.bounds.theorem4 import GaussianMixture, normal_rule
+from studies.theorem4 import GaussianMixture, normal_rule
 
 
 @dataclass(frozen=True)
@@ -191,6 +193,19 @@ def fit(regression: Regression, theta: Tensor, samples: PathSample, max_steps: i
             old[done] = new[is_lower]
         converged = step.abs().amax(1) < 1e-6
     return Fits(best, converged)
+
+
+def fit_replicates(
+    regression: Regression, theta: Tensor, num_examples: int, num: int, generator: torch.Generator
+) -> Fits:
+    """theta_hat of ``num`` data sets of independent draws, a few at a time."""
+    size, fits = max(1, 100_000 // num_examples), []
+    for start in tqdm(range(0, num, size), desc=f"N = {num_examples}", leave=False):
+        shape = (min(size, num - start), num_examples)
+        sample = regression.family.draw(theta, math.prod(shape), generator)
+        samples = PathSample(*(part.unflatten(0, shape) for part in sample))
+        fits.append(fit(regression, theta, samples))
+    return Fits(*(torch.cat(parts) for parts in zip(*fits, strict=True)))
 
 
 class ScoreErrors:

@@ -1,15 +1,19 @@
-"""Plots of a study, as PNG."""
+"""Plots of a table of log ratios, as PNG."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 METRICS = ["error", "error_deviation", "paper_error"]
 LABELS = {"error": "validation error, nats²", "divergence": "mean log ratio over p₁, nats"}
+
+
+def style_of(index: int) -> dict[str, str]:
+    """Color and line of a method."""
+    return {"color": f"C{index % 10}", "ls": "-" if index < 10 else "--"}
 
 
 def plot_table(rows: Sequence[dict[str, Any]], target: Path) -> None:
@@ -21,7 +25,7 @@ def plot_table(rows: Sequence[dict[str, Any]], target: Path) -> None:
     for index, (method, own) in enumerate(frame.groupby("method", sort=False)):
         place = own["problem"].map(problems.index)
         means, deviations, paper = (own[name] for name in METRICS)
-        style = {"marker": "o", "color": f"C{index % 10}", "ls": "-" if index < 10 else "--"}
+        style = {"marker": "o", **style_of(index)}
         axes.errorbar(place, means, deviations.fillna(0), label=method, **style)
         axes.plot(place, paper, **{**style, "ls": "", "mfc": "none"})
     axes.set_xticks(range(len(problems)), problems, rotation=20, ha="right")
@@ -30,36 +34,38 @@ def plot_table(rows: Sequence[dict[str, Any]], target: Path) -> None:
     figure.savefig(target, dpi=120)
 
 
-def plot_curves(results: Sequence[dict[str, Any]], name: str, target: Path) -> None:
+def plot_curves(
+    rows: Sequence[dict[str, Any]],
+    curves: Sequence[list[list[dict[str, Any]]]],
+    name: str,
+    target: Path,
+) -> None:
     """A metric on the validation points against the step, a panel a problem; the band spans the
     seeds, a dashed line is the true value where there is one.
 
     Args:
+        curves: of every row, a list a seed of the metrics by the step.
         name: a key of ``LABELS``; "error" is drawn on a logarithmic axis.
     """
-    problems = list(dict.fromkeys(cell["problem"] for cell in results))
+    problems = list(dict.fromkeys(row["problem"] for row in rows))
+    methods = list(dict.fromkeys(row["method"] for row in rows))
     figure = Figure(figsize=(4 * len(problems), 3.6), layout="constrained")
-    methods = list(dict.fromkeys(cell["method"] for cell in results))
-    panels = figure.subplots(1, len(problems), squeeze=False)[0]
-    for axes, problem in zip(panels, problems, strict=True):
-        column = [cell for cell in results if cell["problem"] == problem]
-        for cell in column:
-            index = methods.index(cell["method"])
-            _band(axes, cell, name, f"C{index % 10}", "-" if index < 10 else "--")
-        truth = column[0]["divergence_truth"] if name == "divergence" else None
-        if truth is not None:
-            axes.axhline(truth, color="black", ls="--", lw=1, label="truth")
-            axes.set_ylim(min(0.0, axes.get_ylim()[0]), 1.25 * truth)
-        axes.set(title=problem, xlabel="step", yscale="log" if name == "error" else "linear")
+    panels = dict(zip(problems, figure.subplots(1, len(problems), squeeze=False)[0], strict=True))
+    for row, curve in zip(rows, curves, strict=True):
+        axes, style = panels[row["problem"]], style_of(methods.index(row["method"]))
+        found = pd.DataFrame(at for seed in curve for at in seed).dropna(subset=name)
+        by_step = found.astype({name: float}).groupby("step")[name]
+        axes.plot(by_step.mean(), label=row["method"], **style)
+        low, high = by_step.min(), by_step.max()
+        axes.fill_between(low.index, low, high, color=style["color"], alpha=0.2, lw=0)
+        axes.set(
+            title=row["problem"], xlabel="step", yscale="log" if name == "error" else "linear"
+        )
+    truths = {row["problem"]: row["divergence_truth"] for row in rows}
+    for problem, axes in panels.items():
+        if name == "divergence" and truths[problem] is not None:
+            axes.axhline(truths[problem], color="black", ls="--", lw=1, label="truth")
+            axes.set_ylim(min(0.0, axes.get_ylim()[0]), 1.25 * truths[problem])
     figure.axes[0].set_ylabel(LABELS[name])
     figure.axes[0].legend(fontsize="x-small")
     figure.savefig(target, dpi=120)
-
-
-def _band(axes: Axes, cell: dict[str, Any], name: str, color: str, style: str) -> None:
-    """Mean and range over the seeds, where any is finite."""
-    found = pd.DataFrame(at for curve in cell["curves"] for at in curve).dropna(subset=name)
-    by_step = found.astype({name: float}).groupby("step")[name]
-    axes.plot(by_step.mean(), color=color, ls=style, label=cell["method"])
-    low, high = by_step.min(), by_step.max()
-    axes.fill_between(low.index, low, high, color=color, alpha=0.2, lw=0)
