@@ -2,21 +2,20 @@
 
 A tensor of the device "far" holds one of the CPU, on which everything is computed. As on a GPU, an
 operation on tensors of both devices is an error, unless it copies from one to the other or the
-near one is a number; so is noise by a generator of the other device. What reads a number back,
-for which a GPU would have to wait, is counted.
+near one is a number; so is noise by a generator of the other device.
 
-    PYTHONPATH=tests python -c "
-    import torch, far_device
-    with far_device.far_away():
-        print(repr(torch.ones(2, device='far')))
-        torch.ones(2, device='far') + torch.zeros(2)"
+    python tests/far_device.py < COMMANDS
+
+runs scripts on it, in a process of its own. COMMANDS is JSON, of [fault, script, arguments] each.
+Of each are printed the metrics or the device's error; a fault is brought in on purpose.
 
 Source: PyTorch's ``torch.utils.backend_registration`` and ``torch.utils._python_dispatch``.
 """
 
-from collections import Counter
+import contextlib
+import json
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -31,8 +30,6 @@ NearGenerator = torch.Generator
 aten = torch.ops.aten
 #: operations that copy from one device to another
 COPIES = {aten._to_copy.default, aten.copy_.default, aten._foreach_copy_.default}
-#: how often numbers were read back, by what read them
-reads: Counter[str] = Counter()
 
 
 class WrongDevice(RuntimeError):
@@ -117,8 +114,6 @@ def compute(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         raise WrongDevice(f"{op} takes a tensor {tuple(near[0].shape)} of the CPU beside far ones")
     if any(is_generator_far != is_result_far for is_generator_far in generators):
         raise WrongDevice(f"{op} takes a generator of another device than its tensors")
-    if given and op is aten._local_scalar_dense.default:
-        reads["item"] += 1
     result = op(*args, **kwargs)
 
     def leave(value: Any) -> Any:
@@ -151,12 +146,11 @@ class Constants(TorchFunctionMode):
             device = kwargs.pop("device")
             return call(*args, **kwargs).to(device)
         if call is torch.Tensor.tolist and isinstance(args[0], FarTensor):
-            reads["tolist"] += 1
             return call(args[0].near)
         return call(*args, **kwargs)
 
 
-@contextmanager
+@contextlib.contextmanager
 def far_away() -> Iterator[None]:
     """Where the device is there, and watched."""
     import torch._inductor  # modules that are imported under these modes would be of them
@@ -164,3 +158,55 @@ def far_away() -> Iterator[None]:
     torch.__future__.set_swap_module_params_on_conversion(True)  # weights change their class
     with mock.patch("torch.Generator", AnyGenerator), Operations(), Constants():
         yield
+
+
+def faults() -> dict[str, tuple[object, str, Callable[..., Any]]]:
+    """Name -> the place, and what stands there in place of the right thing."""
+    from ebm_app.training.batches import EBMBatches
+
+    near_batch = EBMBatches.batch
+    return {
+        "batches stay on the CPU": (
+            EBMBatches,
+            "batch",
+            lambda self, step: tuple(part.cpu() for part in near_batch(self, step)),
+        ),
+        "noise of the CPU": (
+            AnyGenerator,
+            "__new__",
+            lambda cls, device="cpu": NearGenerator(),
+        ),
+    }
+
+
+def run(fault: str, path: str, arguments: list[str]) -> dict[str, Any]:
+    """The metrics of a script, or the error of the device."""
+    from conftest import load_script
+
+    script = load_script(path)
+    if hasattr(script, "resolve_device"):
+        script.resolve_device = lambda name: FAR
+    with contextlib.ExitStack() as stack:
+        if fault:
+            stack.enter_context(mock.patch.object(*faults()[fault]))
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        stack.enter_context(far_away())
+        try:
+            return {"metrics": script.main(arguments)}
+        except WrongDevice as error:
+            return {"error": str(error)}
+
+
+def main() -> None:
+    """Run the commands."""
+    import accelerate
+    import diffusers.training_utils  # noqa: F401 - what scripts import late
+
+    torch.set_num_threads(1)
+    accelerate.Accelerator.device = property(lambda self: FAR)
+    for command in json.load(sys.stdin):
+        print(json.dumps(run(*command)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

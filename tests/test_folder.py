@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import error_of
-from fuzzing import put_no_file
 from PIL import Image
+from test_faults import put_no_file
 
 from ebm_app.data import load_images
 
