@@ -7,7 +7,6 @@ python evaluate/bpd.py digits --estimator pf_ode --estimator_args num_steps=40 n
 from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -15,73 +14,59 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
+from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.image_models.scoring import bits_by_estimator, disagreements
-from ebm_app.io.arguments import settings_of, settings_of_each
-from ebm_app.io.cli import Parser, flag
+from ebm_app.io.command_line import parse, settings_of, settings_of_each
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Nodes
+from ebm_app.io.fields import Nodes, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import shut_down
+from ebm_app.io.records import to_dict
+from ebm_app.io.registry import choose
 from ebm_app.likelihood import ESTIMATORS, Estimator, make_estimator
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
 
 ALL = "all"
 #: estimators by the model's own quadrature; those by the Stein score may take its gradient
 WITH_NODES = ("ratio", "elbo", "pf_ode", "pf_ode_exact")
-DEQUANTISER_NOTES = "; ".join(f"{name}: {kind.note}" for name, kind in DEQUANTISERS.items())
 
 
-def parse_args(argv: Sequence[str] | None) -> Namespace:
+def notes_of(kinds: dict[str, Any], separator: str = "; ") -> str:
+    """What every kind does."""
+    return separator.join(f"{name}: {kind.note}" for name, kind in kinds.items())
+
+
+@configuration(kw_only=True)
+class Arguments(HeldOutFlags):
     """The command line."""
-    parser = Parser(__doc__)
-    add_data_flags(parser)
-    add = parser.add_argument
-    add(
-        "--estimator",
-        nargs="+",
-        choices=[*ESTIMATORS, ALL],
-        help="how log p is found (default: elbo, or ratio for a model without a Stein head); the "
-        "last line begins with the first one's metrics. "
-        f"{estimator_notes('; ')}; {ALL}: those whose cost does not grow with the pixels",
+
+    estimator: tuple[str, ...] = setting(
+        "how log p is found; elbo if not given, or ratio for a model without a Stein head. The "
+        f"last line begins with the first one's metrics. {notes_of(ESTIMATORS)}; {ALL}: those "
+        "whose cost does not grow with the pixels",
+        (),
     )
-    add(
-        "--estimator_args",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="settings of the estimators; each goes to all that have it",
+    estimator_args: tuple[str, ...] = setting(
+        "settings KEY=VALUE of the estimators; each goes to all that have it", ()
     )
-    add(
-        "--dequantisation",
-        choices=sorted(DEQUANTISERS),
-        help=f"the model's own if not given. {DEQUANTISER_NOTES}",
+    dequantisation: str | None = setting(
+        f"the model's own if not given. {notes_of(DEQUANTISERS)}", None
     )
-    add(
-        "--dequantiser_args",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="settings of the dequantisation",
-    )
-    add("--num_nodes", type=flag(Nodes), help="quadrature nodes; the model's own if not given")
-    add("--output_dir", default="runs/bpd", help="where the record goes")
-    parser.add_common()
-    args = parser.parse_args(argv)
-    names = set(args.estimator or [])
-    if ALL in names and len(names) > 1:
-        raise UserError(f"--estimator {ALL} names all of its own: leave the others out")
-    if names and not names & {*WITH_NODES, ALL}:
-        parser.refuse(["num_nodes"], f"is of {' and '.join(WITH_NODES)}: leave it out")
-    return args
+    dequantiser_args: tuple[str, ...] = setting("settings KEY=VALUE of the dequantisation", ())
+    num_nodes: Nodes | None = setting("quadrature nodes; the model's own if not given", None)
+    output_dir: Path = setting("where the record goes", Path("runs/bpd"))
+
+    def __post_init__(self) -> None:
+        names = {choose("estimator", name, [*ESTIMATORS, ALL]) for name in self.estimator}
+        if self.dequantisation is not None:
+            choose("dequantisation", self.dequantisation, DEQUANTISERS)
+        if ALL in names and len(names) > 1:
+            raise UserError(f"--estimator {ALL} names all of its own: leave the others out")
+        if self.num_nodes is not None and names and not names & {*WITH_NODES, ALL}:
+            raise UserError(f"--num_nodes is of {' and '.join(WITH_NODES)}: leave it out")
 
 
-def estimator_notes(separator: str) -> str:
-    """What every estimator computes."""
-    return separator.join(f"{name}: {kind.note}" for name, kind in ESTIMATORS.items())
-
-
-def make_estimators(args: Namespace, default: str) -> dict[str, Estimator]:
+def make_estimators(args: Arguments, default: str) -> dict[str, Estimator]:
     """The estimators asked for, by name, with their settings."""
     names = dict.fromkeys(args.estimator or [default])
     if ALL in names:
@@ -92,7 +77,7 @@ def make_estimators(args: Namespace, default: str) -> dict[str, Estimator]:
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Evaluate a split; the metrics, on the main process."""
-    args = parse_args(argv)
+    args = parse(Arguments, __doc__, argv)
     accelerator, ebm = open_model(args)
     estimators = make_estimators(args, ebm.default_estimator)
     if args.num_nodes is not None:
@@ -103,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     levels = held_out(args, ebm)
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     is_main = accelerator.is_main_process
-    output = Output(Path(args.output_dir) / "bpd.json", vars(args), is_main)
+    output = Output(args.output_dir / "bpd.json", to_dict(args), is_main)
     bits, results = {}, {}
     for name, estimator in estimators.items():
         bar = partial(tqdm, desc=name, disable=not is_main)
@@ -144,7 +129,9 @@ def print_results(metrics: dict[str, Any]) -> None:
             f"+- {pair['stderr']:.4f} bits per dim"
         )
     if len(metrics["estimators"]) > 1:
-        print(estimator_notes("\n"), "Compare bits at one eps only.", sep="\n", file=sys.stderr)
+        print(
+            notes_of(ESTIMATORS, "\n"), "Compare bits at one eps only.", sep="\n", file=sys.stderr
+        )
 
 
 if __name__ == "__main__":

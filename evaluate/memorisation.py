@@ -15,13 +15,15 @@ import torch
 from annotated_types import Ge, Le
 
 from ebm_app.data.png import grid_of, save_image
-from ebm_app.evaluation.command_line import images_for, last_frame
+from ebm_app.evaluation.held_out import images_for, last_frame
 from ebm_app.evaluation.memorisation import nearest, share_of_copies
 from ebm_app.image_models.ebm import EBM
-from ebm_app.io.cli import Parser, flag, resolve_device
+from ebm_app.io.command_line import CommonFlags, ModelFlag, parse
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import PositiveInt
+from ebm_app.io.fields import PositiveInt, configuration, setting
 from ebm_app.io.output import Output
+from ebm_app.io.processes import resolve_device
+from ebm_app.io.records import to_dict
 from ebm_app.sampling.samplers import SAMPLERS
 
 #: rows and columns of a picture
@@ -29,24 +31,25 @@ Shown = Annotated[int, Ge(1), Le(100)]
 QUANTILE = 0.01
 
 
+@configuration(kw_only=True)
+class Arguments(CommonFlags, ModelFlag):
+    """The command line."""
+
+    sampler: str = setting(f"how to draw: {', '.join(SAMPLERS)}", next(iter(SAMPLERS)))
+    num_images: PositiveInt = setting("images drawn", 200)
+    num_shown: Shown = setting("images in the picture, a row each", 12)
+    num_nearest: Shown = setting("training images in a row, after the image", 5)
+    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
+    download: bool = setting("fetch a missing data set", False)
+    output_dir: Path = setting("where record and picture go", Path("runs/memorisation"))
+
+
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Draw, compare, and write a picture; the metrics."""
-    parser = Parser(__doc__)
-    add = parser.add_argument
-    add("model", help="a folder, a bundled name or a hub id")
-    add("--sampler", default=next(iter(SAMPLERS)), choices=sorted(SAMPLERS), help="how to draw")
-    add("--num_images", type=flag(PositiveInt), default=200, help="images drawn")
-    add("--num_shown", type=flag(Shown), default=12, help="images in the picture, a row each")
-    others = "training images in a row, after the image"
-    add("--num_nearest", type=flag(Shown), default=5, help=others)
-    add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
-    add("--download", action="store_true", help="fetch a missing data set")
-    add("--output_dir", default="runs/memorisation", help="where record and picture go")
-    parser.add_common()
-    args = parser.parse_args(argv)
+    args = parse(Arguments, __doc__, argv)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     data = images_for(ebm, ebm.config.dataset, args.data_root, args.download)
-    output = Output(Path(args.output_dir) / "memorisation.json", vars(args))
+    output = Output(args.output_dir / "memorisation.json", to_dict(args))
     train, test = data.display(data.train), data.display(data.test)
     if args.num_nearest > len(train):
         raise UserError(f"--num_nearest {args.num_nearest} is more than the {len(train)} images")

@@ -14,11 +14,12 @@ from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
 from ebm_app.evaluation.checks import all_passed, as_record, describe
-from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
+from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.evaluation.selftest import SelfTestBudget, iterate_checks
-from ebm_app.io.cli import Parser, flag
-from ebm_app.io.fields import Steps
+from ebm_app.io.command_line import parse
+from ebm_app.io.fields import Steps, configuration, setting
 from ebm_app.io.output import Output
+from ebm_app.io.records import to_dict
 from ebm_app.likelihood import PFODEDensity
 from ebm_app.likelihood.pf_ode import NumProbes
 
@@ -27,23 +28,25 @@ NumTimes = Annotated[int, Ge(2), Le(10_000)]
 NumReference = Annotated[int, Ge(2), Le(100_000)]
 
 
+@configuration(kw_only=True)
+class Arguments(HeldOutFlags):
+    """The command line."""
+
+    num_times: NumTimes = setting("times at which the mean time score is taken", 32)
+    num_reference: NumReference = setting("draws of N(0, I)", 1000)
+    pf_ode_steps: Steps = setting("steps of the probability-flow ODE", 20)
+    num_probes: NumProbes = setting("probes of its divergence; 0: exact", 2)
+    output_dir: Path = setting("where record and plot go", Path("runs/selftest"))
+
+
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the checks; their outcome is in the metrics, not in the exit code."""
-    parser = Parser(__doc__)
-    add_data_flags(parser)
-    add, times = parser.add_argument, "times at which the mean time score is taken"
-    add("--num_times", type=flag(NumTimes), default=32, help=times)
-    add("--num_reference", type=flag(NumReference), default=1000, help="draws of N(0, I)")
-    add("--pf_ode_steps", type=flag(Steps), default=20, help="steps of the probability-flow ODE")
-    add("--num_probes", type=flag(NumProbes), default=2, help="probes of its divergence; 0: exact")
-    add("--output_dir", default="runs/selftest", help="where record and plot go")
-    parser.add_common()
-    args = parser.parse_args(argv)
+    args = parse(Arguments, __doc__, argv)
     pf_ode = PFODEDensity(num_steps=args.pf_ode_steps, num_probes=args.num_probes, seed=args.seed)
     budget = SelfTestBudget(args.num_times, args.num_reference, pf_ode, args.seed)
     _, ebm = open_model(args)
     levels = held_out(args, ebm)
-    output = Output(Path(args.output_dir) / "selftest.json", vars(args))
+    output = Output(args.output_dir / "selftest.json", to_dict(args))
     from ebm_app.evaluation.likelihood_plots import balance_figure  # a second to import
 
     total = budget.num_reports(len(levels))

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from ebm_app.data.png import save_grid, save_image, to_uint8
-from ebm_app.evaluation.command_line import last_frame
+from ebm_app.evaluation.held_out import last_frame
 from ebm_app.image_models.ebm import EBM
-from ebm_app.io.arguments import settings_of
-from ebm_app.io.cli import Parser, flag, resolve_device
+from ebm_app.io.command_line import CommonFlags, ModelFlag, parse, settings_of
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import PositiveInt, Steps
+from ebm_app.io.fields import PositiveInt, Steps, configuration, setting
 from ebm_app.io.output import Output
+from ebm_app.io.processes import resolve_device
+from ebm_app.io.records import to_dict
+from ebm_app.io.registry import choose
 from ebm_app.io.writing import explained_write
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 
@@ -30,36 +32,38 @@ def settings_text(kind: type[Sampler]) -> str:
     return ", ".join(f"{field.name}={field.default}" for field in others)
 
 
+@configuration(kw_only=True)
+class Arguments(CommonFlags, ModelFlag):
+    """The command line."""
+
+    sampler: str = setting(
+        "; ".join(f"{name}: {kind.note}" for name, kind in SAMPLERS.items()), "pf_ode"
+    )
+    num_images: PositiveInt = setting("how many", 64)
+    num_steps: Steps | None = setting(
+        ", ".join(f"{kind.steps} of {name}" for name, kind in SAMPLERS.items())
+        + "; the sampler's own number if not given",
+        None,
+    )
+    sampler_args: tuple[str, ...] = setting(
+        "further settings KEY=VALUE of the sampler. "
+        + "; ".join(f"{name}: {settings_text(kind)}" for name, kind in SAMPLERS.items()),
+        (),
+    )
+    output_dir: Path = setting("where grid and images go", Path("runs/samples"))
+
+
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Sample; the files written, the seconds taken and the evaluations of the score."""
-    parser = Parser(__doc__)
-    add = parser.add_argument
-    add("model", help="a folder, a bundled name or a hub id")
-    notes = "; ".join(f"{name}: {kind.note}" for name, kind in SAMPLERS.items())
-    add("--sampler", default="pf_ode", choices=sorted(SAMPLERS), help=notes)
-    add("--num_images", type=flag(PositiveInt), default=64, help="how many")
-    counts = ", ".join(f"{kind.steps} of {name}" for name, kind in SAMPLERS.items())
-    counts += "; the sampler's own number if not given"
-    add("--num_steps", type=flag(Steps), help=counts)
-    settings = "; ".join(f"{name}: {settings_text(kind)}" for name, kind in SAMPLERS.items())
-    add(
-        "--sampler_args",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help=f"further settings of the sampler. {settings}",
-    )
-    add("--output_dir", default="runs/samples", help="where grid and images go")
-    parser.add_common()
-    args = parser.parse_args(argv)
-    pairs = args.sampler_args
+    args = parse(Arguments, __doc__, argv)
+    pairs = list(args.sampler_args)
     if args.num_steps is not None:
         if any(pair.startswith("num_steps=") for pair in pairs):
             raise UserError("--num_steps and num_steps= in --sampler_args: give one of them")
-        pairs = [f"num_steps={args.num_steps}", *pairs]
-    settings = settings_of(SAMPLERS[args.sampler], pairs)
+        pairs.append(f"num_steps={args.num_steps}")
+    settings = settings_of(SAMPLERS[choose("sampler", args.sampler, SAMPLERS)], pairs)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
-    output = Output(Path(args.output_dir) / "samples.json", vars(args))
+    output = Output(args.output_dir / "samples.json", to_dict(args))
     begin = time.perf_counter()
     frames = ebm.iterate_sample(args.num_images, args.sampler, args.seed, **settings)
     frame = last_frame(frames, args.sampler)

@@ -12,7 +12,7 @@ from PIL import Image
 from ebm_app.data import load_images, quantise, to_levels
 from ebm_app.data.palette import check_palette, find_palette
 from ebm_app.data.png import to_uint8
-from ebm_app.evaluation.command_line import images_for
+from ebm_app.evaluation.held_out import images_for
 from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.flow import Flow, FlowConfig
 from ebm_app.io.errors import UserError

@@ -10,7 +10,7 @@ import pytest
 from conftest import GREY, error_of
 
 from ebm_app.evaluation.checks import Check, as_record, from_record, skip
-from ebm_app.evaluation.command_line import held_out_levels
+from ebm_app.evaluation.held_out import held_out_levels
 from ebm_app.evaluation.log_z.estimates import from_forward
 from ebm_app.evaluation.selftest import SelfTestBudget, iterate_checks
 from ebm_app.image_models.ebm import EBM

@@ -16,31 +16,36 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from annotated_types import Ge, Le
 
-from ebm_app.io.cli import Parser, flag, resolve_device
-from ebm_app.io.fields import Count
-from ebm_app.web.models import Models, find_models
+from ebm_app.io.command_line import CommonFlags, parse
+from ebm_app.io.fields import Count, configuration, setting
 
-Port = Annotated[int, Ge(1), Le(65_535)]
+
+@configuration(kw_only=True)
+class Arguments(CommonFlags):
+    """The command line."""
+
+    model: str | None = setting("a folder, a bundled name or a hub id; offered first", None)
+    models_dir: str | None = setting("a folder of runs, all of which are offered", None)
+    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
+    host: str = setting("address to listen on; others need --auth", "127.0.0.1")
+    port: Annotated[int, Ge(1), Le(65_535)] = setting("port to listen on", 7860)
+    auth: str | None = setting(
+        "user:password that visitors must give; EBM_AUTH in the environment if not given", None
+    )
+    no_auth: bool = setting("let in everyone who can reach --host", False)
+    allowed_hosts: tuple[str, ...] = setting(
+        "names by which the page may be called; any if --host lets others in", ()
+    )
+    seed: Count = setting("seed that the boxes of the page begin with", 0)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Find the models and serve the page."""
-    parser = Parser(__doc__)
-    add = parser.add_argument
-    add("--model", help="a folder, a bundled name or a hub id; offered first")
-    add("--models_dir", help="a folder of runs, all of which are offered")
-    add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
-    add("--host", default="127.0.0.1", help="address to listen on; others need --auth")
-    add("--port", type=flag(Port), default=7860, help="port to listen on")
-    auth = "user:password that visitors must give; EBM_AUTH in the environment if not given"
-    add("--auth", help=auth)
-    add("--no_auth", action="store_true", help="let in everyone who can reach --host")
-    hosts = "names by which the page may be called; any if --host lets others in"
-    add("--allowed_hosts", nargs="+", metavar="NAME", default=(), help=hosts)
-    parser.add_common(Count)  # what the boxes of the page hold
-    args = parser.parse_args(argv)
+    args = parse(Arguments, __doc__, argv)
     # seconds to import: --help does without
+    from ebm_app.io.processes import resolve_device
     from ebm_app.web.app import build_app
+    from ebm_app.web.models import Models, find_models
     from ebm_app.web.server import check_auth, check_hosts, serve
 
     auth = check_auth(args.host, args.auth or os.environ.get("EBM_AUTH"), args.no_auth)

@@ -21,10 +21,20 @@ import tyro
 from tyro.conf import Positional
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import checked, shortened
+from ebm_app.io.fields import Seed, checked, configuration, setting, shortened
 from ebm_app.io.registry import nearest
 
-__all__ = ["Positional", "argument", "given", "parse", "settings_of", "settings_of_each"]
+__all__ = [
+    "CommonFlags",
+    "ModelFlag",
+    "Positional",
+    "argument",
+    "given",
+    "parse",
+    "refuse",
+    "settings_of",
+    "settings_of_each",
+]
 
 T = TypeVar("T")
 ADVANCED = ("--help_advanced", "--help-advanced")
@@ -33,6 +43,21 @@ ADVANCED = ("--help_advanced", "--help-advanced")
 def argument(text: str) -> Any:
     """A field that must be given."""
     return dataclasses.field(metadata={"help": text})
+
+
+@configuration(kw_only=True)
+class CommonFlags:
+    """The flags of every script."""
+
+    seed: Seed = setting("seed of all noise", 0)
+    device: str = setting("auto, cpu or cuda", "auto")
+
+
+@configuration(kw_only=True)
+class ModelFlag:
+    """The model that a script takes."""
+
+    model: Positional[str] = argument("a folder, a bundled name or a hub id")
 
 
 def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = None) -> T:
@@ -46,7 +71,7 @@ def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = N
     words = list(sys.argv[1:] if argv is None else argv)
     is_advanced = any(word in ADVANCED for word in words)
     is_short = not is_advanced and any(word in ("-h", "--help") for word in words)
-    if is_short:
+    if is_short and any(item.metadata.get("rare") for item in dataclasses.fields(kind)):
         description = f"{(description or '').strip()}\n\n--help_advanced shows all flags."
     values = tyro.cli(
         _flags(kind, leave_rare=is_short),

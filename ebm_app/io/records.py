@@ -21,8 +21,8 @@ LARGEST_RECORD = 2**24
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A dataclass as JSON-ready data."""
-    return json.loads(json.dumps(dataclasses.asdict(config)))
+    """A dataclass as JSON-ready data; paths become texts."""
+    return json.loads(json.dumps(dataclasses.asdict(config), default=str))
 
 
 def from_dict(cls: type[T], data: Any, where: str) -> T:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ebm_app.evaluation.checks import Check, from_record
-from ebm_app.evaluation.command_line import held_out_levels
+from ebm_app.evaluation.held_out import held_out_levels
 from ebm_app.evaluation.likelihood_plots import balance_figure
 from ebm_app.evaluation.selftest import Balance, SelfTestBudget, SelfTestReport, iterate_checks
 from ebm_app.image_models.ebm import EBM

@@ -1,0 +1,101 @@
+"""A model and the held-out images that it is evaluated on, as the flags of a script name them."""
+
+import sys
+from collections.abc import Iterable
+
+from accelerate import Accelerator
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from ebm_app.data.images import FOLDER, ImageData, load_images
+from ebm_app.data.palette import form_of
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.command_line import CommonFlags, ModelFlag
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import BatchSize, Draws, Several, configuration, setting
+from ebm_app.io.processes import make_accelerator, resolve_device
+from ebm_app.models.config import Margin
+from ebm_app.sampling.base import Frame
+
+
+@configuration(kw_only=True)
+class HeldOutFlags(CommonFlags, ModelFlag):
+    """The flags of a script that evaluates a model on held-out images."""
+
+    dataset: str | None = setting("the model's own if not given", None)
+    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
+    download: bool = setting("fetch a missing data set", False)
+    split: str = setting("train, validation or test", "test")
+    limit: Several | None = setting("take the first images only", None)
+    repeats: Draws = setting("dequantisation draws of each image", 4)
+    batch_size: BatchSize = setting("images taken together", 128)
+    eps: Margin | None = setting("margin left at t = 1; the model's own if not given", None)
+
+
+def open_model(args: HeldOutFlags) -> tuple[Accelerator, EBM]:
+    """The processes and the model of a script, with the margin asked for."""
+    accelerator = make_accelerator(device=resolve_device(args.device))
+    ebm = EBM.from_pretrained(args.model, str(accelerator.device))
+    if args.eps is not None:
+        ebm.energy = ebm.energy.with_eps(args.eps)
+        if args.eps < ebm.model.eps:
+            print(
+                f"note: the model was trained to eps {ebm.model.eps} only: beyond it the network "
+                "is evaluated at times it was not trained on, and the bits may be too few",
+                file=sys.stderr,
+            )
+    return accelerator, ebm
+
+
+def last_frame(frames: Iterable[Frame], sampler: str) -> Frame:
+    """Draw to the end under a progress bar."""
+    with tqdm(desc=sampler) as bar:
+        for frame in frames:
+            bar.total = frame.num_steps
+            bar.update()
+    return frame
+
+
+def held_out(args: HeldOutFlags, ebm: EBM) -> Tensor:
+    """The images to evaluate by a script's flags; see ``held_out_levels``.
+
+    Raises:
+        UserError: for fewer than two, which have no standard error.
+    """
+    name = args.dataset or ebm.config.dataset
+    data = held_out_levels(ebm, name, args.split, args.data_root, args.download)[: args.limit]
+    if len(data) < 2:
+        raise UserError("at least 2 images are needed for a standard error: give another --split")
+    return data
+
+
+def held_out_levels(
+    ebm: EBM, dataset: str, split: str = "test", data_root: str = "data", download: bool = False
+) -> Tensor:
+    """Images of a data set as levels (N, C, H, W) of the model.
+
+    Raises:
+        UserError: where they cannot be read, or do not fit the model.
+    """
+    return images_for(ebm, dataset, data_root, download).split(split)
+
+
+def images_for(
+    ebm: EBM, dataset: str, data_root: str = "data", download: bool = False
+) -> ImageData:
+    """A data set in the form that a model takes.
+
+    Raises:
+        UserError: where it cannot be read, or does not fit the model.
+    """
+    _, height, width = ebm.config.image_shape
+    # a folder's images are brought to the model's size and levels as they were for training
+    given = {"resolution": height if height == width else None, "palette": ebm.config.palette}
+    data = load_images(dataset, data_root, download, **given if dataset.startswith(FOLDER) else {})
+    expected, found = form_of(ebm.config), form_of(data)
+    if expected != found:
+        raise UserError(
+            f"the model takes images of {expected}, but {data.name} has {found}: give images of "
+            "that form"
+        )
+    return data
