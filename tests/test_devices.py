@@ -63,6 +63,7 @@ def near(tmp_path_factory):
     return folder, [load_script(path).main(words) for path, words in first(folder)]
 
 
+@pytest.mark.slow
 def test_a_training_its_samples_and_its_bits_are_those_of_the_cpu(tmp_path, near):
     folder, expected = near
     faults = [

@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from conftest import error_of
+from conftest import error_of, png_chunk
 from PIL import Image
 from test_faults import put_no_file
 
@@ -18,15 +18,14 @@ SPLITS = ("train", "validation", "test")
 
 def noise_image(size, channels, seed):
     shape = (size[1], size[0], channels)[: 2 if channels == 1 else 3]
-    pixels = np.random.RandomState(seed).randint(0, 256, shape, dtype=np.uint8)
-    return Image.fromarray(pixels)
+    return Image.fromarray(np.random.RandomState(seed).randint(0, 256, shape, dtype=np.uint8))
 
 
-def fill(folder, number=10, size=(6, 5), channels=1, suffix=".png"):
+def fill(folder, number=10, size=(6, 5), channels=1, suffix=".png", seed=0):
     """Write images of noise, each with its own seed, so that no two are equal."""
     folder.mkdir(parents=True, exist_ok=True)
     for i in range(number):
-        noise_image(size, channels, seed=i).save(folder / f"{i:03d}{suffix}")
+        noise_image(size, channels, seed + i).save(folder / f"{i:03d}{suffix}")
     return folder
 
 
@@ -34,25 +33,24 @@ def load_folder(path, resolution=None):
     return load_images(f"folder:{path}", resolution=resolution)
 
 
+def everything_of(path, resolution=None):
+    data = load_folder(path, resolution)
+    return torch.cat([data.split(split) for split in SPLITS])
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_folder_splits_are_disjoint_exhaustive_and_fixed(tmp_path, channels):
-    fill(tmp_path / "a" / "deep", 12, channels=channels)
+    fill(tmp_path / "a" / "deep", 12, channels=channels, seed=100)
     fill(tmp_path / "b", 23, channels=channels, suffix=".bmp")
-    for i in range(12):  # the images of a/deep are the first of b: make them differ
-        noise_image((6, 5), channels, 100 + i).save(tmp_path / "a" / "deep" / f"{i:03d}.png")
     (tmp_path / "notes.txt").write_text("no image")
     data = load_folder(tmp_path)
     assert data.num_levels == 256 and data.image_shape == (channels, 5, 6)
-    assert data.name == f"folder:{tmp_path}"
     assert [len(data.split(s)) for s in SPLITS] == [29, 3, 3]
-    everything = torch.cat([data.split(s) for s in SPLITS])
     files = sorted(tmp_path.rglob("*.png")) + sorted(tmp_path.rglob("*.bmp"))
     pixels = np.stack([np.asarray(Image.open(f)).reshape(5, 6, channels) for f in files])
-    expected = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-    assert len(expected.unique(dim=0)) == 35
-    assert torch.equal(
-        everything, expected[torch.from_numpy(np.random.RandomState(0).permutation(35))]
-    )
+    order = np.random.RandomState(0).permutation(35)
+    expected = torch.from_numpy(pixels[order]).permute(0, 3, 1, 2)
+    assert torch.equal(everything_of(tmp_path), expected)
 
 
 def test_folder_formats_agree_on_flat_images(tmp_path):
@@ -63,8 +61,7 @@ def test_folder_formats_agree_on_flat_images(tmp_path):
     # as some telephones write it: a second frame, which is no image of the set
     photograph.save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=[photograph])
     Image.new("L", (3, 3)).save(tmp_path / "other.gif")
-    data = load_folder(tmp_path)
-    levels = torch.cat([data.split(s) for s in SPLITS])
+    levels = everything_of(tmp_path)
     assert len(levels) == 11 and levels.shape[2:] == (16, 16)
     assert (levels.int() - 100).abs().max() <= 2
 
@@ -72,20 +69,16 @@ def test_folder_formats_agree_on_flat_images(tmp_path):
 @pytest.mark.parametrize(
     "mode, channels", [("1", 1), ("L", 1), ("LA", 1), ("P", 3), ("RGB", 3), ("RGBA", 3)]
 )
-def test_folder_modes(tmp_path, mode, channels):
-    """One file of another mode among grey ones: a colour file makes all of them RGB."""
+def test_one_colour_file_makes_all_images_rgb(tmp_path, mode, channels):
     fill(tmp_path, 9)
-    image = noise_image((6, 5), 3, seed=50).convert("RGB" if channels == 3 else "L")
-    image = image.convert(mode)  # to LA and RGBA: opaque
+    kind = "RGB" if channels == 3 else "L"
+    image = noise_image((6, 5), 3, seed=50).convert(kind).convert(mode)  # LA and RGBA: opaque
     image.save(tmp_path / "zz.png")
-    data = load_folder(tmp_path)
-    assert data.image_shape == (channels, 5, 6)
-    expected = np.asarray(image.convert("RGB" if channels == 3 else "L")).reshape(5, 6, channels)
-    everything = torch.cat([data.split(s) for s in SPLITS])
+    expected = np.asarray(image.convert(kind)).reshape(5, 6, channels)
+    everything = everything_of(tmp_path)
     is_it = (everything == torch.from_numpy(expected.copy()).permute(2, 0, 1)).flatten(1).all(1)
-    assert is_it.sum() == 1
-    if channels == 3:
-        assert (everything[~is_it] == everything[~is_it][:, :1]).all(), "grey files stay grey"
+    assert everything.shape[1] == channels and is_it.sum() == 1
+    assert (everything[~is_it] == everything[~is_it][:, :1]).all(), "grey files stay grey"
 
 
 def test_folder_applies_the_orientation_tag(tmp_path):
@@ -94,9 +87,8 @@ def test_folder_applies_the_orientation_tag(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned clockwise
     image.save(tmp_path / "zz.png", exif=exif)
-    everything = torch.cat([load_folder(tmp_path).split(s) for s in SPLITS])
     turned = torch.from_numpy(np.rot90(np.asarray(image), -1).copy())
-    assert (everything == turned).flatten(1).all(1).sum() == 1
+    assert (everything_of(tmp_path) == turned).flatten(1).all(1).sum() == 1
 
 
 def test_folder_of_split_folders(tmp_path):
@@ -131,9 +123,8 @@ def test_folder_of_mixed_sizes_needs_a_resolution(tmp_path):
     message = error_of(load_folder, tmp_path)
     for part in ("000.png", "12x8", "wide.png", "80x40", "--resolution N"):
         assert part in message
-    data = load_folder(tmp_path, resolution=4)
-    assert data.image_shape == (1, 4, 4)
-    everything = torch.cat([data.split(s) for s in SPLITS])
+    everything = everything_of(tmp_path, resolution=4)
+    assert everything.shape[1:] == (1, 4, 4)
     assert (everything == 200).flatten(1).all(1).sum() == 1
     assert "resolution is 0" in error_of(load_folder, tmp_path, resolution=0)
 
@@ -157,17 +148,6 @@ def test_missing_empty_and_small_folders(tmp_path):
     assert "no folder" in error_of(load_folder, tmp_path / "000.png")
 
 
-def png_of_16_bit_colour():
-    def chunk(kind, body):
-        return (
-            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        )
-
-    header = struct.pack(">IIBBBBB", 6, 5, 16, 2, 0, 0, 0)
-    body = chunk(b"IDAT", zlib.compress((b"\0" + bytes(6 * 6)) * 5))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + body + chunk(b"IEND", b"")
-
-
 def encoded(image, kind="png", **options):
     file = io.BytesIO()
     image.save(file, kind, **options)
@@ -175,23 +155,23 @@ def encoded(image, kind="png", **options):
 
 
 GREY = Image.new("L", (6, 5), 7)
+#: Pillow reads its colours as 8-bit ones
+DEEP = encoded(Image.new("RGB", (6, 5)))[:8] + png_chunk(
+    b"IHDR", struct.pack(">IIBBBBB", 6, 5, 16, 2, 0, 0, 0)
+)
+DEEP += png_chunk(b"IDAT", zlib.compress((b"\0" + bytes(6 * 6)) * 5)) + png_chunk(b"IEND", b"")
 BAD_FILES = {
     "no image": (b"text", "cannot read"),
     "empty": (b"", "cannot read"),
     "truncated": (encoded(noise_image((60, 50), 1, 0))[:-500], "cannot read"),
     "gif in disguise": (encoded(GREY, "gif"), "cannot read"),
     "16-bit grey": (encoded(Image.fromarray(np.zeros((5, 6), np.uint16))), "8 bits"),
-    "16-bit colour": (png_of_16_bit_colour(), "8 bits"),
+    "16-bit colour": (DEEP, "8 bits"),
     "float": (encoded(Image.new("F", (6, 5)), "tiff"), "8 bits"),
     "cmyk": (encoded(Image.new("CMYK", (6, 5)), "jpeg"), "CMYK"),
     "alpha": (encoded(Image.new("RGBA", (6, 5), (1, 2, 3, 254))), "transparent"),
-    "grey alpha": (encoded(Image.new("LA", (6, 5), (1, 0))), "transparent"),
-    "palette alpha": (encoded(GREY.convert("P"), transparency=7), "transparent"),
     "grey key": (encoded(GREY, transparency=7), "transparent"),
-    "frames": (
-        encoded(GREY, "tiff", save_all=True, append_images=[GREY]),
-        "several frames",
-    ),
+    "frames": (encoded(GREY, "tiff", save_all=True, append_images=[GREY]), "several frames"),
 }
 
 
@@ -207,11 +187,6 @@ def test_folder_accepts_an_opaque_transparency_key(tmp_path):
     assert load_folder(tmp_path).image_shape == (1, 5, 6)
 
 
-def test_folder_names_a_dangling_link(tmp_path):
-    (fill(tmp_path) / "link.png").symlink_to(tmp_path / "gone.png")
-    assert "link.png" in error_of(load_folder, tmp_path)
-
-
 @pytest.mark.parametrize("limit", [10, 20], ids=["error of Pillow", "warning of Pillow"])
 def test_folder_refuses_a_decompression_bomb(tmp_path, monkeypatch, limit):
     fill(tmp_path)
@@ -220,19 +195,9 @@ def test_folder_refuses_a_decompression_bomb(tmp_path, monkeypatch, limit):
     assert "000.png" in message and f"more than {limit} pixels" in message
 
 
-@pytest.mark.parametrize("kind", ["fifo", "socket", "device", "broken", "circle", "folder"])
+@pytest.mark.parametrize("kind", ["fifo", "socket", "device", "broken", "circle"])
 def test_what_is_no_file_is_named_and_never_waited_for(tmp_path, kind, monkeypatch):
     fill(tmp_path)
     monkeypatch.chdir(tmp_path)
     put_no_file(tmp_path / "zz.png", kind)
-    if kind == "folder":  # it may hold images, and holds none
-        assert len(load_folder(tmp_path).train) == 8
-    else:
-        assert "zz.png" in error_of(load_folder, tmp_path)
-
-
-def test_a_huge_file_is_not_read(tmp_path):
-    fill(tmp_path)
-    with (tmp_path / "zz.png").open("wb") as file:
-        file.truncate(2**29)
     assert "zz.png" in error_of(load_folder, tmp_path)
