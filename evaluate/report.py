@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ebm_app.evaluation.sample_plots import samplers_table
+from ebm_app.evaluation.frechet import samplers_table
 from ebm_app.io import METRICS_FILE, RUN_FILE
 from ebm_app.io.cli import Parser
 from ebm_app.io.errors import UserError

@@ -1,6 +1,13 @@
 """Quality of the samplers against their cost, measured with a classifier of the data set.
 
 python evaluate/samplers.py digits --run "pf_ode num_steps=10" --run "annealed_hmc num_steps=5"
+
+Every run leaves a record in its own folder, and is not made again. In the table, nfe are
+evaluations of the Stein score for an image. The Frechet distance is that of the classifier's
+features to test images, the histogram distance the total variation of the classes seen and the
+training labels, the balance the rarest class over the most frequent one; clear is the share of
+images whose class has a probability of 0.9 or more, outside the share of those darker or brighter
+than any training image. Held-out images show what a perfect sampler would reach.
 """
 
 from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
@@ -22,27 +29,24 @@ from tqdm.auto import tqdm
 
 from ebm_app.data.images import load_images, load_labels
 from ebm_app.evaluation.classifier import train_classifier
-from ebm_app.evaluation.frechet import Reference, label_histogram
-from ebm_app.evaluation.sample_plots import METRICS, NOTES, plot_samplers, samplers_table
+from ebm_app.evaluation.frechet import Reference, label_histogram, samplers_table
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.arguments import settings_of
 from ebm_app.io.cli import Parser, flag, resolve_device
-from ebm_app.io.errors import UserError
 from ebm_app.io.fields import BatchSize, PositiveInt
 from ebm_app.io.output import Output
-from ebm_app.io.records import read_record
+from ebm_app.io.processes import make_accelerator, shut_down
 from ebm_app.io.registry import choose
-from ebm_app.io.study_schemas import SamplerRecord
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder
 from ebm_app.numerics.tensors import mean_except_batch, mixed_seed
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
+from studies.grid import fill
 
 DEFAULT_RUNS = (
     *(f"pf_ode num_steps={num_steps}" for num_steps in (3, 6, 12, 25, 50)),
     "annealed_hmc num_steps=20",
     "annealed_hmc",
     "annealed_hmc acceptance=none",
-    "annealed_hmc_energy",
 )
 #: the metrics are of several images, which are held in memory
 NumImages = Annotated[int, Ge(2), Le(100_000)]
@@ -50,8 +54,8 @@ NumImages = Annotated[int, Ge(2), Le(100_000)]
 Measure = Callable[[Tensor], dict[str, float]]
 #: draws of images that the floor is the mean of
 FLOOR_DRAWS = 10
-#: what the rows of one record have in common
-STUDY = ("model", "seed", "num_images", "batch_size", "classifier_steps")
+#: what a row depends on beside its sampler and the weights
+STUDY = ("seed", "num_images", "batch_size", "classifier_steps")
 
 
 def parse_args(argv: Sequence[str] | None) -> Namespace:
@@ -66,8 +70,7 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
     add("--classifier_steps", type=flag(PositiveInt), default=600, help=steps)
     add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
     add("--download", action="store_true", help="fetch a missing data set")
-    add("--output_dir", default="runs/samplers", help="where record, table and plot go")
-    add("--resume", action="store_true", help="keep the metrics found there and skip their runs")
+    add("--output_dir", default="runs/samplers", help="where record and plot go; it is resumed")
     parser.add_common()
     return parser.parse_args(argv)
 
@@ -75,29 +78,32 @@ def parse_args(argv: Sequence[str] | None) -> Namespace:
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Draw by every run and measure; the table, its floor and the classifier's accuracy."""
     args = parse_args(argv)
-    runs = {parse_run(text): " ".join(text.split()) for text in args.run or DEFAULT_RUNS}
-    ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
-    target = Path(args.output_dir) / "samplers.json"
-    study = identity(args)
-    rows = earlier_rows(target, study) if args.resume else []
+    runs = {" ".join(text.split()): parse_run(text) for text in args.run or DEFAULT_RUNS}
+    accelerator = make_accelerator(device=resolve_device(args.device))
+    ebm = EBM.from_pretrained(args.model, str(accelerator.device))
+    folder = Path(args.output_dir)
+    output = Output(folder / "samplers.json", vars(args), accelerator.is_main_process)
     measure, metrics = prepare(ebm, args)
-    metrics = {"study": study, **metrics, "table": rows}
-    output = Output(target, vars(args))
-    output.write(metrics)
-    for sampler, text in runs.items():
-        name = next(name for name, kind in SAMPLERS.items() if type(sampler) is kind)
-        row = {"sampler": name, "settings": asdict(sampler), "run": text}
-        if any(all(old.get(key) == row[key] for key in ("sampler", "settings")) for old in rows):
-            continue
-        images, cost = draw(ebm, sampler, text, args)
-        rows.append({**row, **cost, **measure(images)})
-        output.write(metrics)
-    table = samplers_table(rows, metrics["floor"])
-    print(table)
-    with output.saving(metrics):
-        text = f"# Samplers of {args.model}\n\n{table}{NOTES}"
-        target.with_suffix(".md").write_text(text, encoding="utf-8")
-        plot_samplers(rows, metrics["floor"], target.with_suffix(".png"))
+    study = {key: getattr(args, key) for key in STUDY} | {"weights": weights_digest(args.model)}
+    cells = {
+        text.replace(" ", ","): {"run": text, "sampler": asdict(sampler), **study}
+        for text, sampler in runs.items()
+    }
+
+    def run(name: str, _: Path) -> dict[str, Any]:
+        text = cells[name]["run"]
+        images, cost = draw(ebm, runs[text], text, args)
+        return {"run": text, "sampler": text.split()[0], **cost, **measure(images)}
+
+    rows = list(fill(folder / "samplers", cells, run, accelerator).values())
+    metrics = {**metrics, "table": rows}
+    if accelerator.is_main_process:
+        print(samplers_table(rows, metrics["floor"]))
+        from ebm_app.evaluation.plots import plot_samplers  # a second to import
+
+        with output.saving(metrics):
+            plot_samplers(rows, metrics["floor"], folder / "samplers.png")
+    shut_down(accelerator)
     return metrics
 
 
@@ -112,29 +118,9 @@ def parse_run(text: str) -> Sampler:
     return kind(**settings_of(kind, pairs))
 
 
-def identity(args: Namespace) -> dict[str, Any]:
-    """What the rows of one table share; a folder may hold other weights by now."""
-    weights = (find_folder(args.model) / WEIGHTS_FILE).read_bytes()
-    same = {"metrics": list(METRICS), **{key: getattr(args, key) for key in STUDY}}
-    return {**same, "weights_sha256": hashlib.sha256(weights).hexdigest()}
-
-
-def earlier_rows(target: Path, study: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of an earlier call, none where there was none.
-
-    Raises:
-        UserError: where they do not belong to ``study``.
-    """
-    if not target.exists():
-        return []
-    metrics = read_record(SamplerRecord, target)["figures"]
-    found = metrics.get("study", {})
-    if other := [key for key in study if found.get(key) != study[key]]:
-        raise UserError(
-            f"{target} holds metrics of another {', '.join(other)}: give another --output_dir, or "
-            "leave --resume out to replace them"
-        )
-    return metrics["table"]
+def weights_digest(model: str) -> str:
+    """SHA-256 of a model's weights: a folder may hold others by now."""
+    return hashlib.sha256((find_folder(model) / WEIGHTS_FILE).read_bytes()).hexdigest()
 
 
 def prepare(ebm: EBM, args: Namespace) -> tuple[Measure, dict[str, Any]]:

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     _, ebm = open_model(args)
     levels = held_out(args, ebm)
     output = Output(args.output_dir / "selftest.json", to_dict(args))
-    from ebm_app.evaluation.likelihood_plots import balance_figure  # a second to import
+    from ebm_app.evaluation.plots import balance_figure  # a second to import
 
     total = budget.num_reports(len(levels))
     *_, report = tqdm(iterate_checks(ebm, levels, budget), desc="self-test", total=total)

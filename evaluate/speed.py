@@ -1,7 +1,7 @@
 """What training steps, likelihoods, leapfrog steps and samples cost, as ratios within one run.
 
 python evaluate/speed.py digits
-python evaluate/speed.py digits --parts training --batch_size 256 --compile
+python evaluate/speed.py digits --parts training --batch_size 256
 """
 
 from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
@@ -10,7 +10,6 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,13 @@ from torch import Tensor
 
 from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
 from ebm_app.image_models.ebm import EBM
-from ebm_app.io.cli import Parser, flag
-from ebm_app.io.fields import PositiveInt
+from ebm_app.io.cli import Parser
 from ebm_app.io.output import Output
 from ebm_app.io.registry import choose
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.sampling.samplers import SAMPLERS
-from studies import training_speed as training
-from studies.likelihood_speed import adaptive, at_equal_error, fixed_nodes, reference
-from studies.score_speed import TOLERANCES, fields
+from studies.grid import to_markdown
+from studies.speed import TOLERANCES, Steps, at_equal_error, bare_network, fields, integrations
 from studies.timing import seconds_in_turns
 
 #: objectives whose steps are compared, on the same network without a Stein head
@@ -41,106 +38,54 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     add_data_flags(parser, batch_size=64)
     add = parser.add_argument
     add("--parts", nargs="+", default=list(PARTS), help=f"of {', '.join(PARTS)}")
-    turns = "turns, of which the tenth percentile is told"
-    add("--rounds", type=flag(PositiveInt), default=10, help=turns)
-    add("--compile", action="store_true", help="time compiled training steps too: minutes")
     add("--quick", action="store_true", help="one turn of 4 images")
     add("--output_dir", default="runs/speed", help="where the record and the plot go")
     parser.add_common()
     args = parser.parse_args(argv)
-    args.limit = args.limit or 32
+    args.limit, args.rounds = args.limit or 32, 10
     if args.quick:
-        parser.refuse(
-            ["rounds", "batch_size", "limit"], "is set by --quick: leave one of them out"
-        )
+        parser.refuse(["batch_size", "limit"], "is set by --quick: leave one of them out")
         args.rounds, args.batch_size, args.limit = 1, 4, 4
     parts = {name: PARTS[choose("part", name, PARTS)] for name in args.parts}
-    if "training" not in parts:
-        parser.refuse(["compile"], "is of the part training: add it to --parts")
     _, ebm = open_model(args)
     output = Output(Path(args.output_dir) / "speed.json", vars(args))
     found = {}
     for name, part in parts.items():
         found[name] = part(ebm, args)
-        print(f"{name}\n{table(found[name])}\n")
-    from studies.speed_plots import plot_speed  # a second to import
-
-    with output.saving(found):
+        print(f"{name}\n{to_markdown(found[name])}\n")
+    answer = {"ratios": found}
+    with output.saving(answer):
         plot_speed(found, output.folder / "speed.png")
-    return found
+    return answer
 
 
 def training_part(ebm: EBM, args: Namespace) -> Rows:
-    """Whole training steps beside the bare network, and what bounds them."""
+    """Whole training steps beside the bare network."""
     device = ebm.device.type
-    steps = steps_of(ebm, args.batch_size)
-    actions = {name: steps.trainer(name).train_step for name in OBJECTIVES}
-    actions = {"bare network": training.bare_network(steps.trainer("ctsm_v")), **actions}
-    actions["ctsm_m and Stein head"] = steps.trainer("ctsm_m", stein_head=True).train_step
-    actions["ctsm_v in bfloat16"] = training.under_autocast(
-        steps.trainer("ctsm_v").train_step, device
-    )
-    if args.compile:
-        trainer = steps.trainer("ctsm_v")
-        trainer.loss_module = torch.compile(trainer.loss_module)  # in the first step
-        actions["ctsm_v compiled"] = trainer.train_step
-    product, operations = training.matrix_product(device)
-    seconds = seconds_in_turns({**actions, "matrix product": product}, device, args.rounds)
-    attainable = operations / seconds["matrix product"]
-    rows = []
-    for name, action in actions.items():
-        row = {
+    steps = Steps(ebm.config, args.batch_size, ebm.space.state_dict(), device)
+    trainers = {name: steps.trainer(name) for name in OBJECTIVES}
+    in_bfloat16 = steps.trainer("ctsm_v").train_step
+    actions = {
+        "bare network": bare_network(steps.trainer("ctsm_v")),
+        **{name: trainer.train_step for name, trainer in trainers.items()},
+        "ctsm_m and Stein head": steps.trainer("ctsm_m", stein_head=True).train_step,
+        "ctsm_v in bfloat16": torch.autocast(device, torch.bfloat16)(in_bfloat16),
+    }
+    seconds = seconds_in_turns(actions, device, args.rounds)
+    return [
+        {
             "step": name,
-            "ms": 1e3 * seconds[name],
-            "of the bare network": seconds[name] / seconds["bare network"],
-            "images/s": args.batch_size / seconds[name],
+            "ms": 1e3 * taken,
+            "of the bare network": taken / seconds["bare network"],
+            "images/s": args.batch_size / taken,
         }
-        if name in ("bare network", *OBJECTIVES):
-            row["MB for backward"] = training.saved_bytes(action) / 1e6
-        if name in ("bare network", "ctsm_v"):
-            rate = training.flops(action) / seconds[name]
-            row |= {"GFLOP/s": rate / 1e9, "of a matrix product": rate / attainable}
-        rows.append(row)
-    return rows
-
-
-def profile_part(ebm: EBM, args: Namespace) -> Rows:
-    """The operations in which a CTSM-v step spends its time."""
-    trainer = steps_of(ebm, args.batch_size).trainer("ctsm_v")
-    trainer.train_step()
-    shares = training.top_operations(trainer.train_step, ebm.device.type)
-    return [{"operation": name, "share": share} for name, share in shares.items()]
-
-
-def growth_part(ebm: EBM, args: Namespace) -> Rows:
-    """Seconds and memory of a step by batch size and, in the ambient space, by image size."""
-    whole = steps_of(ebm, args.batch_size)
-    cases = [replace(whole, batch_size=max(1, args.batch_size // k)) for k in (4, 2, 1)]
-    if ebm.config.space == "ambient":
-        channels, height, width = ebm.config.image_shape
-        for k in (2, 3):
-            shape = (channels, k * height, k * width)
-            few = max(1, args.batch_size // k**2)
-            config = replace(ebm.config, image_shape=shape)
-            cases.append(replace(whole, config=config, batch_size=few))
-    rows = []
-    for case in cases:
-        steps = {name: case.trainer(name).train_step for name in ("ctsm_v", "tsm")}
-        seconds = seconds_in_turns(steps, ebm.device.type, max(1, args.rounds // 3))
-        _, height, width = case.config.image_shape
-        row: dict[str, Any] = {"batch": case.batch_size, "pixels": f"{height}x{width}"}
-        for name, step in steps.items():
-            row[f"{name}, ms an image"] = 1e3 * seconds[name] / case.batch_size
-            row[f"{name}, MB an image"] = training.saved_bytes(step) / 1e6 / case.batch_size
-        rows.append(row)
-    return rows
+        for name, taken in seconds.items()
+    ]
 
 
 def likelihood_part(ebm: EBM, args: Namespace) -> Rows:
     """Fixed nodes against adaptive solves at equal error."""
-    points = held_out_points(ebm, args)
-    given = ebm.energy, points, reference(ebm.energy, points)
-    rules, solves = fixed_nodes(*given), adaptive(*given)
+    rules, solves = integrations(ebm.energy, held_out_points(ebm, args))
     pairs = at_equal_error(solves, rules)
     rows = []
     for way in [*rules, *solves]:
@@ -153,10 +98,8 @@ def likelihood_part(ebm: EBM, args: Namespace) -> Rows:
 
 def leapfrog_part(ebm: EBM, args: Namespace) -> Rows:
     """The field of one leapfrog step by head, nodes and differentiated solve."""
-    points = held_out_points(ebm, args)
-    seconds = seconds_in_turns(
-        fields(ebm.energy, points), ebm.device.type, max(1, args.rounds // 3)
-    )
+    points, rounds = held_out_points(ebm, args), max(1, args.rounds // 3)
+    seconds = seconds_in_turns(fields(ebm.energy, points), ebm.device.type, rounds)
     rows = []
     for name, taken in seconds.items():
         row = {"by": name, "ms an image": 1e3 * taken / len(points)}
@@ -181,38 +124,38 @@ def sampling_part(ebm: EBM, args: Namespace) -> Rows:
 
 PARTS: dict[str, Callable[[EBM, Namespace], Rows]] = {
     "training": training_part,
-    "profile": profile_part,
-    "growth": growth_part,
     "likelihood": likelihood_part,
     "leapfrog": leapfrog_part,
     "sampling": sampling_part,
 }
 
 
-def steps_of(ebm: EBM, batch_size: int) -> training.Steps:
-    """Training steps of a model's own kind."""
-    space = ebm.space.state_dict()
-    return training.Steps(ebm.config, batch_size, space, ebm.device.type)
-
-
 def held_out_points(ebm: EBM, args: Namespace) -> Tensor:
     """Held-out images (B, *) in the space of the path, with one dequantisation draw each."""
     levels = held_out(args, ebm)
-    noise = dequantisation_noise(1, levels, args.seed)[0]
-    return ebm.dequantise(levels, noise).y
+    return ebm.dequantise(levels, dequantisation_noise(1, levels, args.seed)[0]).y
 
 
-def table(rows: Rows) -> str:
-    """Markdown; a row without a figure has an empty cell."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [names, ["---"] * len(names)]
-    lines += [[cell(row.get(name, "")) for name in names] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def plot_speed(parts: dict[str, Rows], target: Path) -> None:
+    """Training steps, and the error of likelihoods against their cost."""
+    from matplotlib.figure import Figure  # a second to import
 
-
-def cell(value: str | float) -> str:
-    """A figure with three digits."""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    rows = parts.get("training", [])
+    bars = left.barh([row["step"] for row in rows], [row["of the bare network"] for row in rows])
+    left.bar_label(bars, fmt="%.2f", padding=3)
+    left.invert_yaxis()
+    left.margins(x=0.15)
+    left.set(xlabel="time of a training step, bare network = 1")
+    for label, marker in (("nodes", "o-"), ("rk45", "s--")):
+        own = [row for row in parts.get("likelihood", []) if label in row["by"]]
+        errors = [row["off by, bits per dim"] for row in own]
+        right.plot([row["evaluations"] for row in own], errors, marker, label=label)
+    right.set(xscale="log", yscale="log", xlabel="evaluations of the network")
+    right.set(ylabel="largest error of the integral, bits per dim")
+    right.legend()
+    figure.savefig(target, dpi=110)
 
 
 if __name__ == "__main__":

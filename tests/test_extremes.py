@@ -28,7 +28,7 @@ SHORT = {
     "evaluate/samplers.py": "{grey} --num_images 4 --classifier_steps 2 --run "
     "'pf_ode num_steps=1'",
     "evaluate/memorisation.py": "{grey} --num_images 4 --num_shown 2",
-    "evaluate/speed.py": "{grey} --rounds 1 --batch_size 4 --limit 2 --parts likelihood",
+    "evaluate/speed.py": "{grey} --batch_size 4 --limit 2 --parts likelihood",
     "evaluate/toy.py": "--iterations 2 --learning_rates 1e-3 --num_seeds 1 "
     "--problems gaussians_d2 --methods nce",
     "evaluate/mi.py": "--iterations 2 --num_seeds 1 --benchmark normal_1x1 --num_rows 100",

@@ -10,7 +10,7 @@ from conftest import load_script, write_mnist
 from fuzzing import NO_FILES, Tally, check, copied, mutated_json, mutated_text, put_no_file
 
 from ebm_app.data.images import load_images
-from ebm_app.evaluation.sample_plots import METRICS
+from ebm_app.evaluation.frechet import METRICS
 from ebm_app.io.records import read_json, write_json
 from ebm_app.tabular.columns import read_csv_pair, read_pair
 from ebm_app.training.fine_tuning import trained_before

@@ -1,18 +1,14 @@
-"""The study of the samplers: end to end on a small model, resumed, and refused."""
+"""The study of the samplers: end to end on a small model, gone on with, and refused."""
 
 import json
 
 import pytest
-from PIL import Image
 
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.start import run_script
 
 FLOW = "pf_ode num_steps=1"
-HMC = (
-    "annealed_hmc_energy num_steps=1 steps_per_temperature=1 num_leapfrog_steps=1 "
-    "final_steps=0 num_nodes=3 pilot_size=1"
-)
+HMC = "annealed_hmc num_steps=1 steps_per_temperature=1 num_leapfrog_steps=1 final_steps=0"
 SMALL = ["--num_images", 5, "--batch_size", 3, "--classifier_steps", 5, "--device", "cpu"]
 
 
@@ -43,69 +39,47 @@ def drawn(monkeypatch):
     return calls
 
 
-def stable(row):
-    return {key: value for key, value in row.items() if key != "seconds"}
-
-
-def test_a_study_leaves_table_record_and_plot_and_resumes(study, drawn, tmp_path):
+def test_a_study_leaves_record_and_plot_and_goes_on(study, drawn, tmp_path):
     code, out, _ = study("--run", FLOW, "--run", HMC, "--run", "pf_ode  num_steps=1")
     assert code == 0 and drawn == [
         *((3, "PFODESampler"), (2, "PFODESampler")),
-        *((3, "EnergyHMCSampler"), (2, "EnergyHMCSampler")),
+        *((3, "AnnealedHMCSampler"), (2, "AnnealedHMCSampler")),
     ]
     *table, last = out.strip().splitlines()
     figures = json.loads(last)
     assert 0 <= figures["classifier_accuracy"] <= 1 and figures["floor"]["num_images"] == 5
     flow, hmc = figures["table"]
     assert (flow["sampler"], flow["run"], flow["nfe"]) == ("pf_ode", FLOW, 3)
-    assert hmc["sampler"] == "annealed_hmc_energy" and hmc["settings"]["num_nodes"] == 3
+    assert hmc["sampler"] == "annealed_hmc" and len(hmc["acceptance"]) > 0
     for row in (flow, hmc, figures["floor"]):
         assert row["frechet"] > 0 and 0 <= row["histogram_distance"] <= 1
         assert 0.1 <= row["confidence"] <= 1
     assert any(line.startswith(f"| {FLOW} | 3 |") for line in table)
     assert any(line.startswith("| 5 held-out images |") for line in table)
-    assert "\n".join(table).strip() in (tmp_path / "samplers.md").read_text()
-    assert Image.open(tmp_path / "samplers.png").size[0] > 1000
+    assert (tmp_path / "samplers.png").stat().st_size > 10_000
     record = json.loads((tmp_path / "samplers.json").read_text())
     assert record["figures"] == figures and record["settings"]["num_images"] == 5
 
     drawn.clear()
-    code, out, _ = study("--resume", "--run", "pf_ode num_steps=2", "--run", FLOW)
-    resumed = json.loads(out.strip().splitlines()[-1])
-    assert code == 0 and drawn == [(3, "PFODESampler"), (2, "PFODESampler")]
-    assert resumed["table"][:2] == figures["table"] and resumed["table"][2]["nfe"] == 5
-    assert resumed["floor"] == figures["floor"]
-
-    code, _, error = study("--resume", "--run", FLOW, "--num_images", 4, "--seed", 1)
-    assert code == 2 and "metrics of another seed, num_images: give another" in error
-    code, out, _ = study("--run", "pf_ode num_steps=2")
+    code, out, _ = study("--run", "pf_ode num_steps=2", "--run", FLOW)
     again = json.loads(out.strip().splitlines()[-1])
-    assert [stable(row) for row in again["table"]] == [stable(resumed["table"][2])]
-
-
-def test_a_run_that_fails_leaves_the_figures_before_it(study, tmp_path):
-    code, _, error = study("--run", FLOW, "--run", "pf_ode start=0.9 end_variance=0.5")
-    assert code == 2 and "sampling must start before" in error
-    record = json.loads((tmp_path / "samplers.json").read_text())
-    assert [row["run"] for row in record["figures"]["table"]] == [FLOW]
-    assert [path.name for path in tmp_path.iterdir()] == ["samplers.json"]
+    assert code == 0 and drawn == [(3, "PFODESampler"), (2, "PFODESampler")]
+    assert again["table"][1] == flow and again["table"][0]["nfe"] == 5
+    assert again["floor"] == figures["floor"]
+    code, _, error = study("--run", FLOW, "--seed", 1)
+    assert code == 2 and "holds a run of other settings" in error
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
         (["--run", "gibbs num_steps=3"], "unknown sampler 'gibbs': choose one of annealed_hmc"),
-        (["--run", ""], "unknown sampler ''"),
         (
             ["--run", "pf_ode steps=3"],
             "no setting 'steps': did you mean 'num_steps'? PFODESampler has",
         ),
         (["--run", "pf_ode num_steps=few"], "num_steps must be a whole number, at least 1"),
-        (["--run", "pf_ode num_steps=2 num_steps=3"], "every setting once"),
         (["--num_images", 1], "--num_images: must be a whole number, at least 2"),
-        (["--batch_size", 0], "--batch_size: must be a whole number, at least 1"),
-        (["--seed", -1], "--seed: must be a whole number, at least 0"),
-        (["--device", "tpu"], "choose auto, cpu or cuda"),
     ],
 )
 def test_a_users_mistake_is_one_sentence_before_anything_is_drawn(
@@ -131,7 +105,4 @@ def test_settings_of_other_types_and_the_default_list(script):
     sampler = module.parse_run("pf_ode score=integral end_variance=1 start=2e-3")
     assert (sampler.score, sampler.end_variance, sampler.start) == ("integral", 1.0, 0.002)
     names = {type(module.parse_run(text)).__name__ for text in module.DEFAULT_RUNS}
-    assert names == {"PFODESampler", "AnnealedHMCSampler", "EnergyHMCSampler"}
-    with pytest.raises(SystemExit) as stop:
-        module.main(["--help"])
-    assert stop.value.code == 0
+    assert names == {"PFODESampler", "AnnealedHMCSampler"}

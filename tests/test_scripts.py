@@ -13,7 +13,7 @@ import torch
 from conftest import ROOT, TINY, call
 from PIL import Image
 
-from ebm_app.evaluation.sample_plots import METRICS
+from ebm_app.evaluation.frechet import METRICS
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io import run_record
 from ebm_app.io.start import run_script

@@ -22,7 +22,7 @@ from PIL import Image
 
 from ebm_app.data.images import load_images
 from ebm_app.data.png import to_uint8
-from ebm_app.evaluation.likelihood_plots import plot_place, plot_shares
+from ebm_app.evaluation.plots import plot_place, plot_shares
 from ebm_app.io.errors import UserError
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.bits import to_bits_per_dim

@@ -37,8 +37,7 @@ VAIN = {
     ),
     "limit": ("evaluate/bpd.py", "digits --limit -5", "at least 2"),
     "method": ("evaluate/ais.py", "digits --method ais --diffusion_steps 8", "is of diffusion"),
-    "quick": ("evaluate/speed.py", "digits --quick --rounds 3", "is set by --quick"),
-    "compile": ("evaluate/speed.py", "digits --parts growth --compile", "the part training"),
+    "quick": ("evaluate/speed.py", "digits --quick --limit 3", "is set by --quick"),
     "process": ("tools/load.py", "--process 7", "is of the page at --url"),
     "resume": (
         "train/ebm.py",

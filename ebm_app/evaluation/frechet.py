@@ -5,6 +5,7 @@ form; the classes are counted, and two histograms differ by their total variatio
 outside if it is brighter or darker than every training image.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any
@@ -15,6 +16,18 @@ from torch.nn import functional as F
 
 from ebm_app.io.errors import UserError
 from ebm_app.numerics.tensors import mean_except_batch
+
+#: probability from which on a class is clear
+CLEAR = 0.9
+#: key of a metric of drawn images -> its column
+METRICS = {
+    "frechet": "Frechet distance",
+    "histogram_distance": "histogram distance",
+    "class_balance": "balance",
+    "confidence": "confidence",
+    "clear_share": "clear",
+    "outside": "outside",
+}
 
 
 def frechet_distance(features_a: Tensor, features_b: Tensor) -> float:
@@ -110,24 +123,6 @@ def total_variation(shares_a: Tensor, shares_b: Tensor) -> float:
     return (shares_a - shares_b).abs().sum().item() / 2
 
 
-def confidence(logits: Tensor) -> float:
-    """Mean probability of the most likely class, of logits (N, num_classes): in (0, 1]."""
-    return logits.double().softmax(1).amax(1).mean().item()
-
-
-def clear_share(logits: Tensor, probability: float = 0.9) -> float:
-    """The share of logits (N, num_classes) whose most likely class has at least this
-    probability."""
-    return (logits.double().softmax(1).amax(1) >= probability).double().mean().item()
-
-
-def class_balance(logits: Tensor) -> float:
-    """The smallest share of a class over the largest, of logits (N, num_classes): from 0, where a
-    class is missing, to 1."""
-    shares = class_histogram(logits)
-    return (shares.min() / shares.max()).item()
-
-
 def outside_share(images: Tensor, low: float, high: float) -> float:
     """The share of images (N, C, H, W) whose mean lies outside [low, high]."""
     means = mean_except_batch(images.double())
@@ -149,15 +144,22 @@ class Reference:
     brightness: tuple[float, float]
 
     def metrics(self, images: Tensor, features: Tensor, logits: Tensor) -> dict[str, float]:
-        """``frechet``, ``histogram_distance``, ``class_balance``, ``confidence``, ``clear_share``
-        and ``outside`` of images (N, C, H, W) with their features (N, D) and logits (N,
-        num_classes)."""
+        """The metrics of images (N, C, H, W) with their features (N, D) and logits (N,
+        num_classes), by the keys of ``METRICS``.
+
+        ``frechet``: see ``frechet_distance``. ``histogram_distance``: total variation of the
+        classes seen and those of the data. ``class_balance``: the rarest class over the most
+        frequent one, 0 where one is missing. ``confidence``: mean probability of the most likely
+        class, and ``clear_share``: how often it is at least 0.9. ``outside``: share of the images
+        darker or brighter than every training image.
+        """
+        shares, best = class_histogram(logits), logits.double().softmax(1).amax(1)
         return {
             "frechet": frechet_distance(features, self.features),
-            "histogram_distance": total_variation(class_histogram(logits), self.histogram),
-            "class_balance": class_balance(logits),
-            "confidence": confidence(logits),
-            "clear_share": clear_share(logits),
+            "histogram_distance": total_variation(shares, self.histogram),
+            "class_balance": (shares.min() / shares.max()).item(),
+            "confidence": best.mean().item(),
+            "clear_share": (best >= CLEAR).double().mean().item(),
             "outside": outside_share(images, *self.brightness),
         }
 
@@ -188,3 +190,19 @@ class Reference:
             "spread": {key: stdev(value) for key, value in values.items()},
             "num_images": num_images,
         }
+
+
+def samplers_table(rows: Sequence[dict[str, Any]], floor: dict[str, Any]) -> str:
+    """A table in Markdown: a line a run, and one of held-out images.
+
+    Args:
+        rows: each with ``run``, ``nfe``, ``seconds`` and the keys of ``METRICS``.
+        floor: as ``Reference.floor`` returns it.
+    """
+    lines = [["run", "nfe", "seconds", *METRICS.values()], ["---", *["---:"] * (2 + len(METRICS))]]
+    for row in rows:
+        costs = [f"{row['nfe']:.0f}", f"{row['seconds']:.1f}"]
+        lines.append([row["run"], *costs, *(f"{row[key]:.3f}" for key in METRICS)])
+    values = [f"{floor[key]:.3f} ± {floor['spread'][key]:.3f}" for key in METRICS]
+    lines.append([f"{floor['num_images']} held-out images", "", "", *values])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

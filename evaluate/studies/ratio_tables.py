@@ -78,7 +78,7 @@ class StudyBudget:
 
 @dataclass(frozen=True)
 class TableRun:
-    """One training of a table."""
+    """One training."""
 
     problem: str
     method: str
@@ -105,15 +105,9 @@ class TableRun:
         """Its errors: in validation by the step, and of the best weights on test points."""
         problem, num = budget.of(self.problem), budget.num_points
         validation = EvaluationPoints(problem.pair, num, seeded(device, 0, VALIDATION))
-        trainer = RatioTrainer(
-            problem.methods[self.method],
-            problem.pair,
-            self.seed,
-            self.learning_rate,
-            problem.training,
-            validation.criterion,
-            device,
-        )
+        method, settings = problem.methods[self.method], (self.seed, self.learning_rate)
+        settings += (problem.training, validation.criterion, device)
+        trainer = RatioTrainer(method, problem.pair, *settings)
         curve = [{"step": at.step, **as_numbers(at.metrics)} for at in trainer.run()]
         points = EvaluationPoints(problem.pair, num, seeded(device, 0, TEST))
         ratio = trainer.best_ratio()
@@ -153,11 +147,10 @@ def train_cells(
         best.setdefault((run.problem, run.method), run)
     seeds = range(budget.first_seed, budget.first_seed + budget.num_seeds)
     runs = [replace(best[cell], seed=seed) for cell, seed in product(cells, seeds)]
-    figures = trained(runs)
-    num = budget.num_seeds
+    figures, num = trained(runs), budget.num_seeds
+    of_cells = [figures[num * k : num * (k + 1)] for k in range(len(cells))]
     return [
-        result_of(best[cell], figures[num * k : num * (k + 1)], budget)
-        for k, cell in enumerate(cells)
+        result_of(best[cell], found, budget) for cell, found in zip(cells, of_cells, strict=True)
     ]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ebm_app.evaluation.checks import Check, from_record
 from ebm_app.evaluation.held_out import held_out_levels
-from ebm_app.evaluation.likelihood_plots import balance_figure
+from ebm_app.evaluation.plots import balance_figure
 from ebm_app.evaluation.selftest import Balance, SelfTestBudget, SelfTestReport, iterate_checks
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError

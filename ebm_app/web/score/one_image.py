@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 from PIL import Image
 
-from ebm_app.evaluation.likelihood_plots import plot_place, plot_shares
+from ebm_app.evaluation.plots import plot_place, plot_shares
 from ebm_app.image_models.ebm import EBM
 from ebm_app.models.config import EBMConfig
 

@@ -1,8 +1,10 @@
-"""Plots of the log-likelihood of one image, its place among others and the share of each pixel,
-and of a self-test."""
+"""Plots of likelihoods, of a self-test and of a study of samplers."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import CenteredNorm
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -18,35 +20,27 @@ def plot_place(log_prob: Tensor, value: float) -> Figure:
 
     An image far outside of the others is not drawn to scale: an arrow points to where it lies.
     """
-    figure, axes = _empty()
+    figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
+    axes = figure.subplots()
     axes.hist(log_prob.numpy(), bins="auto", color="tab:blue", alpha=0.6, label="held-out images")
     low, high = log_prob.min().item(), log_prob.max().item()
     margin = max(0.5 * (high - low), 1.0)
     if low - margin <= value <= high + margin:
         axes.axvline(value, color="black", label=f"this image, {value:.1f}")
     else:
-        _point_beyond(axes, value, value > high)
+        axes.annotate(
+            f"this image, {value:.1f}",
+            xy=(float(value > high), 0.75),
+            xytext=(0.5, 0.75),
+            xycoords="axes fraction",
+            ha="center",
+            va="center",
+            arrowprops={"arrowstyle": "->", "lw": 2},
+        )
     axes.set(xlabel="log-likelihood (nats)", ylabel="images")
     axes.legend(loc="upper left")
     axes.set_ylim(top=1.45 * axes.get_ylim()[1])  # room for what is written above the bars
     return figure
-
-
-def _empty() -> tuple[Figure, Axes]:
-    figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
-    return figure, figure.subplots()
-
-
-def _point_beyond(axes: Axes, value: float, right: bool) -> None:
-    axes.annotate(
-        f"this image, {value:.1f}",
-        xy=(float(right), 0.75),
-        xytext=(0.5, 0.75),
-        xycoords="axes fraction",
-        ha="center",
-        va="center",
-        arrowprops={"arrowstyle": "->", "lw": 2},
-    )
 
 
 def plot_shares(components: Tensor) -> Figure:
@@ -56,7 +50,8 @@ def plot_shares(components: Tensor) -> Figure:
         components: (C, H, W) in nats; channels are summed. Small maps carry their numbers.
     """
     shares = components.sum(0).numpy()
-    figure, axes = _empty()
+    figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
+    axes = figure.subplots()
     norm = CenteredNorm(vcenter=shares.mean())
     image = axes.imshow(shares, cmap="RdBu", norm=norm)
     figure.colorbar(image, ax=axes, label="nats added by a pixel; white is their mean")
@@ -80,3 +75,26 @@ def balance_figure(found: Balance) -> Figure:
     axes.axhline(0, color="grey", lw=1)
     axes.set(xlabel="share of the clock", ylabel="E[s] per dim and unit of the clock (nats)")
     return figure
+
+
+def plot_samplers(rows: Sequence[dict[str, Any]], floor: dict[str, Any], target: Path) -> None:
+    """The Frechet distance and the distance of the class histograms against the evaluations of the
+    score: a line a sampler, dashed what as many held-out images reach, and its spread.
+
+    Args:
+        rows: each with ``sampler``, ``nfe`` and the metrics. floor: as ``Reference.floor`` returns
+            it. target: the PNG to write.
+    """
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    panels = zip(figure.subplots(1, 2), ("frechet", "histogram_distance"), strict=True)
+    for axes, key in panels:
+        for name in dict.fromkeys(row["sampler"] for row in rows):
+            points = sorted((row["nfe"], row[key]) for row in rows if row["sampler"] == name)
+            axes.plot(*zip(*points, strict=True), marker="o", label=name)
+        axes.axhline(floor[key], color="grey", linestyle="--", label="held-out images")
+        low, high = (floor[key] + sign * floor["spread"][key] for sign in (-1, 1))
+        axes.axhspan(max(low, floor[key] / 10), high, color="grey", alpha=0.2)
+        axes.set(xlabel="evaluations of the score per image", ylabel=key, xscale="log")
+        axes.set_yscale("log" if key == "frechet" else "linear")
+    axes.legend()
+    figure.savefig(target, dpi=120)
