@@ -15,16 +15,14 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ebm_app.evaluation.frechet import samplers_table
 from ebm_app.io import METRICS_FILE, RUN_FILE
-from ebm_app.io.cli import Parser
+from ebm_app.io.command_line import Positional, argument, parse
 from ebm_app.io.errors import UserError
-from ebm_app.io.records import read_record
-from ebm_app.io.registry import choose
-from ebm_app.io.run_schemas import TrainingRun
-from ebm_app.io.study_schemas import BitsRecord, CopyRecord, LogZRecord, SamplerRecord
+from ebm_app.io.fields import configuration, setting
+from ebm_app.io.records import read_json
 from ebm_app.io.writing import explained_write
 from ebm_app.training.metrics import best_validation, read_metrics
 
@@ -45,46 +43,48 @@ An energy-based model of {dataset} images ({shape}) in the space {space}, learne
 Stopping at t = 1 - eps, and a density that is normalised only as far as the time score is exact,
 are part of these bits: compare them with others at the same eps.
 """
-BPD_FILE = "bpd.json"
+ESTIMATORS = """## Bits per dim by every estimator
+
+| estimator | dequantisation | bits per dim | images × draws | eps | evaluations | own error |
+| --- | --- | --- | --- | --- | --- | --- |"""
+BPD_FILE, KEYS = "bpd.json", ("bits_per_dim", "stderr", "eps")
 PICTURES = {
     "samples/grid.png": "samples",
     "samples_hmc/grid.png": "samples by annealed HMC",
     "memorisation.png": "drawn, and the nearest training images",
     "loss.png": "training",
 }
-BEFORE = "| trained before, as `{model}`: steps; images; seconds | {seen} |\n"
-FOOT = "Trained by `{command}`; revision {git_revision}, torch {torch}.\n"
+Record = dict[str, Any]
+T = TypeVar("T")
+
+
+@configuration(kw_only=True)
+class Arguments:
+    """The command line."""
+
+    run: Positional[str] = argument("folder of a training run, with the record of evaluate/bpd.py")
+    output: str | None = setting("the file to write, in place of report.md in that folder", None)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Write the report and print its metrics."""
-    parser = Parser(__doc__)
-    add = parser.add_argument
-    add("run", help="folder of a training run, with the record of evaluate/bpd.py")
-    add("--output", help="the file to write, in place of report.md in that folder")
-    args = parser.parse_args(argv)
+    args = parse(Arguments, __doc__, argv)
     folder = Path(args.run)
-    run = read_record(TrainingRun, folder / RUN_FILE)
-    bpd = read_record(BitsRecord, folder / BPD_FILE)
-    if run["figures"] is None:
-        raise UserError(f"the run in {folder} has not ended: resume it, or report on another")
     target = Path(args.output) if args.output else folder / "report.md"
-    others = sorted(folder.glob(f"*/{BPD_FILE}"))
-    records = [bpd, *(read_record(BitsRecord, file) for file in others)]
-    parts = [head(folder.name, run, bpd, kept_step(folder)), likelihoods(records)]
-    for file, (kind, section) in SECTIONS.items():
+    bpd = section(folder / BPD_FILE, lambda record: {**record["figures"]})
+    metrics = section(folder / BPD_FILE, lambda _: {key: bpd[key] for key in KEYS})
+    parts = [section(folder / RUN_FILE, lambda run: head(folder, run, bpd)), ESTIMATORS]
+    files = [folder / BPD_FILE, *sorted(folder.glob(f"*/{BPD_FILE}"))]
+    parts += [section(file, likelihoods) for file in files]
+    parts += [section(file, made_by) for file in files]
+    for file, write in SECTIONS.items():
         if (folder / file).exists():
-            parts.append(section(read_record(kind, folder / file)))
+            parts.append(section(folder / file, write))
     with explained_write(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         parts += pictures(folder, target.parent)
-    command = " ".join(run["command"])
-    versions = {"git_revision": run.get("git_revision"), "torch": run["versions"]["torch"]}
-    parts.append(FOOT.format(command=command, **versions))
-    with explained_write(target.parent):
-        target.write_text("\n".join(part for part in parts if part), encoding="utf-8")
-    keys = ("bits_per_dim", "stderr", "eps")
-    metrics = {key: bpd["figures"][key] for key in keys}
+        parts.append(section(folder / RUN_FILE, foot))
+        target.write_text("\n".join(parts), encoding="utf-8")
     print(
         f"{folder.name}, held out: {metrics['bits_per_dim']:.4f} +- {metrics['stderr']:.4f} "
         f"bits per dim at eps {metrics['eps']:g}; see {target}"
@@ -92,128 +92,137 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     return {"report": str(target), **metrics}
 
 
-def pictures(folder: Path, target: Path) -> list[str]:
-    """A line for every picture of a run, copied to the folder of the report if that is another."""
-    found = {file: what for file, what in PICTURES.items() if (folder / file).exists()}
-    if target.samefile(folder):
-        return [f"![{what}]({file})\n" for file, what in found.items()]
-    for file in found:
-        shutil.copyfile(folder / file, target / flat(file))
-    return [f"![{what}]({flat(file)})\n" for file, what in found.items()]
+def section(file: Path, write: Callable[[Record], T]) -> T:
+    """What ``write`` says of a record.
+
+    Raises:
+        UserError: where the file is none, or lacks what is said of it.
+    """
+    record = read_json(file)
+    try:
+        return write(record)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{file} lacks part of its record ({type(error).__name__}: {error}): make it again"
+        ) from None
 
 
-def flat(file: str) -> str:
-    """The name of a picture outside its folder."""
-    return file.replace("/", "_")
-
-
-def kept_step(folder: Path) -> int:
-    """The step of least validation loss."""
+def head(folder: Path, run: Record, bpd: Record) -> str:
+    """What was trained, for how long, and the main metrics."""
+    if run["figures"] is None:
+        raise UserError(f"the run in {folder} has not ended: resume it, or report on another")
     best = best_validation(read_metrics(folder / METRICS_FILE))
     if best is None:
         raise UserError(f"{folder} lacks the run's {METRICS_FILE}: copy it there")
-    return int(best["step"])
-
-
-def head(name: str, run: dict[str, Any], bpd: dict[str, Any], kept: int) -> str:
-    """What was trained, for how long, and the main metrics."""
-    ebm, training = run["settings"]["ebm"], run["settings"]["training"]
+    ebm, figures = run["settings"]["ebm"], run["figures"]
+    costs = ("steps", "images_per_second", "training_seconds", "device")
     return HEAD.format(
-        name=name,
+        name=folder.name,
         dataset=ebm["dataset"],
         shape=" × ".join(map(str, ebm["image_shape"])),
         space=ebm["space"],
-        objective=training["objective"].replace("_", "-").upper(),
-        batch=run["figures"]["total_batch_size"],
-        steps=run["figures"]["steps"],
-        kept=kept,
-        before=row_before(run["settings"]),
-        images_per_second=run["figures"]["images_per_second"],
-        training_seconds=run["figures"]["training_seconds"],
-        device=run["figures"]["device"],
-        validation=run["figures"]["bits_per_dim"],
-        **bpd["figures"],
+        objective=run["settings"]["training"]["objective"].replace("_", "-").upper(),
+        batch=figures["total_batch_size"],
+        kept=int(best["step"]),
+        before=trained_before(run["settings"].get("init_from")),
+        validation=figures["bits_per_dim"],
+        **{key: figures[key] for key in costs},
+        **bpd,
     )
 
 
-def row_before(settings: dict[str, Any]) -> str:
+def trained_before(first: Record | None) -> str:
     """A row on the training of the weights that a run started from, if it started from any."""
-    before = settings.get("init_from")
-    if before is None:
+    if not first:
         return ""
-    known = {"steps", "images", "training_seconds"} <= before.keys()
-    seen = "{steps}; {images}; {training_seconds:.0f}" if known else "not recorded"
-    return BEFORE.format(model=before["model"], seen=seen.format(**before))
+    seen = "not recorded"
+    if "steps" in first:
+        seen = f"{first['steps']}; {first['images']}; {first['training_seconds']:.0f}"
+    return f"| trained before, as `{first['model']}`: steps; images; seconds | {seen} |\n"
 
 
-def likelihoods(records: Sequence[dict[str, Any]]) -> str:
-    """Bits per dim by every estimator of every record."""
-    heads = ("estimator", "dequantisation", "bits per dim", "images × draws", "eps")
-    heads += ("evaluations", "own error")
-    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
-    for metrics in (record["figures"] for record in records):
-        dequantisation = metrics.get("dequantisation", "")  # records of before do not name it
-        for name, row in metrics["estimators"].items():
-            error = row["numerical_error"]
-            lines.append(
-                f"| {name} | {dequantisation} | {row['bits_per_dim']:.4f} ± {row['stderr']:.4f} | "
-                f"{row['num_images']} × {row['repeats']} | {row['eps']:.1e} | {row['nfe']:.0f} | "
-                f"{'' if error is None else f'{error:.1e}'} |"
-            )
-    commands = [f"- `{' '.join(record['command'])}`" for record in records]
-    return "\n".join(["## Bits per dim by every estimator\n", *lines, "", *commands, ""])
+def likelihoods(record: Record) -> str:
+    """Bits per dim by every estimator of a record."""
+    figures = record["figures"]
+    lines = []
+    for name, row in figures["estimators"].items():
+        error = row["numerical_error"]
+        lines.append(
+            f"| {name} | {figures.get('dequantisation', '')} | {row['bits_per_dim']:.4f} ± "
+            f"{row['stderr']:.4f} | {row['num_images']} × {row['repeats']} | {row['eps']:.1e} | "
+            f"{row['nfe']:.0f} | {'' if error is None else f'{error:.1e}'} |"
+        )
+    return "\n".join(lines)
 
 
-def normalisation(ais: dict[str, Any]) -> str:
+def normalisation(record: Record) -> str:
     """log Z by every method, with its warnings; bits per dim by it only where there are none."""
-    metrics = ais["figures"]
-    methods = metrics["methods"]
+    figures = record["figures"]
+    methods, leads = figures["methods"], figures["method"]
     lines = [
         f"| {name} | {row['log_z']:.2f} ± {row['stderr']:.2f} | {row['ess']:.1f} of {row['num']} |"
         for name, row in methods.items()
     ]
     notes = [f"- `{name}`: {note}" for name, row in methods.items() for note in row["warnings"]]
     verdict = (
-        f"Normalised by `{metrics['method']}`: {metrics['bits_per_dim']:.4f} ± "
-        f"{metrics['bits_per_dim_stderr']:.4f} bits per dim."
+        f"Normalised by `{leads}`: {figures['bits_per_dim']:.4f} ± "
+        f"{figures['bits_per_dim_stderr']:.4f} bits per dim."
     )
-    choose("method of ais.json", metrics["method"], methods)
-    if methods[metrics["method"]]["warnings"]:
-        verdict = f"Bits per dim are not normalised: heed the warnings of `{metrics['method']}`."
-    return (
-        f"## log Z of `{metrics['energy']}`, in nats\n\n"
-        "| method | log Z | effective sample size |\n| --- | --- | --- |\n"
-        + "\n".join([*lines, "", *notes, "", verdict, "", f"`{' '.join(ais['command'])}`", ""])
-    )
+    if methods[leads]["warnings"]:
+        verdict = f"Bits per dim are not normalised: heed the warnings of `{leads}`."
+    title = f"## log Z of `{figures['energy']}`, in nats\n"
+    table = ["| method | log Z | effective sample size |", "| --- | --- | --- |", *lines]
+    return "\n".join([title, *table, "", *notes, "", verdict, made_by(record)])
 
 
-def samples(study: dict[str, Any]) -> str:
+def samples(record: Record) -> str:
     """Metrics of what the samplers draw, by a classifier."""
-    metrics = study["figures"]
-    accuracy = f"a classifier of {100 * metrics['classifier_accuracy']:.1f} percent accuracy"
-    table = samplers_table(metrics["table"], metrics["floor"])
-    return f"## Samples, measured by {accuracy}\n\n{table}\n`{' '.join(study['command'])}`\n"
+    figures = record["figures"]
+    accuracy = f"a classifier of {100 * figures['classifier_accuracy']:.1f} percent accuracy"
+    table = samplers_table(figures["table"], figures["floor"])
+    return f"## Samples, measured by {accuracy}\n\n{table}{made_by(record)}"
 
 
-def copies(study: dict[str, Any]) -> str:
+def copies(record: Record) -> str:
     """How near the samples lie to the training images."""
-    metrics = study["figures"]
+    figures = record["figures"]
     return (
         f"## Copies\n\nMedian distance to the nearest training image, root mean square of the "
-        f"pixels: {metrics['median_distance']:.4f} of {metrics['num_images']} drawn images, "
-        f"{metrics['median_distance_held_out']:.4f} of {metrics['num_held_out']} held-out ones. "
-        f"{100 * metrics['copies']:.1f} percent of the drawn lie nearer than all but "
-        f"{100 * metrics['quantile']:g} percent of the held-out; {metrics['identical']} are "
-        f"identical.\n\n`{' '.join(study['command'])}`\n"
+        f"pixels: {figures['median_distance']:.4f} of {figures['num_images']} drawn images, "
+        f"{figures['median_distance_held_out']:.4f} of {figures['num_held_out']} held-out ones. "
+        f"{100 * figures['copies']:.1f} percent of the drawn lie nearer than all but "
+        f"{100 * figures['quantile']:g} percent of the held-out; {figures['identical']} are "
+        f"identical.\n{made_by(record)}"
     )
 
 
-#: record beside the run -> what it must hold, and its section
-SECTIONS: dict[str, tuple[type, Callable[[dict[str, Any]], str]]] = {
-    "ais.json": (LogZRecord, normalisation),
-    "samplers.json": (SamplerRecord, samples),
-    "memorisation.json": (CopyRecord, copies),
-}
+def made_by(record: Record) -> str:
+    """The command of a record."""
+    return f"\n`{' '.join(record['command'])}`\n"
+
+
+def pictures(folder: Path, target: Path) -> list[str]:
+    """A line for every picture of a run, copied to the folder of the report if that is another."""
+    lines = []
+    for file, what in PICTURES.items():
+        if not (folder / file).exists():
+            continue
+        name = file
+        if not target.samefile(folder):
+            name = file.replace("/", "_")
+            shutil.copyfile(folder / file, target / name)
+        lines.append(f"![{what}]({name})\n")
+    return lines
+
+
+def foot(run: Record) -> str:
+    """How the model was trained."""
+    revision, torch = run.get("git_revision"), run["versions"]["torch"]
+    return f"Trained by `{' '.join(run['command'])}`; revision {revision}, torch {torch}.\n"
+
+
+#: record beside the run -> its section
+SECTIONS = {"ais.json": normalisation, "samplers.json": samples, "memorisation.json": copies}
 
 if __name__ == "__main__":
     sys.exit(run_script(main))

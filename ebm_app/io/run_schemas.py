@@ -5,22 +5,8 @@ Records are written by ``ebm_app.io.cli.RunRecord``, and may come from elsewhere
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from ebm_app.io.fields import Count, Number, PositiveInt
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What a training came to."""
-
-    steps: Count
-    total_batch_size: PositiveInt
-    bits_per_dim: Number
-    images_per_second: Number
-    training_seconds: Number
-    device: str
-    core_seconds: Number = 0.0
 
 
 @dataclass(frozen=True)
@@ -34,55 +20,10 @@ class FirstWeights:
 
 
 @dataclass(frozen=True)
-class Model:
-    """What a report says of a model."""
-
-    dataset: str
-    image_shape: list[PositiveInt]
-    space: str
-
-
-@dataclass(frozen=True)
-class Training:
-    """What a report says of the settings of a training."""
-
-    objective: str
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a training run."""
-
-    ebm: Model
-    training: Training
-    init_from: FirstWeights | None = None
-
-
-@dataclass(frozen=True)
 class Versions:
     """Versions of packages."""
 
     torch: str
-
-
-@dataclass(frozen=True)
-class TrainingRun:
-    """run.json of train/ebm.py; without figures while it goes on."""
-
-    command: list[str]
-    settings: Settings
-    versions: Versions
-    started: str
-    figures: Figures | None
-    git_revision: str | None = None
-
-
-@dataclass(frozen=True)
-class AnyRun:
-    """A record of any script."""
-
-    command: list[str]
-    figures: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
