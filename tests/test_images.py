@@ -1,13 +1,12 @@
 """Named image data sets, and the sentence behind each mistake with them."""
 
 import pickle
-import struct
 from urllib.error import URLError
 
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, call, error_of
+from conftest import TINY, call, error_of, write_idx, write_mnist
 from torchvision import datasets
 
 from ebm_app.data import DATASETS, ImageData, load_images
@@ -16,26 +15,12 @@ from ebm_app.data.images import load_labels
 SPLITS = ("train", "validation", "test")
 
 
-def write_idx(path, array):
-    header = struct.pack(">BBBB", 0, 0, 8, array.ndim)
-    path.write_bytes(header + struct.pack(">" + "I" * array.ndim, *array.shape) + array.tobytes())
-
-
-def write_mnist_files(raw, numbers, shape=(28, 28)):
-    """Image n holds the value n, and has the label n mod 10."""
-    raw.mkdir(parents=True, exist_ok=True)
-    for part, number in zip(("train", "t10k"), numbers, strict=True):
-        values = np.arange(number).astype(np.uint8)
-        write_idx(raw / f"{part}-labels-idx1-ubyte", values % 10)
-        write_idx(raw / f"{part}-images-idx3-ubyte", np.tile(values[:, None, None], (1, *shape)))
-
-
 @pytest.fixture(params=[("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST")], ids=lambda p: p[0])
 def mnist(request, tmp_path):
     """(name, data root, raw folder) of 30 + 5 images."""
     name, class_name = request.param
     raw = tmp_path / class_name / "raw"
-    write_mnist_files(raw, (30, 5))
+    write_mnist(raw, (30, 5))
     return name, tmp_path, raw
 
 
@@ -81,7 +66,7 @@ def test_mnist_holds_the_last_sixth_out(mnist):
 
 def test_mnist_of_full_size_splits_as_in_the_paper(mnist):
     name, root, raw = mnist
-    write_mnist_files(raw, (60_000, 10_000), (2, 2))
+    write_mnist(raw, (60_000, 10_000), 2)
     data = load_images(name, root)
     assert [len(data.split(s)) for s in SPLITS] == [50_000, 10_000, 10_000]
 
