@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.folder import SPLITS, read_folder
-from ebm_app.data.levels import MAX_LEVELS, check_levels, to_display, to_levels
+from ebm_app.data.levels import check_levels, to_display, to_levels
 from ebm_app.data.named import DATASETS, Splits
-from ebm_app.data.palette import Palette, check_palette, find_palette, to_indices
+from ebm_app.data.palette import NUM_VALUES, Palette, check_palette, find_palette, to_indices
 from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 
@@ -63,16 +63,14 @@ class ImageData:
         if any(part.ndim != 4 or part.shape[1:] != images.shape[1:] for part in parts):
             shapes = " and ".join(str(tuple(part.shape)) for part in parts)
             raise UserError(f"images are (N, C, H, W) and of one size, not {shapes}: reshape them")
-        levels = to_levels(images, num_levels).cpu()
-        if validation is not None:
-            held_out = to_levels(validation, num_levels).cpu()
-        else:
+        levels, *others = (to_levels(part, num_levels).cpu() for part in parts)
+        if not others:
             num_train = len(levels) - max(2, len(levels) // 10)
             if num_train < 1:
                 raise UserError(f"{len(levels)} images are too few to train on: give at least 3")
             order = torch.from_numpy(np.random.RandomState(0).permutation(len(levels)))
-            levels, held_out = levels[order[:num_train]], levels[order[num_train:]]
-        return cls(name, num_levels, levels, held_out, held_out)
+            levels, others = levels[order[:num_train]], [levels[order[num_train:]]]
+        return cls(name, num_levels, levels, others[0], others[0])
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -127,7 +125,7 @@ def load_images(
         splits = read_folder(path, resolution)
         used = find_palette(splits[0]) if palette is None else palette
         levels = (to_indices(split, used) for split in splits)
-        return ImageData(name, len(used) or MAX_LEVELS, *levels, palette=used)
+        return ImageData(name, len(used) or NUM_VALUES, *levels, palette=used)
     for what, given in (("resolution", resolution), ("palette", palette)):
         if given is not None:
             raise UserError(f"a {what} is for folder:PATH only: leave it out for {name}")

@@ -21,8 +21,6 @@ from torch import Tensor
 from ebm_app.data.palette import NUM_VALUES, to_indices
 from ebm_app.io.errors import UserError
 
-MAX_LEVELS = NUM_VALUES
-
 
 def dequantise(levels: Tensor, num_levels: int, noise: Tensor) -> Tensor:
     """Continuous values x = (k + u) / L in [0, 1), in the dtype of the noise.
@@ -128,10 +126,10 @@ def to_levels(images: Tensor, num_levels: int, palette: Sequence[int] = ()) -> T
 
 def check_num_levels(num_levels: int) -> None:
     """Raise a UserError for a number of levels that bytes cannot hold."""
-    if not 2 <= num_levels <= MAX_LEVELS:
+    if not 2 <= num_levels <= NUM_VALUES:
         raise UserError(
-            f"the number of levels is between 2 and {MAX_LEVELS}, not {num_levels}: reduce images "
-            f"of more levels, such as 16-bit ones, to {MAX_LEVELS}"
+            f"the number of levels is between 2 and {NUM_VALUES}, not {num_levels}: reduce images "
+            f"of more levels, such as 16-bit ones, to {NUM_VALUES}"
         )
 
 

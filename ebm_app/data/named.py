@@ -113,29 +113,30 @@ MNIST_FILES = tuple(
     f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
 )
 CIFAR_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")
-SOURCES = (
-    Source("digits", "handwritten digits, 8x8 grey, 1,797 images, no files needed", 17),
-    Source(
-        name="mnist",
-        note="handwritten digits, 28x28 grey, 70,000 images",
+DATASETS = {
+    "digits": Source(
+        "digits", "handwritten digits, 8x8 grey, 1,797 images, no files needed", num_levels=17
+    ),
+    "mnist": Source(
+        "mnist",
+        "handwritten digits, 28x28 grey, 70,000 images",
         dataset_class="MNIST",
         folder="MNIST/raw",
         files=MNIST_FILES,
     ),
-    Source(
-        name="fashion_mnist",
-        note="clothes, 28x28 grey, 70,000 images",
+    "fashion_mnist": Source(
+        "fashion_mnist",
+        "clothes, 28x28 grey, 70,000 images",
         dataset_class="FashionMNIST",
         folder="FashionMNIST/raw",
         files=MNIST_FILES,
     ),
-    Source(
-        name="cifar10",
-        note="objects and animals, 32x32 colour, 60,000 images",
+    "cifar10": Source(
+        "cifar10",
+        "objects and animals, 32x32 colour, 60,000 images",
         dataset_class="CIFAR10",
         folder="cifar-10-batches-py",
         files=CIFAR_FILES,
         max_validation=5_000,
     ),
-)
-DATASETS: dict[str, Source] = {source.name: source for source in SOURCES}
+}
