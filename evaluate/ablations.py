@@ -16,7 +16,6 @@ import os
 import shlex
 import subprocess
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -27,12 +26,12 @@ import torch
 from ebm_app.data.images import load_images
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io import RUN_FILE
-from ebm_app.io.cli import Parser, flag, resolve_device
+from ebm_app.io.command_line import CommonFlags, Repeated, given, parse, refuse
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Positive, PositiveInt, Several
+from ebm_app.io.fields import Positive, PositiveInt, Several, configuration, setting
 from ebm_app.io.output import Output
-from ebm_app.io.processes import make_accelerator, shut_down
-from ebm_app.io.records import read_json
+from ebm_app.io.processes import make_accelerator, resolve_device, shut_down
+from ebm_app.io.records import read_json, to_dict
 from ebm_app.io.registry import choose
 from ebm_app.numerics.tensors import standard_error
 from ebm_app.training.checkpoint import checkpoints
@@ -60,41 +59,43 @@ BASE = "base"
 TIMED_STEPS = 24
 
 
-def parse_args(argv: Sequence[str] | None) -> Namespace:
+@configuration(kw_only=True)
+class Arguments(CommonFlags):
     """The command line."""
-    parser = Parser(__doc__)
-    add = parser.add_argument
-    add("--dataset", default="digits", help="what is learned, as train/ebm.py takes it")
-    add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
-    add("--study", default="recipe", help=f"variants: {', '.join(STUDIES)}")
-    own = "'key=value ...', repeatable, in place of the study's: settings of train/ebm.py"
-    add("--variant", action="append", metavar="SETTINGS", help=own)
-    further = "settings of every training, words joined by commas where one takes several"
-    add("--training_args", nargs="+", default=[], metavar="KEY=VALUE", help=further)
-    add("--max_train_steps", type=flag(PositiveInt), default=1000, help="steps of every training")
-    budget = "seconds of one core that every training takes, in place of its steps"
-    add("--core_seconds", type=flag(Positive), help=budget)
-    estimator = "of the log-likelihood; each model's own default if not given"
-    add("--estimator", help=estimator)
-    add("--limit", type=flag(Several), help="score the first validation images only")
-    add("--output_dir", help="where all goes (default: runs/ablations/<study>)")
-    parser.add_common()
-    args = parser.parse_args(argv)
-    if args.core_seconds:
-        parser.refuse(["max_train_steps"], "is what --core_seconds finds: leave one of them out")
-    choose("study", args.study, STUDIES)
-    return args
+
+    dataset: str = setting("what is learned, as train/ebm.py takes it", "digits")
+    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
+    study: str = setting(f"variants: {', '.join(STUDIES)}", "recipe")
+    variant: Repeated[tuple[str, ...]] = setting(
+        "'key=value ...', repeatable, in place of the study's: settings of train/ebm.py", ()
+    )
+    training_args: tuple[str, ...] = setting(
+        "settings KEY=VALUE of every training, words joined by commas where one takes several", ()
+    )
+    max_train_steps: PositiveInt = setting("steps of every training", 1000)
+    core_seconds: Positive | None = setting(
+        "seconds of one core that every training takes, in place of its steps", None
+    )
+    estimator: str | None = setting(
+        "of the log-likelihood; each model's own default if not given", None
+    )
+    limit: Several | None = setting("score the first validation images only", None)
+    output_dir: Path | None = setting("where all goes; runs/ablations/<study> if not given", None)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Train what is missing and score it; the table."""
-    args = parse_args(argv)
-    folder = Path(args.output_dir or f"runs/ablations/{args.study}")
-    texts = ["", *(args.variant or STUDIES[args.study])]
+    args = parse(Arguments, __doc__, argv)
+    if args.core_seconds:
+        refuse(given(args, argv), ["max_train_steps"], "is found by --core_seconds: leave one out")
+    folder = args.output_dir or Path(f"runs/ablations/{args.study}")
+    texts = ["", *(args.variant or STUDIES[choose("study", args.study, STUDIES)])]
     variants = {name_of(text.split()): flags_of(text.split()) for text in texts}
     accelerator = make_accelerator(device=resolve_device(args.device))
-    output = Output(folder / "ablations.json", vars(args), accelerator.is_main_process)
-    shared = {key: value for key, value in vars(args).items() if key not in ("study", "variant")}
+    output = Output(folder / "ablations.json", to_dict(args), accelerator.is_main_process)
+    shared = {
+        key: value for key, value in to_dict(args).items() if key not in ("study", "variant")
+    }
     cells = {name: {**shared, "flags": flags} for name, flags in variants.items()}
     run = partial(trained_and_scored, args, variants)
     table = rows_of(fill(folder, cells, run, accelerator))
@@ -122,7 +123,7 @@ def flags_of(pairs: Sequence[str]) -> list[str]:
 
 
 def trained_and_scored(
-    args: Namespace, variants: dict[str, list[str]], name: str, folder: Path
+    args: Arguments, variants: dict[str, list[str]], name: str, folder: Path
 ) -> Figures:
     """Train a variant; its costs, and bits per dim of every validation image."""
     flags = ["--dataset", args.dataset, "--data_root", args.data_root, "--device", args.device]

@@ -15,9 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from tqdm.auto import tqdm
 
-from ebm_app.io.cli import Parser, resolve_device
+from ebm_app.io.command_line import CommonFlags, parse
 from ebm_app.io.errors import UserError
+from ebm_app.io.fields import configuration, setting
 from ebm_app.io.output import Output
+from ebm_app.io.processes import resolve_device
+from ebm_app.io.records import to_dict
 from ebm_app.numerics.tensors import seeded, standard_error
 from ebm_app.objectives.weighting import WEIGHTINGS
 from ebm_app.paths import PATHS, LinearVPPath
@@ -51,16 +54,20 @@ ERRORS = (0.0, 0.1)
 THETA, MARGIN, GRID = (1.0, -0.5, math.log(0.8)), 0.05, 16
 
 
+@configuration(kw_only=True)
+class Arguments(CommonFlags):
+    """The command line."""
+
+    quick: bool = setting("fewer draws: a minute", False)
+    output_dir: Path = setting("where record and plots go", Path("runs/bounds"))
+
+
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Both studies: their tables, record and plots."""
-    parser = Parser(__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer draws: a minute")
-    parser.add_argument("--output_dir", default="runs/bounds", help="where record and plots go")
-    parser.add_common()
-    args = parser.parse_args(argv)
+    args = parse(Arguments, __doc__, argv)
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     budget, device = QUICK if args.quick else Budget(), resolve_device(args.device)
-    output = Output(Path(args.output_dir) / "bounds.json", vars(args))
+    output = Output(args.output_dir / "bounds.json", to_dict(args))
     table = {
         "theorem4": theorem4_rows(budget, args.seed, device),
         "proposition5": proposition5_rows(budget, args.seed, device),

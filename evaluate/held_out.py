@@ -14,26 +14,31 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from ebm_app.image_models.ebm import EBM
-from ebm_app.io.cli import Parser, resolve_device
+from ebm_app.io.command_line import ModelFlag, parse
 from ebm_app.io.errors import UserError
+from ebm_app.io.fields import configuration, setting
+from ebm_app.io.processes import resolve_device
 from ebm_app.io.writing import explained_write
+
+
+@configuration(kw_only=True)
+class Arguments(ModelFlag):
+    """The command line."""
+
+    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
+    output_dir: Path = setting("where the files go: the model's folder", Path("runs/held_out"))
+    device: str = setting("auto, cpu or cuda", "auto")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Find the log-likelihoods and write the files; their mean."""
-    parser = Parser(__doc__)
-    add = parser.add_argument
-    add("model", help="a folder, a bundled name or a hub id")
-    add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
-    add("--output_dir", default="runs/held_out", help="where the files go: the model's folder")
-    add("--device", default="auto", help="auto, cpu or cuda")
-    args = parser.parse_args(argv)
+    args = parse(Arguments, __doc__, argv)
     # seconds to import: --help does without
     from ebm_app.web.score.held_out import SEED, HeldOutImages, fingerprint
     from ebm_app.web.score.shipped import write_examples, write_likelihoods
 
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
-    held_out, folder = HeldOutImages(args.data_root), Path(args.output_dir)
+    held_out, folder = HeldOutImages(args.data_root), args.output_dir
     images = held_out.images(ebm.config)
     if images is None:
         raise UserError(

@@ -10,17 +10,18 @@ python evaluate/mi.py --benchmark normal_1x1 spiral_3x3
 from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import sys
-from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
-from ebm_app.io.cli import Parser, flag
+from ebm_app.io.command_line import given, parse, refuse
 from ebm_app.io.errors import UserError
+from ebm_app.io.fields import configuration, setting
 from ebm_app.io.output import Output
+from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.ratios.mi_tasks import BMI_TASKS, MI_TASKS
 from ebm_app.ratios.problems import INFORMATION_PROBLEMS
@@ -30,7 +31,7 @@ from ebm_app.tabular.mutual_information import Estimation, MISettings
 from studies.mi_benchmark import METHODS, benchmark_row, by_task, plot_benchmark, scoreboard
 from studies.ratio_tables import (
     StudyBudget,
-    add_study_flags,
+    StudyFlags,
     budget_of,
     chosen_cells,
     run_study,
@@ -48,51 +49,46 @@ NumRows = Annotated[int, Ge(MIN_ROWS), Le(1_000_000)]
 NumFolds = Annotated[int, Ge(3), Le(MIN_ROWS // 10)]
 
 
-def parse_args(argv: Sequence[str] | None) -> Namespace:
-    """The command line."""
-    parser = Parser(__doc__)
-    add_study_flags(parser, "runs/mi")
-    own = parser.add_argument_group("your own data")
-    own.add_argument("--x", help="an .npy file, (N,) or (N, dx)")
-    own.add_argument("--y", help="an .npy file, (N,) or (N, dy)")
-    own.add_argument("--csv", help="a CSV file with a header, in place of --x and --y")
-    own.add_argument("--x_columns", nargs="+", default=[], help="columns of the CSV that are X")
-    own.add_argument("--y_columns", nargs="+", default=[], help="columns of the CSV that are Y")
-    known = parser.add_argument_group("data of known mutual information (arXiv:2306.11078)")
-    known.add_argument(
-        "--benchmark", nargs="+", default=[], help="tasks, such as normal_1x1; all for the forty"
+@configuration(kw_only=True)
+class Arguments(StudyFlags):
+    """The command line: of a study, of your own data (x, y, csv and their columns), or of data of
+    known mutual information (benchmark, arXiv:2306.11078)."""
+
+    x: str | None = setting("your own data: an .npy file, (N,) or (N, dx)", None)
+    y: str | None = setting("your own data: an .npy file, (N,) or (N, dy)", None)
+    csv: str | None = setting("a CSV file with a header, in place of --x and --y", None)
+    x_columns: tuple[str, ...] = setting("columns of the CSV that are X", ())
+    y_columns: tuple[str, ...] = setting("columns of the CSV that are Y", ())
+    benchmark: tuple[str, ...] = setting(
+        "tasks of known mutual information, such as normal_1x1; all for the forty", ()
     )
-    known.add_argument("--num_rows", type=flag(NumRows), default=10_000, help="rows drawn of each")
-    estimate = parser.add_argument_group("estimate from data")
-    estimate.add_argument(
-        "--num_folds", type=flag(NumFolds), default=3, help="parts of the rows, each left out once"
-    )
-    args = parser.parse_args(argv)
-    check(parser, args)
-    return args
+    num_rows: NumRows = setting("rows drawn of each task", 10_000)
+    num_folds: NumFolds = setting("parts of the rows, each left out once", 3)
+    output_dir: Path = setting("where runs, table and plots go; it is resumed", Path("runs/mi"))
 
 
-def check(parser: Parser, args: Namespace) -> None:
-    """Raise a UserError for flags that do not belong together."""
+def check(args: Arguments, flags: Collection[str]) -> None:
+    """Raise a UserError for flags that were given and do not belong together."""
     data = any((args.x, args.y, args.csv))
     if not args.csv:
-        parser.refuse(COLUMNS, "are columns of a table: give --csv")
+        refuse(flags, COLUMNS, "are columns of a table: give --csv")
     if not args.benchmark:
-        parser.refuse(["num_rows"], "is of the tasks of --benchmark: name some")
+        refuse(flags, ["num_rows"], "is of the tasks of --benchmark: name some")
     if data or args.benchmark:
-        parser.refuse(["device"], "is of the study: an estimate from data runs on the CPU")
+        refuse(flags, ["device"], "is of the study: an estimate from data runs on the CPU")
     if data:
         vain = [*STUDY, "benchmark", "num_seeds"]
-        parser.refuse(vain, "is of no use with data of your own: leave it out")
+        refuse(flags, vain, "is of no use with data of your own: leave it out")
     elif args.benchmark:
-        parser.refuse(STUDY, "is of the study, and --benchmark is none: leave it out")
+        refuse(flags, STUDY, "is of the study, and --benchmark is none: leave it out")
     else:
-        parser.refuse(ESTIMATE, "is of data: give --x and --y, --csv or --benchmark")
+        refuse(flags, ESTIMATE, "is of data: give --x and --y, --csv or --benchmark")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """The estimate from the user's data, or a table; its metrics, on the main process."""
-    args = parse_args(argv)
+    args = parse(Arguments, __doc__, argv)
+    check(args, given(args, argv))
     if args.x or args.y or args.csv:
         return estimate(args)
     if args.benchmark:
@@ -102,10 +98,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     return run_study(args, cells, budget_of(args, QUICK), "mi", ["divergence", "matrix"])
 
 
-def estimate(args: Namespace) -> dict[str, Any]:
+def estimate(args: Arguments) -> dict[str, Any]:
     """Mutual information of the user's data, in nats."""
     x, y = read(args)
-    output = Output(Path(args.output_dir) / "mi_data.json", vars(args))
+    output = Output(args.output_dir / "mi_data.json", to_dict(args))
     estimation = Estimation(x, y, settings_of(args), args.seed)
     with tqdm(total=estimation.settings.training.steps, unit="step", leave=False) as bar:
         for at in estimation.run():
@@ -119,11 +115,11 @@ def estimate(args: Namespace) -> dict[str, Any]:
     return answer
 
 
-def benchmark(args: Namespace) -> dict[str, Any]:
+def benchmark(args: Arguments) -> dict[str, Any]:
     """Estimates beside the truth, a row a task."""
-    names = list(BMI_TASKS) if args.benchmark == ["all"] else args.benchmark
+    names = list(BMI_TASKS) if args.benchmark == ("all",) else args.benchmark
     tasks = [choose("task", name, MI_TASKS) for name in names]
-    output = Output(Path(args.output_dir) / "mi_benchmark.json", vars(args))
+    output = Output(args.output_dir / "mi_benchmark.json", to_dict(args))
     rows: list[dict[str, Any]] = []
     print(f"{'task':24} " + " ".join(f"{part:>8}" for part in ("truth", "s.e.", *METHODS)))
     for name in tasks:
@@ -142,13 +138,13 @@ def benchmark(args: Namespace) -> dict[str, Any]:
     return answer
 
 
-def settings_of(args: Namespace) -> MISettings:
+def settings_of(args: Arguments) -> MISettings:
     """What the flags ask for."""
     steps = ClassifierTraining.steps if args.iterations is None else args.iterations
     return MISettings(num_folds=args.num_folds, training=ClassifierTraining(steps=steps))
 
 
-def read(args: Namespace) -> PairedData:
+def read(args: Arguments) -> PairedData:
     """The user's columns.
 
     Raises:

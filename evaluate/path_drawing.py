@@ -8,13 +8,15 @@ integral over t is the log density ratio of data and noise there.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from ebm_app.io.cli import Parser
+from ebm_app.io.command_line import parse
+from ebm_app.io.fields import configuration, setting
 from ebm_app.paths import LinearVPPath
 from studies.theorem4 import GaussianMixture
 
@@ -70,11 +72,16 @@ def draw_time_score(axes: "Axes", x: float) -> None:
     )
 
 
+@configuration(kw_only=True)
+class Arguments:
+    """The command line."""
+
+    output: Path = setting("the picture to write", Path("docs/path.png"))
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the drawing."""
-    parser = Parser(__doc__)
-    parser.add_argument("--output", default="docs/path.png", help="the picture to write")
-    output = parser.parse_args(argv).output
+    output = parse(Arguments, __doc__, argv).output
     from matplotlib.figure import Figure  # a second to import: --help does without
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")

@@ -8,7 +8,6 @@ python evaluate/ratio.py --x0 last_year.csv --x1 this_year.csv --columns age inc
 from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +17,11 @@ import numpy as np
 from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
-from ebm_app.io.cli import Parser, flag
+from ebm_app.io.command_line import argument, parse
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Seed, Steps
+from ebm_app.io.fields import Seed, Steps, configuration, setting
 from ebm_app.io.output import Output
+from ebm_app.io.records import to_dict
 from ebm_app.tabular.columns import NamedColumns
 from ebm_app.tabular.csv_columns import read_csv_columns
 from ebm_app.tabular.npy import read_npy
@@ -32,37 +32,26 @@ HEADER = ("log_ratio", "stderr")
 NumFolds = Annotated[int, Ge(2), Le(100)]
 
 
-def parse_args(argv: Sequence[str] | None) -> Namespace:
+@configuration(kw_only=True)
+class Arguments:
     """The command line."""
-    parser = Parser(__doc__)
-    add = parser.add_argument
-    add("--x0", required=True, help="rows of p_0: .npy, (N,) or (N, D), or .csv with a header")
-    add("--x1", required=True, help="rows of p_1, with the same columns")
-    add("--at", help="rows at which log p_1 / p_0 is asked for; they go to at.csv")
-    add("--columns", nargs="+", default=[], help="columns to read from .csv files")
-    add(
-        "--num_folds",
-        type=flag(NumFolds),
-        default=RatioSettings.num_folds,
-        help="parts of the rows",
-    )
-    add(
-        "--iterations",
-        type=flag(Steps),
-        default=TRAINING.steps,
-        help="steps of the classifiers at most",
-    )
-    add("--output_dir", default="runs/ratio", help="where the record goes")
-    add("--seed", type=flag(Seed), default=0, help="seed of folds, weights and batches")
-    return parser.parse_args(argv)
+
+    x0: str = argument("rows of p_0: .npy, (N,) or (N, D), or .csv with a header")
+    x1: str = argument("rows of p_1, with the same columns")
+    at: str | None = setting("rows at which log p_1 / p_0 is asked for; they go to at.csv", None)
+    columns: tuple[str, ...] = setting("columns to read from .csv files", ())
+    num_folds: NumFolds = setting("parts of the rows", RatioSettings.num_folds)
+    iterations: Steps = setting("steps of the classifiers at most", TRAINING.steps)
+    output_dir: Path = setting("where the record goes", Path("runs/ratio"))
+    seed: Seed = setting("seed of folds, weights and batches", 0)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Estimate; the figures of the ratio."""
-    args = parse_args(argv)
+    args = parse(Arguments, __doc__, argv)
     x0, x1 = read(args.x0, args.columns), read(args.x1, args.columns)
     at = None if args.at is None else read(args.at, args.columns)
-    output = Output(Path(args.output_dir) / "ratio.json", vars(args))
+    output = Output(args.output_dir / "ratio.json", to_dict(args))
     training = replace(TRAINING, steps=args.iterations)
     settings = RatioSettings(num_folds=args.num_folds, training=training)
     estimation = RatioEstimation(x0, x1, settings, args.seed)

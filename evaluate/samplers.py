@@ -15,7 +15,6 @@ from ebm_app.io.start import run_script  # isort: skip  before what takes second
 import hashlib
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -31,11 +30,11 @@ from ebm_app.data.images import load_images, load_labels
 from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import Reference, label_histogram, samplers_table
 from ebm_app.image_models.ebm import EBM
-from ebm_app.io.arguments import settings_of
-from ebm_app.io.cli import Parser, flag, resolve_device
-from ebm_app.io.fields import BatchSize, PositiveInt
+from ebm_app.io.command_line import CommonFlags, ModelFlag, Repeated, parse, settings_of
+from ebm_app.io.fields import BatchSize, PositiveInt, configuration, setting
 from ebm_app.io.output import Output
-from ebm_app.io.processes import make_accelerator, shut_down
+from ebm_app.io.processes import make_accelerator, resolve_device, shut_down
+from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder
 from ebm_app.numerics.tensors import mean_except_batch, mixed_seed
@@ -58,31 +57,29 @@ FLOOR_DRAWS = 10
 STUDY = ("seed", "num_images", "batch_size", "classifier_steps")
 
 
-def parse_args(argv: Sequence[str] | None) -> Namespace:
+@configuration(kw_only=True)
+class Arguments(CommonFlags, ModelFlag):
     """The command line."""
-    parser = Parser(__doc__)
-    add = parser.add_argument
-    add("model", help="a folder, a bundled name or a hub id")
-    add("--run", action="append", help="'SAMPLER key=value ...', repeatable; a list if not given")
-    add("--num_images", type=flag(NumImages), default=200, help="images drawn in each run")
-    add("--batch_size", type=flag(BatchSize), default=50, help="images drawn together")
-    steps = "training steps of the classifier"
-    add("--classifier_steps", type=flag(PositiveInt), default=600, help=steps)
-    add("--data_root", default="data", help="folder of the data sets in torchvision's layout")
-    add("--download", action="store_true", help="fetch a missing data set")
-    add("--output_dir", default="runs/samplers", help="where record and plot go; it is resumed")
-    parser.add_common()
-    return parser.parse_args(argv)
+
+    run: Repeated[tuple[str, ...]] = setting(
+        "'SAMPLER key=value ...', repeatable; a list if not given", ()
+    )
+    num_images: NumImages = setting("images drawn in each run", 200)
+    batch_size: BatchSize = setting("images drawn together", 50)
+    classifier_steps: PositiveInt = setting("training steps of the classifier", 600)
+    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
+    download: bool = setting("fetch a missing data set", False)
+    output_dir: Path = setting("where record and plot go; it is resumed", Path("runs/samplers"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Draw by every run and measure; the table, its floor and the classifier's accuracy."""
-    args = parse_args(argv)
+    args = parse(Arguments, __doc__, argv)
     runs = {" ".join(text.split()): parse_run(text) for text in args.run or DEFAULT_RUNS}
     accelerator = make_accelerator(device=resolve_device(args.device))
     ebm = EBM.from_pretrained(args.model, str(accelerator.device))
-    folder = Path(args.output_dir)
-    output = Output(folder / "samplers.json", vars(args), accelerator.is_main_process)
+    folder = args.output_dir
+    output = Output(folder / "samplers.json", to_dict(args), accelerator.is_main_process)
     measure, metrics = prepare(ebm, args)
     study = {key: getattr(args, key) for key in STUDY} | {"weights": weights_digest(args.model)}
     cells = {
@@ -123,7 +120,7 @@ def weights_digest(model: str) -> str:
     return hashlib.sha256((find_folder(model) / WEIGHTS_FILE).read_bytes()).hexdigest()
 
 
-def prepare(ebm: EBM, args: Namespace) -> tuple[Measure, dict[str, Any]]:
+def prepare(ebm: EBM, args: Arguments) -> tuple[Measure, dict[str, Any]]:
     """Train the classifier: the metrics by it, its accuracy and the floor, which is of training
     images that the classifier was not fitted to."""
     dataset = ebm.config.dataset
@@ -159,7 +156,7 @@ def prepare(ebm: EBM, args: Namespace) -> tuple[Measure, dict[str, Any]]:
 
 
 def draw(
-    ebm: EBM, sampler: Sampler, text: str, args: Namespace
+    ebm: EBM, sampler: Sampler, text: str, args: Arguments
 ) -> tuple[Tensor, dict[str, float]]:
     """The images (N, C, H, W) of a run, with its seconds, evaluations of the score and, of a
     sampler that accepts, the acceptance at every temperature, of the first batch."""

@@ -8,18 +8,20 @@ from ebm_app.io.start import run_script  # isort: skip  before what takes second
 
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
+from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.image_models.ebm import EBM
-from ebm_app.io.cli import Parser
+from ebm_app.io.command_line import given, parse, refuse
+from ebm_app.io.fields import BatchSize, Several, configuration, setting
 from ebm_app.io.output import Output
+from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.sampling.samplers import SAMPLERS
@@ -32,23 +34,33 @@ OBJECTIVES = ("ctsm_v", "ctsm", "tsm")
 Rows = list[dict[str, Any]]
 
 
+@configuration(kw_only=True)
+class Arguments(HeldOutFlags):
+    """The command line."""
+
+    batch_size: BatchSize = setting("images taken together", 64)
+    limit: Several = setting("take the first images only", 32)
+    parts: tuple[str, ...] = setting(
+        "of training, likelihood, leapfrog, sampling; all if not given", ()
+    )
+    quick: bool = setting("one turn of 4 images", False)
+    output_dir: Path = setting("where the record and the plot go", Path("runs/speed"))
+
+    @property
+    def rounds(self) -> int:
+        """Turns that are taken."""
+        return 1 if self.quick else 10
+
+
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure, in turns so that a noisy machine slows all alike; tables by part."""
-    parser = Parser(__doc__)
-    add_data_flags(parser, batch_size=64)
-    add = parser.add_argument
-    add("--parts", nargs="+", default=list(PARTS), help=f"of {', '.join(PARTS)}")
-    add("--quick", action="store_true", help="one turn of 4 images")
-    add("--output_dir", default="runs/speed", help="where the record and the plot go")
-    parser.add_common()
-    args = parser.parse_args(argv)
-    args.limit, args.rounds = args.limit or 32, 10
+    args = parse(Arguments, __doc__, argv)
     if args.quick:
-        parser.refuse(["batch_size", "limit"], "is set by --quick: leave one of them out")
-        args.rounds, args.batch_size, args.limit = 1, 4, 4
-    parts = {name: PARTS[choose("part", name, PARTS)] for name in args.parts}
+        refuse(given(args, argv), ["batch_size", "limit"], "is set by --quick: leave one out")
+        args = replace(args, batch_size=4, limit=4)
+    parts = {name: PARTS[choose("part", name, PARTS)] for name in args.parts or PARTS}
     _, ebm = open_model(args)
-    output = Output(Path(args.output_dir) / "speed.json", vars(args))
+    output = Output(args.output_dir / "speed.json", to_dict(args))
     found = {}
     for name, part in parts.items():
         found[name] = part(ebm, args)
@@ -59,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     return answer
 
 
-def training_part(ebm: EBM, args: Namespace) -> Rows:
+def training_part(ebm: EBM, args: Arguments) -> Rows:
     """Whole training steps beside the bare network."""
     device = ebm.device.type
     steps = Steps(ebm.config, args.batch_size, ebm.space.state_dict(), device)
@@ -83,7 +95,7 @@ def training_part(ebm: EBM, args: Namespace) -> Rows:
     ]
 
 
-def likelihood_part(ebm: EBM, args: Namespace) -> Rows:
+def likelihood_part(ebm: EBM, args: Arguments) -> Rows:
     """Fixed nodes against adaptive solves at equal error."""
     rules, solves = integrations(ebm.energy, held_out_points(ebm, args))
     pairs = at_equal_error(solves, rules)
@@ -96,7 +108,7 @@ def likelihood_part(ebm: EBM, args: Namespace) -> Rows:
     return rows
 
 
-def leapfrog_part(ebm: EBM, args: Namespace) -> Rows:
+def leapfrog_part(ebm: EBM, args: Arguments) -> Rows:
     """The field of one leapfrog step by head, nodes and differentiated solve."""
     points, rounds = held_out_points(ebm, args), max(1, args.rounds // 3)
     seconds = seconds_in_turns(fields(ebm.energy, points), ebm.device.type, rounds)
@@ -109,7 +121,7 @@ def leapfrog_part(ebm: EBM, args: Namespace) -> Rows:
     return rows
 
 
-def sampling_part(ebm: EBM, args: Namespace) -> Rows:
+def sampling_part(ebm: EBM, args: Arguments) -> Rows:
     """Seconds a sample, by the samplers' own settings; one step each where quick."""
     options = {"num_steps": 1} if args.quick else {}
     num, rows = min(args.limit, 16), []
@@ -122,7 +134,7 @@ def sampling_part(ebm: EBM, args: Namespace) -> Rows:
     return rows
 
 
-PARTS: dict[str, Callable[[EBM, Namespace], Rows]] = {
+PARTS: dict[str, Callable[[EBM, Arguments], Rows]] = {
     "training": training_part,
     "likelihood": likelihood_part,
     "leapfrog": leapfrog_part,
@@ -130,7 +142,7 @@ PARTS: dict[str, Callable[[EBM, Namespace], Rows]] = {
 }
 
 
-def held_out_points(ebm: EBM, args: Namespace) -> Tensor:
+def held_out_points(ebm: EBM, args: Arguments) -> Tensor:
     """Held-out images (B, *) in the space of the path, with one dequantisation draw each."""
     levels = held_out(args, ebm)
     return ebm.dequantise(levels, dequantisation_noise(1, levels, args.seed)[0]).y

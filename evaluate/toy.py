@@ -9,13 +9,15 @@ from ebm_app.io.start import run_script  # isort: skip  before what takes second
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from ebm_app.io.cli import Parser
+from ebm_app.io.command_line import parse
+from ebm_app.io.fields import configuration, setting
 from ebm_app.ratios.problems import TOY_PROBLEMS
 from studies.ratio_tables import (
     StudyBudget,
-    add_study_flags,
+    StudyFlags,
     budget_of,
     chosen_cells,
     run_study,
@@ -26,11 +28,16 @@ QUICK_METHODS = ["nce", "tsm_stein", "ctsm_time1", "ctsm_v_time1", "ctsm_v_mixtu
 QUICK = StudyBudget(num_seeds=2, num_points=2_000, iterations=400, learning_rates=(5e-3,))
 
 
+@configuration(kw_only=True)
+class Arguments(StudyFlags):
+    """The command line."""
+
+    output_dir: Path = setting("where runs, table and plots go; it is resumed", Path("runs/toy"))
+
+
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Run the cells and print the table; its rows, on the main process."""
-    parser = Parser(__doc__)
-    add_study_flags(parser, "runs/toy")
-    args = parser.parse_args(argv)
+    args = parse(Arguments, __doc__, argv)
     problems, methods = args.problems, args.methods
     if args.quick:
         problems, methods = problems or QUICK_PROBLEMS, methods or QUICK_METHODS

@@ -21,9 +21,9 @@ from typing import Annotated, Any, NamedTuple
 import httpx
 from annotated_types import Ge, Gt, Le
 
-from ebm_app.io.cli import Parser, flag
+from ebm_app.io.command_line import given, parse, refuse
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import PositiveInt
+from ebm_app.io.fields import PositiveInt, configuration, setting
 
 ANSWERED, TURNED_AWAY, HUNG, FAILED = "answered", "turned away", "hung", "failed"
 QUEUE_FULL = "queue is full"
@@ -141,22 +141,25 @@ def send_visitors(url: str, process: int | None, args: Any) -> dict[str, Any]:
     }
 
 
+@configuration(kw_only=True)
+class Arguments:
+    """The command line."""
+
+    clients: Clients = setting("visitors that come at once", 50)
+    model: str = setting("what they draw from, by its name on the page", "digits")
+    num_images: PositiveInt = setting("images that each asks for", 16)
+    num_steps: PositiveInt = setting("steps of the sampler", 6)
+    timeout: Seconds = setting("seconds without a word that count as hung", 300.0)
+    rest: Seconds = setting("seconds before the memory is read again", 10.0)
+    url: str | None = setting("a page that is there already, with a slash at the end", None)
+    process: PositiveInt | None = setting("number of its process, whose memory is read", None)
+
+
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the load on a page of its own, or on one that is there."""
-    parser = Parser(__doc__)
-    add = parser.add_argument
-    add("--clients", type=flag(Clients), default=50, help="visitors that come at once")
-    add("--model", default="digits", help="what they draw from, by its name on the page")
-    add("--num_images", type=flag(PositiveInt), default=16, help="images that each asks for")
-    add("--num_steps", type=flag(PositiveInt), default=6, help="steps of the sampler")
-    hung, rest = "seconds without a word that count as hung", "seconds before the memory is read"
-    add("--timeout", type=flag(Seconds), default=300.0, help=hung)
-    add("--rest", type=flag(Seconds), default=10.0, help=f"{rest} again")
-    add("--url", help="a page that is there already, with a slash at the end; its memory with ...")
-    add("--process", type=flag(PositiveInt), help="... the number of its process")
-    args = parser.parse_args(argv)
+    args = parse(Arguments, __doc__, argv)
     if not args.url:
-        parser.refuse(["process"], "is of the page at --url: give it")
+        refuse(given(args, argv), ["process"], "is of the page at --url: give it")
     if args.url:
         metrics = send_visitors(args.url, args.process, args)
     else:

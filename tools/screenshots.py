@@ -10,14 +10,15 @@ import sys
 from collections.abc import Callable, Sequence
 from math import cos, pi, sin
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 from browser import open_browser, open_tab
 from load import own_page
 from PIL import Image
 
-from ebm_app.io.cli import Parser, flag
+from ebm_app.io.command_line import parse
+from ebm_app.io.fields import configuration, setting
 
 WAIT = 600_000  # milliseconds
 #: colours of a picture, which keep a file small
@@ -111,17 +112,21 @@ def take(page: Page, tab: str, file: Path) -> None:
     small.save(file, optimize=True)
 
 
+@configuration(kw_only=True)
+class Arguments:
+    """The command line."""
+
+    model: str = setting("a folder or a bundled name", "digits")
+    tab: tuple[str, ...] = setting(f"of {', '.join(ACTIONS)}", tuple(ACTIONS))
+    width: Width = setting("of the window, in pixels", 1280)
+    theme: Literal["light", "dark"] = setting("colours of the page", "light")
+    output_dir: Path = setting("where the pictures go", Path("runs/screenshots"))
+
+
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Open the page, visit every tab, and write ui-<tab>.png."""
-    parser = Parser(__doc__)
-    add = parser.add_argument
-    add("--model", default="digits", help="a folder or a bundled name")
-    add("--tab", nargs="*", default=list(ACTIONS), choices=list(ACTIONS), help="which tabs")
-    add("--width", type=flag(Width), default=1280, help="of the window, in pixels")
-    add("--theme", default="light", choices=["light", "dark"], help="colours of the page")
-    add("--output_dir", default="runs/screenshots", help="where the pictures go")
-    args = parser.parse_args(argv)
-    folder = Path(args.output_dir)
+    args = parse(Arguments, __doc__, argv)
+    folder = args.output_dir
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     with own_page(args.model) as (url, _), open_browser() as browser:

@@ -28,6 +28,7 @@ __all__ = [
     "CommonFlags",
     "ModelFlag",
     "Positional",
+    "Repeated",
     "argument",
     "given",
     "parse",
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+#: a list of which every word has its own flag: ``--run a --run b``
+Repeated = tyro.conf.UseAppendAction
 ADVANCED = ("--help_advanced", "--help-advanced")
 
 

@@ -6,7 +6,6 @@ the error on fresh test points (arXiv:2502.02300, appendix F).
 """
 
 import csv
-from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -17,11 +16,12 @@ from typing import Any
 
 import torch
 
-from ebm_app.io.cli import Parser, flag, resolve_device
+from ebm_app.io.command_line import CommonFlags
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Draws, Positive, PositiveInt
+from ebm_app.io.fields import Draws, Positive, PositiveInt, configuration, setting
 from ebm_app.io.output import Output
-from ebm_app.io.processes import make_accelerator, shut_down
+from ebm_app.io.processes import make_accelerator, resolve_device, shut_down
+from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.points import EvaluationPoints, as_numbers, matrix_metrics
@@ -176,31 +176,28 @@ def result_of(best: TableRun, records: Sequence[Figures], budget: StudyBudget) -
     }
 
 
-def add_study_flags(parser: Parser, output_dir: str) -> None:
+@configuration(kw_only=True)
+class StudyFlags(CommonFlags):
     """The flags of a table."""
-    add = parser.add_argument_group("data").add_argument
-    add("--problems", nargs="+", default=[], help="columns; all if not given")
-    add = parser.add_argument_group("model").add_argument
-    add("--methods", nargs="+", default=[], help="rows; all if not given")
-    add = parser.add_argument_group("training").add_argument
-    add("--iterations", type=flag(PositiveInt), help="steps of a run, if not the problem's own")
-    rates = "in place of the paper's grid"
-    add("--learning_rates", type=flag(Positive), nargs="+", default=[], help=rates)
-    seeds = f"runs of the best learning rate, if not {StudyBudget.num_seeds}, or 2 where quick"
-    add("--num_seeds", type=flag(Draws), help=seeds)
-    add = parser.add_argument_group("run").add_argument
-    add("--quick", action="store_true", help="a few cells on a small budget: about two minutes")
-    add("--output_dir", default=output_dir, help="where runs, table and plots go; it is resumed")
-    parser.add_common()
+
+    problems: tuple[str, ...] = setting("columns; all if not given", ())
+    methods: tuple[str, ...] = setting("rows; all if not given", ())
+    iterations: PositiveInt | None = setting("steps of a run, if not the problem's own", None)
+    learning_rates: tuple[Positive, ...] = setting("in place of the paper's grid", ())
+    num_seeds: Draws | None = setting(
+        f"runs of the best learning rate, if not {StudyBudget.num_seeds}, or 2 where quick", None
+    )
+    quick: bool = setting("a few cells on a small budget: about two minutes", False)
+    output_dir: Path = setting("where runs, table and plots go; it is resumed", Path("runs"))
 
 
-def budget_of(args: Namespace, quick: StudyBudget) -> StudyBudget:
+def budget_of(args: StudyFlags, quick: StudyBudget) -> StudyBudget:
     """The budget that the flags ask for; a quick one keeps the flags that were given."""
     base = quick if args.quick else StudyBudget()
     return replace(
         base,
         iterations=base.iterations if args.iterations is None else args.iterations,
-        learning_rates=tuple(args.learning_rates) or base.learning_rates,
+        learning_rates=args.learning_rates or base.learning_rates,
         num_seeds=args.num_seeds or base.num_seeds,
         first_seed=args.seed,
     )
@@ -229,7 +226,7 @@ def chosen_cells(
 
 
 def run_study(
-    args: Namespace, cells: TableCells, budget: StudyBudget, name: str, shown: Sequence[str]
+    args: StudyFlags, cells: TableCells, budget: StudyBudget, name: str, shown: Sequence[str]
 ) -> dict[str, Any] | None:
     """Run every cell, and write ``name``.json, .md and the plots.
 
@@ -239,9 +236,9 @@ def run_study(
     Returns:
         The table, on the main process.
     """
-    folder, device = Path(args.output_dir), resolve_device(args.device)
+    folder, device = args.output_dir, resolve_device(args.device)
     accelerator = make_accelerator(device=device)
-    output = Output(folder / f"{name}.json", vars(args), accelerator.is_main_process)
+    output = Output(folder / f"{name}.json", to_dict(args), accelerator.is_main_process)
     if device == "cpu":  # the matrices are small: several threads would wait for each other
         torch.set_num_threads(1)
     rows = train_cells(folder / "runs", cells, budget, device)
