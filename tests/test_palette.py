@@ -13,10 +13,8 @@ from ebm_app.data.palette import check_palette, find_palette
 from ebm_app.data.png import to_uint8
 from ebm_app.evaluation.held_out import images_for
 from ebm_app.image_models.ebm import EBM
-from ebm_app.image_models.flow import Flow, FlowConfig
 from ebm_app.io.errors import UserError
 from ebm_app.models.config import EBMConfig
-from ebm_app.training import settings
 from ebm_app.training.presets import suited_to_levels
 from ebm_app.web.score.uploads import on_levels
 
@@ -105,22 +103,6 @@ def test_a_model_takes_and_gives_the_values_of_its_palette(tmp_path):
     assert torch.equal(same.log_prob, by_levels.log_prob)
     assert "the grey value 37" in error_of(ebm.log_prob, torch.full((1, 1, 6, 6), 37 / 255))
     assert "off the grid" in error_of(ebm.log_prob, torch.full((1, 1, 6, 6), 0.5))
-
-
-def test_a_flow_has_the_palette_of_its_images(tmp_path):
-    write(tmp_path)
-    data = load_images(f"folder:{tmp_path}")
-    flow = Flow(FlowConfig("few", (1, 6, 6), 5, "gaussian", palette=PALETTE))
-    flow.space.fit(torch.rand(100, 1, 6, 6, generator=torch.Generator().manual_seed(0)))
-    images = flow.sample(2)
-    assert torch.isin(images, torch.tensor(PALETTE) / 255).all()
-    levels = to_levels(images, 5, PALETTE)
-    assert torch.equal(flow.log_prob(images).log_prob, flow.log_prob(levels).log_prob)
-    ebm, _ = settings.resolve(data, {}, flow=flow)
-    assert ebm.palette == PALETTE and ebm.eps == 1e-3
-    other = Flow(replace(flow.config, palette=()))
-    message = error_of(settings.resolve, data, {}, flow=other)
-    assert "fit a flow to this data set" in message and "3 20 33 34 255" in message
 
 
 def test_other_images_are_scored_by_the_palette_of_the_model(tmp_path):

@@ -12,7 +12,7 @@ from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_bat
 from ebm_app.spaces import SplineSpace, build_space
 from ebm_app.spaces.conditioner import Conditioner
 from ebm_app.spaces.logit import Logit
-from ebm_app.spaces.spline import BOUND, Coupling
+from ebm_app.spaces.spline import Coupling
 
 SHAPES = [(1, 2, 4), (3, 2, 2), (1, 8, 8)]
 #: shapes whose checkerboard over rows and columns alone, or over channels alone, has an empty half
@@ -92,20 +92,13 @@ def test_a_coupling_moves_one_half_by_the_other(shape):
     assert min(len(half) for half in halves) > 0
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, *NARROW], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_couplings_start_as_the_identity(shape):
     space = SplineSpace.build(shape, 5, **SMALL)
     for part in space.parts[2:]:
         x = 3 * normal((20, *shape))
         assert torch.allclose(part.encode(x), x, rtol=1e-12, atol=1e-12)
         assert torch.allclose(log_abs_det(part, x), torch.zeros(20, dtype=F64), atol=1e-12)
-
-
-def test_a_coupling_is_the_identity_beyond_its_bound():
-    part = perturb(Coupling((1, 2, 4), 0, 8, 5))
-    x = normal((20, 1, 2, 4)).sign() * (BOUND + 1)
-    assert torch.equal(part.encode(x), x) and torch.equal(part.decode(x), x)
-    assert torch.equal(log_abs_det(part, x), torch.zeros(20, dtype=F64))
 
 
 def test_a_conditioner_reads_what_is_inside_its_mask_and_where_it_is():
@@ -183,14 +176,6 @@ def test_a_learned_flow_is_closer_to_two_modes_than_a_gaussian():
         learned, linear, exact = (m.log_density(held_out).mean() for m in (flow, gaussian, data))
     assert learned > linear + 0.5
     assert exact - 0.2 < learned < exact + 0.02
-
-
-def test_a_spline_flow_comes_back_from_its_folder(tmp_path):
-    flow = spline_flow((1, 2, 4), layers=2.0)
-    flow.space.fit(images((1, 2, 4), 500))
-    perturb(flow).save_pretrained(tmp_path)
-    again, x = Flow.from_pretrained(tmp_path), images((1, 2, 4))
-    assert torch.equal(again.log_density(x), flow.log_density(x))
 
 
 @pytest.mark.parametrize(
