@@ -22,7 +22,7 @@ from ebm_app.io import METRICS_FILE, RUN_FILE
 from ebm_app.io.command_line import Positional, argument, parse
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import configuration, setting
-from ebm_app.io.records import read_json
+from ebm_app.io.records import as_written, read_json
 from ebm_app.io.writing import explained_write
 from ebm_app.training.metrics import best_validation, read_metrics
 
@@ -98,13 +98,8 @@ def section(file: Path, write: Callable[[Record], T]) -> T:
     Raises:
         UserError: where the file is none, or lacks what is said of it.
     """
-    record = read_json(file)
-    try:
-        return write(record)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"{file} lacks part of its record ({type(error).__name__}: {error}): make it again"
-        ) from None
+    with as_written(file):
+        return write(read_json(file))
 
 
 def head(folder: Path, run: Record, bpd: Record) -> str:

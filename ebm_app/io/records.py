@@ -5,6 +5,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -54,16 +55,27 @@ def read_json(path: Path, largest: int = LARGEST_RECORD) -> dict[str, Any]:
     return data
 
 
-def read_record(cls: type, path: Path) -> dict[str, Any]:
-    """The JSON object in a file, in which at least what the dataclass ``cls`` says is there, of
-    its types and in its ranges.
+@contextmanager
+def as_written(path: Path) -> Iterator[None]:
+    """Within it, a record of this program is read by its keys.
 
     Raises:
-        UserError: naming the file and the keys.
+        UserError: where a key is missing or holds what the program does not write.
     """
-    data = read_json(path)
-    from_dict(cls, data, str(path))
-    return data
+    try:
+        yield
+    except UserError:
+        raise
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RuntimeError,
+    ) as error:
+        found = f"key {error} is missing" if isinstance(error, KeyError) else shortened(error)
+        raise UserError(f"{path} is damaged ({shortened(found)}): write it anew") from None
 
 
 def parse_json(content: bytes, where: str) -> Any:

@@ -10,8 +10,7 @@ from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.flow import Flow, FlowConfig
 from ebm_app.io import RUN_FILE
 from ebm_app.io.errors import UserError
-from ebm_app.io.records import read_record, to_dict
-from ebm_app.io.run_schemas import EarlierTraining
+from ebm_app.io.records import as_written, read_json, to_dict
 from ebm_app.models.config import EBMConfig, changes_of
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder, load_weights, read_config
 from ebm_app.objectives.regression import OBJECTIVES
@@ -83,11 +82,14 @@ def trained_before(name_or_path: str | os.PathLike) -> dict[str, Any]:
         of the training before it; the name alone where the records do not tell all of that.
     """
     record = find_folder(name_or_path) / RUN_FILE
-    run = read_record(EarlierTraining, record) if record.exists() else {}
-    named, figures = {"model": str(name_or_path)}, run.get("figures")
-    nothing = dict.fromkeys(("steps", "images", "training_seconds"), 0)
-    earlier = run.get("settings", {}).get("init_from") or nothing
-    if figures is None or not nothing.keys() <= earlier.keys():
+    named, keys = {"model": str(name_or_path)}, ("steps", "images", "training_seconds")
+    if not record.exists():
         return named
-    own = {**figures, "images": figures["steps"] * figures["total_batch_size"]}
-    return named | {key: own[key] + earlier[key] for key in nothing}
+    with as_written(record):
+        run = read_json(record)
+        figures = run["figures"]
+        earlier = run["settings"].get("init_from") or dict.fromkeys(keys, 0)
+        if figures is None or not set(keys) <= earlier.keys():
+            return named
+        own = {**figures, "images": figures["steps"] * figures["total_batch_size"]}
+        return named | {key: own[key] + earlier[key] for key in keys}

@@ -7,8 +7,7 @@ from matplotlib.figure import Figure
 
 from ebm_app.data.images import FOLDER
 from ebm_app.io import METRICS_FILE, RUN_FILE
-from ebm_app.io.records import read_json, read_record
-from ebm_app.io.run_schemas import CardRun
+from ebm_app.io.records import as_written, read_json
 from ebm_app.io.tensors import read_tensors
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE, read_config
@@ -83,7 +82,12 @@ def run_facts(folder: Path) -> dict[str, str]:
     """What the record of a run says; nothing where there is none, less where the run goes on."""
     if not (folder / RUN_FILE).is_file():
         return {}
-    run = read_record(CardRun, folder / RUN_FILE)
+    with as_written(folder / RUN_FILE):
+        return facts_of_run(read_json(folder / RUN_FILE))
+
+
+def facts_of_run(run: dict[str, Any]) -> dict[str, str]:
+    """What the record of a run says."""
     found = {"trained": f"{run['started']}, torch {run['versions']['torch']}"}
     if before := run["settings"].get("init_from"):
         steps = f"of {before['steps']:,} steps" if "steps" in before else "of an unrecorded run"

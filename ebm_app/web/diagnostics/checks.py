@@ -15,8 +15,7 @@ from ebm_app.evaluation.plots import balance_figure
 from ebm_app.evaluation.selftest import Balance, SelfTestBudget, SelfTestReport, iterate_checks
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
-from ebm_app.io.records import read_record
-from ebm_app.io.study_schemas import SelfTestRecord
+from ebm_app.io.records import as_written, read_json
 from ebm_app.likelihood import PFODEDensity
 
 from ..buttons import RUNNING
@@ -79,14 +78,13 @@ def recorded(folder: Path, name: str) -> tuple[str, ShownTest]:
     if not path.is_file():
         return "", (None, "", "")
     try:
-        with without_path(folder, name):
-            record = read_record(SelfTestRecord, path)
+        with without_path(folder, name), as_written(path):
+            record = read_json(path)
+            report, label = report_of(record["figures"]), f"recorded {record['started']}"
+            return warning(report.checks, name), shown(report, verdict(report.checks), label)
     except UserError as error:
         line = f"⚠️ The record of the self-test of {name} cannot be read: see Diagnostics."
         return line, (None, str(error), "")
-    report = report_of(record["figures"])
-    label = f"recorded {record['started']}"
-    return warning(report.checks, name), shown(report, verdict(report.checks), label)
 
 
 def warning(checks: tuple[Check, ...], name: str) -> str:

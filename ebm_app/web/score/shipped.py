@@ -9,8 +9,7 @@ from torch import Tensor
 from ebm_app.data.levels import to_display
 from ebm_app.data.png import grid_of, save_image
 from ebm_app.image_models.ebm import EBM
-from ebm_app.io.records import read_record, write_json
-from ebm_app.io.study_schemas import HeldOutRecord
+from ebm_app.io.records import as_written, read_json, write_json
 from ebm_app.models.config import EBMConfig
 
 HELD_OUT_FILE, EXAMPLE_FILE = "held_out.json", "example_{}.png"
@@ -29,10 +28,11 @@ def read_likelihoods(folder: Path, ebm: EBM, digest: str) -> Tensor | None:
     path = folder / HELD_OUT_FILE
     if not path.exists():
         return None
-    record = read_record(HeldOutRecord, path)
-    if (record["weights"], record["estimator"]) != (digest, ebm.default_estimator):
-        return None
-    return torch.tensor(record["log_prob"], dtype=torch.float64)
+    with as_written(path):
+        record = read_json(path)
+        if (record["weights"], record["estimator"]) != (digest, ebm.default_estimator):
+            return None
+        return torch.tensor(record["log_prob"], dtype=torch.float64)
 
 
 def write_likelihoods(folder: Path, ebm: EBM, digest: str, log_prob: Tensor, seed: int) -> None:
