@@ -78,9 +78,9 @@ def check(args: Arguments, flags: Collection[str]) -> None:
         refuse(flags, ["device"], "is of the study: an estimate from data runs on the CPU")
     if data:
         vain = [*STUDY, "benchmark", "num_seeds"]
-        refuse(flags, vain, "is of no use with data of your own: leave it out")
+        refuse(flags, vain, "has no effect with data of your own: leave it out")
     elif args.benchmark:
-        refuse(flags, STUDY, "is of the study, and --benchmark is none: leave it out")
+        refuse(flags, STUDY, "is of a study, not of --benchmark: leave it out")
     else:
         refuse(flags, ESTIMATE, "is of data: give --x and --y, --csv or --benchmark")
 

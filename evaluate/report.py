@@ -96,7 +96,7 @@ def section(file: Path, write: Callable[[Record], T]) -> T:
     """What ``write`` says of a record.
 
     Raises:
-        UserError: where the file is none, or lacks what is said of it.
+        UserError: where the file cannot be read, or lacks a value.
     """
     with as_written(file):
         return write(read_json(file))

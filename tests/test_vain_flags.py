@@ -47,7 +47,7 @@ VAIN = {
     "closed form": (
         "train/flow.py",
         "--flow gaussian --resume_from_checkpoint latest --output_dir {tmp}",
-        "--resume_from_checkpoint is of no use",
+        "--resume_from_checkpoint has no effect",
     ),
 }
 

@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     settings = {"flow": to_dict(flow.config), "training": to_dict(config)}
     if not list(flow.parameters()):
         unused = [*sorted(loop.keys() - CLOSED_FORM), "resume_from_checkpoint"]
-        refuse(own, unused, f"is of no use: a {kind} flow is fitted in closed form")
+        refuse(own, unused, f"has no effect: a {kind} flow is fitted in closed form")
     fit(flow, data, config.seed)
 
     def build(accelerator: Accelerator) -> FlowTask:

@@ -1,6 +1,6 @@
 """Changed copies of training images, for small data sets.
 
-A copy comes with a condition that says how it was changed, and the network is told it, so that it
+A copy has a condition that says how it was changed, an input of the network, which then
 learns one density for each condition; the density of the data is that of condition zero. Changed
 copies therefore regularise the network without leaking into what it draws or scores.
 Source: Karras et al. 2020, arXiv:2006.06676; as a condition, Karras et al. 2022, arXiv:2206.00364,

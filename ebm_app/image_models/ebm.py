@@ -42,7 +42,9 @@ def build_path(config: EBMConfig) -> GaussianPath:
     """
     path = config.path
     if "c" in path.arguments:
-        raise UserError("the arguments of a path hold c, which stands beside them: leave it out")
+        raise UserError(
+            "the arguments of a path hold c, which is a setting of its own: leave it out"
+        )
     return make(PATHS, "path", path.name, {"c": path.c, **path.arguments})
 
 

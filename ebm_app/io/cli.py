@@ -54,7 +54,7 @@ def limits(hint: Any, shown: float = LARGEST) -> str:
 
 
 def in_words(hint: Any) -> str:
-    """What a value of this type is; bounds that nobody meets are left out.
+    """What a value of this type is; bounds that no value reaches are left out.
 
     >>> in_words(BatchSize), in_words(Share)
     ('a whole number, at least 1 and up to 65536', 'a number, at least 0 and below 1')
@@ -163,12 +163,12 @@ class Parser(argparse.ArgumentParser):
         return namespace
 
     def refuse(self, names: Iterable[str], reason: str) -> None:
-        """Raise a UserError if one of these flags was given on the command line: it is in vain."""
+        """Raise a UserError if one of these flags was given: it has no effect."""
         if vain := [name for name in names if name in self.given]:
             raise UserError(f"--{', --'.join(vain)} {reason}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """A value that is none of a flag's choices ends in a sentence that names the nearest."""
+        """A value outside a flag's choices raises an error that names the nearest choice."""
         if action.choices is not None:
             choose(action.dest.replace("_", " "), value, action.choices)
 

@@ -23,7 +23,7 @@ class NotSaved(UserError):
 
 
 class NumericalError(UserError, RuntimeError):
-    """A computation that comes to no end, or to no numbers, with the settings it was given."""
+    """A computation that does not end, or gives values that are not finite, at its settings."""
 
 
 class Interrupted(Exception):

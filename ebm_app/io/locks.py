@@ -86,6 +86,6 @@ def _refusal(path: Path, content: bytes) -> str:
 def _release(path: Path, descriptor: int, was_there: bool) -> None:
     path.unlink(missing_ok=True)
     os.close(descriptor)
-    if not was_there:  # a folder that was made in vain goes again
+    if not was_there:  # a folder that was made for nothing is removed
         with suppress(OSError):
             path.parent.rmdir()

@@ -32,7 +32,7 @@ class Output:
 
     Args:
         path: the record. settings: what it says was asked for.
-        is_main: one of several processes writes; for the others nothing happens.
+        is_main: one of several processes writes; the others do nothing.
 
     Raises:
         UserError: at once, where the folder cannot be written or another process writes the same

@@ -79,7 +79,7 @@ def as_written(path: Path) -> Iterator[None]:
 
 
 def parse_json(content: bytes, where: str) -> Any:
-    """JSON data, without numbers that are none.
+    """JSON data, without numbers that are not finite.
 
     Raises:
         UserError: where it is not JSON, nested too deep, or holds a number out of range.

@@ -27,7 +27,7 @@ def choose(kind: str, name: str, options: Iterable[str]) -> str:
 
 
 def nearest(name: str, options: Iterable[str]) -> str:
-    """What may have been meant by a name that is none of ``options``: a clause, or nothing.
+    """What may have been meant by a name that is not in ``options``: a clause, or "".
 
     >>> nearest("digts", ["digits", "mnist"])
     "did you mean 'digits'? "
@@ -38,7 +38,7 @@ def nearest(name: str, options: Iterable[str]) -> str:
 
 def make(kinds: dict[str, type[T]], what: str, name: str | T, settings: dict[str, Any]) -> T:
     """One of ``kinds`` by name with its settings, of which None leaves the default; an object that
-    is none of the names is returned as it is.
+    is not a name is returned as it is.
 
     Raises:
         UserError: for an unknown name or setting, or a value that a dataclass does not take.
@@ -54,8 +54,8 @@ def make(kinds: dict[str, type[T]], what: str, name: str | T, settings: dict[str
 def check_settings(
     kind: Callable[..., Any], what: str, settings: Iterable[str], fixed: Iterable[str] = ()
 ) -> None:
-    """Raise a UserError for settings that a kind of thing does not have, naming those it has; what
-    is ``fixed`` is none.
+    """Raise a UserError for settings that a kind of thing does not have, naming those it has, but
+    not what is ``fixed``.
 
     >>> check_settings(lambda low=0, high=1: None, "a range", ["low"])
     """

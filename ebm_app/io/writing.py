@@ -1,4 +1,4 @@
-"""How a file comes to the disk, and what is said where it cannot."""
+"""Writing files to the disk, and the messages where that fails."""
 
 import errno
 import os
@@ -50,8 +50,8 @@ def _may_concern(folder: Path, name: str | bytes | int | None) -> bool:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file aside, force it to the disk and rename it: whoever reads it finds the old one
-    or the new one, whole, whenever a crash comes."""
+    """Write a file aside, force it to the disk and rename it: a reader finds the old one
+    or the new one, complete, at whatever time of a crash."""
     pending = path.with_name(path.name + ".tmp")
     try:
         with pending.open("wb") as file:

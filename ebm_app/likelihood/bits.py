@@ -54,7 +54,7 @@ def to_bits_per_dim(log_prob: Tensor, num_dims: int) -> Tensor:
 
 
 def check_finite(log_prob: Tensor) -> None:
-    """Raise a UserError for log-likelihoods (B,) that are no numbers or infinite."""
+    """Raise a UserError for log-likelihoods (B,) that are not finite."""
     if bad := int((~log_prob.isfinite()).sum()):
         raise UserError(
             f"the log-likelihood of {bad} of {len(log_prob)} images is not finite: the training "

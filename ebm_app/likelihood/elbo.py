@@ -114,7 +114,7 @@ class VariationalBound(Estimator):
     The mean of |e - e_ref|^2 is known. That of |e - e_s|^2 is estimated with a control variate: a
     guess g(e) = V e - q of the residual of each component, of which g(e)^2 - V^2 - q^2 has mean 0
     and is subtracted. V is the posterior variance of e that the model predicts, q = V e' - (e' -
-    e'_s), both averaged over the other draws e' at the node; they know nothing of e, so that no
+    e'_s), both averaged over the other draws e' at the node; they do not depend on e, so that no
     bias enters. On images this takes the standard deviation down to a half or a quarter. A single
     draw, or a model without a variance, takes e - e_ref for the guess.
 

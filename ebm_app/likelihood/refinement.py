@@ -33,7 +33,7 @@ def refine(solve: Solve, x: Tensor, tolerance: float, max_refinements: int) -> R
     """
     if max_refinements < 0 or tolerance < 0:
         raise UserError(
-            f"{max_refinements} refinements to a tolerance of {tolerance} are none: give numbers "
+            f"{max_refinements} refinements to a tolerance of {tolerance} cannot be: give numbers "
             "that are not negative"
         )
     value, cost = solve(x, 0)

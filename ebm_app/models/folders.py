@@ -120,7 +120,7 @@ def _first_line(error: Exception) -> str:
 
 
 def check_weights(model: nn.Module, path: Path) -> None:
-    """Compare a model with what a file of weights says of itself, before any of it is read. The
+    """Compare a model with the header of a file of weights, before any weight is read. The
     model may be on the device "meta", where it takes no memory.
 
     Raises:

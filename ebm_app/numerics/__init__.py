@@ -1,1 +1,1 @@
-"""Tensors, quadrature rules and ODE solvers: mathematics that knows no model."""
+"""Tensors, quadrature rules and ODE solvers: mathematics without any model."""

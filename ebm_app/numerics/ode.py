@@ -33,7 +33,7 @@ class Solution(NamedTuple):
 
 @cache
 def scipy_rk45() -> type:
-    """SciPy's RK45, which knows no ``min_step`` and fails as torchdiffeq's own solvers do."""
+    """SciPy's RK45, which has no ``min_step`` and fails as torchdiffeq's own solvers do."""
     from scipy.integrate import RK45  # half a second to import, only for this
 
     class ScipyRK45(RK45):

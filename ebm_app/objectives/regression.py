@@ -106,8 +106,8 @@ def variance_deviance(output: ModelOutput, path: OneSidedPath, sample: PathSampl
     2005, https://jmlr.org/papers/v6/banerjee05b.html), so that Theorem 3 holds for it. Its
     gradient in log w is w - r^2: where it vanishes the sum of the variances is right, and it is
     their sum that the time integral adds up. That of the squared error is w times as large, and
-    hardly sees a small w; that of the gamma deviance r^2 / w + log w is w times smaller, and lets
-    the large ones go astray.
+    hardly sees a small w; that of the gamma deviance r^2 / w + log w is w times smaller, and is
+    inaccurate for large ones.
 
     Raises:
         ValueError: where the model predicts no posterior variance.

@@ -49,7 +49,7 @@ class PathSample(NamedTuple):
 
 
 def check_eps(eps: float) -> None:
-    """Raise a UserError for a margin of times that leaves nothing between, or is none."""
+    """Raise a UserError for a margin of times that is not positive or leaves no interval."""
     if not 0 < eps < 0.5:
         raise UserError(f"eps must lie between 0 and 0.5, not {eps}")
 

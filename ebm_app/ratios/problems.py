@@ -46,7 +46,7 @@ def score_methods(sigma: float | None) -> dict[str, Method]:
 
 
 def classifiers(sigma: float | None) -> dict[str, Method]:
-    """The baselines of before."""
+    """The baselines: NCE and TRE."""
     return {"nce": Classifiers(sigma), "tre": Classifiers(sigma, num_bridges=8)}
 
 

@@ -45,7 +45,7 @@ class Coupling(Space):
         self.sizes = [bins, bins, bins - 1]
         indices = torch.cartesian_prod(*(torch.arange(size) for size in image_shape))
         is_kept = indices.sum(1) % 2 == parity
-        # sorted, and not asked for: on the device "meta" nobody knows which they are
+        # sorted, not selected by value: on the device "meta" there are no values
         moved = is_kept.int().argsort(stable=True)[: (len(is_kept) + parity) // 2]
         # not a part of the state: they follow from the arguments
         self.register_buffer("moved", moved, persistent=False)

@@ -32,7 +32,7 @@ def train(
     """Train an energy-based model of images, and return the one of least validation loss.
 
     The run is that of ``train/ebm.py``: the same settings, the same loop and the same files in
-    ``output_dir``, where a run that was cut off goes on with ``resume_from_checkpoint="latest"``.
+    ``output_dir``, where an interrupted run is resumed by ``resume_from_checkpoint="latest"``.
 
     Args:
         images: (N, C, H, W), levels 0..num_levels - 1 as uint8, or levels / (num_levels - 1) as
@@ -49,7 +49,7 @@ def train(
             in place of the preset's.
 
     Raises:
-        UserError: for images that are not of this form, unknown settings, values of no use, or a
+        UserError: for images that are not of this form, unknown settings, invalid values, or a
             folder that already holds a run.
 
     Example:

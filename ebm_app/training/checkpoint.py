@@ -47,7 +47,7 @@ def checkpoints(output_dir: Path) -> list[Path]:
 
 
 def kept(output_dir: Path) -> str:
-    """What is left of a run that stops now, in words."""
+    """Which checkpoint is kept when a run stops now, in words."""
     found = checkpoints(output_dir)
     return f"{found[-1]} is intact: go on from it" if found else "no checkpoint was saved yet"
 
@@ -124,7 +124,7 @@ def save_checkpoint(
                 best = (output_dir / WEIGHTS_FILE).read_bytes()
                 replace_file(pending / STATE / BEST_FILE, best)
             write_json(pending / STATE / DIGESTS_FILE, digests(pending))
-            # a run that goes on after a crash may come by this step again
+            # a run that is resumed after a crash may reach this step again
             remove(folder)
             os.replace(pending, folder)
             sync_folder(output_dir)

@@ -42,7 +42,7 @@ class TrainerRecord:
         validated: step of the last validation. best: what it found for the model that is kept.
         origin: where the first weights came from, as the record of the run says it.
         ema_step, scaler: of the averaged weights, and of the scale of fp16's losses.
-        settings, total_batch_size: what must be the same in a run that goes on from here.
+        settings, total_batch_size: what must be the same in a run that is resumed.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -63,7 +63,7 @@ class TrainerRecord:
 
 @dataclass
 class TrainingState:
-    """The parts of a run that change as it goes on; ``buffers`` has the shapes of what the
+    """The parts of a run that change from step to step; ``buffers`` has the shapes of what the
     optimizer remembers of a weight, and ``scaler`` is that of fp16, or None."""
 
     task: Task

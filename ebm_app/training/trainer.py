@@ -125,7 +125,7 @@ class Trainer:
         )
 
     def _advance(self) -> None:
-        """One step, and its line of the metrics where one is due."""
+        """One step, and its line of the metrics where this step writes one."""
         begin, cores = time.perf_counter(), time.process_time()
         self.train_step()
         self.step += 1
@@ -244,7 +244,7 @@ class Trainer:
         self.metrics.write(self.step, loss=self.last_loss, learning_rate=rate, **speeds)
 
     def _validate(self) -> None:
-        """Score the averaged weights, if that is due at this step and not done."""
+        """Validate the averaged weights, if this step asks for it and it is not done."""
         if not self._due(self.config.validation_steps) or self.validated == self.step:
             return
         with self.state.averaged_weights():

@@ -30,7 +30,7 @@ Check = Callable[[], None]
 
 
 def nothing() -> None:
-    """The check of a validation that nobody may want to stop."""
+    """The check of a validation that cannot be stopped."""
 
 
 class Validator(ABC):

@@ -28,7 +28,7 @@ def on_device(
 ) -> Callable[..., AsyncIterator[Any]]:
     """A generator whose steps are computed by the thread of a lane.
 
-    Whoever cancels it is let go at once. The step at which it was is computed to its end, since no
+    A run that is cancelled returns at once. Its step is computed to the end, since no
     thread can be interrupted; its result is dropped, and the steps of others come after it.
     """
 

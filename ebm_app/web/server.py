@@ -17,7 +17,7 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
-#: events that may wait; whoever comes when it is full is told so, and nothing hangs
+#: events that may wait; a visitor who comes when it is full gets a message, and nothing hangs
 MAX_QUEUE = 16
 #: visitors whose last run is kept in memory, a third of a megabyte each
 MAX_SESSIONS = 256

@@ -79,7 +79,7 @@ def without_folder(dataset: str) -> str:
 
 
 def run_facts(folder: Path) -> dict[str, str]:
-    """What the record of a run says; nothing where there is none, less where the run goes on."""
+    """The record of a run in words; nothing without a record, less while the run continues."""
     if not (folder / RUN_FILE).is_file():
         return {}
     with as_written(folder / RUN_FILE):
@@ -94,7 +94,7 @@ def facts_of_run(run: dict[str, Any]) -> dict[str, str]:
         found["started from"] = f"the weights {steps}"
     metrics = run["figures"]
     if metrics is None:
-        return {**found, "steps": "the run goes on, or was stopped"}
+        return {**found, "steps": "the run continues, or was stopped"}
     return {
         **found,
         "steps": f"{metrics['steps']:,}",

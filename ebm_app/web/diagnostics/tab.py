@@ -58,7 +58,7 @@ def build(models: Models, model: gr.Dropdown, line: gr.Markdown, tab: gr.Tab, se
         return shown, show(figure), text, rows, show(None), ""
 
     at_once = {"show_progress": "hidden", **AT_ONCE}
-    gr.on(  # a run goes on while its card is looked at
+    gr.on(  # a run may continue while its card is read
         [tab.select, model.change], fill, model, [facts, note, curves, readme, config], **at_once
     )
     # a result never stands beside another model than its own, and stays when the tab is left

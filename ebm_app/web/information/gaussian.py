@@ -52,7 +52,7 @@ def approach(
         dim: one of ``DIMS``. methods: of the keys of ``METHODS``.
 
     Raises:
-        UserError: for no method, and a name or a number that is none.
+        UserError: for no method, an unknown name, and an invalid number.
     """
     name = f"mi_d{dim}"
     choose("problem", name, INFORMATION_PROBLEMS)

@@ -22,7 +22,7 @@ RUNNING = "Computing the log-likelihood"
 STOPPED = "Stopped before there was a log-likelihood"
 WAITING = "Waiting for the log-likelihoods of held-out images"
 
-#: what a visitor hands over, as an image for the model of a configuration
+#: what a visitor gives, as an image for the model of a configuration
 ImageSource = Callable[[EBMConfig], Prepared]
 
 

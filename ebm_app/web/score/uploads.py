@@ -125,7 +125,7 @@ def preparation() -> tuple[gr.Checkbox, gr.Checkbox]:
 
 
 def leave_unread(upload: gr.Image) -> None:
-    """Let an upload hand over its file unopened, so that ``preprocess`` can say what is wrong
+    """Let an upload pass on its file unopened, so that ``preprocess`` can say what is wrong
     with it.
 
     Its method is replaced, because gradio writes a file beside the source of every subclass.

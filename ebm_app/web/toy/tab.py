@@ -39,7 +39,7 @@ def train(
         methods: of ``METHODS``; they see the same draws.
 
     Raises:
-        UserError: for a name or a number that is none, and one method twice.
+        UserError: for an unknown name or an invalid number, and one method twice.
     """
     numbers = checked(learning_rate, iterations, seed)
     training = RatioTraining(numbers.iterations, eval_every=eval_every(numbers.iterations))
