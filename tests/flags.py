@@ -1,84 +1,67 @@
-"""Every flag of every script, found by asking their parsers."""
+"""Every script and the flags that it declares."""
 
-import argparse
-import math
+import dataclasses
 import typing
 from collections.abc import Iterator
 from typing import Annotated, Any
-from unittest.mock import patch
 
 from annotated_types import Ge, Gt, Le, Lt
 from conftest import ROOT, load_script
 
-from ebm_app.io.cli import Parser, plain
-
-FOLDERS = ("train", "sample", "evaluate", "ui", "tools")
 #: the scripts with a command line, by their paths
 SCRIPTS = [
     str(path.relative_to(ROOT))
-    for folder in FOLDERS
+    for folder in ("train", "sample", "evaluate", "ui", "tools")
     for path in sorted((ROOT / folder).glob("*.py"))
-    if "Parser(" in path.read_text(encoding="utf-8")
+    if "parse(Arguments" in path.read_text(encoding="utf-8")
 ]
 
 
-class Found(Exception):
-    """A script has made its parser."""
+def arguments_of(path: str) -> type:
+    """The configuration that a script's flags make."""
+    return load_script(path).Arguments
 
 
-def parser_of(path: str) -> Parser:
-    """The parser of a script."""
-
-    def stop(self: Parser, argv: Any = None) -> None:
-        raise Found(self)
-
-    with patch.object(Parser, "parse_args", stop):
-        try:
-            load_script(path).main([])
-        except Found as found:
-            return found.args[0]
-    raise AssertionError(f"{path} parses no flags")
+def required(kind: type) -> dict[str, str]:
+    """Something for every field that must be given."""
+    absent = dataclasses.MISSING
+    return {
+        item.name: "digits"
+        for item in dataclasses.fields(kind)
+        if item.default is absent and item.default_factory is absent
+    }
 
 
-def words(parser: Parser) -> list[str]:
-    """Something for every argument that must be given."""
-    required = [
-        f"{action.option_strings[0]}=digits"
-        for action in parser._actions
-        if action.required and action.option_strings
-    ]
-    return ["digits"] * len(parser._get_positional_actions()) + required
+def numbers_of(kind: type) -> Iterator[tuple[str, type, list[Any], bool]]:
+    """The numbers among the fields of a dataclass: name, int or float, their bounds, and whether
+    there are several."""
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        for single, several in leaves(hint):
+            is_bounded = typing.get_origin(single) is Annotated
+            plain, *found = typing.get_args(single) if is_bounded else [single]
+            if plain in (int, float):
+                yield name, plain, found, several
 
 
-def flags_of(parser: Parser) -> Iterator[argparse.Action]:
-    """The flags that take a value."""
-    for action in parser._actions:
-        if action.option_strings and action.nargs != 0:
-            yield action
+def leaves(hint: Any, several: bool = False) -> Iterator[tuple[Any, bool]]:
+    """The types of single values inside a type."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated and typing.get_origin(parts[0]) is None:
+        yield hint, several
+    elif origin in (Annotated, tuple, list, typing.Union) or type(hint).__name__ == "UnionType":
+        inner = parts[:1] if origin is Annotated else parts
+        for part in inner:
+            yield from leaves(part, several or origin in (tuple, list))
+    else:
+        yield hint, several
 
 
-def hint_of(action: argparse.Action) -> Any:
-    """The type of a flag with its range; None where it takes any text."""
-    return getattr(action.type, "hint", action.type)
-
-
-def is_numeric(hint: Any) -> bool:
-    """Whether values of this type are numbers."""
-    return plain(hint) in (int, float)
-
-
-def bounds(hint: Any) -> tuple[Any, ...]:
-    """The range of a type."""
-    return typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
-
-
-def is_within(value: Any, hint: Any) -> bool:
-    """Whether a number has the type and lies in its range."""
+def is_within(value: float, bounds: list[Any]) -> bool:
+    """Whether a number lies in a range."""
     checks = {
         Ge: lambda bound: value >= bound.ge,
         Gt: lambda bound: value > bound.gt,
         Le: lambda bound: value <= bound.le,
         Lt: lambda bound: value < bound.lt,
     }
-    is_inside = all(checks[type(bound)](bound) for bound in bounds(hint))
-    return type(value) is plain(hint) and math.isfinite(value) and is_inside
+    return all(checks[type(bound)](bound) for bound in bounds)

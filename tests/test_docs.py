@@ -2,7 +2,6 @@
 and the README's commands run."""
 
 import re
-from argparse import ArgumentParser
 
 import pytest
 from conftest import ROOT, TINY
@@ -20,7 +19,7 @@ from test_layers import LAYERS
 
 from ebm_app import EBM
 from ebm_app.data.images import DATASETS
-from ebm_app.io.cli import Parser
+from ebm_app.io.command_line import parse
 from ebm_app.io.start import run_script
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.objectives.regression import OBJECTIVES
@@ -104,16 +103,17 @@ class Parsed(Exception):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_can_be_parsed(command, script, monkeypatch, capsys):
-    def parse_and_stop(self, argv=None):
-        ArgumentParser.parse_args(self, argv)
+    def parse_and_stop(*args):
+        parse(*args)
         raise Parsed
 
-    monkeypatch.setattr(Parser, "parse_args", parse_and_stop)
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     name, flags = COMMANDS[command]
+    module = script(name)
+    monkeypatch.setattr(module, "parse", parse_and_stop)
     try:
         with pytest.raises(Parsed):
-            script(name).main(flags)
+            module.main(flags)
     except SystemExit:
         pytest.fail(capsys.readouterr().err)
 

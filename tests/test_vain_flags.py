@@ -35,7 +35,6 @@ VAIN = {
         "digits --num_steps 8 --sampler_args solver=dopri5",
         "num_steps is not read with solver=dopri5",
     ),
-    "limit": ("evaluate/bpd.py", "digits --limit -5", "at least 2"),
     "method": ("evaluate/ais.py", "digits --method ais --diffusion_steps 8", "is of diffusion"),
     "quick": ("evaluate/speed.py", "digits --quick --limit 3", "is set by --quick"),
     "process": ("tools/load.py", "--process 7", "is of the page at --url"),

@@ -137,7 +137,9 @@ def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[st
     """
     texts = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     if len(texts) < len(pairs):
-        raise UserError(f"write every setting once, as key=value, not '{shortened(pairs)}'")
+        raise UserError(
+            f"write every setting once, as key=value, not: {shortened(' '.join(pairs))}"
+        )
     has = {name: [item.name for item in dataclasses.fields(kind)] for name, kind in kinds.items()}
     known = {key for keys in has.values() for key in keys}
     if unknown := [key for key in texts if key not in known]:
@@ -147,7 +149,7 @@ def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[st
     found, reasons = {}, {}
     for name, kind in kinds.items():
         own = {key: text for key, text in texts.items() if key in has[name]}
-        made = checked(kind, own, texts=True)
+        made = checked(kind, own, f"settings of {name}", texts=True)
         found[name] = {key: getattr(made, key) for key in own}
         unread = _unread(made)
         for key in own:

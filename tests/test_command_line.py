@@ -1,0 +1,172 @@
+"""Flags of every script and settings key=value: odd values, typos, and ranges stated once."""
+
+import re
+from typing import Annotated, Literal
+
+import pytest
+from annotated_types import Len
+from conftest import ROOT, error_of
+from flags import SCRIPTS, arguments_of, is_within, numbers_of, required
+
+from ebm_app.io.command_line import (
+    Positional,
+    Repeated,
+    argument,
+    given,
+    parse,
+    refuse,
+    settings_of,
+    settings_of_each,
+)
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import Positive, PositiveInt, Share, checked, configuration, part, setting
+from ebm_app.likelihood import ESTIMATORS
+from ebm_app.likelihood.dequantisation import DEQUANTISERS
+from ebm_app.models.config import EBMConfig, Settings
+from ebm_app.sampling.samplers import SAMPLERS
+
+ODD = "-1 0 1 2 1.5 -0.5 nan inf -inf 1e400 1e-400 1e308 x 0x10 None true".split()
+ODD += ["", " ", "9" * 30, "9" * 5000, "2147483648"]
+KINDS = {
+    kind.__name__: kind
+    for kinds in (SAMPLERS, ESTIMATORS, DEQUANTISERS)
+    for kind in (*kinds.values(), EBMConfig, Settings)
+}
+
+
+@configuration(kw_only=True)
+class Walk:
+    """A walk."""
+
+    place: Positional[str] = argument("where")
+    num_steps: PositiveInt = setting("how many", 3)
+    pace: Positive | None = setting("how fast", None, rare=True)
+    sizes: Annotated[tuple[PositiveInt, ...], Len(1, 3)] = setting("of the shoes", (7,))
+    mood: Literal["good", "bad"] = setting("of the walker", "good")
+    name: Repeated[tuple[str, ...]] = setting("of the walkers", ())
+    fast: bool = setting("whether to run", False)
+    hidden: int = 0
+
+
+def test_words_become_the_types_of_the_fields():
+    words = "here --num_steps 4 --pace 2 --sizes 1 2 --mood bad --fast --name a --name c"
+    found = parse(Walk, "A walk.", words.split())
+    assert found == Walk(
+        place="here", num_steps=4, pace=2.0, sizes=(1, 2), mood="bad", fast=True, name=("a", "c")
+    )
+    assert parse(Walk, None, ["here"]) == Walk(place="here")
+    written = given(parse(Walk, None, ["--num_steps=3", "here"]), ["--num_steps=3", "here"])
+    assert written == {"num_steps": 3}
+    assert error_of(refuse, written, ["num_steps", "pace"], "is vain: no") == (
+        "--num_steps is vain: no"
+    )
+
+
+@pytest.mark.parametrize(
+    "words", ["", "here there", "here --steps 3", "here --num_steps few", "here --hidden 1"]
+)
+def test_a_mistake_of_a_word_ends_with_code_2(capsys, words):
+    with pytest.raises(SystemExit) as stop:
+        parse(Walk, "A walk.", words.split())
+    assert stop.value.code == 2 and capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--num_steps 0", "num_steps must be at least 1, not 0"),
+        ("--pace 0", "pace must be above 0, not 0.0"),
+        ("--pace nan", "pace must be a finite number"),
+        ("--sizes 1 2 3 4", "sizes "),
+    ],
+)
+def test_a_value_out_of_its_range_ends_in_a_sentence(words, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        parse(Walk, "A walk.", ["here", *words.split()])
+
+
+def test_help_leaves_rare_flags_out(capsys):
+    for flag, is_there in (("--help", False), ("--help_advanced", True)):
+        with pytest.raises(SystemExit) as stop:
+            parse(Walk, "A walk.", [flag])
+        text = capsys.readouterr().out
+        assert stop.value.code == 0 and "how many (default: 3)" in " ".join(text.split())
+        assert ("--pace" in text) == is_there and "--hidden" not in text
+
+
+@configuration
+class Rest:
+    pace: Share = 0.0
+    place: str = "here"
+    unread = {"place": {"bed": ("pace",)}}
+
+
+@configuration
+class Run:
+    num_steps: PositiveInt = 1
+    pace: float = 1.0
+    fast: bool = False
+    name: str | None = None
+
+
+def test_settings_go_to_every_kind_that_has_them():
+    kinds = {"run": Run, "rest": Rest}
+    assert settings_of_each(kinds, ["pace=2e-1", "place=there", "name=a=b"]) == {
+        "run": {"pace": 0.2, "name": "a=b"},
+        "rest": {"pace": 0.2, "place": "there"},
+    }
+    found = settings_of(Run, ["num_steps=3", "pace=2", "fast=true"])
+    assert found == {"num_steps": 3, "pace": 2.0, "fast": True} and type(found["pace"]) is float
+    assert settings_of(Run, []) == {}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (["steps=3"], "did you mean 'num_steps'? Rest has pace, place; Run has num_steps, pace"),
+        (["num_steps=few"], "num_steps must be a whole number"),
+        (["num_steps=2.5"], "num_steps must be a whole number"),
+        (["num_steps=0"], "num_steps must be at least 1"),
+        (["num_steps"], "write every setting once, as key=value, not: num_steps"),
+        (["num_steps=2", "num_steps=3"], "write every setting once, as key=value, not: num_steps"),
+        (["place=bed", "pace=0.5", "num_steps=1"], ""),
+    ],
+)
+def test_a_mistake_in_settings_is_named(pairs, message):
+    if message:
+        assert message in error_of(settings_of_each, {"Rest": Rest, "Run": Run}, pairs)
+    else:
+        assert settings_of_each({"Rest": Rest, "Run": Run}, pairs)
+        assert "pace is not read with place=bed" in error_of(settings_of, Rest, pairs[:2])
+
+
+def test_a_part_has_the_values_of_the_whole():
+    assert part(Rest, Run(pace=0.5), place="there") == Rest(pace=0.5, place="there")
+
+
+def hold(kind, name):
+    """Every number of a kind has a range, and an odd one is within it or ends in a sentence."""
+    for key, plain, bounds, several in numbers_of(kind):
+        assert bounds or name in ("Run",), f"{name}.{key} has no range: use a type of io.fields"
+        for text in () if several else ODD:
+            try:
+                made = checked(kind, {**required(kind), key: text}, texts=True)
+            except UserError as error:
+                message = str(error)
+                assert key in message and "\n" not in message and len(message) < 250
+            else:
+                value = getattr(made, key)
+                assert type(value) is plain and is_within(value, bounds), f"{key} took {text}"
+
+
+@pytest.mark.parametrize("path", SCRIPTS)
+def test_a_flag_has_a_range(monkeypatch, path):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    kind = arguments_of(path)
+    kind(**required(kind))  # the defaults lie in their ranges
+    hold(kind, path)
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in ("EBMConfig", "Settings")])
+def test_a_setting_has_a_range(name):
+    hold(KINDS[name], name)
