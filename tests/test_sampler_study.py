@@ -78,8 +78,8 @@ def test_a_study_leaves_record_and_plot_and_goes_on(study, drawn, tmp_path):
             ["--run", "pf_ode steps=3"],
             "no setting 'steps': did you mean 'num_steps'? PFODESampler has",
         ),
-        (["--run", "pf_ode num_steps=few"], "num_steps must be a whole number, at least 1"),
-        (["--num_images", 1], "--num_images: must be a whole number, at least 2"),
+        (["--run", "pf_ode num_steps=few"], "num_steps must be a whole number"),
+        (["--num_images", 1], "num_images must be at least 2"),
     ],
 )
 def test_a_users_mistake_is_one_sentence_before_anything_is_drawn(

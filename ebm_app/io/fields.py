@@ -80,6 +80,11 @@ def setting(text: str, default: Any, rare: bool = False) -> Any:
     return field(default=default, metadata={"help": text, "rare": rare})
 
 
+def rare(text: str, default: Any) -> Any:
+    """A ``setting`` that ``--help`` leaves out."""
+    return setting(text, default, rare=True)
+
+
 def checked(kind: type[T], data: dict[str, Any], where: str = "", texts: bool = False) -> T:
     """The configuration ``kind`` with the values of ``data``, by key.
 

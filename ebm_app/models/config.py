@@ -25,6 +25,7 @@ from ebm_app.io.fields import (
     Several,
     Share,
     configuration,
+    rare,
     setting,
     shortened,
 )
@@ -73,48 +74,25 @@ class UNetConfig:
 
     block_out_channels: Widths = setting("channels at each resolution", (32, 64))
     layers_per_block: Layers = setting("residual blocks at each resolution", 1)
-    attention_levels: Resolutions = setting(
-        "resolutions with self-attention, counted from 0", (), rare=True
-    )
-    num_heads: Width = setting("attention heads", 4, rare=True)
-    norm_num_groups: Width = setting("groups of the group normalisations", 8, rare=True)
+    attention_levels: Resolutions = rare("with self-attention, counted from 0", ())
+    num_heads: Width = rare("attention heads", 4)
+    norm_num_groups: Width = rare("groups of the group normalisations", 8)
     dropout: Share = setting("dropout of the residual blocks", 0.0)
-    t_scale: Positive = setting("factor of the time inside the embedding", 25.0, rare=True)
+    t_scale: Positive = rare("factor of the time inside the embedding", 25.0)
 
 
 @configuration(kw_only=True)
 class ModelSettings:
     """What a user chooses of a model, beside its path and its network."""
 
-    space: str = setting(
-        "where the path lives: ambient, or the kind of --flow (gaussian, copula, spline)",
-        "ambient",
-        rare=True,
-    )
-    net_input: str = setting(
-        "in a latent space, what the network reads: u, x (the image of u), ux (both)",
-        "u",
-        rare=True,
-    )
-    dequantisation: str = setting(
-        "how grey levels become continuous: uniform, truncated_normal", "uniform"
-    )
-    eps: Margin = setting("margin of the times at t = 1", 5e-7, rare=True)
-    prediction: str = setting(
-        "what the network predicts: moments (posterior moments), raw (the components of the time "
-        "score), normalised (the same in units of their deviation)",
-        "moments",
-        rare=True,
-    )
-    time_input: str = setting(
-        "the time that the network reads: clock (arc length of the path), time",
-        "clock",
-        rare=True,
-    )
-    input_frequencies: Frequencies = setting(
-        "Fourier features of the network's input, in cycles", (), rare=True
-    )
-    num_nodes: Nodes = setting("quadrature nodes of a likelihood", 32, rare=True)
+    space: str = rare("ambient, or the kind of --flow: gaussian, copula, spline", "ambient")
+    net_input: str = rare("what the network reads of a latent u: u, x (its image), ux (both)", "u")
+    dequantisation: str = setting("of grey levels: uniform, truncated_normal", "uniform")
+    eps: Margin = rare("margin of the times at t = 1", 5e-7)
+    prediction: str = rare("what the network predicts: moments, raw, normalised", "moments")
+    time_input: str = rare("time that the network reads: clock (arc length), time", "clock")
+    input_frequencies: Frequencies = rare("Fourier features of the input, in cycles", ())
+    num_nodes: Nodes = rare("quadrature nodes of a likelihood", 32)
 
 
 @configuration
@@ -140,42 +118,24 @@ class LoopConfig:
 
     max_train_steps: PositiveInt = setting("optimizer steps", 3000)
     train_batch_size: BatchSize = setting("images in a batch of one process", 128)
-    gradient_accumulation_steps: PositiveInt = setting(
-        "batches in an optimizer step", 1, rare=True
-    )
-    optimizer: str = setting(
-        "how gradients change the weights: adam, muon (orthogonalised momentum for matrices)",
-        "adam",
-        rare=True,
-    )
+    gradient_accumulation_steps: PositiveInt = rare("batches in an optimizer step", 1)
+    optimizer: str = rare("adam, or muon (orthogonalised momentum for matrices)", "adam")
     learning_rate: NonNegative = setting("peak learning rate", 2e-3)
-    lr_scheduler: str = setting(
-        "learning rate after the warm-up: cosine, linear, constant_with_warmup",
-        "cosine",
-        rare=True,
-    )
-    lr_warmup_steps: Count = setting("steps over which the learning rate rises", 100, rare=True)
-    lr_decay_steps: Count = setting(
-        "last steps, over which the rate of constant_with_warmup falls to 0", 0, rare=True
-    )
-    adam_weight_decay: NonNegative = setting("decoupled weight decay", 0.0, rare=True)
-    max_grad_norm: Positive = setting("gradients are clipped to this norm", 100.0, rare=True)
-    ema_decay: Share = setting("decay of the averaged weights, which are saved", 0.999, rare=True)
-    mixed_precision: Literal["no", "bf16", "fp16"] = setting(
-        "numbers of the network's passes", "no"
-    )
+    lr_scheduler: str = rare("cosine, linear or constant_with_warmup", "cosine")
+    lr_warmup_steps: Count = rare("steps over which the learning rate rises", 100)
+    lr_decay_steps: Count = rare("last steps, in which constant_with_warmup falls to 0", 0)
+    adam_weight_decay: NonNegative = rare("decoupled weight decay", 0.0)
+    max_grad_norm: Positive = rare("gradients are clipped to this norm", 100.0)
+    ema_decay: Share = rare("decay of the averaged weights, which are saved", 0.999)
+    mixed_precision: Literal["no", "bf16", "fp16"] = setting("of the network's passes", "no")
     checkpointing_steps: PositiveInt = setting("steps between checkpoints", 500)
-    checkpoints_total_limit: PositiveInt = setting("checkpoints kept", 3, rare=True)
+    checkpoints_total_limit: PositiveInt = rare("checkpoints kept", 3)
     validation_steps: PositiveInt = setting("steps between validations", 500)
-    validation_images: Several = setting("validation images scored, at most", 1000, rare=True)
-    validation_repeats: Draws = setting("dequantisation draws of each", 4, rare=True)
-    num_preview_images: Count = setting(
-        "images drawn at each validation; 0 for none", 16, rare=True
-    )
-    logging_steps: PositiveInt = setting("steps between lines of metrics.jsonl", 10, rare=True)
-    report_to: Literal["jsonl", "tensorboard"] = setting(
-        "where the metrics are written", "jsonl", rare=True
-    )
+    validation_images: Several = rare("validation images scored, at most", 1000)
+    validation_repeats: Draws = rare("dequantisation draws of each", 4)
+    num_preview_images: Count = rare("images drawn at each validation; 0 for none", 16)
+    logging_steps: PositiveInt = rare("steps between lines of metrics.jsonl", 10)
+    report_to: Literal["jsonl", "tensorboard"] = rare("where the metrics are written", "jsonl")
     seed: Seed = setting("seed of weights, batches and noise", 0)
 
 
@@ -184,39 +144,23 @@ class TrainingConfig(LoopConfig):
     """How an energy-based model is trained."""
 
     objective: str = setting(
-        "what the network is trained on: ctsm, ctsm_v, ctsm_m, ctsm_m_deviance, variance, tsm",
-        "ctsm_m_deviance",
+        "ctsm, ctsm_v, ctsm_m, ctsm_m_deviance, variance, tsm", "ctsm_m_deviance"
     )
-    weighting: str = setting(
-        "lambda(t): time_score (inverse variance of the conditional time score), stein_score, "
-        "uniform",
-        "time_score",
-        rare=True,
-    )
-    time_sampler: str = setting(
-        "how training times are drawn: arc_length, uniform, stratified, importance, early",
-        "arc_length",
-        rare=True,
+    weighting: str = rare("lambda(t): time_score, stein_score, uniform", "time_score")
+    time_sampler: str = rare(
+        "training times: arc_length, uniform, stratified, importance, early", "arc_length"
     )
     augmentation: str = setting("changes of training images: none, affine", "none")
-    stein_factor: NonNegative = setting(
-        "weight of the Stein head in the loss; 0 trains none", 1.0, rare=True
-    )
+    stein_factor: NonNegative = rare("weight of the Stein head in the loss; 0 trains none", 1.0)
 
 
 @configuration(kw_only=True)
 class Settings(TrainingConfig, ModelSettings, UNetConfig):
     """Every setting of a training run by its name, as the flags of ``train/ebm.py`` give them."""
 
-    path: str = setting(
-        "how images and noise are mixed: linear_vp (alpha_t = t), vp (the diffusion schedule of "
-        "the paper's images)",
-        "linear_vp",
-    )
+    path: str = setting("linear_vp (alpha_t = t), or vp (the paper's, of images)", "linear_vp")
     path_arguments: dict[str, Number] = field(default_factory=dict)
-    c: Positive | Literal["data"] = setting(
-        "second moment of the data that the path assumes; data measures it", 1.0, rare=True
-    )
+    c: Positive | Literal["data"] = rare("second moment of the data, or data to measure it", 1.0)
 
 
 #: Settings of a run that may differ when it is resumed: they change no weight.
@@ -226,18 +170,11 @@ FREE_ON_RESUME = frozenset(
 )
 
 
-#: settings that older records lack, and what their runs did
-EARLIER_DEFAULTS = {"optimizer": "adam"}
-
-
 def changes_of(
     before: Mapping[str, Any], now: Mapping[str, Any], free: AbstractSet[str]
 ) -> list[str]:
-    """The settings ``now`` that were others ``before``, but for the ``free`` ones, in words.
-
-    A setting that an older record lacks was empty then, or as ``EARLIER_DEFAULTS`` says.
-    """
-    before = {**EARLIER_DEFAULTS, **before}
+    """The settings ``now`` that were others ``before``, but for the ``free`` ones, in words; one
+    that an older record lacks was empty then."""
     return [
         f"{key} was {shortened(before.get(key))}, now {shortened(value)}"
         for key, value in now.items()

@@ -6,48 +6,23 @@ from typing import Any
 
 from ebm_app.models.unet import max_resolutions
 
-#: data set -> (overrides of EBMConfig and of its net, overrides of TrainingConfig)
+#: data set -> (settings of the model and its network, of the training)
 PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "digits": (
-        {
-            "block_out_channels": (48, 64),
-            "dropout": 0.05,
-            "eps": 1e-6,
-            "input_frequencies": (1.0, 2.0, 4.25, 8.5, 17.0),
-        },
-        {
-            "augmentation": "affine",
-            "adam_weight_decay": 0.01,
-            "max_train_steps": 8000,
-            "validation_steps": 1000,
-            "checkpointing_steps": 1000,
-        },
+        dict(block_out_channels=(48, 64), dropout=0.05, eps=1e-6)
+        | dict(input_frequencies=(1.0, 2.0, 4.25, 8.5, 17.0)),
+        dict(augmentation="affine", adam_weight_decay=0.01, max_train_steps=8000)
+        | dict(validation_steps=1000, checkpointing_steps=1000),
     ),
 }
 #: In a latent space the bins have no common width, and a shifted image has an unlikely u. Bins are
 #: wide there, so that a larger margin blurs none; u is white, its image shows a network more.
-LATENT: dict[str, Any] = {
-    "input_frequencies": (),
-    "augmentation": "none",
-    "net_input": "x",
-    "eps": 1e-3,
-}
+LATENT: dict[str, Any] = dict(input_frequencies=(), augmentation="none", net_input="x", eps=1e-3)
 LARGE = (
-    {
-        "layers_per_block": 2,
-        "dropout": 0.1,
-    },
-    {
-        "max_train_steps": 100_000,
-        "train_batch_size": 256,
-        "learning_rate": 1e-3,
-        "lr_warmup_steps": 1000,
-        "validation_steps": 2500,
-        "checkpointing_steps": 2500,
-        "validation_images": 500,
-        "validation_repeats": 1,
-        "logging_steps": 50,
-    },
+    dict(layers_per_block=2, dropout=0.1),
+    dict(max_train_steps=100_000, train_batch_size=256, learning_rate=1e-3, lr_warmup_steps=1000)
+    | dict(validation_steps=2500, checkpointing_steps=2500, logging_steps=50)
+    | dict(validation_images=500, validation_repeats=1),
 )
 #: (data set, kind of flow) -> (arguments of the flow, overrides of LoopConfig)
 FLOWS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
