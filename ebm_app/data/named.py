@@ -1,4 +1,4 @@
-"""The named data sets: digits inside scikit-learn, and those of which torchvision reads files."""
+"""The named data sets: digits inside scikit-learn, and those that torchvision reads from files."""
 
 import pickle
 import zlib

@@ -40,8 +40,8 @@ class StopSignals:
             self.group = torch.distributed.new_group(backend="gloo")
 
     def __enter__(self) -> Self:
-        heard = (signum for signum in self.caught if signal.getsignal(signum) != signal.SIG_IGN)
-        self.previous = {signum: signal.signal(signum, self._note) for signum in heard}
+        caught = (signum for signum in self.caught if signal.getsignal(signum) != signal.SIG_IGN)
+        self.previous = {signum: signal.signal(signum, self._note) for signum in caught}
         return self
 
     def __exit__(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: a normaliser that rests on fewer rows may be far off
 FEWEST_ROWS = 100
-#: samples of which a classifier tells more apart hardly overlap
+#: where a classifier separates a larger share, the samples hardly overlap
 MOST_APART = 0.99
 #: the tails of a mean are not known to be normal further out
 LEAST_P = 1e-6
@@ -56,7 +56,7 @@ class DensityRatio:
             (N0,) and (N1,).
         best_steps: of every classifier.
         classifiers, scaling: what gives r at other rows. columns: the names in a data frame.
-        warnings: what speaks against the values, a sentence each.
+        warnings: reasons to doubt the values, a sentence each.
     """
 
     kl_bound: float
@@ -114,7 +114,7 @@ class DensityRatio:
         return value, jackknife.hypot(self.classifiers.doubt(scores)).numpy()
 
     def summary(self) -> str:
-        """The divergence and the test in words; where something speaks against them, that comes
+        """The divergence and the test in words; where there are reasons to doubt them, those come
         first."""
         low, high = self.interval
         lines = [

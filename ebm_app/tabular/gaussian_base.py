@@ -69,7 +69,7 @@ class GaussianRatio:
 
 @dataclass(frozen=True)
 class NoRatio:
-    """b = 0, where rows left aside speak against the linear ratio ``turned_down``."""
+    """b = 0, where held-out rows contradict the linear ratio ``turned_down``."""
 
     turned_down: GaussianRatio
 

@@ -43,7 +43,7 @@ class MutualInformation:
         degrees_of_freedom: of the copula of every fold; 1e6 is the Gaussian one.
         best_steps: of every classifier.
         log_ratio: at every row, by a ratio that was learned without it, (N,).
-        warnings: what speaks against the value, a sentence each.
+        warnings: reasons to doubt the value, a sentence each.
     """
 
     value: float
@@ -68,7 +68,7 @@ class MutualInformation:
         return interval_of(self.value, self.stderr)
 
     def summary(self) -> str:
-        """The estimate in words; where something speaks against it, that comes first."""
+        """The estimate in words; reasons to doubt it come first."""
         low, high = self.interval
         lines = [
             *lines_of(self.warnings),
@@ -170,7 +170,7 @@ def _doubts(
     mean_log_ratio: float,
     effective_pairs: float,
 ) -> list[str]:
-    """What speaks against the normaliser."""
+    """Reasons to doubt the normaliser."""
     half = HALF_WIDTH * stderr
     found = []
     if value < -half:

@@ -86,7 +86,7 @@ def _untied_ranks(x: np.ndarray, random_state: int) -> np.ndarray:
 def row_groups(x: np.ndarray) -> np.ndarray:
     """The number (N,) of the distinct row that each row (N, d) is.
 
-    Copies of a row are one observation: on both sides of a split they would be learned by heart.
+    Copies of a row are one observation: on both sides of a split they would be memorised.
     Where all columns are discrete, rows are equal by nature, and each is its own.
 
     >>> row_groups(np.array([[0.5], [0.1], [0.5]])).tolist()

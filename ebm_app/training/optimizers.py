@@ -12,7 +12,7 @@ from ebm_app.models.config import LoopConfig
 #: of a x + b x^3 + c x^5, which repeated takes singular values between 0.002 and 1 to about 1
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 MOMENTUM = 0.95
-#: with fewer rows or columns, as the outputs of a network, a matrix has no spectrum to speak of
+#: with fewer rows or columns, as the outputs of a network, orthogonalising a matrix gains little
 LEAST_SIDE = 16
 
 

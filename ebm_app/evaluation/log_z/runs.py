@@ -1,4 +1,4 @@
-"""Annealed chains in blocks, shared among processes, that go on where they were stopped.
+"""Annealed chains in blocks, shared among processes, that are resumed where they were stopped.
 
 A block of chains has a generator of its own, seeded by the run's seed and the block's number, and
 is always computed whole. The weights therefore depend neither on the number of processes nor on
