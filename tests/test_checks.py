@@ -7,9 +7,8 @@ import pytest
 
 from ebm_app.evaluation.checks import all_passed, as_record, describe, from_record, judge, skip
 
-UNIT = "bits per dim"
-PASSED = judge("quadrature", 0.001, 0.0, 0.005, UNIT, "32 against 128 nodes")
-FAILED = judge("mean time score", -0.5, 0.1, 0.1, UNIT, "summed over the clock")
+PASSED = judge("quadrature", 0.001, 0.0, 0.005, "32 against 128 nodes")
+FAILED = judge("mean time score", -0.5, 0.1, 0.1, "summed over the clock")
 SKIPPED = skip("E[p_1/p_0]", "ESS 1.0 of 100")
 
 
@@ -18,12 +17,12 @@ SKIPPED = skip("E[p_1/p_0]", "ESS 1.0 of 100")
     [(0.1, 0.0, True), (-0.39, 0.1, True), (0.41, 0.1, False), (-0.11, 0.0, False)],
 )
 def test_a_check_passes_within_its_allowance_and_three_standard_errors(value, stderr, passed):
-    assert judge("check", value, stderr, 0.1, UNIT, "").passed is passed
+    assert judge("check", value, stderr, 0.1, "").passed is passed
 
 
 @pytest.mark.parametrize(("value", "stderr"), [(math.nan, 0.1), (0.0, math.nan), (math.inf, 0.1)])
 def test_an_unknown_value_is_skipped_and_not_passed(value, stderr):
-    check = judge("check", value, stderr, 0.1, UNIT, "of two draws")
+    check = judge("check", value, stderr, 0.1, "of two draws")
     assert check.passed is None and check.outcome == "skipped" and check.value is None
     assert "not finite" in check.note
 

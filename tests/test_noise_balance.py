@@ -8,7 +8,7 @@ from exact import ExactModel, generator
 from test_estimators import mixture
 
 from ebm_app.data.images import load_images
-from ebm_app.evaluation.noise_balance import noise_check, noise_excess
+from ebm_app.evaluation.selftest import noise_check, noise_excess
 from ebm_app.image_models.ebm import EBM
 from ebm_app.likelihood import VariationalBound
 from ebm_app.likelihood.dequantisation import dequantisation_noise

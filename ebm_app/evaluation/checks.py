@@ -27,7 +27,9 @@ class Check(NamedTuple):
         return OUTCOMES[self.passed]
 
 
-def judge(name: str, value: float, stderr: float, allowance: float, unit: str, note: str) -> Check:
+def judge(
+    name: str, value: float, stderr: float, allowance: float, note: str, unit: str = UNIT
+) -> Check:
     """The check of a value; skipped where the value or its standard error is not finite."""
     if not (math.isfinite(value) and math.isfinite(stderr)):
         return skip(name, f"{note}: not finite")
