@@ -9,7 +9,6 @@ from ebm_app.io.start import run_script  # isort: skip  before what takes second
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,10 +21,8 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.fields import Seed, Steps, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.records import to_dict
-from ebm_app.tabular.columns import NamedColumns
-from ebm_app.tabular.csv_columns import read_csv_columns
-from ebm_app.tabular.npy import read_npy
-from ebm_app.tabular.two_samples import TRAINING, RatioEstimation, RatioSettings
+from ebm_app.tabular.columns import read_csv, read_npy
+from ebm_app.tabular.two_samples import RatioEstimation
 
 #: of the files with log ratios; errors are known at other rows than those of the samples
 HEADER = ("log_ratio", "stderr")
@@ -40,8 +37,8 @@ class Arguments:
     x1: str = argument("rows of p_1, with the same columns")
     at: str | None = setting("rows at which log p_1 / p_0 is asked for; they go to at.csv", None)
     columns: tuple[str, ...] = setting("columns to read from .csv files", ())
-    num_folds: NumFolds = setting("parts of the rows", RatioSettings.num_folds)
-    iterations: Steps = setting("steps of the classifiers at most", TRAINING.steps)
+    num_folds: NumFolds = setting("parts of the rows", 10)
+    iterations: Steps = setting("steps of the classifiers at most", 2_000)
     output_dir: Path = setting("where the record goes", Path("runs/ratio"))
     seed: Seed = setting("seed of folds, weights and batches", 0)
 
@@ -52,9 +49,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     x0, x1 = read(args.x0, args.columns), read(args.x1, args.columns)
     at = None if args.at is None else read(args.at, args.columns)
     output = Output(args.output_dir / "ratio.json", to_dict(args))
-    training = replace(TRAINING, steps=args.iterations)
-    settings = RatioSettings(num_folds=args.num_folds, training=training)
-    estimation = RatioEstimation(x0, x1, settings, args.seed)
+    estimation = RatioEstimation(x0, x1, args.num_folds, args.iterations, args.seed)
     with tqdm(total=args.iterations, unit="step", leave=False) as bar:
         for step in estimation.run():
             bar.update(step - bar.n)
@@ -73,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     return figures
 
 
-def read(path: str, columns: Sequence[str]) -> np.ndarray:
+def read(path: str, columns: Sequence[str]) -> Any:
     """The rows (N, D) of a file.
 
     Raises:
@@ -83,7 +78,7 @@ def read(path: str, columns: Sequence[str]) -> np.ndarray:
         return read_npy(path)
     if not columns:
         raise UserError(f"'{path}' is a table: name what to read from it by --columns")
-    return NamedColumns.of(read_csv_columns(path, columns), columns)
+    return read_csv(path, columns)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from ebm_app import mutual_information
-from ebm_app.ratios.mi_tasks import MI_TASKS
+from studies.mi_tasks import TASKS
 
 #: draws by which a truth without a closed form is averaged
 MANY = 400_000
@@ -52,7 +52,7 @@ def four_values(g):
 
 
 def swiss_roll(g):
-    task = MI_TASKS["swiss_roll_2x1"]
+    task = TASKS["swiss_roll_2x1"]
     x, y = task.draw(8000, torch.Generator().manual_seed(int(g.integers(1000))))
     return x.numpy(), y.numpy(), task.mutual_information
 

@@ -48,6 +48,7 @@ BUDGETS = {
     "evaluate/speed.py": "--quick --parts likelihood",
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods nce",
     "evaluate/mi.py": "--iterations 2 --num_seeds 1",
+    "evaluate/bmi.py": "--iterations 2 --num_rows 100 --tasks normal_1x1",
     "evaluate/ratio.py": "--iterations 2",
     "evaluate/ablations.py": "--max_train_steps 2 --limit 2 --variant ema_decay=0 "
     f"--training_args {' '.join(TINY_ARGS)}",
@@ -101,8 +102,6 @@ def information_budget(flags: list[str]) -> list[str]:
     if "--x" in flags or "--csv" in flags:
         return ["--iterations", "2"]
     common = BUDGETS["evaluate/mi.py"].split()
-    if "--benchmark" in flags:
-        return [*common, "--num_rows", "100", "--benchmark", "normal_1x1"]
     return [*common, "--problems", "mi_d40", "--methods", "ctsm_v_time1"]
 
 

@@ -12,7 +12,7 @@ from fuzzing import NO_FILES, Tally, check, copied, mutated_json, mutated_text, 
 from ebm_app.data.images import load_images
 from ebm_app.evaluation.frechet import METRICS
 from ebm_app.io.records import read_json, write_json
-from ebm_app.tabular.columns import read_csv_pair, read_pair
+from ebm_app.tabular.columns import read_csv_pair, read_npy
 from ebm_app.training.fine_tuning import trained_before
 from ebm_app.training.settings import record, resolve
 from ebm_app.web.diagnostics import card, checks
@@ -135,7 +135,7 @@ def fuzz_data(tmp_path, numbers):
     files = [f"MNIST/raw/{part}-images-idx3-ubyte" for part in ("train", "t10k")]
     readers = {
         **dict.fromkeys(files, partial(load_images, "mnist")),
-        "a.npy": lambda at: read_pair(at / "a.npy", at / "b.npy"),
+        "a.npy": lambda at: read_npy(at / "a.npy"),
         "c.csv": lambda at: read_csv_pair(at / "c.csv", ["x"], ["y"]),
     }
     for read in readers.values():

@@ -24,8 +24,7 @@ from ebm_app.ratios.methods import (
     TimeScores,
     seeded_mlp,
 )
-from ebm_app.ratios.mi_gaussians import BlockGaussian
-from ebm_app.ratios.pairs import JointPair
+from ebm_app.ratios.pairs import BlockGaussianPair
 from ebm_app.ratios.points import EvaluationPoints
 from ebm_app.ratios.training import RatioTrainer, RatioTraining, draw
 
@@ -111,7 +110,7 @@ METHODS = {
 
 
 def trainer(method, seed=0, lr=1e-2, iterations=6):
-    pair = JointPair(BlockGaussian(4)) if method is METHODS["matrix"] else GaussianPair(3, 1.5)
+    pair = BlockGaussianPair(4) if method is METHODS["matrix"] else GaussianPair(3, 1.5)
     training = RatioTraining(iterations, 16, eval_every=4)
     criterion = EvaluationPoints(pair, 64, generator(5)).criterion
     return RatioTrainer(method, pair, seed=seed, lr=lr, training=training, criterion=criterion)
@@ -211,7 +210,7 @@ def test_shared_times_come_in_equal_runs():
 
 
 def test_points_are_half_of_either_density():
-    pair = JointPair(BlockGaussian(4))
+    pair = BlockGaussianPair(4)
     points = EvaluationPoints(pair, 40_001, generator(3))
     assert points.x.shape == (40_001, 4) and points.num1 == 20_000
     metrics = points.metrics(points.truth + 0.5)

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import forked
-import numpy as np
 import pytest
 import torch
 from conftest import call, error_of
@@ -151,42 +150,16 @@ def test_the_mi_script_on_the_paper_s_gaussians(script, tmp_path, monkeypatch):
     assert list(step_times(PROBLEMS["mi_d40"], ["ctsm_v_time1"], rounds=1)) == ["ctsm_v_time1"]
 
 
-def test_the_mi_script_on_the_user_s_data(script, capsys, tmp_path):
-    """Correlated normals: the base alone is right, so that a short training does."""
-    mi, g = script("evaluate/mi.py"), np.random.default_rng(0)
-    x = g.standard_normal((1000, 1))
-    y = 0.8 * x + 0.6 * g.standard_normal((1000, 1))
-    np.save(tmp_path / "x.npy", x), np.save(tmp_path / "y.npy", y)
-    rows = "\n".join(f"{a},{b}" for a, b in zip(x[:, 0], y[:, 0], strict=True))
-    (tmp_path / "both.csv").write_text(f"a,b\n{rows}\n")
-    out = ["--output_dir", str(tmp_path / "out")]
-    table = ["--csv", str(tmp_path / "both.csv"), "--x_columns", "a", "--y_columns", "b"]
-    answer = mi.main([*table, *out, "--iterations", "10"])
-    error = answer["value"] + 0.5 * math.log(0.36)
-    assert abs(error) < 3.5 * answer["stderr"] and 0 < answer["stderr"] < 0.05
-    assert f"mutual information {answer['value']:.4f}" in capsys.readouterr().out
-    assert (tmp_path / "out/mi_data.png").exists()
-    np.save(tmp_path / "short.npy", y[:-1])
-    for flags, message in (
-        (["--x", tmp_path / "x.npy"], "give both --x and --y"),
-        (["--x", tmp_path / "x.npy", "--y", tmp_path / "short.npy"], "999"),
-        (["--x", "a", "--y", "b", "--csv", "c"], "not both"),
-        (["--benchmark", "spiral"], "unknown task 'spiral'"),
-    ):
-        assert call(mi, *flags, *out) == 2
-        assert message in capsys.readouterr().err
-
-
 def test_estimates_are_compared_with_known_information(script, tmp_path):
-    mi = script("evaluate/mi.py")
-    flags = "--benchmark normal_1x1 --num_rows 1000 --iterations 20 --num_seeds 2".split()
-    answer = mi.main([*flags, "--output_dir", str(tmp_path)])
+    bmi = script("evaluate/bmi.py")
+    flags = "--tasks normal_1x1 --num_rows 1000 --iterations 20 --num_seeds 2".split()
+    answer = bmi.main([*flags, "--output_dir", str(tmp_path)])
     (row,) = answer["table"]
     assert row["truth"] == pytest.approx(0.4133, abs=1e-4) and row["num_seeds"] == 2
     for method in mi_benchmark.METHODS:
         assert abs(row[method] - row["truth"]) < 0.1
     assert sum(part["nearest"] for part in answer["scoreboard"].values()) == 1
-    assert (tmp_path / "mi_benchmark.png").exists()
+    assert (tmp_path / "bmi.png").exists()
     row = {"task": "t", "truth": 1.0, "estimate": 1.04, "ksg": 0.94, "cca": 0.0}
     found = mi_benchmark.scoreboard([row, {**row, "truth": 0.0, "estimate": 0.03, "ksg": 0.01}])
     assert found["estimate"] == {"right": 1, "nearest": 1}

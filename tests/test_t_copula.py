@@ -4,13 +4,11 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from exact import generator
 from scipy import special, stats
 
-from ebm_app.ratios.mi_distributions import StudentT
-from ebm_app.ratios.mi_gaussians import CorrelatedNormal
-from ebm_app.tabular.preprocessing import normal_scores
+from ebm_app.tabular.known import correlated_normal, student_t
+from ebm_app.tabular.scores import normal_scores
 from ebm_app.tabular.t_copula import GAUSSIAN, TCopula, t_scores
 
 
@@ -21,21 +19,31 @@ def correlation(dim, seed=0):
 
 
 @pytest.mark.parametrize("df", [0.5, 1.0, 2.7, 30.0])
-@pytest.mark.parametrize("dim_x, dim", [(1, 2), (2, 5), (25, 50)])
-def test_the_log_ratio_is_that_of_scipys_densities(df, dim_x, dim):
+@pytest.mark.parametrize("dim_x, dim", [(1, 2), (2, 5)])
+def test_the_log_ratio_is_that_of_the_densities(df, dim_x, dim):
+    """log t(s; R, v) = log Gamma((v + d) / 2) - log Gamma(v / 2) - d/2 log(pi v) - 1/2 log |R|
+    - (v + d)/2 log(1 + s^T R^-1 s / v), less the same of either side."""
     r = correlation(dim)
     points = stats.multivariate_t.rvs(shape=r, df=df, size=20, random_state=1)
-    found = TCopula(df, r, dim_x).log_ratio(torch.from_numpy(points)).numpy()
+
+    def log_density(part):
+        shape, s = r[part, part], points[:, part]
+        d, squares = len(shape), (s * np.linalg.solve(shape, s.T).T).sum(1)
+        gammas = special.gammaln((df + d) / 2) - special.gammaln(df / 2)
+        constant = gammas - d / 2 * math.log(math.pi * df) - np.linalg.slogdet(shape)[1] / 2
+        return constant - (df + d) / 2 * np.log1p(squares / df)
+
     x, y = slice(0, dim_x), slice(dim_x, dim)
-    joint = stats.multivariate_t.logpdf(points, shape=r, df=df)
-    parts = (stats.multivariate_t.logpdf(points[:, p], shape=r[p, p], df=df) for p in (x, y))
-    np.testing.assert_allclose(found, joint - sum(parts), rtol=1e-9, atol=1e-9)
+    expected = log_density(slice(0, dim)) - log_density(x) - log_density(y)
+    found = TCopula(df, r, dim_x).log_ratio(points[:, x], points[:, y])
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    assert TCopula(df, r, dim_x).log_ratio(points[:1, x], points[:1, y]).shape == (1,)
 
 
 def test_many_degrees_of_freedom_are_the_gaussian_copula():
     r = correlation(4)
     points = np.random.default_rng(2).multivariate_normal(np.zeros(4), r, 50)
-    found = TCopula(GAUSSIAN, r, 2).log_ratio(torch.from_numpy(points)).numpy()
+    found = TCopula(GAUSSIAN, r, 2).log_ratio(points[:, :2], points[:, 2:])
     joint = stats.multivariate_normal.logpdf(points, cov=r)
     parts = (
         stats.multivariate_normal.logpdf(points[:, p], cov=r[p, p])
@@ -57,15 +65,16 @@ def test_quantiles_in_both_tails(df):
 @pytest.mark.parametrize("df", [1.0, 3.0, None])
 def test_a_fit_finds_the_law_of_ranks(df):
     """Whatever the marginals: the mean log ratio of new rows is the mutual information."""
-    task = CorrelatedNormal((0.7,), 2, 1) if df is None else StudentT((0.7,), df, 2, 1)
+    task = correlated_normal((0.7,), 2, 1) if df is None else student_t((0.7,), df, 2, 1)
     x, y = (part.numpy() for part in task.draw(6_000, generator()))
     scores = normal_scores(np.hstack([np.arctan(x), y**3]))
     copula = TCopula.fit(scores, 2)
     assert copula.df > 30 if df is None else abs(math.log(copula.df / df)) < 0.15
     assert abs(copula.correlation[0, 2] - 0.7) < 0.03 and abs(copula.correlation[1, 2]) < 0.04
-    values = copula.log_ratio(torch.from_numpy(copula.quantiles(scores)))
-    error = values.std().item() / math.sqrt(len(values))
-    assert abs(values.mean().item() - task.mutual_information) < 4 * error
+    s = copula.quantiles(scores)
+    values = copula.log_ratio(s[:, :2], s[:, 2:])
+    error = values.std() / math.sqrt(len(values))
+    assert abs(values.mean() - task.mutual_information) < 4 * error
 
 
 def test_fewer_rows_than_columns_leave_a_positive_definite_correlation():

@@ -3,15 +3,15 @@
 import json
 import os
 import pickle
-from functools import partial
 
 import numpy as np
 import pytest
 from conftest import error_of
 
-from ebm_app.ratios.mi_tasks import MI_TASKS
-from ebm_app.tabular.classifier import Classifiers, ClassifierTraining
-from ebm_app.tabular.mutual_information import MISettings, mutual_information
+from ebm_app.tabular import classifier
+from ebm_app.tabular.classifier import Classifiers
+from ebm_app.tabular.known import EXAMPLES
+from ebm_app.tabular.mutual_information import mutual_information
 from ebm_app.tabular.t_copula import TCopula
 from ebm_app.web.buttons import stopped
 from ebm_app.web.information import own_data
@@ -35,7 +35,7 @@ def estimate(source, steps=1, seed=0):
 @pytest.fixture
 def often(monkeypatch):
     """A validation after every second step."""
-    monkeypatch.setattr(own_data, "ClassifierTraining", partial(ClassifierTraining, check_every=2))
+    monkeypatch.setattr(classifier, "CHECK_EVERY", 2)
 
 
 def test_an_estimate_shows_every_validation(tmp_path, often):
@@ -59,8 +59,7 @@ def test_an_estimate_shows_every_validation(tmp_path, often):
 def test_the_end_is_the_librarys_estimate(tmp_path):
     x, y, _ = draw(tmp_path)
     *_, (plot, text, found) = estimate(PairedFiles(x, y), steps=3, seed=4)
-    settings = MISettings(training=ClassifierTraining(steps=3))
-    expected = mutual_information(np.load(x), np.load(y), settings, random_state=4)
+    expected = mutual_information(np.load(x), np.load(y), steps=3, random_state=4)
     data = "normal_1x1_x.npy and normal_1x1_y.npy"
     assert found == {**expected.figures(), "data": data, "steps": 3, "seed": 4}
     assert found["num_rows"] == 600 and abs(found["value"] - 0.4133) < 3 * found["stderr"] < 0.4
@@ -221,7 +220,7 @@ def test_numbers_out_of_range_are_refused(tmp_path):
 def test_examples_are_tasks_that_can_be_estimated():
     names = examples()
     assert "student_2x2_df1" in names and "block_gaussian_80" not in names
-    assert all(MI_TASKS[name].dim_x + MI_TASKS[name].dim_y <= 64 for name in names)
+    assert all(EXAMPLES[name].dim_x + EXAMPLES[name].dim_y <= 64 for name in names)
 
 
 def test_columns_are_listed_if_there_are_any(tmp_path):

@@ -6,18 +6,10 @@ from conftest import ROOT, error_of
 from ebm_app.io.processes import make_accelerator
 
 VAIN = {
-    "columns": ("evaluate/mi.py", "--x_columns a b", "--x_columns are columns of a table"),
-    "rows": ("evaluate/mi.py", "--num_rows 500", "name some"),
-    "folds": ("evaluate/mi.py", "--quick --num_folds 4", "give --x and --y, --csv or"),
+    "columns": ("evaluate/mi.py", "--x_columns a b", "give either --x and --y"),
     "study": ("evaluate/mi.py", "--x a.npy --y b.npy --methods nce", "with data of your own"),
     "quick data": ("evaluate/mi.py", "--x a.npy --y b.npy --quick", "with data of your own"),
     "data sets": ("evaluate/mi.py", "--x a.npy --y b.npy --num_seeds 2", "with data of your own"),
-    "two sources": (
-        "evaluate/mi.py",
-        "--csv a.csv --benchmark normal_1x1",
-        "--benchmark is of no",
-    ),
-    "benchmark": ("evaluate/mi.py", "--benchmark normal_1x1 --problems mi_d40", "of the study"),
     "all": ("evaluate/bpd.py", "digits --estimator all pf_ode_exact", "leave the others out"),
     "nodes": ("evaluate/bpd.py", "digits --estimator paper --num_nodes 8", "--num_nodes is of"),
     "steps": (

@@ -13,8 +13,7 @@ from ebm_app.ratios.methods import (
     MixtureResidual,
     TimeScores,
 )
-from ebm_app.ratios.mi_gaussians import BlockGaussian
-from ebm_app.ratios.pairs import JointPair, KnownPair
+from ebm_app.ratios.pairs import BlockGaussianPair, KnownPair
 from ebm_app.ratios.training import RatioTraining
 
 
@@ -109,11 +108,11 @@ TOY_PROBLEMS: dict[str, Problem] = {
 #: a tenth of the paper's iterations, and no more than 10,000
 INFORMATION_PROBLEMS: dict[str, Problem] = {
     f"mi_d{dim}": Problem(
-        JointPair(task := BlockGaussian(dim)),
+        BlockGaussianPair(dim),
         covariance_methods(),
         INFORMATION_RATES,
         RatioTraining(min(iterations // 10, 10_000), batch, eval_every=400),
-        task.mutual_information,
+        dim / 4,
     )
     for dim, (iterations, batch) in PAPER_INFORMATION.items()
 }

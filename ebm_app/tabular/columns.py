@@ -1,115 +1,149 @@
-r"""A user's own paired data: two ``.npy`` files, or two groups of columns of one CSV file.
+"""A user's rows as columns of real numbers, from arrays, data frames, ``.npy`` and CSV files.
 
-Row i of x (N, dx) and row i of y (N, dy) are one draw of (X, Y); the rows are assumed independent.
+Nothing is ever unpickled.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from ebm_app.io.errors import UserError
-from ebm_app.tabular.csv_columns import read_csv_columns
-from ebm_app.tabular.npy import column_labels, read_npy
-from ebm_app.tabular.preprocessing import is_constant
+from ebm_app.io.fields import shortened
 
-MIN_ROWS = 10
-#: x (N, dx) and y (N, dy)
-PairedData = tuple[np.ndarray, np.ndarray]
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
-class NamedColumns(np.ndarray):
-    """An array (N, d) with the names of its columns, as a data frame has them; what is computed
-    from it has none.
-
-    >>> NamedColumns.of(np.eye(2), ["a", "b"]).columns
-    ['a', 'b']
-    """
-
-    columns: list[str] | None = None
-
-    @classmethod
-    def of(cls, values: np.ndarray, names: Sequence[str]) -> "NamedColumns":
-        """A view of ``values`` (N, d) with the d names."""
-        named = values.view(cls)
-        named.columns = list(names)
-        return named
-
-
-def read_pair(x_path: str | Path, y_path: str | Path, min_rows: int = MIN_ROWS) -> PairedData:
-    """Read and check x and y from two ``.npy`` files of shape (N, d), or (N,) for one column.
-
-    Returns:
-        x (N, dx) and y (N, dy), float64.
+def read_npy(path: str | Path) -> np.ndarray:
+    """The array of an ``.npy`` file as (N, d) in float64.
 
     Raises:
-        UserError: for a missing, empty or damaged file or one of another format, content that is
-            not real numbers, more than two dimensions, and as ``check_pair``.
+        UserError: for a file that is missing, damaged or of another format, and as ``as_columns``.
     """
-    x, y = read_npy(x_path), read_npy(y_path)
-    check_pair(x, y, min_rows)
-    return x, y
+    path = Path(path).expanduser()
+    try:
+        # a map takes no memory for a shape that the file does not hold
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # numpy raises a dozen kinds of them for a damaged header
+        _fail_to_read(path, "an .npy file, with numpy.save", error)
+    if not isinstance(values, np.ndarray):
+        raise UserError(f"'{path}' holds several arrays: save one, with numpy.save")
+    return as_columns(values, f"'{path}'")
+
+
+def read_csv(path: str | Path, names: Sequence[str]) -> "DataFrame":
+    """The named columns of a CSV file, in the order of the names.
+
+    The file is UTF-8, its cells are separated by commas, its first line names the columns and a
+    point marks the decimals; other columns may hold anything.
+
+    Raises:
+        UserError: for a file that is missing or no CSV, names that are unknown, or in the file
+            twice, and a column with a cell that is not a number.
+    """
+    import pandas as pd  # half a second to import, only for tables
+
+    path = Path(path).expanduser()
+    form = {"encoding": "utf-8-sig", "skipinitialspace": True}
+    try:
+        header = pd.read_csv(path, header=None, nrows=1, dtype=str, **form).iloc[0]
+        table = pd.read_csv(path, **form)
+        if not isinstance(table.index, pd.RangeIndex):
+            raise ValueError("there are lines with more cells than the first one")
+    except (OSError, ValueError) as error:
+        _fail_to_read(path, "comma-separated text in UTF-8", error)
+    known = [str(name).strip() for name in header]
+    for name in names:
+        if known.count(name) != 1:
+            found = "several columns" if name in known else "no column"
+            raise UserError(
+                f"'{path}' has {found} '{name}': choose from {shortened(', '.join(known))}"
+            )
+    table = table.iloc[:, [known.index(name) for name in names]].set_axis(list(names), axis=1)
+    for name in names:
+        if table[name].dtype.kind not in "biuf":
+            row = int(pd.to_numeric(table[name], errors="coerce").isna().argmax())
+            raise UserError(
+                f"row {row + 1} of '{path}' holds {str(table[name][row])[:40]!r} in the column "
+                f"'{name}': replace it with a number or leave the row out"
+            )
+    return table
 
 
 def read_csv_pair(
-    path: str | Path, x_columns: Sequence[str], y_columns: Sequence[str], min_rows: int = MIN_ROWS
-) -> PairedData:
-    """Read and check x and y from the named columns of a CSV file (see ``read_csv_columns``).
-
-    Returns:
-        x (N, dx) and y (N, dy), float64, their columns in the order of the names, and named.
+    path: str | Path, x_columns: Sequence[str], y_columns: Sequence[str]
+) -> tuple["DataFrame", "DataFrame"]:
+    """X and Y from the named columns of a CSV file (see ``read_csv``).
 
     Raises:
-        UserError: for column names that are given twice or none, and as ``read_csv_columns`` and
-            ``check_pair``.
+        UserError: for column names that are given twice or none, and as ``read_csv``.
     """
-    _check_groups(x_columns, y_columns)
-    values = read_csv_columns(path, [*x_columns, *y_columns])
-    x, y = np.split(values, [len(x_columns)], axis=1)
-    x, y = NamedColumns.of(x, x_columns), NamedColumns.of(y, y_columns)
-    check_pair(x, y, min_rows)
-    return x, y
+    names = [*x_columns, *y_columns]
+    if not (x_columns and y_columns):
+        raise UserError("a side has no columns: name at least one for x and one for y")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UserError(f"the column '{twice[0]}' is given twice: name it once")
+    table = read_csv(path, names)
+    return table[list(x_columns)], table[list(y_columns)]
 
 
-def check_pair(
-    x: np.ndarray, y: np.ndarray, min_rows: int = MIN_ROWS, names: Sequence[str] | None = None
-) -> None:
-    """Check that x (N, dx) and y (N, dy), as from ``as_columns``, can be estimated from.
+def as_columns(values: Any, name: str) -> np.ndarray:
+    """An array or data frame (N,) or (N, d) of real numbers as (N, d) in float64; (N,) is one
+    column. A message calls them ``name``.
 
-    Args:
-        x, y: The pair.
-        min_rows: Fewest rows that are accepted.
-        names: What messages call the dx + dy columns; None counts them from 1.
+    >>> as_columns([True, False], "x").shape
+    (2, 1)
 
     Raises:
-        UserError: for unequal numbers of rows, too few of them, NaN or infinite values, columns
-            that are constant, and a column of x that is one of y, where I(X; Y) is infinite.
+        UserError: for another kind of content or another number of dimensions.
     """
-    if len(x) != len(y):
+    values = np.asarray(values)
+    if values.dtype.kind not in "biuf":
+        raise UserError(f"{name} holds values of type {values.dtype}: give real numbers")
+    if values.ndim == 1:
+        values = values[:, None]
+    if values.ndim != 2 or not values.shape[1]:
         raise UserError(
-            f"x has {len(x)} rows and y has {len(y)}: row i of both is one draw, "
-            "give as many of each"
+            f"{name} has the shape {values.shape}: give rows by columns (N, d) or one column (N,)"
         )
-    if len(x) < max(min_rows, 1):
-        raise UserError(f"there are {len(x)} rows, fewer than {min_rows}: give more of them")
-    labels = names or [*column_labels(x, "x"), *column_labels(y, "y")]
-    values = np.concatenate([x, y], axis=1)
-    check_finite(values, labels)
-    check_varies(values, labels)
-    seen = {column.tobytes(): label for label, column in zip(labels, x.T, strict=False)}
-    for label, column in zip(labels[x.shape[1] :], y.T, strict=True):
-        if column.tobytes() in seen:
-            raise UserError(
-                f"{seen[column.tobytes()]} and {label} hold the same values, so that their mutual "
-                "information has no bound: leave one out"
-            )
+    return np.array(values, np.float64)
 
 
-def check_finite(values: np.ndarray, labels: Sequence[str], what: str = "values") -> None:
+def columns_of(values: Any) -> list[str] | int:
+    """The names of the columns of a data frame, or the number of those of an array.
+
+    >>> columns_of(np.zeros((3, 2)))
+    2
+    """
+    names = getattr(values, "columns", None)
+    if names is not None:
+        return [str(name) for name in names]
+    shape = np.shape(values)
+    return shape[1] if len(shape) > 1 else 1
+
+
+def column_labels(values: Any, name: str) -> list[str]:
+    """What messages call the columns of an array, or of a data frame, which names them.
+
+    >>> column_labels(np.zeros((3, 2)), "x")
+    ['column 1 of x', 'column 2 of x']
+    """
+    columns = columns_of(values)
+    if isinstance(columns, int):
+        return [f"column {number + 1} of {name}" for number in range(columns)]
+    return [f"'{column}'" for column in columns]
+
+
+def check_columns(
+    values: np.ndarray, labels: Sequence[str], what: str = "values", vary: bool = True
+) -> None:
     """Raise a UserError for NaN or infinite values (N, d), which a message calls ``what``, in
-    columns of these names.
+    columns of these names, and if they must ``vary`` for constant ones.
 
-    >>> check_finite(np.eye(2), ["a", "b"])
+    >>> check_columns(np.eye(2), ["a", "b"])
     """
     rows, columns = np.nonzero(~np.isfinite(values))
     if len(rows):
@@ -117,31 +151,33 @@ def check_finite(values: np.ndarray, labels: Sequence[str], what: str = "values"
             f"{len(rows)} of {values.size} {what} are NaN or infinite, the first in row "
             f"{rows[0] + 1} (counted from 1) of {labels[columns[0]]}: fill in or leave out rows"
         )
+    constant = (values == values[:1]).all(0) & vary
+    if constant.any():
+        names = ", ".join(label for label, is_so in zip(labels, constant, strict=True) if is_so)
+        raise UserError(f"constant over all {what} are {names}: leave them out")
 
 
-def check_varies(values: np.ndarray, labels: Sequence[str], where: str = "all rows") -> None:
-    """Raise a UserError for columns of (N, d) that are constant over ``where``.
+def check_same_columns(
+    first: list[str] | int, second: list[str] | int, names: tuple[str, str]
+) -> None:
+    """Raise a UserError for two data whose ``columns_of`` differ by number, name or order; an
+    array has no names to compare. A message calls the two by ``names``.
 
-    >>> check_varies(np.eye(2), ["a", "b"])
+    >>> check_same_columns(["a", "b"], 2, ("x0", "x1"))
     """
-    constant = [
-        label for label, column in zip(labels, values.T, strict=True) if is_constant(column)
-    ]
-    if constant:
-        raise UserError(f"constant over {where} are {', '.join(constant)}: leave them out")
-
-
-def _check_groups(x_columns: Sequence[str], y_columns: Sequence[str]) -> None:
-    """Raise unless both groups name at least one column and none is named twice."""
-    for group, columns in (("x", x_columns), ("y", y_columns)):
-        if not columns:
-            raise UserError(f"no column is given for {group}: name at least one")
-        for name in columns:
-            if list(columns).count(name) > 1:
-                raise UserError(f"the column '{name}' is given twice for {group}: name it once")
-    both = [name for name in x_columns if name in y_columns]
-    if both:
+    counts = [part if isinstance(part, int) else len(part) for part in (first, second)]
+    if counts[0] != counts[1]:
         raise UserError(
-            f"the column '{both[0]}' is given for x and for y, which makes their mutual "
-            "information infinite: name it once"
+            f"{names[0]} has {counts[0]} columns and {names[1]} has {counts[1]}: give both the "
+            "same columns"
         )
+    if isinstance(first, list) and isinstance(second, list) and first != second:
+        raise UserError(
+            f"{names[0]} has the columns {shortened(', '.join(first))} and {names[1]} has "
+            f"{shortened(', '.join(second))}: give both the same, in the same order"
+        )
+
+
+def _fail_to_read(path: Path, form: str, error: Exception) -> NoReturn:
+    reason = shortened(error) or type(error).__name__
+    raise UserError(f"cannot read '{path}' ({reason}): save it as {form}") from error

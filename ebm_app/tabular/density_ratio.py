@@ -2,7 +2,7 @@
 them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,13 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
 from ebm_app.numerics.tensors import effective_sample_size, log_mean_exp
-from ebm_app.tabular.columns import check_finite
-from ebm_app.tabular.npy import as_columns, check_same_columns, column_labels
-from ebm_app.tabular.preprocessing import AsinhScores
-from ebm_app.tabular.ratio_classifiers import RatioClassifiers
-from ebm_app.tabular.reporting import error_of_rows, interval_of, lines_of
+from ebm_app.tabular.columns import (
+    as_columns,
+    check_columns,
+    check_same_columns,
+    column_labels,
+    columns_of,
+)
+from ebm_app.tabular.estimate import error_of_rows, interval_of, lines_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,9 +56,9 @@ class DensityRatio:
         effective_rows: the rows of p_0 that a mean over p_1 by weights exp(r) rests on.
         log_ratio0, log_ratio1: r at the rows of both samples, each by a ratio learned without it,
             (N0,) and (N1,).
-        best_steps: of every classifier.
-        classifiers, scaling: what gives r at other rows. columns: the names in a data frame.
-        warnings: reasons to doubt the values, a sentence each.
+        at: rows (n, D) -> the log ratios of the K folds before the normaliser, (K, n), and the
+            errors of what is left out, (n,). columns: as ``columns_of`` the samples.
+        warnings: reasons to doubt it, a sentence each.
     """
 
     kl_bound: float
@@ -66,11 +68,9 @@ class DensityRatio:
     effective_rows: float
     log_ratio0: np.ndarray
     log_ratio1: np.ndarray
-    best_steps: list[int]
+    at: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+    columns: list[str] | int
     warnings: list[str]
-    classifiers: RatioClassifiers
-    scaling: AsinhScores
-    columns: Sequence[str] | None
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -96,22 +96,14 @@ class DensityRatio:
         Raises:
             UserError: for rows of other columns, and NaN or infinite values.
         """
-        check_same_columns(x, self, ("x", "the sample x0"))
-        x = as_columns(x, "x")
-        if x.shape[1] != len(self.scaling.median):
-            raise UserError(
-                f"x has {x.shape[1]} columns and the samples had {len(self.scaling.median)}: give "
-                "the same"
-            )
-        check_finite(x, column_labels(x, "x"))
-        scores = torch.from_numpy(self.scaling(x))
-        num = len(self.classifiers.splits)
-        parts = torch.stack([self.classifiers.log_ratio(k, scores) for k in range(num)])
-        value = (parts.mean(0) - self.log_normaliser).numpy()
+        check_same_columns(columns_of(x), self.columns, ("x", "the sample x0"))
+        labels, x = column_labels(x, "x"), as_columns(x, "x")
+        check_columns(x, labels, vary=False)
+        parts, doubt = self.at(x)
+        value = parts.mean(0) - self.log_normaliser
         if not return_std:
             return value
-        jackknife = math.sqrt(num - 1) * parts.std(0, unbiased=False)
-        return value, jackknife.hypot(self.classifiers.doubt(scores)).numpy()
+        return value, np.hypot(math.sqrt(len(parts) - 1) * parts.std(0), doubt)
 
     def summary(self) -> str:
         """The divergence and the test in words; where there are reasons to doubt them, those come
@@ -138,7 +130,6 @@ class DensityRatio:
             "log_normaliser": self.log_normaliser,
             "effective_rows": self.effective_rows,
             "num_rows": [len(self.log_ratio0), len(self.log_ratio1)],
-            "best_steps": self.best_steps,
             "warnings": self.warnings,
         }
 
@@ -150,16 +141,13 @@ class DensityRatio:
 
 
 def combined(
-    parts: Sequence[LeftOut],
-    groups: tuple[Tensor, Tensor],
-    classifiers: RatioClassifiers,
-    scaling: AsinhScores,
-    columns: Sequence[str] | None,
+    parts: Sequence[LeftOut], groups: tuple[Tensor, Tensor], **others: Any
 ) -> DensityRatio:
     """The ratio from those of all folds.
 
     Args:
         groups: the number of the distinct row that each row is, (N0,) and (N1,).
+        others: the other parts of the result.
     """
     of0, of1 = (torch.zeros(len(group), dtype=torch.float64) for group in groups)
     for part in parts:
@@ -178,11 +166,8 @@ def combined(
         p_value=_p_value(of0.sigmoid(), of1.sigmoid(), groups),
         log_ratio0=of0.numpy(),
         log_ratio1=of1.numpy(),
-        best_steps=classifiers.stack.best_steps,
         warnings=_warnings(apart=apart, **numbers),
-        classifiers=classifiers,
-        scaling=scaling,
-        columns=columns,
+        **others,
     )
 
 

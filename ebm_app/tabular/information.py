@@ -2,21 +2,20 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ebm_app.tabular.estimate import HALF_WIDTH, error_of_rows, interval_of, lines_of
 from ebm_app.tabular.lower_bounds import (
     PairRatios,
     donsker_varadhan,
     effective_pairs,
     influences,
-    nwj,
 )
-from ebm_app.tabular.reporting import HALF_WIDTH, error_of_rows, interval_of, lines_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,32 +32,26 @@ class MutualInformation:
 
     Attributes:
         value: the estimate. stderr: its standard error.
-        lower_bound: the Donsker-Varadhan bound by ratios of all other folds, and ``nwj``, that of
-            Nguyen, Wainwright and Jordan. mean_log_ratio: without a normaliser; no bound.
-        fewer_rows: the Donsker-Varadhan bound by ratios of one fold only.
+        lower_bound: the Donsker-Varadhan bound by ratios of all other folds, and ``fewer_rows``,
+            by ratios of one fold only. mean_log_ratio: without a normaliser; no bound.
         neighbours: by nearest neighbours in few dimensions, not all discrete, else None.
         effective_pairs: the shuffled pairs that the normaliser of the poorest fold rests on.
         num_rows, num_distinct: rows, and how many differ from each other.
         discrete: columns that are taken to be discrete.
-        degrees_of_freedom: of the copula of every fold; 1e6 is the Gaussian one.
-        best_steps: of every classifier.
         log_ratio: at every row, by a ratio that was learned without it, (N,).
-        warnings: reasons to doubt the value, a sentence each.
+        warnings: reasons to doubt it, a sentence each.
     """
 
     value: float
     stderr: float
     lower_bound: float
-    nwj: float
-    mean_log_ratio: float
     fewer_rows: float
+    mean_log_ratio: float
     neighbours: float | None
     effective_pairs: float
     num_rows: int
     num_distinct: int
     discrete: list[str]
-    degrees_of_freedom: list[float]
-    best_steps: list[int]
     log_ratio: np.ndarray
     warnings: list[str]
 
@@ -74,8 +67,8 @@ class MutualInformation:
             *lines_of(self.warnings),
             f"mutual information {self.value:.4f} +- {self.stderr:.4f} nats, "
             f"95 percent interval {low:.4f} to {high:.4f}",
-            f"lower bounds: Donsker-Varadhan {self.lower_bound:.4f}, NWJ {self.nwj:.4f}, and "
-            f"{self.fewer_rows:.4f} by ratios of fewer rows",
+            f"Donsker-Varadhan lower bound {self.lower_bound:.4f}, and {self.fewer_rows:.4f} by "
+            "ratios of fewer rows",
             f"mean log ratio without a normaliser: {self.mean_log_ratio:.4f}",
         ]
         if self.neighbours is not None:
@@ -98,7 +91,6 @@ class MutualInformation:
         others = {
             "Donsker-Varadhan bound": self.lower_bound,
             "the same, fewer rows": self.fewer_rows,
-            "NWJ bound": self.nwj,
             "mean log ratio": self.mean_log_ratio,
             "nearest neighbours": self.neighbours,
         }
@@ -106,7 +98,11 @@ class MutualInformation:
 
 
 def combined(
-    whole: LeftOut, single: LeftOut, groups: Tensor, neighbours: float | None, **found: Any
+    whole: LeftOut,
+    single: LeftOut,
+    groups: Tensor,
+    neighbours: float | None,
+    discrete: list[str],
 ) -> MutualInformation:
     """The estimate from the log ratios of all folds, by ratios of all other folds and of one.
 
@@ -120,99 +116,53 @@ def combined(
     # what the ratios may have missed, as nearest neighbours find more
     beyond = 0.0 if neighbours is None else max(neighbours - bound - gain, 0.0)
     influence = of_bound + gain_factor * (of_bound - of_fewer)
-    of_rows = error_of_rows(influence, groups)
     log_ratio = torch.zeros(len(groups), dtype=torch.float64)
     for rows, ratios in whole:
         log_ratio[rows] = ratios.joint
-    value = bound + gain + beyond / 2
-    stderr = math.hypot(of_rows, gain / 2, beyond / 2)
-    of_nwj = _weighted(whole, nwj, len(groups))
-    mean_log_ratio = log_ratio.mean().item()
-    pairs = min(effective_pairs(ratios) for _, ratios in whole)
-    return MutualInformation(
-        value=value,
-        stderr=stderr,
+    found = MutualInformation(
+        value=bound + gain + beyond / 2,
+        stderr=math.hypot(error_of_rows(influence, groups), gain / 2, beyond / 2),
         lower_bound=bound,
-        nwj=of_nwj,
-        mean_log_ratio=mean_log_ratio,
         fewer_rows=fewer,
+        mean_log_ratio=log_ratio.mean().item(),
         neighbours=neighbours,
-        effective_pairs=pairs,
+        effective_pairs=min(effective_pairs(ratios) for _, ratios in whole),
         num_rows=len(groups),
         num_distinct=int(groups.max()) + 1,
+        discrete=discrete,
         log_ratio=log_ratio.numpy(),
-        warnings=[
-            *_doubts(value, stderr, bound, of_nwj, mean_log_ratio, pairs),
-            *_additions(value, stderr, bound, fewer, gain, beyond),
-        ],
-        **found,
+        warnings=[],
     )
-
-
-def _weighted(parts: LeftOut, bound: Any, num_rows: int) -> float:
-    return sum(len(rows) * bound(ratios) for rows, ratios in parts) / num_rows
+    return replace(found, warnings=warnings_of(found, gain, beyond))
 
 
 def _bound(parts: LeftOut, num_rows: int) -> tuple[float, Tensor]:
     """The Donsker-Varadhan bound averaged over the rows, and N times what each moves it by."""
-    total = _weighted(parts, donsker_varadhan, num_rows)
+    total = sum(len(rows) * donsker_varadhan(ratios) for rows, ratios in parts) / num_rows
     influence = torch.zeros(num_rows, dtype=torch.float64)
     for rows, ratios in parts:
         influence[rows] = influences(ratios) + donsker_varadhan(ratios) - total
     return total, influence
 
 
-def _doubts(
-    value: float,
-    stderr: float,
-    lower_bound: float,
-    nwj: float,
-    mean_log_ratio: float,
-    effective_pairs: float,
-) -> list[str]:
-    """Reasons to doubt the normaliser."""
-    half = HALF_WIDTH * stderr
-    found = []
-    if value < -half:
-        found.append(
-            f"the value, {value:.3f}, is below 0 by more than its error: give more rows, or fewer "
-            "columns"
-        )
-    if effective_pairs < FEWEST_PAIRS:
-        found.append(
-            f"the normaliser rests on {effective_pairs:.0f} shuffled pairs, so that the value may "
-            f"be too large; the mean log ratio, {mean_log_ratio:.3f}, does not depend on it"
-        )
-    low, high = min(nwj, lower_bound, value), max(value, mean_log_ratio)
-    if high - low > 2 * half:
-        found.append(
-            f"the bounds and the mean log ratio lie {high - low:.3f} nats apart, more than the "
-            "interval is wide: give more rows, or fewer columns"
-        )
-    return found
-
-
-def _additions(
-    value: float,
-    stderr: float,
-    lower_bound: float,
-    fewer_rows: float,
-    gain: float,
-    beyond: float,
-) -> list[str]:
-    """What of the value is not in the bound, where it is much: ``gain`` by more rows, and half of
-    ``beyond`` by nearest neighbours."""
-    found = []
-    if gain > max(0.02, 0.05 * value):
-        found.append(
-            f"{gain:.3f} nats of the value are extrapolated from {fewer_rows:.3f} and "
-            f"{lower_bound:.3f} with fewer rows: give more rows, or quote the lower bound"
-        )
-    if beyond > max(HALF_WIDTH * stderr, 0.02):
-        found.append(
-            f"nearest neighbours find {lower_bound + gain + beyond:.3f} nats, {beyond:.3f} more "
-            "than the ratios; "
-            "the value holds half of it: look for rows that nearly repeat and fine structure, or "
-            "train longer"
-        )
-    return found
+def warnings_of(found: MutualInformation, gain: float, beyond: float) -> list[str]:
+    """Reasons to doubt a value, of which ``gain`` is by more rows and half of ``beyond`` by
+    nearest neighbours."""
+    half = HALF_WIDTH * found.stderr
+    low, high = min(found.lower_bound, found.value), max(found.value, found.mean_log_ratio)
+    doubts = {
+        f"the value, {found.value:.3f}, is below 0 by more than its error: give more rows, or "
+        "fewer columns": found.value < -half,
+        f"the normaliser rests on {found.effective_pairs:.0f} shuffled pairs, so that the value "
+        f"may be too large; the mean log ratio, {found.mean_log_ratio:.3f}, does not depend on "
+        "it": found.effective_pairs < FEWEST_PAIRS,
+        f"the bound and the mean log ratio lie {high - low:.3f} nats apart, more than the "
+        "interval is wide: give more rows, or fewer columns": high - low > 2 * half,
+        f"{gain:.3f} nats of the value are extrapolated from {found.fewer_rows:.3f} and "
+        f"{found.lower_bound:.3f} with fewer rows: give more rows, or quote the lower "
+        "bound": gain > max(0.02, 0.05 * found.value),
+        f"nearest neighbours find {found.lower_bound + gain + beyond:.3f} nats, {beyond:.3f} more "
+        "than the ratios; the value holds half of it: look for rows that nearly repeat and fine "
+        "structure, or train longer": beyond > max(half, 0.02),
+    }
+    return [doubt for doubt, is_so in doubts.items() if is_so]

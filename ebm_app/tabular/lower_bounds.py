@@ -1,15 +1,13 @@
-r"""Bounds of mutual information from any log ratio T, at pairs it was not learned from.
+r"""A bound of mutual information from any log ratio T, at pairs it was not learned from.
 
     Donsker-Varadhan:  I >= E_{p(x,y)} T - log E_{p(x)p(y)} exp T
-    NWJ:               I >= E_{p(x,y)} T - E_{p(x)p(y)} exp T + 1
 
-Both hold with equality for T = log p(x, y) / (p(x) p(y)), of which exp has the mean 1 over pairs
-of different rows. The mean of T alone is no bound.
+It holds with equality for T = log p(x, y) / (p(x) p(y)), of which exp has the mean 1 over pairs of
+different rows. The mean of T alone is no bound.
 
-Source: Poole et al. 2019, arXiv:1905.06922, sections 2.1 and 2.2.
+Source: Poole et al. 2019, arXiv:1905.06922, section 2.1.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -35,12 +33,6 @@ def log_normaliser(ratios: PairRatios) -> float:
 def donsker_varadhan(ratios: PairRatios) -> float:
     """The Donsker-Varadhan bound, in nats."""
     return ratios.joint.mean().item() - log_normaliser(ratios)
-
-
-def nwj(ratios: PairRatios) -> float:
-    """The bound of Nguyen, Wainwright and Jordan, in nats; minus infinity beyond float64."""
-    log_mean = log_normaliser(ratios)
-    return ratios.joint.mean().item() - (math.exp(log_mean) if log_mean < 700 else math.inf) + 1
 
 
 def effective_pairs(ratios: PairRatios) -> float:

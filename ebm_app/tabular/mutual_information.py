@@ -28,9 +28,7 @@ Schucany, Gray and Owen, J. Am. Stat. Assoc. 66, 1971, for the correction (gener
 Gao, Ver Steeg and Galstyan 2015, arXiv:1411.2003, on what nearest neighbours miss.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,52 +37,29 @@ from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.numerics.tensors import seeded
-from ebm_app.tabular.classifier import ClassifierTraining
-from ebm_app.tabular.columns import check_pair
+from ebm_app.tabular.classifier import BATCH_SIZE, Classifiers, Draws
+from ebm_app.tabular.columns import as_columns, check_columns, column_labels
 from ebm_app.tabular.information import MutualInformation, combined
 from ebm_app.tabular.lower_bounds import PairRatios, donsker_varadhan
 from ebm_app.tabular.neighbours import neighbour_information
-from ebm_app.tabular.npy import as_columns, column_labels
-from ebm_app.tabular.pair_classifiers import Fit, PairClassifiers, Pairs
-from ebm_app.tabular.rank_columns import prepared, row_groups
+from ebm_app.tabular.scores import Side, row_groups
 from ebm_app.tabular.t_copula import TCopula
 
 #: streams of random numbers
 FOLDS, BATCHES, SHUFFLES = range(3)
+#: distinct rows that a fold has at least
+ROWS_PER_FOLD = 10
 #: with fewer rows of a fold for each column, the correlation of the copula is shrunk
 ROWS_PER_COLUMN = 10
+#: classifiers of every fit, of other weights and batches, whose log ratios are averaged
+NUM_MEMBERS = 2
+#: of the rows learned from, by which the step of least loss is found, and how many there are if
+#: half of them are as many
+VALIDATION_SHARE, MIN_VALIDATION = 0.15, 100
+#: shuffled pairs for each row: of a step, of the bound while it is learned, and of the result
+STEP_SHUFFLES, SHUFFLES_SO_FAR, RESULT_SHUFFLES = 4, 4, 20
 #: nearest neighbours are asked in few dimensions
 MAX_NEIGHBOUR_DIM = 6
-
-
-@dataclass(frozen=True)
-class MISettings:
-    """How much work an estimate is.
-
-    Args:
-        num_folds: K, parts of the rows, at least 3.
-        num_members: classifiers whose log ratios are averaged, of other weights and batches.
-        validation_share: of the rows learned from, by which the step of least loss is found;
-            ``min_validation`` rows, if half of them are as many.
-        num_shuffles: shuffled pairs for each row of a fold, for the normaliser.
-        training: of the classifiers.
-
-    Raises:
-        UserError: for fewer than 3 folds, no member or no shuffle.
-    """
-
-    num_folds: int = 3
-    num_members: int = 2
-    validation_share: float = 0.15
-    min_validation: int = 100
-    num_shuffles: int = 20
-    training: ClassifierTraining = field(default_factory=ClassifierTraining)
-
-    def __post_init__(self) -> None:
-        if self.num_folds < 3 or min(self.num_members, self.num_shuffles) < 1:
-            raise UserError(
-                "too little work is asked for: give 3 folds, 1 member and 1 shuffle at least"
-            )
 
 
 class Progress(NamedTuple):
@@ -97,14 +72,14 @@ class Progress(NamedTuple):
 
 
 def mutual_information(
-    x: Any, y: Any, settings: MISettings = MISettings(), random_state: int = 0
+    x: Any, y: Any, num_folds: int = 3, steps: int = 2_000, random_state: int = 0
 ) -> MutualInformation:
     """I(X; Y) in nats from independent rows of both.
 
     Args:
         x, y: arrays or data frames of numbers, (N, dx) and (N, dy), or (N,) for one column; row i
             of both is one draw of (X, Y). Columns of few values are discrete.
-        settings: how much work the estimate is.
+        num_folds: K, parts of the rows, at least 3. steps: of the classifiers, at most.
         random_state: seed of the folds, weights and batches.
 
     >>> import numpy as np
@@ -119,114 +94,184 @@ def mutual_information(
             distinct rows a fold, NaN or infinite values, constant columns, and a column that X
             and Y share.
     """
-    estimation = Estimation(x, y, settings, random_state)
+    estimation = Estimation(x, y, num_folds, steps, random_state)
     for _ in estimation.run():
         pass
     return estimation.result()
 
 
+class Fit(NamedTuple):
+    """A ratio to learn: its ``copula``, the quantiles (N, dx) and (N, dy) of all rows by it, and
+    the numbers of the rows it is learned from and validated on."""
+
+    copula: TCopula
+    s_x: np.ndarray
+    s_y: np.ndarray
+    train: Tensor
+    validation: Tensor
+
+
 class Estimation:
     """The steps of ``mutual_information``, for who wants to see them pass: iterate ``run``, then
-    ask for the ``result``."""
+    ask for the ``result``. The classifiers tell pairs from those with y moved on by a few places,
+    as in Belghazi et al. 2018, arXiv:1801.04062."""
 
     def __init__(
-        self, x: Any, y: Any, settings: MISettings = MISettings(), random_state: int = 0
+        self, x: Any, y: Any, num_folds: int = 3, steps: int = 2_000, random_state: int = 0
     ) -> None:
-        names = [*column_labels(x, "x"), *column_labels(y, "y")]
+        if num_folds < 3:
+            raise UserError(f"there are {num_folds} folds: give at least 3")
+        labels = [*column_labels(x, "x"), *column_labels(y, "y")]
         x, y = as_columns(x, "x"), as_columns(y, "y")
-        check_pair(x, y, 10 * settings.num_folds, names)
-        self.settings, self.seed = settings, random_state
-        self.columns = prepared(x, random_state), prepared(y, random_state + 1)
-        numbers = [*self.columns[0].discrete, *(x.shape[1] + i for i in self.columns[1].discrete)]
-        self.discrete = [names[number] for number in numbers]
+        self.num_folds, self.steps, self.seed = num_folds, steps, random_state
+        least = ROWS_PER_FOLD * num_folds
+        check_pair(x, y, labels, least)
+        self.sides = Side.of(x, random_state), Side.of(y, random_state + 1)
+        discrete = [*self.sides[0].discrete, *(x.shape[1] + i for i in self.sides[1].discrete)]
+        self.discrete = [labels[number] for number in discrete]
         self.groups = torch.from_numpy(row_groups(np.concatenate([x, y], 1)))
-        num_groups = int(self.groups.max()) + 1
-        if num_groups < 10 * settings.num_folds:
-            raise UserError(f"{num_groups} rows differ from each other: give more of them")
+        self.num_distinct = int(self.groups.max()) + 1
+        if self.num_distinct < least:
+            raise UserError(f"{self.num_distinct} rows differ from each other: give more of them")
         generator = seeded("cpu", random_state, FOLDS)
-        order = torch.randperm(num_groups, generator=generator)
-        self.fold = (order % settings.num_folds)[self.groups]
-        self.order = torch.randperm(num_groups, generator=generator)[self.groups]
+        order = torch.randperm(self.num_distinct, generator=generator)
+        self.fold = (order % num_folds)[self.groups]
+        self.order = torch.randperm(self.num_distinct, generator=generator)[self.groups]
+        self.features = [torch.from_numpy(side.features).float() for side in self.sides]
 
     def run(self) -> Iterator[Progress]:
         """Train; yields before the first step and after every validation."""
-        steps = self.settings.training.steps
-        yield Progress(0, steps, self._so_far())
-        for step in self.classifiers.train():
-            yield Progress(step, steps, self._so_far())
+        self.fits = self._fits()
+        self.generator = seeded("cpu", self.seed, BATCHES)
+        dim = sum(part.shape[1] for part in self.features)
+        num = NUM_MEMBERS * len(self.fits)
+        self.classifiers = Classifiers(num, dim, self.steps, self.generator)
+        validation = self._draws([fit.validation for fit in self._learners()])
+        yield Progress(0, self.steps, self._so_far())
+        for step in self.classifiers.train(self._draws_of_step, validation):
+            yield Progress(step, self.steps, self._so_far())
 
     def result(self) -> MutualInformation:
         """The estimate from what is learned so far."""
         generator = seeded("cpu", self.seed, SHUFFLES)
         whole, single = [], []
-        for fold in range(self.settings.num_folds):
+        for fold in range(self.num_folds):
             rows = (self.fold == fold).nonzero().flatten()
             rows = rows[torch.randperm(len(rows), generator=generator)]
             shifts = torch.randperm(len(rows) - 1, generator=generator) + 1
-            shifts = shifts[: self.settings.num_shuffles].tolist()
+            shifts = shifts[:RESULT_SHUFFLES].tolist()
             for part, ratios in enumerate((whole, single)):
                 ratios.append((rows, self._ratios(2 * fold + part, rows, shifts)))
-        return combined(
-            whole,
-            single,
-            self.groups,
-            neighbours=self._neighbours(),
-            discrete=self.discrete,
-            degrees_of_freedom=[fit.copula.df for fit in self.classifiers.fits[::2]],
-            best_steps=self.classifiers.stack.best_steps,
-        )
+        return combined(whole, single, self.groups, self._neighbours(), self.discrete)
 
-    @cached_property
-    def classifiers(self) -> PairClassifiers:
+    @torch.no_grad()
+    def log_ratio(self, number: int, x_rows: Tensor, y_rows: Tensor) -> Tensor:
+        """The log ratio of one fit at pairs of rows (n,) and (n,): (n,), float64."""
+        members = slice(number * NUM_MEMBERS, (number + 1) * NUM_MEMBERS)
+        base, inputs = self._pairs(self.fits[number], x_rows, y_rows)
+        return base + self.classifiers.residual(members, inputs)
+
+    def _fits(self) -> list[Fit]:
         """Fits 2 k and 2 k + 1 are of all folds but k, and of the one after k."""
-        pairs = Pairs(*(torch.from_numpy(side.features).float() for side in self.columns))
         scores, untied = (
             np.concatenate(parts, 1)
-            for parts in zip(*((side.scores, side.untied) for side in self.columns), strict=True)
+            for parts in zip(*((side.scores, side.untied) for side in self.sides), strict=True)
         )
-        dim_x, num_folds = self.columns[0].scores.shape[1], self.settings.num_folds
-        num_distinct = int(self.groups.max()) + 1
+        dim_x = self.sides[0].scores.shape[1]
         # shrunk, a copula misses what it shrank by, which falls slower than 1/rows
-        is_small = num_distinct < ROWS_PER_COLUMN * num_folds * scores.shape[1]
+        is_small = self.num_distinct < ROWS_PER_COLUMN * self.num_folds * scores.shape[1]
         fits = []
-        for fold in range(num_folds):
-            for inside in (self.fold != fold, self.fold == (fold + 1) % num_folds):
+        for fold in range(self.num_folds):
+            for inside in (self.fold != fold, self.fold == (fold + 1) % self.num_folds):
                 train, validation = self._split(inside)
                 rows = torch.cat([train, validation])
                 held_out = (torch.arange(len(rows)) >= len(train)).numpy()
                 copula = TCopula.fit(untied[rows.numpy()], dim_x, held_out if is_small else None)
-                quantiles = torch.from_numpy(copula.quantiles(scores))
-                fits.append(Fit(copula, quantiles, train, validation))
-        generator = seeded("cpu", self.seed, BATCHES)
-        return PairClassifiers(
-            pairs, fits, self.settings.training, generator, self.settings.num_members
-        )
+                s = copula.quantiles(scores)
+                fits.append(Fit(copula, s[:, :dim_x], s[:, dim_x:], train, validation))
+        return fits
 
     def _split(self, inside: Tensor) -> tuple[Tensor, Tensor]:
         """Rows to learn from and to validate on; copies of a row stay together."""
         order = self.order[inside].unique()  # sorted, one for each distinct row
-        least = min(self.settings.min_validation, len(order) // 2)
-        num = max(round(self.settings.validation_share * len(order)), least)
+        least = min(MIN_VALIDATION, len(order) // 2)
+        num = max(round(VALIDATION_SHARE * len(order)), least)
         validates = inside & (self.order < order[num])
         return (inside & ~validates).nonzero().flatten(), validates.nonzero().flatten()
 
-    def _ratios(self, fit: int, rows: Tensor, shifts: list[int]) -> PairRatios:
-        joint = self.classifiers.log_ratio(fit, rows, rows)
-        apart = [self.classifiers.log_ratio(fit, rows, rows.roll(-shift)) for shift in shifts]
+    def _learners(self) -> list[Fit]:
+        """The fit of every classifier."""
+        return [fit for fit in self.fits for _ in range(NUM_MEMBERS)]
+
+    def _draws_of_step(self) -> Draws:
+        rows = []
+        for fit in self._learners():
+            size = min(BATCH_SIZE, len(fit.train))
+            rows.append(
+                fit.train[torch.randint(len(fit.train), (size,), generator=self.generator)]
+            )
+        return self._draws(rows)
+
+    def _draws(self, rows: Sequence[Tensor]) -> Draws:
+        """Pairs of the rows of every classifier, and shuffled ones."""
+        most = min(map(len, rows))
+        shifts = torch.randint(1, most, (STEP_SHUFFLES,), generator=self.generator).tolist()
+        bases, inputs = [], []
+        for fit, part in zip(self._learners(), rows, strict=True):
+            y_rows = torch.stack([part] + [part.roll(-shift) for shift in shifts])
+            x_rows = part.expand_as(y_rows)
+            base, features = self._pairs(fit, x_rows.flatten(), y_rows.flatten())
+            bases.append(base.view(y_rows.shape))
+            inputs.append(features.view(*y_rows.shape, -1))
+        return Draws.padded(bases, inputs)
+
+    def _pairs(self, fit: Fit, x_rows: Tensor, y_rows: Tensor) -> tuple[Tensor, Tensor]:
+        """What the copula says (n,), float64, and what the networks read (n, d)."""
+        base = fit.copula.log_ratio(fit.s_x[x_rows.numpy()], fit.s_y[y_rows.numpy()])
+        inputs = torch.cat([self.features[0][x_rows], self.features[1][y_rows]], 1)
+        return torch.from_numpy(base), inputs
+
+    def _ratios(self, number: int, rows: Tensor, shifts: list[int]) -> PairRatios:
+        joint = self.log_ratio(number, rows, rows)
+        apart = [self.log_ratio(number, rows, rows.roll(-shift)) for shift in shifts]
         return PairRatios(joint, torch.stack(apart), shifts)
 
     def _so_far(self) -> float:
-        bounds = []
-        for number in range(0, 2 * self.settings.num_folds, 2):
-            rows = self.classifiers.fits[number].validation
-            bounds.append(donsker_varadhan(self._ratios(number, rows, [1, 2, 3, 4])))
+        shifts = list(range(1, SHUFFLES_SO_FAR + 1))
+        bounds = [
+            donsker_varadhan(self._ratios(number, self.fits[number].validation, shifts))
+            for number in range(0, 2 * self.num_folds, 2)
+        ]
         return sum(bounds) / len(bounds)
 
     def _neighbours(self) -> float | None:
         """By nearest neighbours among distinct rows of normal scores, whose ties would look like
         near neighbours; None in many dimensions, or where all columns are discrete."""
-        num = sum(side.scores.shape[1] for side in self.columns)
+        num = sum(side.scores.shape[1] for side in self.sides)
         if num > MAX_NEIGHBOUR_DIM or len(self.discrete) == num:
             return None
         first = np.unique(self.groups.numpy(), return_index=True)[1]
-        return neighbour_information(*(side.spaced()[first] for side in self.columns))
+        return neighbour_information(*(side.spaced()[first] for side in self.sides))
+
+
+def check_pair(x: np.ndarray, y: np.ndarray, labels: Sequence[str], least: int) -> None:
+    """Check that x (N, dx) and y (N, dy), whose columns have labels, can be estimated from.
+
+    Raises:
+        UserError: see ``mutual_information``.
+    """
+    if len(x) != len(y):
+        raise UserError(
+            f"x has {len(x)} rows and y has {len(y)}: row i of both is one draw, "
+            "give as many of each"
+        )
+    if len(x) < least:
+        raise UserError(f"there are {len(x)} rows, fewer than {least}: give more of them")
+    check_columns(np.concatenate([x, y], axis=1), labels)
+    seen = {column.tobytes(): label for label, column in zip(labels, x.T, strict=False)}
+    for label, column in zip(labels[x.shape[1] :], y.T, strict=True):
+        if column.tobytes() in seen:
+            raise UserError(
+                f"{seen[column.tobytes()]} and {label} hold the same values, so that their mutual "
+                "information has no bound: leave one out"
+            )

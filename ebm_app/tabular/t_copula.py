@@ -4,10 +4,7 @@ With z the normal scores of the columns, s = F_v^-1(Phi(z)) their quantiles of t
 distribution of v degrees of freedom, and R their correlation, the joint density of s is taken to
 be the multivariate t of dispersion R. Its marginals are of the same kind, so that
 
-    log p(x, y) / (p(x) p(y)) = log t(s; R, v) - log t(s_x; R_xx, v) - log t(s_y; R_yy, v),   nats,
-
-    log t(s; R, v) = log Gamma((v + d) / 2) - log Gamma(v / 2) - d/2 log(pi v) - 1/2 log |R|
-                     - (v + d)/2 log(1 + s^T R^-1 s / v).
+    log p(x, y) / (p(x) p(y)) = log t(s; R, v) - log t(s_x; R_xx, v) - log t(s_y; R_yy, v),   nats.
 
 The densities of single columns cancel. v = 1e6 stands for the Gaussian copula.
 
@@ -16,25 +13,16 @@ fixed point for R is that of maximum likelihood, Kent and Tyler, Ann. Statist. 1
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import scipy
-import torch
-from torch import Tensor
+from scipy.stats import multivariate_t
 
 #: degrees of freedom that are tried, before and after the best of them is refined
 LEAST, MOST, GAUSSIAN = 0.3, 50.0, 1e6
 FIXED_POINT_STEPS = 12
 #: shares of the identity in R; 1 is independence
 SHRINKAGES = (0.0, 0.01, 0.03, 0.1, 0.3, 0.6, 1.0)
-
-
-class Part(NamedTuple):
-    """A multivariate t: ``whitening`` W (d, d) with W W^T = R^-1, and the log density at 0."""
-
-    whitening: Tensor
-    at_zero: float
 
 
 class TCopula:
@@ -47,8 +35,9 @@ class TCopula:
 
     def __init__(self, df: float, correlation: np.ndarray, dim_x: int) -> None:
         self.df, self.correlation, self.dim_x = df, correlation, dim_x
-        blocks = (correlation, correlation[:dim_x, :dim_x], correlation[dim_x:, dim_x:])
-        self.joint, self.x, self.y = (_part(df, block) for block in blocks)
+        self.joint = multivariate_t(shape=correlation, df=df)
+        self.x = multivariate_t(shape=correlation[:dim_x, :dim_x], df=df)
+        self.y = multivariate_t(shape=correlation[dim_x:, dim_x:], df=df)
 
     @classmethod
     def fit(cls, scores: np.ndarray, dim_x: int, held_out: np.ndarray | None = None) -> "TCopula":
@@ -80,15 +69,11 @@ class TCopula:
         """s (N, D) of normal scores (N, D)."""
         return t_scores(scores, self.df)
 
-    def log_ratio(self, s: Tensor) -> Tensor:
-        """log p(x, y) / (p(x) p(y)) at the quantiles s (N, D): (N,), in nats."""
-        x, y = s[:, : self.dim_x], s[:, self.dim_x :]
-        joint = self._log_density(self.joint, s)
-        return joint - self._log_density(self.x, x) - self._log_density(self.y, y)
-
-    def _log_density(self, part: Part, s: Tensor) -> Tensor:
-        squared = (s @ part.whitening.to(s)).square().sum(1)
-        return part.at_zero - 0.5 * (self.df + s.shape[1]) * torch.log1p(squared / self.df)
+    def log_ratio(self, s_x: np.ndarray, s_y: np.ndarray) -> np.ndarray:
+        """log p(x, y) / (p(x) p(y)) at the quantiles (N, dim_x) and (N, D - dim_x): (N,), in
+        nats."""
+        joint = self.joint.logpdf(np.hstack([s_x, s_y]))
+        return np.atleast_1d(joint - self.x.logpdf(s_x) - self.y.logpdf(s_y))
 
 
 def t_scores(scores: np.ndarray, df: float) -> np.ndarray:
@@ -105,34 +90,20 @@ def _fitted(scores: np.ndarray, df: float) -> tuple[float, np.ndarray]:
     # a row more of independent columns keeps R positive definite
     correlation = (num * np.corrcoef(scores.T).reshape(dim, dim) + np.eye(dim)) / (num + 1)
     for _ in range(FIXED_POINT_STEPS if df < GAUSSIAN else 0):
-        weight = (df + dim) / (df + _squares(s, correlation))
+        root = np.linalg.cholesky(correlation)
+        squares = (scipy.linalg.solve_triangular(root, s.T, lower=True) ** 2).sum(0)
+        weight = (df + dim) / (df + squares)
         moments = (s * weight[:, None]).T @ s / num + np.eye(dim) / num
         scale = 1 / np.sqrt(np.diag(moments))
         correlation = moments * np.outer(scale, scale)
-    single = _part(df, np.eye(1)).at_zero - 0.5 * (df + 1) * np.log1p(s**2 / df)
-    return float((_log_density(s, df, correlation) - single.sum(1)).mean()), correlation
+    single = scipy.stats.t.logpdf(s, df).sum(1)
+    return float((_log_density(s, df, correlation) - single).mean()), correlation
 
 
 def _log_density(s: np.ndarray, df: float, correlation: np.ndarray) -> np.ndarray:
     """log t(s; R, v): (N,)."""
-    power = 0.5 * (df + len(correlation))
-    return _part(df, correlation).at_zero - power * np.log1p(_squares(s, correlation) / df)
+    return multivariate_t(shape=correlation, df=df).logpdf(s)
 
 
 def _shrunk(correlation: np.ndarray, share: float) -> np.ndarray:
     return (1 - share) * correlation + share * np.eye(len(correlation))
-
-
-def _squares(s: np.ndarray, correlation: np.ndarray) -> np.ndarray:
-    """s^T R^-1 s: (N,)."""
-    root = np.linalg.cholesky(correlation)
-    return (scipy.linalg.solve_triangular(root, s.T, lower=True) ** 2).sum(0)
-
-
-def _part(df: float, correlation: np.ndarray) -> Part:
-    dim = len(correlation)
-    root = np.linalg.cholesky(correlation)
-    gammas = scipy.special.gammaln((df + dim) / 2) - scipy.special.gammaln(df / 2)
-    at_zero = gammas - dim / 2 * math.log(math.pi * df) - np.log(np.diag(root)).sum()
-    whitening = scipy.linalg.solve_triangular(root, np.eye(dim), lower=True).T
-    return Part(torch.from_numpy(np.ascontiguousarray(whitening)), float(at_zero))

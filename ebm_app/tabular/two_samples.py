@@ -24,64 +24,42 @@ chapter 4 (by classification); Efron and Stein 1981, https://doi.org/10.1214/aos
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.numerics.tensors import seeded
-from ebm_app.tabular.classifier import ClassifierTraining
-from ebm_app.tabular.columns import check_finite, check_varies
+from ebm_app.tabular.classifier import BATCH_SIZE, Classifiers, Draws
+from ebm_app.tabular.columns import (
+    as_columns,
+    check_columns,
+    check_same_columns,
+    column_labels,
+    columns_of,
+)
 from ebm_app.tabular.density_ratio import DensityRatio, LeftOut, combined
-from ebm_app.tabular.npy import as_columns, check_same_columns, column_labels
-from ebm_app.tabular.preprocessing import AsinhScores
-from ebm_app.tabular.rank_columns import row_groups
-from ebm_app.tabular.ratio_classifiers import RatioClassifiers, split_rows
+from ebm_app.tabular.gaussian_base import best_base
+from ebm_app.tabular.scores import AsinhScores, row_groups
 
 #: streams of random numbers
 FOLDS, BATCHES = range(2)
 #: distinct rows that a fold has at least
 ROWS_PER_FOLD = 10
-#: rows of p_0 and of p_1
-Samples = tuple[np.ndarray, np.ndarray]
-#: one row of p_0 for each of p_1 in a step
-TRAINING = ClassifierTraining(num_shuffles=1)
-
-
-@dataclass(frozen=True)
-class RatioSettings:
-    """How much work a ratio is.
-
-    Args:
-        num_folds: K, parts of the rows, at least 2.
-        num_members: classifiers of every fold, of other weights and batches, that are averaged.
-        validation_share: of the rows learned from, by which the step of least loss is found.
-        training: of the classifiers; its ``num_shuffles`` are the rows of p_0 for each of p_1.
-
-    Raises:
-        UserError: for fewer than 2 folds, no member, or a share outside (0, 1).
-    """
-
-    num_folds: int = 10
-    num_members: int = 1
-    validation_share: float = 0.2
-    training: ClassifierTraining = TRAINING
-
-    def __post_init__(self) -> None:
-        if self.num_folds < 2 or self.num_members < 1 or not 0 < self.validation_share < 1:
-            raise UserError("give at least 2 folds and 1 member, and a share between 0 and 1")
+#: of the rows learned from, by which the step of least loss is found
+VALIDATION_SHARE = 0.2
 
 
 def log_density_ratio(
-    x0: Any, x1: Any, settings: RatioSettings = RatioSettings(), random_state: int = 0
+    x0: Any, x1: Any, num_folds: int = 10, steps: int = 2_000, random_state: int = 0
 ) -> DensityRatio:
     """log p_1 / p_0 from independent rows of both densities.
 
     Args:
         x0, x1: arrays or data frames of numbers, (N0, D) and (N1, D), or (N,) for one column.
-        settings: how much work the ratio is.
+        num_folds: K, parts of the rows, at least 2. steps: of the classifiers, at most.
         random_state: seed of the folds, weights and batches.
 
     >>> numbers = np.random.default_rng(0)
@@ -93,75 +71,151 @@ def log_density_ratio(
         UserError: for data that are not real numbers, or not of the same columns, NaN or infinite
             values, columns that never vary, and fewer than 10 distinct rows a fold.
     """
-    estimation = RatioEstimation(x0, x1, settings, random_state)
+    estimation = RatioEstimation(x0, x1, num_folds, steps, random_state)
     for _ in estimation.run():
         pass
     return estimation.result()
 
 
+class Split(NamedTuple):
+    """Numbers of the rows of one sample that are learned from, and that choose the step."""
+
+    train: Tensor
+    validation: Tensor
+
+
 class RatioEstimation:
     """The steps of ``log_density_ratio``, for who wants to see them pass: iterate ``run``, then
-    ask for the ``result``."""
+    ask for the ``result``.
+
+    Gaussians and networks read the asinh scores of the columns, the networks their mean square
+    too: a map under which a density ratio stays as it is.
+    """
 
     def __init__(
-        self, x0: Any, x1: Any, settings: RatioSettings = RatioSettings(), random_state: int = 0
+        self, x0: Any, x1: Any, num_folds: int = 10, steps: int = 2_000, random_state: int = 0
     ) -> None:
-        check_same_columns(x0, x1, ("x0", "x1"))
-        samples = as_columns(x0, "x0"), as_columns(x1, "x1")
-        check_samples(samples, [column_labels(x0, "x0"), column_labels(x1, "x1")])
-        self.settings, self.columns = settings, getattr(x0, "columns", None)
-        self.groups = tuple(torch.from_numpy(row_groups(x)) for x in samples)
-        least = ROWS_PER_FOLD * settings.num_folds
+        if num_folds < 2:
+            raise UserError(f"there are {num_folds} folds: give at least 2")
+        self.columns = columns_of(x0)
+        check_same_columns(self.columns, columns_of(x1), ("x0", "x1"))
+        labels = [column_labels(x0, "x0"), column_labels(x1, "x1")]
+        x0, x1 = as_columns(x0, "x0"), as_columns(x1, "x1")
+        check_columns(x0, labels[0], "values of x0", vary=False)
+        check_columns(x1, labels[1], "values of x1", vary=False)
+        check_columns(np.concatenate([x0, x1]), labels[0], "values of both samples")
+        self.num_folds = num_folds
+        self.groups = torch.from_numpy(row_groups(x0)), torch.from_numpy(row_groups(x1))
+        least = ROWS_PER_FOLD * num_folds
         for name, group in zip(("x0", "x1"), self.groups, strict=True):
             num = int(group.max()) + 1
             if num < least:
                 raise UserError(
                     f"{name} has {num} rows that differ from each other: give at least {least}"
                 )
-        self.scaling = AsinhScores.fit(np.concatenate(samples))
-        self.scores = tuple(torch.from_numpy(self.scaling(x)) for x in samples)
+        self.scaling = AsinhScores.fit(np.concatenate([x0, x1]))
+        self.scores = self.scaling(x0), self.scaling(x1)
         generator = seeded("cpu", random_state, FOLDS)
-        self.folds, splits = zip(
-            *(
-                split_rows(group, settings.num_folds, settings.validation_share, generator)
-                for group in self.groups
-            ),
-            strict=True,
-        )
-        self.classifiers = RatioClassifiers(
-            self.scores,
-            list(zip(*splits, strict=True)),
-            settings.training,
-            seeded("cpu", random_state, BATCHES),
-            settings.num_members,
-        )
+        of0, of1 = (split_rows(group, num_folds, generator) for group in self.groups)
+        self.folds = of0[0], of1[0]
+        #: of each fold that is left out, for both samples
+        self.splits = list(zip(of0[1], of1[1], strict=True))
+        self.bases = []
+        for of0, of1 in self.splits:
+            train = self.scores[0][of0.train], self.scores[1][of1.train]
+            validation = self.scores[0][of0.validation], self.scores[1][of1.validation]
+            self.bases.append(best_base(train, validation))
+        self.generator = seeded("cpu", random_state, BATCHES)
+        dim = x0.shape[1] + 1
+        self.classifiers = Classifiers(num_folds, dim, steps, self.generator)
 
     def run(self) -> Iterator[int]:
         """Train; yields the step after every validation."""
-        return self.classifiers.train()
+        return self.classifiers.train(self._draws_of_step, self._validation())
 
     def result(self) -> DensityRatio:
         """The ratio from what is learned so far."""
         parts = []
-        for number in range(self.settings.num_folds):
+        for number in range(self.num_folds):
             rows0, rows1 = ((fold == number).nonzero().flatten() for fold in self.folds)
-            of0 = self.classifiers.log_ratio(number, self.scores[0][rows0])
-            of1 = self.classifiers.log_ratio(number, self.scores[1][rows1])
+            of0, of1 = (
+                self._log_ratio(number, scores[rows])
+                for scores, rows in zip(self.scores, (rows0, rows1), strict=True)
+            )
             parts.append(LeftOut(rows0, rows1, of0, of1))
-        return combined(parts, self.groups, self.classifiers, self.scaling, self.columns)
+        return combined(parts, self.groups, at=self.at, columns=self.columns)
+
+    def at(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """At rows (n, D) the log ratios of all folds before the normaliser, (K, n), and the root
+        mean square of what their bases left out as not told from 0, (n,), in nats."""
+        scores = self.scaling(x)
+        parts = [self._log_ratio(number, scores).numpy() for number in range(self.num_folds)]
+        doubts = [base.doubt(scores) ** 2 for base in self.bases]
+        return np.stack(parts), np.sqrt(np.mean(doubts, 0))
+
+    def _log_ratio(self, number: int, scores: np.ndarray) -> Tensor:
+        """Of one fold at scores (n, D), before the normaliser: (n,), float64."""
+        base = torch.from_numpy(self.bases[number](scores))
+        return base + self.classifiers.residual(slice(number, number + 1), inputs_of(scores))
+
+    def _draws_of_step(self) -> Draws:
+        """As many rows of both samples for each classifier, drawn with replacement."""
+        rows = []
+        for of0, of1 in self.splits:
+            chosen = []
+            for split in (of1, of0):
+                place = torch.randint(len(split.train), (BATCH_SIZE,), generator=self.generator)
+                chosen.append(split.train[place])
+            rows.append(chosen)
+        return self._draws(rows)
+
+    def _validation(self) -> Draws:
+        """Rows left aside of both samples, as many of each as there are of the smaller one."""
+        rows = []
+        for of0, of1 in self.splits:
+            size = min(len(of0.validation), len(of1.validation))
+            chosen = []
+            for split in (of1, of0):
+                order = torch.randperm(len(split.validation), generator=self.generator)
+                chosen.append(split.validation[order[:size]])
+            rows.append(chosen)
+        return self._draws(rows)
+
+    def _draws(self, rows: Sequence[Sequence[Tensor]]) -> Draws:
+        """Of row numbers (B,) of p_1 and (B,) of p_0 for each classifier."""
+        bases, inputs = [], []
+        for base, (of1, of0) in zip(self.bases, rows, strict=True):
+            scores = np.concatenate([self.scores[1][of1], self.scores[0][of0]])
+            bases.append(torch.from_numpy(base(scores)).view(2, -1))
+            inputs.append(inputs_of(scores).unflatten(0, (2, -1)))
+        return Draws.padded(bases, inputs)
 
 
-def check_samples(samples: Samples, names: Sequence[list[str]]) -> None:
-    """Check that two samples (N0, D) and (N1, D), whose columns have names, can be compared.
+def inputs_of(scores: np.ndarray) -> Tensor:
+    """What a network reads of scores (n, D): (n, D + 1), float32.
 
-    Raises:
-        UserError: see ``log_density_ratio``.
+    >>> inputs_of(np.zeros((5, 3))).shape
+    torch.Size([5, 4])
     """
-    x0, x1 = samples
-    if x0.shape[1] != x1.shape[1]:
-        raise UserError(
-            f"x0 has {x0.shape[1]} columns and x1 has {x1.shape[1]}: give both the same columns"
+    radius = (scores**2).mean(1, keepdims=True) - 1
+    return torch.from_numpy(np.hstack([scores, radius])).float()
+
+
+def split_rows(
+    group: Tensor, num_folds: int, generator: torch.Generator
+) -> tuple[Tensor, list[Split]]:
+    """The fold (N,) of every row, and the splits that leave out each fold; rows of the same group
+    (N,), copies of one another, stay together."""
+    num_groups = int(group.max()) + 1
+    place = torch.randperm(num_groups, generator=generator)
+    fold = (place % num_folds)[group]
+    order = torch.rand(num_groups, generator=generator)[group]
+    splits = []
+    for number in range(num_folds):
+        inside = fold != number
+        cut = order[inside].unique().quantile(VALIDATION_SHARE)
+        validates = inside & (order <= cut)
+        splits.append(
+            Split((inside & ~validates).nonzero().flatten(), validates.nonzero().flatten())
         )
-    for x, labels, values in zip(samples, names, ("values of x0", "values of x1"), strict=True):
-        check_finite(x, labels, values)
-    check_varies(np.concatenate(samples), names[0], "both samples")
+    return fold, splits

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ebm_app.ratios.mi_task import MITask
-from ebm_app.tabular.mutual_information import MISettings, mutual_information
+from ebm_app.tabular.known import KnownInformation
+from ebm_app.tabular.mutual_information import mutual_information
 from ebm_app.tabular.neighbours import neighbour_information
-from ebm_app.tabular.preprocessing import standardise
 
 #: an estimate is right within a share of the truth or so many nats
 SHARE, NATS = 0.05, 0.02
@@ -29,20 +28,20 @@ def canonical_information(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def benchmark_row(
-    name: str, task: MITask, num_rows: int, seed: int, settings: MISettings
+    name: str, task: KnownInformation, num_rows: int, seed: int, steps: int
 ) -> dict[str, Any]:
     """One data set of a task: the truth, our estimate, and those of nearest neighbours (of
     columns of unit variance) and of canonical correlations, in nats; and our seconds."""
     x, y = (part.numpy() for part in task.draw(num_rows, torch.Generator().manual_seed(seed)))
     begin = time.perf_counter()
-    found = mutual_information(x, y, settings, seed)
+    found = mutual_information(x, y, steps=steps, random_state=seed)
     seconds = time.perf_counter() - begin
     return {
         "task": name,
         "seed": seed,
         "truth": task.mutual_information,
         "estimate": found.value,
-        "ksg": neighbour_information(standardise(x), standardise(y)),
+        "ksg": neighbour_information(x / x.std(0), y / y.std(0)),
         "cca": canonical_information(x, y),
         "seconds": seconds,
         **found.figures(),

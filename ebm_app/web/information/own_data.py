@@ -9,8 +9,7 @@ from typing import Any
 import gradio as gr
 from matplotlib.figure import Figure
 
-from ebm_app.tabular.classifier import ClassifierTraining
-from ebm_app.tabular.mutual_information import Estimation, MISettings, Progress
+from ebm_app.tabular.mutual_information import Estimation, Progress
 from ebm_app.tabular.plots import plot_progress
 
 from ..buttons import (
@@ -61,7 +60,7 @@ def estimate(files: PairedFiles, steps: int, seed: int) -> Iterator[ShownEstimat
     data = described(files)
     label = f"{data} · {steps} steps at most · seed {seed}"
     begin, done = time.perf_counter(), []
-    estimation = Estimation(x, y, MISettings(training=ClassifierTraining(steps=steps)), seed)
+    estimation = Estimation(x, y, steps=steps, random_state=seed)
     yield plot_progress([], [], steps), f"{STARTING} · {len(x)} rows · {label}", {}
     for progress in estimation.run():
         done.append(progress)

@@ -4,7 +4,7 @@ distribution."""
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,8 +12,8 @@ import torch
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
 from ebm_app.io.registry import choose
-from ebm_app.ratios.mi_tasks import MI_TASKS
-from ebm_app.tabular.columns import PairedData, read_csv_pair, read_pair
+from ebm_app.tabular.columns import read_csv_pair, read_npy
+from ebm_app.tabular.known import EXAMPLES
 
 from ..ranges import whole
 from ..shared import MAX_SEED
@@ -46,7 +46,7 @@ def described(files: PairedFiles) -> str:
     return f"{Path(files.x).name} and {Path(files.y).name}"
 
 
-def read(files: PairedFiles) -> PairedData:
+def read(files: PairedFiles) -> tuple[Any, Any]:
     """x (N, dx) and y (N, dy), float64.
 
     Raises:
@@ -69,10 +69,10 @@ def read(files: PairedFiles) -> PairedData:
     return x, y
 
 
-def _read(files: PairedFiles) -> PairedData:
+def _read(files: PairedFiles) -> tuple[Any, Any]:
     if files.csv:
-        return read_csv_pair(files.csv, files.x_columns, files.y_columns, MIN_ROWS)
-    return read_pair(files.x, files.y, MIN_ROWS)
+        return read_csv_pair(files.csv, files.x_columns, files.y_columns)
+    return read_npy(files.x), read_npy(files.y)
 
 
 def _without_folders(message: str, files: PairedFiles) -> str:
@@ -88,18 +88,18 @@ def draw_example(task: str, num_rows: int, seed: int, folder: Path) -> tuple[str
     Raises:
         UserError: for an unknown task or numbers out of range.
     """
-    distribution = MI_TASKS[choose("task", task, MI_TASKS)]
+    distribution = EXAMPLES[choose("task", task, EXAMPLES)]
     num_rows = whole("the number of rows", num_rows, MIN_ROWS, MAX_ROWS)
     generator = torch.Generator().manual_seed(whole("the seed", seed, 0, MAX_SEED))
     paths = [folder / f"{task}_{name}.npy" for name in ("x", "y")]
-    for path, part in zip(paths, distribution.sample(num_rows, generator), strict=True):
-        np.save(path, part.double().numpy(), allow_pickle=False)
+    for path, part in zip(paths, distribution.draw(num_rows, generator), strict=True):
+        np.save(path, part.numpy(), allow_pickle=False)
     return str(paths[0]), str(paths[1]), f"{task}: {distribution.mutual_information:.4f} nats"
 
 
 def examples() -> list[str]:
     """The tasks that are small enough for the page."""
-    return [name for name, task in MI_TASKS.items() if task.dim_x + task.dim_y <= MAX_COLUMNS]
+    return [name for name, task in EXAMPLES.items() if task.dim_x + task.dim_y <= MAX_COLUMNS]
 
 
 def column_names(path: str | None) -> list[str]:

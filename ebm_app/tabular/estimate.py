@@ -15,8 +15,7 @@ def interval_of(value: float, stderr: float) -> tuple[float, float]:
     >>> interval_of(1.0, 0.5)
     (0.020000000000000018, 1.98)
     """
-    half = HALF_WIDTH * stderr
-    return value - half, value + half
+    return value - HALF_WIDTH * stderr, value + HALF_WIDTH * stderr
 
 
 def error_of_rows(influence: Tensor, groups: Tensor) -> float:

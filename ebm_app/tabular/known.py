@@ -1,0 +1,150 @@
+r"""Pairs of random vectors of known mutual information, on which the estimate can be tried.
+
+    I(X; Y) = E log p(x, y) / (p(x) p(y)),  in nats,
+
+which does not change under a bijection of X alone or of Y alone.
+
+>>> task = EXAMPLES["normal_1x1"]
+>>> x, y = task.draw(1_000, torch.Generator().manual_seed(0))
+>>> x.shape, round(task.mutual_information, 4)
+(torch.Size([1000, 1]), 0.4133)
+
+Source: Czyz et al., NeurIPS 2023, arXiv:2306.11078, where nothing else is said.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import scipy
+import torch
+from torch import Generator, Tensor
+
+Pairs = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class KnownInformation:
+    """A distribution of X (dim_x) and Y (dim_y).
+
+    Attributes:
+        mutual_information: I(X; Y), in nats.
+        draw: (N, generator) -> N independent x (N, dim_x) and y (N, dim_y) in float64, on the
+            generator's device.
+    """
+
+    dim_x: int
+    dim_y: int
+    mutual_information: float
+    draw: Callable[[int, Generator], Pairs]
+
+
+def correlated_normal(correlations: Sequence[float], dim_x: int, dim_y: int) -> KnownInformation:
+    r"""Gaussian in canonical form: all coordinates N(0, 1), corr(X_i, Y_i) = rho_i, 0 elsewhere.
+
+        I = -1/2 sum_i log(1 - rho_i^2)
+
+    Linear bijections of X and of Y bring every Gaussian to this form, with the rho_i its canonical
+    correlations, of which there are at most min(dim_x, dim_y).
+    """
+
+    def draw(num: int, generator: Generator) -> Pairs:
+        x, y = standard_normal(num, dim_x, generator), standard_normal(num, dim_y, generator)
+        rho = torch.tensor(correlations, dtype=x.dtype, device=x.device)
+        y[:, : len(rho)] *= (1 - rho.square()).sqrt()
+        y[:, : len(rho)] += rho * x[:, : len(rho)]
+        return x, y
+
+    information = -0.5 * sum(math.log1p(-(rho**2)) for rho in correlations)
+    return KnownInformation(dim_x, dim_y, information, draw)
+
+
+def student_t(
+    correlations: Sequence[float], df: float, dim_x: int, dim_y: int
+) -> KnownInformation:
+    r"""Multivariate Student-t: a ``correlated_normal`` pair times sqrt(df / w), w ~ chi^2_df.
+
+    With a = df / 2 and psi the digamma function, E log(1 + |t|^2 / df) = psi(a + k/2) - psi(a) for
+    k coordinates of identity dispersion. Their entropy is hence
+
+        h_k = log Gamma(a) - log Gamma(a + k/2) + k/2 log(pi df) + g(k),
+        g(k) = (a + k/2) (psi(a + k/2) - psi(a))
+
+    (Arellano-Valle, Contreras-Reyes and Genton, Scand. J. Statist. 40, 2013, eq. 7). A dispersion
+    adds half its log-determinant, so that with m = dim_x and n = dim_y
+
+        I = -1/2 sum_i log(1 - rho_i^2) + c,   c = h_m + h_n - h_{m + n}.
+
+    The shared w makes c > 0 even without correlation.
+    """
+    normal = correlated_normal(correlations, dim_x, dim_y)
+    a, m, n = df / 2, dim_x / 2, dim_y / 2
+    g_m, g_n, g_mn = (
+        (a + k) * (scipy.special.psi(a + k) - scipy.special.psi(a)) for k in (m, n, m + n)
+    )
+    # log Gamma(a) - log Gamma(a + m) - log Gamma(a + n) + log Gamma(a + m + n)
+    log_gammas = scipy.special.betaln(a, m) - scipy.special.betaln(a + n, m)
+
+    def draw(num: int, generator: Generator) -> Pairs:
+        x, y = normal.draw(num, generator)
+        u = torch.rand(num, 1, generator=generator, device=generator.device, dtype=x.dtype)
+        # 1 - u is never 0, where w would be 0 too
+        half_w = scipy.special.gammaincinv(a, (1 - u).cpu().numpy())
+        scale = (a / torch.from_numpy(half_w).to(x.device)).sqrt()
+        return x * scale, y * scale
+
+    information = normal.mutual_information + float(log_gammas + g_m + g_n - g_mn)
+    return KnownInformation(dim_x, dim_y, information, draw)
+
+
+def additive_uniform(noise: float) -> KnownInformation:
+    r"""X ~ U(0, 1), Y = X + U(-b, b) with b = ``noise``, one-dimensional.
+
+    I = h(Y) - log(2 b) = b - log(2 b) for b <= 1/2,   1 / (4 b) for b > 1/2
+    """
+
+    def draw(num: int, generator: Generator) -> Pairs:
+        shape, device = (2, num, 1), generator.device
+        x, u = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
+        return x, x + noise * (2 * u - 1)
+
+    information = noise - math.log(2 * noise) if noise <= 0.5 else 1 / (4 * noise)
+    return KnownInformation(1, 1, information, draw)
+
+
+def discrete_uniform(num_values: int) -> KnownInformation:
+    r"""X uniform on {0, ..., m - 1}, Y | X ~ U(X, X + 2), one-dimensional, m = ``num_values``.
+
+    A y in (k, k + 1) with k = 1, ..., m - 1 is as likely from x = k - 1 as from x = k, and each
+    such interval has probability 1 / m. A y outside them tells x, so that
+
+        I = H(X) - H(X | Y) = log m - (m - 1) / m log 2
+
+    (Gao, Kannan, Oh and Viswanath, NeurIPS 2017, arXiv:1709.06212).
+    """
+
+    def draw(num: int, generator: Generator) -> Pairs:
+        shape, device = (num, 1), generator.device
+        x = torch.randint(num_values, shape, generator=generator, device=device).double()
+        u = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
+        return x, x + 2 * u
+
+    information = math.log(num_values) - (num_values - 1) / num_values * math.log(2)
+    return KnownInformation(1, 1, information, draw)
+
+
+def standard_normal(num: int, dim: int, generator: Generator) -> Tensor:
+    """N(0, I) in float64: (num, dim)."""
+    device = generator.device
+    return torch.randn(num, dim, generator=generator, device=device, dtype=torch.float64)
+
+
+#: by distribution and dimensions
+EXAMPLES: dict[str, KnownInformation] = {
+    "normal_1x1": correlated_normal((0.75,), 1, 1),
+    **{f"sparse_{dim}x{dim}": correlated_normal((0.8, 0.8), dim, dim) for dim in (2, 5, 25)},
+    "student_2x2_df1": student_t((), 1, 2, 2),
+    "additive_uniform_0.1": additive_uniform(0.1),
+    "additive_uniform_0.75": additive_uniform(0.75),
+    "discrete_uniform_4": discrete_uniform(4),
+}

@@ -1,0 +1,201 @@
+"""Distributions of known mutual information, against scipy's densities, integrals and inverse
+maps, and the benchmark of forty of them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from exact import F64, generator, z_score
+from scipy import stats
+from scipy.linalg import expm
+
+from ebm_app.tabular.known import (
+    EXAMPLES,
+    additive_uniform,
+    correlated_normal,
+    discrete_uniform,
+    student_t,
+)
+from studies.mi_tasks import (
+    TASKS,
+    TRANSFORMS,
+    dense_normal,
+    mixture_quantile,
+    spiral,
+    spirals,
+    swiss_roll,
+    transformed,
+)
+
+NUM = 20_000
+PAIR = TASKS["normal_1x1"]
+
+
+def draws(task, num=NUM, seed=0):
+    return [part.numpy() for part in task.draw(num, generator(seed))]
+
+
+def dispersion(correlations, m, n):
+    sigma = np.eye(m + n)
+    for i, rho in enumerate(correlations):
+        sigma[i, m + i] = sigma[m + i, i] = rho
+    return sigma
+
+
+def dense(rho, m, n):
+    return (1 - rho) * np.eye(m + n) + rho
+
+
+#: name -> task, dispersion, degrees of freedom
+ELLIPTICAL = {
+    f"{make.__name__} {arguments}": (make(*arguments), shape, df)
+    for make, arguments, shape, df in (
+        *(
+            (correlated_normal, case, dispersion(*case), math.inf)
+            for case in (((0.9, -0.5), 2, 4), ((0.2, 0.999, 0.0), 5, 3))
+        ),
+        *((dense_normal, case, dense(*case), math.inf) for case in ((0.3, 2, 4), (0.99, 9, 9))),
+        *(
+            (student_t, (rho, df, m, n), dispersion(rho, m, n), df)
+            for rho, df, m, n in (((), 1, 1, 1), ((0.8, -0.3), 2.5, 2, 3), ((0.9,) * 3, 40, 3, 3))
+        ),
+    )
+}
+
+
+@pytest.mark.parametrize("task, shape, df", ELLIPTICAL.values(), ids=ELLIPTICAL.keys())
+def test_elliptical_information_and_draws(task, shape, df):
+    """The mean of scipy's log density ratio over the draws is I, and their law is scipy's."""
+    x, y = draws(task)
+    z, m = np.hstack([x, y]), task.dim_x
+
+    def log_density(points, part):
+        return stats.multivariate_t.logpdf(points, shape=shape[part, part], df=df)
+
+    sides = slice(0, m), slice(m, None)
+    logs = log_density(z, slice(None)) - sum(log_density(z[:, s], s) for s in sides)
+    assert z_score(torch.from_numpy(logs), task.mutual_information) < 4
+    quadratic = (z * np.linalg.solve(shape, z.T).T).sum(1) / z.shape[1]
+    dim, is_normal = len(shape), df == math.inf
+    law = stats.chi2(dim, scale=1 / dim) if is_normal else stats.f(dim, df)
+    assert stats.kstest(quadratic, law.cdf).pvalue > 1e-3
+    entropy = (stats.multivariate_normal if is_normal else stats.multivariate_t).entropy
+    options = {} if is_normal else {"df": df}
+    h_x, h_y, h = (entropy(None, shape[s, s], **options) for s in (*sides, slice(None)))
+    assert task.mutual_information == pytest.approx(h_x + h_y - h, rel=1e-8, abs=1e-12)
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.1, 0.5, 0.51, 4.0])
+def test_additive_uniform_information_by_integration(noise):
+    """E log p(y | x) / p(y) on midpoints of (x, n), p(y) being the length of an overlap."""
+    middles = (np.arange(2000) + 0.5) / 2000
+    y = middles[:, None] + noise * (2 * middles - 1)
+    overlap = np.minimum(y + noise, 1) - np.maximum(y - noise, 0)
+    task = additive_uniform(noise)
+    assert task.mutual_information == pytest.approx(-np.log(overlap).mean(), abs=1e-5)
+    x, y = draws(task)
+    assert stats.kstest(x[:, 0], "uniform").pvalue > 1e-3
+    assert stats.kstest((y - x)[:, 0] / noise, stats.uniform(-1, 2).cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("num", [1, 2, 5])
+def test_discrete_uniform_by_its_densities(num):
+    task = discrete_uniform(num)
+    x, y = (part[:, 0] for part in draws(task))
+    density = sum(((y >= k) & (y <= k + 2)) / (2 * num) for k in range(num))
+    logs = np.log(0.5 / density)
+    assert z_score(torch.from_numpy(logs), task.mutual_information) < 4 or num == 1
+    assert logs.mean() == pytest.approx(task.mutual_information, abs=0.02)
+    assert stats.kstest((y - x) / 2, "uniform").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("task", [*TASKS.values(), *EXAMPLES.values()])
+def test_every_task_draws_what_it_says(task):
+    x, y = task.draw(7, generator())
+    assert x.shape == (7, task.dim_x) and y.shape == (7, task.dim_y)
+    assert x.dtype == y.dtype == F64 and x.isfinite().all() and y.isfinite().all()
+    assert isinstance(task.mutual_information, float) and 0 < task.mutual_information < 100
+
+
+def test_the_packages_examples_are_the_tasks_of_their_names():
+    for name in set(EXAMPLES) & set(TASKS):
+        assert EXAMPLES[name].mutual_information == TASKS[name].mutual_information
+        assert all(map(np.array_equal, draws(EXAMPLES[name], 9), draws(TASKS[name], 9)))
+    assert len(TASKS) == 40
+
+
+def mixture(weight, low, high):
+    return lambda v: weight * stats.norm.cdf(v, low) + (1 - weight) * stats.norm.cdf(v, high)
+
+
+#: distribution function of X and of Y when the base is N(0, 1)
+LAWS = {
+    "asinh": [lambda v: stats.norm.cdf(np.sinh(v))] * 2,
+    "bimodal": [mixture(0.3, 0, 5), mixture(0.5, -1, 3)],
+    "half_cube": [lambda v: stats.norm.cdf(np.sign(v) * np.abs(v) ** (2 / 3))] * 2,
+    "normal_cdf": [stats.uniform.cdf] * 2,
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_increase_in_each_coordinate(name):
+    base = correlated_normal((0.5,), 3, 2)
+    task = transformed(base, name)
+    assert task.mutual_information == base.mutual_information
+    before, after = (np.hstack(draws(part, 5_000)) for part in (base, task))
+    assert np.array_equal(before.argsort(0), after.argsort(0))
+    for side, law in enumerate(LAWS.get(name, [])):
+        assert stats.kstest(after[:, 4 * side], law).pvalue > 1e-3
+
+
+def test_wiggly_by_hand():
+    point = torch.tensor([[0.7]], dtype=F64)
+    of_x, of_y = (part(point).item() for part in TRANSFORMS["wiggly"])
+    sin = math.sin
+    assert of_x == pytest.approx(0.7 + 0.4 * sin(0.7) + 0.2 * sin(2.19) + 0.03 * sin(-0.19))
+    assert of_y == pytest.approx(0.7 - 0.4 * sin(0.28) + 0.17 * sin(4.41) + 0.02 * sin(0.51))
+
+
+@pytest.mark.parametrize("weight, low, high", [(0.3, 0, 5), (0.9, 0.0, 0.0)])
+def test_mixture_quantile_in_both_tails(weight, low, high):
+    z = torch.linspace(-12, 12, 97, dtype=F64)
+    q = mixture_quantile(z, weight, low, high).numpy()
+    logs = np.log([[weight], [1 - weight]])
+    for sign in (-1, 1):  # the nearer tail is compared by its logarithm
+        tail = (sign * z < 0).numpy()
+        parts = stats.norm.logcdf(sign * (q[tail] - np.array([[low], [high]])))
+        expected = stats.norm.logcdf(sign * z.numpy()[tail])
+        np.testing.assert_allclose(np.logaddexp(*(logs + parts)), expected, atol=1e-11)
+
+
+def rotation(dim, first, angle):
+    matrix = np.zeros((dim, dim))
+    matrix[first, first + 1], matrix[first + 1, first] = -1, 1
+    return expm(angle * matrix)
+
+
+def test_spiral_is_undone_by_the_opposite_rotation():
+    base = correlated_normal((0.8, 0.8), 4, 3)
+    task = spirals(base)
+    assert task.mutual_information == base.mutual_information
+    for first, before, after in zip((0, 1), draws(base, 50), draws(task, 50), strict=True):
+        for point, image in zip(before, after, strict=True):
+            angle = (image**2).mean()
+            turned = rotation(len(point), first, -angle) @ image
+            np.testing.assert_allclose(turned, point, atol=1e-13)
+    # |x|^2 / d = pi / 2 turns (a, b) into (-b, a)
+    point = torch.tensor([[0.5, math.sqrt(math.pi - 0.25)]], dtype=F64)
+    np.testing.assert_allclose(spiral(point, 0), [[-point[0, 1], 0.5]], atol=1e-15)
+
+
+def test_swiss_roll_inverts():
+    uniform = transformed(PAIR, "normal_cdf")
+    task = swiss_roll(uniform)
+    assert (task.dim_x, task.dim_y) == (2, 1)
+    (x, y), (rolled, same) = draws(uniform), draws(task)
+    t = 21 * np.linalg.norm(rolled, axis=1)
+    np.testing.assert_allclose((t / (1.5 * math.pi) - 1) / 2, x[:, 0], atol=1e-14)
+    direction = np.stack([np.cos(t), np.sin(t)], 1)
+    np.testing.assert_allclose(21 * rolled, t[:, None] * direction, atol=1e-12)
+    assert np.array_equal(same, y)
