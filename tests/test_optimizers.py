@@ -75,5 +75,6 @@ def test_it_remembers_what_it_says():
 
 
 def test_a_run_from_before_there_was_a_choice_goes_on_by_adam():
+    assert changes_of({}, {"optimizer": "adam"}, frozenset()) == []
     (change,) = changes_of({}, {"optimizer": "muon"}, frozenset())
     assert change == "optimizer was adam, now muon"

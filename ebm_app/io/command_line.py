@@ -141,20 +141,19 @@ def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[st
             f"write every setting once, as key=value, not: {shortened(' '.join(pairs))}"
         )
     has = {name: [item.name for item in dataclasses.fields(kind)] for name, kind in kinds.items()}
-    known = {key for keys in has.values() for key in keys}
-    if unknown := [key for key in texts if key not in known]:
-        there = "; ".join(f"{name} has {', '.join(keys) or 'none'}" for name, keys in has.items())
-        meant = nearest(unknown[0], known)
-        raise UserError(f"there is no setting '{shortened(unknown[0])}': {meant}{there}")
-    found, reasons = {}, {}
+    for key in texts:
+        if not any(key in keys for keys in has.values()):
+            there = "; ".join(f"{name} has {', '.join(has[name]) or 'none'}" for name in has)
+            meant = nearest(key, sum(has.values(), []))
+            raise UserError(f"there is no setting '{shortened(key)}': {meant}{there}")
+    found, unread = {}, {}
     for name, kind in kinds.items():
         own = {key: text for key, text in texts.items() if key in has[name]}
         made = checked(kind, own, f"settings of {name}", texts=True)
         found[name] = {key: getattr(made, key) for key in own}
-        unread = _unread(made)
-        for key in own:
-            reasons.setdefault(key, []).append(unread.get(key))
-    for key, why in reasons.items():
+        unread[name] = _unread(made)
+    for key in texts:
+        why = [unread[name].get(key) for name in found if key in found[name]]
         if all(why):
             raise UserError(f"{key} is not read with {why[0]}: leave it out")
     return found

@@ -38,22 +38,12 @@ class RunRecord:
 def git_revision() -> str | None:
     """The revision of the package's own checkout, or None where it is installed elsewhere."""
     tree = Path(__file__).resolve().parents[2]
-    if _git("rev-parse", "--show-toplevel") != str(tree):
+    if not (tree / ".git").exists():
         return None
-    return _git("describe", "--always", "--dirty", "--abbrev=40")
-
-
-def _git(*words: str) -> str | None:
-    """What git says of the folder of this file, or None where it says nothing."""
+    words = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+    without_locks = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        answer = subprocess.run(
-            ["git", *words],
-            cwd=Path(__file__).resolve().parent,
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-        )
-    except OSError:
+        answer = subprocess.run(words, cwd=tree, capture_output=True, text=True, env=without_locks)
+    except OSError:  # git is not installed
         return None
     return answer.stdout.strip() or None

@@ -36,20 +36,16 @@ def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         metrics = main(argv)
-    except NotSaved as error:
-        print(json.dumps(error.metrics), flush=True)
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     except UserError as error:
+        if isinstance(error, NotSaved):
+            print(json.dumps(error.metrics), flush=True)
         print(f"error: {error}", file=sys.stderr)
         return 2
     except (MemoryError, RuntimeError) as error:
         if not is_memory_full(error):
             raise
-        print(
-            "error: the memory is full: give smaller batches, or fewer images, draws or steps",
-            file=sys.stderr,
-        )
+        remedy = "give smaller batches, or fewer images, draws or steps"
+        print(f"error: the memory is full: {remedy}", file=sys.stderr)
         return 2
     except Interrupted as stop:
         print(f"stopped by {stop}; go on with --resume_from_checkpoint latest", file=sys.stderr)

@@ -90,7 +90,9 @@ def resolve(
     settings = from_dict(Settings, merged | given, "settings")
     settings = with_defaults(settings, {*merged, *given}, flow)
     if base is None and "lr_warmup_steps" not in given:
-        settings = shorter_warmup(settings)
+        # a preset's is for its own number of steps: a tenth at most, if above the default
+        longest = max(TrainingConfig.lr_warmup_steps, settings.max_train_steps // 10)
+        settings = replace(settings, lr_warmup_steps=min(settings.lr_warmup_steps, longest))
     check_names(settings, KINDS)
     space = _space(settings.space, data, flow)
     config = part(
@@ -106,7 +108,8 @@ def resolve(
         net=part(UNetConfig, settings),
         **({} if flow is None else flow.latent_space()),
     )
-    if not ("eps" in given or _is_of(base, given, data)):
+    is_same = base is not None and base["ebm"]["num_levels"] == data.num_levels
+    if "eps" not in given and not (is_same and "dequantisation" not in given):
         config = replace(config, eps=_eps(config, space))
     training_config = part(TrainingConfig, settings)
     check(config, training_config, data)
@@ -168,13 +171,6 @@ def check_loop(config: LoopConfig, data: ImageData) -> None:
         )
 
 
-def shorter_warmup(config: Settings) -> Settings:
-    """The warm-up of a preset is for its own number of steps; here, a tenth of them at most where
-    it is longer than the default."""
-    longest = max(TrainingConfig.lr_warmup_steps, config.max_train_steps // 10)
-    return replace(config, lr_warmup_steps=min(config.lr_warmup_steps, longest))
-
-
 def flatten(settings: dict[str, Any]) -> dict[str, Any]:
     """The flat settings of a run record.
 
@@ -191,14 +187,6 @@ def flatten(settings: dict[str, Any]) -> dict[str, Any]:
 def record(config: EBMConfig, training: TrainingConfig) -> dict[str, Any]:
     """The settings that a run record holds, and that ``resolve`` takes as its base."""
     return {"ebm": to_dict(config), "training": to_dict(training)}
-
-
-def _is_of(base: dict[str, Any] | None, given: dict[str, Any], data: ImageData) -> bool:
-    """Whether the margin of a recorded run is that of this one: of the same levels and the same
-    dequantisation."""
-    if base is None or "dequantisation" in given:
-        return False
-    return base["ebm"]["num_levels"] == data.num_levels
 
 
 def _eps(config: EBMConfig, space: Space) -> float:
@@ -234,6 +222,7 @@ def _space(name: str, data: ImageData, flow: Flow | None) -> Space:
 
 
 def _moment(settings: Settings, data: ImageData, space: Space) -> float:
+    """The second moment that the path assumes."""
     if settings.c != "data":
         return settings.c
     middle = dequantise(data.train, data.num_levels, torch.full(data.train.shape, 0.5))
