@@ -7,7 +7,6 @@ from ebm_app.io.start import run_script  # isort: skip  before what takes second
 
 import sys
 import zlib
-from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
@@ -20,7 +19,7 @@ from annotated_types import Ge, Le
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ebm_app.evaluation.command_line import add_data_flags, held_out, open_model
+from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.evaluation.log_z.ais import ENERGIES, Annealing
 from ebm_app.evaluation.log_z.estimates import LogZ
 from ebm_app.evaluation.log_z.methods import (
@@ -35,10 +34,21 @@ from ebm_app.evaluation.log_z.methods import (
 from ebm_app.evaluation.log_z.runs import ChainRun
 from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.scoring import bits_by_estimator
-from ebm_app.io.cli import Parser, flag
-from ebm_app.io.fields import BatchSize, Nodes, Positive, PositiveInt, Steps
+from ebm_app.io.command_line import given, parse, refuse
+from ebm_app.io.fields import (
+    BatchSize,
+    Nodes,
+    Positive,
+    PositiveInt,
+    Steps,
+    configuration,
+    rare,
+    setting,
+)
 from ebm_app.io.output import Output
 from ebm_app.io.processes import shut_down
+from ebm_app.io.records import to_dict
+from ebm_app.io.registry import choose
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.energy import HEAD, INTEGRAL
@@ -62,69 +72,52 @@ USERS = {
 NumChains = Annotated[int, Ge(2), Le(1_000_000)]
 
 
-def parse_args(argv: Sequence[str] | None) -> Namespace:
+@configuration(kw_only=True)
+class Arguments(HeldOutFlags):
     """The command line."""
-    parser = Parser(__doc__)
-    add_data_flags(parser)
-    add = parser.add_argument
-    add(
-        "--method",
-        nargs="+",
-        default=[DEFAULT],
-        choices=[*METHODS, "all"],
-        help="how log Z is found; bridge or transported normalises the bits per dim, or the first",
+
+    method: tuple[str, ...] = setting(
+        f"how log Z is found, of {', '.join(METHODS)}, all; bridge or transported normalises the "
+        "bits per dim, or the first",
+        (DEFAULT,),
     )
-    add("--energy", default="ratio", choices=list(ENERGIES), help="whose log Z is asked for")
-    add("--num_chains", type=flag(NumChains), default=64, help="chains of each run")
-    add("--num_temperatures", type=flag(Steps), default=100, help="temperatures of AIS and RAISE")
-    add("--schedule", default="clock", choices=sorted(SCHEDULES), help="their spacing")
-    add("--resume", action="store_true", help="go on with the chains in the output folder")
-    add("--output_dir", default="runs/ais", help="where record, chains and plot go")
-    parser.add_common()
-    add = parser.add_argument_group("advanced").add_argument
-    add(
-        "--transported_temperatures", type=flag(Steps), default=48, help="those of transported AIS"
-    )
-    add(
-        "--pf_ode_steps",
-        type=flag(Steps),
-        default=48,
-        help="steps of the probability flow as proposal",
-    )
-    add(
-        "--diffusion_steps",
-        type=flag(Steps),
-        default=400,
-        help="steps of the diffusion as proposal",
-    )
-    add(
-        "--steps_per_temperature",
-        type=flag(PositiveInt),
-        default=1,
-        help="HMC transitions at each temperature",
-    )
-    add(
-        "--num_leapfrog_steps",
-        type=flag(PositiveInt),
-        default=4,
-        help="leapfrog steps of each transition",
-    )
-    add("--num_nodes", type=flag(Nodes), default=8, help="quadrature nodes of the densities")
-    add("--score_nodes", type=flag(Nodes), default=4, help="nodes of the leapfrog's gradient")
-    drives = "what drives the leapfrog"
-    add("--score", default=INTEGRAL, choices=[INTEGRAL, HEAD], help=drives)
-    add(
-        "--step_factor", type=flag(Positive), default=1.0, help="multiplies the adapted step sizes"
-    )
-    add("--block_size", type=flag(BatchSize), default=16, help="chains computed together")
-    args = parser.parse_args(argv)
+    energy: str = setting(f"whose log Z is asked for: {', '.join(ENERGIES)}", "ratio")
+    num_chains: NumChains = setting("chains of each run", 64)
+    num_temperatures: Steps = setting("temperatures of AIS and RAISE", 100)
+    schedule: str = setting(f"their spacing: {', '.join(SCHEDULES)}", "clock")
+    resume: bool = setting("go on with the chains in the output folder", False)
+    output_dir: Path = setting("where record, chains and plot go", Path("runs/ais"))
+    transported_temperatures: Steps = rare("those of transported AIS", 48)
+    pf_ode_steps: Steps = rare("steps of the probability flow as proposal", 48)
+    diffusion_steps: Steps = rare("steps of the diffusion as proposal", 400)
+    steps_per_temperature: PositiveInt = rare("HMC transitions at each temperature", 1)
+    num_leapfrog_steps: PositiveInt = rare("leapfrog steps of each transition", 4)
+    num_nodes: Nodes = rare("quadrature nodes of the densities", 8)
+    score_nodes: Nodes = rare("nodes of the leapfrog's gradient", 4)
+    score: str = rare(f"what drives the leapfrog: {INTEGRAL}, {HEAD}", INTEGRAL)
+    step_factor: Positive = rare("multiplies the adapted step sizes", 1.0)
+    block_size: BatchSize = rare("chains computed together", 16)
+
+
+def parse_args(argv: Sequence[str] | None) -> Arguments:
+    """The command line."""
+    args = parse(Arguments, __doc__, argv)
+    for kind, names, options in (
+        ("method", args.method, [*METHODS, "all"]),
+        ("energy", [args.energy], ENERGIES),
+        ("schedule", [args.schedule], SCHEDULES),
+        ("score", [args.score], [INTEGRAL, HEAD]),
+    ):
+        for name in names:
+            choose(kind, name, options)
     for name, methods in USERS.items():
         if not {*methods, "all"} & set(args.method):
-            parser.refuse([name], f"is of {' and '.join(methods)}: give one of them to --method")
+            reason = f"is of {' and '.join(methods)}: give one of them to --method"
+            refuse(given(args, argv), [name], reason)
     return args
 
 
-def annealing(args: Namespace, num_temperatures: int, transport: str) -> Annealing:
+def annealing(args: Arguments, num_temperatures: int, transport: str) -> Annealing:
     """The settings of the chains."""
     own = {"num_temperatures": num_temperatures, "transport": transport}
     names = {field.name for field in fields(Annealing)}
@@ -138,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     levels = held_out(args, ebm)
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     is_main = accelerator.is_main_process
-    output = Output(Path(args.output_dir) / "ais.json", vars(args), is_main)
+    output = Output(args.output_dir / "ais.json", to_dict(args), is_main)
     points = ebm.dequantise(levels, noise[0])
     methods = make_methods(args, accelerator, ebm, points.y.cpu(), output.folder)
     names = list(METHODS if "all" in args.method else dict.fromkeys(args.method))
@@ -191,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
 
 def make_methods(
-    args: Namespace, accelerator: Accelerator, ebm: EBM, data: Tensor, output_dir: Path
+    args: Arguments, accelerator: Accelerator, ebm: EBM, data: Tensor, output_dir: Path
 ) -> LogZMethods:
     """The methods with their runs in folders below ``output_dir``."""
 
