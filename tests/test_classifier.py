@@ -63,10 +63,7 @@ def test_shifts_move_each_image_by_up_to_an_eighth_of_its_side():
     assert edge.shape == (50, 1, 8, 8) and edge.amin() == 0 and (edge.sum((1, 2, 3)) >= 49).all()
 
 
-def test_what_cannot_be_learned_is_refused():
-    images, labels = torch.rand(4, 1, 8, 8), torch.arange(4)
-    for wrong in (labels[:3], labels - 1, labels + 7):
-        with pytest.raises(ValueError, match="a label each in 0..9"):
-            train_classifier(images, wrong, 10, 0)
+def test_a_loss_that_is_not_finite_is_refused():
+    images = torch.full((4, 1, 8, 8), torch.nan)
     with pytest.raises(ValueError, match="loss is nan at step 1"):
-        train_classifier(images / 0 - images / 0, labels, 10, 0)
+        train_classifier(images, torch.arange(4), 10, 0)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from conftest import error_of
 from exact import F64, generator, normal
 
 from ebm_app.evaluation.frechet import (
@@ -68,28 +69,12 @@ def test_covariances_of_rank_one():
     assert frechet_distance(a, still) == pytest.approx((u @ u).item(), abs=1e-10)
 
 
-def test_float32_features_are_compared_in_float64():
-    a, b = normal((9, 1)).float() + 1000, normal((9, 1), 1).float() + 1000
-    exact = (a.double().mean() - b.double().mean()) ** 2 + (
-        a.double().std() - b.double().std()
-    ) ** 2
-    assert frechet_distance(a, b) == pytest.approx(exact.item(), rel=1e-9)
-
-
-def test_what_is_no_covariance_or_no_feature_set_is_refused():
+def test_a_covariance_that_is_singular_within_round_off_and_features_that_are_none():
     mean, eye = torch.zeros(2), torch.eye(2)
-    bad = torch.diag(torch.tensor([1.0, -1e-6]))
-    with pytest.raises(ValueError, match="first covariance is not .* eigenvalue -1e-06"):
-        gaussian_frechet_distance(mean, bad, mean, eye)
-    with pytest.raises(ValueError, match="second covariance"):
-        gaussian_frechet_distance(mean, eye, mean, bad)
-    # within the round-off of float64, a covariance is taken for singular
     noise = torch.diag(torch.tensor([1.0, -1e-16], dtype=F64))
     assert gaussian_frechet_distance(mean, noise, mean, eye) == pytest.approx(1)
     good = normal((5, 3))
-    for wrong in (good[:1], good[:, :2], good[0], good / 0):
-        with pytest.raises(ValueError, match="feature"):
-            frechet_distance(good, wrong)
+    assert "not finite" in error_of(frechet_distance, good, good / 0)
 
 
 def test_histograms_confidence_and_their_record():
@@ -114,8 +99,6 @@ def test_histograms_confidence_and_their_record():
             "outside": 0.5,
         }
     )
-    with pytest.raises(ValueError, match="no labels"):
-        label_histogram(torch.zeros(0, dtype=torch.long), 2)
 
 
 def test_the_floor_is_what_draws_of_the_data_itself_reach():

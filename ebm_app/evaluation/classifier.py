@@ -32,10 +32,15 @@ class Classifier(nn.Module):
         super().__init__()
         channels, *size = image_shape
         side, width, layers = min(size), 32, []
+
+        def block(before: int, after: int) -> list[nn.Module]:
+            convolution = nn.Conv2d(before, after, 3, padding=1, bias=False)
+            return [convolution, nn.BatchNorm2d(after), nn.ReLU()]
+
         while not layers or side > 7:
-            layers += [*_block(channels, width), nn.MaxPool2d(2)]
+            layers += [*block(channels, width), nn.MaxPool2d(2)]
             channels, width, side = width, min(2 * width, 128), side // 2
-        layers += [*_block(channels, width), *_block(width, width)]
+        layers += [*block(channels, width), *block(width, width)]
         layers += [nn.AdaptiveAvgPool2d(2), nn.Flatten()]
         self.body = nn.Sequential(*layers, nn.Linear(4 * width, NUM_FEATURES))
         self.head = nn.Linear(NUM_FEATURES, num_classes)
@@ -55,11 +60,6 @@ class Classifier(nn.Module):
         parts = [self.features(part.to(device)) for part in images.split(batch_size)]
         features = torch.cat(parts)
         return features.cpu(), self.head(F.relu(features)).cpu()
-
-
-def _block(in_channels: int, out_channels: int) -> list[nn.Module]:
-    convolution = nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False)
-    return [convolution, nn.BatchNorm2d(out_channels), nn.ReLU()]
 
 
 def train_classifier(
@@ -85,11 +85,8 @@ def train_classifier(
         The classifier in evaluation mode, on the device of the images.
 
     Raises:
-        ValueError: for labels that do not fit the images or the classes, and a loss that is not
-            finite.
+        UserError: for a loss that is not finite.
     """
-    if labels.shape != images.shape[:1] or not 0 <= labels.min() <= labels.max() < num_classes:
-        raise ValueError(f"{len(images)} images need a label each in 0..{num_classes - 1}")
     with initial_weights(seed):
         classifier = Classifier(images.shape[1:], num_classes).to(images.device)
     generator = torch.Generator().manual_seed(seed)
@@ -117,15 +114,10 @@ def shifted(images: Tensor, generator: torch.Generator) -> Tensor:
     Args:
         generator: on the CPU, so that the shifts are the same on every device.
     """
-    sides = images.shape[2:]
-    reach = [max(1, side // 8) for side in sides]
-    padded = F.pad(images, (reach[1], reach[1], reach[0], reach[0]))
-    index = [
-        torch.randint(2 * r + 1, (len(images), 1), generator=generator) + torch.arange(side)
-        for r, side in zip(reach, sides, strict=True)
-    ]
-    y, x = (i.to(images.device) for i in index)
-    batch, channel = (torch.arange(n, device=images.device) for n in images.shape[:2])
-    return padded[
-        batch[:, None, None, None], channel[:, None, None], y[:, None, :, None], x[:, None, None]
-    ]
+    height, width = images.shape[2:]
+    down, right = max(1, height // 8), max(1, width // 8)
+    padded = F.pad(images, (right, right, down, down))
+    rows = torch.randint(2 * down + 1, (len(images),), generator=generator).tolist()
+    columns = torch.randint(2 * right + 1, (len(images),), generator=generator).tolist()
+    windows = zip(padded, rows, columns, strict=True)
+    return torch.stack([part[:, i : i + height, j : j + width] for part, i, j in windows])
