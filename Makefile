@@ -47,7 +47,7 @@ ui: $(SETUP)
 
 # the pictures of the page in docs
 screenshots: $(SETUP)
-	$(BIN)/python tools/screenshots.py --output_dir docs
+	$(BIN)/python ui/screenshots.py --output_dir docs
 
 # the bundled digits model: the whole budget of the preset, about half an hour on one core, then the
 # variance alone

@@ -34,8 +34,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Find the log-likelihoods and write the files; their mean."""
     args = parse(Arguments, __doc__, argv)
     # seconds to import: --help does without
-    from ebm_app.web.score.held_out import SEED, HeldOutImages, fingerprint
-    from ebm_app.web.score.shipped import write_examples, write_likelihoods
+    from ebm_app.evaluation.held_out_likelihoods import HeldOutImages, write_held_out
 
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     held_out, folder = HeldOutImages(args.data_root), args.output_dir
@@ -48,11 +47,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     with explained_write(folder):  # before minutes of work
         folder.mkdir(parents=True, exist_ok=True)
     with tqdm(total=len(images)) as bar:
-        for found in held_out.likelihoods(ebm, args.model):
+        for found in held_out.likelihoods(ebm):
             bar.update(len(found.log_prob) - bar.n)
     with explained_write(folder):
-        write_likelihoods(folder, ebm, fingerprint(ebm), found.log_prob, SEED)
-        write_examples(folder, ebm.config, images)
+        write_held_out(folder, ebm, found.log_prob, images)
     return {"num_images": found.total, "mean_log_prob": found.log_prob.mean().item()}
 
 

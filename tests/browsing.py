@@ -9,7 +9,7 @@ from conftest import ROOT, load_script
 PICTURES = ROOT / "runs" / "browser"
 TABS = ("Generate", "Score", "Toy", "Mutual information", "Diagnostics")
 WAIT = 60_000
-open_tab = load_script("tools/browser.py").open_tab
+open_tab = load_script("ui/browser.py").open_tab
 #: what axe finds in the components of gradio itself, which no setting of the page changes; a table
 #: wider than a telephone has cells for the keyboard once it has rows
 OF_GRADIO = {

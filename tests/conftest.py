@@ -206,7 +206,7 @@ def page_files(tmp_path_factory) -> None:
         patch.setenv("no_proxy", "")
         patch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
         patch.setattr("ebm_app.web.models.BUNDLED", tmp_path_factory.mktemp("none"))
-        patch.setattr("ebm_app.web.score.held_out.MAX_IMAGES", 40)
+        patch.setattr("ebm_app.evaluation.held_out_likelihoods.MAX_IMAGES", 40)
         yield
 
 
@@ -271,7 +271,7 @@ def open_address(models):
 @pytest.fixture(scope="session")
 def browser():
     """A headless Chromium."""
-    with load_script("tools/browser.py").open_browser() as browser:
+    with load_script("ui/browser.py").open_browser() as browser:
         yield browser
 
 

@@ -1,7 +1,9 @@
 """The page in a headless Chromium: what a visitor does, that nothing leaves the machine, and what
 a screen reader or a telephone makes of it. Pictures of it are left in runs/browser."""
 
+import json
 import re
+import time
 
 import pytest
 from browsing import (
@@ -12,41 +14,138 @@ from browsing import (
     clipped,
     open_tab,
     picture,
+    press,
     set_number,
     text_of,
     unfold,
     wait_until,
 )
 
+from ebm_app.evaluation.checks import Check, as_record
+from ebm_app.image_models.ebm import EBM
+
 pytestmark = pytest.mark.browser
 
 
-def test_a_grid_is_drawn(visit):
-    page = visit()
-    set_number(page, "Steps", 3)
-    page.get_by_role("button", name="Generate", exact=True).click()
-    text_of(page, "Run", "^16 images · grey · seed")
+def slowed(monkeypatch, owner, name, seconds):
+    """Let every step of a generator take so long."""
+    method = getattr(owner, name)
+
+    def slow(*args, **kwargs):
+        for step in method(*args, **kwargs):
+            time.sleep(seconds)
+            yield step
+
+    monkeypatch.setattr(owner, name, slow)
+
+
+def seconds_until(page, label, pattern):
+    begin = time.monotonic()
+    text_of(page, label, pattern)
+    return time.monotonic() - begin
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_images_are_drawn_sorted_and_sent_to_score_and_the_run_is_kept(visit, width):
+    page = visit(width=width)
+    set_number(page, "Steps", 2)
+    set_number(page, "Images", 3)
+    page.get_by_label("Log-likelihoods of the images").check()
+    press(page, "Generate")
+    seed = re.search("seed ([0-9]+)", text_of(page, "Run", "^3 images · 3 log-likelihoods"))[1]
     grid = page.get_by_alt_text("Grid of the images that were drawn")
-    assert grid.evaluate("image => image.naturalWidth % (4 * 9 - 1)") == 0
     assert grid.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
-    picture(page, "generate")
-    assert barriers(page) == []
+    tiles, captions = page.locator(".tiles img"), page.locator(".tiles .caption-label")
+    tiles.nth(2).wait_for(timeout=WAIT)
+    page.wait_for_timeout(1000)  # what stands above has its size
+    boxes = [tiles.nth(index).bounding_box() for index in range(3)]
+    assert min(box["width"] for box in boxes) >= (220 if width == 1280 else 120)
+    assert boxes[0]["y"] == boxes[1]["y"]  # side by side on a telephone too
+    page.get_by_label("most likely first").check()
+
+    def nats():
+        return [float(text.split()[1].replace("−", "-")) for text in captions.all_inner_texts()]
+
+    wait_until(page, lambda: nats() == sorted(nats(), reverse=True), "no order")
+    best = captions.first.inner_text()
+    picture(page, f"gallery-{width}")
+    assert clipped(page) == [] and barriers(page) == []
+    tiles.first.click()
+    page.get_by_alt_text("The image that was uploaded").wait_for(timeout=WAIT)
+    press(page, "Log-likelihood of the image")
+    text = text_of(page, "Log-likelihood", "^Bits per dim: ")
+    found = float(re.search(r"\((-?[0-9.]+) ± ", text)[1])
+    mean, error = (float(part) for part in re.findall(r"-?[0-9.]+", best)[1:])
+    assert abs(found - mean) < 8 * error
+    page.reload()
+    page.get_by_role("button", name="Generate", exact=True).wait_for(timeout=WAIT)
+    press(page, "Advanced")
+    page.get_by_label("Last runs").click()
+    page.get_by_role("option", name=f"3 images · 2 steps · seed {seed}").click()
+    box = page.get_by_label("Seed", exact=True).first
+    wait_until(page, lambda: box.input_value() == seed, "another seed")
+    assert not page.get_by_label("New seed for every run").is_checked()
 
 
-def test_a_run_is_stopped_and_what_it_drew_stays(visit):
-    page = visit()
-    set_number(page, "Steps", 200)
-    page.get_by_role("button", name="Generate", exact=True).click()
+def test_stop_answers_within_a_step_and_the_next_press_counts(visit, monkeypatch):
+    slowed(monkeypatch, EBM, "iterate_sample", 4)
+    page, other = visit(), visit()
+    set_number(page, "Steps", 9)
+    press(page, "Generate")
+    for _ in range(2):
+        text_of(page, "Run", "^Step 1 of 9, about [0-9]+ s left")
+        page.wait_for_timeout(500)  # the second step has begun
+        press(page, "Stop")
+        assert seconds_until(page, "Run", "^Stopped after step 1 of 9") < 2
+        archive = page.get_by_role("button", name="Download all (ZIP)")
+        page.wait_for_function("button => !button.disabled", arg=archive.element_handle())
+        assert page.get_by_alt_text("Grid of the images that were drawn").is_visible()
+        press(page, "Generate")
+        assert seconds_until(page, "Run", "^Waiting for a free place") < 2
+    open_tab(other, "Toy")
+    press(other, "Train")
+    text_of(other, "Run", "^Waiting for a free place")
+    press(other, "Stop")
+    text_of(other, "Run", "^Stopped before the first step$")
+    open_tab(other, "Score")  # runs of seconds do not wait for those of minutes
+    open_tab(other, "Upload")
+    other.locator(".small img").first.click()
+    other.get_by_alt_text("The image that was uploaded").wait_for(timeout=WAIT)
+    press(other, "Log-likelihood of the image")
+    text_of(other, "Place among held-out images", "^Percentile")
     text_of(page, "Run", "^Step")
-    page.get_by_role("button", name="Stop", exact=True).locator("visible=true").click()
-    text_of(page, "Run", "^Stopped after step")
-    # the last step may have been on its way: text, picture and files of it come together
-    archive = page.get_by_role("button", name="Download all (ZIP)")
-    page.wait_for_function("button => !button.disabled", arg=archive.element_handle())
-    stopped = text_of(page, "Run", "^Stopped after step")
-    page.wait_for_timeout(500)
-    assert page.get_by_label("Run", exact=True).input_value() == stopped
-    assert page.get_by_alt_text("Grid of the images that were drawn").is_visible()
+    press(page, "Stop")
+
+
+def test_an_upload_is_scored_large_and_sharp_and_a_bad_file_refused(visit, tmp_path):
+    page = visit()
+    open_tab(page, "Score")
+    open_tab(page, "Upload")
+    page.locator(".small img").first.click()
+    uploaded = page.get_by_alt_text("The image that was uploaded")
+    uploaded.wait_for(timeout=WAIT)
+    press(page, "Log-likelihood of the image")
+    text = text_of(page, "Log-likelihood", "^Bits per dim")
+    assert "which changed none" in text and "Hint" not in text
+    text_of(page, "Place among held-out images", "^Percentile")
+    seen = page.get_by_alt_text("The image after resizing and rounding to the levels of the model")
+    for image in (uploaded, seen):
+        assert image.bounding_box()["width"] >= 220
+        assert image.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
+    picture(page, "score-example")
+    assert barriers(page) == []
+    page.get_by_label("Invert").first.check()
+    text_of(page, "Log-likelihood", "^$")  # no result of another choice stays
+    page.get_by_label("Remove Image").first.click()
+    bad = tmp_path / "photo.png"
+    bad.write_text("no image")
+    choose_file(page, bad)
+    press(page, "Log-likelihood of the image")
+    toast = page.get_by_test_id("toast-body")
+    toast.wait_for(timeout=WAIT)
+    assert "photo.png' as an image" in toast.inner_text()
+    assert str(tmp_path) not in toast.inner_text()
+    text_of(page, "Log-likelihood", "^Stopped before the first step$")
 
 
 def test_a_drawn_digit_has_a_log_likelihood(visit):
@@ -71,43 +170,67 @@ def test_a_drawn_digit_has_a_log_likelihood(visit):
     text = text_of(page, "Log-likelihood", "^Bits per dim")
     assert re.match(r"Bits per dim: -?\d+\.\d+ ± \d+\.\d+ \(-?[\d.]+ ± [\d.]+ nats\)", text)
     picture(page, "score")
-    assert barriers(page) == []
 
 
-def test_a_bad_file_is_refused_in_a_sentence_and_the_page_goes_on(visit, tmp_path):
-    bad = tmp_path / "photo.png"
-    bad.write_text("no image")
+def test_toy_and_information_learn_and_another_choice_leaves_no_result_of_the_old(visit):
     page = visit()
-    open_tab(page, "Score")
-    open_tab(page, "Upload")
-    choose_file(page, bad)
-    page.get_by_role("button", name="Log-likelihood of the image").click()
-    toast = page.get_by_test_id("toast-body")
-    toast.wait_for(timeout=WAIT)
-    assert "photo.png' as an image" in toast.inner_text()
-    assert str(tmp_path) not in toast.inner_text()
-    open_tab(page, "Generate")
-    set_number(page, "Steps", 1)
-    page.get_by_role("button", name="Generate", exact=True).click()
-    text_of(page, "Run", "^16 images")
+    open_tab(page, "Toy")
+    press(page, "Train")
+    text_of(page, "Run", "^Step")
+    press(page, "Stop")
+    text_of(page, "Run", "^Stopped · Step")
+    page.get_by_label("Method", exact=True).locator("visible=true").click()
+    page.get_by_role("option", name="NCE, one classifier").locator("visible=true").click()
+    text_of(page, "Run", "^$")
+    open_tab(page, "Mutual information")
+    open_tab(page, "Your data")
+    set_number(page, "Rows to draw", 200)
+    set_number(page, "Steps at most", 5)
+    press(page, "Draw X and Y")
+    text_of(page, "True value of what was drawn", "normal_1x1: 0.4133")
+    page.get_by_text("normal_1x1_y").locator("visible=true").first.wait_for(timeout=WAIT)
+    press(page, "Estimate")
+    assert "normal_1x1_x.npy and normal_1x1_y.npy" in text_of(page, "Estimate", "mutual inform")
+    set_number(page, "Steps at most", 2000)
+    press(page, "Estimate")
+    text_of(page, "Estimate", "^(Starting|Step)")
+    press(page, "Draw X and Y")  # ends the run, which must not fill the box again
+    text_of(page, "Estimate", "^$")
+    page.wait_for_timeout(3000)
+    assert text_of(page, "Estimate", "") == ""
 
 
-def test_diagnostics_say_what_the_model_is(visit):
-    page = visit()
-    open_tab(page, "Diagnostics")
-    page.get_by_role("cell", name="8 × 8 pixels, grey, 17 levels").wait_for(timeout=WAIT)
-    text_of(page, "Training", "No training curves")
-    set_number(page, "Chains", 2)
-    set_number(page, "Temperatures", 3)
-    page.get_by_role("button", name="Estimate log Z").click()
-    found = text_of(page, "log Z", "Effective sample size")
-    open_tab(page, "Score")
-    open_tab(page, "Diagnostics")
-    page.wait_for_timeout(1000)  # the card is read again, what was found stays
-    assert text_of(page, "log Z", "") == found
-    assert page.get_by_test_id("matplotlib").locator("visible=true").count() == 1
-    picture(page, "diagnostics")
-    assert barriers(page) == []
+def test_diagnostics_say_what_the_model_is_and_warn_of_a_failed_self_test(visit, folder):
+    check = Check("quadrature against pf_ode", -1.0, 0.1, 0.1, "bits per dim", False, "of few")
+    time_score = {"shares": [0.5], "mean": [0.1], "stderr": [0.1]}
+    figures = {"checks": [as_record(check)], "mean_time_score": time_score}
+    record = {"started": "2025-01-01T00:00:00Z", "figures": figures}
+    files = folder / "grey" / "selftest.json", folder / "grey" / "README.md"
+    files[0].write_text(json.dumps(record))
+    files[1].write_text('# On digits\n<img src=x onerror="window.bad = 1">\n\n- a **bold** item\n')
+    try:
+        page = visit()
+        line = page.get_by_text("grey failed 1 of the checks of its self-test")
+        model = page.get_by_label("Model", exact=True)
+        line.wait_for(timeout=WAIT)
+        for tab, is_used in zip(TABS, (True, True, False, False, True), strict=True):
+            open_tab(page, tab)
+            for part in (line, model):
+                part.wait_for(state="visible" if is_used else "hidden", timeout=WAIT)
+        page.get_by_role("cell", name="8 × 8 pixels, grey, 17 levels").wait_for(timeout=WAIT)
+        text_of(page, "Result of the self-test", "^0 of 1 checks passed, failed: quadrature")
+        press(page, "Description and configuration")
+        page.get_by_role("heading", name="On digits").wait_for(timeout=WAIT)
+        assert page.evaluate("window.bad") is None
+        set_number(page, "Chains", 2)
+        set_number(page, "Temperatures", 3)
+        press(page, "Estimate log Z")
+        text_of(page, "log Z", "Effective sample size")
+        picture(page, "diagnostics")
+        assert barriers(page) == []
+    finally:
+        for file in files:
+            file.unlink()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -26,13 +26,10 @@ def test_memory_is_flat_over_2000_steps(tmp_path, image_folder, monkeypatch):
 
 
 @pytest.mark.slow
-def test_memory_is_flat_over_1000_requests(folder):
-    """Of a page in a process of its own."""
-    load, seen = load_script("tools/load.py"), {}
-    with load.own_page(str(folder / "grey")) as (address, process):
-        for number in range(1, 1001):
-            arguments = ["grey", "pf_ode", 2, 2, number, False, False]
-            assert load.visit(address, "generate", arguments, 60).outcome == load.ANSWERED
-            if number in (200, 1000):
-                seen[number] = load.memory(process, "VmRSS")
+def test_memory_is_flat_over_1000_requests(client):
+    seen = {}
+    for number in range(1, 1001):
+        client.predict("grey", "pf_ode", 2, 2, number, False, False, api_name="/generate")
+        if number in (200, 1000):
+            seen[number] = psutil.Process().memory_info().rss / MB
     assert seen[1000] - seen[200] < 50, seen

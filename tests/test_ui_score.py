@@ -1,276 +1,465 @@
-"""The Score tab: log-likelihoods of an image and of many, and what they are compared with."""
+"""The Score tab: from a visitor's file or drawing to its log-likelihood and its place."""
 
 import csv
-import json
-from functools import partial
+import math
+import re
+import shutil
 from pathlib import Path
 
-import gradio as gr
 import numpy as np
 import pytest
 import torch
 from conftest import (
+    COLOUR,
     GREY,
+    NET,
     bad_files,
+    call,
     digit,
     error_of,
     save_digit,
     save_picture,
     write_mnist,
 )
-from PIL import Image
+from PIL import Image, ImageOps
 
 from ebm_app.data.images import load_images
 from ebm_app.data.png import to_uint8
-from ebm_app.evaluation.plots import plot_place, plot_shares
-from ebm_app.io.errors import UserError
+from ebm_app.evaluation import held_out_likelihoods as held
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.records import read_json, write_json
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.bits import to_bits_per_dim
-from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
 from ebm_app.models.config import EBMConfig
-from ebm_app.web import buttons
-from ebm_app.web.score import estimators, many_images, one_image, report, uploads
-from ebm_app.web.score import held_out as held
-from ebm_app.web.score.numbers import with_error
+from ebm_app.models.folders import BUNDLED
+from ebm_app.web.models import Models
+from ebm_app.web.score import estimators, many_images, one_image, uploads
+from ebm_app.web.score.digits import ground
+from ebm_app.web.shared import mean_of
+
+pytestmark = pytest.mark.usefixtures("page_files")
 
 MNIST = EBMConfig("mnist", (1, 28, 28), 256)
+HELD_OUT = held.HeldOutImages()
 
 
-@pytest.fixture(scope="module")
-def held_out():
-    return held.HeldOutImages()
+def preprocess(path, config):
+    """The image (1, C, H, W) that is made of a file."""
+    return uploads.read_upload(path, config).image
 
 
-def run(models, path, held_out, repeats=12):
-    source = partial(uploads.read_upload, path)
-    return list(one_image.find_likelihood(models.load, "grey", source, repeats, held_out, seed=3))
+def strokes(*boxes: tuple[int, int, int, int]) -> np.ndarray:
+    """A drawing of filled boxes (top, bottom, left, right)."""
+    ink = np.zeros((280, 280))
+    for top, bottom, left, right in boxes:
+        ink[top:bottom, left:right] = 255
+    return ink
 
 
-def test_a_score_is_the_mean_over_draws_with_its_standard_error(models, held_out, tmp_path):
-    first, scored, *rest = run(models, save_digit(tmp_path / "digit.png"), held_out)
-    assert first == one_image.ShownLikelihood(first.seen, one_image.RUNNING)
+@pytest.fixture
+def prepare(tmp_path):
+    """The image that is made of a drawing."""
+
+    def prepare(ink, config):
+        return uploads.read_drawing(save_picture(tmp_path / "ink.png", ink), config).image
+
+    return prepare
+
+
+def test_preprocessing_crops_averages_areas_and_takes_the_nearest_level(tmp_path):
+    assert torch.equal(preprocess(save_digit(tmp_path / "digit.png"), GREY), digit())
+    numbers = np.random.RandomState(0)
+    pixels = numbers.randint(0, 256, (32, 48))  # 8 columns on either side are cut off
+    mean = pixels[:, 8:40].reshape(8, 4, 8, 4).mean((1, 3))
+    seen = preprocess(save_picture(tmp_path / "wide.png", pixels), GREY)
+    assert seen.shape == (1, 1, 8, 8)
+    levels = seen[0, 0] * 16
+    assert torch.equal(levels, levels.round())
+    assert np.abs(levels.numpy() - mean / 255 * 16).max() < 0.5 + 16 / 255
+    colour = numbers.randint(0, 256, (8, 16, 3))
+    seen = preprocess(save_picture(tmp_path / "colour.png", colour), COLOUR)
+    mean = colour.reshape(4, 2, 8, 2, 3).mean((1, 3))
+    assert seen.shape == (1, 3, 4, 8)
+    assert np.abs(to_uint8(seen)[0] - mean).max() <= 1
+    grey = preprocess(save_picture(tmp_path / "grey.png", pixels[:, :8]), COLOUR)
+    assert torch.equal(grey[:, :1].expand(-1, 3, -1, -1), grey)
+
+
+def test_every_bad_file_is_explained_in_a_sentence_without_paths(tmp_path):
+    for name, message in bad_files(tmp_path).items():
+        said = error_of(preprocess, tmp_path / name, GREY)
+        assert said.startswith(message) and str(tmp_path) not in said
+    assert "there is no image" in error_of(preprocess, None, GREY)
+    two = EBMConfig("folder:pairs", (2, 8, 8), 256)
+    assert "2 channels" in error_of(preprocess, tmp_path / "whole.png", two)
+    opaque = np.full((8, 8, 4), 255)
+    assert preprocess(save_picture(tmp_path / "opaque.png", opaque), GREY).eq(1).all()
+
+
+def test_a_drawn_digit_fills_the_frame_as_the_digits_of_the_data_do(prepare):
+    seen = prepare(strokes((100, 180, 30, 60)), GREY)[0, 0]  # a small bar, off the middle
+    assert torch.equal(seen, prepare(strokes((20, 260, 190, 280)), GREY)[0, 0])  # nor its size
+    bar = torch.zeros(8)
+    bar[2:6] = torch.tensor([0.5, 1, 1, 0.5])  # 30 / 80 of 8 columns, in the middle
+    assert torch.equal(seen, bar.expand(8, 8))
+    wide = prepare(strokes((100, 140, 20, 260)), GREY)[0, 0]
+    assert torch.equal(wide.sum(0), torch.tensor([0.0, 8, 8, 8, 8, 8, 8, 0]))
+    inked = load_images("digits").train[:, 0].float()
+    assert (inked[:, [0, 7]].amax(2) >= 2).all()  # every digit reaches the first and last row
+    assert (inked.sum((0, 1)) / inked.sum())[[0, 7]].sum() < 0.01
+
+
+def test_a_drawing_for_mnist_has_its_box_and_centre_of_mass(prepare):
+    seen = prepare(strokes((10, 150, 5, 40), (115, 150, 40, 110)), MNIST)[0, 0]
+    inked = seen > 0  # of whole pixels, as theirs is
+    rows, columns = inked.any(1).nonzero()[:, 0], inked.any(0).nonzero()[:, 0]
+    assert len(rows) == 20 and len(columns) == 15
+    assert seen.sum() == pytest.approx((140 * 35 + 35 * 70) * (20 / 140) ** 2, rel=0.02)
+    places = torch.arange(28) + 0.5
+    for axis in (0, 1):
+        profile = seen.sum(axis)
+        assert abs((profile * places).sum() / profile.sum() - 14.5) <= 0.51  # to a whole pixel
+    fashion = EBMConfig("fashion_mnist", (1, 28, 28), 256)  # not digits: stays where it was drawn
+    seen = prepare(strokes((10, 150, 0, 40)), fashion)[0, 0]
+    assert seen[1:15, :4].eq(1).all() and seen.sum() == 14 * 4
+
+
+def test_what_cannot_be_drawn_is_explained(tmp_path):
+    empty = save_picture(tmp_path / "empty.png", strokes())
+    for path in (None, empty):
+        assert "the canvas is empty" in error_of(uploads.read_drawing, path, GREY)
+    assert error_of(uploads.read_drawing, empty, COLOUR) == uploads.NO_COLOUR
+    assert uploads.drawn_path({"composite": {"path": "a.png"}}) == "a.png"
+    assert uploads.drawn_path({"composite": None}) is uploads.drawn_path(None) is None
+
+
+def seven() -> Image.Image:
+    """A held-out digit of MNIST in its own size."""
+    file = HELD_OUT.examples(BUNDLED / "mnist")[0]
+    with Image.open(file) as picture:
+        return picture.resize((28, 28), Image.Resampling.NEAREST)
+
+
+def read(picture: Image.Image, path: Path, config=MNIST, **options):
+    """What is made of a picture, saved with ``save`` options, and its steps and hints."""
+    save = options.pop("save", {})
+    picture.save(path, **save)
+    return uploads.read_upload(path, config, **options)
+
+
+def hints_of(prepared) -> str:
+    return " ".join(prepared.hints)
+
+
+def test_a_file_that_fits_is_said_to_be_taken_as_it_is(tmp_path):
+    found = read(seven(), tmp_path / "seven.png")
+    assert found.lines() == ["Done to the image: nothing, the pixels are taken as they are."]
+    assert torch.equal(found.image[0, 0] * 255, torch.from_numpy(np.array(seven())).float())
+    grey_as_rgb = read(seven().convert("RGB"), tmp_path / "rgb.png")
+    assert grey_as_rgb.steps == () and torch.equal(grey_as_rgb.image, found.image)
+    webp = read(seven(), tmp_path / "lossless.webp", save={"lossless": True})
+    assert webp.hints == () and torch.equal(webp.image, found.image)
+
+
+@pytest.mark.parametrize(
+    ("name", "save", "said"),
+    [
+        ("seven.jpg", {"quality": 95}, "JPEG"),
+        ("seven.png", {"quality": 95, "format": "JPEG"}, "JPEG"),
+        ("seven.webp", {"quality": 95}, "lossy WebP"),
+        ("seven.webp", {"quality": 95, "exif": b"Exif\0\0"}, "lossy WebP"),
+        ("seven.tif", {"compression": "jpeg", "quality": 95}, "TIFF with lossy compression"),
+    ],
+)
+def test_a_lossy_file_is_said_to_cost_bits(tmp_path, name, save, said):
+    (hint,) = read(seven(), tmp_path / name, save=save).hints
+    assert hint.startswith(f"Hint: {said} changes pixels") and "that costs bits" in hint
+
+
+def test_each_change_of_an_upload_is_named_in_its_order(tmp_path):
+    smooth = seven().resize((560, 560), Image.Resampling.BICUBIC)
+    found = read(smooth, tmp_path / "smooth.png")
+    assert found.steps == ("resized from 560x560 to 28x28 pixels",)
+    assert "resizing changed pixels, and that costs bits: 28x28 pixels need none" in hints_of(
+        found
+    )
+    blocks = read(seven().resize((560, 560), Image.Resampling.NEAREST), tmp_path / "blocks.png")
+    assert blocks.hints == () and "which changed none" in blocks.steps[0]
+    wide = Image.new("RGB", (640, 480), (0, 20, 90))
+    found = read(wide, tmp_path / "wide.png", GREY, invert=True)
+    assert found.steps == (
+        "made grey",
+        "inverted",
+        "cropped from 640x480 to its middle 480x480 pixels",
+        "resized from 480x480 to 8x8 pixels, which changed none as they were repeated in blocks",
+        "rounded to 17 levels",
+    )
+    small = read(seven().resize((14, 14)), tmp_path / "small.png")
+    assert (
+        small.steps == ("resized from 14x14 to 28x28 pixels",) and "costs bits" in small.hints[0]
+    )
+    colour = read(Image.new("RGB", (8, 4), (9, 99, 199)), tmp_path / "colour.png", COLOUR)
+    assert colour.steps == () and colour.hints == ()
+
+
+def test_a_light_ground_is_pointed_at_and_inverting_takes_it_away(tmp_path):
+    dark_on_light = ImageOps.invert(seven())
+    found = read(dark_on_light, tmp_path / "dark.png")
+    assert "the ground is light" in hints_of(found) and "tick Invert" in hints_of(found)
+    inverted = read(dark_on_light, tmp_path / "dark.png", invert=True)
+    assert inverted.hints == () and inverted.steps == ("inverted",)
+    assert torch.equal(inverted.image, read(seven(), tmp_path / "seven.png").image)
+    assert "untick Invert" in hints_of(read(seven(), tmp_path / "a.png", invert=True))
+    fashion = EBMConfig("fashion_mnist", (1, 28, 28), 256)
+    assert read(dark_on_light, tmp_path / "shirt.png", fashion).hints == ()
+    for image in to_uint8(load_images("digits").test / 16)[..., 0]:
+        assert ground(Image.fromarray(image)) < 128
+
+
+def test_an_uploaded_digit_is_framed_as_a_drawing_is(tmp_path, prepare):
+    ink = strokes((100, 180, 30, 60), (150, 180, 60, 120)).astype(np.uint8)
+    for config in (GREY, MNIST):
+        drawn = prepare(ink, config)
+        found = read(Image.fromarray(ink), tmp_path / "ink.png", config, frame=True)
+        assert torch.equal(found.image, drawn)
+        assert found.steps[0] == "digit of 90x80 pixels scaled and centred as the data are"
+        assert "costs bits" in hints_of(found)
+    paper = Image.fromarray(255 - ink).convert("RGB")
+    found = read(paper, tmp_path / "paper.png", MNIST, invert=True, frame=True)
+    assert torch.equal(found.image, drawn) and found.steps[0] == "inverted"
+
+
+def test_digits_of_mnist_come_out_of_the_frame_where_they_were(tmp_path):
+    for file in HELD_OUT.examples(BUNDLED / "mnist"):
+        own = preprocess(file, MNIST)
+        moved = Image.new("L", (400, 300), 0)
+        moved.paste(Image.open(file), (170, 3))
+        again = read(moved, tmp_path / "moved.png", frame=True).image
+        apart = [(again.roll((a, b), (2, 3)) - own).abs().mean() for a in (0, 1) for b in (0, 1)]
+        assert apart[0] < 0.002 and apart[0] == min(apart)
+
+
+def test_what_cannot_be_framed_is_explained(tmp_path):
+    def refusal(picture, config=MNIST):
+        return error_of(read, picture, tmp_path / "a.png", config, frame=True)
+
+    assert "no digit to frame: invert dark digits" in refusal(Image.new("L", (30, 30), 90))
+    assert "no digit to frame" in refusal(ImageOps.invert(seven()))
+    assert "not digits in a frame" in refusal(seven(), EBMConfig("cifar10", (3, 32, 32), 256))
+
+
+def test_a_score_is_the_mean_over_draws_with_its_standard_error(models, tmp_path):
+    path = save_digit(tmp_path / "digit.png")
+    first, scored, *rest = one_image.score("grey", path, 12, models=models, seed=3)
     side = first.seen.width // 8
     assert np.array_equal(np.asarray(first.seen)[::side, ::side], to_uint8(digit())[0, ..., 0])
     result = models.load("grey").log_prob(digit().expand(12, -1, -1, -1), seed=3)
     values = result.log_prob.numpy()
-    assert values.std() > 0
-    mean, error = values.mean(), values.std(ddof=1) / np.sqrt(12)
-    bits = 64 * np.log(2)
-    in_bits, in_nats = with_error(-mean / bits, error / bits), with_error(mean, error)
+    mean, error, bits = values.mean(), values.std(ddof=1) / np.sqrt(12), 64 * np.log(2)
+    in_bits = one_image.with_error(-mean / bits, error / bits)
+    in_nats = one_image.with_error(mean, error)
     lead = f"Bits per dim: {in_bits} ({in_nats} nats), by the variational bound (elbo)\n"
-    assert scored.text.startswith(lead) and "normalised" not in lead
+    assert scored.text.startswith(lead) and one_image.CAVEAT in scored.text
     assert "17 levels equally likely, every image would cost 4.09.\n" in scored.text
-    assert "elbo: a lower bound on the log density" in scored.text
     assert "12 draws of the noise of dequantisation and of the estimator" in scored.text
     assert "64 evaluations of the network, up to eps 0.0001" in scored.text
-    assert report.CAVEAT in scored.text
     assert scored.metrics["log_prob"] == pytest.approx(mean)
-    assert scored.metrics["log_prob_error"] == pytest.approx(error)
+    assert scored.metrics["log_prob_error"] == pytest.approx(error) and error > 0
     assert scored.metrics["bits_per_dim"] == pytest.approx(-mean / bits)
     assert scored.metrics["estimator"] == "elbo" and scored.metrics["normalised"]
     (image,) = scored.shares.axes[0].images
     assert np.allclose(image.get_array(), result.components.mean((0, 1)))
-    assert scored.place == one_image.WAITING and scored.histogram is None  # does not wait for it
-    assert all(step.text == scored.text for step in rest)
-    assert "of 40 held-out" in rest[-1].place
-    line = rest[-1].histogram.axes[0].lines[0]
-    assert line.get_xdata()[0] == pytest.approx(mean)
+    assert scored.place == "" and scored.histogram is None  # does not wait for it
+    assert "of 40 held-out" in rest[-1].place and rest[-1].text == scored.text
+    assert rest[-1].histogram.axes[0].lines[0].get_xdata()[0] == pytest.approx(mean)
+    inverted = [*one_image.score("grey", path, 2, True, models=models, seed=3)][0].seen
+    assert np.array_equal(255 - np.asarray(inverted), np.asarray(first.seen))
+    *_, drawn = one_image.score_drawing("grey", path, 2, models=models, seed=3)
+    assert drawn.text.startswith("Bits per dim") and "scaled and centred" in drawn.text
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (-505.73, 10.49, "-506 ± 10"),
+        (0.92814, 0.0996, "0.93 ± 0.10"),
+        (-71.92, 9.96, "-72 ± 10"),
+        (3.2e6, 4.56e5, "3200000 ± 460000"),
+        (-0.0001, 0.02, "0.000 ± 0.020"),
+        (8.0, 1.3e-5, "8.000000 ± 0.000013"),
+        (8.0, 0.0, "8.0000 ± 0"),
+    ],
+)
+def test_an_error_has_two_digits_and_its_value_ends_where_it_does(value, error, text):
+    assert one_image.with_error(value, error) == text
+
+
+def test_the_error_of_a_fixed_quadrature_is_no_smaller_for_more_draws(models):
+    ebm = models.load("grey")
+    images = digit().expand(8, -1, -1, -1)
+    bound = ebm.log_prob(images, seed=3)
+    spread = bound.log_prob.std().item() / np.sqrt(8)
+    assert mean_of(bound, "elbo", 64).log_prob_error == pytest.approx(spread)
+    integral = ebm.log_prob(images, estimator="ratio", seed=3)
+    spread = integral.log_prob.std().item() / np.sqrt(8)
+    off = integral.error.square().mean().sqrt().item()
+    found = mean_of(integral, "ratio", 64)
+    assert found.log_prob_error == pytest.approx(np.hypot(spread, off)) and off > 0
+    assert found.bits_error == pytest.approx(found.log_prob_error / (64 * np.log(2)))
 
 
 def test_the_place_of_a_score_is_counted_among_held_out_images(models):
     ebm, held_out = models.load("grey"), held.HeldOutImages()
-    images = held.HeldOutImages().images(GREY)
-    assert torch.equal(images, load_images("digits").test[:40])
-    steps = list(held_out.likelihoods(ebm, "grey"))
-    assert [(len(s.log_prob), s.total, s.complete) for s in steps] == [
-        (32, 40, False),
-        (40, 40, True),
-    ]
-    values = ebm.log_prob(images, seed=held.SEED).log_prob
+    assert torch.equal(held_out.images(GREY), load_images("digits").test[:40])
+    steps = list(held_out.likelihoods(ebm))
+    assert [(len(step.log_prob), step.complete) for step in steps] == [(32, False), (40, True)]
+    values = ebm.log_prob(held_out.images(GREY), seed=held.SEED).log_prob
     assert torch.allclose(steps[-1].log_prob, values, atol=1e-3)
     value = values.sort().values[10].item()
-    assert held.percentile(value, steps[-1]) == 25  # 10 of 40 are below
-    said = held.describe(value, steps[-1], 64)
+    assert steps[-1].percentile(value) == 25  # 10 of 40 are below
+    said = steps[-1].describe(value, 64)
     assert "Percentile 25: higher than 10 of 40 " in said
     low, high = np.quantile(to_bits_per_dim(steps[-1].log_prob, 64).numpy(), [0.05, 0.95])
-    assert f"Nine in ten of those cost between {low:.2f} and {high:.2f} bits per dim." in said
-    assert "of the first 32 of 40 " in held.describe(value, steps[0], 64)
+    assert f"between {low:.2f} and {high:.2f} bits per dim" in said
+    assert "the first 32 of 40" in steps[0].describe(value, 64)
+    assert len(list(held_out.likelihoods(ebm))) == 1  # kept
+    *_, shown = one_image.find_likelihood(models, "colour", _prepared(COLOUR), 2, 0)
+    assert shown.place == one_image.ABSENT
 
 
-def test_held_out_images_are_computed_once_for_the_same_weights(models, monkeypatch):
-    ebm, held_out = models.load("grey"), held.HeldOutImages()
-    asked = []
-    score = ebm.log_prob
-    monkeypatch.setattr(
-        ebm, "log_prob", lambda x, **more: asked.append(len(x)) or score(x, **more)
-    )
-    run = held_out.likelihoods(ebm, "grey")
-    next(run)
-    run.close()  # as Stop does
-    list(held_out.likelihoods(ebm, "grey"))
-    (again,) = held_out.likelihoods(ebm, "grey")
-    assert asked == [32, 8] and again.complete
-    before = held.fingerprint(ebm)
-    weight = ebm.model.net.unet.conv_out.weight
-    with torch.no_grad():
-        weight[0, 0, 0, 0] += 1
-        assert held.fingerprint(ebm) != before
-        weight[0, 0, 0, 0] -= 1
+def _prepared(config):
+    return uploads.Prepared(torch.zeros(1, *config.image_shape))
 
 
-def test_without_held_out_images_a_sentence_stands_for_the_histogram(models, tmp_path):
-    path = save_picture(tmp_path / "colour.png", np.zeros((4, 8, 3)))
-    source = partial(uploads.read_upload, path)
-    *_, last = one_image.find_likelihood(models.load, "colour", source, 2, held.HeldOutImages())
-    assert last.place == held.ABSENT and last.histogram is None
-    assert last.text.startswith("Bits per dim: ") and last.shares is not None
-    find = held.HeldOutImages(str(tmp_path / "empty")).images
-    assert find(MNIST) is None  # its files are not there
-    write_mnist(tmp_path / "MNIST" / "raw")
-    assert held.HeldOutImages(str(tmp_path)).images(MNIST).shape == (12, 1, 28, 28)
-    assert find(EBMConfig("digits", (1, 16, 16), 17)) is None
-    assert find(EBMConfig("digits", (1, 8, 8), 256)) is None
-
-
-def test_stopping_says_what_there_is():
-    scoring = one_image
-    assert scoring.stopped(one_image.RUNNING, "") == (scoring.STOPPED, "")
-    assert scoring.stopped("Log-likelihood: 1", scoring.WAITING) == ("Log-likelihood: 1", "")
-    assert scoring.stopped("Log-likelihood: 1", "Percentile 3") == (
-        "Log-likelihood: 1",
-        "Percentile 3",
-    )
-    assert estimators.stopped("4 draws · running ode") == "4 draws · stopped before ode"
-    assert buttons.stopped("Step 1 of 2 files") == "Stopped after step 1 of 2 files"
-
-
-def test_another_choice_ends_a_run_before_its_results_are_emptied():
-    with gr.Blocks() as page:
-        choice, text, image = gr.Textbox(), gr.Textbox(), gr.Image()
-        table = gr.Dataframe(headers=["a", "b"])
-        event = gr.Button().click(lambda: ("", None, None), None, [text, image, table])
-        buttons.empty_by([choice.change], [event], [text, image, table])
-    run, *others = page.fns.values()
-    kinds = [(bool(fn.cancels), bool(fn.js)) for fn in others]
-    assert others[kinds.index((True, False))].cancels == [run._id]
-    assert kinds.index((True, False)) < kinds.index((False, True))
-    blanks = json.loads(others[kinds.index((False, True))].js.removeprefix("() => "))
-    assert blanks[:2] == ["", None] and blanks[2]["headers"] == ["a", "b"]
-    assert not any(cell for row in blanks[2]["data"] for cell in row)
-
-
-def test_an_image_far_beyond_the_others_is_pointed_at():
-    values = torch.linspace(-80, -60, 50, dtype=torch.float64)
-    (axes,) = plot_place(values, -65.0).axes
-    assert axes.lines[0].get_xdata()[0] == -65 and not axes.texts
-    for value, edge in ((-2000.0, 0), (500.0, 1)):
-        (axes,) = plot_place(values, value).axes
-        assert not axes.lines and -90 < axes.get_xlim()[0] and axes.get_xlim()[1] < -50
-        (note,) = axes.texts
-        assert note.get_text() == f"this image, {value:.1f}" and note.xy[0] == edge
-
-
-def test_the_map_of_shares_sums_channels_and_carries_numbers_where_they_fit():
-    components = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0)).double()
-    axes = plot_shares(components).axes[0]
-    assert np.allclose(axes.images[0].get_array(), components.sum(0))
-    assert [text.get_text() for text in axes.texts] == [
-        f"{share:z.1f}" for share in components.sum(0).flatten().tolist()
-    ]
-    assert axes.get_xlabel() == f"sum: {components.sum():.1f} nats"
-    norm = axes.images[0].norm
-    assert norm(components.sum(0).mean().item()) == pytest.approx(0.5)
-    assert not plot_shares(torch.zeros(1, 28, 28)).axes[0].texts
+def test_many_files_have_a_row_each_and_a_table_without_formulas(models, tmp_path):
+    good = [save_digit(tmp_path / name, index) for index, name in enumerate(("a.png", "=b.png"))]
+    bad = tmp_path / "bad.png"
+    bad.write_text("no image")
+    shown = many_images.score_many("grey", [*good, str(bad)], 4, models=models, seed=3)
+    tables = [(rows, Path(sheet).read_text("utf-8"), text) for rows, sheet, text in shown]
+    rows, sheet, text = tables[-1]
+    table = list(csv.reader(sheet.splitlines()))
+    assert text == "2 of 3 files have a log-likelihood"
+    result = models.load("grey").log_prob(digit(1).expand(4, -1, -1, -1), seed=3)
+    assert rows[1][1] == pytest.approx(result.log_prob.mean().item(), abs=0.01)
+    assert all(0 <= row[4] <= 100 for row in rows[:2])
+    assert rows[2][1:5] == [None] * 4 and "cannot read 'bad.png'" in rows[2][5]
+    assert table[0] == list(many_images.COLUMNS) and table[2][0] == "'=b.png"
+    for files, message in (([], "there are no files"), (good * 51, "102 files are more than 100")):
+        assert message in error_of(
+            lambda files: list(many_images.score_many("grey", files, 4, models=models, seed=3)),
+            files,
+        )
 
 
 def test_estimators_stand_side_by_side_on_the_same_draws(models, tmp_path, monkeypatch):
-    choice = estimators.estimators(GREY)
-    assert list(choice) == [*ESTIMATORS, "truncated_normal"]
-    assert "pf_ode_exact" not in estimators.estimators(MNIST)
+    named = {name: {"estimator": name} for name in ("elbo", "ratio", "pf_ode")}
+    monkeypatch.setattr(estimators, "estimators", lambda config: named)
+    log_prob = EBM.log_prob
 
-    def refuse(energy, x, t):
-        raise UserError("the model has no such thing: take another")
+    def refuse(ebm, images, estimator, **options):
+        if estimator == "pf_ode":
+            uploads.read_upload(None, GREY)
+        return log_prob(ebm, images, estimator=estimator, **options)
 
-    bad = {"estimator": refuse}
-    rows = {"bad": bad, **{name: choice[name] for name in ("elbo", "truncated_normal")}}
-    monkeypatch.setattr(estimators, "estimators", lambda config: rows)
+    monkeypatch.setattr(EBM, "log_prob", refuse)
     path = save_digit(tmp_path / "digit.png")
-    steps = list(estimators.compare(models.load, "grey", path, 3, seed=5))
-    assert [len(table) for table, _ in steps] == [0, 0, 1, 2]
-    assert "running elbo" in steps[1][1]
-    table, text = steps[-1]
-    assert (
-        text == "2 estimators · 3 draws · without bad: the model has no such thing: take another"
-    )
-    ebm = models.load("grey")
-    levels = (digit() * 16).byte().expand(3, -1, -1, -1)
-    noise = dequantisation_noise(1, levels, 5)
-    for name, cells in zip(("elbo", "truncated_normal"), table, strict=True):
-        dequantiser = None if name == "elbo" else TruncatedNormal()
-        result = ebm.log_prob(levels, dequantiser=dequantiser, noise=noise, seed=5)
-        mean = result.log_prob.mean()
-        error = result.log_prob.std() / np.sqrt(3)
-        bits = to_bits_per_dim(mean, 64).item()
-        assert cells[:3] == [name, round(mean.item(), 2), round(error.item(), 2)]
-        assert cells[3] == round(bits, 4) and cells[5] == result.nfe and len(cells) == 7
-    assert table[0][1] != table[1][1]
-    assert "draw or upload one first" in error_of(
-        lambda: list(estimators.compare(models.load, "grey", None, 3))
-    )
+    shown = list(estimators.compare("grey", path, 3, models=models, seed=5))
+    assert [text for _, text in shown[:2]] == ["3 draws · running elbo", "3 draws · running ratio"]
+    rows, text = shown[-1]
+    assert [row[0] for row in rows] == ["elbo", "ratio"] and len(rows[0]) == 7
+    assert text.startswith("2 estimators · 3 draws · without pf_ode: there is no image")
+    result = models.load("grey").log_prob(digit().expand(3, -1, -1, -1), estimator="ratio", seed=5)
+    assert rows[1][1] == pytest.approx(result.log_prob.mean().item(), abs=0.01)
 
 
-def test_one_bad_file_does_not_lose_the_others(models, held_out, tmp_path):
-    bad = bad_files(tmp_path)
-    good = [save_digit(tmp_path / f"{start}digit.png", i) for i, start in enumerate("=+-@")]
-    paths = [good[0], *(str(tmp_path / name) for name in bad), *good[1:]]
-    steps = []
-    for rows, sheet, text in many_images.find_likelihoods(
-        models.load, "grey", paths, 4, held_out, 3
-    ):
-        with open(sheet, newline="", encoding="utf-8") as file:
-            steps.append((rows, list(csv.reader(file)), text))
-    rows, (heads, *cells), text = steps[-1]
-    assert text == f"4 of {len(paths)} files have a log-likelihood" and not Path(sheet).exists()
-    assert [row[0] for row in rows] == [Path(path).name for path in paths]
-    assert [len(table) for table, _, _ in steps[: len(paths)]] == list(range(1, len(paths) + 1))
-    for row, (name, message) in zip(rows[1:], bad.items(), strict=False):
-        assert row[1:5] == [None] * 4 and row[5].startswith(message), name
-    ebm = models.load("grey")
-    *_, scores = held_out.likelihoods(ebm, "grey")
-    for index, row in enumerate([rows[0], *rows[-3:]]):
-        result = ebm.log_prob(digit(index).expand(4, -1, -1, -1), seed=3)
-        mean = result.log_prob.mean().item()
-        assert row[1] == round(mean, 2)
-        assert row[2] == round(result.log_prob.std().item() / 2, 2)
-        assert row[3] == round(result.bits_per_dim.mean().item(), 4)
-        assert row[4] == round(100 * (scores.log_prob < row[1]).double().mean().item())
-        assert row[5] == ""
-        assert row[6].startswith("Done to the image: resized from 80x80 to 8x8 pixels, which")
-    assert heads == many_images.HEADERS
-    names = [f"'{start}digit.png" for start in "=+-@"]  # text, never a formula
-    assert [row[0] for row in (cells[0], *cells[-3:])] == names
-    assert [row[1] for row in cells] == ["" if row[1] is None else str(row[1]) for row in rows]
+def test_slow_estimators_are_left_out_for_large_images():
+    fast = {name for name, kind in ESTIMATORS.items() if not kind.slow}
+    offered = {
+        name for name, given in estimators.estimators(MNIST).items() if "estimator" in given
+    }
+    assert offered == fast < set(ESTIMATORS)
+    others = estimators.estimators(GREY)
+    assert set(ESTIMATORS) < set(others) and GREY.dequantisation not in others
 
 
-def test_many_files_are_prepared_as_one_is(models, held_out, tmp_path):
-    light = np.asarray(Image.open(save_digit(tmp_path / "light.png")))
-    dark = save_picture(tmp_path / "dark.png", 255 - light)
-    read = partial(uploads.read_upload, invert=True, frame=True)
-    *_, (rows, _, _) = many_images.find_likelihoods(
-        models.load, "grey", [dark], 12, held_out, 3, read
-    )
-    source = partial(read, dark)
-    _, shown, *_ = one_image.find_likelihood(models.load, "grey", source, 12, held_out, seed=3)
-    assert rows[0][1] == round(shown.metrics["log_prob"], 2)
-    assert rows[0][6].startswith("Done to the image: inverted, digit of ")
-    assert rows[0][6] == " ".join(shown.metrics["changes"])
+def with_record(folder, tmp_path, **changes):
+    """A copy of the model "grey" with a record of held-out images."""
+    copy = shutil.copytree(folder / "grey", tmp_path / "run")
+    ebm = EBM.from_pretrained(copy)
+    values = torch.linspace(-90, -51, 40, dtype=torch.float64) + 0.001
+    held.write_held_out(copy, ebm, values, load_images("digits").test)
+    record = read_json(copy / "held_out.json")
+    write_json(copy / "held_out.json", {**record, **changes})
+    return ebm, Models({"run": copy})
 
 
-def test_no_files_and_too_many_are_refused(models, held_out):
-    def refusal(paths):
-        return error_of(
-            lambda: list(many_images.find_likelihoods(models.load, "grey", paths, 4, held_out))
-        )
+def test_likelihoods_that_come_with_a_model_are_used_at_once(folder, tmp_path, monkeypatch):
+    _, models = with_record(folder, tmp_path)
+    monkeypatch.setattr(EBM, "log_prob", None)  # nothing is computed
+    (found,) = models.likelihoods("run")
+    assert found.complete and found.log_prob.tolist() == [-90.0 + i for i in range(40)]
+    assert len(HELD_OUT.examples(models.folder("run"))) == 10
 
-    assert "there are no files" in refusal(None) and "there are no files" in refusal([])
-    assert refusal(["a.png"] * 101).startswith("101 files are more than 100: ")
+
+@pytest.mark.parametrize("change", [{"weights": "other"}, {"estimator": "ratio"}, {"eps": 0.1}])
+def test_likelihoods_of_other_weights_are_not_used(folder, tmp_path, change):
+    ebm, models = with_record(folder, tmp_path, **change)
+    *_, last = models.likelihoods("run")
+    expected = ebm.log_prob(load_images("digits").test[:40], seed=held.SEED).log_prob
+    assert torch.allclose(last.log_prob, expected, atol=1e-3)
+
+
+def test_a_damaged_record_is_explained_without_its_folder(folder, tmp_path):
+    _, models = with_record(folder, tmp_path, log_prob=[1.0, "2"])
+    said = error_of(lambda: list(models.likelihoods("run")))
+    assert said.startswith("run/held_out.json: log_prob.1") and str(tmp_path) not in said
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist", "mnist-latent"])
+def test_bundled_models_have_likelihoods_of_their_weights_and_examples(name):
+    ebm = EBM.from_pretrained(name)
+    found = held.read_likelihoods(BUNDLED / name, ebm, held.fingerprint(ebm))
+    assert len(found) == 297 and found.std() > 1
+    card = (BUNDLED / name / "README.md").read_text(encoding="utf-8")
+    bits = float(re.search(r"bits per dim by `elbo` \| \*\*([\d.]+)", card)[1])
+    mean = to_bits_per_dim(found, math.prod(ebm.config.image_shape)).mean().item()
+    assert mean == pytest.approx(bits, abs=0.05)
+    for file in HELD_OUT.examples(BUNDLED / name):
+        prepared = uploads.read_upload(file, ebm.config)
+        assert prepared.hints == () and "which changed none" in prepared.steps[0]
+
+
+def test_a_digit_is_likelier_than_its_pixels_shuffled_and_those_than_noise():
+    ebm = EBM.from_pretrained("digits")
+    image = load_images("digits").test[:1] / 16
+    shuffled = image.flatten()[torch.from_numpy(np.random.RandomState(0).permutation(64))]
+    noise = torch.from_numpy(np.random.RandomState(0).randint(0, 17, 64)) / 16
+    versions = [image, shuffled.view_as(image), noise.view_as(image).float()]
+    bits = [ebm.log_prob(x).bits_per_dim.item() for x in versions]
+    assert bits[0] + 1 < bits[1] < bits[2] - 1
+
+
+def test_the_script_writes_what_the_page_reads(script, folder, tmp_path):
+    tool = script("evaluate/held_out.py")
+    copy = shutil.copytree(folder / "grey", tmp_path / "run")
+    assert call(tool, copy, "--output_dir", copy, "--device", "cpu") == 0
+    ebm = EBM.from_pretrained(copy)
+    found = held.read_likelihoods(copy, ebm, held.fingerprint(ebm))
+    *_, computed = held.HeldOutImages().likelihoods(ebm)
+    assert torch.allclose(found, computed.log_prob, atol=0.0051)
+
+
+def test_every_model_is_offered_examples_of_its_data(folder, tmp_path, monkeypatch):
+    write_mnist(tmp_path / "FashionMNIST" / "raw")
+    config = EBMConfig("fashion_mnist", (1, 28, 28), 256, net=NET)
+    EBM(config).save_pretrained(tmp_path / "fashion")
+    here = held.HeldOutImages(tmp_path)
+    pictures = here.examples(tmp_path / "fashion")
+    for levels, picture in zip(here.images(config), pictures, strict=False):
+        picture.save(tmp_path / "example.png")
+        assert torch.equal(preprocess(tmp_path / "example.png", config)[0], levels / 255)
+    assert here.examples(folder / "grey")[0].parent == BUNDLED / "digits"
+    for other in (folder / "colour", folder):
+        assert here.examples(other) == []
+    assert held.HeldOutImages(folder).examples(tmp_path / "fashion") == []

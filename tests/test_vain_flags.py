@@ -29,7 +29,6 @@ VAIN = {
     ),
     "method": ("evaluate/ais.py", "digits --method ais --diffusion_steps 8", "is of diffusion"),
     "quick": ("evaluate/speed.py", "digits --quick --limit 3", "is set by --quick"),
-    "process": ("tools/load.py", "--process 7", "is of the page at --url"),
     "resume": (
         "train/ebm.py",
         "--resume_from_checkpoint latest --overwrite_output_dir",

@@ -4,13 +4,12 @@ from functools import partial
 
 import gradio as gr
 
-from .arguments import Page
-from .buttons import AT_ONCE
 from .diagnostics import tab as diagnostics
 from .generate import tab as generate
 from .generate.gallery import send_on_click
 from .information import gaussian, own_data
 from .models import Models
+from .runs import AT_ONCE
 from .score import tab as score
 from .toy import tab as toy
 
@@ -24,12 +23,12 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
         seed: of the first samples, the noise in log-likelihoods, and the first trainings.
     """
     cache = (CACHE_SECONDS, CACHE_SECONDS)
-    with Page(title="ebm_app", analytics_enabled=False, delete_cache=cache) as app:
+    with gr.Blocks(title="ebm_app", analytics_enabled=False, delete_cache=cache) as app:
         gr.Markdown("# ebm_app\nEnergy-based models of images, learned from time scores.")
         choice, model, warning = add_choice(models)
         with gr.Tabs() as tabs:
             with gr.Tab("Generate") as drawing:
-                pictures = generate.build(models.load, model, seed)
+                pictures = generate.build(models, model, seed)
             with gr.Tab("Score", id="score") as scoring:
                 upload, ways = score.build(models, model, pictures, seed)
             with gr.Tab("Toy") as training:

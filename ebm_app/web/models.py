@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
+from ebm_app.evaluation.held_out_likelihoods import HeldOutImages, HeldOutLikelihoods
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
@@ -25,6 +26,7 @@ class Models:
         self, folders: dict[str, Path], device: str = "cpu", data_root: str = "data"
     ) -> None:
         self.folders, self.device, self.data_root = folders, device, data_root
+        self.held_out = HeldOutImages(data_root)
         self._key, self._ebm, self._lock = None, None, Lock()
 
     def folder(self, name: str) -> Path:
@@ -51,10 +53,15 @@ class Models:
                 self._key = key
             return self._ebm
 
+    def likelihoods(self, name: str) -> Iterator[HeldOutLikelihoods]:
+        """The log-likelihoods of held-out images by the model of a name; see ``HeldOutImages``."""
+        with without_path(self.folder(name), name):
+            yield from self.held_out.likelihoods(self.load(name), self.folder(name))
+
 
 @contextmanager
 def without_path(folder: Path, name: str) -> Iterator[None]:
-    """Let UserErrors name a model, not its folder: visitors need not know where models are."""
+    """Let UserErrors name a model or a file, not its folder: that is the server's own."""
     try:
         yield
     except UserError as error:
@@ -93,8 +100,7 @@ def _candidates(model: str | None, models_dir: str | None) -> Iterator[tuple[str
     if models_dir is not None:
         if not Path(models_dir).is_dir():
             raise UserError(f"there is no folder '{models_dir}': give another --models_dir")
-        yield from _below(Path(models_dir), "*")
-        yield from _below(Path(models_dir), "*/*")
+        yield from [*_below(Path(models_dir), "*"), *_below(Path(models_dir), "*/*")]
 
 
 def _below(root: Path, pattern: str) -> list[tuple[str, Path]]:

@@ -5,10 +5,6 @@ import re
 from collections.abc import Sequence
 
 import gradio as gr
-from fastapi import Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from gradio.route_utils import FnIndexInferError
 from PIL import Image
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -31,6 +27,13 @@ CSS = """
 [data-testid="matplotlib"] { padding-top: 2rem; }
 /* plots are drawn on white: their lightness is turned round, their hues stay */
 .dark [data-testid="matplotlib"] img { filter: invert(0.88) hue-rotate(180deg); }
+/* as many columns as have room, on a telephone two, and as many rows as there are */
+.tiles .grid-wrap, .small .grid-wrap { min-height: 0 !important; max-height: none !important; }
+.tiles .grid-container {
+  grid-template-columns: repeat(auto-fill, minmax(min(220px, 40%), 1fr)) !important;
+}
+.small .grid-container { grid-template-columns: repeat(5, 1fr) !important; }
+.small .grid-wrap { padding-top: 2rem; }
 .prose table th, .prose table td {
   border-color: var(--border-color-primary);
   /* no word goes on in the next line */
@@ -63,20 +66,6 @@ def check_auth(host: str, auth: str | None, no_auth: bool = False) -> tuple[str,
     if not (user and password):
         raise UserError("--auth has another form: write it as user:password")
     return user, password
-
-
-def explain_request(request: Request, error: RequestValidationError) -> JSONResponse:
-    """The answer to a request that is no call, e.g. of ``/call/score``. (FastAPI's own repeats
-    what was sent, which fails for numbers that are not finite.)"""
-    field = ".".join(str(part) for part in error.errors()[0]["loc"])
-    text = f'the request cannot be read at {field}: send JSON as {{"data": [argument, ...]}}'
-    return JSONResponse({"detail": text}, status_code=422)
-
-
-def explain_name(request: Request, error: FnIndexInferError) -> JSONResponse:
-    """The answer to a call of no endpoint."""
-    text = "there is no endpoint of this name: see 'Use via API' at the foot of the page"
-    return JSONResponse({"detail": text}, status_code=404)
 
 
 def check_hosts(host: str, names: Sequence[str] = ()) -> list[str]:
@@ -144,11 +133,7 @@ def serve(
             prevent_thread_lock=True,
             quiet=True,
             app_kwargs={
-                "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=[*allowed_hosts])],
-                "exception_handlers": {
-                    RequestValidationError: explain_request,
-                    FnIndexInferError: explain_name,
-                },
+                "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=[*allowed_hosts])]
             },
         )
     except (OSError, OverflowError):

@@ -1,11 +1,13 @@
-"""What the tabs share: seeds, exact pixels, plots that appear when they are drawn, and the mean of
-a log-likelihood over dequantisation draws."""
+"""What the tabs share: ranges of arguments, components, exact pixels, and the mean of a
+log-likelihood over dequantisation draws."""
 
+import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import gradio as gr
-from matplotlib.figure import Figure
+from annotated_types import Ge, Le
+from gradio.components import Component
 from PIL import Image
 from torch import Tensor
 
@@ -15,7 +17,12 @@ from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.bits import Likelihood, to_bits_per_dim
 from ebm_app.numerics.tensors import standard_error
 
-MAX_SEED = 2**31 - 1
+MAX_SEED, MAX_ITERATIONS, RATES = 2**31 - 1, 5_000, (1e-5, 0.1)
+Seed = Annotated[int, Ge(0), Le(MAX_SEED)]
+Rate = Annotated[float, Ge(RATES[0]), Le(RATES[1])]
+Iterations = Annotated[int, Ge(1), Le(MAX_ITERATIONS)]
+#: a training is shown about ``TIMES`` times, and at least every ``MAX_EVERY`` steps
+TIMES, MAX_EVERY = 20, 100
 Load = Callable[[str], EBM]
 
 
@@ -52,9 +59,34 @@ def render(images: Tensor, min_pixels: int = 480) -> Image.Image:
     return to_picture(grid_of(images, min_pixels))
 
 
+def eval_every(iterations: int, most: int = MAX_EVERY) -> int:
+    """Steps between two evaluations of a training of so many; at most ``most``, fewer where steps
+    take long."""
+    return min(most, math.ceil(iterations / TIMES))
+
+
+def progress(step: int, total: int) -> str:
+    """The steps of a run, as its text begins."""
+    return f"Step {step} of {total}"
+
+
 def slider(low: int, high: int, value: int, label: str, **more: Any) -> gr.Slider:
     """The choice of a whole number."""
     return gr.Slider(low, high, value=value, step=1, label=label, **more)
+
+
+def seed_box(seed: int) -> gr.Number:
+    """The choice of a seed, with the one to begin with."""
+    return gr.Number(seed, label="Seed", precision=0, minimum=0, maximum=MAX_SEED)
+
+
+def training_boxes(rate: float, iterations: int, seed: int) -> list[Component]:
+    """The choices of learning rate, iterations and seed, with what to begin with."""
+    return [
+        gr.Number(rate, label="Learning rate", minimum=RATES[0], maximum=RATES[1], step=1e-4),
+        slider(1, MAX_ITERATIONS, iterations, "Iterations"),
+        seed_box(seed),
+    ]
 
 
 def picture(label: str, alt_text: str, height: int | str, **more: Any) -> gr.Image:
@@ -64,11 +96,33 @@ def picture(label: str, alt_text: str, height: int | str, **more: Any) -> gr.Ima
     return gr.Image(label=label, interactive=False, **shown, **more)
 
 
-def hidden_plot(label: str) -> gr.Plot:
-    """A plot that takes no room until there is a figure."""
-    return gr.Plot(label=label, format="png", visible=False)
+def text_box(label: str, lines: int = 1, placeholder: str = "Not run yet") -> gr.Textbox:
+    """A text that the page writes."""
+    return gr.Textbox(label=label, interactive=False, lines=lines, placeholder=placeholder)
 
 
-def show(figure: Figure | None) -> dict[str, Any]:
-    """A figure in its plot; without one the plot takes no room."""
-    return gr.update(value=figure, visible=figure is not None)
+def plot_box(label: str, **more: Any) -> gr.Plot:
+    """A plot with exact pixels."""
+    return gr.Plot(label=label, format="png", **more)
+
+
+def metrics_box() -> gr.JSON:
+    """The metrics of a run, folded away."""
+    with gr.Accordion("Metrics", open=False):
+        return gr.JSON(label="Metrics", show_label=False)
+
+
+def table_box(label: str, columns: dict[str, int], texts: tuple[str, ...] = ()) -> gr.Dataframe:
+    """A table whose headings break no word; where it is wider than the page, it is moved.
+
+    Args:
+        columns: width in pixels by heading. texts: the columns that hold no numbers.
+    """
+    return gr.Dataframe(
+        headers=list(columns),
+        datatype=["str" if name in texts else "number" for name in columns],
+        column_widths=[f"{width}px" for width in columns.values()],
+        interactive=False,
+        label=label,
+        wrap=True,
+    )

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import NamedTuple
 from zipfile import ZipFile
 
@@ -14,10 +13,11 @@ from PIL.PngImagePlugin import PngInfo
 from ebm_app.data.png import to_picture, to_uint8
 
 from ..shared import render
-from .animation import save_animation
-from .likelihoods import HEADERS, ImageLikelihood
-from .run import SampleRun
+from .run import HEADERS, SampleRun
 from .settings import PNG_KEY
+
+#: of an animation: pixels in a row after enlarging, and how long a frame and the last one stay
+MAX_ENLARGED, FRAME_MS, LAST_FRAME_MS = 360, 100, 2000
 
 
 class RunFiles(NamedTuple):
@@ -29,13 +29,10 @@ class RunFiles(NamedTuple):
     archive: str
 
 
-def write_files(run: SampleRun, cache: str | Path) -> RunFiles:
-    """Write the files of a run into a new folder below ``cache``."""
-    Path(cache).mkdir(parents=True, exist_ok=True)
-    base = Path(mkdtemp(dir=cache)) / run.stem
-    grid, animation, settings, archive = (
-        base.with_name(base.name + end) for end in (".png", "-animation.png", ".json", ".zip")
-    )
+def write_files(run: SampleRun, folder: Path) -> RunFiles:
+    """Write the files of a run into a folder."""
+    ends = (".png", "-animation.png", ".json", ".zip")
+    grid, animation, settings, archive = (folder / f"{run.stem}{end}" for end in ends)
     run.grid().save(grid, pnginfo=_info(run.text))
     save_animation([*run.past, render(run.images, 1)], animation, _info(run.text))
     settings.write_text(run.text + "\n", encoding="utf-8")
@@ -43,35 +40,37 @@ def write_files(run: SampleRun, cache: str | Path) -> RunFiles:
         file.write(grid, "grid.png")
         file.write(animation, "animation.png")
         file.write(settings, "settings.json")
-        for name, data in _images(run):
-            file.writestr(name, data)
+        for number, pixels in enumerate(to_uint8(run.images), 1):
+            text = json.dumps({**json.loads(run.text), "image": number})
+            with io.BytesIO() as data:
+                to_picture(pixels).save(data, "PNG", pnginfo=_info(text))
+                file.writestr(f"{number:02d}.png", data.getvalue())
         if run.likelihoods:
-            file.writestr("scores.csv", _csv(run.likelihoods))
+            with io.StringIO(newline="") as rows:
+                csv.writer(rows).writerows([HEADERS, *run.likelihoods])
+                file.writestr("scores.csv", rows.getvalue())
     return RunFiles(*map(str, (grid, animation, settings, archive)))
 
 
-def _images(run: SampleRun) -> list[tuple[str, bytes]]:
-    settings = json.loads(run.text)
-    pictures = [to_picture(pixels) for pixels in to_uint8(run.images)]
-    return [
-        (f"{number:02d}.png", _png(picture, json.dumps({**settings, "image": number})))
-        for number, picture in enumerate(pictures, 1)
-    ]
+def save_animation(sheets: list[Image.Image], path: Path, info: PngInfo) -> None:
+    """Write sheets of one size as the frames of an endless animation that rests on the last.
 
-
-def _png(picture: Image.Image, text: str) -> bytes:
-    with io.BytesIO() as file:
-        picture.save(file, "PNG", pnginfo=_info(text))
-        return file.getvalue()
+    Pixels are repeated, none is blended; no colour is lost.
+    """
+    factor = max(1, MAX_ENLARGED // sheets[0].width)
+    size = tuple(side * factor for side in sheets[0].size)
+    first, *rest = [sheet.resize(size, Image.Resampling.NEAREST) for sheet in sheets]
+    first.save(
+        path,
+        save_all=True,
+        append_images=rest,
+        duration=[FRAME_MS] * len(rest) + [LAST_FRAME_MS],
+        loop=0,
+        pnginfo=info,
+    )
 
 
 def _info(text: str) -> PngInfo:
     info = PngInfo()
     info.add_text(PNG_KEY, text)
     return info
-
-
-def _csv(likelihoods: tuple[ImageLikelihood, ...]) -> str:
-    with io.StringIO(newline="") as file:
-        csv.writer(file).writerows([HEADERS, *likelihoods])
-        return file.getvalue()

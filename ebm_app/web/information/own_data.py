@@ -1,72 +1,92 @@
-"""The mutual information of a visitor's paired data, with the bound while it is learned."""
+"""The mutual information of a visitor's paired data, two .npy files or columns of a CSV file, with
+the bound while it is learned."""
 
+import csv
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
 import gradio as gr
+import numpy as np
+import torch
+from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 
-from ebm_app.tabular.mutual_information import Estimation, Progress
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import shortened
+from ebm_app.io.registry import choose
+from ebm_app.tabular import known
+from ebm_app.tabular.columns import read_csv_pair, read_npy
+from ebm_app.tabular.mutual_information import Estimation
 from ebm_app.tabular.plots import plot_progress
 
-from ..buttons import (
-    AT_ONCE,
-    RUNNING,
-    STARTING,
-    empty_by,
-    start_and_stop,
-    start_by,
-    stop_by,
-    stopped,
-)
-from ..explanations import explained
-from ..ranges import whole
-from ..shared import MAX_SEED, slider
-from ..training import metrics_box, run_box, seed_box, show_first
-from .paired_data import (
-    MAX_COLUMNS,
-    MAX_ROWS,
-    MIN_ROWS,
-    PairedFiles,
-    column_names,
-    described,
-    draw_example,
-    examples,
-    read,
-)
+from ..models import without_path
+from ..runs import AT_ONCE, Upload, empty_by, explained, start_and_stop, start_by
+from ..shared import Seed, metrics_box, plot_box, progress, seed_box, slider, text_box
 
 MAX_STEPS = 2_000
+#: fewer rows leave too little to learn from; more rows or columns would keep others waiting
+MIN_ROWS, MAX_ROWS, MAX_COLUMNS, MAX_LISTED = 100, 20_000, 64, 500
+#: data of known mutual information that are small enough for the page
+EXAMPLES = [
+    name for name, task in known.EXAMPLES.items() if task.dim_x + task.dim_y <= MAX_COLUMNS
+]
 ShownEstimate = tuple[Figure, str, dict[str, Any]]
 
 
-def estimate(files: PairedFiles, steps: int, seed: int) -> Iterator[ShownEstimate]:
-    """Mutual information of data: (plot, text, metrics) before the work, after every validation
-    and at the end.
-
-    Whoever stops iterating stops the work.
-
-    Args:
-        steps: of training, at most.
+def read(
+    x: str | None, y: str | None, table: str | None, columns: Sequence[Sequence[str]]
+) -> tuple[Any, Any]:
+    """x (N, dx) and y (N, dy), float64.
 
     Raises:
-        UserError: as ``read``, for numbers out of range, and for too few rows that differ.
+        UserError: for files that do not belong together, as the readers say but without the
+            folders of the server, and for more data than the page takes.
     """
-    steps = whole("steps", steps, 1, MAX_STEPS)
-    seed = whole("the seed", seed, 0, MAX_SEED)
-    x, y = read(files)
-    data = described(files)
+    if table and (x or y):
+        raise UserError("there are .npy files and a CSV file: take one or the other away")
+    if not table and not (x and y):
+        raise UserError("there are no data for both X and Y: upload two .npy files or a CSV file")
+    first, second = Path(table or x), Path(table or y)
+    with without_path(first, first.name), without_path(second, second.name):
+        pair = read_csv_pair(table, *columns) if table else (read_npy(x), read_npy(y))
+    num_rows, num_columns = len(pair[0]), sum(part.shape[1] for part in pair)
+    if num_rows > MAX_ROWS:
+        raise UserError(f"there are {num_rows} rows, more than {MAX_ROWS}: upload a part of them")
+    if num_columns > MAX_COLUMNS:
+        raise UserError(
+            f"there are {num_columns} columns, more than {MAX_COLUMNS}: leave some out"
+        )
+    return pair
+
+
+def mi(
+    x: Upload | None,
+    y: Upload | None,
+    csv: Upload | None,
+    x_columns: list[str],
+    y_columns: list[str],
+    steps: Annotated[int, Ge(1), Le(MAX_STEPS)],
+    seed: Seed,
+) -> Iterator[ShownEstimate]:
+    """Estimate the mutual information of two .npy files, or of columns of a CSV file; returns
+    a plot of the estimate and its bounds, a text, and the metrics in nats."""
+    data = " and ".join(Path(file).name for file in (csv, x, y) if file)
+    if csv:
+        names = [shortened(", ".join(part)) for part in (x_columns, y_columns)]
+        data += f", X = {names[0]} and Y = {names[1]}"
+    x, y = read(x, y, csv, (x_columns, y_columns))
     label = f"{data} · {steps} steps at most · seed {seed}"
     begin, done = time.perf_counter(), []
     estimation = Estimation(x, y, steps=steps, random_state=seed)
-    yield plot_progress([], [], steps), f"{STARTING} · {len(x)} rows · {label}", {}
-    for progress in estimation.run():
-        done.append(progress)
+    yield plot_progress([], [], steps), f"Starting · {len(x)} rows · {label}", {}
+    for found in estimation.run():
+        done.append(found)
         plot = plot_progress([at.step for at in done], [at.so_far for at in done], steps)
-        seconds = time.perf_counter() - begin
-        yield plot, f"{report(progress, seconds)}\n{label}", {}
+        head = f"{progress(found.step, found.num_steps)} · {time.perf_counter() - begin:.1f} s"
+        yield plot, f"{head}\nlower bound so far {found.so_far:.4f} nats\n{label}", {}
     found = estimation.result()
     seconds = time.perf_counter() - begin
     size = f"{len(x)} rows, {x.shape[1]} + {y.shape[1]} columns · {seconds:.1f} s"
@@ -74,20 +94,40 @@ def estimate(files: PairedFiles, steps: int, seed: int) -> Iterator[ShownEstimat
     yield found.plot(), f"{found.summary()}\n{size}\n{label}", {**found.figures(), **given}
 
 
-def report(progress: Progress, seconds: float) -> str:
-    """How far the training is, and the bound so far, in words."""
-    return (
-        f"{RUNNING} {progress.step} of {progress.num_steps} · {seconds:.1f} s\n"
-        f"lower bound so far {progress.so_far:.4f} nats"
-    )
+def mi_example(
+    task: str, num_rows: Annotated[int, Ge(MIN_ROWS), Le(MAX_ROWS)], seed: Seed
+) -> Iterator[tuple[str, str, None, str]]:
+    """Draw data of known mutual information; returns X, Y, no CSV file, and the true value."""
+    distribution = known.EXAMPLES[choose("task", task, known.EXAMPLES)]
+    draws = distribution.draw(num_rows, torch.Generator().manual_seed(seed))
+    with TemporaryDirectory() as folder:  # the page keeps copies
+        x, y = (str(Path(folder) / f"{task}_{name}.npy") for name in "xy")
+        for path, part in zip((x, y), draws, strict=True):
+            np.save(path, part.numpy(), allow_pickle=False)
+        yield x, y, None, f"{task}: {distribution.mutual_information:.4f} nats"
+
+
+def column_names(path: str | None) -> list[str]:
+    """The names in the first line of a CSV file; none for no file, or one that is no CSV, which
+    is explained when it is estimated from.
+
+    Raises:
+        UserError: for more names than can be listed.
+    """
+    if not path:
+        return []
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            names = next(filter(None, csv.reader(file, skipinitialspace=True)), [])
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return []
+    if len(names) > MAX_LISTED:
+        raise UserError(f"there are {len(names)} columns: leave out all but {MAX_LISTED} of them")
+    return [name.strip() for name in names]
 
 
 def build(seed: int) -> None:
-    """Put the estimate on the page, with its endpoints /mi and /mi_example.
-
-    Args:
-        seed: the one to begin with.
-    """
+    """Put the estimate on the page, with its endpoints /mi and /mi_example."""
     gr.Markdown(
         "How much do X and Y say about each other? Row i of both is one draw, and "
         f"the rows are independent; up to {MAX_ROWS:,} rows and {MAX_COLUMNS} columns."
@@ -95,72 +135,46 @@ def build(seed: int) -> None:
     with gr.Row():
         with gr.Column(scale=1, min_width=280):
             with gr.Tab("Arrays"):
-                x, y = (_upload(f"{name} (.npy)", ".npy") for name in "XY")
+                x, y = (file_box(f"{name} (.npy)", ".npy") for name in "XY")
                 group = gr.Group()
             with gr.Tab("Table"):
-                table = _upload("CSV file with a header", ".csv")
-                columns = [_columns(f"Columns of {name}") for name in "XY"]
+                table = file_box("CSV file with a header", ".csv")
+                several = {"multiselect": True, "allow_custom_value": True}
+                columns = [gr.Dropdown([], label=f"Columns of {name}", **several) for name in "XY"]
             steps, seeds = slider(1, MAX_STEPS, 1_000, "Steps at most"), seed_box(seed)
-            start, stop = start_and_stop("Estimate")
+            buttons = start_and_stop("Estimate")
         with gr.Column(scale=2, min_width=320):
-            text = run_box("Estimate", lines=8)
-            plot = gr.Plot(label="Bounds and estimate", format="png", visible=False)
-            metrics = metrics_box()
-    _add_examples(group, [x, y, table], seeds)
+            text = text_box("Estimate", 8)
+            plot = plot_box("Bounds and estimate")
+            shown = [plot, text, metrics_box()]
+    add_examples(group, [x, y, table], seeds)
 
-    @explained
-    def run(
-        x: str | None,
-        y: str | None,
-        csv: str | None,
-        x_columns: list[str],
-        y_columns: list[str],
-        steps: int,
-        seed: int,
-    ) -> Iterator[ShownEstimate]:
-        """Estimate the mutual information of two .npy files, or of columns of a CSV file; returns
-        a plot of the estimate and its bounds, a text, and the metrics in nats."""
-        files = PairedFiles(x, y, csv, x_columns, y_columns)
-        yield from estimate(files, steps, seed)
-
-    @explained
-    def list_columns(path: str | None) -> Iterator[tuple[dict, dict]]:
+    def list_columns(path: str | None) -> tuple[dict[str, Any], ...]:
         names = column_names(path)
-        yield tuple(gr.update(choices=names, value=[]) for _ in columns)
+        return tuple(gr.update(choices=names, value=[]) for _ in columns)
 
-    shown = [plot, text, metrics]
     chosen = [x, y, table, *columns]
-    event = start_by(show_first(start, plot), run, [*chosen, steps, seeds], shown, api_name="mi")
-    stop_by(stop, [event], stopped, [text])
-    table.change(list_columns, table, columns, api_visibility="private")
+    event = start_by(buttons, explained(mi), [*chosen, steps, seeds], shown, api_name="mi")
+    table.change(explained(list_columns), table, columns, **AT_ONCE)
     empty_by([part.change for part in chosen], [event], shown)
 
 
-def _add_examples(group: gr.Group, files: list[gr.File], seed: gr.Number) -> None:
+def add_examples(group: gr.Group, files: list[gr.File], seed: gr.Number) -> None:
     """Data of known mutual information in place of a visitor's own."""
     with group:
-        task = gr.Dropdown(
-            examples(), value="normal_1x1", label="Try data of known mutual information"
-        )
+        label = "Try data of known mutual information"
+        task = gr.Dropdown(EXAMPLES, value="normal_1x1", label=label)
         num_rows = slider(MIN_ROWS, MAX_ROWS, 2_000, "Rows to draw")
         draw = gr.Button("Draw X and Y")
-        truth = gr.Textbox(label="True value of what was drawn", interactive=False)
+        truth = text_box("True value of what was drawn", placeholder="")
 
-    @explained
-    def example(task: str, num_rows: int, seed: int) -> Iterator[tuple[str, str, None, str]]:
-        """Draw data of known mutual information; returns X, Y, no CSV file, and the true value."""
-        with TemporaryDirectory() as folder:  # the page keeps copies in gradio's cache
-            x, y, text = draw_example(task, num_rows, seed, Path(folder))
-            yield x, y, None, text
-
-    draw.click(example, [task, num_rows, seed], [*files, truth], api_name="mi_example")
+    inputs, outputs = [task, num_rows, seed], [*files, truth]
+    example = explained(mi_example)
+    draw.click(example, inputs, outputs, preprocess=False, api_name="mi_example")
     for file in files:
         gr.on([file.upload, file.clear, file.delete], lambda: "", outputs=truth, **AT_ONCE)
 
 
-def _upload(label: str, kind: str) -> gr.File:
+def file_box(label: str, kind: str) -> gr.File:
+    """An upload of files of a kind."""
     return gr.File(label=label, file_types=[kind], type="filepath", height=100)
-
-
-def _columns(label: str) -> gr.Dropdown:
-    return gr.Dropdown([], value=[], multiselect=True, allow_custom_value=True, label=label)

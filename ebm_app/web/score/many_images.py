@@ -1,164 +1,97 @@
 """Many image files at once: a table of their log-likelihoods, and the same as CSV."""
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import gradio as gr
 
-from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
-from ebm_app.models.config import EBMConfig
 
-from ..buttons import RUNNING, empty_by, start_and_stop, start_by, stop_by, stopped
-from ..explanations import explained
-from ..shared import Load, mean_of
-from .held_out import HeldOutImages, HeldOutLikelihoods, percentile
-from .prepared import Prepared
-from .uploads import preparation, read_upload, repeated
+from ..models import Models
+from ..runs import Upload, empty_by, explained, start_and_stop, start_by
+from ..shared import mean_of, progress, table_box, text_box
+from .one_image import Repeats
+from .uploads import preparation, read_upload
 
 MAX_FILES = 100
-HEADERS = ["File", "Nats", "± nats", "Bits per dim", "Percentile", "Problem", "Notes"]
-TYPES = ["str", "number", "number", "number", "number", "str", "str"]
-#: no word of the headings is broken; where the table is wider than the page, it is moved
-WIDTHS = ["150px", "100px", "90px", "90px", "130px", "200px", "300px"]
-NATS, PERCENTILE = HEADERS.index("Nats"), HEADERS.index("Percentile")
+#: width by heading
+COLUMNS = {
+    **{"File": 150, "Nats": 100, "± nats": 90, "Bits per dim": 90, "Percentile": 130},
+    **{"Problem": 200, "Notes": 300},
+}
+NATS, PERCENTILE = 1, 4
+#: beginnings of a text that a spreadsheet would run
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
 FileRow = list[str | float | None]
 FileTable = tuple[list[FileRow], str, str]
-#: an image file for the model of a configuration
-Read = Callable[[Path, EBMConfig], Prepared]
 
 
-def find_likelihoods(
-    load: Load,
+def score_many(
     model: str,
-    paths: Sequence[str] | None,
-    repeats: int,
-    held_out: HeldOutImages,
-    seed: int = 0,
-    read: Read = read_upload,
+    files: list[Upload] | None,
+    repeats: Repeats,
+    invert: bool = False,
+    frame: bool = False,
+    *,
+    models: Models,
+    seed: int,
 ) -> Iterator[FileTable]:
-    """Log-likelihoods of image files: (the rows so far, a CSV file of them, a text), after every
-    file.
-
-    A file that cannot be used has the reason in its row. Percentiles come last; the CSV file is
-    there until the next step.
-
-    Args:
-        load: the model of a name. paths: the files. repeats: draws of the dequantisation noise.
-        held_out: what the log-likelihoods are compared with. seed: of the noise.
-        read: a file for the model.
-
-    Raises:
-        UserError: for no files or too many, and fewer than two repeats.
-    """
-    if not paths:
+    """Log-likelihoods of many images, prepared as by /score; returns a table in nats and bits
+    per dim, the table as a CSV file, and a text. A file that cannot be used has the reason in its
+    row."""
+    if not files:
         raise UserError("there are no files: upload some")
-    if len(paths) > MAX_FILES:
-        raise UserError(f"{len(paths)} files are more than {MAX_FILES}: upload them in parts")
-    ebm = load(model)
+    if len(files) > MAX_FILES:
+        raise UserError(f"{len(files)} files are more than {MAX_FILES}: upload them in parts")
+    ebm = models.load(model)
     rows: list[FileRow] = []
     with TemporaryDirectory() as folder:  # the page keeps a copy of what is yielded
         target = Path(folder) / "scores.csv"
-        for path in paths:
-            rows.append(file_row(ebm, Path(path), read, repeats, seed))
-            text = f"{RUNNING} {len(rows)} of {len(paths)} files"
+        for path in map(Path, files):
+            try:
+                prepared = read_upload(path, ebm.config, invert, frame)
+            except UserError as error:
+                rows.append([path.name, None, None, None, None, str(error), ""])
+            else:
+                images = prepared.image.expand(repeats, -1, -1, -1)
+                result = ebm.log_prob(images, seed=seed)
+                mean = mean_of(result, ebm.default_estimator, images[0].numel())
+                rows.append([path.name, *mean.rounded()[:3], None, "", " ".join(prepared.lines())])
+            yield list(rows), write_csv(rows, target), f"{progress(len(rows), len(files))} files"
+        for found in models.likelihoods(model):
+            for row in rows if found.complete else ():
+                if row[NATS] is not None:
+                    row[PERCENTILE] = round(found.percentile(row[NATS]))
+            text = f"{progress(len(found.log_prob), found.total)} held-out images"
             yield list(rows), write_csv(rows, target), text
-        for found in held_out.likelihoods(ebm, model):
-            if found.complete:
-                rows = [with_percentile(row, found) for row in rows]
-            text = f"{RUNNING} {len(found.log_prob)} of {found.total} held-out images"
-            yield list(rows), write_csv(rows, target), text
-        yield list(rows), write_csv(rows, target), summary(rows)
-
-
-def file_row(ebm: EBM, path: Path, read: Read, repeats: int, seed: int) -> FileRow:
-    """The row of one file, without its percentile."""
-    try:
-        prepared = read(path, ebm.config)
-    except UserError as error:
-        return [path.name, None, None, None, None, str(error), ""]
-    result = ebm.log_prob(repeated(prepared.image, repeats), seed=seed)
-    mean = mean_of(result, ebm.default_estimator, prepared.image.numel())
-    nats, error, bits, _ = mean.rounded()
-    return [path.name, nats, error, bits, None, "", " ".join(prepared.lines())]
-
-
-def with_percentile(row: FileRow, found: HeldOutLikelihoods) -> FileRow:
-    """A row with its place among the held-out images; one of a file that cannot be used as it
-    is."""
-    if row[NATS] is None:
-        return row
-    return [*row[:PERCENTILE], round(percentile(row[NATS], found)), *row[PERCENTILE + 1 :]]
-
-
-def summary(rows: list[FileRow]) -> str:
-    """What came of all files, in words."""
-    found = sum(row[NATS] is not None for row in rows)
-    compared = any(row[PERCENTILE] is not None for row in rows)
-    parts = [f"{found} of {len(rows)} files have a log-likelihood"]
-    if found and not compared:
-        parts.append("no percentiles, as held-out images of the model's data are not there")
-    return " · ".join(parts)
+        text = f"{sum(row[NATS] is not None for row in rows)} of {len(rows)} files have a "
+        yield list(rows), write_csv(rows, target), f"{text}log-likelihood"
 
 
 def write_csv(rows: list[FileRow], target: Path) -> str:
-    """Write the table with its heads, UTF-8; the file as text."""
+    """Write the table with its heads, UTF-8; the file as text. A text that a spreadsheet would run
+    as a formula begins with a quote instead."""
     with target.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(HEADERS)
-        writer.writerows([_plain(cell) for cell in row] for row in rows)
+        writer.writerow(COLUMNS)
+        for row in rows:
+            risky = [isinstance(cell, str) and cell.startswith(FORMULA) for cell in row]
+            cells = zip(row, risky, strict=True)
+            writer.writerow([f"'{cell}" if is_risky else cell for cell, is_risky in cells])
     return str(target)
 
 
-def _plain(cell: str | float | None) -> str | float | None:
-    """A text that a spreadsheet would run as a formula begins with a quote instead."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
-
-
-def build(
-    load: Load, model: gr.Dropdown, repeats: gr.Slider, held_out: HeldOutImages, seed: int
-) -> None:
-    """Put the table on the page, with its endpoint /score_many.
-
-    Args:
-        model, repeats: the page's choices. held_out: what the log-likelihoods are compared with.
-        seed: of the noise.
-    """
+def build(models: Models, model: gr.Dropdown, repeats: gr.Slider, seed: int) -> None:
+    """Put the table on the page, with its endpoint /score_many."""
     files = gr.File(label="Image files", file_count="multiple", height=160)
     invert, frame = preparation()
-    start, stop = start_and_stop("Log-likelihoods of the files")
-    text = gr.Textbox(label="Progress", interactive=False)
-    table = gr.Dataframe(
-        headers=HEADERS,
-        datatype=TYPES,
-        interactive=False,
-        label="Log-likelihoods",
-        wrap=True,
-        column_widths=WIDTHS,
-    )
-    sheet = gr.File(label="The table as CSV", interactive=False, height=80)
-
-    @explained
-    def run(
-        model: str,
-        files: list[str] | None,
-        repeats: int,
-        invert: bool = False,
-        frame: bool = False,
-    ) -> Iterator[FileTable]:
-        """Log-likelihoods of many images, prepared as by /score; returns a table in nats and bits
-        per dim, the table as a CSV file, and a text."""
-        read = partial(read_upload, invert=invert, frame=frame)
-        yield from find_likelihoods(load, model, files, repeats, held_out, seed, read)
-
-    shown = [table, sheet, text]
+    buttons = start_and_stop("Log-likelihoods of the files")
+    text = text_box("Progress")
+    table = table_box("Log-likelihoods", COLUMNS, texts=("File", "Problem", "Notes"))
+    shown = [table, gr.File(label="The table as CSV", interactive=False, height=80), text]
+    run = explained(score_many, models=models, seed=seed)
     inputs = [model, files, repeats, invert, frame]
-    event = start_by(start.click, run, inputs, shown, api_name="score_many")
-    stop_by(stop, [event], stopped, [text])
-    changes = [files.change, invert.change, frame.change, model.change]
-    empty_by(changes, [event], shown)
+    event = start_by(buttons, run, inputs, shown, api_name="score_many")
+    empty_by([part.change for part in (files, invert, frame, model)], [event], shown)

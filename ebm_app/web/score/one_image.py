@@ -2,28 +2,44 @@
 among those of held-out images."""
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple
 
+from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 from PIL import Image
+from pydantic import BeforeValidator
 
 from ebm_app.evaluation.plots import plot_place, plot_shares
 from ebm_app.image_models.ebm import EBM
-from ebm_app.models.config import EBMConfig
+from ebm_app.likelihood import ESTIMATORS
+from ebm_app.likelihood.bits import Likelihood
 
-from ..shared import Load, render
-from .held_out import ABSENT, HeldOutImages, describe
-from .prepared import Prepared
-from .report import metrics, report
-from .uploads import repeated
+from ..models import Models
+from ..runs import Upload
+from ..shared import mean_of, render
+from .uploads import Prepared, drawn_path, read_drawing, read_upload
 
-RUNNING = "Computing the log-likelihood"
-STOPPED = "Stopped before there was a log-likelihood"
-WAITING = "Waiting for the log-likelihoods of held-out images"
-
-#: what a visitor gives, as an image for the model of a configuration
-ImageSource = Callable[[EBMConfig], Prepared]
+MAX_REPEATS = 64
+Repeats = Annotated[int, Ge(2), Le(MAX_REPEATS)]
+ABSENT = (
+    "There is no percentile: held-out images of this model's data, in the form that it takes, are "
+    "not on the server."
+)
+CAVEAT = (
+    "A high likelihood does not mean that an image is like the training data: smooth or empty "
+    "images can have a higher one than any of them."
+)
+#: what the estimators that lead are called
+NAMES = {"elbo": "the variational bound", "ratio": "the integral of the time score"}
+REPORT = """Bits per dim: {bits} ({nats} nats), by {name}
+Fewer bits are better: were all {levels} levels equally likely, every image would cost \
+{uniform:.2f}.
+{account}
+{estimator}: {note}.
+± holds all that moves the number, as one standard error: {repeats} draws of the noise of \
+dequantisation{own}. Each took {nfe} evaluations of the network, up to eps {eps:g}.
+{caveat}"""
 
 
 class ShownLikelihood(NamedTuple):
@@ -39,55 +55,101 @@ class ShownLikelihood(NamedTuple):
     metrics: dict[str, Any] | None = None
 
 
-def find_likelihood(
-    load: Load,
+def score(
     model: str,
-    source: ImageSource,
-    repeats: int,
-    held_out: HeldOutImages,
-    seed: int = 0,
+    image: Upload | None,
+    repeats: Repeats,
+    invert: bool = False,
+    frame: bool = False,
+    *,
+    models: Models,
+    seed: int,
 ) -> Iterator[ShownLikelihood]:
-    """First the image as the model sees it, then its log-likelihood, then its place among
-    held-out images.
+    """The log-likelihood of an image file, which may be inverted and whose digit may be framed
+    first; returns the image as the model sees it, the log-likelihood as text, a map of the
+    pixels' shares, the place among held-out images as text and drawn, and the numbers."""
+    prepared = read_upload(image, models.load(model).config, invert, frame)
+    yield from find_likelihood(models, model, prepared, repeats, seed)
 
-    The log-likelihood is found ``repeats`` times, each time with other noise inside the levels,
-    by the model's default estimator.
 
-    Args:
-        load: the model of a name. source: the image for a configuration.
-        held_out: what it is compared with. seed: of the noise.
+def score_drawing(
+    model: str,
+    drawing: Annotated[str | None, BeforeValidator(drawn_path)],
+    repeats: Repeats,
+    *,
+    models: Models,
+    seed: int,
+) -> Iterator[ShownLikelihood]:
+    """The log-likelihood of a drawing, light strokes on a dark ground; returns what /score
+    does."""
+    prepared = read_drawing(drawing, models.load(model).config)
+    yield from find_likelihood(models, model, prepared, repeats, seed)
 
-    Raises:
-        UserError: for an image that cannot be used, and fewer than two repeats.
-    """
-    ebm = load(model)
-    prepared = source(ebm.config)
-    shown = ShownLikelihood(render(prepared.image, min_pixels=256), RUNNING)
+
+def find_likelihood(
+    models: Models, model: str, prepared: Prepared, repeats: int, seed: int
+) -> Iterator[ShownLikelihood]:
+    """First the image as the model of a name sees it, then its log-likelihood under ``repeats``
+    draws of the noise by the default estimator, then its place among held-out images."""
+    ebm = models.load(model)
+    shown = ShownLikelihood(render(prepared.image, 256), "Computing the log-likelihood")
     yield shown
-    result = ebm.log_prob(repeated(prepared.image, repeats), seed=seed)
+    result = ebm.log_prob(prepared.image.expand(repeats, -1, -1, -1), seed=seed)
     shares = None if result.components is None else plot_shares(result.components.mean(0).cpu())
     numbers = metrics(result, ebm, prepared)
     text = report(numbers, ebm.config.num_levels)
-    shown = shown._replace(text=text, shares=shares, place=WAITING, metrics=numbers)
+    shown = shown._replace(text=text, shares=shares, metrics=numbers)
     yield shown
-    places = compared(ebm, model, result.log_prob.mean().item(), held_out)
-    for place, histogram in places:
-        yield shown._replace(place=place, histogram=histogram)
+    found, value = None, result.log_prob.mean().item()
+    for found in models.likelihoods(model):
+        place = found.describe(value, prepared.image.numel())
+        yield shown._replace(place=place, histogram=plot_place(found.log_prob, value))
+    if found is None:
+        yield shown._replace(place=ABSENT)
 
 
-def compared(
-    ebm: EBM, name: str, value: float, held_out: HeldOutImages
-) -> Iterator[tuple[str, Figure | None]]:
-    """The place of a log-likelihood in nats among those of held-out images of the model of a name,
-    in words and drawn, while these are found."""
-    place, num_dims = None, math.prod(ebm.config.image_shape)
-    for found in held_out.likelihoods(ebm, name):
-        place = describe(value, found, num_dims), plot_place(found.log_prob, value)
-        yield place
-    if place is None:
-        yield ABSENT, None
+def metrics(result: Likelihood, ebm: EBM, prepared: Prepared) -> dict[str, Any]:
+    """The mean over draws by the default estimator, in nats and bits per dim with its errors, and
+    what it depends on."""
+    estimator = ebm.default_estimator
+    return {
+        **mean_of(result, estimator, prepared.image.numel())._asdict(),
+        "estimator": estimator,
+        "normalised": ESTIMATORS[estimator].normalised,
+        "eps": ebm.config.eps,
+        "repeats": len(result.log_prob),
+        "nfe": result.nfe,
+        "changes": prepared.lines(),
+    }
 
 
-def stopped(text: str, place: str) -> tuple[str, str]:
-    """The report and the place of a run that was stopped; others stay as they are."""
-    return STOPPED if text == RUNNING else text, "" if place == WAITING else place
+def report(found: dict[str, Any], num_levels: int) -> str:
+    """``metrics`` in words."""
+    kind = ESTIMATORS[found["estimator"]]
+    name = NAMES.get(found["estimator"], found["estimator"])
+    unnormalised = "" if kind.normalised else ", not normalised"
+    return REPORT.format(
+        **found,
+        bits=with_error(found["bits_per_dim"], found["bits_error"]),
+        nats=with_error(found["log_prob"], found["log_prob_error"]),
+        name=f"{name} ({found['estimator']}){unnormalised}",
+        levels=num_levels,
+        uniform=math.log2(num_levels),
+        account="\n".join(found["changes"]),
+        note=kind.note,
+        own=" and of the estimator" if kind.error_is_drawn else ", and the estimator's own error",
+        caveat=CAVEAT,
+    )
+
+
+def with_error(value: float, error: float) -> str:
+    """A value and its error, the error to two digits and the value to the same place, never as a
+    power of ten; an exact value to 4 decimals.
+
+    >>> with_error(-505.73, 10.49), with_error(0.92814, 0.0175), with_error(-2137.0, 134.0)
+    ('-506 ± 10', '0.928 ± 0.018', '-2140 ± 130')
+    """
+    if not error or not math.isfinite(error):
+        return f"{value:z.4f} ± {error:g}"
+    place = 1 - int(f"{error:.1e}".partition("e")[2])  # once rounded: 0.0996 is 0.10
+    return " ± ".join(f"{round(part, place):z.{max(place, 0)}f}" for part in (value, error))

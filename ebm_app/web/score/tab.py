@@ -1,149 +1,159 @@
 """The tab that finds the log-likelihood of images."""
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
+import numpy as np
 
 from ebm_app.io.errors import UserError
 
-from ..buttons import AT_ONCE, empty_by, empty_own_by, start_by, stop_by
-from ..device import QUICK
-from ..explanations import explained
+from ..generate.gallery import image_tiles, send_on_click
 from ..models import Models
-from ..shared import Load, picture, slider
-from ..training import metrics_box
+from ..runs import AT_ONCE, empty_by, explained, start_by
+from ..shared import metrics_box, picture, plot_box, slider, text_box
 from . import estimators, many_images
-from .canvas import NO_COLOUR, canvas, prepared
-from .examples import add_examples
-from .held_out import HeldOutImages
-from .one_image import ShownLikelihood, find_likelihood, stopped
-from .report import CAVEAT, WORDS
-from .uploads import ACCEPTED, leave_unread, preparation, read_upload
+from .digits import SIDE
+from .one_image import CAVEAT, MAX_REPEATS, ShownLikelihood, score, score_drawing
+from .uploads import NO_COLOUR, preparation
 
 #: the tab of the upload
 UPLOAD = "upload"
-MAX_REPEATS = 64
-REPEATS = "draws of the dequantisation noise: more of them, less uncertainty"
-HINT = f"The log-likelihood of the image appears here. {CAVEAT}"
-
-
-def drawing_offer(load: Load, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Updates that show either the canvas or, for a model of colour images, why there is none."""
-    try:
-        grey = load(model).config.image_shape[0] == 1
-    except UserError:  # such a model is explained when it is used
-        grey = True
-    return gr.update(visible=grey), gr.update(visible=not grey)
+BRUSH = 17  # half the width of a stroke, which leaves about as much ink as the digits have
+ACCEPTED = (
+    "PNG, JPEG, WebP, BMP or TIFF with 8 bits per channel, one frame and no transparency; "
+    "anything else is refused with the reason."
+)
+WORDS = """\
+- **Nats**: the unit of a log-likelihood, the natural logarithm of the probability that the model \
+gives to the image. Higher, nearer to 0, is better.
+- **Bits per dim**: what it would cost to store one number of the image with the model's help. \
+Fewer is better.
+- **Dequantisation**: noise that fills each grey level, since the model's density is of real \
+numbers; the mean over several draws is taken.
+- **eps**: the share of the model's time that is left out at its end, where noise has become image.
+- **Variational bound** (`elbo`): a lower bound by a density that is normalised.
+- **Not normalised**: the probabilities of all images need not add up to 1, so bits may look too \
+good.
+- **Shares of the pixels**: what each pixel adds, for most models to the variational bound. A \
+share is no probability of its pixel: all pixels enter into each.
+"""
 
 
 def build(
     models: Models, model: gr.Dropdown, drawn: gr.Gallery, seed: int
 ) -> tuple[gr.Image, gr.Tabs]:
     """Put the tab on the page, with its endpoints /score, /score_drawing, /score_many and
-    /estimators; the upload, and the tabs of which ``UPLOAD`` shows it.
-
-    Args:
-        model: the page's choice of a model. drawn: images that are sent here when they are chosen.
-        seed: of the noise.
-    """
-    load, held_out = models.load, HeldOutImages(models.data_root, models.folders)
+    /estimators; the upload, and the tabs of which ``UPLOAD`` shows it. Images that were ``drawn``
+    are sent here when they are chosen."""
     with gr.Row():
         with gr.Column():
             with gr.Tabs() as ways, gr.Tab("Draw"):
-                drawing, start_drawing = add_canvas(load, model)
+                drawing, start_drawing = add_canvas(models, model)
             with ways, gr.Tab("Upload", id=UPLOAD):
-                upload, examples, invert, frame, start_upload = add_upload(models, model, held_out)
-            repeats = slider(2, MAX_REPEATS, 16, "Repeats", info=REPEATS)
-            stop = gr.Button("Stop")
+                upload = gr.Image(
+                    label="Image",
+                    type="filepath",
+                    image_mode=None,
+                    sources=["upload", "clipboard"],
+                    height=300,
+                    alt_text="The image that was uploaded",
+                    elem_classes="pixels",
+                )
+                gr.Markdown(ACCEPTED)
+                chosen = add_examples(upload, ways, model, models)
+                invert, frame = preparation()
+                start_upload = gr.Button("Log-likelihood of the image", variant="primary")
+            info = "draws of the dequantisation noise: more of them, less uncertainty"
+            repeats = slider(2, MAX_REPEATS, 16, "Repeats", info=info)
+            stop = gr.Button("Stop", interactive=False)
         with gr.Column():
-            seen, text, place = add_results()
+            after = "The image after resizing and rounding to the levels of the model"
+            seen = picture("As the model sees it", after, 300)
+            hint = f"The log-likelihood of the image appears here. {CAVEAT}"
+            text = text_box("Log-likelihood", 9, hint)
+            place = text_box("Place among held-out images", 3, "")
     with gr.Row():
-        histogram = gr.Plot(label="Place among held-out images, drawn", format="png")
-        shares = gr.Plot(label="Shares of the pixels", format="png")
+        histogram = plot_box("Place among held-out images, drawn")
+        shares = plot_box("Shares of the pixels")
     shown = ShownLikelihood(seen, text, shares, place, histogram, metrics_box())
     with gr.Accordion("What the words mean", open=False):
         gr.Markdown(WORDS)
     with gr.Accordion("Other estimators of the same log-likelihood", open=False):
-        estimators.build(load, model, shown.seen, shown.text, seed)
+        estimators.build(models, model, seen, text, seed)
     with gr.Accordion("Many files", open=False):
-        many_images.build(load, model, repeats, held_out, seed)
+        many_images.build(models, model, repeats, seed)
 
-    @explained
-    def run(
-        model: str, image: str | None, repeats: int, invert: bool = False, frame: bool = False
-    ) -> Iterator[ShownLikelihood]:
-        """The log-likelihood of an image file, which may be inverted and whose digit may be framed
-        first; returns the image as the model sees it, the log-likelihood as text, a map of the
-        pixels' shares, the place among held-out images as text and drawn, and the numbers."""
-        source = partial(read_upload, image, invert=invert, frame=frame)
-        yield from find_likelihood(load, model, source, repeats, held_out, seed)
-
-    @explained
-    def run_drawing(
-        model: str, drawing: dict[str, Any], repeats: int
-    ) -> Iterator[ShownLikelihood]:
-        """The log-likelihood of a drawing, light strokes on a dark ground; returns what /score
-        does."""
-        source = partial(prepared, drawing)
-        yield from find_likelihood(load, model, source, repeats, held_out, seed)
-
-    starts = [
-        (start_upload, run, [model, upload, repeats, invert, frame], "score"),
-        (start_drawing, run_drawing, [model, drawing, repeats], "score_drawing"),
-    ]
+    given = {"models": models, "seed": seed}
     events = [
-        start_by(start.click, run, inputs, list(shown), QUICK, api_name=name)
-        for start, run, inputs, name in starts
+        start_by(
+            [start, stop, other],
+            explained(run, **given),
+            inputs,
+            list(shown),
+            "quick",
+            api_name=run.__name__,
+        )
+        for start, other, run, inputs in (
+            (start_upload, start_drawing, score, [model, upload, repeats, invert, frame]),
+            (start_drawing, start_upload, score_drawing, [model, drawing, repeats]),
+        )
     ]
-    stop_by(stop, events, stopped, [shown.text, shown.place])
     # what a visitor does, and not the changes that follow: they may come after the next press
-    acts = [upload.upload, upload.clear, *(row.click for row in examples), drawn.select]
-    acts += [invert.input, frame.input, model.change]
-    empty_by(acts, events, list(shown))
-    empty_own_by(drawing.input, start_drawing, [start_upload], events[1], list(shown))
+    acts = [upload.upload, upload.clear, chosen, drawn.select, invert.input, frame.input]
+    empty_by([*acts, model.change], events, list(shown))
     return upload, ways
 
 
-def add_canvas(load: Load, model: gr.Dropdown) -> tuple[gr.ImageEditor, gr.Button]:
-    """The canvas with its button, or for a model of colour images the reason why there is none."""
+def add_canvas(models: Models, model: gr.Dropdown) -> tuple[gr.ImageEditor, gr.Button]:
+    """A black canvas with a white brush, ready for a stroke, and its button; or for a model of
+    colour images the reason why there is none."""
+    black = np.zeros((SIDE, SIDE, 3), dtype=np.uint8)
+    blank = {"background": black, "layers": [], "composite": black}
     with gr.Column() as offered:
-        drawing = canvas()
+        drawing = gr.ImageEditor(
+            value=blank,
+            label="Drawing",
+            image_mode="L",
+            type="numpy",
+            sources=(),
+            transforms=(),
+            layers=False,
+            canvas_size=(SIDE, SIDE),
+            fixed_canvas=True,
+            brush=gr.Brush(default_size=BRUSH, colors=["#ffffff"], color_mode="fixed"),
+            format="png",
+        )
+        # clearing also takes the background and the brush away, until a value is set again
+        drawing.clear(lambda: blank, None, drawing, **AT_ONCE)
         start = gr.Button("Log-likelihood of the drawing", variant="primary")
     refused = gr.Markdown(f"{NO_COLOUR.capitalize()}.", visible=False)
-    gr.on(  # without a trigger: when the page opens, and when another model is chosen
-        None, partial(drawing_offer, load), model, [offered, refused], **AT_ONCE
-    )
+
+    def offer(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        try:
+            is_grey = models.load(name).config.image_shape[0] == 1
+        except UserError:  # such a model is explained when it is used
+            is_grey = True
+        return gr.update(visible=is_grey), gr.update(visible=not is_grey)
+
+    # without a trigger: when the page opens, and when another model is chosen
+    gr.on(None, offer, model, [offered, refused], **AT_ONCE)
     return drawing, start
 
 
-def add_upload(
-    models: Models, model: gr.Dropdown, held_out: HeldOutImages
-) -> tuple[gr.Image, list[gr.Dataset], gr.Checkbox, gr.Checkbox, gr.Button]:
-    """The upload, rows of examples for it, what may be done to it, and its button."""
-    upload = gr.Image(
-        label="Image",
-        type="filepath",
-        image_mode=None,
-        sources=["upload", "clipboard"],
-        height=300,
-        alt_text="The image that was uploaded",
-        elem_classes="pixels",
-    )
-    leave_unread(upload)
-    gr.Markdown(ACCEPTED)
-    examples = add_examples(upload, model, models, held_out)
-    invert, frame = preparation()
-    start = gr.Button("Log-likelihood of the image", variant="primary")
-    return upload, examples, invert, frame, start
+def add_examples(
+    upload: gr.Image,
+    ways: gr.Tabs,
+    model: gr.Dropdown,
+    models: Models,
+) -> Callable[..., Any]:
+    """Held-out images to try, of the data of the model that is chosen; the click on one."""
+    label = "Held-out images of the model's data: click on one to take it"
+    row = image_tiles(label, "small", visible=False)
 
+    def offer(name: str) -> dict[str, Any]:
+        pictures = models.held_out.examples(models.folder(name))
+        return gr.update(value=pictures, visible=bool(pictures))
 
-def add_results() -> tuple[gr.Image, gr.Textbox, gr.Textbox]:
-    """What shows the image as the model sees it, its log-likelihood and its place."""
-    after = "The image after resizing and rounding to the levels of the model"
-    seen = picture("As the model sees it", after, 300, type="filepath")
-    leave_unread(seen)
-    text = gr.Textbox(label="Log-likelihood", interactive=False, lines=9, placeholder=HINT)
-    place = gr.Textbox(label="Place among held-out images", interactive=False, lines=3)
-    return seen, text, place
+    gr.on(None, offer, model, row, **AT_ONCE)
+    return send_on_click(row, upload, {ways: UPLOAD})

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ebm_app.ratios.trials import Snapshot, Trial
+from ebm_app.ratios.trials import Snapshot
 
-from ..training import progress
+from ..shared import progress
 
 NAMES = {"ctsm_v": "CTSM-v", "ctsm": "CTSM", "tsm": "TSM"}
 WEIGHTINGS = {
@@ -38,23 +38,14 @@ def problem_label(problem: str) -> str:
     return f"mixtures, D = 20, k = {size.removeprefix('k')}" if size else f"{kind}, D = 2"
 
 
-def title(trial: Trial) -> str:
-    """A trial in words, of its plot."""
-    return f"{method_label(trial.method)}\n{problem_label(trial.problem)}"
-
-
 def report(shots: Sequence[Snapshot], seconds: float) -> str:
     """Where the trials stand, a line for each after a first one on all."""
     trial, step = shots[0].trial, min(shot.step for shot in shots)
-    is_done = all(shot.is_final for shot in shots)
     total = trial.training.iterations
-    head = [progress(step, total, is_done)]
-    head += [
-        problem_label(trial.problem),
-        PATHS[trial.path],
-        f"seed {trial.seed}",
-        f"{seconds:.1f} s",
-    ]
+    is_done = all(shot.is_final for shot in shots)
+    head = [f"{total} steps" if is_done else progress(step, total)]
+    head += [problem_label(trial.problem), PATHS[trial.path], f"seed {trial.seed}"]
+    head.append(f"{seconds:.1f} s")
     return "\n".join([" · ".join(head), *map(_line, shots)])
 
 
@@ -77,26 +68,21 @@ def _line(shot: Snapshot) -> str:
 
 def metrics(shots: Sequence[Snapshot]) -> dict[str, Any]:
     """The trials as JSON; errors in nats^2, KL divergences in nats."""
-    trial = shots[0].trial
-    settings = {  # gradio's client takes whatever has a "path" for a file
-        **{"problem": trial.problem, "path_kind": trial.path},
-        **{"learning_rate": trial.learning_rate, "iterations": trial.training.iterations},
-        "seed": trial.seed,
-    }
-    return {**settings, "methods": {shot.trial.method: _metrics(shot) for shot in shots}}
-
-
-def _metrics(shot: Snapshot) -> dict[str, Any]:
-    found = dict(shot.scalars)
-    if not shot.has_truth:
-        found["error"] = None  # the best weights were chosen by the loss
-    truth = shot.evaluator.points.truth
-    if truth is not None:
-        truth_metrics = shot.evaluator.points.metrics(truth)
-        found["divergence_truth"] = truth_metrics["divergence"].item()
-    judged = "test" if shot.is_final else "validation"
+    trial, methods = shots[0].trial, {}
+    for shot in shots:
+        found = {"step": shot.step, "best_step": shot.best_step, **shot.scalars}
+        found |= {"judged_on": "test" if shot.is_final else "validation", "step_ms": shot.step_ms}
+        if shot.has_truth:
+            points = shot.evaluator.points
+            found["divergence_truth"] = points.metrics(points.truth)["divergence"].item()
+        else:
+            found["error"] = None  # the best weights were chosen by the loss
+        methods[shot.trial.method] = found
     return {
-        **{"step": shot.step, "best_step": shot.best_step, "judged_on": judged},
-        **found,
-        "step_ms": shot.step_ms,
+        "problem": trial.problem,
+        "path_kind": trial.path,  # gradio's client takes whatever has a "path" for a file
+        "learning_rate": trial.learning_rate,
+        "iterations": trial.training.iterations,
+        "seed": trial.seed,
+        "methods": methods,
     }

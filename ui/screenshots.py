@@ -1,11 +1,12 @@
 """Pictures of every tab of the page, at work with a model.
 
-python tools/screenshots.py --output_dir docs
+python ui/screenshots.py --output_dir docs
 """
 
 from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
 import re
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from math import cos, pi, sin
@@ -14,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 from browser import open_browser, open_tab
-from load import own_page
 from PIL import Image
 
 from ebm_app.io.command_line import parse
@@ -129,13 +129,24 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     folder = args.output_dir
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    with own_page(args.model) as (url, _), open_browser() as browser:
+    # seconds to import: --help does without
+    from ebm_app.web.app import build_app
+    from ebm_app.web.models import Models, find_models
+    from ebm_app.web.server import serve
+
+    app = build_app(Models(find_models(args.model, None)))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = serve(app, "127.0.0.1", port, None)
+    with open_browser() as browser:
         page = browser.new_page(viewport={"width": args.width, "height": 900})
         page.goto(f"{url}?__theme={args.theme}")
         page.get_by_role("tab").first.wait_for(timeout=WAIT)
         for tab in args.tab:
             files.append(folder / f"ui-{tab.lower().replace(' ', '-')}.png")
             take(page, tab, files[-1])
+    app.close(verbose=False)
     return {"files": [str(file) for file in files]}
 
 

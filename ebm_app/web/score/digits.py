@@ -9,62 +9,54 @@ from PIL import Image
 from ebm_app.io.errors import UserError
 from ebm_app.models.config import EBMConfig
 
+#: pixels of the canvas on either side
 SIDE = 280
 #: of 255, by which ink is lighter than the ground of an uploaded file
 CONTRAST = 26
-
-Size = tuple[float, float]
 Box = tuple[int, int, int, int]
 
 
-def fill_height(width: float, height: float) -> Size:
-    """Size of an inked box as the 8 x 8 digits have it: all of the height, at most three quarters
-    of the width, for which wide ones are squeezed."""
-    return min(width / height, 0.75), 1.0
+class DigitFrame(NamedTuple):
+    """Where the ink of a data set lies in an image: the shares of the sides that a box of given
+    width and height takes, where its centre of mass is, and the sides of the pixels on which boxes
+    begin and end, in shares of a side; 0 for boxes that lie anywhere."""
 
-
-def fit_square(width: float, height: float) -> Size:
-    """Size of an inked box as in MNIST: its longer side takes 20 of 28 pixels."""
-    share = 20 / 28 / max(width, height)
-    return width * share, height * share
-
-
-class Frame(NamedTuple):
-    """Where the ink of a data set lies in an image: the shares of the sides that its box takes,
-    where its centre of mass is, and the sides of the pixels on which boxes begin and end, in
-    shares of a side; 0 for boxes that lie anywhere."""
-
-    size: Callable[[float, float], Size]
+    size: Callable[[float, float], tuple[float, float]]
     centre: float = 0.5
     grid: float = 0.0
 
 
-#: by data set of light digits on a dark ground. MNIST's were centred on the middle of a pixel,
-#: and moved by whole pixels
-FRAMES = {"digits": Frame(fill_height), "mnist": Frame(fit_square, 14.5 / 28, 1 / 28)}
+#: by data set of light digits on a dark ground. The 8 x 8 digits take all of the height and at
+#: most three quarters of the width, for which wide ones are squeezed. The longer side of MNIST's
+#: takes 20 of 28 pixels; they were centred on the middle of a pixel, and moved by whole pixels
+FRAMES = {
+    "digits": DigitFrame(lambda width, height: (min(width / height, 0.75), 1.0)),
+    "mnist": DigitFrame(
+        lambda width, height: tuple(
+            20 / 28 * side / max(width, height) for side in (width, height)
+        ),
+        centre=14.5 / 28,
+        grid=1 / 28,
+    ),
+}
 
 
 def framed(picture: Image.Image, box: Box, config: EBMConfig) -> Image.Image:
     """The box (left, top, right, bottom) of a grey picture, scaled as the model's data are, in a
     black square of ``SIDE`` pixels; its centre of mass is where theirs is, short of the edges."""
-    left, top, right, bottom = box
-    frame = FRAMES[config.dataset]
+    frame, (left, top, right, bottom) = FRAMES[config.dataset], box
     grid = max(1, round(frame.grid * SIDE))
     shares = frame.size(right - left, bottom - top)
     size = tuple(max(1, round(share * SIDE / grid)) * grid for share in shares)
     part = picture.crop(box).resize(size, Image.Resampling.BOX)
-    ink = np.asarray(part, dtype=float)
-    corner = [_begin(ink.sum(axis), frame.centre * SIDE, grid) for axis in (0, 1)]
+    ink, corner = np.asarray(part, dtype=float), []
+    for profile in (ink.sum(0), ink.sum(1)):
+        centre = np.average(np.arange(len(profile)) + 0.5, weights=profile)
+        begin = np.clip(frame.centre * SIDE - centre, 0, SIDE - len(profile))
+        corner.append(round(float(begin) / grid) * grid)
     square = Image.new("L", (SIDE, SIDE))
     square.paste(part, tuple(corner))
     return square
-
-
-def _begin(ink: np.ndarray, middle: float, grid: int) -> int:
-    """Where a profile of ink begins if its centre of mass is in the middle, short of the edges."""
-    centre = np.average(np.arange(len(ink)) + 0.5, weights=ink)
-    begin = np.clip(middle - centre, 0, SIDE - len(ink))
-    return round(float(begin) / grid) * grid
 
 
 def ink_box(picture: Image.Image, config: EBMConfig) -> Box:

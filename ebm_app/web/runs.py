@@ -1,0 +1,202 @@
+"""Runs on the page: what a press starts, step by step, how it is stopped, and how mistakes reach
+the visitor."""
+
+import asyncio
+import inspect
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import wraps
+from html import escape
+from typing import Annotated, Any
+
+import gradio as gr
+from gradio.components import Component
+from gradio.events import Dependency
+from pydantic import BeforeValidator, ConfigDict, ValidationError, validate_call
+
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import shortened
+
+#: runs of minutes wait for each other; those of seconds wait for each other and for no others
+LANES = {name: ThreadPoolExecutor(1, name) for name in ("long", "quick")}
+WAITING = "Waiting for a free place: one run of its kind is computed at a time"
+STOPPED, NEVER_BEGUN = "Stopped · ", "Stopped before the first step"
+#: settings of an event that is answered at once, and is no endpoint for programs
+AT_ONCE = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+
+
+def path_of(value: Any) -> Any:
+    """The path of an uploaded file, which gradio has checked to be one; other values as they are.
+
+    >>> path_of({"path": "uploads/a.png", "url": None}), path_of(None)
+    ('uploads/a.png', None)
+    """
+    return value["path"] if isinstance(value, dict) and "path" in value else value
+
+
+#: an uploaded file, as an argument of a run
+Upload = Annotated[str, BeforeValidator(path_of)]
+
+
+def explained(handler: Callable[..., Any], **given: Any) -> Callable[..., Any]:
+    """A function or generator for an event: its arguments are held to its annotations, and its
+    mistakes are told to the visitor.
+
+    Args:
+        given: keyword arguments that are the page's own, and no visitor's.
+
+    Raises:
+        gr.Error: with the sentence of a UserError, or naming the argument that is wrong. Other
+            errors go to the log under a number, which the visitor is told.
+    """
+    signature = inspect.signature(handler)
+    parameters = [part for name, part in signature.parameters.items() if name not in given]
+    checked = validate_call(handler, config=ConfigDict(arbitrary_types_allowed=True))
+
+    @contextmanager
+    def explaining() -> Iterator[None]:
+        try:
+            yield
+        except UserError as error:
+            message = str(error)
+        except ValidationError as error:
+            message = in_words(error, [part.name for part in parameters])
+        except Exception:
+            number = secrets.token_hex(4)
+            logging.getLogger(__name__).exception("error %s in %s", number, handler.__name__)
+            message = (
+                f"This failed on the server, whose log says why under {number}: try another "
+                "model or other settings"
+            )
+        else:
+            return
+        # a browser takes the message for HTML
+        raise gr.Error(escape(message, quote=False), print_exception=False) from None
+
+    @wraps(handler)
+    def run(*args: Any) -> Any:
+        with explaining():
+            return checked(*args, **given)
+
+    @wraps(handler)
+    def iterate(*args: Any) -> Iterator[Any]:
+        with explaining():
+            yield from checked(*args, **given)
+
+    found = iterate if inspect.isgeneratorfunction(handler) else run
+    found.__signature__ = signature.replace(parameters=parameters)
+    return found
+
+
+def in_words(error: ValidationError, names: Sequence[str] = ()) -> str:
+    """The first mistake that pydantic found, as a sentence.
+
+    Args:
+        names: of arguments that were given by position.
+    """
+    found = error.errors()[0]
+    field = found["loc"][0] if found["loc"] else "this"
+    name = names[field] if isinstance(field, int) and field < len(names) else field
+    what = found["msg"].removeprefix("Input ")
+    return f"{name} cannot be {shortened(found['input'])}: it {what}"
+
+
+def stepwise(run: Callable[..., Iterator[Any]], lane: str) -> Callable[..., AsyncIterator[Any]]:
+    """A generator whose steps are computed by the thread of a lane.
+
+    Whoever cancels it is let go at once. The step at which it was is computed to its end, since no
+    thread can be interrupted; its result is dropped, and the steps of others come after it.
+    """
+
+    @wraps(run)
+    async def steps(*args: Any) -> AsyncIterator[Any]:
+        iterator, loop = run(*args), asyncio.get_running_loop()
+        try:
+            while True:
+                shown = await loop.run_in_executor(LANES[lane], next, iterator, None)
+                if shown is None:
+                    return
+                yield shown
+        finally:
+            LANES[lane].submit(iterator.close)  # by that thread: after the step
+
+    return steps
+
+
+def start_and_stop(action: str) -> tuple[gr.Button, gr.Button]:
+    """What starts a run and what stops it."""
+    with gr.Row():
+        start = gr.Button(action, variant="primary", min_width=110)
+        return start, gr.Button("Stop", min_width=110, interactive=False)
+
+
+def start_by(
+    buttons: Sequence[gr.Button],
+    run: Callable[..., Iterator[Any]],
+    inputs: Sequence[Component],
+    outputs: Sequence[Component],
+    lane: str = "long",
+    **settings: Any,
+) -> Dependency:
+    """Let a button start a run, which waits for the others of its lane and says so in the first
+    text among its outputs. Only while it waits or goes on can it be stopped.
+
+    Args:
+        buttons: what starts it, what stops it, and others that start runs with the same outputs.
+        run: a generator, ``explained``. settings: of gradio's listener, e.g. ``api_name``.
+    """
+    start, stop, *_ = buttons
+    text = next(output for output in outputs if isinstance(output, gr.Textbox))
+
+    def pressed(is_running: bool) -> list[dict[str, Any]]:
+        return [gr.update(interactive=is_running == (button is stop)) for button in buttons]
+
+    start.click(lambda: [WAITING, *pressed(True)], None, [text, *buttons], **AT_ONCE)
+    # the listeners of a button are called in turn. Arguments are checked by ``explained``
+    event = start.click(
+        stepwise(run, lane),
+        list(inputs),
+        list(outputs),
+        preprocess=False,
+        concurrency_id=lane,
+        concurrency_limit=1,
+        show_progress="minimal",
+        show_progress_on=text,
+        **settings,
+    )
+    event.failure(never_begun, text, text, **AT_ONCE)
+    event.then(lambda: pressed(False), None, list(buttons), **AT_ONCE)  # after a stop too
+    stop.click(None, cancels=[event], **AT_ONCE)
+    # after the cancel no step comes any more
+    stop.click(stopped, text, text, **AT_ONCE)
+    return event
+
+
+def never_begun(text: str) -> Any:
+    """What the text of a run becomes that failed, or that was stopped, whose text stays."""
+    return NEVER_BEGUN if text == WAITING else gr.skip()
+
+
+def stopped(text: str) -> str:
+    """What the text of a run becomes when it is stopped.
+
+    >>> stopped("Step 3 of 9 · digits")
+    'Stopped · Step 3 of 9 · digits'
+    """
+    if text.startswith((STOPPED, NEVER_BEGUN)):
+        return text
+    return NEVER_BEGUN if text == WAITING else f"{STOPPED}{text}"
+
+
+def empty_by(
+    triggers: Sequence[Callable[..., Any]],
+    events: Sequence[Dependency],
+    outputs: Sequence[Component],
+) -> None:
+    """Let another choice end runs and then empty what they filled: no result stands beside another
+    image or model than its own."""
+    gr.on(triggers, None, cancels=list(events), **AT_ONCE)
+    gr.on(triggers, lambda: [None] * len(outputs), None, list(outputs), **AT_ONCE)

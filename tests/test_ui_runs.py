@@ -1,0 +1,169 @@
+"""Runs on the page: arguments held to their types, mistakes explained, threads, and stops."""
+
+import asyncio
+import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import gradio as gr
+import pytest
+import torch
+from conftest import digit
+from starlette.exceptions import HTTPException
+
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.errors import UserError
+from ebm_app.web.runs import (
+    NEVER_BEGUN,
+    WAITING,
+    Upload,
+    explained,
+    never_begun,
+    start_and_stop,
+    start_by,
+    stepwise,
+    stopped,
+)
+from ebm_app.web.shared import Iterations, Rate, Seed, eval_every
+
+
+@pytest.mark.parametrize("kind", ["run", "at once"])
+def test_visitors_read_mistakes_and_the_log_keeps_the_rest(caplog, kind):
+    def fail(error):
+        raise error
+
+    def fail_later(error):
+        yield 1
+        raise error
+
+    call = explained(fail) if kind == "at once" else lambda e: list(explained(fail_later)(e))
+    with pytest.raises(gr.Error) as caught:
+        call(UserError("'<img src=x>' & more: leave it out"))
+    assert caught.value.message == "'&lt;img src=x&gt;' &amp; more: leave it out"
+    assert not caplog.records
+    for error in (RuntimeError("secret"), HTTPException(500, "secret")):
+        caplog.clear()
+        with pytest.raises(gr.Error) as caught:
+            call(error)
+        assert "secret" not in caught.value.message
+        (record,) = caplog.records
+        number = re.search(r"under (\w+):", caught.value.message)[1]
+        assert number in record.getMessage() and "secret" in caplog.text
+
+
+def test_arguments_are_held_to_their_types_and_the_pages_own_are_no_visitors():
+    def run(
+        rate: Rate, iterations: Iterations, seed: Seed, image: Upload | None, on: bool, *, own: int
+    ):
+        yield rate, iterations, seed, image, on, own
+
+    good = [1e-3, 5, 7, {"path": "a.png", "meta": {}}, True]
+    handler = explained(run, own=3)
+    assert list(handler(*good)) == [(1e-3, 5, 7, "a.png", True, 3)]
+    assert list(handler(*good[:3], None, True)) == [(1e-3, 5, 7, None, True, 3)]
+    for place, name, values in (
+        (0, "rate", (None, "", [], 0.2, 1e-6, float("nan"), float("inf"), {"a": 1})),
+        (1, "iterations", (None, 0, 5001, 2.5, "x", [], 10**400)),
+        (2, "seed", (-1, 2**31, None)),
+        (3, "image", (3, [3], {"a": 1}, True)),
+        (4, "on", (None, [], "<b>")),
+    ):
+        for value in values:
+            with pytest.raises(gr.Error) as caught:
+                list(handler(*[value if at == place else kept for at, kept in enumerate(good)]))
+            message = caught.value.message
+            assert message.startswith(f"{name} cannot be ") and len(message) < 200
+            assert "<" not in message and "\n" not in message
+
+
+def steps_of(log, name, going=None):
+    """A run that tells what it does; a second step goes on until ``going`` is set."""
+
+    def run():
+        try:
+            for step in (1, 2):
+                log.append((name, step, threading.get_ident()))
+                if step == 2 and going:
+                    going.wait(10)
+                yield step
+        finally:
+            log.append((name, "closed", threading.get_ident()))
+
+    return run
+
+
+async def all_of(run, lane="long"):
+    return [step async for step in stepwise(run, lane)()]
+
+
+def test_runs_of_all_visitors_are_computed_by_one_thread_step_by_step():
+    log = []
+
+    async def together():
+        return await asyncio.gather(*(all_of(steps_of(log, name)) for name in "ab"))
+
+    assert asyncio.run(together()) == [[1, 2], [1, 2]]
+    assert len({thread for *_, thread in log} | {threading.get_ident()}) == 2
+
+
+def test_who_stops_is_let_go_within_a_step_and_others_of_the_lane_wait_for_it():
+    log, going = [], threading.Event()
+
+    async def stop_and_go_on():
+        task = asyncio.create_task(all_of(steps_of(log, "first", going)))
+        while len(log) < 2:
+            await asyncio.sleep(0.01)
+        assert await all_of(steps_of([], "quick"), "quick") == [1, 2]  # waits for nobody
+        begin = time.monotonic()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert time.monotonic() - begin < 1 and not going.is_set()
+        other = asyncio.create_task(all_of(steps_of(log, "second")))
+        await asyncio.sleep(0.2)
+        assert [entry[:2] for entry in log] == [("first", 1), ("first", 2)]
+        going.set()
+        assert await other == [1, 2]
+
+    asyncio.run(stop_and_go_on())
+    told = [entry[:2] for entry in log]
+    assert told[2:4] == [("first", "closed"), ("second", 1)]
+
+
+def test_a_model_draws_and_scores_in_two_threads_what_it_does_in_one(models):
+    def draw():
+        return models.load("grey").sample(4, "annealed_hmc", seed=1, num_steps=8)
+
+    def score():
+        ebm = EBM.from_pretrained(models.folder("grey"))  # weights of its own are drawn first
+        return [ebm.log_prob(digit().expand(4, -1, -1, -1), seed=2).log_prob for _ in range(12)]
+
+    drawn, scored = draw(), score()
+    with ThreadPoolExecutor(2) as threads:
+        found, others = [thread.result() for thread in map(threads.submit, (draw, score))]
+    assert all(map(torch.equal, others, scored)) and torch.equal(found, drawn)
+
+
+def test_a_run_can_be_stopped_only_while_it_waits_or_goes_on():
+    def run(model: str):
+        yield None, "Step 1 of 1"
+
+    with gr.Blocks() as app:
+        model, picture, text = gr.Textbox(), gr.Image(), gr.Textbox()
+        buttons = start_and_stop("Go")
+        start_by(buttons, explained(run), [model], [picture, text], api_name="go")
+    waiting, started, failed, ended, _, cancelling, told = app.fns.values()
+    said, start, stop = waiting.fn()[:1], *waiting.fn()[1:]
+    assert said == [WAITING] and not start["interactive"] and stop["interactive"]
+    assert [update["interactive"] for update in ended.fn()] == [True, False]
+    assert started.show_progress_on == [text] and started.concurrency_limit == 1
+    assert failed.trigger_only_on_failure and cancelling.cancels == [started._id]
+    assert failed.fn is never_begun and told.fn is stopped
+    assert never_begun(WAITING) == stopped(WAITING) == NEVER_BEGUN
+    assert stopped(stopped("Step 1 of 2")) == "Stopped · Step 1 of 2"
+    assert never_begun("Step 1 of 2") == gr.skip()
+
+
+def test_a_run_is_looked_at_often_enough_to_stop():
+    assert [eval_every(n) for n in (1, 20, 21, 1_000, 5_000)] == [1, 1, 2, 50, 100]
