@@ -54,7 +54,7 @@ def test_a_card_says_what_the_files_say(run, tmp_path):
         "| model | run |\n| --- | --- |\n| data | digits |",
         "| images | 8 × 8 pixels, grey, 17 levels |",
         f"| weights | {num_weights:,} |",
-        "| steps | the run goes on, or was stopped |",
+        "| steps | the run continues, or was stopped |",
     ):
         assert part in found.facts
     assert {**to_dict(GREY), "kind": "energy model"} == found.config
