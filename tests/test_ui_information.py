@@ -227,7 +227,7 @@ def test_bad_data_are_explained_without_folders(tmp_path, monkeypatch):
             files(good, save(tmp_path, "hole.npy", hole)),
             "NaN or infinite, the first in row 4",
         ),
-        (files(good, save(tmp_path, "flat.npy", np.ones(200))), "constant over all rows"),
+        (files(good, save(tmp_path, "flat.npy", np.ones(200))), "constant over all"),
         (files(good, good), "hold the same values"),
         (
             files(*[save(tmp_path, f"few{n}.npy", few * few**n) for n in (0, 1)]),
