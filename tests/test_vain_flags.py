@@ -6,7 +6,6 @@ from conftest import ROOT, error_of
 from ebm_app.io.processes import make_accelerator
 
 VAIN = {
-    "columns": ("evaluate/mi.py", "--x_columns a b", "give either --x and --y"),
     "study": ("evaluate/mi.py", "--x a.npy --y b.npy --methods nce", "with data of your own"),
     "quick data": ("evaluate/mi.py", "--x a.npy --y b.npy --quick", "with data of your own"),
     "data sets": ("evaluate/mi.py", "--x a.npy --y b.npy --num_seeds 2", "with data of your own"),
