@@ -1,4 +1,4 @@
-"""Damaged folders of models, from wherever, end in a sentence, at once and in little memory."""
+"""Damaged models, records of settings and checkpoints end in a sentence, and at once."""
 
 import json
 import os
@@ -9,12 +9,18 @@ import time
 
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file, save, save_file
 
+from ebm_app.data.images import ImageData, load_images
 from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.flow import Flow, FlowConfig
 from ebm_app.io.errors import UserError
-from ebm_app.models.config import EBMConfig, PathConfig, UNetConfig
+from ebm_app.models.config import EBMConfig, PathConfig, TrainingConfig, UNetConfig
+from ebm_app.training.checkpoint import DIGESTS_FILE, STATE, digests, find_checkpoint
+from ebm_app.training.settings import record, resolve
+from ebm_app.training.tasks import EBMTask
+from ebm_app.training.trainer import Trainer
 
 IMAGE = (1, 8, 8)
 MODELS = {
@@ -114,17 +120,22 @@ def model(request, originals, tmp_path):
     return MODELS[request.param][0], tmp_path / "model"
 
 
-def sentence_of(kind, folder):
-    """What is said of a folder that cannot be loaded, None where it can."""
+def sentence_of(call):
+    """What is said where a call fails, None where it does not."""
     begin = time.perf_counter()
     try:
-        kind.from_pretrained(folder)
+        call()
     except UserError as error:
         assert len(str(error)) < 400 and "\n" not in str(error), str(error)
         return str(error)
     finally:
         assert time.perf_counter() - begin < 5
     return None
+
+
+def refused(model):
+    kind, folder = model
+    return sentence_of(lambda: kind.from_pretrained(folder))
 
 
 def places(data, path=()):
@@ -136,29 +147,40 @@ def places(data, path=()):
             yield from places(value, (*path, key))
 
 
+def with_faults(whole):
+    """JSON data with another value, or none, at each of its places in turn."""
+    for index, (*path, key) in enumerate(places(whole)):
+        # some of the values for each place, others for the next one
+        for value in (*VALUES[index % 8 :: 8], "deleted"):
+            data = json.loads(json.dumps(whole))
+            parent = data
+            for step in path:
+                parent = parent[step]
+            parent[key] = value
+            if value == "deleted":
+                del parent[key]
+            yield data
+
+
 def test_a_wrong_value_of_a_configuration_is_said_or_does_no_harm(model):
     kind, folder = model
-    whole = (folder / "config.json").read_text()
-    for index, place in enumerate(places(json.loads(whole))):
-        # some of the values for each place, others for the next one
-        for value in [*VALUES[index % 8 :: 8], "deleted"]:
-            data = json.loads(whole)
-            parent = data
-            for step in place[:-1]:
-                parent = parent[step]
-            if value == "deleted":
-                del parent[place[-1]]
-            else:
-                parent[place[-1]] = value
-            (folder / "config.json").write_text(json.dumps(data))
-            sentence_of(kind, folder)
+    for data in with_faults(json.loads((folder / "config.json").read_text())):
+        (folder / "config.json").write_text(json.dumps(data))
+        sentence_of(lambda: kind.from_pretrained(folder))
+
+
+def test_a_wrong_value_of_recorded_settings_is_said_or_does_no_harm():
+    digits = load_images("digits")
+    whole = json.loads(json.dumps(record(*resolve(digits, {}))))
+    for data in with_faults(whole):
+        sentence_of(lambda: resolve(digits, {}, data))  # noqa: B023 - called at once
 
 
 @pytest.mark.parametrize("file, name", CHANGES)
 def test_damaged_files_are_refused(model, file, name):
     path = model[1] / file
     path.write_bytes((TEXTS | BYTES)[name](path.read_bytes()))
-    assert sentence_of(*model)
+    assert refused(model)
 
 
 @pytest.mark.parametrize("change", TENSORS.values(), ids=TENSORS)
@@ -167,9 +189,9 @@ def test_other_weights_are_refused(model, change):
     weights = load_file(file)
     name = next(iter(weights))
     save_file({**weights, name: change(weights[name]).contiguous()}, file)
-    assert sentence_of(*model)
+    assert refused(model)
     save_file({key: value for key, value in weights.items() if key != name}, file)
-    assert "lacks" in sentence_of(*model)
+    assert "lacks" in refused(model)
 
 
 @pytest.mark.parametrize("kind", NO_FILES)
@@ -178,4 +200,46 @@ def test_what_is_no_file_is_never_waited_for(model, name, kind, monkeypatch):
     monkeypatch.chdir(model[1])
     (model[1] / name).unlink()
     put_no_file(model[1] / name, kind)
-    assert sentence_of(*model)
+    assert refused(model)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run, whose checkpoint is whole."""
+    folder = tmp_path_factory.mktemp("run")
+    levels = torch.arange(20 * 16).remainder(17).to(torch.uint8).reshape(20, 1, 4, 4)
+    data = ImageData("noise", 17, levels, levels[:4], levels[:4])
+    ebm = EBMConfig("noise", (1, 4, 4), 17, net=UNetConfig((8,), norm_num_groups=4), num_nodes=8)
+    config = TrainingConfig(
+        max_train_steps=2,
+        train_batch_size=4,
+        validation_images=4,
+        validation_repeats=1,
+        num_preview_images=0,
+        checkpointing_steps=2,
+    )
+    accelerator = Accelerator(cpu=True)
+    task = EBMTask(accelerator, ebm, config, data, folder)
+    trainer = Trainer(accelerator, task, config, folder)
+    trainer.fit()
+    return trainer
+
+
+@pytest.mark.parametrize("has_digests", [True, False])
+def test_damaged_states_of_a_checkpoint_are_refused(run, tmp_path, has_digests):
+    """Also where the digests are those of the damaged files."""
+    (whole,) = run.output_dir.glob("checkpoint-*")
+    folder = tmp_path / whole.name
+    for name, changes in (("trainer.json", TEXTS), ("trainer.safetensors", BYTES)):
+        for change in changes.values():
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(whole, folder)
+            file = folder / STATE / name
+            content = change(file.read_bytes())
+            if content == file.read_bytes():
+                continue
+            file.write_bytes(content)
+            if has_digests:
+                (folder / STATE / DIGESTS_FILE).write_text(json.dumps(digests(folder)))
+            said = sentence_of(lambda: run.resume(find_checkpoint(tmp_path, str(folder))))
+            assert said or change is TEXTS["huge"]
