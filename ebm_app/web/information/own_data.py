@@ -53,6 +53,8 @@ def read(
     with without_path(first, first.name), without_path(second, second.name):
         pair = read_csv_pair(table, *columns) if table else (read_npy(x), read_npy(y))
     num_rows, num_columns = len(pair[0]), sum(part.shape[1] for part in pair)
+    if num_rows < MIN_ROWS:
+        raise UserError(f"there are {num_rows} rows, fewer than {MIN_ROWS}: give more of them")
     if num_rows > MAX_ROWS:
         raise UserError(f"there are {num_rows} rows, more than {MAX_ROWS}: upload a part of them")
     if num_columns > MAX_COLUMNS:
