@@ -7,7 +7,6 @@ import torch
 from conftest import GREY, error_of
 from exact import generator
 
-from ebm_app.data.png import grid_of
 from ebm_app.evaluation.memorisation import nearest, share_of_copies
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.start import run_script
@@ -35,12 +34,6 @@ def test_copies_show_and_fresh_draws_do_not():
     assert share_of_copies(fresh, held_out) == pytest.approx(0.01, abs=0.003)
     fresh[:5_000] = 0
     assert share_of_copies(fresh, held_out) == pytest.approx(0.2575, abs=0.003)
-
-
-def test_a_sheet_has_the_columns_asked_for():
-    images = torch.arange(6).view(6, 1, 1, 1) / 255
-    sheet = grid_of(images, min_pixels=1, columns=3)
-    assert sheet[::2, ::2, 0].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_the_script_shows_an_image_beside_its_neighbours(script, tmp_path, capsys):
