@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from conftest import GREY, error_of
+from conftest import GREY
 from exact import generator
 
 from ebm_app.evaluation.memorisation import nearest, share_of_copies
@@ -47,4 +47,5 @@ def test_the_script_shows_an_image_beside_its_neighbours(script, tmp_path, capsy
     assert figures["identical"] == 0
     assert (tmp_path / "out" / "memorisation.png").exists()
     assert json.loads((tmp_path / "out" / "memorisation.json").read_text())["figures"] == figures
-    assert "num_shown must be at least 1" in error_of(main, [*given, "--num_shown", "0"])
+    assert run_script(main, [*given, "--num_shown", "0"]) == 2
+    assert "num_shown must be at least 1" in capsys.readouterr().err
