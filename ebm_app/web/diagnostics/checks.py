@@ -68,16 +68,16 @@ def recorded(folder: Path, name: str) -> tuple[str, ShownTest]:
         with without_path(folder, name), as_written(path):
             record = read_json(path)
             report, label = report_of(record["figures"]), f"recorded {record['started']}"
+            failed = sum(check.passed is False for check in report.checks)
+            warning = (
+                f"⚠️ {name} failed {failed} of the checks of its self-test, so that its "
+                "log-likelihoods may be wrong: see Diagnostics."
+            )
+            text = in_words(report.checks, label)
+            return warning if failed else "", (balance_figure(report.balance), text)
     except UserError as error:
         line = f"⚠️ The record of the self-test of {name} cannot be read: see Diagnostics."
         return line, (None, str(error))
-    failed = sum(check.passed is False for check in report.checks)
-    warning = (
-        f"⚠️ {name} failed {failed} of the checks of its self-test, so that its log-likelihoods "
-        "may be wrong: see Diagnostics."
-    )
-    text = in_words(report.checks, label)
-    return warning if failed else "", (balance_figure(report.balance), text)
 
 
 def report_of(metrics: dict[str, Any]) -> SelfTestReport:
