@@ -55,18 +55,6 @@ def read_json(path: Path, largest: int = LARGEST_RECORD) -> dict[str, Any]:
     return data
 
 
-def read_record(cls: type, path: Path) -> dict[str, Any]:
-    """The JSON object in a file, in which at least what the dataclass ``cls`` says is there, of
-    its types and in its ranges.
-
-    Raises:
-        UserError: naming the file and the keys.
-    """
-    data = read_json(path)
-    from_dict(cls, data, str(path))
-    return data
-
-
 @contextmanager
 def as_written(path: Path) -> Iterator[None]:
     """Within it, a record of this program is read by its keys.
