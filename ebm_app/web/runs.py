@@ -100,8 +100,8 @@ def in_words(error: ValidationError, names: Sequence[str] = ()) -> str:
     found = error.errors()[0]
     field = found["loc"][0] if found["loc"] else "this"
     name = names[field] if isinstance(field, int) and field < len(names) else field
-    what = found["msg"].removeprefix("Input ")
-    return f"{name} cannot be {shortened(found['input'])}: it {what}"
+    what = found["msg"].replace("Input", "it", 1)
+    return f"{name} cannot be {shortened(found['input'])}: {what}"
 
 
 def stepwise(run: Callable[..., Iterator[Any]], lane: str) -> Callable[..., AsyncIterator[Any]]:

@@ -12,6 +12,7 @@ import gradio as gr
 from gradio.components import Component
 from PIL import Image
 
+from ebm_app.io.registry import choose
 from ebm_app.sampling.samplers import SAMPLERS
 
 from ..models import Models
@@ -71,9 +72,12 @@ def generate(
     """Draw images; returns the grid as a PNG, a caption, the seed that was used, a table of
     log-likelihoods, an animated PNG, the settings as JSON, and a ZIP of all files."""
     seed = secrets.randbelow(MAX_SEED + 1) if randomise else seed
-    settings = RunSettings(model, sampler, num_images, num_steps, seed)
+    ebm = models.load(model)
+    settings = RunSettings(
+        model, choose("sampler", sampler, SAMPLERS), num_images, num_steps, seed
+    )
     yield ShownRun(None, f"Starting · {model} · seed {seed}", seed)
-    for run in draw(models.load(model), settings, score_images):
+    for run in draw(ebm, settings, score_images):
         yield ShownRun(run.grid(), run.caption(), seed, table(run.likelihoods), run=run)
     yield from finish(run)
 
