@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from conftest import error_of
 from exact import F64, generator, normal, z_score
 from torch import distributions
 
@@ -132,17 +131,3 @@ def test_samples_follow_the_generator(pair):
 def test_samples_take_the_default_dtype(float64):
     for pair in (GaussianPair(3, 4), MixturePair(1, 3), UnevenPair()):
         assert pair.sample0(2, generator()).dtype == pair.sample1(2, generator()).dtype == F64
-
-
-@pytest.mark.parametrize("dim", [0, -3, 2.0, math.nan])
-def test_refuses_a_dimension_that_is_none(dim):
-    for build in (GaussianPair, lambda dim: MixturePair(1.0, dim)):
-        assert f"dim is {dim}: give a whole number" in error_of(build, dim)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0, -1.0])
-def test_refuses_numbers_that_make_no_density(value):
-    assert f"k is {value}: give a finite" in error_of(MixturePair, value)
-    if not math.isfinite(value):
-        assert f"shift is {value}: give a finite" in error_of(GaussianPair, 2, value)
-        assert f"centre is {value}: give a finite" in error_of(MixturePair, 1.0, 2, value)

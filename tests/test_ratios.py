@@ -12,13 +12,13 @@ from ebm_app.objectives.time_sampling import SharedTimes, Stratified, TimeSample
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath
 from ebm_app.ratios.diagonal_pairs import GaussianPair, MixturePair
 from ebm_app.ratios.estimators import (
-    Draw,
+    EndPoints,
     RotatedRatio,
     TelescopingRatio,
     TimeScoreRatio,
 )
 from ebm_app.ratios.methods import (
-    Classifiers,
+    Bridges,
     CovarianceScores,
     MixtureResidual,
     TimeScores,
@@ -68,7 +68,7 @@ def test_the_best_logits_are_the_log_ratios_of_successive_densities(num_bridges)
     times = TimeSample(torch.zeros(num, dtype=F64), torch.ones(num, dtype=F64))
     g = generator(1)
     x0, x1 = (pair.sample0(num, g).double(), pair.sample1(num, g).double())
-    losses = ratio.loss(Draw(x0, x1, x0, times)).view(100, -1).mean(1)
+    losses = ratio.loss(EndPoints(x0, x1, x0, times)).view(100, -1).mean(1)
     gradients = torch.stack(
         [torch.autograd.grad(loss, net.weights, retain_graph=True)[0] for loss in losses]
     )
@@ -84,14 +84,14 @@ def test_rotated_estimators_see_rotated_points():
     assert torch.equal(ratio.log_ratio(x), inner.log_ratio(x @ axes))
     assert torch.equal(ratio.accurate_log_ratio(x)[0], inner.accurate_log_ratio(x @ axes)[0])
     path, t = LinearVPPath(), torch.full((6,), 0.4, dtype=F64)
-    sample = Draw(x, 2 * x, x, TimeSample(t, t)).at(path, t)
-    turned = Draw(x @ axes, 2 * x @ axes, x @ axes, TimeSample(t, t)).at(path, t)
+    sample = EndPoints(x, 2 * x, x, TimeSample(t, t)).at(path, t)
+    turned = EndPoints(x @ axes, 2 * x @ axes, x @ axes, TimeSample(t, t)).at(path, t)
     assert torch.allclose(sample.xt @ axes, turned.xt)
 
 
 def test_a_bridge_takes_the_noise_of_the_draw():
     x, t = normal((6, 3)), torch.full((6,), 0.25, dtype=F64)
-    drawn = Draw(x, x, 2 * x, TimeSample(t, t))
+    drawn = EndPoints(x, x, 2 * x, TimeSample(t, t))
     assert torch.allclose(
         drawn.at(SchrodingerBridgePath(1.0), t).xt, x + math.sqrt(3 / 16) * 2 * x
     )
@@ -103,8 +103,8 @@ METHODS = {
     "ctsm_v": TimeScores(ema_decay=0.9),
     "bridge": TimeScores(1.0),
     "mixture": MixtureResidual(fit_draws=500),
-    "nce": Classifiers(),
-    "tre": Classifiers(num_bridges=3),
+    "nce": Bridges(),
+    "tre": Bridges(num_bridges=3),
     "matrix": CovarianceScores(num_times=4),
 }
 

@@ -14,7 +14,7 @@ from ebm_app.objectives.time_sampling import TimeSample
 from ebm_app.paths import GaussianPath, PathSample
 
 
-class Draw(NamedTuple):
+class EndPoints(NamedTuple):
     """Rows of one step: draws ``x0`` of p_0 and ``x1`` of p_1, standard normal ``noise`` (B, D),
     and times with their weights (B,)."""
 
@@ -32,7 +32,7 @@ class RatioEstimator(nn.Module, ABC):
     """An estimator of log p_1/p_0; its parameters are what is trained."""
 
     @abstractmethod
-    def loss(self, draw: Draw) -> Tensor:
+    def loss(self, draw: EndPoints) -> Tensor:
         """Loss by example, (B,)."""
 
     @abstractmethod
@@ -59,7 +59,7 @@ class TimeScoreRatio(RatioEstimator):
         super().__init__()
         self.model, self.objective, self.num_nodes = model, objective, num_nodes
 
-    def loss(self, draw: Draw) -> Tensor:
+    def loss(self, draw: EndPoints) -> Tensor:
         sample = draw.at(self.model.path, draw.times.t)
         return self.objective(self.model, self.model.path, Batch(sample, draw.times.weight))
 
@@ -103,7 +103,7 @@ class TelescopingRatio(RatioEstimator):
         super().__init__()
         self.net, self.path, self.num_bridges = net, path, num_bridges
 
-    def loss(self, draw: Draw) -> Tensor:
+    def loss(self, draw: EndPoints) -> Tensor:
         total = 0.0
         below = None
         for k in range(self.num_bridges + 1):
@@ -132,9 +132,9 @@ class RotatedRatio(RatioEstimator):
         self.inner = inner
         self.register_buffer("axes", axes)
 
-    def loss(self, draw: Draw) -> Tensor:
+    def loss(self, draw: EndPoints) -> Tensor:
         x0, x1, noise = (part @ self.axes for part in draw[:3])
-        return self.inner.loss(Draw(x0, x1, noise, draw.times))
+        return self.inner.loss(EndPoints(x0, x1, noise, draw.times))
 
     def log_ratio(self, x: Tensor) -> Tensor:
         return self.inner.log_ratio(x @ self.axes)

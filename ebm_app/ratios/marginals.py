@@ -12,7 +12,7 @@ from torch import Tensor
 from ebm_app.numerics.quadrature import rule_on
 from ebm_app.paths import GaussianPath
 from ebm_app.ratios.diagonal_pairs import DiagonalPair
-from ebm_app.ratios.estimators import Draw, RatioEstimator, RotatedRatio, TimeScoreRatio
+from ebm_app.ratios.estimators import EndPoints, RatioEstimator, RotatedRatio, TimeScoreRatio
 from ebm_app.ratios.toy_2d_pairs import Toy2DPair
 
 TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -31,7 +31,7 @@ class DensityGrid:
     """
 
     def __init__(
-        self, pair: DiagonalPair | Toy2DPair, path: GaussianPath, draw: Draw, side: int = 40
+        self, pair: DiagonalPair | Toy2DPair, path: GaussianPath, draw: EndPoints, side: int = 40
     ) -> None:
         ones = torch.ones_like(draw.times.t)
         drawn = [draw.at(path, time * ones).xt.double().cpu() for time in TIMES]

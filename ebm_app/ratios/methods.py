@@ -150,7 +150,7 @@ class CovarianceScores(TimeScores):
 
 
 @dataclass(frozen=True)
-class Classifiers(Method):
+class Bridges(Method):
     """Classifiers between successive distributions on the path: NCE with one, TRE with more."""
 
     num_bridges: int = 1

@@ -7,7 +7,7 @@ from functools import partial
 
 from ebm_app.ratios.diagonal_pairs import GaussianPair, MixturePair
 from ebm_app.ratios.methods import (
-    Classifiers,
+    Bridges,
     CovarianceScores,
     Method,
     MixtureResidual,
@@ -46,7 +46,7 @@ def score_methods(sigma: float | None) -> dict[str, Method]:
 
 def classifiers(sigma: float | None) -> dict[str, Method]:
     """The baselines: NCE and TRE."""
-    return {"nce": Classifiers(sigma), "tre": Classifiers(sigma, num_bridges=8)}
+    return {"nce": Bridges(sigma), "tre": Bridges(sigma, num_bridges=8)}
 
 
 def gaussian_methods() -> dict[str, Method]:

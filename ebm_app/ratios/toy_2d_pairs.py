@@ -12,8 +12,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.registry import choose
 from ebm_app.numerics.tensors import standard_normal_log_density
 from ebm_app.ratios.pairs import DensityPair, KnownPair
 from ebm_app.ratios.toy_2d import TOY_2D
@@ -25,16 +23,10 @@ class Toy2DPair(DensityPair):
 
     Args:
         name: a key of ``TOY_2D``.
-
-    Raises:
-        UserError: for an unknown name.
     """
 
     name: str
     dim: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        choose("2-D data set", self.name, TOY_2D)
 
     def sample0(self, num: int, generator: torch.Generator) -> Tensor:
         return torch.randn(num, self.dim, generator=generator, device=generator.device)
@@ -57,16 +49,7 @@ class Toy2DPair(DensityPair):
 class KnownToy2DPair(Toy2DPair, KnownPair):
     """The same for data whose density has a closed form. Outside the support of the data
     the log ratio is -inf.
-
-    Raises:
-        UserError: for data without one, and an unknown name.
     """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if TOY_2D[self.name].log_density is None:
-            known = ", ".join(name for name, data in TOY_2D.items() if data.log_density)
-            raise UserError(f"{self.name} has no density in closed form: choose one of {known}")
 
     def log_density1(self, x: Tensor) -> Tensor:
         """log p1(x) in nats: (N, 2) -> (N,), float64."""

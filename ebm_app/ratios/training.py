@@ -32,7 +32,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from ebm_app.io.errors import UserError
 from ebm_app.numerics.tensors import seeded
 from ebm_app.objectives.time_sampling import TimeSample
-from ebm_app.ratios.estimators import Draw, RatioEstimator
+from ebm_app.ratios.estimators import EndPoints, RatioEstimator
 from ebm_app.ratios.methods import Method
 from ebm_app.ratios.pairs import DensityPair
 
@@ -138,7 +138,7 @@ class RatioTrainer:
         if self.ema_decay:
             self._average(1 - min(self.ema_decay, self.step / (self.step + 10)))
 
-    def draw(self) -> Draw:
+    def draw(self) -> EndPoints:
         """The rows of one step."""
         return draw(self.pair, self.sampler.sample, self.training.batch_size, self.generator)
 
@@ -168,8 +168,8 @@ def draw(
     times: Callable[[int, torch.Generator], TimeSample],
     num: int,
     generator: torch.Generator,
-) -> Draw:
+) -> EndPoints:
     """``num`` rows of either density with noise and times."""
     x0, x1 = pair.sample0(num, generator), pair.sample1(num, generator)
     noise = torch.randn(x0.shape, device=x0.device, generator=generator)
-    return Draw(x0, x1, noise, times(num, generator))
+    return EndPoints(x0, x1, noise, times(num, generator))
