@@ -14,16 +14,14 @@ from typing import Any
 from ebm_app.io.registry import make
 from ebm_app.likelihood.elbo import VariationalBound
 from ebm_app.likelihood.estimator import Estimator, LogDensity
-from ebm_app.likelihood.pf_ode import MidpointDensity, PFODEDensity
+from ebm_app.likelihood.noised import NoisedIntegral
+from ebm_app.likelihood.pf_ode import PFODEDensity
 from ebm_app.likelihood.ratio import RatioIntegral, RatioODE
-from ebm_app.likelihood.trajectory import NoisedIntegral, PFODEIntegral
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     "elbo": VariationalBound,
     "noised": NoisedIntegral,
-    "along_pf_ode": PFODEIntegral,
     "pf_ode": PFODEDensity,
-    "pf_ode_exact": MidpointDensity,
     "ratio": RatioIntegral,
     "paper": RatioODE,
 }
@@ -51,10 +49,8 @@ __all__ = [
     "ESTIMATORS",
     "Estimator",
     "LogDensity",
-    "MidpointDensity",
     "NoisedIntegral",
     "PFODEDensity",
-    "PFODEIntegral",
     "RatioIntegral",
     "RatioODE",
     "VariationalBound",

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ebm_app.data.levels import to_levels
 from ebm_app.io.errors import UserError
-from ebm_app.likelihood.dequantisation import Dequantised, Dequantiser
+from ebm_app.likelihood.dequantisation import Dequantiser
 from ebm_app.likelihood.estimator import Estimator
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics.tensors import sum_except_batch
@@ -106,30 +106,21 @@ def log_likelihood(
             f"noise of shape {tuple(noise.shape)} does not fit images of shape "
             f"{tuple(levels.shape)}: give (repeats, *images.shape)"
         )
-    draws = [
-        _one_draw(
-            energy,
-            dequantiser.points(levels, num_levels, space, u, energy.path, energy.end),
-            estimator,
-        )
-        for u in noise
-    ]
-    log_prob = torch.stack([d.log_prob for d in draws]).mean(0)
+    values, errors, parts, nfe = [], [], [], 0
+    for u in noise:
+        point = dequantiser.points(levels, num_levels, space, u, energy.path, energy.end)
+        density = estimator(energy, point.y, point.t)
+        values.append(density.value + sum_except_batch(point.negative_log_q))
+        errors.append(density.error)
+        nfe += density.nfe
+        if density.components is not None and density.components.shape == point.y.shape:
+            parts.append(density.components + point.negative_log_q)
+    log_prob = torch.stack(values).mean(0)
     check_finite(log_prob)
-    parts = [d.components for d in draws if d.components is not None]
     return Likelihood(
         log_prob,
         to_bits_per_dim(log_prob, levels[0].numel()),
-        torch.stack([d.error for d in draws]).mean(0),
+        torch.stack(errors).mean(0),
         torch.stack(parts).mean(0) if parts else None,
-        sum(d.nfe for d in draws),
+        nfe,
     )
-
-
-def _one_draw(energy: TimeScoreEnergy, point: Dequantised, estimator: Estimator) -> Likelihood:
-    density = estimator(energy, point.y, point.t)
-    log_prob = density.value + sum_except_batch(point.negative_log_q)
-    components = None
-    if density.components is not None and density.components.shape == point.y.shape:
-        components = density.components + point.negative_log_q
-    return Likelihood(log_prob, log_prob, density.error, components, density.nfe)

@@ -2,17 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Draws, Fraction, Nodes, Seed
-from ebm_app.likelihood.estimator import CountedScore, Estimator, LogDensity
-from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.io.fields import Draws, Fraction, Nodes, Seed, configuration
+from ebm_app.likelihood.estimator import Estimator, LogDensity
+from ebm_app.models.energy import CountedScore, TimeScoreEnergy
 from ebm_app.numerics.quadrature import rule_on
 from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
 from ebm_app.paths import OneSidedPath
@@ -99,7 +97,7 @@ class Guess(NamedTuple):
         return self.slope**2 + self.offset.square()
 
 
-@dataclass(frozen=True)
+@configuration
 class VariationalBound(Estimator):
     r"""A lower bound on the log density at t of the reversed diffusion of a Stein score s,
 
@@ -147,11 +145,6 @@ class VariationalBound(Estimator):
     error_is_drawn: ClassVar[bool] = True
 
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
-        if self.num_nodes < 3 or self.num_draws < 1:
-            raise UserError(
-                f"{self.num_nodes} nodes and {self.num_draws} draws make no bound: give at least "
-                "3 and 1"
-            )
         energy.path.check_reference()
         noise = normal_draws(self.num_nodes * self.num_draws, x, self.seed)
         rule = bound_rule(energy.path, t, self.start, self.tail, self.num_nodes)

@@ -1,29 +1,34 @@
 """log p_t(x) as the density of the model's own probability-flow ODE."""
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Fraction, NonNegative, Refinements, Seed, Steps, Tolerance, Unread
-from ebm_app.likelihood.estimator import CountedScore, Estimator, LogDensity
-from ebm_app.likelihood.refinement import refine
-from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.io.fields import (
+    Fraction,
+    NonNegative,
+    Refinements,
+    Seed,
+    Steps,
+    Tolerance,
+    Unread,
+    configuration,
+)
+from ebm_app.likelihood.estimator import Estimator, LogDensity
+from ebm_app.models.energy import CountedScore, TimeScoreEnergy
+from ebm_app.numerics.refinement import refine
 from ebm_app.numerics.tensors import sum_except_batch
-from ebm_app.paths.clocks import ARC_LENGTH
 from ebm_app.paths.divergence import ExactDivergence, Hutchinson, rademacher_probes
-from ebm_app.paths.midpoint import ImplicitMidpoint
 from ebm_app.paths.probability_flow import UNREAD, ClockField, solve_pf_ode
 
 #: probes of a divergence, of which 0 take it exactly
 NumProbes = Annotated[int, Ge(0), Le(1000)]
 
 
-@dataclass(frozen=True)
+@configuration
 class PFODEDensity(Estimator):
     """The density of the model's own probability-flow ODE, by the change of variables: log N(x_0;
     0, I) - integral of div u, from x back to x_0.
@@ -60,8 +65,6 @@ class PFODEDensity(Estimator):
     normalised: ClassVar[bool] = True
 
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
-        if self.num_probes < 0:
-            raise UserError(f"num_probes must not be negative: {self.num_probes}")
         energy.path.check_reference()
 
         def solve(points: Tensor, level: int) -> tuple[Tensor, int]:
@@ -90,30 +93,3 @@ class PFODEDensity(Estimator):
                 spread = found.value.std(0, unbiased=True) / math.sqrt(self.num_probes)
             error = torch.hypot(error, spread)
         return LogDensity(found.value.mean(0), error, None, found.nfe)
-
-
-@dataclass(frozen=True)
-class MidpointDensity(Estimator):
-    """The density of the steps of ``ebm_app.paths.midpoint.ImplicitMidpoint``:
-    normalised without an error of discretisation, by D backward passes a step. Arguments as for
-    ``PFODEDensity``."""
-
-    num_steps: Steps = 40
-    score: str | None = None
-    start: Fraction = 1e-4
-
-    note: ClassVar[str] = (
-        "the density of implicit-midpoint steps of the probability-flow ODE, exactly normalised, "
-        "by a backward pass for each component and step"
-    )
-    normalised: ClassVar[bool] = True
-    slow: ClassVar[bool] = True
-
-    def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
-        if self.num_steps < 1:
-            raise UserError(f"pf_ode_exact needs at least 1 step, not {self.num_steps}")
-        score = CountedScore(energy, self.score)
-        times = ARC_LENGTH.grid(energy.path, self.start, t, self.num_steps + 1)
-        energy.path.check_reference()
-        value = ImplicitMidpoint(ClockField(score, energy.path), times.tolist()).log_density(x)
-        return LogDensity(value, torch.zeros_like(value), None, score.nfe)

@@ -1,18 +1,22 @@
 """log p_t(x) as the integral of the time score."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
+from ebm_app.io.fields import configuration
 from ebm_app.likelihood.estimator import Estimator, LogDensity
 from ebm_app.models.energy import QUADRATURE, TimeScoreEnergy
 from ebm_app.numerics.tensors import sum_except_batch
 
 
-@dataclass(frozen=True)
+@configuration
 class RatioIntegral(Estimator):
-    """log N(x; 0, I) + integral of the time score from 0 to t, by fixed nodes."""
+    """log N(x; 0, I) + integral of the time score from 0 to t.
+
+    Args:
+        integrator: "quadrature", fixed nodes, or an adaptive solver, "rk45" or "dopri5".
+    """
 
     integrator: str = QUADRATURE
 
@@ -32,7 +36,7 @@ class RatioIntegral(Estimator):
         return LogDensity(value, ratio.error, components, ratio.nfe)
 
 
-@dataclass(frozen=True)
+@configuration
 class RatioODE(RatioIntegral):
     """The same by an adaptive solve, the paper's protocol: RK45 at 1e-6 (appendix F.2)."""
 

@@ -18,7 +18,7 @@ from ebm_app.io.registry import choose
 from ebm_app.models.time_score import ModelOutput, TimeScoreModel
 from ebm_app.numerics.ode import ADAPTIVE
 from ebm_app.numerics.quadrature import Rule, integrate, rule_on
-from ebm_app.numerics.tensors import sum_except_batch
+from ebm_app.numerics.tensors import expand_like, sum_except_batch
 from ebm_app.paths import GaussianPath, check_eps
 
 QUADRATURE = "quadrature"
@@ -260,3 +260,29 @@ class TimeScoreEnergy:
         t = times.to(x.device).repeat_interleave(len(x))
         components = self.model(x.repeat(num, *(1,) * (x.ndim - 1)), t).components
         return components.double().unflatten(0, (num, len(x)))
+
+
+class CountedScore:
+    """A Stein score of an energy that counts its evaluations of the network, ``nfe``."""
+
+    def __init__(self, energy: TimeScoreEnergy, source: str | None) -> None:
+        self.energy, self.source, self.nfe = energy, source, 0
+        self.score = energy.stein_score(source)
+
+    def __call__(self, x: Tensor, t: float) -> Tensor:
+        self.nfe += self.energy.score_cost(self.source, t)
+        return self.score(x, t)
+
+    def with_noise_variance(self, x: Tensor, t: float) -> tuple[Tensor, Tensor | None]:
+        """The score and Var[eps | x_t = x], (B, *) each, without gradients; None for a variance
+        that the model does not predict, or beside a score that is not its head's."""
+        with torch.no_grad():
+            if not self.energy.is_head(self.source):
+                return self(x, t), None
+            self.nfe += 1
+            output = self.energy.output(x, t)
+            if output.variance is None:
+                return output.score, None
+            time = torch.tensor(t, dtype=torch.float64)
+            gain = expand_like(self.energy.path.noise_variance_gain(time), x)
+            return output.score, gain * output.variance

@@ -6,9 +6,9 @@ A step of the implicit midpoint rule along dx / d tau = f(x) is
 
 with J the Jacobian of f at m. The rule is its own adjoint: from y, the step with -h finds the same
 m and gives x back, as long as the step is short enough for m to be the only solution; each step is
-checked for that. The image of N(0, I) under such steps therefore has a density known in closed
-form, without the error of discretising a divergence, and it is normalised. It approximates the
-probability-flow ODE to second order; as a proposal it needs no such thing.
+checked for that. Chains that are moved by such steps therefore have exact weights, without the error
+of discretising a divergence. The steps approximate the probability-flow ODE to second order; as a
+proposal they need no such thing.
 
 Source: Hairer, Lubich, Wanner, Geometric Numerical Integration, sections II.1 and V.1.
 """
@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from ebm_app.io.errors import UserError
-from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
 from ebm_app.paths.divergence import jacobian
 from ebm_app.paths.probability_flow import ClockField
 
@@ -63,12 +62,6 @@ class ImplicitMidpoint:
     def backward(self, x: Tensor) -> Moved:
         """The inverse of ``forward``."""
         return self._move(x, reversed(range(len(self))), -1)
-
-    def log_density(self, x: Tensor) -> Tensor:
-        """log density (B,) in nats at ``x`` (B, *) of the image of N(0, I) under
-        ``forward``."""
-        start = self.backward(x)
-        return sum_except_batch(standard_normal_log_density(start.x.double())) + start.log_det
 
     def _move(self, x: Tensor, indices: range, direction: int) -> Moved:
         log_det = torch.zeros(len(x), dtype=torch.float64, device=x.device)

@@ -11,7 +11,7 @@ arXiv:2206.00364, for Heun's method.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,29 +70,6 @@ class ClockField:
         return velocity / self.clock.rate(self.path, time).item()
 
 
-class SummedRate(Protocol):
-    """x (B, *) and t -> dx / d tau (B, *) along a path, and the rates (K, B) of K = ``num_sums``
-    sums over the way."""
-
-    path: GaussianPath
-    clock: Clock
-    num_sums: int
-
-    def __call__(self, x: Tensor, t: float) -> tuple[Tensor, Tensor]: ...
-
-
-class DivergenceRate:
-    """A field, and estimates of its divergence."""
-
-    def __init__(self, field: ClockField, divergence: Divergence) -> None:
-        self.field, self.divergence = field, divergence
-        self.path, self.clock = field.path, field.clock
-        self.num_sums = divergence.num_estimates
-
-    def __call__(self, x: Tensor, t: float) -> tuple[Tensor, Tensor]:
-        return self.divergence(lambda y: self.field(y, t), x)
-
-
 def solve_pf_ode(
     field: ClockField,
     x: Tensor,
@@ -103,26 +80,8 @@ def solve_pf_ode(
     tolerance: float = 1e-5,
     divergence: Divergence = NO_DIVERGENCE,
 ) -> Iterator[ODEState]:
-    """States of the probability flow from ``x`` (B, *) at time ``start`` to ``end``, in either
-    direction.
-
-    Args and errors as in ``solve_in_clock``.
-    """
-    rate = DivergenceRate(field, divergence)
-    yield from solve_in_clock(rate, x, start, end, solver, num_steps, tolerance)
-
-
-def solve_in_clock(
-    rate: SummedRate,
-    x: Tensor,
-    start: float,
-    end: float,
-    solver: str,
-    num_steps: int,
-    tolerance: float,
-) -> Iterator[ODEState]:
-    """Points moved by a rate in its clock, and what they add up on their way. They
-    are summed up in float64 and given to the rate in their own precision.
+    """States of the probability flow in the clock of its field, with the estimates of its
+    log-determinant, which are summed up in float64.
 
     Args:
         x: (B, *), at time ``start``. end: the last time, in either direction.
@@ -132,13 +91,11 @@ def solve_in_clock(
             state, the last.
 
     Raises:
-        UserError: for an unknown solver, fewer than 1 step or a clock infinite at an end.
+        UserError: for an unknown solver, or a clock infinite at an end.
         NumericalError: where the flow is not finite, and as ``ebm_app.numerics.ode.solve``.
     """
     choose("solver", solver, SOLVERS)
-    if num_steps < 1:
-        raise UserError(f"the probability-flow ODE needs at least 1 step, not {num_steps}")
-    path, clock = rate.path, rate.clock
+    path, clock = field.path, field.clock
     first, last = clock.ends(path, start, end)
     num_parts = num_steps * PARTS.get(solver, 1)
     times = clock.grid(path, start, end, num_parts + 1).tolist()
@@ -154,7 +111,7 @@ def solve_in_clock(
 
     def state_rate(tau: Tensor, state: State) -> State:
         t = time_at(tau.item())
-        slope, rows = rate(state[0].to(x.dtype), t)
+        slope, rows = divergence(lambda y: field(y, t), state[0].to(x.dtype))
         if not slope.isfinite().all():
             raise NumericalError(
                 f"the flow is not finite at t = {t}: the training of the model has diverged, or "
@@ -162,7 +119,7 @@ def solve_in_clock(
             )
         return slope.double(), rows
 
-    rows = torch.zeros(rate.num_sums, len(x), dtype=torch.float64, device=x.device)
+    rows = torch.zeros(divergence.num_estimates, len(x), dtype=torch.float64, device=x.device)
     state, tolerances = (x.double(), rows), {"rtol": tolerance, "atol": tolerance}
     steps = solve(state_rate, state, first, last, solver, num_steps, **tolerances)
     num_steps = num_steps if solver in PARTS else 1

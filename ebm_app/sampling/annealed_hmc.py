@@ -1,166 +1,115 @@
-"""Annealed Hamiltonian Monte Carlo with step sizes found by pilot chains.
+"""Annealed Hamiltonian Monte Carlo through the model's own p_t (paper, section 6)."""
 
-The chains of a pilot adapt their step sizes and are thrown away; the reported chains are fresh and
-keep the step sizes found, so that their transitions leave every distribution invariant.
-"""
-
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator
 from functools import partial
-from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ebm_app.sampling import hmc
-from ebm_app.sampling.annealing import (
-    AnnealingRecord,
-    Controller,
-    IntermediateDistribution,
-    Move,
-    anneal,
-    stay,
-)
-from ebm_app.sampling.hmc import Target
+from ebm_app.io.fields import Count, Fraction, Nodes, Positive, PositiveInt, Steps, configuration
+from ebm_app.io.registry import choose
+from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.sampling.annealing import IntermediateDistribution, anneal, keep
+from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
+from ebm_app.sampling.hmc import ACCEPTANCES, score_target
+from ebm_app.sampling.schedules import temperatures
 
 
-def pilot(
-    x0: Tensor,
-    distributions: Sequence[IntermediateDistribution],
-    num_leapfrog_steps: int,
-    generator: torch.Generator,
-    controller: Controller = hmc.adapt,
-) -> Iterator[AnnealingRecord]:
-    """Find step sizes by a run of ``anneal`` whose scales follow the acceptance.
+@configuration
+class AnnealedHMC(Sampler):
+    """HMC from N(0, I) through the model's p_t, then one denoising step.
 
-    Every chain adapts a scale of its own. The ``step_size`` () of a record is the median over the
-    chains, which a few chains that are stuck, or meet no resistance, do not move.
+    Neighbouring p_t overlap where their number grows with the square root of the dimension D times
+    the length of the clock. The leapfrog step is a share of the noise's deviation at every
+    temperature; it follows the acceptance until the last temperature, where it is frozen.
 
-    Args and errors as in ``anneal``. The step sizes () of ``distributions`` are the first guess;
-    once the scales have settled, only their ratios matter.
-    """
-    scale = torch.ones(len(x0), dtype=torch.float64)
-    for record in anneal(x0, distributions, num_leapfrog_steps, generator, controller, scale):
-        yield record._replace(step_size=record.step_size.quantile(0.5))
+    The paper's setting: ``num_temperatures=1000 schedule=linear score=integral acceptance=energy``
+    (appendix F.6).
 
-
-@dataclass(frozen=True)
-class AnnealedHMC:
-    """A pilot that finds the step sizes, then a run of fresh chains with these frozen.
-
-    Attributes:
-        steps_per_temperature: HMC transitions at each distribution, at least 1.
-        num_leapfrog_steps: leapfrog steps of a transition, at least 1.
-        final_steps: further transitions at the last distribution.
-        target_acceptance: mean acceptance probability the pilot aims at, in (0, 1).
-        warmup_steps: further transitions of the pilot at the first distribution, where the scale
-            settles.
-        pilot_steps: further transitions of the pilot in all, spread evenly over the distributions:
-            the more there are, the less changes from one to the next.
-        adapt_factor: by which the pilot changes the scale after each transition, above 1.
-
-    Raises:
-        ValueError: for a count below its minimum.
+    Args:
+        num_temperatures: how many p_t; None for 1.3 sqrt(D) times the length of the clock.
+        schedule: their spacing, a key of ``SCHEDULES``.
+        steps_per_temperature, num_leapfrog_steps: transitions at a temperature, leapfrog steps of
+            each. final_steps: further transitions at the last temperature.
+        step_size: first leapfrog step, and the largest, in standard deviations of the noise.
+        score: what drives the leapfrog, the model's "head" or the gradient of the "integral"; None
+            takes the head where there is one.
+        acceptance: what decides, the "work" of the score along a trajectory, the "energy", that is
+            the integral of the time score, or "none", which takes every proposal.
+        target_acceptance: the mean acceptance that the step is adapted to.
+        num_nodes: quadrature nodes of the integrals.
+        start: time of the first temperature; it starts from N(0, I).
+        end_variance: conditional variance at the last temperature, from where the image is
+            denoised.
     """
 
-    steps_per_temperature: int = 1
-    num_leapfrog_steps: int = 5
-    final_steps: int = 0
-    target_acceptance: float = 0.65
-    warmup_steps: int = 50
-    pilot_steps: int = 0
-    adapt_factor: float = 1.05
+    note: ClassVar[str] = (
+        "annealed Hamiltonian Monte Carlo from noise through the model's p_t, then one denoising "
+        "step"
+    )
+    steps: ClassVar[str] = "temperatures"
+    counts: ClassVar[str] = "num_temperatures"
 
-    def __post_init__(self) -> None:
-        """Refuse counts that make no run."""
-        if self.steps_per_temperature < 1 or self.num_leapfrog_steps < 1:
-            raise ValueError("steps_per_temperature and num_leapfrog_steps must be at least 1")
-        if min(self.final_steps, self.warmup_steps, self.pilot_steps) < 0:
-            raise ValueError("final_steps, warmup_steps and pilot_steps must not be negative")
-
-    def pilot(
-        self,
-        x0: Tensor,
-        targets: Sequence[Target],
-        step_sizes: Tensor,
-        generator: torch.Generator,
-        transports: Sequence[Move] = (),
-    ) -> Iterator[AnnealingRecord]:
-        """Tune first guesses ``step_sizes`` (K,) with chains from ``x0`` (B, *): a record for each
-        distribution, on demand.
-
-        Raises:
-            ValueError: at once, for no targets or lengths that differ; else as ``anneal``.
-        """
-        distributions = self.distributions(targets, step_sizes, transports)
-        num = len(distributions)
-        extra = [b - a for a, b in pairwise(self.pilot_steps * k // num for k in range(num + 1))]
-        extra[0] += self.warmup_steps
-        distributions = [
-            distribution._replace(num_steps=distribution.num_steps + count)
-            for distribution, count in zip(distributions, extra, strict=True)
-        ]
-        rule = partial(
-            hmc.adapt, target_acceptance=self.target_acceptance, factor=self.adapt_factor
-        )
-        return pilot(x0, distributions, self.num_leapfrog_steps, generator, rule)
+    num_temperatures: Steps | None = None
+    schedule: str = "clock"
+    steps_per_temperature: PositiveInt = 1
+    num_leapfrog_steps: PositiveInt = 4
+    final_steps: Count = 5
+    step_size: Positive = 0.5
+    score: str | None = None
+    acceptance: str = "work"
+    target_acceptance: Fraction = 0.75
+    num_nodes: Nodes = 8
+    start: Fraction = 1e-3
+    end_variance: Positive = 1e-3
 
     def iterate(
-        self,
-        x0_pilot: Tensor,
-        x0: Tensor,
-        targets: Sequence[Target],
-        initial_step_sizes: Tensor,
-        generator: torch.Generator,
-    ) -> Iterator[AnnealingRecord]:
-        """The reported run: a record for each distribution, on demand, right after the pilot has
-        found its step; ``nfe`` counts the calls of both, each on a whole batch.
+        self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
+    ) -> Iterator[Frame]:
+        times = self._times(energy, x0[0].numel())
+        distributions = self._distributions(energy, times)
+        error = ACCEPTANCES[choose("acceptance", self.acceptance, ACCEPTANCES)]
+        x, scale = x0, torch.tensor(self.step_size, dtype=torch.float64)
+        done, nfe = 0, 0
+        for part, controller in ((distributions[:-1], self._follow), (distributions[-1:], keep)):
+            for record in anneal(
+                x, part, self.num_leapfrog_steps, generator, controller, scale, error
+            ):
+                done, nfe = done + 1, nfe + record.nfe
+                x, scale = record.state.position, record.scale
+                if done == len(times):
+                    x = denoised(energy, x, record.state.gradient, times[-1].item())
+                yield Frame(x, done, len(times), nfe, record.acceptance.item())
 
-        Args:
-            x0_pilot: (B', *), samples of the reference, independent of ``x0``.
-            x0: (B, *), samples of the reference.
-            targets: K >= 1 targets, in order; the last is the one to sample.
-            initial_step_sizes: (K,), first guess of each leapfrog step, in the units of x; rather
-                small than large, and in proportion to the widths of the distributions.
-            generator: source of randomness, on the device of ``x0``.
+    def count_steps(self, energy: TimeScoreEnergy, num_dims: int) -> int:
+        return len(self._times(energy, num_dims))
 
-        Raises:
-            ValueError: as ``pilot``.
-        """
-        distributions = self.distributions(targets, initial_step_sizes)
-        pilot_run = self.pilot(x0_pilot, targets, initial_step_sizes, generator)
+    def _follow(self, scale: Tensor, acceptance_probability: Tensor) -> Tensor:
+        """The next share of the noise's deviation, at most ``step_size``."""
+        excess = acceptance_probability.mean() - self.target_acceptance
+        return (scale * 1.1 ** (excess / self.target_acceptance)).clamp(max=self.step_size)
 
-        def run() -> Iterator[AnnealingRecord]:
-            x = x0
-            for distribution, found in zip(distributions, pilot_run, strict=True):
-                tuned = distribution._replace(step_size=found.step_size)
-                (record,) = anneal(x, [tuned], self.num_leapfrog_steps, generator)
-                x = record.state.position
-                yield record._replace(index=found.index, nfe=found.nfe + record.nfe)
-
-        return run()
-
-    def distributions(
-        self,
-        targets: Sequence[Target],
-        step_sizes: Tensor,
-        transports: Sequence[Move] = (),
+    def _distributions(
+        self, energy: TimeScoreEnergy, times: Tensor
     ) -> list[IntermediateDistribution]:
-        """The distributions of the reported run; each with a transport, or all without.
+        coarse, found = energy.with_nodes(self.num_nodes), []
+        score = coarse.stein_score(self.score)
+        for t, deviation in zip(times.tolist(), energy.path.variance(times).sqrt(), strict=True):
+            target = score_target(partial(score, t=t))
+            if self.acceptance == "energy":
+                density = partial(coarse.proposal_log_density, t=t)
+                target = target._replace(log_density=density)
+            count = self.steps_per_temperature + (self.final_steps if t == times[-1] else 0)
+            found.append(IntermediateDistribution(target, deviation, count))
+        return found
 
-        Raises:
-            ValueError: for no targets, or lengths that differ.
-        """
-        if not targets:
-            raise ValueError("annealing needs at least one target")
-        if step_sizes.shape != (len(targets),):
-            raise ValueError(f"{len(targets)} targets, but step sizes {tuple(step_sizes.shape)}")
-        counts = [self.steps_per_temperature] * len(targets)
-        counts[-1] += self.final_steps
-        moves = transports or [stay] * len(targets)
-        return [
-            IntermediateDistribution(target, step_size, count, move)
-            for target, step_size, count, move in zip(
-                targets, step_sizes, counts, moves, strict=True
-            )
-        ]
+    def _times(self, energy: TimeScoreEnergy, num_dims: int) -> Tensor:
+        start = max(self.start, energy.start)
+        end = end_time(energy, start, self.end_variance)
+        num = self.num_temperatures
+        if num is None:
+            first, last = energy.path.clock(torch.tensor([start, end], dtype=torch.float64))
+            num = math.ceil(1.3 * math.sqrt(num_dims) * (last - first).item())
+        return temperatures(self.schedule, energy.path, start, end, num)[1:]

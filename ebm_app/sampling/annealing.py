@@ -22,13 +22,15 @@ arXiv:1206.1901; Vaikuntanathan and Jarzynski 2011, arXiv:1101.2612, for the tra
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ebm_app.sampling import hmc
-from ebm_app.sampling.hmc import HMCState, Target
+from ebm_app.sampling.hmc import HMCState, Proposal, Target
 
 #: (scale of the step sizes () or (B,), acceptance probabilities (B,)) -> the next scale
 Controller = Callable[[Tensor, Tensor], Tensor]
@@ -67,7 +69,7 @@ class AnnealingRecord(NamedTuple):
         entry_log_density: (B,), log density in nats where the transitions began.
         log_ratio: (B,), of the kernels of the transport, in nats.
         acceptance: (), mean acceptance probability over chains and transitions; NaN without any.
-        step_size: step in force after the transitions, () or (B,).
+        scale, step_size: of the steps, and their size, after the transitions, () or (B,).
         nfe: calls of the field, each on the whole batch: 1 + num_steps * num_leapfrog_steps.
     """
 
@@ -76,6 +78,7 @@ class AnnealingRecord(NamedTuple):
     entry_log_density: Tensor
     log_ratio: Tensor
     acceptance: Tensor
+    scale: Tensor
     step_size: Tensor
     nfe: int
 
@@ -92,6 +95,7 @@ def anneal(
     generator: torch.Generator,
     controller: Controller = keep,
     scale: Tensor | None = None,
+    error: Callable[[Proposal], Tensor] = hmc.energy_error,
 ) -> Iterator[AnnealingRecord]:
     """Run the chains through the distributions; work is done as the records are asked for.
 
@@ -100,38 +104,62 @@ def anneal(
 
     Args:
         x0: (B, *), samples of the reference.
-        distributions: K >= 1 of them, in order.
+        distributions: K of them, in order.
         num_leapfrog_steps: leapfrog steps of a transition, at least 1.
         generator: source of randomness, on the device of ``x0``.
         controller: (scale, acceptance probabilities (B,)) -> scale. Any but ``keep`` makes the run
             a pilot: its transitions do not leave the distributions invariant.
         scale: at the first transition, () or (B,); 1 if not given.
+        error: of the energy, one of ``hmc.ACCEPTANCES``.
 
     Raises:
-        ValueError: at once for no distributions or a negative number of transitions; while
-            running, where a density or field is not finite at the start of a transition.
+        ValueError: where a density or field is not finite at the start of a transition.
     """
-    if not distributions:
-        raise ValueError("annealing needs at least one distribution")
-    if any(distribution.num_steps < 0 for distribution in distributions):
-        raise ValueError("num_steps of a distribution must not be negative")
-
-    def run() -> Iterator[AnnealingRecord]:
-        position = x0
-        factor = torch.ones((), dtype=torch.float64) if scale is None else scale
-        for index, (target, step_size, num_steps, transport) in enumerate(distributions):
-            position, log_ratio = transport(position, generator)
-            state = hmc.init(position, target)
-            entry, acceptance = state.log_density, torch.full((), torch.nan)
-            for step in range(num_steps):
-                used = factor * step_size
-                state, info = hmc.step(state, target, used, num_leapfrog_steps, generator)
-                mean = info.acceptance_probability.mean()
-                acceptance = mean if step == 0 else acceptance + (mean - acceptance) / (step + 1)
-                factor = controller(factor, info.acceptance_probability)
-            position = state.position
-            nfe = 1 + num_steps * num_leapfrog_steps
+    position = x0
+    factor = torch.ones((), dtype=torch.float64) if scale is None else scale
+    for index, (target, step_size, num_steps, transport) in enumerate(distributions):
+        position, log_ratio = transport(position, generator)
+        state = hmc.init(position, target)
+        entry, acceptance = state.log_density, torch.full((), torch.nan)
+        for step in range(num_steps):
             used = factor * step_size
-            yield AnnealingRecord(index, state, entry, log_ratio, acceptance, used, nfe)
+            state, info = hmc.step(state, target, used, num_leapfrog_steps, generator, error=error)
+            mean = info.acceptance_probability.mean()
+            acceptance = mean if step == 0 else acceptance + (mean - acceptance) / (step + 1)
+            factor = controller(factor, info.acceptance_probability)
+        position = state.position
+        nfe = 1 + num_steps * num_leapfrog_steps
+        last = factor * step_size
+        yield AnnealingRecord(index, state, entry, log_ratio, acceptance, factor, last, nfe)
 
-    return run()
+
+def pilot(
+    x0: Tensor,
+    distributions: Sequence[IntermediateDistribution],
+    num_leapfrog_steps: int,
+    generator: torch.Generator,
+    warmup_steps: int = 10,
+) -> Iterator[AnnealingRecord]:
+    """Find step sizes by a run of ``anneal`` whose scales follow the acceptance: fresh chains that
+    keep the sizes found leave every distribution invariant.
+
+    Every chain adapts a scale of its own. The ``step_size`` () of a record is the median over the
+    chains, which a few chains that are stuck, or meet no resistance, do not move. There are some
+    transitions more than in ``distributions``, up to four at each, so that little changes from one
+    to the next, and ``warmup_steps`` at the first.
+
+    Args and errors as in ``anneal``. The step sizes () of ``distributions`` are the first guess;
+    once the scales have settled, only their ratios matter.
+    """
+    num = len(distributions)
+    more = min(4 * num, 100)
+    extra = [b - a for a, b in pairwise(more * k // num for k in range(num + 1))]
+    extra[0] += warmup_steps
+    longer = [
+        distribution._replace(num_steps=distribution.num_steps + count)
+        for distribution, count in zip(distributions, extra, strict=True)
+    ]
+    controller = partial(hmc.adapt, factor=1.1)
+    scale = torch.ones(len(x0), dtype=torch.float64)
+    for record in anneal(x0, longer, num_leapfrog_steps, generator, controller, scale):
+        yield record._replace(step_size=record.step_size.quantile(0.5))

@@ -26,12 +26,12 @@ class Frame(NamedTuple):
 
 class Sampler(ABC):
     """Draws from p_1 of an energy; a subclass is a frozen dataclass of its settings. ``note`` says
-    in one sentence how it draws, ``steps`` what its ``num_steps`` count."""
+    in one sentence how it draws, ``counts`` which setting counts its steps, and ``steps`` what these
+    are."""
 
     note: ClassVar[str]
     steps: ClassVar[str]
-
-    num_steps: int | None
+    counts: ClassVar[str]
 
     @abstractmethod
     def iterate(
@@ -40,9 +40,9 @@ class Sampler(ABC):
         """Frames from the reference draws ``x0`` (B, *) to the samples, which are the last
         frame."""
 
+    @abstractmethod
     def count_steps(self, energy: TimeScoreEnergy, num_dims: int) -> int:
         """How many steps it takes for points of ``num_dims`` numbers."""
-        return self.num_steps
 
 
 def time_of_variance(energy: TimeScoreEnergy, variance: float) -> float:
@@ -73,16 +73,6 @@ def end_time(energy: TimeScoreEnergy, start: float, variance: float) -> float:
     if not start < end:
         raise UserError(f"sampling must start before t = {end}, where it stops: lower start")
     return end
-
-
-def check_counts(least: int, **counts: int) -> None:
-    """Raise a UserError for a count below ``least``, by its name.
-
-    >>> check_counts(1, num_steps=3)
-    """
-    for name, count in counts.items():
-        if count < least:
-            raise UserError(f"{name} must be at least {least}, not {count}")
 
 
 def denoised(energy: TimeScoreEnergy, x: Tensor, score: Tensor, t: float) -> Tensor:

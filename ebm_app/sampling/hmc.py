@@ -14,11 +14,20 @@ flipping the momentum runs the trajectory backwards, for any f that depends on t
 own chain alone. The accept step, which reads log_density only, therefore leaves exp(log_density)
 invariant whatever f is; a field far from the gradient costs acceptance, not validity.
 
-References: Duane et al. 1987, Phys. Lett. B 195; Neal 2011, arXiv:1206.1901, sections 2 and 3.
+Where only a score is known, the accept step may read the work that f does along the trajectory,
+sum (f_k + f_{k+1}) / 2 . (x_{k+1} - x_k), for the change of log_density. The energy error then
+telescopes to the fields at the ends,
+
+    H_end - H_start = h^2 / 8 (|f_end|^2 - |f_start|^2)      (M = I),
+
+and the transition is invariant up to the second-order error of that rule.
+
+References: Duane et al. 1987, Phys. Lett. B 195; Neal 2011, arXiv:1206.1901, sections 2 and 3;
+Sjoberg et al. 2023, arXiv:2307.14012, for accept steps from a score alone.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,6 +52,11 @@ class Target(NamedTuple):
 
     log_density: Field
     gradient: Field
+
+
+def score_target(score: Field) -> Target:
+    """A target of which the score alone is known, for ``work_error`` and ``no_error``."""
+    return Target(lambda x: x.new_zeros(len(x), dtype=torch.float64), score)
 
 
 class Phase(NamedTuple):
@@ -75,7 +89,44 @@ class HMCInfo(NamedTuple):
     energy_error: Tensor
 
 
-Chains = TypeVar("Chains", Phase, HMCState)
+class Proposal(NamedTuple):
+    """A trajectory: its ends, and log density (B,) there, the step h and M^{-1}."""
+
+    start: Phase
+    end: Phase
+    start_log_density: Tensor
+    end_log_density: Tensor
+    step_size: Tensor
+    inverse_mass: Tensor
+
+
+def energy_error(proposal: Proposal) -> Tensor:
+    """H_end - H_start by the log density: (B,)."""
+    start = _kinetic_energy(proposal.start.momentum, proposal.inverse_mass)
+    end = _kinetic_energy(proposal.end.momentum, proposal.inverse_mass)
+    return (end - proposal.end_log_density) - (start - proposal.start_log_density)
+
+
+def work_error(proposal: Proposal) -> Tensor:
+    """H_end - H_start by the work of the field, for M = I: (B,) float64."""
+    start, end = (
+        sum_except_batch(phase.gradient.double().square())
+        for phase in (proposal.start, proposal.end)
+    )
+    return proposal.step_size.square() / 8 * (end - start)
+
+
+def no_error(proposal: Proposal) -> Tensor:
+    """0: every proposal is accepted: (B,) float64."""
+    return torch.zeros_like(proposal.end_log_density, dtype=torch.float64)
+
+
+#: how a trajectory's energy error is found, by the name of a sampler's setting
+ACCEPTANCES: dict[str, Callable[[Proposal], Tensor]] = {
+    "work": work_error,
+    "energy": energy_error,
+    "none": no_error,
+}
 
 
 def target_from_log_density(log_density: Field) -> Target:
@@ -152,8 +203,10 @@ def step(
     num_leapfrog_steps: int,
     generator: torch.Generator,
     inverse_mass: Tensor | float = 1.0,
+    error: Callable[[Proposal], Tensor] = energy_error,
 ) -> tuple[HMCState, HMCInfo]:
-    """One transition with a fresh momentum; it leaves exp(target.log_density) invariant.
+    """One transition with a fresh momentum; by ``energy_error`` it leaves exp(target.log_density)
+    invariant.
 
     A proposal whose energy is not finite has acceptance probability 0: the trajectory back from it
     is the same one, so the transition stays reversible. Neal 2011, arXiv:1206.1901, section 3.2.
@@ -165,6 +218,7 @@ def step(
         num_leapfrog_steps: leapfrog steps, each one call of the field; at least 1.
         generator: source of randomness, on the device of the position.
         inverse_mass: diagonal of M^{-1} > 0, a float or broadcastable to (1, *).
+        error: of the energy, one of ``ACCEPTANCES``.
 
     Raises:
         ValueError: if ``state`` is not finite, or a setting lies outside its range.
@@ -177,24 +231,18 @@ def step(
     end = leapfrog(start, target.gradient, step_size, num_leapfrog_steps, inverse_mass)
     proposal = HMCState(end.position, target.log_density(end.position), end.gradient)
 
-    energy_start = _kinetic_energy(start.momentum, inverse_mass) - state.log_density
-    energy_end = _kinetic_energy(end.momentum, inverse_mass) - proposal.log_density
-    energy_error = energy_end - energy_start
-    probability = torch.exp(-energy_error).clamp(max=1.0)  # the min of the Metropolis rule
-    probability = torch.where(energy_error.isfinite(), probability, 0.0)
+    h = torch.as_tensor(step_size, dtype=torch.float64, device=position.device)
+    ends = (state.log_density, proposal.log_density)
+    change = error(Proposal(start, end, *ends, h, inverse_mass))
+    probability = torch.exp(-change).clamp(max=1.0)  # the min of the Metropolis rule
+    probability = torch.where(change.isfinite(), probability, 0.0)
     is_accepted = torch.empty_like(probability).uniform_(generator=generator) < probability
-    new_state = chosen(is_accepted, proposal, state)
-    return new_state, HMCInfo(probability, is_accepted, energy_error)
-
-
-def chosen(is_first: Tensor, first: Chains, second: Chains) -> Chains:
-    """For each chain its row of ``first`` where ``is_first`` (B,), else of ``second``; both are
-    named tuples of tensors (B, *) or (B,)."""
     rows = (
-        torch.where(expand_like(is_first, one).bool(), one, other)
-        for one, other in zip(first, second, strict=True)
+        torch.where(expand_like(is_accepted, new).bool(), new, old)
+        for new, old in zip(proposal, state, strict=True)
     )
-    return type(first)(*rows)
+    new_state = HMCState(*rows)
+    return new_state, HMCInfo(probability, is_accepted, change)
 
 
 def adapt(

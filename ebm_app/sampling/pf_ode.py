@@ -1,13 +1,12 @@
 """Sampling by the probability-flow ODE."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ebm_app.io.fields import Fraction, Positive, Steps, Tolerance, Unread
+from ebm_app.io.fields import Fraction, Positive, Steps, Tolerance, Unread, configuration
 from ebm_app.io.registry import choose
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths.clocks import CLOCKS
@@ -15,7 +14,7 @@ from ebm_app.paths.probability_flow import UNREAD, ClockField, solve_pf_ode
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 
 
-@dataclass(frozen=True)
+@configuration
 class PFODESampler(Sampler):
     """The probability-flow ODE, then one denoising step (Tweedie's formula) from where it stops.
 
@@ -34,6 +33,7 @@ class PFODESampler(Sampler):
 
     note: ClassVar[str] = "the probability-flow ODE from noise, then one denoising step"
     steps: ClassVar[str] = "steps of the ODE"
+    counts: ClassVar[str] = "num_steps"
     unread: ClassVar[Unread] = UNREAD
 
     num_steps: Steps = 25
@@ -65,3 +65,6 @@ class PFODESampler(Sampler):
         with torch.no_grad():
             x = denoised(energy, state.x, score(state.x, end), end)
         yield Frame(x, state.num_steps, state.num_steps, state.nfe + 1)
+
+    def count_steps(self, energy: TimeScoreEnergy, num_dims: int) -> int:
+        return self.num_steps

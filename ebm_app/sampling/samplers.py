@@ -3,22 +3,10 @@
 All need a Stein score: the model's head, or the gradient of the time integral.
 """
 
+from ebm_app.sampling.annealed_hmc import AnnealedHMC
 from ebm_app.sampling.base import Frame, Sampler
-from ebm_app.sampling.energy_hmc import EnergyHMCSampler
-from ebm_app.sampling.field_hmc import AnnealedHMCSampler
 from ebm_app.sampling.pf_ode import PFODESampler
 
-SAMPLERS: dict[str, type[Sampler]] = {
-    "pf_ode": PFODESampler,
-    "annealed_hmc": AnnealedHMCSampler,
-    "annealed_hmc_energy": EnergyHMCSampler,
-}
+SAMPLERS: dict[str, type[Sampler]] = {"pf_ode": PFODESampler, "annealed_hmc": AnnealedHMC}
 
-__all__ = [
-    "SAMPLERS",
-    "AnnealedHMCSampler",
-    "EnergyHMCSampler",
-    "Frame",
-    "PFODESampler",
-    "Sampler",
-]
+__all__ = ["SAMPLERS", "AnnealedHMC", "Frame", "PFODESampler", "Sampler"]

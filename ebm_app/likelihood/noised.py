@@ -10,7 +10,6 @@ exact model every curve gives the same value.
 """
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
@@ -18,36 +17,13 @@ import torch
 from torch import Tensor
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import (
-    Draws,
-    Fraction,
-    Nodes,
-    NonNegative,
-    Refinements,
-    Seed,
-    Steps,
-    Tolerance,
-)
+from ebm_app.io.fields import Draws, Nodes, Seed, configuration
 from ebm_app.likelihood.estimator import Estimator, LogDensity
-from ebm_app.likelihood.refinement import refine
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics.quadrature import rule_on
 from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.paths import OneSidedPath
-from ebm_app.paths.clocks import ARC_LENGTH
 from ebm_app.paths.divergence import normal_draws
-from ebm_app.paths.probability_flow import solve_in_clock
-
-
-def check_head(energy: TimeScoreEnergy) -> None:
-    """Refuse a model without what the integrals need.
-
-    Raises:
-        UserError: for a model without a Stein head, or a path that does not start from N(0, I).
-    """
-    energy.path.check_reference()
-    if not energy.is_head(None):
-        raise UserError("this model has no Stein head: take the integral at a fixed point, ratio")
 
 
 def rate_along(components: Tensor, score: Tensor, velocity: Tensor) -> Tensor:
@@ -110,7 +86,7 @@ def noised_rule(path: OneSidedPath, start: float, t: float, num_nodes: int) -> N
     return NoisedRule(nodes, *(end.item() for end in ends))
 
 
-@dataclass(frozen=True)
+@configuration
 class NoisedIntegral(Estimator):
     """The line integral along x_s = a x + deviation e, the diffusion from x back to noise with one
     frozen e ~ N(0, I) for the whole curve. Its points are distributed like the training points,
@@ -136,12 +112,11 @@ class NoisedIntegral(Estimator):
     normalised: ClassVar[bool] = False
 
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
-        if self.num_nodes < 3 or self.num_draws < 1:
+        energy.path.check_reference()
+        if not energy.is_head(None):
             raise UserError(
-                f"{self.num_nodes} nodes and {self.num_draws} draws make no integral: give at "
-                "least 3 and 1"
+                "this model has no Stein head: take the integral at a fixed point, ratio"
             )
-        check_head(energy)
         rule = noised_rule(energy.path, energy.start, t, self.num_nodes)
         draws = [self._one(energy, x, e, rule) for e in normal_draws(self.num_draws, x, self.seed)]
         parts, coarse = (torch.stack(part) for part in zip(*draws, strict=True))
@@ -170,69 +145,3 @@ class NoisedIntegral(Estimator):
         if fine.shape != reference.shape:
             reference = sum_except_batch(reference)[:, None]
         return reference + fine, reference + coarse
-
-
-class PotentialRate:
-    """dx / d tau of the probability-flow ODE of a model's head, and d log p_t(x_t) / d tau."""
-
-    num_sums = 1
-    clock = ARC_LENGTH
-
-    def __init__(self, energy: TimeScoreEnergy) -> None:
-        self.energy, self.path = energy, energy.path
-
-    @torch.no_grad()
-    def __call__(self, x: Tensor, t: float) -> tuple[Tensor, Tensor]:
-        time = torch.tensor(t, dtype=torch.float64)
-        output = self.energy.output(x, t)
-        velocity = self.path.velocity(x, output.score, time)
-        total = sum_except_batch(rate_along(output.components, output.score, velocity))
-        dt = 1 / self.clock.rate(self.path, time).item()
-        return velocity * dt, total[None] * dt
-
-
-@dataclass(frozen=True)
-class PFODEIntegral(Estimator):
-    """The line integral along the model's own probability-flow ODE: deterministic, with neither a
-    divergence nor probes. Where the model is exact it is the density of that flow.
-
-    Args:
-        solver, num_steps, tolerance: as for ``PFODEDensity``, the first of several solves.
-        refinement_tolerance, max_refinements: see ``ebm_app.likelihood.refinement.refine``.
-        start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
-
-    ``error`` is that of the solver.
-    """
-
-    solver: str = "rk4"
-    num_steps: Steps = 20
-    tolerance: Tolerance = 1e-5
-    refinement_tolerance: NonNegative = 2e-3
-    max_refinements: Refinements = 3
-    start: Fraction = 1e-4
-
-    note: ClassVar[str] = (
-        "the line integral of time score and Stein score along the model's own probability-flow "
-        "ODE; normalised only as far as both are exact"
-    )
-    normalised: ClassVar[bool] = False
-
-    def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
-        check_head(energy)
-        rate = PotentialRate(energy)
-
-        def solve(points: Tensor, level: int) -> tuple[Tensor, int]:
-            *_, end = solve_in_clock(
-                rate,
-                points,
-                t,
-                self.start,
-                self.solver,
-                self.num_steps * 2**level,
-                self.tolerance / 10**level,
-            )
-            reference = sum_except_batch(rate.path.reference_log_density(end.x))
-            return reference - end.sums, end.nfe
-
-        found = refine(solve, x, self.refinement_tolerance, self.max_refinements)
-        return LogDensity(found.value[0], found.error, None, found.nfe)

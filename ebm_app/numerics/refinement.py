@@ -6,8 +6,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
-
 #: (points (B, *), level k) -> the solution (K, B) float64 by 2^k times as many steps, and the
 #: evaluations of the network in it for each point
 Solve = Callable[[Tensor, int], tuple[Tensor, int]]
@@ -27,15 +25,7 @@ def refine(solve: Solve, x: Tensor, tolerance: float, max_refinements: int) -> R
     its mean over K, a third of the last change, is below ``tolerance`` times D.
 
     A third is the error of a method of second order; of one of higher order it is an upper bound.
-
-    Raises:
-        UserError: for a negative number of refinements or tolerance.
     """
-    if max_refinements < 0 or tolerance < 0:
-        raise UserError(
-            f"{max_refinements} refinements to a tolerance of {tolerance} cannot be: give numbers "
-            "that are not negative"
-        )
     value, cost = solve(x, 0)
     total, size = cost * len(x), x[0].numel()
     error = torch.full_like(value[0], torch.nan)
