@@ -28,7 +28,7 @@ from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
 
 ALL = "all"
 #: estimators by the model's own quadrature; those by the Stein score may take its gradient
-WITH_NODES = ("ratio", "elbo", "pf_ode", "pf_ode_exact")
+WITH_NODES = ("ratio", "elbo", "pf_ode")
 
 
 def notes_of(kinds: dict[str, Any], separator: str = "; ") -> str:
@@ -42,8 +42,8 @@ class Arguments(HeldOutFlags):
 
     estimator: tuple[str, ...] = setting(
         "how log p is found; elbo if not given, or ratio for a model without a Stein head. The "
-        f"last line begins with the first one's metrics. {notes_of(ESTIMATORS)}; {ALL}: those "
-        "whose cost does not grow with the pixels",
+        f"last line begins with the first one's metrics. {notes_of(ESTIMATORS)}; {ALL}: all of "
+        "them",
         (),
     )
     estimator_args: tuple[str, ...] = setting(
@@ -70,7 +70,7 @@ def make_estimators(args: Arguments, default: str) -> dict[str, Estimator]:
     """The estimators asked for, by name, with their settings."""
     names = dict.fromkeys(args.estimator or [default])
     if ALL in names:
-        names = [name for name, kind in ESTIMATORS.items() if not kind.slow]
+        names = list(ESTIMATORS)
     settings = settings_of_each({name: ESTIMATORS[name] for name in names}, args.estimator_args)
     return {name: make_estimator(name, settings[name], args.seed) for name in names}
 

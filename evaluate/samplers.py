@@ -1,6 +1,6 @@
 """Quality of the samplers against their cost, measured with a classifier of the data set.
 
-python evaluate/samplers.py digits --run "pf_ode num_steps=10" --run "annealed_hmc num_steps=5"
+python evaluate/samplers.py digits --run "pf_ode num_steps=10" --run "annealed_hmc num_temperatures=5"
 
 Every run leaves a record in its own folder, and is not made again. In the table, nfe are
 evaluations of the Stein score for an image. The Frechet distance is that of the classifier's
@@ -43,7 +43,7 @@ from studies.grid import fill
 
 DEFAULT_RUNS = (
     *(f"pf_ode num_steps={num_steps}" for num_steps in (3, 6, 12, 25, 50)),
-    "annealed_hmc num_steps=20",
+    "annealed_hmc num_temperatures=20",
     "annealed_hmc",
     "annealed_hmc acceptance=none",
 )

@@ -16,7 +16,6 @@ from ebm_app.data.png import save_grid, save_image, to_uint8
 from ebm_app.evaluation.held_out import last_frame
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag, parse, settings_of
-from ebm_app.io.errors import UserError
 from ebm_app.io.fields import PositiveInt, Steps, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
@@ -28,7 +27,7 @@ from ebm_app.sampling.samplers import SAMPLERS, Sampler
 
 def settings_text(kind: type[Sampler]) -> str:
     """The settings of a sampler with their defaults, in words."""
-    others = [field for field in fields(kind) if field.name != "num_steps"]
+    others = [field for field in fields(kind) if field.name != kind.counts]
     return ", ".join(f"{field.name}={field.default}" for field in others)
 
 
@@ -57,11 +56,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Sample; the files written, the seconds taken and the evaluations of the score."""
     args = parse(Arguments, __doc__, argv)
     pairs = list(args.sampler_args)
+    kind = SAMPLERS[choose("sampler", args.sampler, SAMPLERS)]
     if args.num_steps is not None:
-        if any(pair.startswith("num_steps=") for pair in pairs):
-            raise UserError("--num_steps and num_steps= in --sampler_args: give one of them")
-        pairs.append(f"num_steps={args.num_steps}")
-    settings = settings_of(SAMPLERS[choose("sampler", args.sampler, SAMPLERS)], pairs)
+        pairs.append(f"{kind.counts}={args.num_steps}")
+    settings = settings_of(kind, pairs)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     output = Output(args.output_dir / "samples.json", to_dict(args))
     begin = time.perf_counter()

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from exact import F64, generator
+from exact import F64, generator, normal, z_score
 
 from ebm_app.numerics.tensors import standard_error, sum_except_batch
 from ebm_app.sampling import hmc
@@ -243,3 +243,40 @@ def test_adapt_moves_each_chain_by_its_own_acceptance_and_changes_nothing_in_pla
             hmc.adapt(h, acceptance, *settings)
     with pytest.raises(ValueError, match="step_size"):
         hmc.adapt(torch.ones(1), acceptance)
+
+
+def curl(x):
+    """A field that is no gradient."""
+    return torch.sin(x.roll(1, 1)) - x.pow(3)
+
+
+def test_by_the_work_the_energy_error_is_kinetic_energy_less_the_trapezoidal_rule():
+    """It telescopes to the ends for any field."""
+    x, momentum, h = normal((6, 4)), normal((6, 4), 1), 0.23
+    start = phase = hmc.Phase(x, momentum, curl(x))
+    work = torch.zeros(6, dtype=F64)
+    for _ in range(5):
+        after = hmc.leapfrog(phase, curl, h, 1)
+        step = (phase.gradient + after.gradient) / 2 * (after.position - phase.position)
+        work, phase = work + step.sum(1), after
+    kinetic = (phase.momentum.square() - start.momentum.square()).sum(1) / 2
+    nothing, size = torch.zeros(6, dtype=F64), torch.tensor(h, dtype=F64)
+    found = hmc.work_error(hmc.Proposal(start, phase, nothing, nothing, size, size))
+    assert torch.allclose(found, kinetic - work, rtol=0, atol=1e-12) and found.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name, factor", [("work", 1.0), ("none", 1 / (1 - 0.9**2 / 4))])
+def test_a_score_alone_leaves_a_gaussian_or_the_leapfrogs_own_invariant(name, factor):
+    """The trapezoidal rule is exact for its linear field; the leapfrog itself keeps p^2 / 2 +
+    (1 - h^2 / 4) x^2 / 2."""
+    x, g = math.sqrt(factor) * normal((6000, 1, 2, 2), 4), generator(5)
+    target = hmc.score_target(lambda y: -y)
+    state = hmc.init(x, target)
+    for _ in range(4):
+        state, info = hmc.step(state, target, 0.9, 3, g, error=hmc.ACCEPTANCES[name])
+    assert torch.equal(state.gradient, -state.position)
+    assert z_score(state.position.flatten(1)) < 4
+    assert z_score(state.position.flatten(1).square(), factor) < 4
+    assert z_score((state.position * x).flatten(1), factor) > 10  # they have moved
+    mean = info.acceptance_probability.mean()
+    assert mean == 1 if name == "none" else 0.2 < mean < 0.95

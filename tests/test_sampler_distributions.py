@@ -9,26 +9,15 @@ from scipy import stats
 
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath
-from ebm_app.sampling.samplers import AnnealedHMCSampler, EnergyHMCSampler, PFODESampler
+from ebm_app.sampling.samplers import AnnealedHMC, PFODESampler
 
 NUM = 3000
 SAMPLERS = {
     "heun": PFODESampler(30),
     "rk4": PFODESampler(12, solver="rk4"),
     "dopri5": PFODESampler(solver="dopri5"),
-    "annealed_hmc": AnnealedHMCSampler(),
-    "annealed_hmc_energy": EnergyHMCSampler(
-        24, steps_per_temperature=3, num_leapfrog_steps=3, pilot_size=16, score="head"
-    ),
-    "annealed_hmc_energy, along_pf_ode": EnergyHMCSampler(
-        24,
-        steps_per_temperature=3,
-        num_leapfrog_steps=3,
-        pilot_size=16,
-        energy="along_pf_ode",
-        score="head",
-        num_nodes=5,
-    ),
+    "annealed_hmc": AnnealedHMC(),
+    "annealed_hmc, energy": AnnealedHMC(steps_per_temperature=2, acceptance="energy"),
 }
 
 
@@ -54,7 +43,7 @@ def mass(model, x):
 
 
 CASES = [("heun", (16,)), *((name, (1, 4, 4)) for name in SAMPLERS if name != "heun")]
-SLOW = "annealed_hmc_energy, along_pf_ode"
+SLOW = "annealed_hmc, energy"
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_study_leaves_record_and_plot_and_goes_on(study, drawn, tmp_path):
     code, out, _ = study("--run", FLOW, "--run", HMC, "--run", "pf_ode  num_steps=1")
     assert code == 0 and drawn == [
         *((3, "PFODESampler"), (2, "PFODESampler")),
-        *((3, "AnnealedHMCSampler"), (2, "AnnealedHMCSampler")),
+        *((3, "AnnealedHMC"), (2, "AnnealedHMC")),
     ]
     *table, last = out.strip().splitlines()
     figures = json.loads(last)
@@ -105,4 +105,4 @@ def test_settings_of_other_types_and_the_default_list(script):
     sampler = module.parse_run("pf_ode score=integral end_variance=1 start=2e-3")
     assert (sampler.score, sampler.end_variance, sampler.start) == ("integral", 1.0, 0.002)
     names = {type(module.parse_run(text)).__name__ for text in module.DEFAULT_RUNS}
-    assert names == {"PFODESampler", "AnnealedHMCSampler"}
+    assert names == {"PFODESampler", "AnnealedHMC"}

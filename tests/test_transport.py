@@ -8,8 +8,7 @@ from exact import F64, generator, normal, z_score
 
 from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
 from ebm_app.sampling import hmc
-from ebm_app.sampling.annealed_hmc import AnnealedHMC, pilot
-from ebm_app.sampling.annealing import IntermediateDistribution, anneal, stay
+from ebm_app.sampling.annealing import IntermediateDistribution, anneal, pilot, stay
 
 SHAPE = (1, 2, 2)
 STEP = torch.tensor(0.3, dtype=F64)
@@ -80,19 +79,6 @@ def test_a_transport_that_is_only_nearly_right_is_weighed_for_it(num_steps):
     assert z_score(ratio[:, None] * residual.square(), 0.04) < 4.5
 
 
-def test_without_a_transport_chains_stay_and_nothing_is_added():
-    x = normal((4, 3))
-    there, log_ratio = stay(x, generator())
-    assert torch.equal(there, x) and torch.equal(log_ratio, torch.zeros(4, dtype=F64))
-    for explicit in distributions(2, [stay] * 3):
-        implicit = IntermediateDistribution(
-            explicit.target, explicit.step_size, explicit.num_steps
-        )
-        one, other = (next(anneal(x, [given], 3, generator())) for given in (explicit, implicit))
-        assert torch.equal(one.state.position, other.state.position)
-        assert torch.equal(other.log_ratio, torch.zeros(4, dtype=F64))
-
-
 def test_a_distribution_without_transitions_is_read_and_no_more():
     x0, g = normal((5, *SHAPE)), generator()
     before = g.get_state()
@@ -106,31 +92,6 @@ def test_a_distribution_without_transitions_is_read_and_no_more():
         result.log_ratio, torch.full((5,), x0[0].numel() * math.log(0.5)).double()
     )
     assert torch.equal(g.get_state(), before)
-
-
-def test_a_record_after_such_a_level_counts_its_own_transitions_alone():
-    varied = [
-        distribution._replace(num_steps=n)
-        for distribution, n in zip(distributions(0, [stay] * 3), (2, 0, 3), strict=True)
-    ]
-    results = list(anneal(normal((200, 3)), varied, 4, generator()))
-    assert [r.nfe for r in results] == [9, 1, 13]
-    assert [r.acceptance.isnan().item() for r in results] == [False, True, False]
-    assert results[2].acceptance > 0
-
-
-def test_the_pilot_goes_by_the_transports_too():
-    """Without them it would start each distribution far from where the chains will be."""
-    targets = [gaussian(*moments) for moments in GAUSSIANS]
-    guess = torch.tensor([0.3, 0.2, 0.08], dtype=F64)
-    settings, moves = AnnealedHMC(2, 1, warmup_steps=60, pilot_steps=60), [*exact_transports()]
-    found = settings.pilot(normal((400, 3)), targets, guess, generator(), moves)
-    steps = torch.stack([result.step_size for result in found])
-    tuned = settings.distributions(targets, steps, moves)
-    acceptance = [r.acceptance for r in anneal(normal((2000, 3), 1), tuned, 1, generator())]
-    assert (torch.stack(acceptance) - 0.65).abs().max() < 0.08
-    with pytest.raises(ValueError):
-        settings.pilot(normal((4, 3)), targets, guess, generator(), moves[:2])
 
 
 def test_the_pilot_takes_the_median_of_its_chains():

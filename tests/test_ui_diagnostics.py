@@ -151,9 +151,6 @@ def test_a_record_in_the_folder_of_a_model_is_shown(run, tmp_path):
 
 
 def test_log_z_goes_temperature_by_temperature_and_is_that_of_the_weights(models, monkeypatch):
-    quick = log_z.Annealing(2, steps_per_temperature=1, num_leapfrog_steps=1)
-    monkeypatch.setitem(log_z.METHODS, "ais", lambda num_temperatures: quick)
-    monkeypatch.setattr(log_z, "NUM_PILOT", 2)
     states, report = [], log_z.report
     monkeypatch.setattr(log_z, "report", lambda state: states.append(state) or report(state))
     shown = list(log_z.log_z("grey", "ais", 3, 2, models=models, seed=1))
@@ -175,13 +172,7 @@ def test_log_z_goes_temperature_by_temperature_and_is_that_of_the_weights(models
     assert len(right.lines[0].get_ydata()) == 3
 
 
-def test_the_kinds_of_chains_differ_by_their_transport(models):
-    kinds = {name: make(7) for name, make in log_z.METHODS.items()}
-    assert {kind.num_temperatures for kind in kinds.values()} == {7}
-    assert {name: kind.transport for name, kind in kinds.items()} == {
-        "transported": "flow",
-        "ais": "none",
-    }
+def test_an_unknown_method_is_explained(models):
     mistake = log_z.log_z("grey", "gibbs", 3, 2, models=models, seed=0)
     assert "unknown method" in error_of(lambda: list(mistake))
 

@@ -22,8 +22,9 @@ class Estimator(ABC):
     """log p_t(x) of a model in nats; a subclass is a frozen dataclass of its settings.
 
     ``note`` says in one sentence what it computes, for help texts and tables. ``normalised`` says
-    whether its density integrates to 1 for any network. ``error_is_drawn`` says whether its error is that of
-    random draws alone, anew for every example: the spread of several examples then holds it.
+    whether its density integrates to 1 for any network. ``error_is_drawn`` says whether its error
+    is that of random draws alone, anew for every example: the spread of several examples then
+    holds it.
     """
 
     note: ClassVar[str]

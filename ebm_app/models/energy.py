@@ -30,6 +30,7 @@ CHUNK_SIZES, LARGE_CHUNK = {"cpu": 2**16}, 2**20
 
 
 @lru_cache(maxsize=1024)
+@torch.inference_mode(False)  # what is kept may be differentiated later
 def clock_rule(
     path: GaussianPath,
     whole: tuple[float, float],

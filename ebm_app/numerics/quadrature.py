@@ -37,6 +37,7 @@ class Integral(NamedTuple):
 
 
 @lru_cache
+@torch.inference_mode(False)  # what is kept may be differentiated later
 def gauss_legendre(num_nodes: int) -> Rule:
     """The n-point Gauss-Legendre rule, exact for polynomials up to degree 2n - 1.
 

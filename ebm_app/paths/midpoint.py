@@ -6,9 +6,9 @@ A step of the implicit midpoint rule along dx / d tau = f(x) is
 
 with J the Jacobian of f at m. The rule is its own adjoint: from y, the step with -h finds the same
 m and gives x back, as long as the step is short enough for m to be the only solution; each step is
-checked for that. Chains that are moved by such steps therefore have exact weights, without the error
-of discretising a divergence. The steps approximate the probability-flow ODE to second order; as a
-proposal they need no such thing.
+checked for that. Chains that are moved by such steps therefore have exact weights, without the
+error of discretising a divergence. The steps approximate the probability-flow ODE to second order;
+as a proposal they need no such thing.
 
 Source: Hairer, Lubich, Wanner, Geometric Numerical Integration, sections II.1 and V.1.
 """

@@ -26,8 +26,8 @@ class Frame(NamedTuple):
 
 class Sampler(ABC):
     """Draws from p_1 of an energy; a subclass is a frozen dataclass of its settings. ``note`` says
-    in one sentence how it draws, ``counts`` which setting counts its steps, and ``steps`` what these
-    are."""
+    in one sentence how it draws, ``counts`` which setting counts its steps, and ``steps`` what
+    these are."""
 
     note: ClassVar[str]
     steps: ClassVar[str]

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.io.fields import Nodes, Positive, PositiveInt, Steps, configuration
+from ebm_app.io.fields import Nodes, Positive, PositiveInt, Steps, configuration, setting
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.paths.clocks import ARC_LENGTH
@@ -56,29 +56,20 @@ class ChainState(NamedTuple):
     acceptance: Tensor
 
 
-@configuration
+@configuration(kw_only=True)
 class Annealing:
-    """Settings of annealed chains.
+    """Settings of annealed chains."""
 
-    Args:
-        num_temperatures: K. schedule: their spacing, a key of ``SCHEDULES``.
-        steps_per_temperature, num_leapfrog_steps: HMC transitions at each, leapfrog steps of a
-            transition.
-        score: of the leapfrog, "integral" or "head".
-        num_nodes: quadrature nodes of the intermediate densities.
-        score_nodes: nodes of the integral whose gradient drives the leapfrog; few are enough,
-            since the accept step corrects for them.
-        step_factor: by which the adapted step sizes are multiplied, to see what depends on them.
-    """
-
-    num_temperatures: Steps = 24
-    schedule: str = "clock"
-    steps_per_temperature: PositiveInt = 1
-    num_leapfrog_steps: PositiveInt = 4
-    score: str = INTEGRAL
-    num_nodes: Nodes = 8
-    score_nodes: Nodes = 4
-    step_factor: Positive = 1.0
+    num_temperatures: Steps = setting("annealing temperatures", 48)
+    schedule: str = setting("their spacing: clock, log_snr or linear", "clock")
+    steps_per_temperature: PositiveInt = setting("HMC transitions at each", 1)
+    num_leapfrog_steps: PositiveInt = setting("leapfrog steps of each transition", 4)
+    score: str = setting("what drives the leapfrog: integral or head", INTEGRAL)
+    num_nodes: Nodes = setting("quadrature nodes of the densities", 8, rare=True)
+    # few are enough, since the accept step corrects for them
+    score_nodes: Nodes = setting("nodes of the leapfrog's gradient", 4, rare=True)
+    # to see what depends on them
+    step_factor: Positive = setting("multiplies the adapted step sizes", 1.0, rare=True)
 
 
 class Chains:

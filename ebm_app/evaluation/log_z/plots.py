@@ -7,35 +7,23 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ebm_app.evaluation.log_z.runs import ChainTable
+from ebm_app.evaluation.log_z.methods import ChainTable
 
 
-def plot_chains(
-    tables: dict[str, ChainTable], log_z: dict[str, tuple[float, float]], target: Path
-) -> None:
-    """Log-weights and acceptance by distribution, the final log-weights, and the estimates.
+def plot_chains(tables: dict[str, ChainTable], target: Path) -> None:
+    """Log-weights and acceptance by distribution.
 
     Args:
-        tables: runs by name. log_z: estimate and standard error by method. target: a PNG file.
+        tables: runs by name. target: a PNG file.
     """
-    figure = Figure(figsize=(11, 7), layout="constrained")
-    (weights, acceptance), (finals, estimates) = figure.subplots(2, 2)
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    weights, acceptance = figure.subplots(1, 2)
     for name, table in tables.items():
         num = len(table.log_weight) - 1
         color = draw_weights(weights, table.log_weight, num, name)
         draw_acceptance(acceptance, table.acceptance, num, color)
-        last = table.log_weight[-1].sort().values
-        finals.plot(last, torch.linspace(0, 1, len(last)), color=color)
     weights.set_yscale("symlog", linthresh=10)  # plain AIS may be off by hundreds of nats
     weights.legend(fontsize="small")
-    finals.set_xscale("symlog", linthresh=10)
-    finals.set(xlabel="log w at the end (nats)", ylabel="share of the chains below")
-    for place, (value, stderr) in enumerate(log_z.values()):
-        estimates.errorbar([value], [place], xerr=[stderr], marker="o", capsize=3)
-    estimates.set_yticks(range(len(log_z)), log_z)
-    estimates.invert_yaxis()
-    estimates.set_xscale("symlog", linthresh=1)
-    estimates.set(xlabel="log Z (nats)")
     figure.savefig(target, dpi=110)
 
 

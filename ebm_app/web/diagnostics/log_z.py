@@ -7,7 +7,13 @@ import torch
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 
-from ebm_app.evaluation.log_z.ais import Annealing, Chains, ChainState
+from ebm_app.evaluation.log_z.chains import (
+    NUM_PILOT,
+    Annealing,
+    Chains,
+    ChainState,
+    TransportedChains,
+)
 from ebm_app.evaluation.log_z.estimates import from_forward
 from ebm_app.evaluation.log_z.plots import temperatures_figure
 from ebm_app.io.registry import choose
@@ -16,13 +22,9 @@ from ebm_app.likelihood.bits import to_bits_per_dim
 from ..models import Models
 from ..shared import progress
 
-#: kinds of chains by the name a visitor chooses, for a number of temperatures
-METHODS = {
-    "transported": lambda num: Annealing(num, steps_per_temperature=1, transport="flow"),
-    "ais": lambda num: Annealing(num, steps_per_temperature=1, num_leapfrog_steps=4),
-}
+#: kinds of chains by the name a visitor chooses
+METHODS = {"transported": TransportedChains, "ais": Chains}
 MAX_CHAINS, MAX_TEMPERATURES = 64, 100
-NUM_PILOT = 4
 
 
 def log_z(
@@ -35,21 +37,20 @@ def log_z(
     seed: int,
 ) -> Iterator[tuple[Figure | None, str]]:
     """Carry chains from noise to a model: (log-weights and acceptance by temperature, a text)."""
-    settings = METHODS[choose("method", method, METHODS)](num_temperatures)
+    kind = METHODS[choose("method", method, METHODS)]
     ebm = models.load(model)
     generator = torch.Generator(ebm.device).manual_seed(seed)
     noise = torch.randn(
         (NUM_PILOT + num_chains, *ebm.config.image_shape), device=ebm.device, generator=generator
     )
     label = f"{model} · {method} · {num_chains} chains · seed {seed}"
-    chains = Chains(ebm.energy, settings)
+    chains = kind(ebm.energy, Annealing(num_temperatures=num_temperatures))
     pilot = len(chains.targets)
     total = pilot + chains.num_distributions
     yield None, f"{progress(0, total)} · {label}"
     for step in chains.tune(noise[:NUM_PILOT], generator):
         yield None, f"{progress(step, total)}, pilot chains · {label}"
-    start = chains.start(noise[NUM_PILOT:], generator, is_reverse=False)
-    for state in chains.run(start, generator, is_reverse=False):
+    for state in chains.forward(noise[NUM_PILOT:], generator):
         figure = temperatures_figure(
             state.log_weight.cpu(), state.acceptance, chains.num_distributions
         )

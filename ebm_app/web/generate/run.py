@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ebm_app.image_models.ebm import EBM
 from ebm_app.numerics.tensors import mixed_seed
-from ebm_app.sampling.samplers import Frame
+from ebm_app.sampling.samplers import SAMPLERS, Frame
 
 from ..shared import mean_of, progress, render
 from .settings import PNG_KEY, RunSettings
@@ -118,8 +118,9 @@ def draw(ebm: EBM, settings: RunSettings, with_likelihoods: bool = False) -> Ite
     begin = time.perf_counter()
     past: tuple[Image.Image, ...] = ()
     every = math.ceil(settings.num_steps / (MAX_FRAMES - 1))  # the last step is a frame too
+    steps = {SAMPLERS[settings.sampler].counts: settings.num_steps}
     for frame in ebm.iterate_sample(
-        settings.num_images, settings.sampler, settings.seed, num_steps=settings.num_steps
+        settings.num_images, settings.sampler, settings.seed, **steps
     ):
         images, seconds = ebm.to_images(frame.x), time.perf_counter() - begin
         run = SampleRun(settings, images, frame, seconds, past, () if with_likelihoods else None)

@@ -137,7 +137,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Gallery:
             buttons = start_and_stop("Generate")
             with gr.Accordion("Advanced", open=False):
                 kind = SAMPLERS[first]
-                steps = slider(1, MAX_STEPS, kind.num_steps, "Steps", info=kind.steps)
+                steps = slider(1, MAX_STEPS, getattr(kind, kind.counts), "Steps", info=kind.steps)
                 seeds = seed_box(seed)
                 randomise = gr.Checkbox(True, label="New seed for every run")
                 repeats = f"means over {REPEATS} draws of the dequantisation noise"

@@ -1,37 +1,27 @@
 """Line integrals along curves of log p, and solves that are refined: their stated errors."""
 
-import dataclasses
-
 import pytest
 from exact import ExactModel, normal, two_modes
 from test_estimators import T, mixture, points
 
-from ebm_app.io.errors import UserError
-from ebm_app.likelihood import NoisedIntegral, PFODEDensity, PFODEIntegral
+from ebm_app.likelihood import NoisedIntegral, PFODEDensity
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath, VPPath
 
 
-@pytest.mark.parametrize(
-    "estimator",
-    [PFODEDensity(num_steps=4, num_probes=0, start=1e-6), PFODEIntegral(num_steps=4, start=1e-6)],
-    ids=["pf_ode", "along_pf_ode"],
-)
-def test_steps_are_halved_until_a_point_settles_and_the_error_holds_what_is_left(estimator):
+def test_steps_are_halved_until_a_point_settles_and_the_error_holds_what_is_left():
     """Points settle one by one; the evaluations are those of all, shared evenly."""
     model = mixture((1, 4, 4))
     x, energy = points(model, (1, 4, 4), 20), TimeScoreEnergy(model)
     exact, values = model.log_density(x, T), []
-    for refinements in (1, 3, 6):
-        many = dataclasses.replace(estimator, max_refinements=refinements)
-        found = many(energy, x, T)
+    for refinements in (0, 1, 3, 6):
+        settings = {"num_steps": 4, "num_probes": 0, "start": 1e-6}
+        values.append(PFODEDensity(**settings, max_refinements=refinements)(energy, x, T))
+    assert values[0].error.isnan().all()
+    for found in values[1:]:
         assert ((found.value - exact).abs() < found.error + 1e-3).all()
-        values.append(found)
-    assert (values[-1].error < 2e-3 * 16).all() and values[0].error.max() > 2e-3 * 16
-    assert values[0].nfe == 16 + 32 < values[-1].nfe < 16 * (2**7 - 1)
-    assert dataclasses.replace(estimator, max_refinements=0)(energy, x, T).error.isnan().all()
-    with pytest.raises(UserError, match="give numbers that are not negative"):
-        dataclasses.replace(estimator, max_refinements=-1)(energy, x, T)
+    assert (values[-1].error < 2e-3 * 16).all() and values[1].error.max() > 2e-3 * 16
+    assert values[1].nfe == 16 + 32 < values[-1].nfe < 16 * (2**7 - 1)
 
 
 def test_curves_of_other_noise_differ_by_the_rule_alone_and_those_of_a_wrong_model_by_more():
@@ -39,7 +29,10 @@ def test_curves_of_other_noise_differ_by_the_rule_alone_and_those_of_a_wrong_mod
     model = mixture((16,))
     x, energy = points(model, (16,), 20), TimeScoreEnergy(model)
     for nodes, tolerance in ((16, 2e-2), (32, 1e-5)):
-        one, other = (NoisedIntegral(nodes, 1, seed)(energy, x, T).value for seed in (0, 1))
+        one, other = (
+            NoisedIntegral(num_nodes=nodes, num_draws=1, seed=seed)(energy, x, T).value
+            for seed in (0, 1)
+        )
         assert 0 < (one - other).abs().max() < tolerance
     exact = model.log_density(x, T)
     found = NoisedIntegral()(energy, x, T)
