@@ -1,6 +1,6 @@
 """Quality of the samplers against their cost, measured with a classifier of the data set.
 
-python evaluate/samplers.py digits --run "pf_ode num_steps=10" --run "annealed_hmc num_temperatures=5"
+python evaluate/samplers.py digits --run "pf_ode num_steps=10" --run annealed_hmc
 
 Every run leaves a record in its own folder, and is not made again. In the table, nfe are
 evaluations of the Stein score for an image. The Frechet distance is that of the classifier's
