@@ -70,6 +70,7 @@ def test_every_estimator_is_tried_here():
     for name, estimator in QUICK.items():
         assert type(estimator) is ESTIMATORS[name] and estimator.note
     normalised = {name for name, kind in ESTIMATORS.items() if kind.normalised}
+    assert normalised == {"pf_ode", "elbo"}
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_the_pilot_takes_the_median_of_its_chains():
     stuck = torch.cat([free, normal((40, 3), 1) + torch.tensor([100.0, 0, 0], dtype=F64)])
     stuck[60:, 0] = 100.0
     alone, mixed = (next(pilot(x, given, 1, generator(3))) for x in (free, stuck))
-    assert mixed.acceptance < 0.7 * alone.acceptance
+    assert mixed.acceptance < 0.85 * alone.acceptance
     assert mixed.step_size.item() == pytest.approx(alone.step_size.item(), rel=0.3)
     assert alone.step_size.item() > 2 * STEP.item()
 
