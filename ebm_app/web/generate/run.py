@@ -119,9 +119,7 @@ def draw(ebm: EBM, settings: RunSettings, with_likelihoods: bool = False) -> Ite
     past: tuple[Image.Image, ...] = ()
     every = math.ceil(settings.num_steps / (MAX_FRAMES - 1))  # the last step is a frame too
     steps = {SAMPLERS[settings.sampler].counts: settings.num_steps}
-    for frame in ebm.iterate_sample(
-        settings.num_images, settings.sampler, settings.seed, **steps
-    ):
+    for frame in ebm.iterate_sample(settings.num_images, settings.sampler, settings.seed, **steps):
         images, seconds = ebm.to_images(frame.x), time.perf_counter() - begin
         run = SampleRun(settings, images, frame, seconds, past, () if with_likelihoods else None)
         yield run

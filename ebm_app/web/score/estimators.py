@@ -1,6 +1,5 @@
 """Estimators of the same log-likelihood side by side, on the same dequantisation draws."""
 
-import math
 import time
 from collections.abc import Iterator
 from typing import Annotated
@@ -73,10 +72,8 @@ def compare(
 def estimators(config: EBMConfig) -> dict[str, dict[str, str]]:
     """The estimators with the model's own dequantiser, and its default one with every other:
     options of ``EBM.log_prob`` by the name of the row."""
-    is_small = math.prod(config.image_shape) <= MAX_EXACT_DIMS
-    own = [name for name, kind in ESTIMATORS.items() if is_small or not kind.slow]
     others = [name for name in DEQUANTISERS if name != config.dequantisation]
-    return {name: {"estimator": name} for name in own} | {
+    return {name: {"estimator": name} for name in ESTIMATORS} | {
         name: {"dequantiser": name} for name in others
     }
 
