@@ -50,7 +50,9 @@ def imported_names(path, parts):
 def import_graph(root, folders=(PACKAGE, *SCRIPTS)):
     """Every module below some folders and the modules there that it imports, anywhere in its
     text: dotted names as tuples."""
-    files = {parts_of(path, root): path for name in folders for path in (root / name).rglob("*.py")}
+    files = {
+        parts_of(path, root): path for name in folders for path in (root / name).rglob("*.py")
+    }
     graph = {}
     for parts, path in files.items():
         graph[parts] = set()
@@ -133,7 +135,10 @@ GOOD_LAYERS = (("ebm_app",), ("top",), ("folder",), ("low",))
         ({"new.py": ""}, "new has no layer"),
         ({"top.py": None}, "top has a layer but does not exist"),
         ({"low.py": "import ebm_app.top"}, "ebm_app.low imports ebm_app.top"),
-        ({"low.py": "def f():\n    from .folder.a import x"}, "ebm_app.low imports ebm_app.folder.a"),
+        (
+            {"low.py": "def f():\n    from .folder.a import x"},
+            "ebm_app.low imports ebm_app.folder.a",
+        ),
         ({"low.py": "from . import folder"}, "ebm_app.low imports ebm_app.folder"),
         ({"folder/a.py": "from ..top import g"}, "ebm_app.folder.a imports ebm_app.top"),
         ({"folder/a.py": "from ebm_app import f"}, "ebm_app.folder.a imports ebm_app"),
