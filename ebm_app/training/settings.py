@@ -61,6 +61,7 @@ class RunSettings:
 
     ebm: EBMConfig
     training: TrainingConfig
+    init_from: dict[str, Any] | None = None  # whose weights it started with: no setting
 
 
 def resolve(
