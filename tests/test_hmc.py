@@ -238,11 +238,6 @@ def test_adapt_moves_each_chain_by_its_own_acceptance_and_changes_nothing_in_pla
     new = hmc.adapt(h, acceptance, 0.65, 1.25)
     powers = torch.tensor([1.25 ** (0.25 / 0.35), 2 * 1.25 ** (-0.55 / 0.35)])
     torch.testing.assert_close([new, h], [powers, torch.tensor([1.0, 2.0])])
-    for settings in ((0.0, 1.1), (1.0, 1.1), (0.5, 1.0), (0.5, math.nan)):
-        with pytest.raises(ValueError, match="target_acceptance"):
-            hmc.adapt(h, acceptance, *settings)
-    with pytest.raises(ValueError, match="step_size"):
-        hmc.adapt(torch.ones(1), acceptance)
 
 
 def curl(x):

@@ -179,12 +179,7 @@ def leapfrog(
         step_size: h > 0, a float, () or (B,).
         num_leapfrog_steps: number of steps, and of calls of ``field``; at least 1.
         inverse_mass: diagonal of M^{-1}, a float or broadcastable to (1, *).
-
-    Raises:
-        ValueError: for a step size or a number of steps outside these ranges.
     """
-    if num_leapfrog_steps < 1:
-        raise ValueError(f"num_leapfrog_steps must be at least 1, not {num_leapfrog_steps}")
     position, momentum, gradient = start
     h = _step_size_like(step_size, position)
     for _ in range(num_leapfrog_steps):
@@ -208,8 +203,7 @@ def step(
     """One transition with a fresh momentum; by ``energy_error`` it leaves exp(target.log_density)
     invariant.
 
-    A proposal whose energy is not finite has acceptance probability 0: the trajectory back from it
-    is the same one, so the transition stays reversible. Neal 2011, arXiv:1206.1901, section 3.2.
+    A proposal whose energy is not finite has acceptance probability 0 (Neal 2011, section 3.2).
 
     Args:
         state: chains at this target, from ``init`` or an earlier ``step``.
@@ -222,7 +216,6 @@ def step(
 
     Raises:
         ValueError: if ``state`` is not finite, or a setting lies outside its range.
-        RuntimeError: if ``inverse_mass`` does not broadcast to (1, *).
     """
     _require_finite(state)
     position, inverse_mass = state.position, _inverse_mass_like(inverse_mass, state.position)
@@ -263,14 +256,7 @@ def adapt(
         acceptance_probability: (B,), of the transition just made with h.
         target_acceptance: in (0, 1).
         factor: > 1.
-
-    Raises:
-        ValueError: for a target or a factor outside these ranges, or a step size of another shape.
     """
-    if not 0 < target_acceptance < 1 < factor:
-        raise ValueError("adapt needs 0 < target_acceptance < 1 < factor")
-    if step_size.shape not in (torch.Size(), acceptance_probability.shape):
-        raise ValueError(f"step_size must have shape () or (B,), not {tuple(step_size.shape)}")
     observed = acceptance_probability if step_size.ndim else acceptance_probability.mean()
     excess = (observed.to(step_size) - target_acceptance) / (1 - target_acceptance)
     return step_size * factor**excess
