@@ -17,7 +17,7 @@ from ..runs import Upload, empty_by, explained, start_and_stop, start_by
 from ..shared import mean_of, slider, table_box, text_box
 from .uploads import read_upload
 
-MAX_DRAWS, MAX_EXACT_DIMS = 16, 256
+MAX_DRAWS = 16
 #: width by heading
 COLUMNS = {
     **{"Estimator": 150, "Nats": 100, "± nats": 90, "Bits per dim": 90, "± bits": 90},
@@ -30,8 +30,7 @@ By the model's default estimator, with another dequantisation than its own:
 
 {dequantisers}
 
-Estimators whose cost grows with the number of pixels are left out for images of more than \
-{max_dims} numbers. ± is the standard error over the draws, the same ones for every row, with \
+± is the standard error over the draws, the same ones for every row, with \
 what the estimator itself may be off by; evaluations of the network are those of one draw. The \
 table may take minutes."""
 EstimatorRow = list[str | float]
@@ -91,7 +90,7 @@ def build(
         )
         for kinds in (ESTIMATORS, DEQUANTISERS)
     ]
-    gr.Markdown(TEXT.format(estimators=notes[0], dequantisers=notes[1], max_dims=MAX_EXACT_DIMS))
+    gr.Markdown(TEXT.format(estimators=notes[0], dequantisers=notes[1]))
     draws = slider(2, MAX_DRAWS, 4, "Draws of each estimator")
     buttons = start_and_stop("Compare the estimators")
     shown = [table_box("Estimators", COLUMNS, texts=("Estimator",)), text_box("Comparison")]
