@@ -154,10 +154,10 @@ def test_a_run_starts_from_a_model_of_its_own_flow_only(folders, tmp_path):
     for model in (ebm, other):
         model.space.load_state_dict(flow.space.state_dict())
     ebm.save_pretrained(tmp_path / "model")
-    start_from(other, tmp_path / "model", "ctsm_m")
+    start_from(other, tmp_path / "model")
     assert all(map(torch.equal, ebm.state_dict().values(), other.state_dict().values()))
     next(value for value in other.space.state_dict().values()).add_(0.1)
-    assert "another flow" in error_of(start_from, other, tmp_path / "model", "ctsm_m")
+    assert "another flow" in error_of(start_from, other, tmp_path / "model")
 
 
 def test_what_does_not_fit_is_one_sentence(folders):

@@ -5,7 +5,7 @@ import torch
 from exact import F64, generator, normal
 
 from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.objectives.regression import Batch, CTSMv
+from ebm_app.objectives.regression import CTSMv
 from ebm_app.paths import LinearVPPath
 from ebm_app.ratios.gaussian_net import GaussianNet
 
@@ -71,8 +71,8 @@ def test_the_gradient_in_s_is_right_and_vanishes_at_the_truth():
     times = torch.rand(500, generator=generator(8), dtype=F64).repeat_interleave(num // 500)
     net = with_covariance(sigma, 500)
     model = TimeScoreModel(net, path, 0.01, "raw", "time")
-    batch = Batch(path.sample(normal((num, 3), 9), x1, 0.99 * times), torch.ones(num, dtype=F64))
-    losses = CTSMv()(model, path, batch).view(100, -1).mean(1)
+    batch = path.sample(normal((num, 3), 9), x1, 0.99 * times), torch.ones(num, dtype=F64)
+    losses = CTSMv()(model, path, *batch).view(100, -1).mean(1)
     gradients = torch.stack(
         [torch.autograd.grad(loss, net.free, retain_graph=True)[0].flatten() for loss in losses]
     )

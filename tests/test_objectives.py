@@ -6,7 +6,7 @@ from exact import F64, ExactBridge, ExactModel, generator, normal, two_modes, z_
 
 from ebm_app.models.time_score import ModelOutput
 from ebm_app.numerics.tensors import expand_like
-from ebm_app.objectives.regression import CTSM, TSM, Batch, CTSMv, DenoisingScoreMatching
+from ebm_app.objectives.regression import CTSM, TSM, CTSMv
 from ebm_app.objectives.time_sampling import ArcLength, Stratified
 from ebm_app.objectives.weighting import SteinScore, TimeScore, UniformWeighting, Weighting
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
@@ -54,16 +54,16 @@ class HalfDerivative(Weighting):
 
 
 def draw(model, num, shape, times=Stratified, seed=0, eps=MARGIN):
-    """A batch of the path, with t from a sampler."""
+    """A sample of the path, with t from a sampler, and the weights of its times."""
     sampler = times(model.path, eps)
     t, weight = sampler.sample(num, generator(seed))
-    return Batch(model.sample(t, (num, *shape), seed + 2), weight)
+    return model.sample(t, (num, *shape), seed + 2), weight
 
 
 def gradients(objective, model, batch, theta=(0.0, 0.0, 0.0, 0.0)):
     """Per-example gradients (B, 4) of the loss with respect to theta."""
-    theta = torch.tensor(theta, dtype=F64).expand(len(batch.weight), -1).clone().requires_grad_()
-    loss = objective(Moved(model, theta), model.path, batch)
+    theta = torch.tensor(theta, dtype=F64).expand(len(batch[1]), -1).clone().requires_grad_()
+    loss = objective(Moved(model, theta), model.path, *batch)
     return torch.autograd.grad(loss.sum(), theta)[0]
 
 
@@ -71,7 +71,6 @@ OBJECTIVES = {
     "ctsm": CTSM(),
     "ctsm_v": CTSMv(),
     "ctsm_v and head": CTSMv(stein_factor=1.0),
-    "head": DenoisingScoreMatching(),
     "tsm": TSM(eps=MARGIN),
 }
 CASES = {
@@ -101,7 +100,7 @@ def test_gradient_vanishes_at_the_exact_scores_and_nowhere_near(name, case):
 def test_every_weighting_has_the_same_minimiser(weighting):
     model = gaussian(LinearVPPath())
     batch = draw(model, 12_000, (2,))
-    for objective in (CTSM(weighting), CTSMv(weighting), DenoisingScoreMatching(weighting)):
+    for objective in (CTSM(weighting), CTSMv(weighting)):
         assert z_score(gradients(objective, model, batch)) < 4
     assert z_score(gradients(TSM(weighting, MARGIN), model, batch)) < 4
 
@@ -127,15 +126,15 @@ def test_tsm_and_ctsm_differ_by_a_constant(case, weighting, shape, num, times):
     """L(s1) - L(s2) is the same for both, whatever s1 and s2."""
     make, path = CASES[case]
     model = make(path, shape, eps=0.1)
-    batch = draw(model, num, shape, times, eps=0.1)
+    batch = sample, weight = draw(model, num, shape, times, eps=0.1)
     first = Moved(model, torch.tensor([[0.3, -0.6, 0.5, 0.4]], dtype=F64).expand(num, -1))
     second = Moved(model, torch.tensor([[-0.4, 0.2, 0.1, -0.5]], dtype=F64).expand(num, -1))
     tsm, conditional = TSM(weighting, 0.1), CTSM(weighting)
-    by_tsm = tsm(first, path, batch) - tsm(second, path, batch)
-    by_ctsm = conditional(first, path, batch) - conditional(second, path, batch)
-    assert z_score(by_tsm - batch.weight * by_ctsm) < 4
+    by_tsm = tsm(first, path, *batch) - tsm(second, path, *batch)
+    by_ctsm = conditional(first, path, *batch) - conditional(second, path, *batch)
+    assert z_score(by_tsm - weight * by_ctsm) < 4
     # without the constant there would be something to see
-    assert z_score(tsm(first, path, batch) - batch.weight * conditional(first, path, batch)) > 6
+    assert z_score(tsm(first, path, *batch) - weight * conditional(first, path, *batch)) > 6
 
 
 class Silent:
@@ -155,37 +154,37 @@ def test_normalised_terms_have_unit_size(path, shape):
     """On centred data of variance c: CTSM-v is 1 and CTSM D for s = 0, whatever t is; an exact
     Stein head leaves (1/v - 1/m) / b^2 = 1, and its factor multiplies it."""
     model = ExactModel(path, 1e-5, [[0.0]], [0.4**0.5], stein_channels=1)
-    batch = draw(model, 8000, shape, ArcLength, eps=1e-5)
+    batch = sample, weight = draw(model, 8000, shape, ArcLength, eps=1e-5)
     silent = Silent(model)
-    base = CTSMv()(silent, path, batch)
+    base = CTSMv()(silent, path, *batch)
     assert z_score(base, 1.0) < 4
-    assert z_score(CTSM()(silent, path, batch), float(batch.sample.xt[0].numel())) < 4
-    for objective, alone in ((CTSMv, base), (CTSM, CTSM()(silent, path, batch))):
-        head = objective(stein_factor=1.0)(silent, path, batch) - alone
+    assert z_score(CTSM()(silent, path, *batch), float(sample.xt[0].numel())) < 4
+    for objective, alone in ((CTSMv, base), (CTSM, CTSM()(silent, path, *batch))):
+        head = objective(stein_factor=1.0)(silent, path, *batch) - alone
         assert z_score(head, 1.0) < 4
-        weighted = objective(stein_factor=0.25)(silent, path, batch) - alone
+        weighted = objective(stein_factor=0.25)(silent, path, *batch) - alone
         assert torch.allclose(weighted, 0.25 * head, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_losses_are_per_example_and_do_not_mix(name):
     model = mixture(LinearVPPath(), IMAGE)
-    batch = draw(model, 6, IMAGE, ArcLength)
-    loss = OBJECTIVES[name](model, model.path, batch)
+    sample, weight = draw(model, 6, IMAGE, ArcLength)
+    loss = OBJECTIVES[name](model, model.path, sample, weight)
     assert loss.shape == (6,) and loss.dtype == F64
     rows = torch.tensor([4, 1])
-    sample = type(batch.sample)(*(part[rows] for part in batch.sample))
-    part = OBJECTIVES[name](model, model.path, Batch(sample, batch.weight[rows]))
+    fewer = type(sample)(*(part[rows] for part in sample))
+    part = OBJECTIVES[name](model, model.path, fewer, weight[rows])
     assert torch.allclose(part, loss[rows], rtol=1e-12, atol=1e-12)
 
 
 def test_a_model_without_a_head_is_trained_with_factor_0_alone():
     model = ExactModel(LinearVPPath(), MARGIN, [[0.0]], [1.0])
-    batch = draw(model, 3, (2,))
-    assert model(batch.sample.xt, batch.sample.t).score is None
-    assert CTSMv(stein_factor=0.0)(model, model.path, batch).shape == (3,)
+    sample, weight = draw(model, 3, (2,))
+    assert model(sample.xt, sample.t).score is None
+    assert CTSMv(stein_factor=0.0)(model, model.path, sample, weight).shape == (3,)
     with pytest.raises(TypeError):
-        CTSMv(stein_factor=1.0)(model, model.path, batch)
+        CTSMv(stein_factor=1.0)(model, model.path, sample, weight)
 
 
 def test_a_single_output_is_a_time_score_but_no_vector_of_components():
@@ -197,23 +196,21 @@ def test_a_single_output_is_a_time_score_but_no_vector_of_components():
         return ModelOutput(score.reshape(-1, *(1,) * (x.ndim - 1)), None)
 
     for objective in (CTSM(), TSM(eps=MARGIN)):
-        whole, summed = (objective(s, model.path, batch) for s in (model, total))
+        whole, summed = (objective(s, model.path, *batch) for s in (model, total))
         assert torch.allclose(whole, summed, rtol=1e-10, atol=1e-10)
     with pytest.raises(ValueError, match="components"):
-        CTSMv()(total, model.path, batch)
+        CTSMv()(total, model.path, *batch)
 
 
 def test_tsm_weights_times_but_not_the_ends():
     """Twice the weight adds the interior once more; weight 0 leaves the two ends alone."""
     model = Moved(gaussian(LinearVPPath()), normal((4, 4)))
-    batch = draw(model.base, 4, (2,))
+    path, (sample, _) = model.base.path, draw(model.base, 4, (2,))
     loss = [
-        TSM(eps=MARGIN)(
-            model, model.base.path, Batch(batch.sample, torch.full((4,), w, dtype=F64))
-        )
+        TSM(eps=MARGIN)(model, path, sample, torch.full((4,), w, dtype=F64))
         for w in (0.0, 1.0, 2.0)
     ]
     assert torch.allclose(loss[2] - loss[1], loss[1] - loss[0], rtol=1e-9)
-    moved = model.base.path.sample(batch.sample.x0, batch.sample.x1, batch.sample.t * 0.5)
-    other = TSM(eps=MARGIN)(model, model.base.path, Batch(moved, torch.zeros(4, dtype=F64)))
+    moved = path.sample(sample.x0, sample.x1, sample.t * 0.5)
+    other = TSM(eps=MARGIN)(model, path, moved, torch.zeros(4, dtype=F64))
     assert torch.allclose(other, loss[0], rtol=1e-9)

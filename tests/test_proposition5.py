@@ -11,7 +11,7 @@ from scipy.integrate import quad
 from torch.func import grad, hessian, vmap
 
 from ebm_app.models.time_score import ModelOutput
-from ebm_app.objectives.regression import CTSM, Batch, CTSMv
+from ebm_app.objectives.regression import CTSM, CTSMv
 from ebm_app.objectives.weighting import TimeScore, UniformWeighting
 from ebm_app.paths import LinearVPPath, PathSample, VPPath
 from studies.proposition5 import TARGETS, GaussianFamily, Regression, ScoreErrors, fit
@@ -29,9 +29,8 @@ def objective_and_model(name, family, theta):
 def loss(name, family, theta, sample):
     """Losses (B,) by the package's objective, for CTSM-v the sum over components."""
     objective, model = objective_and_model(name, family, theta)
-    batch = Batch(sample, torch.ones_like(sample.t))
     factor = 1 if name == "ctsm" else sample.x1.shape[1]
-    return factor * objective(model, family.path, batch)
+    return factor * objective(model, family.path, sample, torch.ones_like(sample.t))
 
 
 @pytest.mark.parametrize("path", [LinearVPPath(), VPPath()], ids=["linear_vp", "vp"])

@@ -14,7 +14,6 @@ from ebm_app.io.errors import UserError
 from ebm_app.objectives.time_sampling import (
     TIME_SAMPLERS,
     ArcLength,
-    Early,
     ImportanceSampler,
     stratified_numbers,
     uniform_numbers,
@@ -53,13 +52,10 @@ def distribution(sampler):
     return u, t, torch.cat([torch.zeros(1), mass.cumsum(0)])
 
 
-#: paths from N(0, I), where a signal-to-noise ratio is known
-FROM_NOISE = ("linear_vp", "linear_vp c=4", "vp")
 CASES = [
     pytest.param(make, path, id=f"{name}-{key}")
     for name, make in SAMPLERS.items()
     for key, path in PATHS.items()
-    if name != "early" or key in FROM_NOISE
 ]
 every_case = pytest.mark.parametrize(("make", "path"), CASES)
 
@@ -115,7 +111,7 @@ def test_uniform_numbers_are_independent_and_reproducible():
     assert torch.equal(u, uniform_numbers(NUM, generator(5)))
 
 
-@pytest.mark.parametrize("name", ["stratified", "arc_length", "early"])
+@pytest.mark.parametrize("name", ["stratified", "arc_length"])
 def test_stratified_samplers_spread_a_batch_evenly(name):
     sampler = TIME_SAMPLERS[name](LinearVPPath(), 1e-4)
     _, grid, cdf = distribution(sampler)
@@ -162,22 +158,6 @@ def test_arc_length_is_uniform_in_the_clock(name, eps):
     assert (share - u).abs().max() < 1e-4
     # within the first cell of the table, too: a weight there may be as large as 1 / t^2
     assert ((share - u).abs() <= 0.3 * u + 1e-12).all()
-
-
-@pytest.mark.parametrize("name", FROM_NOISE)
-def test_half_of_the_early_times_are_uniform_in_the_log_snr(name):
-    path = PATHS[name]
-    t = Early(path, 1e-5).sample(NUM, generator(7)).t
-    edges = torch.tensor([-5.0, -3.0, -1.0, 1.0], dtype=F64)
-    clock = path.clock(torch.tensor(path.interval(1e-5), dtype=F64))
-    of_clock = path.clock(path.log_snr_inverse(edges)).diff() / clock.diff()
-    found = torch.histogram(path.log_snr(t), edges).hist / NUM
-    assert torch.allclose(found, of_clock / 2 + 1 / 6, rtol=0, atol=1e-3)
-
-
-def test_early_times_need_a_path_whose_noise_is_known():
-    with pytest.raises(UserError, match="use a path from N"):
-        Early(PATHS["user"], 1e-5)
 
 
 @every_path

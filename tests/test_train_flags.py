@@ -15,7 +15,7 @@ TRAIN_MISTAKES = {
     "space": (["--space", "latent"], "unknown space 'latent': choose one of ambient"),
     "path": (["--path", "straight"], "unknown path .*linear_vp, schrodinger_bridge, vp"),
     "two-sided path": (["--path", "schrodinger_bridge"], "use a path from noise"),
-    "objective": (["--objective", "nce"], "choose one of ctsm, ctsm_m, ctsm_m_deviance"),
+    "objective": (["--objective", "nce"], "choose one of ctsm, ctsm_m, ctsm_v"),
     "weighting": (["--weighting", "best"], "stein_score, time_score, uniform"),
     "time sampler": (["--time_sampler", "x"], "arc_length, early, importance, stratified"),
     "ctsm_m without moments": (

@@ -143,12 +143,10 @@ class LoopConfig:
 class TrainingConfig(LoopConfig):
     """How an energy-based model is trained."""
 
-    objective: str = setting(
-        "ctsm, ctsm_v, ctsm_m, ctsm_m_deviance, variance, tsm", "ctsm_m_deviance"
-    )
+    objective: str = setting("ctsm, ctsm_v, ctsm_m, tsm", "ctsm_m")
     weighting: str = rare("lambda(t): time_score, stein_score, uniform", "time_score")
     time_sampler: str = rare(
-        "training times: arc_length, uniform, stratified, importance, early", "arc_length"
+        "training times: arc_length, uniform, stratified, importance", "arc_length"
     )
     augmentation: str = setting("changes of training images: none, affine", "none")
     stein_factor: NonNegative = rare("weight of the Stein head in the loss; 0 trains none", 1.0)

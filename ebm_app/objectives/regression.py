@@ -2,8 +2,9 @@ r"""Training objectives, each a loss per example (B,).
 
 ``ConditionalRegression`` is Theorem 3 of the paper (arXiv:2502.02300): the minimiser of
 E[lambda(t) ||f(x, t | z) - s(x, t)||^2] is s = E[f | x], whatever the conditional target f. CTSM,
-CTSM-v and denoising score matching are its cases, and for any Bregman divergence in place of the
-square the minimiser is the same. ``TSM`` is the baseline, by integration by parts.
+CTSM-v and the regression of a Stein head are its cases, and for any Bregman divergence in place of
+the square, as in CTSM-m, the minimiser is the same. ``TSM`` is the baseline, by integration by
+parts.
 """
 
 from abc import ABC, abstractmethod
@@ -11,33 +12,22 @@ from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ebm_app.models.time_score import ModelOutput, TimeScoreModel
+from ebm_app.models.time_score import ModelOutput
 from ebm_app.numerics.tensors import expand_like, mean_except_batch, sum_except_batch
-from ebm_app.objectives.weighting import ScoreResidual, SteinScore, TimeScore, Weighting
+from ebm_app.objectives.weighting import ScoreResidual, TimeScore, Weighting
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
 
 Model = Callable[[Tensor, Tensor], ModelOutput]
 
 
-class Batch(NamedTuple):
-    """A path sample and the importance weights (B,) of its times (see ``time_sampling``)."""
-
-    sample: PathSample
-    weight: Tensor
-
-
 class Objective(ABC):
-    """A loss per example for a model of the time score along a path; ``note`` says which.
-
-    ``needs_moments``: it is for models that predict posterior moments, no others.
-    ``last_layer_only``: ``prepare`` leaves no other weights to train.
-    """
+    """A loss per example for a model of the time score along a path; ``note`` says which, and
+    ``needs_moments`` that it is for models that predict posterior moments, no others."""
 
     note: ClassVar[str]
     needs_moments: ClassVar[bool] = False
-    last_layer_only: ClassVar[bool] = False
 
     @classmethod
     def build(cls, weighting: Weighting, stein_factor: float, eps: float) -> "Objective":
@@ -48,13 +38,12 @@ class Objective(ABC):
         """
         return cls(weighting, stein_factor)
 
-    def prepare(self, model: TimeScoreModel) -> None:  # noqa: B027 - a hook
-        """Say which weights of a model are trained; all of them unless a subclass says
-        otherwise."""
-
     @abstractmethod
-    def __call__(self, model: Model, path: GaussianPath, batch: Batch) -> Tensor:
-        """Loss (B,)."""
+    def __call__(
+        self, model: Model, path: GaussianPath, sample: PathSample, weight: Tensor
+    ) -> Tensor:
+        """Loss (B,) of a sample of the path whose times have importance weights (B,) (see
+        ``time_sampling``)."""
 
 
 def time_score_error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
@@ -77,55 +66,30 @@ def components_error(output: ModelOutput, path: GaussianPath, sample: PathSample
     return mean_except_batch((target - output.components).square())
 
 
-def variance_error(output: ModelOutput, path: OneSidedPath, sample: PathSample) -> Tensor:
-    r"""Mean over components of the squared error against a conditional target of less noise: (B,).
-
-    With e = E[eps | x] and d = E[x1 | x] by the Stein head, eps - e and x1 - d have mean 0 given
-    x. Taken from the conditional components, what is linear in them leaves
-
-        f = (v' / 2v) (e^2 + (eps - e)^2 - 1) + (alpha' / sqrt(v)) (d e + (x1 - d) (eps - e)),
-
-    a control variate: E[f | x] is the time score still, where the head is exact, and its noise is
-    that of a squared posterior deviation instead of that of eps^2. Against the components of
-    ``predictions.Moments`` all but the variance w cancels: f - s = b (r^2 - w), with r the
-    deviation of the head's target from the head, which this error does not train, and b =
-    ``OneSidedPath.variance_gain``.
-
-    Raises:
-        ValueError: where the model predicts no posterior variance.
-    """
-    residual, gain = _squared_residual(output, path, sample)
-    return mean_except_batch((gain * (residual - output.variance)).square())
-
-
 def variance_deviance(output: ModelOutput, path: OneSidedPath, sample: PathSample) -> Tensor:
-    r"""Mean over components of b^2 (w - r^2 log w), the Poisson deviance of the variance, with
-    r^2, w and b as in ``variance_error``: (B,), in nats^2 per t^2.
+    r"""Mean over components of b^2 (w - r^2 log w), the Poisson deviance of the predicted variance
+    w: (B,), in nats^2 per t^2.
 
-    Its minimiser over w is E[r^2 | x], as that of every Bregman divergence is (Banerjee et al.
-    2005, https://jmlr.org/papers/v6/banerjee05b.html), so that Theorem 3 holds for it. Its
-    gradient in log w is w - r^2: where it vanishes the sum of the variances is right, and it is
-    their sum that the time integral adds up. That of the squared error is w times as large, and
-    hardly sees a small w; that of the gamma deviance r^2 / w + log w is w times smaller, and is
-    inaccurate for large ones.
+    r is the deviation of the Stein head's target from the head, which is not trained here, and b =
+    ``OneSidedPath.variance_gain``: by the head, b (r^2 - w) is the conditional time score less the
+    model's, with the noise of a squared posterior deviation instead of that of eps^2.
+
+    The minimiser over w is E[r^2 | x], as that of every Bregman divergence is (Banerjee et al.
+    2005, https://jmlr.org/papers/v6/banerjee05b.html), so that Theorem 3 holds. The gradient in
+    log w is w - r^2: where it vanishes the sum of the variances is right, and it is their sum that
+    the time integral adds up. That of the squared error is w times as large, and hardly sees a
+    small w.
 
     Raises:
         ValueError: where the model predicts no posterior variance.
     """
-    residual, gain = _squared_residual(output, path, sample)
-    deviance = output.variance - residual * output.variance.log()
-    return mean_except_batch(gain.square() * deviance)
-
-
-def _squared_residual(
-    output: ModelOutput, path: OneSidedPath, sample: PathSample
-) -> tuple[Tensor, Tensor]:
-    """r^2 (B, *) and b, to be multiplied with it."""
     if output.variance is None:
-        raise ValueError("a target of less noise needs a model that predicts moments")
+        raise ValueError("CTSM-m needs a model that predicts moments")
     residual = path.conditional_score(sample) - output.score.detach()
     residual = residual / expand_like(path.score_gain(sample.t), residual)
-    return residual.square(), expand_like(path.variance_gain(sample.t), residual)
+    gain = expand_like(path.variance_gain(sample.t), residual)
+    deviance = output.variance - residual.square() * output.variance.log()
+    return mean_except_batch(gain.square() * deviance)
 
 
 def stein_score_error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
@@ -151,8 +115,9 @@ class ConditionalRegression(Objective):
     def __init__(self, *terms: Term) -> None:
         self.terms = terms
 
-    def __call__(self, model: Model, path: GaussianPath, batch: Batch) -> Tensor:
-        sample = batch.sample
+    def __call__(
+        self, model: Model, path: GaussianPath, sample: PathSample, weight: Tensor
+    ) -> Tensor:
         output = model(sample.xt, sample.t)
         losses = (
             term.factor * term.weighting(path, sample.t) * term.error(output, path, sample)
@@ -193,52 +158,15 @@ class CTSMv(ConditionalRegression):
 
 
 class CTSMm(ConditionalRegression):
-    """CTSM-v with a control variate, for a model that predicts posterior moments: its mean by the
-    Stein head's regression, its variance by ``variance_loss``."""
+    """For a model that predicts posterior moments: its mean by the Stein head's regression, its
+    variance by ``variance_deviance``; arguments as for ``CTSM``."""
 
-    note = "the same with a control variate, for predicted moments"
+    note = "its moments: the mean by the Stein head, the variance by its deviance"
     needs_moments = True
-    variance_loss: ClassVar[Error] = staticmethod(variance_error)
 
     def __init__(self, weighting: Weighting | None = None, stein_factor: float = 1.0) -> None:
-        term = Term(self.variance_loss, weighting or TimeScore())
+        term = Term(variance_deviance, weighting or TimeScore())
         super().__init__(*_with_head(term, stein_factor))
-
-
-class CTSMmDeviance(CTSMm):
-    """CTSM-m with the variance by ``variance_deviance``."""
-
-    note = "the same with the variance by its deviance"
-    variance_loss = staticmethod(variance_deviance)
-
-
-class VarianceAlone(CTSMmDeviance):
-    """``variance_deviance`` for the weights of the variance's output alone, which finishes a
-    trained model: its Stein score, and what is made of it, stays as it is."""
-
-    note = "the variance of predicted moments alone, by its deviance, to finish a model"
-    last_layer_only = True
-
-    def __init__(self, weighting: Weighting | None = None, stein_factor: float = 1.0) -> None:
-        super().__init__(weighting, stein_factor=0.0)  # the head is not trained
-
-    def prepare(self, model: TimeScoreModel) -> None:
-        """Leave nothing to train but the last layer, in which the head gets no gradient. There is
-        no dropout: its noise would count as posterior variance."""
-        model.requires_grad_(False)
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
-        model.net.last_layer.requires_grad_(True)
-
-
-class DenoisingScoreMatching(ConditionalRegression):
-    """Vincent 2011: regression of a Stein head on the conditional Stein score."""
-
-    note = "regression of the Stein head alone"
-
-    def __init__(self, weighting: Weighting | None = None) -> None:
-        super().__init__(Term(stein_score_error, weighting or SteinScore()))
 
 
 class TSM(Objective):
@@ -263,20 +191,19 @@ class TSM(Objective):
     def __init__(self, weighting: Weighting | None = None, eps: float = 1e-5) -> None:
         self.weighting, self.eps = weighting or TimeScore(), eps
 
-    def __call__(self, model: Model, path: GaussianPath, batch: Batch) -> Tensor:
-        sample, (start, end) = batch.sample, path.interval(self.eps)
+    def __call__(
+        self, model: Model, path: GaussianPath, sample: PathSample, weight: Tensor
+    ) -> Tensor:
+        start, end = path.interval(self.eps)
         t = sample.t.detach().requires_grad_()
         s = sum_except_batch(model(sample.xt, t).components)
         (s_dt,) = torch.autograd.grad(s.sum(), t, create_graph=True)
-        weight, weight_dt = (
-            self.weighting(path, sample.t),
-            self.weighting.derivative(path, sample.t),
-        )
-        interior = 2 * weight * s_dt + 2 * weight_dt * s + weight * s.square()
+        scale, scale_dt = self.weighting(path, sample.t), self.weighting.derivative(path, sample.t)
+        interior = 2 * scale * s_dt + 2 * scale_dt * s + scale * s.square()
         boundary = self._boundary(model, path, sample, start) - self._boundary(
             model, path, sample, end
         )
-        return batch.weight * interior + boundary / (end - start)
+        return weight * interior + boundary / (end - start)
 
     def _boundary(
         self, model: Model, path: GaussianPath, sample: PathSample, time: float
@@ -290,7 +217,5 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "ctsm": CTSM,
     "ctsm_v": CTSMv,
     "ctsm_m": CTSMm,
-    "ctsm_m_deviance": CTSMmDeviance,
-    "variance": VarianceAlone,
     "tsm": TSM,
 }

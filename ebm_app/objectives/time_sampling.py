@@ -9,7 +9,6 @@ import math
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -127,12 +126,8 @@ class ArcLength(TimeSampler):
                 f"{self.end}: use eps > 0"
             )
         middle = ends[0] + self.total * torch.linspace(0, 1, self.num_knots, dtype=torch.float64)
-        self.knots = path.clock_inverse(self.spread(middle))
+        self.knots = path.clock_inverse(middle)
         self.knots[0], self.knots[-1] = self.start, self.end
-
-    def spread(self, clock: Tensor) -> Tensor:
-        """Readings of the clock at the knots, of as many evenly spaced ones: these themselves."""
-        return clock
 
     def transform(self, u: Tensor) -> TimeSample:
         position = u * (self.num_knots - 1)
@@ -141,32 +136,6 @@ class ArcLength(TimeSampler):
         left, right = knots[index], knots[index + 1]
         weight = (right - left) * (self.num_knots - 1) / (self.end - self.start)
         return TimeSample(torch.lerp(left, right, position - index), weight)
-
-
-class Early(ArcLength):
-    """Half of the times as by ``ArcLength``, half uniform in the log signal-to-noise ratio
-    (``GaussianPath.log_snr``) from -5 to 1, where a drawn image takes its shape.
-
-    A flow decides there what an image shows, mostly between -4 and -1. The arc length follows the
-    likelihood instead: of the times of an MNIST model, a seventh and a twentieth.
-
-    Source: the log-normal noise levels of Karras et al. 2022, arXiv:2206.00364, table 1, serve the
-    same end.
-
-    Raises:
-        UserError: as ``ArcLength``, and as ``GaussianPath.log_snr``.
-    """
-
-    note = "half uniform in the arc length, half where a drawn image takes its shape"
-    lowest, highest = -5.0, 1.0
-
-    def spread(self, clock: Tensor) -> Tensor:
-        fine = torch.linspace(clock[0], clock[-1], 16 * self.num_knots, dtype=torch.float64)
-        ratio = self.path.log_snr(self.path.clock_inverse(fine))
-        share = (fine - fine[0]) / self.total
-        early = ((ratio - self.lowest) / (self.highest - self.lowest)).clamp(0, 1)
-        even = torch.linspace(0, 1, len(clock), dtype=torch.float64)
-        return torch.from_numpy(np.interp(even, (share + early) / 2, fine))
 
 
 class SharedTimes(TimeSampler):
@@ -197,5 +166,4 @@ TIME_SAMPLERS: dict[str, type[TimeSampler]] = {
     "stratified": Stratified,
     "importance": ImportanceSampler,
     "arc_length": ArcLength,
-    "early": Early,
 }

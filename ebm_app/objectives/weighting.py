@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ebm_app.numerics.tensors import slope
 from ebm_app.paths import GaussianPath
 
 
@@ -20,7 +21,7 @@ class Weighting(ABC):
 
     def derivative(self, path: GaussianPath, t: Tensor) -> Tensor:
         """d lambda / dt, by automatic differentiation."""
-        return torch.func.jvp(lambda s: self(path, s), (t,), (torch.ones_like(t),))[1]
+        return slope(lambda s: self(path, s), t)
 
 
 class UniformWeighting(Weighting):

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.numerics.quadrature import integrate, rule_on
-from ebm_app.objectives.regression import Batch, Objective
+from ebm_app.objectives.regression import Objective
 from ebm_app.objectives.time_sampling import TimeSample
 from ebm_app.paths import GaussianPath, PathSample
 
@@ -61,7 +61,7 @@ class TimeScoreRatio(RatioEstimator):
 
     def loss(self, draw: EndPoints) -> Tensor:
         sample = draw.at(self.model.path, draw.times.t)
-        return self.objective(self.model, self.model.path, Batch(sample, draw.times.weight))
+        return self.objective(self.model, self.model.path, sample, draw.times.weight)
 
     def time_scores(self, x: Tensor, t: Tensor) -> Tensor:
         """d/dt log p_t(x) at the points x (N, D) and one time t (): (N,), float64."""

@@ -6,7 +6,6 @@ before: a run resumes exactly from its step number alone.
 """
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,17 +16,6 @@ from ebm_app.likelihood.dequantisation import Dequantiser
 from ebm_app.numerics.tensors import seeded
 from ebm_app.objectives.time_sampling import TimeSampler
 from ebm_app.spaces import Space
-
-
-class EBMBatch(NamedTuple):
-    """Data u1 and reference u0 (B, C, H, W) in the path's space, times and importance weights
-    (B,), conditions (B, dim) of the data."""
-
-    u0: Tensor
-    u1: Tensor
-    t: Tensor
-    weight: Tensor
-    condition: Tensor
 
 
 class Batches(ABC):
@@ -65,7 +53,8 @@ class Batches(ABC):
 
 
 class EBMBatches(Batches):
-    """Draws the batches of a run.
+    """Draws the batches of a run: reference u0 and data u1 (B, C, H, W) in the path's space, times
+    and importance weights (B,), and conditions (B, dim) of the data.
 
     Args:
         levels: training images (N, C, H, W), integers, on the device of the run.
@@ -91,7 +80,7 @@ class EBMBatches(Batches):
         self.dequantiser = dequantiser
         self.sampler, self.augmentation = sampler, augmentation
 
-    def batch(self, step: int) -> EBMBatch:
+    def batch(self, step: int) -> tuple[Tensor, ...]:
         device = self.levels.device
         generator = seeded(device, self.seed, 0, step)
         levels, condition = self.augmentation(
@@ -101,7 +90,7 @@ class EBMBatches(Batches):
         u1 = self.dequantiser.training_points(levels, self.num_levels, self.space, noise)
         u0 = torch.randn(u1.shape, device=device, generator=generator)
         times = self.sampler.sample(self.batch_size, seeded("cpu", self.seed, 1, step))
-        return EBMBatch(u0, u1, times.t.to(device), times.weight.to(device), condition)
+        return u0, u1, times.t.to(device), times.weight.to(device), condition
 
 
 class FlowBatches(Batches):

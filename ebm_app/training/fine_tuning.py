@@ -13,21 +13,19 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.records import as_written, read_json, to_dict
 from ebm_app.models.config import EBMConfig, changes_of
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder, load_weights, read_config
-from ebm_app.objectives.regression import OBJECTIVES
 
 #: what may differ between the model and the run that starts from it
 FREE = frozenset({"dataset", "num_nodes", "eps", "dequantisation"})
 
 
-def start_from(ebm: EBM, name_or_path: str | os.PathLike, objective: str) -> str | None:
+def start_from(ebm: EBM, name_or_path: str | os.PathLike) -> str | None:
     """Give a model the weights of another one: a folder, a bundled name or a hub id.
 
     Returns:
         What a user should know of it, if anything.
 
     Raises:
-        UserError: where none is found, where its configuration or its flow is another one, and for
-            another margin if the ``objective`` trains the last layer alone.
+        UserError: where none is found, or its configuration or its flow is another one.
     """
     folder = find_folder(name_or_path)
     theirs = to_dict(read_config(EBMConfig, folder))
@@ -38,12 +36,6 @@ def start_from(ebm: EBM, name_or_path: str | os.PathLike, objective: str) -> str
             "settings, or its run.json with --config"
         )
     is_new = ebm.config.time_input == "clock" and theirs["eps"] != ebm.config.eps
-    if is_new and OBJECTIVES[objective].last_layer_only:
-        raise UserError(
-            f"objective {objective} trains the last layer alone, and with eps {ebm.config.eps!r} "
-            f"the others read other times than they know: give --eps {theirs['eps']!r}, that of "
-            f"{name_or_path}"
-        )
     space = {name: tensor.clone() for name, tensor in ebm.space.state_dict().items()}
     load_weights(ebm, folder / WEIGHTS_FILE)
     if not all(torch.equal(space[name], now) for name, now in ebm.space.state_dict().items()):

@@ -58,7 +58,7 @@ def train_ebm(
     def build(accelerator: Accelerator) -> EBMTask:
         task = EBMTask(accelerator, ebm_config, config, data, options.output_dir, flow)
         if options.init_from and not options.resume_from_checkpoint:
-            note = start_from(task.model, options.init_from, config.objective)
+            note = start_from(task.model, options.init_from)
             if note and accelerator.is_main_process:
                 print(note, file=sys.stderr)
         return task

@@ -148,11 +148,6 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
         raise UserError(
             f"objective {config.objective} trains moments: give --prediction moments or ctsm_v"
         )
-    if objective.last_layer_only and config.adam_weight_decay:
-        raise UserError(
-            f"objective {config.objective} leaves all but the last layer as it is: give "
-            "--adam_weight_decay 0"
-        )
     if config.objective == "tsm" and config.stein_factor:
         raise UserError("objective tsm trains no Stein head: give --stein_factor 0")
 

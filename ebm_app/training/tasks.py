@@ -25,7 +25,7 @@ from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
 from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.numerics.tensors import standard_error
-from ebm_app.objectives.regression import OBJECTIVES, Batch, Objective
+from ebm_app.objectives.regression import OBJECTIVES, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.objectives.weighting import WEIGHTINGS
 from ebm_app.training.batches import Batches, EBMBatches, FlowBatches
@@ -73,7 +73,7 @@ class TimeScoreLoss(nn.Module):
     ) -> Tensor:
         """See ``objectives``."""
         path, model = self.model.path, partial(self.model, condition=condition)
-        return self.objective(model, path, Batch(path.sample(u0, u1, t), weight))
+        return self.objective(model, path, path.sample(u0, u1, t), weight)
 
 
 class EBMTask(Task):
@@ -104,7 +104,6 @@ class EBMTask(Task):
         objective = OBJECTIVES[config.objective].build(
             weighting, config.stein_factor, ebm_config.eps
         )
-        objective.prepare(self.model.model)
         self.loss_module = TimeScoreLoss(self.model.model, objective)
         sampler = TIME_SAMPLERS[config.time_sampler](self.model.model.path, ebm_config.eps)
         parts = (data.num_levels, self.model.space, self.model.dequantiser, sampler)

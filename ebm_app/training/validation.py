@@ -21,7 +21,7 @@ from ebm_app.io import PREVIEWS
 from ebm_app.likelihood.dequantisation import Dequantiser, dequantisation_noise
 from ebm_app.models.config import LoopConfig, TrainingConfig
 from ebm_app.numerics.tensors import standard_error
-from ebm_app.objectives.regression import Batch, Objective
+from ebm_app.objectives.regression import Objective
 from ebm_app.objectives.time_sampling import TimeSampler
 from ebm_app.spaces import Space
 from ebm_app.training.batches import EBMBatches
@@ -111,8 +111,8 @@ class EBMValidator(Validator):
         for repeat in range(self.config.validation_repeats):
             check()
             u0, u1, t, weight, _ = self.batches.batch(repeat)
-            batch = Batch(model.path.sample(u0, u1, t), weight)
-            losses.append(self.objective(model, model.path, batch).detach())
+            sample = model.path.sample(u0, u1, t)
+            losses.append(self.objective(model, model.path, sample, weight).detach())
         return torch.cat(losses).mean().item()
 
 
