@@ -75,22 +75,6 @@ def script() -> "callable":
     return load_script
 
 
-@pytest.fixture
-def here(script, monkeypatch):
-    """A script by its path, whose trainings, if it starts any, run in this process."""
-
-    def train(path, flags, output_dir):
-        main = script(f"train/{path.name}").main
-        assert run_script(main, [*flags, "--output_dir", str(output_dir)]) == 0
-
-    def study(path):
-        found = script(path)
-        monkeypatch.setattr(found, "train_once", train, raising=False)
-        return found
-
-    return study
-
-
 @pytest.fixture(scope="session")
 def image_folder(tmp_path_factory) -> Path:
     """Twenty-four grey 8 x 8 images, as a user would keep them."""

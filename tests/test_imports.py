@@ -19,7 +19,7 @@ SLOW = (
 #: one process for all scripts, since torch alone takes seconds
 PROGRAM = """
 import contextlib, io, json, runpy, sys
-sys.path[:0] = ["evaluate", "tools"]
+sys.path[:0] = ["evaluate", "ui"]
 found = {}
 for path in sys.argv[2:]:
     sys.argv = [path, "--help"]
