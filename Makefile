@@ -5,7 +5,7 @@ RUN := runs/digits
 STEPS ?= 2000
 SETUP := .venv/.installed
 
-.PHONY: demo test test-all test-browser lint docs ui screenshots pretrained mnist mnist-latent card figures studies clean
+.PHONY: demo test test-ci test-all test-browser lint docs ui screenshots pretrained mnist mnist-latent card figures studies clean
 
 $(SETUP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ebm_app needs Python 3.11 or newer: make PYTHON=python3.x")'
@@ -27,7 +27,11 @@ demo: $(SETUP)
 test: $(SETUP)
 	$(BIN)/python -m pytest -q -n 2
 
-# all but those in a browser: processes, kills and minutes of training too
+# those that start servers and several processes too
+test-ci: $(SETUP)
+	$(BIN)/python -m pytest -q -n 2 -m 'not slow and not gpu and not browser'
+
+# all but those in a browser: minutes of training, kills and full disks too
 test-all: $(SETUP)
 	$(BIN)/python -m pytest -q -n 2 -m 'not browser'
 

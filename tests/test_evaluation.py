@@ -167,7 +167,7 @@ def test_every_method_finds_log_z(small, script, capsys, tmp_path):
     [
         pytest.param(
             ["evaluate/ais.py", "--method", "transported", *AIS, *SHORT],
-            marks=pytest.mark.slow,
+            marks=pytest.mark.process,
         ),
         ["evaluate/bpd.py", "--estimator", "pf_ode", "--estimator_args", "num_steps=3", "--device",
          "cpu", "--split", "train", "--limit", "5", "--repeats", "1", "--batch_size", "1"],

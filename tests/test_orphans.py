@@ -13,7 +13,7 @@ from conftest import ROOT, TINY
 from ebm_app.io.records import read_json
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.parametrize("num", [1, 2])
 def test_processes_whose_launcher_was_killed_save_and_end_within_ten_seconds(
     tmp_path, image_folder, num

@@ -128,7 +128,7 @@ def test_the_toy_script_writes_its_table(script, capsys, tmp_path, monkeypatch):
         assert call(toy, *flags) == 2 and message in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_two_processes_give_the_table_of_one(tmp_path):
     cells = "--problems gaussians_d2 --methods nce ctsm_v_time1 tre".split()
     tables = []

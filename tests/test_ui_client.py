@@ -16,7 +16,7 @@ from ebm_app.data.png import to_uint8
 from ebm_app.web.generate import run as sample_run
 from ebm_app.web.score import estimators
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
 
 
 def tiles(picture: Image.Image, num: int, side: int = 8) -> np.ndarray:

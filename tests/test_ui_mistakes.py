@@ -15,7 +15,7 @@ from conftest import ROOT, free_port, save_digit
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
 #: arguments that each endpoint takes, by their names
 GOOD = {
     "generate": {
