@@ -22,7 +22,7 @@ from ebm_app.models.inputs import NET_INPUTS
 from ebm_app.spaces.whitening import best_share
 from ebm_app.training.fine_tuning import start_from
 from ebm_app.training.settings import resolve
-from ebm_app.training.validation import FlowValidator
+from ebm_app.training.tasks import FlowTask
 
 SHAPE, LEVELS = (1, 4, 4), 17
 KINDS = ("gaussian", "copula")
@@ -201,7 +201,7 @@ def test_the_validation_loss_of_a_flow_is_its_negative_log_density_per_dim(tmp_p
     flow, levels = fitted("gaussian"), random_levels(40, 2)
     data = ImageData("test", LEVELS, levels, levels, levels)
     config = LoopConfig(validation_images=40, validation_repeats=2, num_preview_images=0)
-    found = FlowValidator(Accelerator(cpu=True), flow, data, config, tmp_path).run(0)
+    found = FlowTask(Accelerator(cpu=True), flow, config, data, tmp_path).validate(0)
     noise = dequantisation_noise(2, levels, config.seed)
     points = torch.stack([flow.dequantise(levels, u) for u in noise])
     density = torch.stack([flow.log_density(x) for x in points]).mean() / 16

@@ -1,12 +1,21 @@
 """The step of Muon against a singular value decomposition, torch's own and that of Adam."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from exact import normal
 from torch import nn
 
 from ebm_app.models.config import LoopConfig, changes_of
-from ebm_app.training.optimizers import OPTIMIZERS, Muon, is_matrix, orthogonalised
+from ebm_app.training.optimizers import (
+    OPEN_ENDED,
+    OPTIMIZERS,
+    Muon,
+    is_matrix,
+    learning_rate,
+    orthogonalised,
+)
 
 
 @pytest.mark.parametrize("shape", [(64, 576), (200, 20), (32, 32)])
@@ -50,11 +59,10 @@ def test_an_entry_of_a_convolution_steps_by_a_fifth_of_the_rate():
 def test_other_weights_step_as_by_adam():
     shapes = [(32,), (2, 64, 3, 3), (15, 100)]
     assert not any(is_matrix(torch.zeros(shape)) for shape in shapes)
-    config = LoopConfig(learning_rate=0.01, adam_weight_decay=0.1)
     runs = []
     for name in ("adam", "muon"):
         weights = [nn.Parameter(normal(shape).float()) for shape in shapes]
-        optimizer = OPTIMIZERS[name].build(weights, config)
+        optimizer = OPTIMIZERS[name](weights, lr=0.01, weight_decay=0.1)
         for step in range(3):
             for weight in weights:
                 weight.grad = normal(weight.shape, step).float()
@@ -63,18 +71,21 @@ def test_other_weights_step_as_by_adam():
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 
-def test_it_remembers_what_it_says():
-    weights = [nn.Parameter(normal((32, 16, 3, 3)).float()), nn.Parameter(normal((32,)).float())]
-    optimizer = OPTIMIZERS["muon"].build(weights, LoopConfig())
-    for weight in weights:
-        weight.grad = torch.ones_like(weight)
-    optimizer.step()
-    for weight in weights:
-        found = {name: tuple(value.shape) for name, value in optimizer.state[weight].items()}
-        assert found == OPTIMIZERS["muon"].buffers(weight)
-
-
 def test_a_run_from_before_there_was_a_choice_goes_on_by_adam():
     assert changes_of({}, {"optimizer": "adam"}, frozenset()) == []
     (change,) = changes_of({}, {"optimizer": "muon"}, frozenset())
     assert change == "optimizer was adam, now muon"
+
+
+def test_an_open_ended_rate_rises_stays_and_falls():
+    config = LoopConfig(
+        learning_rate=1.0,
+        lr_scheduler=OPEN_ENDED,
+        lr_warmup_steps=4,
+        lr_decay_steps=5,
+        max_train_steps=20,
+    )
+    rates = [learning_rate(config, step) for step in range(21)]
+    assert rates[:5] == [0.0, 0.25, 0.5, 0.75, 1.0] and set(rates[4:16]) == {1.0}
+    assert rates[15:] == [1.0, 0.8, 0.6, 0.4, 0.2, 0.0]
+    assert learning_rate(replace(config, lr_warmup_steps=0, lr_decay_steps=0), 0) == 1.0

@@ -17,7 +17,7 @@ TRAIN_MISTAKES = {
     "two-sided path": (["--path", "schrodinger_bridge"], "use a path from noise"),
     "objective": (["--objective", "nce"], "choose one of ctsm, ctsm_m, ctsm_v"),
     "weighting": (["--weighting", "best"], "stein_score, time_score, uniform"),
-    "time sampler": (["--time_sampler", "x"], "arc_length, early, importance, stratified"),
+    "time sampler": (["--time_sampler", "x"], "arc_length, importance, stratified"),
     "ctsm_m without moments": (
         ["--objective", "ctsm_m", "--prediction", "raw"],
         "give --prediction moments or ctsm_v",

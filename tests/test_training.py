@@ -23,8 +23,8 @@ from ebm_app.models.config import EBMConfig, TrainingConfig
 from ebm_app.models.unet import UNetConfig
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.training import checkpoint
-from ebm_app.training.learning_rate import OPEN_ENDED
 from ebm_app.training.metrics import read_metrics
+from ebm_app.training.optimizers import OPEN_ENDED
 from ebm_app.training.tasks import EBMTask
 from ebm_app.training.trainer import Trainer
 
@@ -120,7 +120,7 @@ def test_resume_is_exact_in_mid_epoch_with_dropout(data, tmp_path, changes):
     before, cores = resumed.seconds, resumed.core_seconds
     result = resumed.fit()
     assert result.steps == 8 and result.training_seconds > before
-    speed = 4 * resumed.total_batch_size / (result.training_seconds - before)
+    speed = 4 * resumed.task.total_batch_size / (result.training_seconds - before)
     assert result.images_per_second == pytest.approx(speed)
     assert read_metrics(resumed.metrics.path)[-2]["images_per_second"] == pytest.approx(speed)
     assert torch.equal(weights(whole), weights(resumed))
@@ -165,6 +165,22 @@ def test_accumulated_batches_train_as_one_large_batch(data, tmp_path):
     torch.testing.assert_close(weights(runs[0]), weights(runs[1]), atol=2e-5, rtol=1e-4)
 
 
+def test_a_batch_is_a_function_of_seed_and_step(data, tmp_path):
+    one, other = (
+        trainer(data, tmp_path / "run", train_batch_size=8, augmentation="affine").task
+        for _ in range(2)
+    )
+    for step in (5, 2):
+        for a, b in zip(one.batch(step), other.batch(step), strict=True):
+            assert torch.equal(a, b)
+    assert not torch.equal(one.batch(1)[0], one.batch(2)[0])
+    # 20 images: steps 0..4 of 8 are two whole epochs
+    seen = torch.cat([one.order.indices(step) for step in range(5)])
+    assert torch.equal(seen[:20].sort().values, torch.arange(20))
+    assert torch.equal(seen[20:].sort().values, torch.arange(20))
+    assert not torch.equal(seen[:20], seen[20:])
+
+
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_objective_learns(data, tmp_path, objective):
     """Data on one level, noise margin 0.01: on the same held-out draws the loss falls."""
@@ -183,7 +199,7 @@ def test_every_objective_learns(data, tmp_path, objective):
         checkpointing_steps=30,
         learning_rate=1e-2,
     )
-    before = run.task.validator.run(0)["validation_loss"]
+    before = run.task.validate(0)["validation_loss"]
     run.fit()
     after = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]["validation_loss"]
     assert after < before - 0.2

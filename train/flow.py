@@ -128,7 +128,7 @@ def save(
             if accelerator.is_main_process:
                 task.model.save_pretrained(output_dir)
             accelerator.wait_for_everyone()
-            found = task.validator.run(0)
+            found = task.validate(0)
         metrics = {
             "output_dir": str(output_dir),
             "bits_per_dim": found["validation_bits_per_dim"],

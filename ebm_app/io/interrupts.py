@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 import torch
@@ -44,12 +44,7 @@ class StopSignals:
         self.previous = {signum: signal.signal(signum, self._note) for signum in caught}
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for signum, handler in self.previous.items():
             signal.signal(signum, handler)
 
@@ -58,17 +53,14 @@ class StopSignals:
             raise KeyboardInterrupt
         self.signum = signum
 
-    def asked(self) -> int:
-        """The signal that asks to stop, or 0: the same on all processes, which all call it."""
-        if self.group is None:
-            return self.signum
-        flag = torch.tensor([self.signum])
-        torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX, self.group)
-        return int(flag)
-
     def check(self) -> None:
         """Raise ``StopRequested`` on all processes, which all call it, if one is asked to stop."""
-        if signum := self.asked():
+        signum = self.signum
+        if self.group is not None:
+            flag = torch.tensor([signum])
+            torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX, self.group)
+            signum = int(flag)
+        if signum:
             raise StopRequested(signum)
 
 

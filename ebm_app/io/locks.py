@@ -1,8 +1,6 @@
 """One writer at a time: a lock that its process holds and that the system frees when it ends."""
 
-import errno
 import fcntl
-import json
 import os
 import socket
 import sys
@@ -12,11 +10,8 @@ from pathlib import Path
 from typing import Self
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.records import parse_json
+from ebm_app.io.fields import shortened
 from ebm_app.io.writing import explained_write
-
-#: what a disk without locks answers
-NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class Lock:
@@ -34,10 +29,8 @@ class Lock:
             was_there = path.parent.exists()
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = _open(path)
-            holder = {"host": socket.gethostname(), "process": os.getpid()}
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(holder).encode(), 0)
-            os.fsync(descriptor)
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
         self.release = weakref.finalize(self, _release, path, descriptor, was_there)
 
     def __enter__(self) -> Self:
@@ -54,33 +47,21 @@ def _open(path: Path) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            content = os.pread(descriptor, 1000, 0)
+            who = shortened(os.pread(descriptor, 100, 0).decode(errors="replace"))
             os.close(descriptor)
-            raise UserError(_refusal(path, content)) from None
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                os.close(descriptor)
-                raise
-            print(f"the disk of {path.parent} keeps no second writer out", file=sys.stderr)
-        if _stands(path, descriptor):
-            return descriptor
+            raise UserError(
+                f"{path.parent} is being written by {who or 'another process'}: wait for it, or "
+                "give another --output_dir"
+            ) from None
+        except OSError as error:  # a disk without locks
+            print(
+                f"the disk of {path.parent} keeps no second writer out ({error.strerror})",
+                file=sys.stderr,
+            )
+        with suppress(FileNotFoundError):
+            if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                return descriptor
         os.close(descriptor)  # who held it before removed the file between the two calls
-
-
-def _stands(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
-def _refusal(path: Path, content: bytes) -> str:
-    try:
-        found = parse_json(content, str(path))
-        who = f"process {int(found['process'])} on {str(found['host'])[:60]}"
-    except (UserError, KeyError, TypeError, ValueError):
-        who = "another process"
-    return f"{path.parent} is being written by {who}: wait for it, or give another --output_dir"
 
 
 def _release(path: Path, descriptor: int, was_there: bool) -> None:

@@ -1,9 +1,7 @@
 """What an evaluation leaves: a record in a folder that was made, tried and locked before."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +38,8 @@ class Output:
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], is_main: bool = True) -> None:
-        self.path, self.folder, self.is_main = path, path.parent, is_main
-        if is_main:
-            self.lock = Lock(path.with_name(path.name + ".lock"))
-            self._announce()
+        self.folder, self.is_main = path.parent, is_main
+        self.lock = Lock(path.with_name(path.name + ".lock")) if is_main else None
         self.record = RunRecord(path, settings)
 
     def write(self, metrics: dict[str, Any]) -> None:
@@ -64,9 +60,3 @@ class Output:
         with saving(self.folder, metrics):
             self.write(metrics)
             yield
-
-    def _announce(self) -> None:
-        """Say what is going to be replaced."""
-        if self.path.exists():
-            written = datetime.fromtimestamp(self.path.stat().st_mtime)
-            print(f"{self.path} of {written:%Y-%m-%d %H:%M} is replaced", file=sys.stderr)

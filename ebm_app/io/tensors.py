@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
@@ -15,14 +14,7 @@ from ebm_app.io.writing import replace_file
 
 #: bytes of a header; a model of some thousand tensors has a million
 LARGEST_HEADER = 2**23
-
-
-class TensorForm(NamedTuple):
-    """What a file says of a tensor before it is read: its ``dtype`` as safetensors writes it, such
-    as "F32", and its ``shape``."""
-
-    dtype: str
-    shape: tuple[int, ...]
+ERRORS = (SafetensorError, OSError, ValueError, AttributeError)
 
 
 def write_tensors(
@@ -43,27 +35,21 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     read_forms(path)
     try:
         return load_file(path)
-    except (SafetensorError, OSError, ValueError, AttributeError) as error:
+    except ERRORS as error:
         raise _damaged(path, error) from None
 
 
-def read_forms(path: Path) -> dict[str, TensorForm]:
-    """What a safetensors file holds, by name, from its header alone.
-
-    Raises:
-        UserError: where the file is missing, truncated or not safetensors.
-    """
+def read_forms(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The tensors of a safetensors file by name, from its header alone: dtype in the words of
+    safetensors, such as "F32", and shape. Raises as ``read_tensors`` does."""
     header = int.from_bytes(read_start(path, 8), "little")
     if header > LARGEST_HEADER:
         raise _damaged(path, f"its header would have {header} bytes")
     try:
         with safe_open(path, "pt") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}
-            return {
-                name: TensorForm(part.get_dtype(), tuple(part.get_shape()))
-                for name, part in slices.items()
-            }
-    except (SafetensorError, OSError, ValueError) as error:
+            parts = {name: file.get_slice(name) for name in file.keys()}
+            return {name: (x.get_dtype(), tuple(x.get_shape())) for name, x in parts.items()}
+    except ERRORS as error:
         raise _damaged(path, error) from None
 
 

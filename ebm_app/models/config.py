@@ -121,7 +121,7 @@ class LoopConfig:
     gradient_accumulation_steps: PositiveInt = rare("batches in an optimizer step", 1)
     optimizer: str = rare("adam, or muon (orthogonalised momentum for matrices)", "adam")
     learning_rate: NonNegative = setting("peak learning rate", 2e-3)
-    lr_scheduler: str = rare("cosine, linear or constant_with_warmup", "cosine")
+    lr_scheduler: str = rare("cosine or constant_with_warmup", "cosine")
     lr_warmup_steps: Count = rare("steps over which the learning rate rises", 100)
     lr_decay_steps: Count = rare("last steps, in which constant_with_warmup falls to 0", 0)
     adam_weight_decay: NonNegative = rare("decoupled weight decay", 0.0)

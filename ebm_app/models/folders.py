@@ -2,14 +2,14 @@
 
 import os
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from torch import nn
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
-from ebm_app.io.records import from_dict, read_json, to_dict, write_json
-from ebm_app.io.tensors import read_forms, read_tensors, write_tensors
+from ebm_app.io.records import from_dict, read_json
+from ebm_app.io.tensors import read_forms, read_tensors
 from ebm_app.models.config import FORMAT_VERSION
 
 #: kinds of model; a config.json that names none is of the first
@@ -45,16 +45,6 @@ def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
     return from_dict(cls, data, str(folder / CONFIG_FILE))
 
 
-def write_folder(
-    model: nn.Module, config: Any, folder: str | os.PathLike, kind: str = ENERGY_MODEL
-) -> None:
-    """Write config.json and model.safetensors, each aside first and then renamed."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / WEIGHTS_FILE, model.state_dict())
-    write_json(folder / CONFIG_FILE, {"kind": kind, **to_dict(config)})
-
-
 def find_folder(name_or_path: str | os.PathLike) -> Path:
     """The folder of a model: a path, a bundled name, or a download of a hub id.
 
@@ -88,56 +78,37 @@ def _from_hub(repository: str) -> Path:
     except Exception as error:
         raise UserError(
             f"no folder '{shortened(repository)}', and the hub did not give a model of that id: "
-            f"{_first_line(error)}"
+            f"{first_line(error)}"
         ) from None
 
 
-def upload_folder(folder: Path, repository: str, private: bool) -> str:
-    """Upload config.json and model.safetensors of a folder to a repository of the hub, which is
-    made if it is missing; the address of the commit.
-
-    Raises:
-        UserError: where the hub refuses.
-    """
-    from huggingface_hub import HfApi  # network code, only where it is asked for
-
-    api = HfApi()
-    try:
-        api.create_repo(repository, private=private, exist_ok=True)
-        commit = api.upload_folder(
-            repo_id=repository, folder_path=folder, allow_patterns=[CONFIG_FILE, WEIGHTS_FILE]
-        )
-    except Exception as error:
-        raise UserError(
-            f"the hub did not take the model as '{repository}': {_first_line(error)}"
-        ) from None
-    return commit.commit_url
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__
+def first_line(error: Exception) -> str:
+    """What the hub says of a failure, shortened."""
+    return shortened((str(error).strip() or type(error).__name__).splitlines()[0])
 
 
 def check_weights(model: nn.Module, path: Path) -> None:
-    """Compare a model with the header of a file of weights, before any weight is read. The
+    """Compare a model with what a file of weights says of itself, before any of it is read. The
     model may be on the device "meta", where it takes no memory.
 
     Raises:
-        UserError: naming the first missing, unexpected or misshapen tensors.
+        UserError: naming the first missing, unexpected or unfit tensor.
     """
     found, expected = read_forms(path), model.state_dict()
-    problems = [f"lacks {shortened(key)}" for key in expected if key not in found]
-    problems += [f"has unexpected {shortened(key)}" for key in found if key not in expected]
-    for key in (key for key in expected if key in found):
-        (dtype, shape), wanted = found[key], tuple(expected[key].shape)
-        if shape != wanted:
-            problems.append(f"has {key} of shape {shortened(shape)}, not {wanted}")
-        if dtype not in FLOATS:
-            problems.append(f"has {key} of {shortened(dtype)}, which are no floats")
-    if problems:
-        more = f" and {len(problems) - 2} more problems" if len(problems) > 2 else ""
-        raise UserError(f"{path} does not fit its config.json: it {'; '.join(problems[:2])}{more}")
+    for key in [*expected, *found]:
+        dtype, shape = found.get(key, (None, None))
+        if key not in found:
+            problem = f"lacks {shortened(key)}"
+        elif key not in expected:
+            problem = f"has unexpected {shortened(key)}"
+        elif shape != tuple(expected[key].shape):
+            wanted = tuple(expected[key].shape)
+            problem = f"has {key} of shape {shortened(shape)}, not {wanted}"
+        elif dtype not in FLOATS:
+            problem = f"has {key} of {shortened(dtype)}, which are no floats"
+        else:
+            continue
+        raise UserError(f"{path} does not fit its config.json: it {problem}")
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

@@ -9,14 +9,17 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import nn
 
+from ebm_app.io.errors import UserError
+from ebm_app.io.records import to_dict, write_json
+from ebm_app.io.tensors import write_tensors
 from ebm_app.models.folders import (
+    CONFIG_FILE,
     WEIGHTS_FILE,
     check_weights,
     find_folder,
+    first_line,
     load_weights,
     read_config,
-    upload_folder,
-    write_folder,
 )
 from ebm_app.numerics.tensors import initial_weights
 
@@ -66,7 +69,10 @@ class PretrainedModel(nn.Module):
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write config.json and model.safetensors, each aside first and then renamed."""
-        write_folder(self, self.config, folder, self.kind)
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_tensors(folder / WEIGHTS_FILE, self.state_dict())
+        write_json(folder / CONFIG_FILE, {"kind": self.kind, **to_dict(self.config)})
 
     def push_to_hub(self, repository: str, private: bool = False) -> str:
         """Upload the two files to a repository of the Hugging Face hub, which is made if it is
@@ -79,6 +85,20 @@ class PretrainedModel(nn.Module):
         Raises:
             UserError: where the hub refuses, for instance without a login.
         """
+        from huggingface_hub import HfApi  # network code, only where it is asked for
+
+        api = HfApi()
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
-            return upload_folder(Path(folder), repository, private)
+            try:
+                api.create_repo(repository, private=private, exist_ok=True)
+                commit = api.upload_folder(
+                    repo_id=repository,
+                    folder_path=folder,
+                    allow_patterns=[CONFIG_FILE, WEIGHTS_FILE],
+                )
+            except Exception as error:
+                raise UserError(
+                    f"the hub did not take the model as '{repository}': {first_line(error)}"
+                ) from None
+        return commit.commit_url

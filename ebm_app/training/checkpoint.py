@@ -1,6 +1,6 @@
 """Checkpoints of a training run: folders ``checkpoint-N`` of safetensors and JSON.
 
-A checkpoint is itself an EBM folder (the averaged weights), with what is needed to go on in its
+A checkpoint is itself a model's folder (the averaged weights), with what is needed to go on in its
 folder ``state``, and the digests of all its files. It is written aside, then renamed, and only
 then are old ones removed, so that an interruption or a full disk at any moment leaves the previous
 checkpoint intact.
@@ -16,34 +16,32 @@ from typing import Any
 
 from torch import Tensor
 
-from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
 from ebm_app.io.records import read_json, write_json
-from ebm_app.io.tensors import read_tensors, write_tensors
+from ebm_app.io.tensors import write_tensors
 from ebm_app.io.writing import explained_write, replace_file, sync_folder
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE
+from ebm_app.models.pretrained import PretrainedModel
 
 PREFIX, STATE = "checkpoint-", "state"
+#: ends of the names of a checkpoint that is being written, and of one that it replaces
+PENDING, OLD = ".tmp", ".old"
 TENSORS_FILE, TRAINER_FILE, BEST_FILE = "trainer.safetensors", "trainer.json", "best.safetensors"
 DIGESTS_FILE = "digests.json"
 
 
-def folder_of(output_dir: Path, step: int) -> Path:
-    """Where the checkpoint of a step stands."""
-    return output_dir / f"{PREFIX}{step}"
-
-
 def step_of(folder: Path) -> int:
-    """The step of a checkpoint by its name, or -1 where that is another folder's."""
-    match = re.fullmatch(PREFIX + r"(\d{1,12})", folder.name)
-    return int(match[1]) if match else -1
+    """The step of a checkpoint by its name."""
+    return int(re.sub(r"\D", "", folder.name))
 
 
-def checkpoints(output_dir: Path) -> list[Path]:
-    """The finished checkpoints of a run, oldest first."""
-    found = (folder for folder in output_dir.glob(PREFIX + "*") if folder.is_dir())
-    return sorted((folder for folder in found if step_of(folder) >= 0), key=step_of)
+def checkpoints(output_dir: Path, end: str = "") -> list[Path]:
+    """The checkpoints of a run, oldest first: the finished ones, or those whose names have another
+    ``end``."""
+    form = re.compile(PREFIX + r"\d{1,12}" + re.escape(end))
+    found = (folder for folder in output_dir.glob(PREFIX + "*") if form.fullmatch(folder.name))
+    return sorted((folder for folder in found if folder.is_dir()), key=step_of)
 
 
 def kept(output_dir: Path) -> str:
@@ -80,30 +78,27 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
 
 def refuse_to_overwrite(output_dir: Path) -> None:
     """Raise a UserError where ``output_dir`` already holds a run."""
-    if checkpoints(output_dir):
-        resume = "go on with --resume_from_checkpoint latest, "
-    elif (output_dir / CONFIG_FILE).exists():
-        resume = ""
-    else:
-        return
-    raise UserError(
-        f"{output_dir} already holds a run: give another --output_dir, {resume}or replace it with "
-        "--overwrite_output_dir"
-    )
+    has_checkpoints = bool(checkpoints(output_dir))
+    if has_checkpoints or (output_dir / CONFIG_FILE).exists():
+        resume = "go on with --resume_from_checkpoint latest, " if has_checkpoints else ""
+        raise UserError(
+            f"{output_dir} already holds a run: give another --output_dir, {resume}or replace it "
+            "with --overwrite_output_dir"
+        )
 
 
 def save_checkpoint(
     output_dir: Path,
     step: int,
-    ebm: EBM,
+    model: PretrainedModel,
     tensors: dict[str, Tensor],
     trainer: dict[str, Any],
     limit: int,
-) -> Path:
+) -> None:
     """Write ``checkpoint-<step>`` and rotate.
 
     Args:
-        ebm: the model to be used, with its averaged weights.
+        model: to be used, with its averaged weights.
         tensors: the tensors of the run's state; trainer: the rest of it. The best model so far, at
             the top of ``output_dir``, goes with them if ``trainer`` names one.
         limit: checkpoints kept.
@@ -111,12 +106,11 @@ def save_checkpoint(
     Raises:
         UserError: where the disk is full or not writable; earlier checkpoints are intact.
     """
-    folder = folder_of(output_dir, step)
-    pending = folder.with_name(folder.name + ".tmp")
+    folder = output_dir / f"{PREFIX}{step}"
+    pending, old = (folder.with_name(folder.name + end) for end in (PENDING, OLD))
     with explained_write(output_dir, kept(output_dir)):
-        remove(pending)
         try:
-            ebm.save_pretrained(pending)
+            model.save_pretrained(pending)
             (pending / STATE).mkdir()
             write_tensors(pending / STATE / TENSORS_FILE, tensors)
             write_json(pending / STATE / TRAINER_FILE, trainer)
@@ -124,16 +118,15 @@ def save_checkpoint(
                 best = (output_dir / WEIGHTS_FILE).read_bytes()
                 replace_file(pending / STATE / BEST_FILE, best)
             write_json(pending / STATE / DIGESTS_FILE, digests(pending))
-            # a run that is resumed after a crash may reach this step again
-            remove(folder)
+            if folder.exists():  # the same step, which was validated since
+                os.replace(folder, old)
             os.replace(pending, folder)
             sync_folder(output_dir)
         except BaseException:
             shutil.rmtree(pending, ignore_errors=True)
             raise
-    for old in checkpoints(output_dir)[:-limit]:
-        remove(old)
-    return folder
+    for former in [*checkpoints(output_dir, OLD), *checkpoints(output_dir)[:-limit]]:
+        shutil.rmtree(former)
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -153,25 +146,8 @@ def verify(folder: Path) -> None:
     found = digests(folder)
     if missing := sorted(set(stated) - set(found)):
         raise UserError(f"{folder} lacks {shortened(missing[0])}: go on from another checkpoint")
-    changed = sorted(name for name, digest in found.items() if stated.get(name) != digest)
-    if changed:
+    if changed := sorted(name for name, digest in found.items() if stated.get(name) != digest):
         raise UserError(
             f"{folder / changed[0]} is not the file that was saved there: go on from another "
             "checkpoint"
         )
-
-
-def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(tensors, trainer) of a checkpoint.
-
-    Raises:
-        UserError: where it is incomplete or damaged.
-    """
-    state = folder / STATE
-    return read_tensors(state / TENSORS_FILE), read_json(state / TRAINER_FILE)
-
-
-def remove(folder: Path) -> None:
-    """Delete a folder, if it is there."""
-    if folder.exists():
-        shutil.rmtree(folder)

@@ -1,5 +1,6 @@
 """What a run left in its folder, when another begins there or when it goes back in time."""
 
+import os
 import re
 import shutil
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 from ebm_app.io import METRICS_FILE, PREVIEWS, RUN_FILE
 from ebm_app.io.writing import replace_file
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE
-from ebm_app.training.checkpoint import BEST_FILE, PREFIX, STATE, checkpoints, remove, step_of
+from ebm_app.training.checkpoint import BEST_FILE, OLD, PENDING, STATE, checkpoints, step_of
 
 SET_ASIDE = "set-aside-"
 #: files at the top of a run
@@ -18,29 +19,34 @@ RECORDS = (CONFIG_FILE, WEIGHTS_FILE, METRICS_FILE, RUN_FILE, "loss.png")
 def remove_run(output_dir: Path) -> None:
     """Delete what a run left in ``output_dir``, and nothing else: what was set aside stays."""
     for folder in [*checkpoints(output_dir), output_dir / PREVIEWS]:
-        remove(folder)
+        shutil.rmtree(folder, ignore_errors=not folder.exists())
     for name in RECORDS:
         (output_dir / name).unlink(missing_ok=True)
 
 
-def remove_pending(output_dir: Path) -> None:
-    """Delete what a process that was killed was writing."""
-    for path in output_dir.glob("*.tmp"):
-        if path.name.startswith(PREFIX):
-            remove(path)
+def tidy(output_dir: Path) -> None:
+    """Delete what a process that was killed was writing, and bring back a checkpoint that it was
+    about to replace."""
+    for name in RECORDS:
+        (output_dir / (name + PENDING)).unlink(missing_ok=True)
+    for folder in checkpoints(output_dir, OLD):
+        if (whole := folder.with_suffix("")).exists():
+            shutil.rmtree(folder)
         else:
-            path.unlink()
+            os.replace(folder, whole)
+    for folder in checkpoints(output_dir, PENDING):
+        shutil.rmtree(folder)
 
 
-def go_back(output_dir: Path, step: int) -> Path | None:
+def go_back(output_dir: Path, step: int) -> None:
     """Set aside what a run did after ``step``, if it has checkpoints from there on: they move to a
-    folder that is a run of its own, with copies of model and records. That folder, or None.
+    folder that is a run of its own, with copies of model and records.
 
     Without such checkpoints the steps that come are the ones that a crash has lost.
     """
     later = [folder for folder in checkpoints(output_dir) if step_of(folder) > step]
     if not later:
-        return None
+        return
     number = 1
     while (aside := output_dir / f"{SET_ASIDE}{number}").exists():
         number += 1
@@ -54,7 +60,6 @@ def go_back(output_dir: Path, step: int) -> Path | None:
     for folder in later:
         folder.rename(aside / folder.name)
     print(f"what this run did after step {step} was set aside in {aside}", file=sys.stderr)
-    return aside
 
 
 def restore_best(output_dir: Path, checkpoint: Path, has_best: bool) -> None:

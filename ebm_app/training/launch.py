@@ -136,13 +136,17 @@ def held(accelerator: Accelerator, folder: Path) -> Iterator[None]:
 def go_on(accelerator: Accelerator, trainer: Trainer, options: RunOptions) -> None:
     """Resume from the checkpoint that is asked for; what the run did after it is set aside."""
     folder, name = options.output_dir, options.resume_from_checkpoint
-    found = on_main(accelerator, lambda: str(checkpoint.find_checkpoint(folder, name)))
-    (found,) = broadcast_object_list([found])
+
+    def find() -> str:
+        with explained_write(folder, checkpoint.kept(folder)):
+            history.tidy(folder)
+        return str(checkpoint.find_checkpoint(folder, name))
+
+    (found,) = broadcast_object_list([on_main(accelerator, find)])
     trainer.resume(Path(found))
 
     def prepare() -> None:
         with explained_write(folder, checkpoint.kept(folder)):
-            history.remove_pending(folder)
             history.go_back(folder, trainer.step)
             history.restore_best(folder, Path(found), trainer.best is not None)
 
@@ -161,6 +165,6 @@ def clean_output(accelerator: Accelerator, options: RunOptions) -> None:
             if options.overwrite_output_dir:
                 history.remove_run(options.output_dir)
             checkpoint.refuse_to_overwrite(options.output_dir)
-            history.remove_pending(options.output_dir)
+            history.tidy(options.output_dir)
 
     on_main(accelerator, clean)

@@ -5,8 +5,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from pathlib import Path
 from types import NoneType
@@ -17,17 +16,14 @@ from ebm_app.io import METRICS_FILE
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
 from ebm_app.io.records import LARGEST_RECORD, parse_json, read_bytes, to_dict
-from ebm_app.io.registry import choose
 from ebm_app.io.writing import replace_file
-from ebm_app.models.config import TrainingConfig
+from ebm_app.models.config import LoopConfig
 
-#: what ``--report_to`` takes
-REPORTS = {"jsonl": "metrics.jsonl alone", "tensorboard": "its files as well"}
+Row = dict[str, float | None]
 
 
 def check_report_to(report_to: str) -> None:
-    """Raise a UserError for an unknown tracker, or one that is not installed."""
-    choose("report_to", report_to, REPORTS)
+    """Raise a UserError for a tracker that is not installed."""
     if report_to == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
         raise UserError("--report_to tensorboard needs it installed: pip install tensorboard")
 
@@ -35,27 +31,22 @@ def check_report_to(report_to: str) -> None:
 class MetricsLog:
     """Lines {"step": n, name: number, ...} of ``metrics.jsonl``, written by the main process."""
 
-    def __init__(self, accelerator: Accelerator, output_dir: Path, config: TrainingConfig) -> None:
+    def __init__(self, accelerator: Accelerator, output_dir: Path, config: LoopConfig) -> None:
         self.accelerator, self.path, self.config = accelerator, output_dir / METRICS_FILE, config
 
     def start(self, step: int) -> None:
-        """Begin at ``step``: lines of later steps, left by a run that was cut off, are dropped."""
+        """Begin at ``step``: lines of later steps, left by a run that was cut off, are dropped. A
+        damaged file is kept beside, and its whole lines are taken."""
         if self.accelerator.is_main_process:
-            lines = [line for line in self._earlier() if line["step"] <= step]
-            text = "".join(json.dumps(line) + "\n" for line in lines)
+            rows, error = _read(self.path)
+            if error is not None:
+                kept = self.path.with_name(self.path.name + ".damaged")
+                shutil.copyfile(self.path, kept)
+                print(f"{error}; the file was kept as {kept}", file=sys.stderr)
+            text = "".join(json.dumps(row) + "\n" for row in rows if row["step"] <= step)
             replace_file(self.path, text.encode())
         if self.config.report_to == "tensorboard":
             self.accelerator.init_trackers("tensorboard", config=to_dict(self.config))
-
-    def _earlier(self) -> list[dict[str, float | None]]:
-        """The rows that are there; a damaged file is kept beside, and its whole rows are taken."""
-        try:
-            return read_metrics(self.path)
-        except UserError as error:
-            kept = self.path.with_name(self.path.name + ".damaged")
-            shutil.copyfile(self.path, kept)
-            print(f"{error}; the file was kept as {kept}", file=sys.stderr)
-            return list(_rows(self.path, passed_over=(UserError,)))
 
     def write(self, step: int, **numbers: float) -> None:
         """Add a line."""
@@ -68,34 +59,40 @@ class MetricsLog:
             self.accelerator.log(numbers, step=step)
 
 
-def finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
+def finite(numbers: Mapping[str, float]) -> Row:
     """Numbers for JSON, whose only word for one that is not finite is null."""
     return {name: value if isfinite(value) else None for name, value in numbers.items()}
 
 
-def read_metrics(path: Path) -> list[dict[str, float | None]]:
-    """The whole lines of a metrics file; a last line cut short by a crash is left out.
+def read_metrics(path: Path) -> list[Row]:
+    """The lines of a metrics file, none where it is missing; a last line cut short by a crash is
+    left out.
 
     Raises:
         UserError: for another line that is not {"step": n, name: number, ...}.
     """
-    return list(_rows(path))
+    rows, error = _read(path)
+    if error is not None:
+        raise error
+    return rows
 
 
-def _rows(
-    path: Path, passed_over: tuple[type[Exception], ...] = ()
-) -> Iterator[dict[str, float | None]]:
+def _read(path: Path) -> tuple[list[Row], UserError | None]:
+    """The whole lines, and what is wrong with the first of the others."""
     if not path.exists():
-        return
+        return [], None
     content = read_bytes(path, LARGEST_RECORD)
-    lines = content[: content.rfind(b"\n") + 1].splitlines()
-    for number, line in enumerate(lines, 1):
-        with suppress(*passed_over):
+    rows, first = [], None
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
+        try:
             if line.strip():
-                yield _row(line, f"line {number} of {path}")
+                rows.append(_row(line, f"line {number} of {path}"))
+        except UserError as error:
+            first = first or error
+    return rows, first
 
 
-def _row(line: bytes, where: str) -> dict[str, float | None]:
+def _row(line: bytes, where: str) -> Row:
     row = parse_json(line, where)
     if not isinstance(row, dict) or not isinstance(row.get("step"), int):
         raise UserError(f"{where} holds no step: remove the line")
@@ -104,7 +101,7 @@ def _row(line: bytes, where: str) -> dict[str, float | None]:
     return row
 
 
-def best_validation(lines: Iterable[dict[str, float]]) -> dict[str, float] | None:
+def best_validation(rows: Iterable[Row]) -> Row | None:
     """The line of the model that a run keeps, of least validation loss; None before the first."""
-    validations = [line for line in lines if "validation_loss" in line]
-    return min(validations, key=lambda line: line["validation_loss"], default=None)
+    validations = [row for row in rows if "validation_loss" in row]
+    return min(validations, key=lambda row: row["validation_loss"], default=None)

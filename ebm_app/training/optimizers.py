@@ -1,11 +1,10 @@
-"""How the gradients change the weights, by the name that ``--optimizer`` takes."""
+"""How the gradients change the weights: the optimizer, and the learning rate of a step."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ebm_app.models.config import LoopConfig
 
@@ -79,35 +78,38 @@ class Muon(torch.optim.AdamW):
         weight.mul_(1 - rate * decay).add_(update.view_as(weight), alpha=-rate * scale)
 
 
-def _buffers_of_adam(weight: Tensor) -> dict[str, tuple[int, ...]]:
-    shape = tuple(weight.shape)
-    return {"step": (), "exp_avg": shape, "exp_avg_sq": shape}
+#: by the name that ``--optimizer`` takes
+OPTIMIZERS: dict[str, type[torch.optim.AdamW]] = {"adam": torch.optim.AdamW, "muon": Muon}
 
 
-def _buffers_of_muon(weight: Tensor) -> dict[str, tuple[int, ...]]:
-    buffers = _buffers_of_adam(weight)
-    if is_matrix(weight):
-        del buffers["exp_avg_sq"]
-    return buffers
+def cosine(config: LoopConfig, step: int) -> float:
+    """Half a cosine, down to 0 at the end."""
+    num_steps = max(1, config.max_train_steps - config.lr_warmup_steps)
+    share = max(0, step - config.lr_warmup_steps) / num_steps
+    return max(0.0, 0.5 * (1 + math.cos(math.pi * share)))
 
 
-class OptimizerKind(NamedTuple):
-    """What an optimizer is in words, its class, and the shapes of what it remembers of a
-    weight."""
+def constant(config: LoopConfig, step: int) -> float:
+    """1, and steps left / ``lr_decay_steps`` over the last of these.
 
-    note: str
-    kind: type[torch.optim.AdamW]
-    buffers: Callable[[Tensor], dict[str, tuple[int, ...]]]
-
-    def build(self, weights: Sequence[nn.Parameter], config: LoopConfig) -> torch.optim.AdamW:
-        """The optimizer of a run."""
-        decay = config.adam_weight_decay
-        return self.kind(weights, lr=config.learning_rate, weight_decay=decay, fused=True)
+    Source: Hu et al. 2024, arXiv:2404.06395.
+    """
+    left = config.max_train_steps - step
+    return left / config.lr_decay_steps if left < config.lr_decay_steps else 1.0
 
 
-OPTIMIZERS: dict[str, OptimizerKind] = {
-    "adam": OptimizerKind("AdamW", torch.optim.AdamW, _buffers_of_adam),
-    "muon": OptimizerKind(
-        "orthogonalised momentum for matrices, AdamW for other weights", Muon, _buffers_of_muon
-    ),
-}
+#: until it falls, this rate does not depend on where a run ends
+OPEN_ENDED = "constant_with_warmup"
+#: by the name that ``--lr_scheduler`` takes
+SCHEDULES: dict[str, Callable[[LoopConfig, int], float]] = {"cosine": cosine, OPEN_ENDED: constant}
+
+
+def learning_rate(config: LoopConfig, step: int) -> float:
+    """The rate of a step: it rises over the warm-up steps and then follows its schedule.
+
+    >>> config = LoopConfig(learning_rate=1.0, lr_warmup_steps=4, max_train_steps=8)
+    >>> [round(learning_rate(config, step), 3) for step in range(9)]
+    [0.0, 0.25, 0.5, 0.75, 1.0, 0.854, 0.5, 0.146, 0.0]
+    """
+    rise = step / config.lr_warmup_steps if step < config.lr_warmup_steps else 1.0
+    return config.learning_rate * min(rise, SCHEDULES[config.lr_scheduler](config, step))

@@ -34,9 +34,8 @@ from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.objectives.weighting import WEIGHTINGS, second_moment
 from ebm_app.spaces import SPACES, Space, build_space
-from ebm_app.training.learning_rate import OPEN_ENDED, SCHEDULES
 from ebm_app.training.metrics import check_report_to
-from ebm_app.training.optimizers import OPTIMIZERS
+from ebm_app.training.optimizers import OPEN_ENDED, OPTIMIZERS, SCHEDULES
 from ebm_app.training.presets import LATENT, preset
 
 #: for a setting that names a kind of thing, the dict of the names

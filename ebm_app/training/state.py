@@ -1,6 +1,6 @@
 """What a run must remember to go on bit for bit, as tensors and JSON."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from pydantic import ConfigDict, JsonValue
 from torch import Tensor
-from torch.optim.lr_scheduler import LRScheduler
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import STRICT, Count, NonNegative, PositiveInt, listed, shortened
-from ebm_app.io.records import from_dict
+from ebm_app.io.records import as_written, from_dict, read_json
+from ebm_app.io.tensors import read_tensors
 from ebm_app.models.config import FREE_ON_RESUME, changes_of
-from ebm_app.training.checkpoint import STATE, TENSORS_FILE, TRAINER_FILE, load_state
-from ebm_app.training.learning_rate import OPEN_ENDED, Horizon
+from ebm_app.training.checkpoint import STATE, TENSORS_FILE, TRAINER_FILE
+from ebm_app.training.optimizers import OPEN_ENDED
 from ebm_app.training.tasks import Task
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 #: how a total batch is shared out may change: a step depends on the total alone
 SHARING = {"train_batch_size", "gradient_accumulation_steps"}
-
-
 #: of what a checkpoint holds beside its model
 FORMAT_VERSION = 2
 #: name of a configuration -> its fields
@@ -63,34 +61,21 @@ class TrainerRecord:
 
 @dataclass
 class TrainingState:
-    """The parts of a run that change from step to step; ``buffers`` has the shapes of what the
-    optimizer remembers of a weight, and ``scaler`` is that of fp16, or None."""
+    """The parts of a run that change from step to step; ``scaler`` is that of fp16, or None."""
 
     task: Task
     optimizer: torch.optim.Optimizer
-    buffers: Callable[[Tensor], dict[str, tuple[int, ...]]]
-    scheduler: LRScheduler
     ema: "EMAModel"
     scaler: Any
 
-    def collect(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """(tensors, JSON data) of the parts."""
-        parts = {
-            "weights": {
-                name: value.clone() for name, value in self.task.model.state_dict().items()
-            },
-            "optimizer": optimizer_tensors(self.optimizer),
-            "ema": {str(i): value for i, value in enumerate(self.ema.shadow_params)},
-        }
-        tensors = {
-            f"{part}.{name}": value
-            for part, values in parts.items()
-            for name, value in values.items()
-        }
-        return tensors, {
-            "ema_step": self.ema.optimization_step,
-            "scaler": None if self.scaler is None else self.scaler.state_dict(),
-        }
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors of a checkpoint: "weights.<name>", of the optimizer "optimizer.<index of the
+        weight>.<name>", and the averaged weights "ema.<index>"."""
+        weights = self.task.model.state_dict()
+        found = {f"weights.{name}": value.clone() for name, value in weights.items()}
+        for index, values in self.optimizer.state_dict()["state"].items():
+            found |= {f"optimizer.{index}.{key}": torch.as_tensor(v) for key, v in values.items()}
+        return found | {f"ema.{i}": value for i, value in enumerate(self.ema.shadow_params)}
 
     def load(
         self, folder: Path, settings: Settings, total_batch_size: int
@@ -101,41 +86,48 @@ class TrainingState:
         Raises:
             UserError: where it is damaged, or was made with other ``settings``.
         """
-        tensors, data = load_state(folder)
-        trainer = from_dict(TrainerRecord, data, str(folder / STATE / TRAINER_FILE))
-        check_same(trainer, settings, total_batch_size, folder)
-        check_tensors(tensors, self._shapes(), folder)
-        self.task.model.load_state_dict(split_prefix(tensors, "weights."))
-        load_optimizer(self.optimizer, split_prefix(tensors, "optimizer."))
-        shadow = split_prefix(tensors, "ema.")
-        device = next(self.task.model.parameters()).device
+        where = folder / STATE / TRAINER_FILE
+        tensors = read_tensors(folder / STATE / TENSORS_FILE)
+        trainer = from_dict(TrainerRecord, read_json(where), str(where))
+        with as_written(where):
+            check_same(trainer, settings, total_batch_size, folder)
+        self._check(tensors, folder / STATE / TENSORS_FILE)
+        self.task.model.load_state_dict(within(tensors, "weights."))
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in within(tensors, "optimizer.").items():
+            index, name = key.split(".")
+            state.setdefault(int(index), {})[name] = value
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        device, shadow = self.task.model.device, within(tensors, "ema.")
         self.ema.shadow_params = [shadow[str(i)].to(device) for i in range(len(shadow))]
         self.ema.optimization_step = trainer.ema_step
-        self._set_rate(trainer.step)
         if self.scaler is not None:
             if trainer.scaler is None or set(trainer.scaler) != set(self.scaler.state_dict()):
                 raise UserError(f"{folder} holds no state of the scale of losses: start anew")
             self.scaler.load_state_dict(trainer.scaler)
         return trainer, tensors["pending"].to(device)
 
-    def _set_rate(self, step: int) -> None:
-        """The rate is a function of the step alone."""
-        scheduler = self.scheduler
-        pairs = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
-        rates = [rate * factor(step) for rate, factor in pairs]
-        now = {"last_epoch": step, "_last_lr": rates}
-        scheduler.load_state_dict({**scheduler.state_dict(), **now})
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """The tensors of a checkpoint of this run."""
-        shapes = {f"weights.{k}": tuple(v.shape) for k, v in self.task.model.state_dict().items()}
-        for index, weight in enumerate(self.task.trained_parameters()):
-            shapes[f"ema.{index}"] = tuple(weight.shape)
-            for name, shape in self.buffers(weight).items():
-                shapes[f"optimizer.{index}.{name}"] = shape
-        return shapes
+    def _check(self, tensors: dict[str, Tensor], where: Path) -> None:
+        """Raise a UserError unless the tensors are those of this run, and finite."""
+        weights = self.task.trained_parameters()
+        shapes = {f"weights.{key}": v.shape for key, v in self.task.model.state_dict().items()}
+        shapes |= {f"ema.{index}": weight.shape for index, weight in enumerate(weights)}
+        buffers = {
+            f"optimizer.{index}.{name}": torch.Size() if name == "step" else weight.shape
+            for index, weight in enumerate(weights)
+            for name in ("step", "exp_avg", "exp_avg_sq")
+        }
+        if wrong := sorted(set(tensors) - {*shapes, *buffers, "pending"}):
+            raise UserError(f"{where} holds {shortened(wrong[0])}, which this run has not")
+        if missing := sorted({*shapes, "pending"} - set(tensors)):
+            raise UserError(f"{where} lacks {shortened(missing[0])}")
+        for name, shape in (shapes | buffers).items():
+            if name in tensors and tensors[name].shape != shape:
+                found = tuple(tensors[name].shape)
+                raise UserError(f"{where}: {name} has the shape {found}, not {tuple(shape)}")
+        if broken := [name for name in tensors if not tensors[name].isfinite().all()]:
+            raise UserError(f"{where}: {broken[0]} is not finite")
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
@@ -149,34 +141,14 @@ class TrainingState:
             self.ema.restore(parameters)
 
 
-def check_tensors(
-    tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]], folder: Path
-) -> None:
-    """Raise a UserError unless the tensors are those of these shapes, finite, and the losses since
-    the last line of the metrics."""
-    where = folder / STATE / TENSORS_FILE
-    expected = {*shapes, "pending"}
-    if wrong := sorted(expected ^ set(tensors)):
-        raise UserError(f"{where} holds other tensors than this run has: {shortened(wrong[0])}")
-    for name, shape in shapes.items():
-        if tuple(tensors[name].shape) != shape:
-            found = tuple(tensors[name].shape)
-            raise UserError(f"{where}: {shortened(name)} has the shape {found}, not {shape}")
-    if broken := [name for name in tensors if not tensors[name].isfinite().all()]:
-        raise UserError(f"{where}: {shortened(broken[0])} is not finite")
-
-
 def check_same(
     trainer: TrainerRecord, settings: Settings, total_batch_size: int, folder: Path
 ) -> None:
     """Raise a UserError where settings that change the weights differ from a checkpoint's."""
     changes, free = [], FREE_ON_RESUME | SHARING
-    horizons = (
-        from_dict(Horizon, of.get("training", {}), str(folder))
-        for of in (trainer.settings, settings)
-    )
+    runs = [of["training"] for of in (trainer.settings, settings)]
     if settings["training"]["lr_scheduler"] == OPEN_ENDED and all(
-        trainer.step <= horizon.first_falling_step for horizon in horizons
+        trainer.step <= run["max_train_steps"] - run.get("lr_decay_steps", 0) for run in runs
     ):
         free |= {"max_train_steps", "lr_decay_steps"}
     for kind, own in settings.items():
@@ -191,30 +163,10 @@ def check_same(
         raise UserError(f"{folder} was made with other settings: {found}")
 
 
-def split_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def within(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose names start with ``prefix``, without it."""
     return {
         name.removeprefix(prefix): value
         for name, value in tensors.items()
         if name.startswith(prefix)
     }
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state of an optimizer, flattened to "<index>.<name>"."""
-    state = optimizer.state_dict()["state"]
-    return {
-        f"{index}.{name}": torch.as_tensor(value)
-        for index, values in state.items()
-        for name, value in values.items()
-    }
-
-
-def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Restore what ``optimizer_tensors`` returned."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        index, name = key.split(".", 1)
-        state.setdefault(int(index), {})[name] = value
-    whole = optimizer.state_dict()
-    optimizer.load_state_dict({"state": state, "param_groups": whole["param_groups"]})

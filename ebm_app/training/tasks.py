@@ -1,11 +1,14 @@
-"""What a training run learns: a model, the loss of a batch, and how the model is validated.
+"""What a training run learns: a model, its batches, the loss of a batch, and its validation.
 
-The loop (``trainer``) needs no more than this. Everything is built before the run begins or
-is resumed, and a batch is a function of (seed, step) alone.
+The loop (``trainer``) needs no more than this. Everything is built before the run begins or is
+resumed. All processes draw the whole batch of an optimizer step and keep their rows: a step
+depends neither on how many processes or accumulation steps share its batch, nor on what was drawn
+before, so that a run resumes exactly from its step number alone.
 """
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,35 +18,122 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from ebm_app.data.augmentation import AUGMENTATIONS
+from ebm_app.data.augmentation import AUGMENTATIONS, NoAugmentation
 from ebm_app.data.images import ImageData
+from ebm_app.data.levels import dequantise
+from ebm_app.data.png import save_grid
 from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.flow import Flow
 from ebm_app.image_models.scoring import bits_of_images
+from ebm_app.io import PREVIEWS
 from ebm_app.io.records import to_dict
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
 from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.numerics.tensors import standard_error
+from ebm_app.numerics.tensors import seeded, standard_error
 from ebm_app.objectives.regression import OBJECTIVES, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.objectives.weighting import WEIGHTINGS
-from ebm_app.training.batches import Batches, EBMBatches, FlowBatches
-from ebm_app.training.validation import EBMValidator, FlowValidator, Validator
+
+#: called again and again in a validation, as often on every process; it raises to stop it
+Check = Callable[[], None]
+
+
+class Order:
+    """Examples in consecutive parts of fresh permutations, as a function of (seed, step).
+
+    Args:
+        num: examples there are. batch_size: of an optimizer step, over all processes.
+        seed: of the run.
+    """
+
+    def __init__(self, num: int, batch_size: int, seed: int) -> None:
+        self.num, self.batch_size, self.seed = num, batch_size, seed
+        self._order: tuple[int, Tensor] | None = None
+
+    def indices(self, step: int) -> Tensor:
+        """Indices (batch_size,) of the examples of ``step`` = 0, 1, ..."""
+        position = torch.arange(step * self.batch_size, (step + 1) * self.batch_size)
+        epochs = position // self.num
+        parts = [
+            self._permutation(int(epoch))[position[epochs == epoch] % self.num]
+            for epoch in epochs.unique()
+        ]
+        return torch.cat(parts)
+
+    def _permutation(self, epoch: int) -> Tensor:
+        if self._order is None or self._order[0] != epoch:  # costly where steps are short
+            generator = seeded("cpu", self.seed, 2, epoch)
+            self._order = epoch, torch.randperm(self.num, generator=generator)
+        return self._order[1]
 
 
 class Task(ABC):
-    """A model (with ``save_pretrained``), its ``loss_module`` (a batch's rows -> losses (B,)), the
-    ``batches`` and the ``validator``."""
+    """A model and how it is trained and validated.
 
-    model: nn.Module
-    loss_module: nn.Module
-    batches: Batches
-    validator: Validator
+    Args:
+        accelerator: of the run. model: on its device. loss_module: a batch's rows -> losses (B,).
+        config: how it is trained. data: images. output_dir: where previews go.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: EBM | Flow,
+        loss_module: nn.Module,
+        config: LoopConfig,
+        data: ImageData,
+        output_dir: Path,
+    ) -> None:
+        self.accelerator, self.model, self.loss_module = accelerator, model, loss_module
+        self.config, self.output_dir = config, output_dir
+        self.total_batch_size = (
+            config.train_batch_size
+            * config.gradient_accumulation_steps
+            * accelerator.num_processes
+        )
+        self.levels = data.train.to(accelerator.device)
+        self.order = Order(len(self.levels), self.total_batch_size, config.seed)
+        self.validation = data.validation[: config.validation_images]
+        self.noise = dequantisation_noise(config.validation_repeats, self.validation, config.seed)
 
     def trained_parameters(self) -> list[nn.Parameter]:
         """The weights that are trained."""
         return [weight for weight in self.model.parameters() if weight.requires_grad]
+
+    def batch(self, step: int) -> tuple[Tensor, ...]:
+        """The whole batch of ``step`` = 0, 1, ..., over all processes: tensors (B, *)."""
+        return self.draw(self.levels[self.order.indices(step).to(self.levels.device)], step)
+
+    @abstractmethod
+    def draw(self, levels: Tensor, step: int) -> tuple[Tensor, ...]:
+        """The arguments of the loss for images (B, C, H, W), by the noise of ``step``."""
+
+    def validate(self, step: int, check: Check = lambda: None) -> dict[str, float]:
+        """``validation_loss``, and ``validation_bits_per_dim`` with ``validation_stderr``, its
+        standard error over images, on the validation split with the same noise every time; writes
+        a preview."""
+        self.model.eval()
+        metrics = self.metrics(check)
+        if self.accelerator.is_main_process and self.config.num_preview_images:
+            images = self.model.sample(self.config.num_preview_images, seed=self.config.seed)
+            save_grid(images, self.output_dir / PREVIEWS / f"step-{step:06d}.png")
+        return metrics
+
+    @abstractmethod
+    def metrics(self, check: Check) -> dict[str, float]:
+        """What ``validate`` returns."""
+
+    def bits(self, name: str = "validation", **options: Any) -> dict[str, float]:
+        """Bits per dim with the standard error, by options of ``model.log_prob``."""
+        bar = partial(tqdm, desc=name, leave=False, disable=not self.accelerator.is_main_process)
+        bits = bits_of_images(
+            self.accelerator, self.model, self.validation, self.noise, wrap=bar, **options
+        ).bits_per_dim
+        return {
+            f"{name}_bits_per_dim": bits.mean().item(),
+            f"{name}_stderr": standard_error(bits).item(),
+        }
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -52,12 +142,6 @@ class Task(ABC):
     def final_metrics(self, output_dir: Path) -> dict[str, Any]:
         """Further metrics of a finished run, whose best model is in ``output_dir``."""
         return {}
-
-
-def total_batch_size(accelerator: Accelerator, config: LoopConfig) -> int:
-    """Examples of an optimizer step, over all processes."""
-    share = config.train_batch_size * config.gradient_accumulation_steps
-    return share * accelerator.num_processes
 
 
 class TimeScoreLoss(nn.Module):
@@ -71,17 +155,19 @@ class TimeScoreLoss(nn.Module):
     def forward(
         self, u0: Tensor, u1: Tensor, t: Tensor, weight: Tensor, condition: Tensor
     ) -> Tensor:
-        """See ``objectives``."""
+        """Of reference u0 and data u1 (B, C, H, W) in the path's space, times and importance
+        weights (B,), and conditions (B, dim) of the data."""
         path, model = self.model.path, partial(self.model, condition=condition)
         return self.objective(model, path, path.sample(u0, u1, t), weight)
 
 
 class EBMTask(Task):
-    """The time score of images.
+    """The time score of images. Validation takes the model's own estimator and, beside the
+    variational bound, the integral of the time score: their difference tells how far the integral
+    is from normalised.
 
     Args:
-        accelerator: of the run. ebm_config, config: what is trained and how. data: images.
-        output_dir: where previews go.
+        accelerator, config, data, output_dir: as for ``Task``. ebm_config: what is trained.
         flow: whose fitted space the model takes over; None for the ambient space.
     """
 
@@ -95,25 +181,48 @@ class EBMTask(Task):
         flow: Flow | None = None,
     ) -> None:
         torch.manual_seed(config.seed)
-        self.ebm_config = ebm_config
-        self.model = EBM(ebm_config)
+        ebm = EBM(ebm_config)
         if flow is not None:
-            self.model.space.load_state_dict(flow.space.state_dict())
-        self.model.to(accelerator.device)
+            ebm.space.load_state_dict(flow.space.state_dict())
+        ebm.to(accelerator.device)
         weighting = WEIGHTINGS[config.weighting]()
         objective = OBJECTIVES[config.objective].build(
             weighting, config.stein_factor, ebm_config.eps
         )
-        self.loss_module = TimeScoreLoss(self.model.model, objective)
-        sampler = TIME_SAMPLERS[config.time_sampler](self.model.model.path, ebm_config.eps)
-        parts = (data.num_levels, self.model.space, self.model.dequantiser, sampler)
-        levels = data.train.to(accelerator.device)
-        size = total_batch_size(accelerator, config)
-        augmentation = AUGMENTATIONS[config.augmentation]()
-        self.batches = EBMBatches(levels, *parts, augmentation, size, config.seed)
-        self.validator = EBMValidator(
-            accelerator, self.model, objective, parts, data, config, output_dir
-        )
+        loss = TimeScoreLoss(ebm.model, objective)
+        super().__init__(accelerator, ebm, loss, config, data, output_dir)
+        self.ebm_config = ebm_config
+        self.sampler = TIME_SAMPLERS[config.time_sampler](ebm.model.path, ebm_config.eps)
+        self.augmentation = AUGMENTATIONS[config.augmentation]()
+
+    def draw(
+        self, levels: Tensor, step: int, augmentation: NoAugmentation | None = None
+    ) -> tuple[Tensor, ...]:
+        device, seed, ebm = levels.device, self.config.seed, self.model
+        generator = seeded(device, seed, 0, step)
+        levels, condition = (augmentation or self.augmentation)(levels, generator)
+        noise = torch.rand(levels.shape, device=device, generator=generator)
+        num_levels = self.ebm_config.num_levels
+        u1 = ebm.dequantiser.training_points(levels, num_levels, ebm.space, noise)
+        u0 = torch.randn(u1.shape, device=device, generator=generator)
+        times = self.sampler.sample(len(levels), seeded("cpu", seed, 1, step))
+        return u0, u1, times.t.to(device), times.weight.to(device), condition
+
+    def metrics(self, check: Check) -> dict[str, float]:
+        loss = self._validation_loss(check)
+        metrics = {"validation_loss": loss, **self.bits(seed=self.config.seed, check=check)}
+        if self.model.default_estimator != "ratio":
+            metrics |= self.bits("validation_ratio", estimator="ratio", check=check)
+        return metrics
+
+    def _validation_loss(self, check: Check) -> float:
+        model, levels, losses = self.model.model, self.validation.to(self.model.device), []
+        for repeat in range(self.config.validation_repeats):
+            check()
+            u0, u1, t, weight, _ = self.draw(levels, repeat, NoAugmentation())
+            sample = model.path.sample(u0, u1, t)
+            losses.append(self.loss_module.objective(model, model.path, sample, weight).detach())
+        return torch.cat(losses).mean().item()
 
     def settings(self) -> dict[str, Any]:
         return {"ebm": to_dict(self.ebm_config)}
@@ -132,11 +241,11 @@ class NegativeLogDensity(nn.Module):
 
 
 class FlowTask(Task):
-    """The weights of a flow by maximum likelihood; what it has in closed form is fitted before.
+    """The weights of a flow by maximum likelihood, on images with fresh uniform dequantisation;
+    what it has in closed form is fitted before.
 
     Args:
-        accelerator: of the run. flow: fitted. config: how it is trained. data: images.
-        output_dir: where previews go.
+        accelerator, config, data, output_dir: as for ``Task``. flow: fitted.
     """
 
     def __init__(
@@ -147,18 +256,27 @@ class FlowTask(Task):
         data: ImageData,
         output_dir: Path,
     ) -> None:
-        self.model = flow.requires_grad_(True).to(accelerator.device)
-        self.loss_module = NegativeLogDensity(flow)
-        levels, size = data.train.to(accelerator.device), total_batch_size(accelerator, config)
-        self.batches = FlowBatches(levels, data.num_levels, size, config.seed)
-        self.validator = FlowValidator(accelerator, flow, data, config, output_dir)
-        self.accelerator, self.test = accelerator, data.test
-        self.noise = dequantisation_noise(config.validation_repeats, data.test, config.seed)
+        flow.requires_grad_(True).to(accelerator.device)
+        loss = NegativeLogDensity(flow)
+        super().__init__(accelerator, flow, loss, config, data, output_dir)
+        self.test = data.test
+
+    def draw(self, levels: Tensor, step: int) -> tuple[Tensor]:
+        generator = seeded(levels.device, self.config.seed, 0, step)
+        noise = torch.rand(levels.shape, device=levels.device, generator=generator)
+        return (dequantise(levels, self.model.config.num_levels, noise),)
+
+    def metrics(self, check: Check) -> dict[str, float]:
+        """The loss is that of the bits: -log p(x) / D in nats."""
+        bits = self.bits(check=check)
+        nats = bits["validation_bits_per_dim"] * math.log(2)
+        return {"validation_loss": nats - math.log(self.model.config.num_levels), **bits}
 
     def final_metrics(self, output_dir: Path) -> dict[str, Any]:
         best = Flow.from_pretrained(output_dir, str(self.accelerator.device))
+        noise = dequantisation_noise(self.config.validation_repeats, self.test, self.config.seed)
         bar = partial(tqdm, desc="test", disable=not self.accelerator.is_main_process)
-        bits = bits_of_images(self.accelerator, best, self.test, self.noise, wrap=bar).bits_per_dim
+        bits = bits_of_images(self.accelerator, best, self.test, noise, wrap=bar).bits_per_dim
         return {
             "test_bits_per_dim": bits.mean().item(),
             "test_stderr": standard_error(bits).item(),

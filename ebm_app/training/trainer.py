@@ -1,6 +1,6 @@
 """The training loop, on accelerate.
 
-The batch of a step is a function of (seed, step) alone (``batches``), and the learning rate one of
+The batch of a step is a function of (seed, step) alone (``tasks``), and the learning rate one of
 the step. A checkpoint of weights, averaged weights, optimizer and step is therefore enough to go
 on bit for bit with as many processes and accumulation steps. With others, sums are rounded in
 another order, and dropout draws other noise.
@@ -26,11 +26,10 @@ from ebm_app.io.writing import explained_write
 from ebm_app.models.config import LoopConfig
 from ebm_app.numerics.tensors import mixed_seed
 from ebm_app.training import checkpoint
-from ebm_app.training.learning_rate import SCHEDULES
 from ebm_app.training.metrics import MetricsLog, finite
-from ebm_app.training.optimizers import OPTIMIZERS
+from ebm_app.training.optimizers import OPTIMIZERS, learning_rate
 from ebm_app.training.state import FORMAT_VERSION, TrainingState
-from ebm_app.training.tasks import Task, total_batch_size
+from ebm_app.training.tasks import Task
 
 REMEDY = (
     "try a smaller --learning_rate or --max_grad_norm, --mixed_precision no, or a larger --eps"
@@ -71,13 +70,15 @@ class Trainer:
         self.accelerator, self.task, self.config = accelerator, task, config
         self.output_dir = output_dir
         self.parameters = task.trained_parameters()
-        optimizer = OPTIMIZERS[config.optimizer].build(self.parameters, config)
-        self.scheduler = SCHEDULES[config.lr_scheduler].build(optimizer, config)
+        optimizer = OPTIMIZERS[config.optimizer](
+            self.parameters,
+            lr=config.learning_rate,
+            weight_decay=config.adam_weight_decay,
+            fused=True,
+        )
         self.loss_module, self.optimizer = accelerator.prepare(task.loss_module, optimizer)
         self.ema = EMAModel(self.parameters, decay=config.ema_decay, foreach=True)
-        parts = (optimizer, OPTIMIZERS[config.optimizer].buffers, self.scheduler, self.ema)
-        self.state = TrainingState(task, *parts, accelerator.scaler)
-        self.total_batch_size = total_batch_size(accelerator, config)
+        self.state = TrainingState(task, optimizer, self.ema, accelerator.scaler)
         self.metrics = MetricsLog(accelerator, output_dir, config)
         self.signals = StopSignals(accelerator)
         self.step, self.last_loss = 0, math.nan
@@ -85,6 +86,8 @@ class Trainer:
         self.start, self.validated = (self.step, self.seconds), 0
         self.best: dict[str, float] | None = None
         self.pending: list[Tensor] = []
+        #: step and last validation of the checkpoint that was written or read last
+        self.saved: tuple[int, int] | None = None
         self.origin: dict[str, Any] = {}
 
     def fit(self) -> TrainingResult:
@@ -113,15 +116,14 @@ class Trainer:
                     self.signals.check()
             except StopRequested as stop:
                 raise Interrupted(stop.signum, self.save()) from None
-        bits_per_dim = self.best["validation_bits_per_dim"]
         return TrainingResult(
             self.step,
             self.last_loss,
-            bits_per_dim,
+            self.best["validation_bits_per_dim"],
             self._speed(),
             self.seconds,
             self.core_seconds,
-            self.total_batch_size,
+            self.task.total_batch_size,
         )
 
     def _advance(self) -> None:
@@ -137,13 +139,15 @@ class Trainer:
             self._log(losses)
 
     def save(self) -> Path:
-        """Write a checkpoint of this step, and return its folder."""
+        """Write a checkpoint of this step, unless it is there, and return its folder."""
+        folder = self.output_dir / f"{checkpoint.PREFIX}{self.step}"
+        if self.saved == (self.step, self.validated) and folder.is_dir():
+            return folder
         losses = self._losses()
         self._check_finite(losses)
         self.pending = list(losses.to(self.accelerator.device))
         if self.accelerator.is_main_process:
-            tensors, numbers = self.state.collect()
-            tensors["pending"] = losses
+            scaler = self.accelerator.scaler
             trainer = {
                 "format_version": FORMAT_VERSION,
                 "step": self.step,
@@ -154,19 +158,19 @@ class Trainer:
                 "best": None if self.best is None else finite(self.best),
                 "origin": self.origin,
                 "settings": self._settings(),
-                "total_batch_size": self.total_batch_size,
+                "total_batch_size": self.task.total_batch_size,
+                "ema_step": self.ema.optimization_step,
+                "scaler": None if scaler is None else scaler.state_dict(),
             }
+            tensors = {**self.state.tensors(), "pending": losses}
+            model, limit = self.task.model, self.config.checkpoints_total_limit
             with self.state.averaged_weights():
                 checkpoint.save_checkpoint(
-                    self.output_dir,
-                    self.step,
-                    self.task.model,
-                    tensors,
-                    {**trainer, **numbers},
-                    self.config.checkpoints_total_limit,
+                    self.output_dir, self.step, model, tensors, trainer, limit
                 )
         self.accelerator.wait_for_everyone()
-        return checkpoint.folder_of(self.output_dir, self.step)
+        self.saved = self.step, self.validated
+        return folder
 
     def resume(self, folder: Path) -> None:
         """Go on from a checkpoint.
@@ -174,18 +178,22 @@ class Trainer:
         Raises:
             UserError: where it is damaged, or its configuration or total batch differs.
         """
-        found, losses = self.state.load(folder, self._settings(), self.total_batch_size)
+        found, losses = self.state.load(folder, self._settings(), self.task.total_batch_size)
         self.step, self.validated = found.step, found.validated
         self.seconds, self.core_seconds = found.seconds, found.core_seconds
         self.last_loss = math.nan if found.loss is None else found.loss
         self.best, self.origin = found.best, found.origin
         self.pending = list(losses)
         self.start = (self.step, self.seconds)
+        if folder.parent == self.output_dir:
+            self.saved = self.step, self.validated
 
     def train_step(self) -> None:
         """One update of the weights and of their average."""
         self.loss_module.train()
-        whole = self.task.batches.batch(self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.config, self.step)
+        whole = self.task.batch(self.step)
         # dropout is the only user of the global generator
         rank = self.accelerator.process_index
         torch.manual_seed(mixed_seed(self.config.seed, 3, self.step, rank))
@@ -198,7 +206,6 @@ class Trainer:
         self.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.scheduler.step()
         self.ema.step(self.parameters)
         self.pending.append(torch.cat(losses).mean())
 
@@ -218,7 +225,7 @@ class Trainer:
 
     def _speed(self) -> float:
         step, seconds = self.start
-        return (self.step - step) * self.total_batch_size / max(self.seconds - seconds, 1e-9)
+        return (self.step - step) * self.task.total_batch_size / max(self.seconds - seconds, 1e-9)
 
     def _losses(self) -> Tensor:
         """The losses of the steps since the last call, once the device has computed them."""
@@ -239,7 +246,7 @@ class Trainer:
     def _log(self, losses: Tensor) -> None:
         self._check_finite(losses)
         self.last_loss = losses.mean().item()
-        rate = self.scheduler.get_last_lr()[0]
+        rate = learning_rate(self.config, self.step)
         speeds = {"images_per_second": self._speed(), "core_seconds": self.core_seconds}
         self.metrics.write(self.step, loss=self.last_loss, learning_rate=rate, **speeds)
 
@@ -248,7 +255,7 @@ class Trainer:
         if not self._due(self.config.validation_steps) or self.validated == self.step:
             return
         with self.state.averaged_weights():
-            found = self.task.validator.run(self.step, self.signals.check)
+            found = self.task.validate(self.step, self.signals.check)
             if not math.isfinite(found["validation_loss"]):
                 raise UserError(
                     f"the validation loss at step {self.step} is not finite: {REMEDY}; "
