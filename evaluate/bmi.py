@@ -16,8 +16,6 @@ from ebm_app.io.fields import PositiveInt, Seed, Steps, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
-from studies.mi_benchmark import METHODS, benchmark_row, by_task, plot_benchmark, scoreboard
-from studies.mi_tasks import TASKS
 
 
 @configuration(kw_only=True)
@@ -35,6 +33,10 @@ class Arguments:
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Estimate; the table, a row a task."""
     args = parse(Arguments, __doc__, argv)
+    # seconds to import: --help does without
+    from studies.mi_benchmark import METHODS, benchmark_row, by_task, plot_benchmark, scoreboard
+    from studies.mi_tasks import TASKS
+
     names = [choose("task", name, TASKS) for name in args.tasks] or list(TASKS)
     output = Output(args.output_dir / "bmi.json", to_dict(args))
     rows: list[dict[str, Any]] = []

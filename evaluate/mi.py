@@ -21,8 +21,6 @@ from ebm_app.io.fields import configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.records import to_dict
 from ebm_app.ratios.problems import INFORMATION_PROBLEMS
-from ebm_app.tabular.columns import read_csv_pair, read_npy
-from ebm_app.tabular.mutual_information import Estimation
 from studies.ratio_tables import StudyBudget, StudyFlags, budget_of, chosen_cells, run_study
 
 QUICK_PROBLEMS = ["mi_d40", "mi_d80"]
@@ -56,6 +54,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
 def estimate(args: Arguments) -> dict[str, Any]:
     """Mutual information of the user's data, in nats."""
+    # seconds to import: --help does without
+    from ebm_app.tabular.columns import read_csv_pair, read_npy
+    from ebm_app.tabular.mutual_information import Estimation
+
     if bool(args.csv) == bool(args.x or args.y) or bool(args.x) != bool(args.y):
         raise UserError("give either --x and --y, two .npy files with as many rows, or --csv")
     if args.csv:

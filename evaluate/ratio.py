@@ -22,7 +22,6 @@ from ebm_app.io.fields import Seed, Steps, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.records import to_dict
 from ebm_app.tabular.columns import read_csv, read_npy
-from ebm_app.tabular.two_samples import RatioEstimation
 
 #: of the files with log ratios; errors are known at other rows than those of the samples
 HEADER = ("log_ratio", "stderr")
@@ -46,6 +45,9 @@ class Arguments:
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Estimate; the figures of the ratio."""
     args = parse(Arguments, __doc__, argv)
+    # seconds to import: --help does without
+    from ebm_app.tabular.two_samples import RatioEstimation
+
     x0, x1 = read(args.x0, args.columns), read(args.x1, args.columns)
     at = None if args.at is None else read(args.at, args.columns)
     output = Output(args.output_dir / "ratio.json", to_dict(args))

@@ -34,7 +34,7 @@ BUDGETS = {
     "train/flow.py": "--validation_repeats 1",
     "sample/ebm.py": "--num_images 2",
     "evaluate/bpd.py": "--limit 2 --repeats 1",
-    "evaluate/ais.py": "--limit 3 --num_chains 4 --num_temperatures 4",
+    "evaluate/ais.py": "--limit 3 --num_chains 4 --num_temperatures 24 --num_leapfrog_steps 1",
     "evaluate/selftest.py": "--limit 3 --num_times 2 --num_reference 4 --pf_ode_steps 2",
     "evaluate/samplers.py": "--num_images 4 --classifier_steps 5",
     "evaluate/memorisation.py": "--num_images 4 --num_shown 2",
