@@ -26,7 +26,7 @@ import torch
 from ebm_app.data.images import load_images
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io import RUN_FILE
-from ebm_app.io.command_line import CommonFlags, Repeated, given, parse, refuse
+from ebm_app.io.command_line import CommonFlags, Repeated, parse
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import Positive, PositiveInt, Several, configuration, setting
 from ebm_app.io.output import Output
@@ -86,8 +86,6 @@ class Arguments(CommonFlags):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Train what is missing and score it; the table."""
     args = parse(Arguments, __doc__, argv)
-    if args.core_seconds:
-        refuse(given(args, argv), ["max_train_steps"], "is found by --core_seconds: leave one out")
     folder = args.output_dir or Path(f"runs/ablations/{args.study}")
     texts = ["", *(args.variant or STUDIES[choose("study", args.study, STUDIES)])]
     variants = {name_of(text.split()): flags_of(text.split()) for text in texts}

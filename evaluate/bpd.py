@@ -17,7 +17,6 @@ from tqdm.auto import tqdm
 from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.image_models.scoring import bits_by_estimator, disagreements
 from ebm_app.io.command_line import parse, settings_of, settings_of_each
-from ebm_app.io.errors import UserError
 from ebm_app.io.fields import Nodes, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import shut_down
@@ -27,8 +26,6 @@ from ebm_app.likelihood import ESTIMATORS, Estimator, make_estimator
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
 
 ALL = "all"
-#: estimators by the model's own quadrature; those by the Stein score may take its gradient
-WITH_NODES = ("ratio", "elbo", "pf_ode")
 
 
 def notes_of(kinds: dict[str, Any], separator: str = "; ") -> str:
@@ -57,13 +54,10 @@ class Arguments(HeldOutFlags):
     output_dir: Path = setting("where the record goes", Path("runs/bpd"))
 
     def __post_init__(self) -> None:
-        names = {choose("estimator", name, [*ESTIMATORS, ALL]) for name in self.estimator}
+        for name in self.estimator:
+            choose("estimator", name, [*ESTIMATORS, ALL])
         if self.dequantisation is not None:
             choose("dequantisation", self.dequantisation, DEQUANTISERS)
-        if ALL in names and len(names) > 1:
-            raise UserError(f"--estimator {ALL} names all of its own: leave the others out")
-        if self.num_nodes is not None and names and not names & {*WITH_NODES, ALL}:
-            raise UserError(f"--num_nodes is of {' and '.join(WITH_NODES)}: leave it out")
 
 
 def make_estimators(args: Arguments, default: str) -> dict[str, Estimator]:

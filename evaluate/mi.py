@@ -15,7 +15,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ebm_app.io.command_line import given, parse, refuse
+from ebm_app.io.command_line import parse
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import configuration, setting
 from ebm_app.io.output import Output
@@ -25,8 +25,6 @@ from studies.ratio_tables import StudyBudget, StudyFlags, budget_of, chosen_cell
 
 QUICK_PROBLEMS = ["mi_d40", "mi_d80"]
 QUICK = StudyBudget(num_seeds=2, num_points=2_000, iterations=1_500, learning_rates=(5e-3,))
-#: flags of the study
-STUDY = ("problems", "methods", "learning_rates", "quick", "device", "num_seeds")
 
 
 @configuration(kw_only=True)
@@ -45,7 +43,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """The estimate from the user's data, or a table; its metrics, on the main process."""
     args = parse(Arguments, __doc__, argv)
     if args.x or args.y or args.csv or args.x_columns or args.y_columns:
-        refuse(given(args, argv), STUDY, "has no effect with data of your own: leave it out")
         return estimate(args)
     problems = args.problems or (QUICK_PROBLEMS if args.quick else [])
     cells = chosen_cells(problems, args.methods, list(INFORMATION_PROBLEMS))

@@ -11,7 +11,7 @@ from conftest import ROOT, load_script
 #: the scripts with a command line, by their paths
 SCRIPTS = [
     str(path.relative_to(ROOT))
-    for folder in ("train", "sample", "evaluate", "ui", "tools")
+    for folder in ("train", "sample", "evaluate", "ui")
     for path in sorted((ROOT / folder).glob("*.py"))
     if "parse(Arguments" in path.read_text(encoding="utf-8")
 ]

@@ -242,5 +242,5 @@ def test_what_is_not_finite_is_refused(estimator):
     with pytest.raises(UserError, match="not finite"):
         ebm.sample(2, num_steps=2)
     record = {"figures": {"elbo": [{"stderr": math.nan}]}}
-    with pytest.raises(UserError, match=r"figures.elbo.0.stderr is not finite, so .* not written"):
+    with pytest.raises(UserError, match="was not written"):
         write_json(Path("nowhere.json"), record)

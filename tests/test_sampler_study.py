@@ -8,7 +8,7 @@ from ebm_app.image_models.ebm import EBM
 from ebm_app.io.start import run_script
 
 FLOW = "pf_ode num_steps=1"
-HMC = "annealed_hmc num_steps=1 steps_per_temperature=1 num_leapfrog_steps=1 final_steps=0"
+HMC = "annealed_hmc num_temperatures=1 steps_per_temperature=1 num_leapfrog_steps=1 final_steps=0"
 SMALL = ["--num_images", 5, "--batch_size", 3, "--classifier_steps", 5, "--device", "cpu"]
 
 
@@ -74,10 +74,7 @@ def test_a_study_leaves_record_and_plot_and_goes_on(study, drawn, tmp_path):
     "arguments, message",
     [
         (["--run", "gibbs num_steps=3"], "unknown sampler 'gibbs': choose one of annealed_hmc"),
-        (
-            ["--run", "pf_ode steps=3"],
-            "no setting 'steps': did you mean 'num_steps'? PFODESampler has",
-        ),
+        (["--run", "pf_ode steps=3"], "unknown setting of PFODESampler 'steps': choose one of"),
         (["--run", "pf_ode num_steps=few"], "num_steps must be a whole number"),
         (["--num_images", 1], "num_images must be at least 2"),
     ],

@@ -5,19 +5,17 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, TINY
+from conftest import ROOT, TINY, error_of
 
+from ebm_app.io.processes import make_accelerator
 from ebm_app.io.start import run_script
 from ebm_app.training.settings import KINDS
 
 TRAIN_MISTAKES = {
     "dataset": (["--dataset", "nist"], "choose one of .*digits.*folder:PATH.*mnist"),
     "space": (["--space", "latent"], "unknown space 'latent': choose one of ambient"),
-    "path": (["--path", "straight"], "unknown path .*linear_vp, schrodinger_bridge, vp"),
     "two-sided path": (["--path", "schrodinger_bridge"], "use a path from noise"),
     "objective": (["--objective", "nce"], "choose one of ctsm, ctsm_m, ctsm_v"),
-    "weighting": (["--weighting", "best"], "stein_score, time_score, uniform"),
-    "time sampler": (["--time_sampler", "x"], "arc_length, importance, stratified"),
     "ctsm_m without moments": (
         ["--objective", "ctsm_m", "--prediction", "raw"],
         "give --prediction moments or ctsm_v",
@@ -30,7 +28,6 @@ TRAIN_MISTAKES = {
     "empty folder": (["--dataset", "folder:{tmp}"], "{tmp}"),
     "no checkpoint": (["--resume_from_checkpoint", "latest"], "holds no whole checkpoint"),
     "processes": (["--expect_processes", "2"], "2 processes were asked for, but 1 started"),
-    "config": (["--config", "{tmp}/none.json"], "none.json is missing"),
 }
 
 
@@ -44,6 +41,17 @@ def test_mistakes_in_training_end_in_one_sentence(script, capsys, tmp_path, mist
     assert code == 2
     assert error.startswith("error: ") and len(error.strip().splitlines()) == 1
     assert re.search(message.format(tmp=tmp_path), error), error
+
+
+def test_two_wishes_for_one_folder_are_refused(script):
+    flags = "--resume_from_checkpoint latest --overwrite_output_dir".split()
+    assert "give one of them" in error_of(script("train/ebm.py").main, flags)
+
+
+def test_the_environment_changes_no_training(monkeypatch):
+    assert make_accelerator(device="cpu").gradient_accumulation_steps == 1
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    assert "ACCUMULATION_STEPS is set in the environment" in error_of(make_accelerator)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from annotated_types import Ge, Le
 from ebm_app.data.images import ImageData, load_images
 from ebm_app.image_models.flow import Flow, FlowConfig
 from ebm_app.io import RUN_FILE
-from ebm_app.io.command_line import given, parse, refuse
+from ebm_app.io.command_line import given, parse
 from ebm_app.io.fields import configuration, setting
 from ebm_app.io.output import saving
 from ebm_app.io.processes import make_accelerator, resolve_device, shut_down
@@ -35,8 +35,6 @@ from ebm_app.training.presets import flow_preset
 from ebm_app.training.settings import KINDS, check_loop, check_names
 from ebm_app.training.tasks import FlowTask
 
-#: settings of a training that a flow without one has too
-CLOSED_FORM = {"seed", "validation_images", "validation_repeats", "num_preview_images"}
 #: dequantised images that a flow is fitted to, at least: small data sets are repeated
 MIN_FIT_IMAGES = 30_000
 
@@ -79,9 +77,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     made_for = (data.name, data.image_shape, data.num_levels)
     flow = Flow(FlowConfig(*made_for, kind, arguments, palette=data.palette))
     settings = {"flow": to_dict(flow.config), "training": to_dict(config)}
-    if not list(flow.parameters()):
-        unused = [*sorted(loop.keys() - CLOSED_FORM), "resume_from_checkpoint"]
-        refuse(own, unused, f"has no effect: a {kind} flow is fitted in closed form")
     fit(flow, data, config.seed)
 
     def build(accelerator: Accelerator) -> FlowTask:

@@ -14,15 +14,14 @@ Flags are written ``--num_images 64``, lists ``--x 1 2``. ``--help`` shows the c
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_type_hints
 
 import tyro
 from tyro.conf import Positional
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Seed, checked, configuration, setting, shortened
-from ebm_app.io.registry import nearest
+from ebm_app.io.fields import Seed, checked, configuration, setting
+from ebm_app.io.registry import choose
 
 __all__ = [
     "CommonFlags",
@@ -32,7 +31,6 @@ __all__ = [
     "argument",
     "given",
     "parse",
-    "refuse",
     "settings_of",
     "settings_of_each",
 ]
@@ -109,12 +107,6 @@ def given(args: Any, argv: Sequence[str] | None = None) -> dict[str, Any]:
     }
 
 
-def refuse(given: Iterable[str], names: Iterable[str], reason: str) -> None:
-    """Raise a UserError if one of these flags was given: it would do nothing."""
-    if vain := [name for name in names if name in given]:
-        raise UserError(f"--{', --'.join(vain)} {reason}")
-
-
 def settings_of(kind: type, pairs: Sequence[str]) -> dict[str, Any]:
     """The settings that words key=value give to the dataclass ``kind``.
 
@@ -123,8 +115,7 @@ def settings_of(kind: type, pairs: Sequence[str]) -> dict[str, Any]:
     {'num_steps': 12, 'solver': 'rk4'}
 
     Raises:
-        UserError: for a word that is not key=value, a setting that ``kind`` does not have or does
-            not read, or that is given twice, and a value out of its range.
+        UserError: for a setting that ``kind`` does not have, and a value out of its range.
     """
     return settings_of_each({kind.__name__: kind}, pairs)[kind.__name__]
 
@@ -133,36 +124,15 @@ def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[st
     """The settings of several dataclasses by name; each pair goes to all that have such a field.
 
     Raises:
-        UserError: as ``settings_of``, and for a setting that none of them has or reads.
+        UserError: as ``settings_of``, and for a setting that none of them has.
     """
-    texts = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-    if len(texts) < len(pairs):
-        raise UserError(
-            f"write every setting once, as key=value, not: {shortened(' '.join(pairs))}"
-        )
-    has = {name: [item.name for item in dataclasses.fields(kind)] for name, kind in kinds.items()}
+    texts = {key: text for key, _, text in (pair.partition("=") for pair in pairs)}
+    has = {name: {item.name for item in dataclasses.fields(kind)} for name, kind in kinds.items()}
     for key in texts:
-        if not any(key in keys for keys in has.values()):
-            there = "; ".join(f"{name} has {', '.join(has[name]) or 'none'}" for name in has)
-            meant = nearest(key, sum(has.values(), []))
-            raise UserError(f"there is no setting '{shortened(key)}': {meant}{there}")
-    found, unread = {}, {}
+        choose(f"setting of {', '.join(kinds)}", key, set().union(*has.values()))
+    found = {}
     for name, kind in kinds.items():
         own = {key: text for key, text in texts.items() if key in has[name]}
         made = checked(kind, own, f"settings of {name}", texts=True)
         found[name] = {key: getattr(made, key) for key in own}
-        unread[name] = _unread(made)
-    for key in texts:
-        why = [unread[name].get(key) for name in found if key in found[name]]
-        if all(why):
-            raise UserError(f"{key} is not read with {why[0]}: leave it out")
     return found
-
-
-def _unread(made: Any) -> dict[str, str]:
-    """The settings that an object does not read, and because of which of the others."""
-    return {
-        key: f"{name}={getattr(made, name)}"
-        for name, options in getattr(made, "unread", {}).items()
-        for key in options.get(getattr(made, name), ())
-    }

@@ -3,7 +3,7 @@
 JSON files, command lines and Python calls are held to the same ones, by pydantic.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field, fields
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -44,8 +44,6 @@ Share = Annotated[float, Ge(0), Lt(1)]
 #: strictly between 0 and 1
 Fraction = Annotated[float, Gt(0), Lt(1)]
 
-#: by the name of a setting and its value, the other settings that are not read then
-Unread = Mapping[str, Mapping[str, Sequence[str]]]
 #: characters of a user's own text that a message repeats
 SHOWN = 60
 #: mistakes that a message names at most

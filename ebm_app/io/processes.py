@@ -13,16 +13,13 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 
 T = TypeVar("T")
-MIXED_PRECISION = "ACCELERATE_MIXED_PRECISION"
-#: what accelerate reads in the environment -> the value that changes no training
+#: what ``accelerate launch`` and its configuration file put in the environment -> the value that
+#: changes no training
 IDLE = {
-    MIXED_PRECISION: "no",
     "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1",
     "ACCELERATE_DYNAMO_BACKEND": "no",
     "ACCELERATE_USE_DEEPSPEED": "false",
     "ACCELERATE_USE_FSDP": "false",
-    "ACCELERATE_USE_MEGATRON_LM": "false",
-    "ACCELERATE_USE_PARALLELISM_CONFIG": "false",
 }
 Wrap = Callable[[Sequence[Tensor]], Iterable[Tensor]]
 
@@ -49,27 +46,13 @@ def make_accelerator(
         UserError: where the launcher started several processes that did not find each other, or
             the environment asks for another training than the flags.
     """
-    check_environment(mixed_precision)
+    for name, idle in IDLE.items():
+        if os.environ.get(name, idle).lower() != idle:
+            raise UserError(f"{name} is set in the environment, which no flag says: unset it")
     cpu = device == "cpu" or not torch.cuda.is_available()
     accelerator = Accelerator(cpu=cpu, mixed_precision=mixed_precision, **options)
     check_processes(accelerator.num_processes, int(os.environ.get("WORLD_SIZE", "1")))
     return accelerator
-
-
-def check_environment(mixed_precision: str) -> None:
-    """Raise a UserError for what accelerate would read in the environment and no record would
-    show: ``accelerate launch`` puts its own options and those of its configuration file there.
-
-    Args:
-        mixed_precision: the setting of the run.
-    """
-    for name, idle in IDLE.items():
-        value = os.environ.get(name, idle).lower()
-        if value not in (idle, mixed_precision if name == MIXED_PRECISION else idle):
-            raise UserError(
-                f"{name} is {value} in the environment, which no flag says: unset it, or leave "
-                "its option out of accelerate launch and of accelerate config"
-            )
 
 
 def check_processes(started: int, expected: int) -> None:
@@ -116,17 +99,14 @@ def sharded(
     own = torch.arange(accelerator.process_index, num, accelerator.num_processes)
     table = torch.zeros(num, columns, dtype=torch.float64)
     longest = -(-num // accelerator.num_processes)
-    for rows in wrap(batches_of(own, -(-longest // batch_size), batch_size)):
+    # as many batches on every process, of which the last may be empty
+    batches = [own[begin : begin + batch_size] for begin in range(0, longest, batch_size)]
+    for rows in wrap(batches):
         if check is not None:
             check()
         if len(rows):
             table[rows] = function(rows).double().cpu()
     return accelerator.reduce(table.to(accelerator.device), "sum").cpu()
-
-
-def batches_of(rows: Tensor, count: int, batch_size: int) -> list[Tensor]:
-    """``rows`` in ``count`` batches, of which the last may be empty."""
-    return [rows[i * batch_size : (i + 1) * batch_size] for i in range(count)]
 
 
 def on_main(accelerator: Accelerator, action: Callable[[], T]) -> T | None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,14 +65,7 @@ def as_written(path: Path) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-        RuntimeError,
-    ) as error:
+    except Exception as error:
         found = f"key {error} is missing" if isinstance(error, KeyError) else shortened(error)
         raise UserError(f"{path} is damaged ({shortened(found)}): write it anew") from None
 
@@ -93,11 +85,7 @@ def parse_json(content: bytes, where: str) -> Any:
 
 
 def read_bytes(path: Path, largest: int) -> bytes:
-    """The content of a plain file.
-
-    Raises:
-        UserError: where it is missing, no plain file, unreadable, or larger than ``largest``.
-    """
+    """The content of a plain file of at most ``largest`` bytes; errors as of ``open_plain``."""
     content = read_start(path, largest + 1)
     if len(content) > largest:
         raise UserError(f"{path} is larger than {largest} bytes: it is no record of ebm_app")
@@ -105,11 +93,7 @@ def read_bytes(path: Path, largest: int) -> bytes:
 
 
 def read_start(path: Path, size: int) -> bytes:
-    """The first ``size`` bytes of a plain file, or all of a smaller one.
-
-    Raises:
-        UserError: where it is missing, no plain file, or unreadable.
-    """
+    """The first ``size`` bytes of a plain file; errors as of ``open_plain``."""
     try:
         with open_plain(path) as file:
             return file.read(size)
@@ -142,22 +126,10 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
     """Write a JSON object, indented; see ``replace_file``.
 
     Raises:
-        UserError: naming the first number in it that is not finite, for which JSON has no word.
+        UserError: where a number in it is not finite, for which JSON has no word.
     """
-    if place := next(not_finite(data), None):
-        raise UserError(f"{place} is not finite, so {path} was not written: check the settings")
-    replace_file(path, (json.dumps(data, indent=2, allow_nan=False) + "\n").encode())
-
-
-def not_finite(data: Any, place: str = "") -> Iterator[str]:
-    """Where JSON-ready data hold NaN or infinite numbers.
-
-    >>> list(not_finite({"ratio": [1.0, math.inf]}))
-    ['ratio.1']
-    """
-    if isinstance(data, float) and not math.isfinite(data):
-        yield place.removeprefix(".")
-    elif isinstance(data, (dict, list, tuple)):
-        items = data.items() if isinstance(data, dict) else enumerate(data)
-        for key, value in items:
-            yield from not_finite(value, f"{place}.{key}")
+    try:
+        text = json.dumps(data, indent=2, allow_nan=False)
+    except ValueError as error:
+        raise UserError(f"{path} was not written: {error}: check the settings") from None
+    replace_file(path, (text + "\n").encode())

@@ -1,7 +1,7 @@
 """The record of a run: what was run, with what, and what came out."""
 
-import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -38,12 +38,8 @@ class RunRecord:
 def git_revision() -> str | None:
     """The revision of the package's own checkout, or None where it is installed elsewhere."""
     tree = Path(__file__).resolve().parents[2]
-    if not (tree / ".git").exists():
+    words = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40"]
+    if not (tree / ".git").exists() or shutil.which("git") is None:
         return None
-    words = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
-    without_locks = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    try:
-        answer = subprocess.run(words, cwd=tree, capture_output=True, text=True, env=without_locks)
-    except OSError:  # git is not installed
-        return None
+    answer = subprocess.run(words, cwd=tree, capture_output=True, text=True)
     return answer.stdout.strip() or None

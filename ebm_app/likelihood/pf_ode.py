@@ -14,7 +14,6 @@ from ebm_app.io.fields import (
     Seed,
     Steps,
     Tolerance,
-    Unread,
     configuration,
 )
 from ebm_app.likelihood.estimator import Estimator, LogDensity
@@ -22,7 +21,7 @@ from ebm_app.models.energy import CountedScore, TimeScoreEnergy
 from ebm_app.numerics.refinement import refine
 from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.paths.divergence import ExactDivergence, Hutchinson, rademacher_probes
-from ebm_app.paths.probability_flow import UNREAD, ClockField, solve_pf_ode
+from ebm_app.paths.probability_flow import ClockField, solve_pf_ode
 
 #: probes of a divergence, of which 0 take it exactly
 NumProbes = Annotated[int, Ge(0), Le(1000)]
@@ -61,7 +60,6 @@ class PFODEDensity(Estimator):
         "the density of the model's own probability-flow ODE, normalised; its divergence is "
         "estimated with random probes"
     )
-    unread: ClassVar[Unread] = UNREAD
     normalised: ClassVar[bool] = True
 
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:

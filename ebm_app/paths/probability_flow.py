@@ -28,8 +28,6 @@ Score = Callable[[Tensor, float], Tensor]
 PARTS = {"heun": 1, "rk4": 3}
 #: solvers of the probability flow, among those of ``ebm_app.numerics.ode.METHODS``
 SOLVERS = (*PARTS, "dopri5")
-#: by the name of a setting and its value, the settings that are not read then
-UNREAD = {"solver": {**dict.fromkeys(PARTS, ("tolerance",)), "dopri5": ("num_steps",)}}
 NO_DIVERGENCE = NoDivergence()
 
 

@@ -6,11 +6,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.io.fields import Fraction, Positive, Steps, Tolerance, Unread, configuration
+from ebm_app.io.fields import Fraction, Positive, Steps, Tolerance, configuration
 from ebm_app.io.registry import choose
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths.clocks import CLOCKS
-from ebm_app.paths.probability_flow import UNREAD, ClockField, solve_pf_ode
+from ebm_app.paths.probability_flow import ClockField, solve_pf_ode
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 
 
@@ -34,7 +34,6 @@ class PFODESampler(Sampler):
     note: ClassVar[str] = "the probability-flow ODE from noise, then one denoising step"
     steps: ClassVar[str] = "steps of the ODE"
     counts: ClassVar[str] = "num_steps"
-    unread: ClassVar[Unread] = UNREAD
 
     num_steps: Steps = 25
     solver: str = "heun"

@@ -1,8 +1,9 @@
 """Spaces in which a path lives, by the name that ``--space`` takes."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 
-from ebm_app.io.registry import check_settings, choose
+from ebm_app.io.registry import choose
 from ebm_app.spaces.base import Space
 from ebm_app.spaces.gaussian import CopulaSpace, GaussianSpace
 from ebm_app.spaces.pixel import PixelSpace
@@ -26,7 +27,8 @@ def build_space(
     """
     build = SPACES[choose("space", name, SPACES)].build
     made_for = {"image_shape": image_shape, "num_levels": num_levels}
-    check_settings(build, f"space '{name}'", arguments, made_for)
+    for key in arguments:
+        choose(f"setting of the space {name}", key, inspect.signature(build).parameters)
     return build(**made_for, **arguments).requires_grad_(False)
 
 
