@@ -122,9 +122,9 @@ def leapfrog_part(ebm: EBM, args: Arguments) -> Rows:
 
 def sampling_part(ebm: EBM, args: Arguments) -> Rows:
     """Seconds a sample, by the samplers' own settings; one step each where quick."""
-    options = {"num_steps": 1} if args.quick else {}
     num, rows = min(args.limit, 16), []
-    for name in SAMPLERS:
+    for name, kind in SAMPLERS.items():
+        options = {kind.counts: 1} if args.quick else {}
         begin = time.perf_counter()
         for frame in ebm.iterate_sample(num, name, args.seed, **options):
             evaluations = frame.nfe
