@@ -249,7 +249,7 @@ def test_an_estimator_is_made_by_name_with_its_settings_and_refuses_mistakes():
     assert make_estimator("elbo", {"seed": 6}, 5) == VariationalBound(seed=6)
     assert make_estimator("ratio", {}, 5) == RatioIntegral()
     assert make_estimator(QUICK["elbo"], {}, 5) is QUICK["elbo"]
-    with pytest.raises(UserError, match="estimator 'ratio': unknown key num_probes"):
+    with pytest.raises(UserError, match="setting of the estimator ratio 'num_probes'"):
         make_estimator("ratio", {"num_probes": 2})
     energy, x = TimeScoreEnergy(mixture((2,))), normal((2, 2))
     for estimator, message in (

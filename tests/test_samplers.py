@@ -154,7 +154,7 @@ def test_samples_depend_on_the_start_and_the_generator_alone_and_keep_their_prec
     "name, settings, message",
     [
         ("gibbs", {}, "unknown sampler 'gibbs': choose one of annealed_hmc"),
-        ("pf_ode", {"final_steps": 3}, "sampler 'pf_ode': unknown key final_steps"),
+        ("pf_ode", {"final_steps": 3}, "setting of the sampler pf_ode 'final_steps'"),
         ("pf_ode", {"num_steps": 0}, "num_steps must be at least 1, not 0"),
         ("pf_ode", {"score": "tail"}, "unknown score 'tail'"),
         ("pf_ode", {"score": "head"}, "no Stein head"),

@@ -1,5 +1,6 @@
 """A kind of thing is chosen by its name in a dict, beside the classes that it holds."""
 
+import inspect
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -34,4 +35,6 @@ def make(kinds: dict[str, type[T]], what: str, name: str | T, settings: dict[str
         return name
     kind = kinds[choose(what, name, kinds)]
     given = {key: value for key, value in settings.items() if value is not None}
+    for key in given:
+        choose(f"setting of the {what} {name}", key, inspect.signature(kind).parameters)
     return checked(kind, given, f"{what} '{name}'")
