@@ -80,7 +80,7 @@ def _work(
 
     def signalling(trainer: Trainer) -> None:
         train_step(trainer)
-        if where == "step" and stop[1] and trainer.step == stop[0]:
+        if where == "step" and stop[1] and trainer.now.step == stop[0]:
             os.kill(os.getpid(), stop[1])
 
     def signalling_too(task: Task, step: int, *rest: object) -> dict[str, float]:

@@ -1,20 +1,24 @@
-"""Forty kills at any moment of a training lose nothing."""
+"""Long runs: kills lose nothing, what a launcher left ends by itself, memory stays."""
 
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 
 import forked
+import psutil
 import pytest
 import torch
-from conftest import TINY
+from conftest import ROOT, TINY, load_script
 from safetensors.torch import load_file
 from speeds import without_speeds
 
 from ebm_app.io.records import read_json
 from ebm_app.training.checkpoint import checkpoints, verify
 from ebm_app.training.metrics import read_metrics
+from ebm_app.training.trainer import Trainer
 
 KILLS, STEPS = 40, 400
 #: something is written in most moments
@@ -22,15 +26,15 @@ OFTEN = ["--checkpointing_steps", "2", "--validation_steps", "3", "--num_preview
 
 
 def outcome(folder):
-    state = load_file(folder / f"checkpoint-{STEPS}" / "state" / "trainer.safetensors")
     rows = without_speeds(read_metrics(folder / "metrics.jsonl"))
-    return state, rows, load_file(folder / "model.safetensors")
+    state = load_file(folder / f"checkpoint-{STEPS}" / "state" / "trainer.safetensors")
+    return rows, state | load_file(folder / "model.safetensors")
 
 
-def wait_for_a_line(path):
-    """Until the metrics grow."""
-    size = path.stat().st_size if path.exists() else 0
-    for _ in range(600):
+def wait_for_a_line(path, size=None):
+    """Until the metrics grow, beyond a size if it is given."""
+    size = size or (path.stat().st_size if path.exists() else 0)
+    for _ in range(1200):
         if path.exists() and path.stat().st_size > size:
             return
         time.sleep(0.05)
@@ -38,33 +42,67 @@ def wait_for_a_line(path):
 
 @pytest.mark.slow
 def test_forty_kills_lose_nothing(tmp_path, image_folder):
-    rng, folder, kills = random.Random(0), tmp_path / "run", 0
+    rng, folder = random.Random(0), tmp_path / "run"
     flags = ["--dataset", f"folder:{image_folder}", *TINY, *OFTEN, "--max_train_steps", STEPS]
-    while kills < KILLS:
-        resumed = ["--resume_from_checkpoint", "latest"] if checkpoints(folder) else []
-        start = resumed or ["--overwrite_output_dir"]
-        given = [*flags, "--output_dir", folder, *start]
+    resume = ["--output_dir", folder, "--resume_from_checkpoint", "latest"]
+    anew = ["--output_dir", folder, "--overwrite_output_dir"]
+    for kill in range(KILLS):
+        given = [*flags, *(resume if checkpoints(folder) else anew)]
         process = forked.start("train/ebm.py", given, tmp_path / "log")
-        if kills % 4:  # else while it starts
+        if kill % 4:  # else while it starts
             wait_for_a_line(folder / "metrics.jsonl")
         time.sleep(rng.uniform(0.0, 1.0))
         assert process.is_alive(), "the run ended too early for its kills"
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-        kills += 1
         for checkpoint in checkpoints(folder):
             verify(checkpoint)
         if (folder / "run.json").exists():
             read_json(folder / "run.json")
-    resume = [*flags, "--output_dir", folder, "--resume_from_checkpoint", "latest"]
-    assert forked.run("train/ebm.py", resume, tmp_path / "log") == {0}
-    whole = [*flags, "--output_dir", tmp_path / "whole"]
-    assert forked.run("train/ebm.py", whole, tmp_path / "log") == {0}
-    (state, rows, best), (state_of_whole, rows_of_whole, best_of_whole) = (
-        outcome(path) for path in (folder, tmp_path / "whole")
-    )
-    assert rows == rows_of_whole
-    for own, other in ((state, state_of_whole), (best, best_of_whole)):
-        assert own.keys() == other.keys()
-        assert all(torch.equal(own[key], other[key]) for key in own)
+    for last in (resume, ["--output_dir", tmp_path / "whole"]):
+        assert forked.run("train/ebm.py", [*flags, *last], tmp_path / "log") == {0}
+    (rows, tensors), (rows_of_whole, whole) = outcome(folder), outcome(tmp_path / "whole")
+    assert rows == rows_of_whole and tensors.keys() == whole.keys()
+    assert all(torch.equal(tensors[key], whole[key]) for key in whole)
     assert not list(folder.glob("set-aside-*")) and not list(folder.glob("*.tmp"))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("num", [1, 2])
+def test_processes_whose_launcher_was_killed_save_and_end_within_ten_seconds(
+    tmp_path, image_folder, num
+):
+    folder, never = tmp_path / "run", "1000000"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc_per_node", str(num), ROOT / "train" / "ebm.py", *TINY]
+    command += ["--dataset", f"folder:{image_folder}", "--output_dir", folder]
+    command += ["--max_train_steps", never, "--checkpointing_steps", never]
+    command += ["--validation_steps", never, "--expect_processes", str(num)]
+    with open(tmp_path / "log", "w") as log:
+        launcher = subprocess.Popen([str(word) for word in command], stdout=log, stderr=log)
+    wait_for_a_line(folder / "metrics.jsonl", 500)
+    workers = psutil.Process(launcher.pid).children(recursive=True)
+    assert len(workers) >= num
+    os.kill(launcher.pid, signal.SIGKILL)
+    launcher.wait()
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    for process in alive:
+        process.kill()
+    assert not alive
+    (saved,) = folder.glob("checkpoint-*")
+    assert read_json(saved / "state" / "trainer.json")["step"] > 0
+
+
+@pytest.mark.slow
+def test_memory_is_flat_over_2000_steps(tmp_path, image_folder, monkeypatch):
+    seen, step = {}, Trainer.train_step
+
+    def watched(trainer: Trainer) -> None:
+        step(trainer)
+        seen[trainer.now.step] = psutil.Process().memory_info().rss / 2**20
+
+    monkeypatch.setattr(Trainer, "train_step", watched)
+    flags = ["--dataset", f"folder:{image_folder}", "--output_dir", str(tmp_path / "run"), *TINY]
+    flags += ["--max_train_steps", "2000", "--validation_steps", "100"]
+    load_script("train/ebm.py").main([*flags, "--checkpointing_steps", "100"])
+    assert seen[1999] - seen[500] < 20

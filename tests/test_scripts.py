@@ -88,9 +88,6 @@ def test_a_run_starts_from_the_weights_of_a_model(trained, script, image_folder,
     eps = ["--init_from", trained, "--eps", 1e-3, "--output_dir", tmp_path / "eps"]
     assert call(script("train/ebm.py"), *flags, *eps) == 0
     assert "has to learn the new times" in capsys.readouterr().err
-    finish = ["--objective", "variance", "--adam_weight_decay", 0, "--overwrite_output_dir"]
-    assert call(script("train/ebm.py"), *flags, *eps, *finish) == 2
-    assert "give --eps " in capsys.readouterr().err
 
 
 def write_studies(run, method):

@@ -25,7 +25,7 @@ def test_objectives_are_timed_on_the_same_network():
     assert sum(p.numel() for p in with_head.parameters) > sizes.pop()
     for trainer in (*trainers.values(), with_head):
         before = [p.clone() for p in trainer.parameters]
-        for trainer.step in range(2):  # the first has no learning rate yet
+        for trainer.now.step in range(2):  # the first has no learning rate yet
             trainer.train_step()
         pairs = zip(trainer.parameters, before, strict=True)
         assert any(not torch.equal(now, then) for now, then in pairs)

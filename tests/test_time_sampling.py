@@ -92,40 +92,26 @@ def test_times_lie_in_the_interval_and_weights_make_averages_uniform(make, path)
     assert even.weight.mean().item() == pytest.approx(1, abs=1e-4)
 
 
-def test_stratified_numbers_put_one_in_each_stratum_and_are_each_uniform():
-    g = generator(4)
-    for num in (1, 7, 500):
-        u = stratified_numbers(num, g)
-        strata = (u.sort().values * num).floor().long()
-        assert u.dtype == F64 and strata.tolist() == list(range(num))
-    draws = torch.stack([stratified_numbers(5, g) for _ in range(3000)])
+@pytest.mark.parametrize("numbers", [stratified_numbers, uniform_numbers])
+def test_numbers_are_each_uniform_and_reproducible(numbers):
+    draws = torch.stack([numbers(5, generator(seed)) for seed in range(3000)])
+    assert draws.dtype == F64 and torch.equal(draws[7], numbers(5, generator(7)))
     for column in draws.T:
         assert kstest(column.numpy(), "uniform").pvalue > 1e-3
+    strata = (draws.sort(1).values * 5).floor()
+    assert (strata == torch.arange(5)).all().item() == (numbers is stratified_numbers)
 
 
-def test_uniform_numbers_are_independent_and_reproducible():
-    u = uniform_numbers(NUM, generator(5))
-    assert kstest(u.numpy(), "uniform").pvalue > 1e-3
-    product = (u[1:] - 0.5) * (u[:-1] - 0.5)  # variance 1 / 144
-    assert abs(product.mean().item()) < 4 / 12 / math.sqrt(NUM)
-    assert torch.equal(u, uniform_numbers(NUM, generator(5)))
-
-
-@pytest.mark.parametrize("name", ["stratified", "arc_length"])
-def test_stratified_samplers_spread_a_batch_evenly(name):
+@pytest.mark.parametrize("name", TIME_SAMPLERS)
+def test_a_batch_is_spread_evenly_or_drawn_independently(name):
     sampler = TIME_SAMPLERS[name](LinearVPPath(), 1e-4)
     _, grid, cdf = distribution(sampler)
     t = sampler.sample(32, generator(6)).t.sort().values
-    assert (cdf[torch.searchsorted(grid, t)] * 32).floor().tolist() == list(range(32))
-
-
-@pytest.mark.parametrize("name", ["uniform", "importance"])
-def test_other_samplers_draw_independently(name):
-    sampler = TIME_SAMPLERS[name](LinearVPPath(), 1e-4)
-    _, grid, cdf = distribution(sampler)
-    t = sampler.sample(32, generator(6)).t
-    occupied = (cdf[torch.searchsorted(grid, t)] * 32).floor().unique()
-    assert 14 <= len(occupied) <= 28  # 32 (1 - 1/e) = 20 are expected
+    strata = (cdf[torch.searchsorted(grid, t)] * 32).floor()
+    if name in ("stratified", "arc_length"):
+        assert strata.tolist() == list(range(32))
+    else:
+        assert 14 <= len(strata.unique()) <= 28  # 32 (1 - 1/e) = 20 are expected
 
 
 @every_path

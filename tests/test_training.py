@@ -116,19 +116,19 @@ def test_resume_is_exact_in_mid_epoch_with_dropout(data, tmp_path, changes):
     shutil.rmtree(tmp_path / "part" / "checkpoint-8")  # as if cut off after step 4
     resumed = trainer(data, tmp_path / "part", net, **changes)
     resumed.resume(checkpoint.find_checkpoint(tmp_path / "part", "latest"))
-    assert resumed.step == 4 and resumed.seconds > 0
-    before, cores = resumed.seconds, resumed.core_seconds
+    assert resumed.now.step == 4 and resumed.now.seconds > 0
+    before, cores = resumed.now.seconds, resumed.now.core_seconds
     result = resumed.fit()
-    assert result.steps == 8 and result.training_seconds > before
-    speed = 4 * resumed.task.total_batch_size / (result.training_seconds - before)
-    assert result.images_per_second == pytest.approx(speed)
+    assert result["steps"] == 8 and result["training_seconds"] > before
+    speed = 4 * resumed.now.total_batch_size / (result["training_seconds"] - before)
+    assert result["images_per_second"] == pytest.approx(speed)
     assert read_metrics(resumed.metrics.path)[-2]["images_per_second"] == pytest.approx(speed)
     assert torch.equal(weights(whole), weights(resumed))
     for a, b in zip(whole.ema.shadow_params, resumed.ema.shadow_params, strict=True):
         assert torch.equal(a, b)
     lines = [read_metrics(tmp_path / n / "metrics.jsonl") for n in ("whole", "part")]
     assert without_speeds(lines[0]) == without_speeds(lines[1])
-    assert result.core_seconds > cores > 0
+    assert result["core_seconds"] > cores > 0
 
 
 def test_a_run_of_constant_learning_rate_can_go_on_beyond_its_end(data, tmp_path, finished):
@@ -140,7 +140,7 @@ def test_a_run_of_constant_learning_rate_can_go_on_beyond_its_end(data, tmp_path
     trainer(data, tmp_path / "part", max_train_steps=2, **constant).fit()
     longer = trainer(data, tmp_path / "part", **falling)
     longer.resume(tmp_path / "part" / "checkpoint-2")
-    assert longer.fit().steps == 4
+    assert longer.fit()["steps"] == 4
     assert torch.equal(weights(whole), weights(longer))
     later = trainer(data, tmp_path / "whole", **{**falling, "max_train_steps": 5})
     with pytest.raises(UserError, match="max_train_steps was 4, now 5"):
@@ -160,7 +160,7 @@ def test_accumulated_batches_train_as_one_large_batch(data, tmp_path):
         )
         for n in (1, 3)
     ]
-    losses = [run.fit().loss for run in runs]
+    losses = [run.fit()["loss"] for run in runs]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     torch.testing.assert_close(weights(runs[0]), weights(runs[1]), atol=2e-5, rtol=1e-4)
 
@@ -210,7 +210,7 @@ def test_the_best_model_stays_at_the_top_and_loads(finished):
     validations = [line for line in lines if "validation_loss" in line]
     best = min(validations, key=lambda line: line["validation_loss"])
     assert len(validations) == 2
-    assert finished.result.bits_per_dim == best["validation_bits_per_dim"]
+    assert finished.result["bits_per_dim"] == best["validation_bits_per_dim"]
     top, own = (
         load_file(finished.folder / part / "model.safetensors")
         for part in ("", f"checkpoint-{best['step']}")
@@ -236,7 +236,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(data, tmp_path, finished, mo
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    run.step = 9
+    run.now.step = 9
     monkeypatch.setattr(checkpoint, "write_tensors", full)
     with pytest.raises(UserError, match="no space is left.*checkpoint-8 is intact"):
         run.save()
@@ -252,7 +252,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_step(data, tmp_path):
 
     def poisoned() -> None:
         step()
-        if run.step == 4:
+        if run.now.step == 4:
             run.pending[-1] = torch.tensor(float("nan"))
 
     run.train_step = poisoned
@@ -273,7 +273,7 @@ def test_resume_refuses_what_would_not_be_the_same_run(data, tmp_path, finished)
     finer = replace(same.task.ebm_config, num_nodes=16)  # trains the same
     for run in (same, make(same.accelerator, finer, same.config, data, tmp_path / "a")):
         run.resume(folder)
-        assert run.step == 8
+        assert run.now.step == 8
 
 
 def test_damaged_checkpoints_are_refused_in_one_sentence(data, tmp_path, finished):
@@ -312,5 +312,5 @@ def test_bf16_trains(data, tmp_path):
         data,
         tmp_path / "run",
     )
-    assert run.fit().loss < 3
+    assert run.fit()["loss"] < 3
     AcceleratorState._reset_state(reset_partial_state=True)

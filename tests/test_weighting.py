@@ -10,7 +10,6 @@ from exact import F64, generator, normal, z_score
 
 from ebm_app.numerics.tensors import expand_like
 from ebm_app.objectives.weighting import (
-    WEIGHTINGS,
     ScoreResidual,
     SteinScore,
     TimeScore,
@@ -52,10 +51,6 @@ def skewed(shape, moment, seed):
 
 def weighted_square(weighting, path, sample, values):
     return expand_like(weighting(path, sample.t), values) * values.square()
-
-
-def test_every_weighting_is_checked():
-    assert set(WEIGHTINGS.values()) <= {type(weighting) for weighting in CHECKED.values()}
 
 
 @every_path

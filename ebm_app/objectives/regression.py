@@ -9,7 +9,7 @@ parts.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -101,72 +101,52 @@ def stein_score_error(output: ModelOutput, path: GaussianPath, sample: PathSampl
 Error = Callable[[ModelOutput, GaussianPath, PathSample], Tensor]
 
 
-class Term(NamedTuple):
-    """One regression: its squared error, its weighting lambda(t) and its factor in the loss."""
-
-    error: Error
-    weighting: Weighting
-    factor: float = 1.0
-
-
 class ConditionalRegression(Objective):
-    """Sum of lambda(t) |f - s|^2 over terms that share one forward pass (Theorem 3)."""
+    """lambda(t) times ``error``, and with a factor the regression of a Stein head in the same pass
+    (Theorem 3).
 
-    def __init__(self, *terms: Term) -> None:
-        self.terms = terms
+    Args:
+        weighting: lambda(t); time score normalisation by default.
+        stein_factor: weight of the Stein head; 0 for a model without one.
+    """
+
+    error: ClassVar[Error]
+
+    def __init__(self, weighting: Weighting | None = None, stein_factor: float = 0.0) -> None:
+        self.weighting, self.stein_factor = weighting or TimeScore(), stein_factor
 
     def __call__(
         self, model: Model, path: GaussianPath, sample: PathSample, weight: Tensor
     ) -> Tensor:
         output = model(sample.xt, sample.t)
-        losses = (
-            term.factor * term.weighting(path, sample.t) * term.error(output, path, sample)
-            for term in self.terms
-        )
-        return torch.stack(list(losses)).sum(0)
-
-
-def _with_head(term: Term, stein_factor: float) -> tuple[Term, ...]:
-    if stein_factor == 0:
-        return (term,)
-    return term, Term(stein_score_error, ScoreResidual(), stein_factor)
+        loss = self.weighting(path, sample.t) * self.error(output, path, sample)
+        if self.stein_factor == 0:
+            return loss
+        head = ScoreResidual()(path, sample.t) * stein_score_error(output, path, sample)
+        return loss + self.stein_factor * head
 
 
 class CTSM(ConditionalRegression):
-    """CTSM: regression on the conditional time score (Theorem 1).
-
-    Args:
-        weighting: lambda(t); time score normalisation by default.
-        stein_factor: weight of a Stein head trained in the same pass; 0 for a model without one.
-    """
+    """CTSM: regression on the conditional time score (Theorem 1)."""
 
     note = "regression on the conditional time score"
-
-    def __init__(self, weighting: Weighting | None = None, stein_factor: float = 0.0) -> None:
-        term = Term(time_score_error, weighting or TimeScore())
-        super().__init__(*_with_head(term, stein_factor))
+    error = staticmethod(time_score_error)
 
 
 class CTSMv(ConditionalRegression):
-    """CTSM-v: regression on every component of it (Theorem 2); arguments as for ``CTSM``."""
+    """CTSM-v: regression on every component of it (Theorem 2)."""
 
     note = "regression on every component of it"
-
-    def __init__(self, weighting: Weighting | None = None, stein_factor: float = 0.0) -> None:
-        term = Term(components_error, weighting or TimeScore())
-        super().__init__(*_with_head(term, stein_factor))
+    error = staticmethod(components_error)
 
 
 class CTSMm(ConditionalRegression):
-    """For a model that predicts posterior moments: its mean by the Stein head's regression, its
-    variance by ``variance_deviance``; arguments as for ``CTSM``."""
+    """CTSM-m, for a model that predicts posterior moments: its mean by the Stein head's
+    regression, its variance by ``variance_deviance``."""
 
     note = "its moments: the mean by the Stein head, the variance by its deviance"
     needs_moments = True
-
-    def __init__(self, weighting: Weighting | None = None, stein_factor: float = 1.0) -> None:
-        term = Term(variance_deviance, weighting or TimeScore())
-        super().__init__(*_with_head(term, stein_factor))
+    error = staticmethod(variance_deviance)
 
 
 class TSM(Objective):

@@ -67,21 +67,17 @@ def flow_of(name_or_path: str | os.PathLike | None) -> Flow | None:
 
 
 def trained_before(name_or_path: str | os.PathLike) -> dict[str, Any]:
-    """What the weights of a model have seen, for the record of a run that starts from them.
-
-    Returns:
-        The model's name, and the steps, images and seconds of its training to its end, with those
-        of the training before it; the name alone where the records do not tell all of that.
-    """
+    """What the weights of a model have seen, for the record of a run that starts from them: the
+    model's name, and the steps, images and seconds of its training with those of the training
+    before it; the name alone where the records do not tell all of that."""
     record = find_folder(name_or_path) / RUN_FILE
     named, keys = {"model": str(name_or_path)}, ("steps", "images", "training_seconds")
     if not record.exists():
         return named
     with as_written(record):
         run = read_json(record)
-        figures = run["figures"]
-        earlier = run["settings"].get("init_from") or dict.fromkeys(keys, 0)
-        if figures is None or not set(keys) <= earlier.keys():
+        figures, earlier = run["figures"], run["settings"].get("init_from")
+        if figures is None or (earlier and not set(keys) <= earlier.keys()):
             return named
         own = {**figures, "images": figures["steps"] * figures["total_batch_size"]}
-        return named | {key: own[key] + earlier[key] for key in keys}
+        return named | {key: own[key] + (earlier or {}).get(key, 0) for key in keys}

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +89,7 @@ def launch(
     check_processes(accelerator.num_processes, options.expect_processes)
     with held(accelerator, options.output_dir), ending_with_launcher():
         trainer = Trainer(accelerator, build(accelerator), config, options.output_dir)
-        trainer.origin = origin or {}
+        trainer.now.origin = origin or {}
         if options.resume_from_checkpoint:
             go_on(accelerator, trainer, options)
         else:
@@ -103,7 +102,7 @@ def launch(
 def run(accelerator: Accelerator, trainer: Trainer, recorded: dict[str, Any]) -> dict[str, Any]:
     """Train to the end between two writings of the record; its metrics."""
     folder, is_main = trainer.output_dir, accelerator.is_main_process
-    record = RunRecord(folder / RUN_FILE, recorded | trainer.origin)
+    record = RunRecord(folder / RUN_FILE, recorded | trainer.now.origin)
     if is_main:
         with explained_write(folder):
             record.write(None)
@@ -111,7 +110,7 @@ def run(accelerator: Accelerator, trainer: Trainer, recorded: dict[str, Any]) ->
     metrics = {
         "output_dir": str(folder),
         "device": describe_devices(accelerator),
-        **asdict(result),
+        **result,
         **trainer.task.final_metrics(folder),
     }
     if is_main:
@@ -147,8 +146,8 @@ def go_on(accelerator: Accelerator, trainer: Trainer, options: RunOptions) -> No
 
     def prepare() -> None:
         with explained_write(folder, checkpoint.kept(folder)):
-            history.go_back(folder, trainer.step)
-            history.restore_best(folder, Path(found), trainer.best is not None)
+            history.go_back(folder, trainer.now.step)
+            history.restore_best(folder, Path(found), trainer.now.best is not None)
 
     on_main(accelerator, prepare)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -30,33 +30,34 @@ FORMAT_VERSION = 2
 Settings = dict[str, dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class TrainerRecord:
-    """The JSON part of a checkpoint.
+@dataclass
+class Progress:
+    """How far a run is: the JSON part of a checkpoint.
 
     Args:
-        step, loss, seconds, core_seconds: as in ``TrainingResult``; no loss before the first line
-            of metrics.
+        settings, total_batch_size: what must be the same in a run that is resumed.
+        step: steps done. loss: the last mean in the metrics, None before the first.
+        seconds, core_seconds: of all steps (validation is in neither), those before a resume with
+            them; the second of CPU cores, in all processes.
         validated: step of the last validation. best: what it found for the model that is kept.
         origin: where the first weights came from, as the record of the run says it.
         ema_step, scaler: of the averaged weights, and of the scale of fp16's losses.
-        settings, total_batch_size: what must be the same in a run that is resumed.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
-    format_version: Literal[FORMAT_VERSION]
-    step: Count
-    loss: float | None
-    seconds: NonNegative
-    validated: Count
-    best: dict[str, float | None] | None
-    origin: dict[str, JsonValue]
-    ema_step: Count
-    scaler: dict[str, float] | None
     settings: Settings
     total_batch_size: PositiveInt
+    step: Count = 0
+    loss: float | None = None
+    seconds: NonNegative = 0.0
     core_seconds: NonNegative = 0.0
+    validated: Count = 0
+    best: dict[str, float | None] | None = None
+    origin: dict[str, JsonValue] = field(default_factory=dict)
+    ema_step: Count = 0
+    scaler: dict[str, float] | None = None
+    format_version: Literal[FORMAT_VERSION] = FORMAT_VERSION
 
 
 @dataclass
@@ -68,29 +69,31 @@ class TrainingState:
     ema: "EMAModel"
     scaler: Any
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors of a checkpoint: "weights.<name>", of the optimizer "optimizer.<index of the
-        weight>.<name>", and the averaged weights "ema.<index>"."""
+    def collect(self, now: Progress, losses: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """(tensors, JSON data) of a checkpoint: "weights.<name>", of the optimizer
+        "optimizer.<index of the weight>.<name>", the averaged weights "ema.<index>", and the
+        losses since the last line of the metrics."""
+        now.ema_step = self.ema.optimization_step
+        now.scaler = None if self.scaler is None else self.scaler.state_dict()
         weights = self.task.model.state_dict()
         found = {f"weights.{name}": value.clone() for name, value in weights.items()}
         for index, values in self.optimizer.state_dict()["state"].items():
             found |= {f"optimizer.{index}.{key}": torch.as_tensor(v) for key, v in values.items()}
-        return found | {f"ema.{i}": value for i, value in enumerate(self.ema.shadow_params)}
+        found |= {f"ema.{i}": value for i, value in enumerate(self.ema.shadow_params)}
+        return {**found, "pending": losses}, asdict(now)
 
-    def load(
-        self, folder: Path, settings: Settings, total_batch_size: int
-    ) -> tuple[TrainerRecord, Tensor]:
-        """Restore the parts from a checkpoint; the rest of it, with the losses since the last line
-        of the metrics.
+    def load(self, folder: Path, now: Progress) -> tuple[Progress, Tensor]:
+        """Restore the parts from a checkpoint; the progress of its run, and the losses since the
+        last line of the metrics.
 
         Raises:
-            UserError: where it is damaged, or was made with other ``settings``.
+            UserError: where it is damaged, or was made with other settings than those of ``now``.
         """
         where = folder / STATE / TRAINER_FILE
         tensors = read_tensors(folder / STATE / TENSORS_FILE)
-        trainer = from_dict(TrainerRecord, read_json(where), str(where))
+        before = from_dict(Progress, read_json(where), str(where))
         with as_written(where):
-            check_same(trainer, settings, total_batch_size, folder)
+            check_same(before, now, folder)
         self._check(tensors, folder / STATE / TENSORS_FILE)
         self.task.model.load_state_dict(within(tensors, "weights."))
         state: dict[int, dict[str, Tensor]] = {}
@@ -101,12 +104,12 @@ class TrainingState:
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         device, shadow = self.task.model.device, within(tensors, "ema.")
         self.ema.shadow_params = [shadow[str(i)].to(device) for i in range(len(shadow))]
-        self.ema.optimization_step = trainer.ema_step
+        self.ema.optimization_step = before.ema_step
         if self.scaler is not None:
-            if trainer.scaler is None or set(trainer.scaler) != set(self.scaler.state_dict()):
+            if before.scaler is None or set(before.scaler) != set(self.scaler.state_dict()):
                 raise UserError(f"{folder} holds no state of the scale of losses: start anew")
-            self.scaler.load_state_dict(trainer.scaler)
-        return trainer, tensors["pending"].to(device)
+            self.scaler.load_state_dict(before.scaler)
+        return replace(before, settings=now.settings), tensors["pending"].to(device)
 
     def _check(self, tensors: dict[str, Tensor], where: Path) -> None:
         """Raise a UserError unless the tensors are those of this run, and finite."""
@@ -141,22 +144,20 @@ class TrainingState:
             self.ema.restore(parameters)
 
 
-def check_same(
-    trainer: TrainerRecord, settings: Settings, total_batch_size: int, folder: Path
-) -> None:
+def check_same(before: Progress, now: Progress, folder: Path) -> None:
     """Raise a UserError where settings that change the weights differ from a checkpoint's."""
     changes, free = [], FREE_ON_RESUME | SHARING
-    runs = [of["training"] for of in (trainer.settings, settings)]
-    if settings["training"]["lr_scheduler"] == OPEN_ENDED and all(
-        trainer.step <= run["max_train_steps"] - run.get("lr_decay_steps", 0) for run in runs
+    runs = [of.settings["training"] for of in (before, now)]
+    if runs[1]["lr_scheduler"] == OPEN_ENDED and all(
+        before.step <= run["max_train_steps"] - run.get("lr_decay_steps", 0) for run in runs
     ):
         free |= {"max_train_steps", "lr_decay_steps"}
-    for kind, own in settings.items():
-        changes += changes_of(trainer.settings.get(kind, {}), own, free)
-    before, now = trainer.total_batch_size, total_batch_size
-    if before != now:
+    for kind, own in now.settings.items():
+        changes += changes_of(before.settings.get(kind, {}), own, free)
+    if before.total_batch_size != now.total_batch_size:
         changes.append(
-            f"total batch (per process x accumulation x processes) was {before}, now {now}"
+            "total batch (per process x accumulation x processes) was "
+            f"{before.total_batch_size}, now {now.total_batch_size}"
         )
     if changes:
         found = listed(changes, len(changes))
