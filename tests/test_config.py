@@ -43,12 +43,5 @@ def test_keys_and_types_are_strict(change, message):
         from_dict(EBMConfig, {**to_dict(EXAMPLE), **change}, "example")
 
 
-def test_required_keys_are_named():
-    with pytest.raises(
-        UserError, match="example: key image_shape is missing; key num_levels is missing"
-    ):
-        from_dict(EBMConfig, {"dataset": "digits"}, "example")
-
-
 def test_every_training_setting_says_what_it_is():
     assert all(field.metadata.get("help") for field in dataclasses.fields(TrainingConfig))

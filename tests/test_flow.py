@@ -13,13 +13,11 @@ from safetensors.torch import load_file
 
 from ebm_app import EBM
 from ebm_app.data.images import ImageData
-from ebm_app.data.levels import dequantise
 from ebm_app.image_models.flow import Flow, FlowConfig
 from ebm_app.io.start import run_script
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import LoopConfig
 from ebm_app.models.inputs import NET_INPUTS
-from ebm_app.spaces.whitening import best_share
 from ebm_app.training.fine_tuning import start_from
 from ebm_app.training.settings import resolve
 from ebm_app.training.tasks import FlowTask
@@ -87,20 +85,6 @@ def test_an_untrained_model_in_latent_space_is_its_flow(kind, net_input, folders
     assert torch.allclose(found.log_prob, own.log_prob, rtol=1e-5)
     assert torch.allclose(found.bits_per_dim, own.bits_per_dim, rtol=1e-5)
     assert ebm.sample(3, sampler="pf_ode", num_steps=2).shape == (3, *SHAPE)
-
-
-def test_the_network_reads_the_image(folders):
-    flow = Flow.from_pretrained(folders / "copula")
-    data = ImageData("test", LEVELS, *(random_levels(20, seed) for seed in (5, 6, 7)))
-    given = {"net_input": "x", "block_out_channels": (8,), "norm_num_groups": 4}
-    ebm = EBM(resolve(data, given, None, flow)[0])
-    ebm.space.load_state_dict(flow.space.state_dict())
-    u, t = torch.randn((2, *SHAPE), generator=generator()), torch.tensor([0.2, 0.7], dtype=F64)
-    seen = []
-    ebm.model.net.net.register_forward_hook(lambda module, inputs, out: seen.append(inputs[0]))
-    ebm.model(u, t)
-    assert torch.allclose(seen[0][:, :1], 2 * flow.space.decode(u) - 1)
-    assert seen[0].shape == u.shape
 
 
 def test_scripts_fit_a_flow_and_train_score_and_sample_in_its_space(
@@ -174,6 +158,7 @@ def test_what_does_not_fit_is_one_sentence(folders):
     assert "(flow)" in error_of(EBM.from_pretrained, folders / "copula")
 
 
+@pytest.mark.slow
 def test_a_flow_with_weights_is_trained_and_resumes_exactly(
     tmp_path, image_folder, script, capsys
 ):
@@ -226,14 +211,3 @@ def test_few_images_never_cost_much_more_than_pure_chance(kind, num):
     flow.space.fit(flow.dequantise(levels.repeat(repeats, 1, 1, 1), noise), repeats)
     bits = flow.log_prob(smooth_images(100, seed=3)).bits_per_dim
     assert bits.mean() < 8 + 1
-
-
-def test_the_share_that_is_assumed_falls_with_the_images_and_not_with_their_draws():
-    def share(num, repeats):
-        levels = smooth_images(num, seed=2)
-        noise = torch.rand((num * repeats, 1, 8, 8), generator=torch.Generator().manual_seed(1))
-        x = dequantise(levels.repeat(repeats, 1, 1, 1), 256, noise)
-        return best_share(x.flatten(1).double(), repeats)
-
-    assert share(8, 100) > 10 * share(200, 4)
-    assert 0.1 < share(8, 100) / share(8, 400) < 10

@@ -81,16 +81,6 @@ def test_one_colour_file_makes_all_images_rgb(tmp_path, mode, channels):
     assert (everything[~is_it] == everything[~is_it][:, :1]).all(), "grey files stay grey"
 
 
-def test_folder_applies_the_orientation_tag(tmp_path):
-    fill(tmp_path, 9, size=(4, 4))
-    image = noise_image((4, 4), 1, seed=60)
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned clockwise
-    image.save(tmp_path / "zz.png", exif=exif)
-    turned = torch.from_numpy(np.rot90(np.asarray(image), -1).copy())
-    assert (everything_of(tmp_path) == turned).flatten(1).all(1).sum() == 1
-
-
 def test_folder_of_split_folders(tmp_path):
     for split, number in zip(SPLITS, (7, 2, 3), strict=True):
         fill(tmp_path / split / "some class", number)
@@ -126,7 +116,6 @@ def test_folder_of_mixed_sizes_needs_a_resolution(tmp_path):
     everything = everything_of(tmp_path, resolution=4)
     assert everything.shape[1:] == (1, 4, 4)
     assert (everything == 200).flatten(1).all(1).sum() == 1
-    assert "resolution is 0" in error_of(load_folder, tmp_path, resolution=0)
 
 
 def test_folder_resize_is_antialiased_and_keeps_the_mean(tmp_path):
@@ -182,13 +171,7 @@ def test_folder_names_the_file_it_cannot_use(tmp_path, content, reason):
     assert "bad one.png" in message and reason in message
 
 
-def test_folder_accepts_an_opaque_transparency_key(tmp_path):
-    (fill(tmp_path) / "key.png").write_bytes(encoded(GREY, transparency=9))
-    assert load_folder(tmp_path).image_shape == (1, 5, 6)
-
-
-@pytest.mark.parametrize("limit", [10, 20], ids=["error of Pillow", "warning of Pillow"])
-def test_folder_refuses_a_decompression_bomb(tmp_path, monkeypatch, limit):
+def test_folder_refuses_a_decompression_bomb(tmp_path, monkeypatch, limit=20):
     fill(tmp_path)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)  # the images have 30 pixels
     message = error_of(load_folder, tmp_path)

@@ -6,7 +6,7 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, call, error_of, write_idx, write_mnist
+from conftest import error_of, write_idx, write_mnist
 from torchvision import datasets
 
 from ebm_app.data import DATASETS, ImageData, load_images
@@ -30,7 +30,7 @@ def test_image_data_checks_its_splits_and_names():
     assert data.image_shape == (3, 2, 5)
     assert [len(data.split(s)) for s in SPLITS] == [4, 2, 1]
     assert all(name in error_of(data.split, "valid") for name in ("'valid'", *SPLITS))
-    for wrong in (levels.float(), levels[0], levels[:0], levels + 2, levels[..., :4]):
+    for wrong in (levels.float(), levels[0], levels[:0], levels + 2):
         with pytest.raises(ValueError):
             ImageData("x", 2, levels, wrong, levels)
     with pytest.raises(ValueError, match="between 2 and 256"):
@@ -160,19 +160,6 @@ def test_cifar_of_another_origin_is_never_unpickled(cifar, monkeypatch):
     (root / "cifar-10-batches-py" / "data_batch_3").write_bytes(b"changed")
     monkeypatch.setattr(pickle, "load", lambda *a, **k: pytest.fail("unpickled"))
     assert "cifar10" in error_of(load_images, "cifar10", root)
-
-
-def test_colour_images_train_and_are_drawn_and_scored(cifar, tmp_path, script, capsys):
-    root, _ = cifar
-    run, data = ["--output_dir", tmp_path / "run"], ["--data_root", root]
-    flags = [*TINY, "--dataset", "cifar10", "--max_train_steps", "2", *data]
-    assert call(script("train/ebm.py"), *flags, *run) == 0
-    score = ["--limit", "2", "--repeats", "1", "--estimator_args", "num_nodes=3", "num_draws=3"]
-    assert call(script("evaluate/bpd.py"), tmp_path / "run", *data, *score, "--device", "cpu") == 0
-    assert '"bits_per_dim"' in capsys.readouterr().out
-    draw = ["--num_images", "2", "--num_steps", "2", "--output_dir", tmp_path / "drawn"]
-    assert call(script("sample/ebm.py"), tmp_path / "run", *draw, "--device", "cpu") == 0
-    assert (tmp_path / "drawn" / "00001.png").is_file()
 
 
 def test_unknown_names_and_options_of_folders_only():

@@ -33,11 +33,9 @@ def test_quantise_saturates_by_definition():
     expected = torch.tensor([0, 0, 0, 0, 1, 3, 3, 3], dtype=torch.float64) / 3
     assert torch.equal(quantise(x, 4), expected)
     assert torch.equal(quantise(x.bfloat16(), 4), expected.float())
-    for wrong in (torch.tensor([1, 2]), torch.tensor([torch.nan]), torch.tensor([torch.inf])):
-        with pytest.raises(ValueError, match="are floats|not finite"):
-            quantise(wrong, 4)
-    with pytest.raises(ValueError, match="between 2 and 256"):
-        quantise(x, 1)
+    for wrong in (torch.nan, torch.inf):
+        with pytest.raises(ValueError, match="not finite"):
+            quantise(torch.tensor([wrong]), 4)
 
 
 def test_dequantise_refuses_what_is_out_of_range():

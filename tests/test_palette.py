@@ -9,14 +9,12 @@ from conftest import NET, TINY, call, error_of
 from PIL import Image
 
 from ebm_app.data import load_images, quantise, to_levels
-from ebm_app.data.palette import check_palette, find_palette
+from ebm_app.data.palette import find_palette
 from ebm_app.data.png import to_uint8
 from ebm_app.evaluation.held_out import images_for
 from ebm_app.image_models.ebm import EBM
-from ebm_app.io.errors import UserError
 from ebm_app.models.config import EBMConfig
 from ebm_app.training.presets import suited_to_levels
-from ebm_app.web.score.uploads import on_levels
 
 SPLITS = ("train", "validation", "test")
 PALETTE = (3, 20, 33, 34, 255)
@@ -96,7 +94,6 @@ def test_a_model_takes_and_gives_the_values_of_its_palette(tmp_path):
     assert torch.equal(values[levels.long()], images)
     by_display, by_levels = (ebm.log_prob(x, estimator="ratio") for x in (images, levels))
     assert torch.equal(by_display.log_prob, by_levels.log_prob)
-    # the levels are all that a model sees: evenly spaced ones have the same probability
     even = EBM(replace(CONFIG, palette=())).eval()
     even.load_state_dict(ebm.state_dict())
     same = even.log_prob(levels / 4, estimator="ratio")
@@ -119,22 +116,6 @@ def test_other_images_are_scored_by_the_palette_of_the_model(tmp_path):
     assert images_for(plain, f"folder:{tmp_path}/fewer").num_levels == 256
 
 
-def test_an_upload_goes_to_the_nearest_value_of_the_palette():
-    values = np.resize(np.array([0, 11, 12, 26, 27, 150, 255], dtype=np.uint8), (6, 6))
-    nearest = {0: 3, 11: 3, 12: 20, 26: 20, 27: 33, 150: 255, 255: 255}
-    found = on_levels(Image.fromarray(values), CONFIG)
-    expected = torch.tensor([[nearest[int(value)] for value in row] for row in values]) / 255
-    assert torch.equal(found[0, 0], expected)
-
-
-@pytest.mark.parametrize("palette", [(1, 2), (1, 3, 2), (1, 2, 2), (1, 2, 256), (-1, 1, 2)])
-def test_a_palette_has_as_many_values_as_levels_in_order(palette):
-    check_palette((), 3)
-    check_palette((0, 7, 255), 3)
-    with pytest.raises(UserError, match="give one that is"):
-        check_palette(palette, 3)
-
-
 def test_frequencies_and_margin_by_the_number_of_levels():
     bins = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
     assert suited_to_levels(256) == {"input_frequencies": bins, "eps": 5e-9}
@@ -147,6 +128,7 @@ def test_frequencies_and_margin_by_the_number_of_levels():
         assert num_levels * found["eps"] ** 0.5 == pytest.approx(256 * 5e-9**0.5)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_palette_from_training_to_samples(tmp_path, script, capsys):
     write(tmp_path / "few")
     run, dataset = tmp_path / "run", f"folder:{tmp_path}/few"

@@ -3,7 +3,6 @@
 import json
 import runpy
 import shutil
-import subprocess
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -15,7 +14,6 @@ from PIL import Image
 
 from ebm_app.evaluation.frechet import METRICS
 from ebm_app.image_models.ebm import EBM
-from ebm_app.io import run_record
 from ebm_app.io.start import run_script
 from ebm_app.training.fine_tuning import trained_before
 
@@ -251,26 +249,3 @@ def test_mistakes_in_scoring_and_sampling_end_in_one_sentence(trained, script, c
         assert call(module, *arguments, *(own if "--device" not in arguments else own[:2])) == 2
         error = capsys.readouterr().err.strip().splitlines()
         assert error[-1].startswith("error: ") and message in error[-1]
-
-
-@pytest.mark.parametrize("path", ["train/ebm.py", "evaluate/bpd.py", "sample/ebm.py"])
-def test_help_shows_flags_with_defaults(monkeypatch, capsys, path):
-    monkeypatch.setattr("sys.argv", [path, "--help"])
-    with pytest.raises(SystemExit) as stop:
-        runpy.run_path(str(ROOT / path), run_name="__main__")
-    assert stop.value.code == 0
-    assert "default" in capsys.readouterr().out
-
-
-def test_a_revision_is_that_of_the_packages_own_checkout(tmp_path, monkeypatch):
-    def git(*words: str) -> None:
-        subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True)
-
-    git("init")
-    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
-    git(*identity, "commit", "--allow-empty", "-m", "first")
-    for place, expected in (("ebm_app/runs", 40), ("lib/site-packages/ebm_app/runs", None)):
-        (tmp_path / place).mkdir(parents=True)
-        monkeypatch.setattr(run_record, "__file__", str(tmp_path / place / "run_record.py"))
-        found = run_record.git_revision()
-        assert (found is None) if expected is None else len(found) == expected

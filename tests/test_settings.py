@@ -83,11 +83,6 @@ def test_what_training_could_not_use_is_refused(digits, given, message):
         settings.resolve(digits, given)
 
 
-def test_a_record_of_something_else_is_refused(digits):
-    with pytest.raises(UserError, match="not a training run's"):
-        settings.resolve(digits, {}, {"model": "digits"})
-
-
 def test_the_warm_up_of_a_preset_is_a_tenth_of_a_short_run_at_most(digits):
     other = dataclasses.replace(digits, name="images")
     for given, warmup in (

@@ -67,13 +67,6 @@ def test_log_abs_det_is_that_of_the_jacobian(name):
     assert torch.allclose(single, same, rtol=1e-5)
 
 
-@every_space
-def test_decoding_can_be_differentiated(name):
-    space = fitted(name, (1, 2, 2))
-    u = torch.randn((1, 1, 2, 2), generator=generator(3), dtype=F64).requires_grad_()
-    assert torch.autograd.gradcheck(space.decode, (u,), eps=1e-7, atol=1e-4)
-
-
 def test_pixels_fill_the_cube_from_minus_one_to_one():
     grey = torch.tensor([0.0, 0.5, 1.0], dtype=F64).view(3, 1, 1, 1)
     assert PixelSpace().encode(grey).flatten().tolist() == [-1, 0, 1]
@@ -132,9 +125,3 @@ def test_marginals_keep_digits_in_both_tails():
     x = part.decode(u)
     assert (x.flatten().diff() >= 0).all() and x.min() < 0 and x.max() > 1
     assert torch.allclose(part.encode(x), u, rtol=1e-10)
-
-
-@pytest.mark.parametrize("margin", [0.0, 0.5, math.nan])
-def test_a_logit_needs_a_margin(margin):
-    with pytest.raises(UserError, match="margin"):
-        Logit(margin)

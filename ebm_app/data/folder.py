@@ -56,8 +56,6 @@ def read_folder(path: str | Path, resolution: int | None = None) -> tuple[Tensor
             be too large, and 16-bit, transparent, animated or otherwise unsupported images.
     """
     folder = Path(path).expanduser()
-    if resolution is not None and resolution < 1:
-        raise UserError(f"the resolution is {resolution}: choose a number of pixels of 1 or more")
     if not os.path.isdir(folder):
         raise UserError(f"there is no folder '{folder}': check the path after 'folder:'")
     files = list_images(folder)
@@ -102,8 +100,9 @@ def read_image(path: Path) -> Image.Image:
                 sixteen_bit = ";16" in str(opened.tile)
                 image = ImageOps.exif_transpose(opened)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        most = Image.MAX_IMAGE_PIXELS
         raise UserError(
-            f"the image '{path}' has more than {Image.MAX_IMAGE_PIXELS} pixels: make it smaller"
+            f"the image '{path}' has more than {most} pixels: make it smaller"
         ) from error
     except UserError:
         raise
@@ -153,20 +152,13 @@ def _splits(folder: Path, files: Sequence[Path]) -> tuple[Sequence[int], list[in
         held_out = len(files) // 10
         order = np.random.RandomState(0).permutation(len(files))
         return order, [len(files) - 2 * held_out, held_out, held_out]
-    if len(present) == 2:
-        (absent,) = set(SPLITS) - set(present)
-        raise UserError(
-            f"the folder '{folder}' has {present[0]}/ and {present[1]}/ but no {absent}/: "
-            f"add {absent}/ or rename the two folders"
-        )
+    for absent in set(SPLITS) - set(present):
+        raise UserError(f"the folder '{folder}' has no {absent}/: add it, or rename the others")
     groups: dict[str, list[int]] = {split: [] for split in SPLITS}
     for index, file in enumerate(files):
         top = file.relative_to(folder).parts[0]
         if top not in SPLITS:
-            raise UserError(
-                f"the image '{file}' lies outside train/, validation/ and test/: "
-                "move it into one of them"
-            )
+            raise UserError(f"the image '{file}' lies outside {'/, '.join(SPLITS)}/: move it")
         groups[top].append(index)
     for split, group in groups.items():
         if not group:

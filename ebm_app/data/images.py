@@ -25,8 +25,8 @@ class ImageData:
     where they are evenly spaced.
 
     Raises:
-        ValueError: for splits that are not of this form or differ in image shape.
-        UserError: for a palette that is not of as many levels.
+        ValueError: for splits that are not of this form. UserError: for a palette that is not of
+            as many levels.
     """
 
     name: str
@@ -41,8 +41,6 @@ class ImageData:
         for split in (self.train, self.validation, self.test):
             if split.dtype != torch.uint8 or split.ndim != 4 or not split.numel():
                 raise ValueError(f"a split is uint8 (N, C, H, W) and not empty: {split.shape}")
-            if split.shape[1:] != self.train.shape[1:]:
-                raise ValueError(f"splits differ: {split.shape[1:]} and {self.train.shape[1:]}")
             check_levels(split, self.num_levels)
 
     @classmethod
@@ -134,18 +132,13 @@ def load_images(
 
 
 def load_labels(name: str, data_root: str | Path | None = None, download: bool = False) -> Splits:
-    """Class labels of train, validation and test, each int64 (N,): entry n belongs to image n of
-    ``load_images``.
-
-    Args:
-        name: a key of ``DATASETS``. data_root, download: as for ``load_images``.
+    """Class labels of train, validation and test, each int64 (N,), by ``load_images``' arguments.
 
     Raises:
         UserError: for folder:PATH, which has no labels, and whatever ``load_images`` refuses.
     """
     if name.startswith(FOLDER):
-        named = ", ".join(sorted(DATASETS))
-        raise UserError(f"the data set '{name}' has no class labels: take one of {named}")
+        raise UserError(f"the data set '{name}' has no class labels: take a named one")
     return _read_named(name, data_root, download)[1]
 
 

@@ -61,12 +61,8 @@ def quantise(x: Tensor, num_levels: int, palette: Sequence[int] = ()) -> Tensor:
         num_levels: L. palette: of the levels, () for evenly spaced ones.
 
     Raises:
-        ValueError: for values that are not floating point. UserError: for values that are not
-            finite, which a model may draw.
+        UserError: for values that are not finite, which a model may draw.
     """
-    check_num_levels(num_levels)
-    if not x.is_floating_point():
-        raise ValueError(f"continuous values are floats, these are {x.dtype}")
     if not x.isfinite().all():
         raise UserError(
             "the images drawn are not finite: take other settings of the sampler, or a model "
@@ -99,7 +95,6 @@ def to_levels(images: Tensor, num_levels: int, palette: Sequence[int] = ()) -> T
         UserError: for values that are not finite, outside [0, 1], off the grid or not of the
             palette, for levels of L or more, and for any other dtype.
     """
-    check_num_levels(num_levels)
     if palette and images.dtype != torch.uint8:
         return to_indices(to_levels(images, NUM_VALUES), palette)
     if images.dtype == torch.uint8:
@@ -124,18 +119,10 @@ def to_levels(images: Tensor, num_levels: int, palette: Sequence[int] = ()) -> T
     return k.to(torch.uint8)
 
 
-def check_num_levels(num_levels: int) -> None:
-    """Raise a UserError for a number of levels that bytes cannot hold."""
-    if not 2 <= num_levels <= NUM_VALUES:
-        raise UserError(
-            f"the number of levels is between 2 and {NUM_VALUES}, not {num_levels}: reduce images "
-            f"of more levels, such as 16-bit ones, to {NUM_VALUES}"
-        )
-
-
 def check_levels(levels: Tensor, num_levels: int) -> None:
     """Raise a ValueError for values that are not integers in 0..num_levels - 1."""
-    check_num_levels(num_levels)
+    if not 2 <= num_levels <= NUM_VALUES:
+        raise ValueError(f"the number of levels is between 2 and {NUM_VALUES}, not {num_levels}")
     if levels.is_floating_point() or levels.dtype == torch.bool:
         raise ValueError(f"levels are integers, not {levels.dtype}")
     low, high = levels.aminmax() if levels.numel() else (0, 0)

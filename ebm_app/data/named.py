@@ -73,8 +73,7 @@ class Source:
             if missing := self._missing(root):
                 raise UserError(
                     f"the download of {self.name} to '{root}' failed "
-                    f"({' '.join(str(error).split())}): check the network and the disk, or put "
-                    f"{missing} into '{folder}' yourself"
+                    f"({' '.join(str(error).split())}): put {missing} into '{folder}' yourself"
                 ) from error
             raise UserError(
                 f"the files in '{folder}' are truncated, damaged or not those of {self.name}: "
@@ -113,30 +112,20 @@ MNIST_FILES = tuple(
     f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
 )
 CIFAR_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")
-DATASETS = {
-    "digits": Source(
-        "digits", "handwritten digits, 8x8 grey, 1,797 images, no files needed", num_levels=17
+SOURCES = (
+    Source("digits", "handwritten digits, 8x8 grey, 1,797 images, no files needed", 17),
+    Source(
+        *("mnist", "handwritten digits, 28x28 grey, 70,000 images", 256),
+        *("MNIST", "MNIST/raw", MNIST_FILES),
     ),
-    "mnist": Source(
-        "mnist",
-        "handwritten digits, 28x28 grey, 70,000 images",
-        dataset_class="MNIST",
-        folder="MNIST/raw",
-        files=MNIST_FILES,
+    Source(
+        *("fashion_mnist", "clothes, 28x28 grey, 70,000 images", 256),
+        *("FashionMNIST", "FashionMNIST/raw", MNIST_FILES),
     ),
-    "fashion_mnist": Source(
-        "fashion_mnist",
-        "clothes, 28x28 grey, 70,000 images",
-        dataset_class="FashionMNIST",
-        folder="FashionMNIST/raw",
-        files=MNIST_FILES,
-    ),
-    "cifar10": Source(
-        "cifar10",
-        "objects and animals, 32x32 colour, 60,000 images",
-        dataset_class="CIFAR10",
-        folder="cifar-10-batches-py",
-        files=CIFAR_FILES,
+    Source(
+        *("cifar10", "objects and animals, 32x32 colour, 60,000 images", 256),
+        *("CIFAR10", "cifar-10-batches-py", CIFAR_FILES),
         max_validation=5_000,
     ),
-}
+)
+DATASETS = {source.name: source for source in SOURCES}
