@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import error_of
 
-from ebm_app.tabular.columns import as_columns, read_csv, read_csv_pair, read_npy
+from ebm_app.tabular.columns import read_csv, read_csv_pair, read_npy
 from ebm_app.tabular.mutual_information import check_pair
 
 NUMBERS = np.random.default_rng(7).standard_normal((12, 3))
@@ -210,8 +210,3 @@ def test_constant_columns_are_named():
 def test_one_column_on_both_sides():
     message = error_of(check, NUMBERS[:, :2], NUMBERS[:, [1]])
     assert "p and q hold the same values" in message and "no bound" in message
-
-
-def test_arrays_in_memory_are_columns():
-    assert as_columns([1, 2], "x").tolist() == [[1.0], [2.0]]
-    assert "x holds values of type object" in error_of(as_columns, [1, None], "x")

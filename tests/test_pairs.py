@@ -104,18 +104,6 @@ def test_moments_of_the_paper():
         assert pair.bridge_moment() == pytest.approx(18)
 
 
-@pytest.mark.parametrize("side", [0, 1])
-def test_modes_are_balanced_and_shared_by_the_coordinates(side, float64):
-    """The covariance of two coordinates is (k sigma / 2)^2, 0 were their modes independent."""
-    pair = MixturePair(2.0)
-    x = (pair.sample0, pair.sample1)[side](5_000, generator(8)) - (2.0, -2.0)[side]
-    assert z_score((x.mean(1) > 0).to(F64), 0.5) < 4
-    first, second = torch.triu_indices(20, 20, 1)
-    assert z_score(x[:, first] * x[:, second], 0.5) < 4.5  # the largest of 190
-    within = x - x.mean(1, keepdim=True).sign() * math.sqrt(0.5)
-    assert z_score(within, 0.0) < 4 and z_score(within.square(), 0.5) < 4
-
-
 @every_pair
 def test_samples_follow_the_generator(pair):
     before = torch.get_rng_state()
@@ -126,8 +114,3 @@ def test_samples_follow_the_generator(pair):
         assert torch.equal(x, sample(8, generator(9))) and not torch.equal(x, again)
         assert sample(0, source).shape == (0, pair.dim)
     assert torch.equal(before, torch.get_rng_state())
-
-
-def test_samples_take_the_default_dtype(float64):
-    for pair in (GaussianPair(3, 4), MixturePair(1, 3), UnevenPair()):
-        assert pair.sample0(2, generator()).dtype == pair.sample1(2, generator()).dtype == F64

@@ -8,7 +8,7 @@ import torch
 from exact import F64, generator, z_score
 from scipy import stats
 
-from ebm_app.ratios.toy_2d import MOON_NOISE, TOY_2D
+from ebm_app.ratios.toy_2d import MOON_NOISE, TOY_2D, Toy2DPair
 
 NUM = 20_000
 EDGE, BINS, FINE = 3.5, 40, 4  # the edges of the checkerboard fall on edges of bins
@@ -100,24 +100,6 @@ def test_checkerboard_is_uniform_on_eight_squares(dtype, default_dtype):
     assert (data.log_density(outside) == -math.inf).all()
 
 
-def test_rings_are_equally_likely_and_round():
-    data = TOY_2D["rings"]
-    x = data.sample(NUM, generator(6))
-    distance = x.double().norm(dim=1)
-    unit = math.sqrt(1 / (14 / 6 + 0.12**2))
-    ring = (distance / unit - 0.5).long()
-    assert balance_p_value(ring, 3) > 0.01
-    turns = torch.atan2(x[:, 1], x[:, 0]) / (2 * math.pi) % 1
-    for number in range(3):
-        assert stats.kstest(turns[ring == number].numpy(), "uniform").pvalue > 0.01
-        square, a, s = (distance[ring == number] / unit).square(), number + 1, 0.12
-        mean = a**2 + 2 * s**2
-        assert z_score(square, mean) < 4
-        assert z_score((square - mean).square(), 4 * s**2 * (a**2 + s**2)) < 4
-    on_axis = torch.stack([distance, torch.zeros_like(distance)], 1)
-    torch.testing.assert_close(data.log_density(x), data.log_density(on_axis))
-
-
 @every_distribution
 def test_samples_follow_the_generator(name):
     before, sample = torch.get_rng_state(), TOY_2D[name].sample
@@ -141,3 +123,18 @@ def test_log_densities_are_float64_and_refuse_other_spaces(name):
     for wrong in (x[0], x[:, :1], x[None]):
         with pytest.raises(ValueError, match=r"\(N, 2\)"):
             data.log_density(wrong)
+
+
+@every_distribution
+def test_the_pair_with_the_normal_reference(name, float64):
+    data, pair = TOY_2D[name], Toy2DPair(name)
+    x0, x1 = pair.sample0(NUM, generator(1)), pair.sample1(NUM, generator(2))
+    assert z_score(x1.square().mean(1), pair.data_moment()) < 4
+    assert z_score((x1 - x0).square().mean(1), pair.bridge_moment()) < 4
+    assert z_score(x0, 0.0) < 4 and z_score(x0.square(), 1.0) < 4
+    if data.log_density is None:
+        assert pair.log_ratio(x1) is None
+        return
+    normal = torch.distributions.Normal(torch.zeros(2, dtype=F64), 1.0)
+    expected = data.log_density(x1) - normal.log_prob(x1).sum(1)
+    torch.testing.assert_close(pair.log_ratio(x1), expected, rtol=1e-12, atol=1e-12)

@@ -8,12 +8,11 @@ from conftest import error_of
 from exact import F64, normal
 
 from ebm_app.numerics.tensors import seeded
-from ebm_app.ratios import trial_evaluation
+from ebm_app.ratios import trials
 from ebm_app.ratios.diagonal_pairs import GaussianPair
 from ebm_app.ratios.estimators import RotatedRatio, TimeScoreRatio
 from ebm_app.ratios.marginals import TIMES, DensityGrid, log_ratios_along
 from ebm_app.ratios.methods import TimeScores
-from ebm_app.ratios.toy_2d_pairs import TOY_2D_PAIRS
 from ebm_app.ratios.training import RatioTraining, draw
 from ebm_app.ratios.trial_plots import plot_pair, plot_trial
 from ebm_app.ratios.trials import METHODS, PAIRS, Trial, paths_of, watch
@@ -26,7 +25,7 @@ SHIFT = 4.0
 def small(monkeypatch):
     """Evaluations on few draws."""
     for name in ("NUM_POINTS", "NUM_LOSS_DRAWS", "NUM_GRID_DRAWS"):
-        monkeypatch.setattr(trial_evaluation, name, 200)
+        monkeypatch.setattr(trials, name, 200)
 
 
 class Exact(TimeScoreRatio):
@@ -78,9 +77,13 @@ def test_the_window_holds_the_draws_and_the_learned_mass():
 
 
 def test_rows_of_the_plane_go_upwards():
-    pair = TOY_2D_PAIRS["pinwheel"]  # whose mirror image is another
+    pair = PAIRS["pinwheel"]  # whose mirror image is another
     grid = grid_of(pair)
-    truth = pair.log_density1(grid.centres).exp().unflatten(0, (40, 40))
+    truth = (
+        (pair.log_ratio(grid.centres) + pair.log_density0(grid.centres))
+        .exp()
+        .unflatten(0, (40, 40))
+    )
     assert torch.corrcoef(torch.stack([grid.drawn[-1].flatten(), truth.flatten()]))[0, 1] > 0.9
     mirrored = torch.stack([grid.drawn[-1].T.flatten(), truth.flatten()])
     assert torch.corrcoef(mirrored)[0, 1] < 0.5

@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import error_of
 
-from ebm_app.ratios import trial_evaluation, trials
+from ebm_app.ratios import trials
 from ebm_app.ratios.training import RatioTrainer
 from ebm_app.web.toy import tab as toy
 
@@ -19,7 +19,7 @@ NO_PLANE = ("gaussians_d5", "variance_preserving")
 def small(monkeypatch):
     """Evaluations on few draws."""
     for name in ("NUM_POINTS", "NUM_LOSS_DRAWS", "NUM_GRID_DRAWS"):
-        monkeypatch.setattr(trial_evaluation, name, 100)
+        monkeypatch.setattr(trials, name, 100)
 
 
 def train(methods=("ctsm_v_time1",), rate=1e-3, iterations=2, seed=3, run=RUN):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.numerics.tensors import standard_normal_log_density
-from ebm_app.ratios.pairs import KnownPair
+from ebm_app.ratios.pairs import DensityPair
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class DiagonalMixture:
         return torch.logsumexp(joint, 0) - math.log(len(self.entries))
 
 
-class DiagonalPair(KnownPair):
+class DiagonalPair(DensityPair):
     """Both densities are mixtures on the diagonal: a subclass states the two."""
 
     @property

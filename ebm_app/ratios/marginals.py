@@ -13,7 +13,7 @@ from ebm_app.numerics.quadrature import rule_on
 from ebm_app.paths import GaussianPath
 from ebm_app.ratios.diagonal_pairs import DiagonalPair
 from ebm_app.ratios.estimators import EndPoints, RatioEstimator, RotatedRatio, TimeScoreRatio
-from ebm_app.ratios.toy_2d_pairs import Toy2DPair
+from ebm_app.ratios.toy_2d import Toy2DPair
 
 TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
 

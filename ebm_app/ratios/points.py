@@ -8,8 +8,8 @@ from torch import Tensor
 
 from ebm_app.ratios.estimators import RatioEstimator
 from ebm_app.ratios.gaussian_net import GaussianNet
-from ebm_app.ratios.pairs import DensityPair, KnownPair
-from ebm_app.ratios.toy_2d_pairs import Toy2DPair
+from ebm_app.ratios.pairs import DensityPair
+from ebm_app.ratios.toy_2d import Toy2DPair
 
 
 class EvaluationPoints:
@@ -27,7 +27,7 @@ class EvaluationPoints:
         self.num1 = num if isinstance(pair, Toy2DPair) else num // 2
         parts = pair.sample0(num - self.num1, generator), pair.sample1(self.num1, generator)
         self.x = torch.cat(parts)
-        self.truth = pair.log_ratio(self.x) if isinstance(pair, KnownPair) else None
+        self.truth = pair.log_ratio(self.x)
 
     def metrics(self, log_ratio: Tensor) -> dict[str, Tensor]:
         """Of estimates (N,): "error", their mean squared distance to the truth in nats^2 if there

@@ -13,7 +13,7 @@ from ebm_app.ratios.methods import (
     MixtureResidual,
     TimeScores,
 )
-from ebm_app.ratios.pairs import BlockGaussianPair, KnownPair
+from ebm_app.ratios.pairs import BlockGaussianPair, DensityPair
 from ebm_app.ratios.training import RatioTraining
 
 
@@ -22,7 +22,7 @@ class Problem:
     """A column: the pair, its methods by the name of their row, the learning rates to try, the
     budget of a run, and KL(p_1 || p_0) in nats where the tables compare with it."""
 
-    pair: KnownPair
+    pair: DensityPair
     methods: dict[str, Method]
     learning_rates: tuple[float, ...]
     training: RatioTraining = RatioTraining()

@@ -18,11 +18,13 @@ Points have shape (N, 2), log densities are float64 of shape (N,), in nats.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ebm_app.numerics.tensors import standard_normal_log_density
+from ebm_app.ratios.pairs import DensityPair
 
 
 @dataclass(frozen=True)
@@ -169,3 +171,36 @@ TOY_2D: dict[str, Toy2D] = {
     "pinwheel": Toy2D(_sample_pinwheel, _pinwheel_log_density),
     "rings": Toy2D(_sample_rings, _rings_log_density),
 }
+
+
+@dataclass(frozen=True)
+class Toy2DPair(DensityPair):
+    """p0 = N(0, I) on R^2 and p1 a two-dimensional toy distribution.
+
+    Args:
+        name: a key of ``TOY_2D``.
+    """
+
+    name: str
+    dim: ClassVar[int] = 2
+
+    def sample0(self, num: int, generator: torch.Generator) -> Tensor:
+        return _normal(num, self.dim, generator)
+
+    def sample1(self, num: int, generator: torch.Generator) -> Tensor:
+        return TOY_2D[self.name].sample(num, generator)
+
+    def log_density0(self, x: Tensor) -> Tensor:
+        """log p0(x) in nats: (N, 2) -> (N,), float64."""
+        return standard_normal_log_density(x.double()).sum(1)
+
+    def log_ratio(self, x: Tensor) -> Tensor | None:
+        """As of any pair; -inf outside the support of the data."""
+        log_density = TOY_2D[self.name].log_density
+        return None if log_density is None else log_density(x) - self.log_density0(x)
+
+    def data_moment(self) -> float:
+        return TOY_2D[self.name].moment
+
+    def bridge_moment(self) -> float:
+        return self.data_moment() + 1.0  # either side has mean 0
