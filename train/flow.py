@@ -6,7 +6,6 @@ accelerate launch train/flow.py --flow spline --dataset digits --output_dir runs
 
 from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
-import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -83,22 +82,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         return FlowTask(accelerator, flow, config, data, options.output_dir)
 
     if list(flow.parameters()):
-        return remarked(launch(config, settings, options, build), data)
-    return remarked(save(settings, options, build), data)
-
-
-def remarked(metrics: dict[str, Any] | None, data: ImageData) -> dict[str, Any] | None:
-    """The metrics, after a warning where the images are too few."""
-    if metrics is not None:
-        bits, uniform = metrics["test_bits_per_dim"], metrics["uniform_bits_per_dim"]
-        if bits > uniform:
-            print(
-                f"warning: {bits:.2f} test bits per dim are more than the {uniform:.2f} of images "
-                f"of pure chance: {len(data.train)} images are too few for this flow, give "
-                f"{math.prod(data.image_shape)}, as many as one has numbers, or another --flow",
-                file=sys.stderr,
-            )
-    return metrics
+        return launch(config, settings, options, build)
+    return save(settings, options, build)
 
 
 def fit(flow: Flow, data: ImageData, seed: int) -> None:

@@ -43,8 +43,8 @@ def make_accelerator(
     """An Accelerator that also joins the CPU processes of torchrun or ``accelerate launch``.
 
     Raises:
-        UserError: where the launcher started several processes that did not find each other, or
-            the environment asks for another training than the flags.
+        UserError: where processes did not find each other, or the environment asks for another
+            training than the flags.
     """
     for name, idle in IDLE.items():
         if os.environ.get(name, idle).lower() != idle:

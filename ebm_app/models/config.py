@@ -31,9 +31,7 @@ from ebm_app.io.fields import (
 )
 
 FORMAT_VERSION = 1
-#: numbers in an image, beyond which no model of this package is of use
 LARGEST_SIDE = 4096
-#: resolutions of a U-Net at most
 MOST_RESOLUTIONS = 8
 Side = Annotated[int, Ge(1), Le(LARGEST_SIDE)]
 #: beyond a million cycles the phase of a float32 is lost
@@ -42,13 +40,13 @@ Frequencies = Annotated[tuple[Frequency, ...], Len(0, 64)]
 Margin = Annotated[float, Ge(1e-12), Lt(0.5)]
 ImageShape = Annotated[tuple[Side, ...], Len(3, 3)]
 NumLevels = Annotated[int, Ge(2), Le(256)]
-GreyLevel = Annotated[int, Ge(0), Le(255)]
-PaletteLevels = Annotated[tuple[GreyLevel, ...], Len(0, 256)]
+PaletteLevels = Annotated[tuple[Annotated[int, Ge(0), Le(255)], ...], Len(0, 256)]
 Width = Annotated[int, Ge(1), Le(4096)]
 Widths = Annotated[tuple[Width, ...], Len(1, MOST_RESOLUTIONS)]
 Layers = Annotated[int, Ge(1), Le(16)]
-Resolution = Annotated[int, Ge(0), Lt(MOST_RESOLUTIONS)]
-Resolutions = Annotated[tuple[Resolution, ...], Len(0, MOST_RESOLUTIONS)]
+Resolutions = Annotated[
+    tuple[Annotated[int, Ge(0), Lt(MOST_RESOLUTIONS)], ...], Len(0, MOST_RESOLUTIONS)
+]
 
 
 @configuration
