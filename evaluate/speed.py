@@ -44,7 +44,7 @@ class Arguments(HeldOutFlags):
         "of training, likelihood, leapfrog, sampling; all if not given", ()
     )
     quick: bool = setting("one turn of 4 images", False)
-    output_dir: Path = setting("where the record and the plot go", Path("runs/speed"))
+    output_dir: Path = setting("where the record goes", Path("runs/speed"))
 
     @property
     def rounds(self) -> int:
@@ -65,8 +65,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         found[name] = part(ebm, args)
         print(f"{name}\n{to_markdown(found[name])}\n")
     answer = {"ratios": found}
-    with output.saving(answer):
-        plot_speed(found, output.folder / "speed.png")
+    output.save(answer)
     return answer
 
 
@@ -145,28 +144,6 @@ def held_out_points(ebm: EBM, args: Arguments) -> Tensor:
     """Held-out images (B, *) in the space of the path, with one dequantisation draw each."""
     levels = held_out(args, ebm)
     return ebm.dequantise(levels, dequantisation_noise(1, levels, args.seed)[0]).y
-
-
-def plot_speed(parts: dict[str, Rows], target: Path) -> None:
-    """Training steps, and the error of likelihoods against their cost."""
-    from matplotlib.figure import Figure  # a second to import
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    rows = parts.get("training", [])
-    bars = left.barh([row["step"] for row in rows], [row["of the bare network"] for row in rows])
-    left.bar_label(bars, fmt="%.2f", padding=3)
-    left.invert_yaxis()
-    left.margins(x=0.15)
-    left.set(xlabel="time of a training step, bare network = 1")
-    for label, marker in (("nodes", "o-"), ("rk45", "s--")):
-        own = [row for row in parts.get("likelihood", []) if label in row["by"]]
-        errors = [row["off by, bits per dim"] for row in own]
-        right.plot([row["evaluations"] for row in own], errors, marker, label=label)
-    right.set(xscale="log", yscale="log", xlabel="evaluations of the network")
-    right.set(ylabel="largest error of the integral, bits per dim")
-    right.legend()
-    figure.savefig(target, dpi=110)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def test_the_fields_of_an_exact_model_agree():
     assert torch.allclose(found, energy.score(x, 0.6), atol=1e-4)
 
 
-def test_the_script_writes_tables_and_a_plot(script, tmp_path, capsys):
+def test_the_script_writes_tables(script, tmp_path, capsys):
     model, out = tmp_path / "model", tmp_path / "out"
     ebm = EBM(GREY)
     torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.02, generator=generator())
@@ -90,7 +90,7 @@ def test_the_script_writes_tables_and_a_plot(script, tmp_path, capsys):
     bare, *others = found["ratios"]["training"]
     assert bare["step"] == "bare network" and bare["of the bare network"] == 1
     assert [row["step"] for row in others][:3] == ["ctsm_v", "ctsm", "tsm"]
-    assert "| rk45 at 0.001 | " in text and (out / "speed.png").stat().st_size > 10_000
+    assert "| rk45 at 0.001 | " in text
     assert call(module, *given, "--parts", "luck") == 2
     assert "unknown part 'luck': choose one of leapfrog" in capsys.readouterr().err
 
