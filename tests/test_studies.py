@@ -195,7 +195,6 @@ def test_variants_are_compared_with_the_base_on_validation_images(tmp_path, here
         assert row["steps"] == max(1, round(0.3 * 2 / timing["core_seconds"]))
     for flags, message in (
         (["--study", "luck"], "unknown study 'luck': choose one of latent, recipe"),
-        (["--core_seconds", "3", "--max_train_steps", "3"], "--max_train_steps is found by"),
         (["--core_seconds", "3"], "base holds a run of other settings"),
     ):
         assert call(module, *SHORT, "--output_dir", tmp_path, *flags) == 2
