@@ -15,6 +15,7 @@ from exact import generator
 
 from ebm_app.data.images import load_images
 from ebm_app.image_models.ebm import EBM
+from ebm_app.io.start import run_script
 from ebm_app.io.processes import make_accelerator
 from ebm_app.ratios.points import EvaluationPoints
 from ebm_app.ratios.problems import INFORMATION_PROBLEMS, PROBLEMS, TOY_PROBLEMS
@@ -174,8 +175,17 @@ TRAINING = (
 SHORT = ["--limit", "3", "--device", "cpu", "--training_args", *TRAINING]
 
 
-def test_variants_are_compared_with_the_base_on_validation_images(tmp_path, here, capsys):
-    module = here("evaluate/ablations.py")
+def test_variants_are_compared_with_the_base_on_validation_images(
+    tmp_path, script, monkeypatch, capsys
+):
+    """Its trainings run in this process."""
+
+    def train(path, flags, output_dir):
+        main = script(f"train/{path.name}").main
+        assert run_script(main, [*flags, "--output_dir", str(output_dir)]) == 0
+
+    module = script("evaluate/ablations.py")
+    monkeypatch.setattr(module, "train_once", train)
     module.TIMED_STEPS = 2
     own = [*SHORT, "--core_seconds", "0.3", "--output_dir", tmp_path]
     variants = ["--variant", "time_input=time", "--variant", "objective=tsm stein_factor=0"]

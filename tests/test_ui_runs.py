@@ -133,7 +133,7 @@ def test_who_stops_is_let_go_within_a_step_and_others_of_the_lane_wait_for_it():
 
 def test_a_model_draws_and_scores_in_two_threads_what_it_does_in_one(models):
     def draw():
-        return models.load("grey").sample(4, "annealed_hmc", seed=1, num_steps=8)
+        return models.load("grey").sample(4, "annealed_hmc", seed=1, num_temperatures=8)
 
     def score():
         ebm = EBM.from_pretrained(models.folder("grey"))  # weights of its own are drawn first

@@ -17,9 +17,9 @@ SCRIPTS = {
     "evaluate/bpd.py": BPD,
     "evaluate/selftest.py": [*BPD, "--num_times", "2", "--num_reference", "4"],
     "evaluate/memorisation.py": ["{model}", "--num_images", "2", "--num_shown", "1"],
-    "evaluate/ais.py": [*BPD, "--num_chains", "2", "--num_temperatures", "2", "--method", "ais"],
+    "evaluate/ais.py": [*BPD, "--num_chains", "4", "--num_temperatures", "2", "--method", "ais"],
     "sample/ebm.py": ["{model}", "--num_images", "2", "--num_steps", "2"],
-    "evaluate/bounds.py": "--num_draws 50 --num_steps 2 --num_examples 100 --replicates 4".split(),
+    "evaluate/bounds.py": ["--quick"],
     "train/ebm.py": ["--dataset", "folder:{images}", *TINY, "--max_train_steps", "2"],
     "train/flow.py": "--dataset folder:{images} --flow gaussian --device cpu".split(),
 }

@@ -65,7 +65,7 @@ def as_written(path: Path) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         found = f"key {error} is missing" if isinstance(error, KeyError) else shortened(error)
         raise UserError(f"{path} is damaged ({shortened(found)}): write it anew") from None
 
