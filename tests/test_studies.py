@@ -15,8 +15,8 @@ from exact import generator
 
 from ebm_app.data.images import load_images
 from ebm_app.image_models.ebm import EBM
-from ebm_app.io.start import run_script
 from ebm_app.io.processes import make_accelerator
+from ebm_app.io.start import run_script
 from ebm_app.ratios.points import EvaluationPoints
 from ebm_app.ratios.problems import INFORMATION_PROBLEMS, PROBLEMS, TOY_PROBLEMS
 from ebm_app.ratios.training import RatioTrainer, RatioTraining

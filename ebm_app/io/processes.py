@@ -20,6 +20,9 @@ IDLE = {
     "ACCELERATE_DYNAMO_BACKEND": "no",
     "ACCELERATE_USE_DEEPSPEED": "false",
     "ACCELERATE_USE_FSDP": "false",
+    "ACCELERATE_USE_MEGATRON_LM": "false",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "false",
+    "ACCELERATE_MIXED_PRECISION": "no",
 }
 Wrap = Callable[[Sequence[Tensor]], Iterable[Tensor]]
 
@@ -47,7 +50,7 @@ def make_accelerator(
             training than the flags.
     """
     for name, idle in IDLE.items():
-        if os.environ.get(name, idle).lower() != idle:
+        if os.environ.get(name, idle).lower() not in (idle, mixed_precision):
             raise UserError(f"{name} is set in the environment, which no flag says: unset it")
     cpu = device == "cpu" or not torch.cuda.is_available()
     accelerator = Accelerator(cpu=cpu, mixed_precision=mixed_precision, **options)
