@@ -18,8 +18,7 @@ from ebm_app.data.images import ImageData
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import read_json
-from ebm_app.models.config import EBMConfig, TrainingConfig
-from ebm_app.models.unet import UNetConfig
+from ebm_app.models.config import EBMConfig, TrainingConfig, UNetConfig
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.training import checkpoint
 from ebm_app.training.metrics import read_metrics
@@ -77,9 +76,8 @@ def make(accelerator, ebm_config, config, data, folder) -> Trainer:
 @pytest.fixture(scope="module")
 def finished(data, tmp_path_factory) -> SimpleNamespace:
     """A run that is validated twice, with its result and its folder."""
-    folder = tmp_path_factory.mktemp("finished") / "run"
-    run = trainer(data, folder, validation_steps=4)
-    return SimpleNamespace(run=run, result=run.fit(), folder=folder)
+    run = trainer(data, tmp_path_factory.mktemp("finished") / "run", validation_steps=4)
+    return SimpleNamespace(run=run, result=run.fit(), folder=run.output_dir)
 
 
 def weights(run: Trainer) -> torch.Tensor:
@@ -243,7 +241,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_step(data, tmp_path):
     run = trainer(data, tmp_path / "run", logging_steps=3)
     step = run.train_step
 
-    def poisoned() -> None:
+    def poisoned():
         step()
         if run.now.step == 4:
             run.pending[-1] = torch.tensor(float("nan"))
