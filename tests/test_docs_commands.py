@@ -20,7 +20,7 @@ from PIL import Image
 
 from ebm_app.io.start import run_script
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.slow
 
 LAUNCHERS = {
     "accelerate": ["-m", "accelerate.commands.accelerate_cli"],
