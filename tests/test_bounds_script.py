@@ -2,11 +2,13 @@
 
 import json
 
+import pytest
 from conftest import call
 
 from ebm_app.io.records import read_json
 
 
+@pytest.mark.process
 def test_the_study_leaves_tables_record_and_plots(script, capsys, tmp_path, monkeypatch):
     module = script("evaluate/bounds.py")
     for table, key in (("PATHS", "linear_vp"), ("WEIGHTINGS", "uniform")):

@@ -142,6 +142,7 @@ def test_snippets_of_a_page_run(page, kinds, tmp_path, monkeypatch):
         exec(snippet.replace(STEPS, TINY_STEPS), names)
 
 
+@pytest.mark.process
 def test_commands_of_the_readme_run(script, tmp_path, monkeypatch):
     """But for the page, which has tests of its own."""
     monkeypatch.chdir(tmp_path)

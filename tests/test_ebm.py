@@ -202,7 +202,7 @@ class Hub:
         self.repositories[repository] = private
 
     def upload_folder(self, repo_id, folder_path, allow_patterns):
-        self.files = {name: (folder_path / name).read_bytes() for name in allow_patterns}
+        self.files = {name: (Path(folder_path) / name).read_bytes() for name in allow_patterns}
         return SimpleNamespace(commit_url=f"https://hub/{repo_id}/commit/1")
 
 

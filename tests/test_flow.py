@@ -87,6 +87,7 @@ def test_an_untrained_model_in_latent_space_is_its_flow(kind, net_input, folders
     assert ebm.sample(3, sampler="pf_ode", num_steps=2).shape == (3, *SHAPE)
 
 
+@pytest.mark.process
 def test_scripts_fit_a_flow_and_train_score_and_sample_in_its_space(
     tmp_path, image_folder, script, capsys
 ):

@@ -14,6 +14,8 @@ from ebm_app.io.records import read_json
 from ebm_app.training.checkpoint import checkpoints, find_checkpoint
 from ebm_app.training.metrics import best_validation, read_metrics
 
+pytestmark = pytest.mark.process
+
 SETTINGS = {
     "num_levels": 17,
     "device": "cpu",

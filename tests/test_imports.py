@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from conftest import ROOT
 from flags import SCRIPTS
 
@@ -27,6 +28,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.process
 def test_help_imports_nothing_slow():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM % json.dumps(SLOW), "--", *SCRIPTS],

@@ -45,6 +45,7 @@ def test_the_interval_holds_the_truth(task):
     assert found.log_ratio.shape == (1_500,)
 
 
+@pytest.mark.process
 def test_a_network_finds_what_the_copula_misses():
     x, y = data("swiss_roll_2x1", 3_000)
     found = mutual_information(x, y, steps=400)
@@ -197,6 +198,7 @@ def test_before_training_the_ratio_is_the_copulas():
         np.testing.assert_allclose(found, expected)
 
 
+@pytest.mark.process
 def test_the_script(script, capsys, tmp_path):
     """Correlated normals: the base alone is right, so that a short training does."""
     mi, g = script("evaluate/mi.py"), np.random.default_rng(0)

@@ -57,6 +57,7 @@ def test_a_head_that_is_too_large_by_its_closed_form():
     assert check.stderr < truth / 20 and not check.passed
 
 
+@pytest.mark.process
 def test_it_is_what_the_integral_along_noisy_copies_lies_above_the_bound():
     """Of the bundled digits model, and of the same with a head that is too large."""
     ebm = EBM.from_pretrained("digits")

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
+pytestmark = pytest.mark.process
+
 FOLDER = ROOT / "docs" / "notebooks"
 
 

@@ -128,6 +128,7 @@ def test_frequencies_and_margin_by_the_number_of_levels():
         assert num_levels * found["eps"] ** 0.5 == pytest.approx(256 * 5e-9**0.5)
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_run_keeps_its_palette_from_training_to_samples(tmp_path, script, capsys):
     write(tmp_path / "few")

@@ -13,6 +13,8 @@ from speeds import without_speeds
 from ebm_app.io.records import read_json
 from ebm_app.training.metrics import read_metrics
 
+pytestmark = pytest.mark.process
+
 STEPS = ["--max_train_steps", "12", "--checkpointing_steps", "4", "--validation_steps", "6"]
 WHOLE = ["--train_batch_size", "8"]
 HALF = ["--expect_processes", "2"]

@@ -51,6 +51,7 @@ def test_training_leaves_everything_a_user_expects(trained):
         assert EBM.from_pretrained(folder).config.image_shape == (1, 8, 8)
 
 
+@pytest.mark.process
 def test_a_run_starts_from_the_weights_of_a_model(trained, script, image_folder, tmp_path, capsys):
     flags = ["--dataset", f"folder:{image_folder}", *TINY, "--max_train_steps", 1]
     flags += ["--lr_scheduler", "constant_with_warmup"]

@@ -175,6 +175,7 @@ TRAINING = (
 SHORT = ["--limit", "3", "--device", "cpu", "--training_args", *TRAINING]
 
 
+@pytest.mark.process
 def test_variants_are_compared_with_the_base_on_validation_images(
     tmp_path, script, monkeypatch, capsys
 ):

@@ -34,6 +34,7 @@ def weights_of(run):
     return load_file(run / "model.safetensors")
 
 
+@pytest.mark.process
 def test_tensors_and_the_script_train_the_same_weights_and_resume_each_other(script, tmp_path):
     data, tensors, files = load_images("digits"), tmp_path / "tensors", tmp_path / "files"
     images = data.train.double() / 16

@@ -101,6 +101,7 @@ def test_a_model_that_cannot_be_read_is_explained_without_its_folder(run, tmp_pa
     assert "unknown model" in error_of(card.card, run, "../run")
 
 
+@pytest.mark.process
 def test_the_self_test_reports_as_it_goes_and_ends_with_its_checks(models, monkeypatch):
     for name, value in (("NUM_TIMES", 5), ("NUM_REFERENCE", 4), ("PF_ODE_STEPS", 2)):
         monkeypatch.setattr(checks, name, value)

@@ -5,7 +5,10 @@ import subprocess
 import sys
 from zipfile import ZipFile
 
+import pytest
 from conftest import ROOT
+
+pytestmark = pytest.mark.process
 
 
 def test_a_wheel_holds_the_bundled_models_with_all_their_files(tmp_path):
