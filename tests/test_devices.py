@@ -1,12 +1,11 @@
 """Scripts on a GPU, where one is: the numbers are those of the CPU up to round-off."""
 
 import pytest
-import torch
 from conftest import TINY, load_script
 
 from ebm_app.likelihood import ESTIMATORS
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+pytestmark = pytest.mark.gpu
 
 
 def metrics_of(script, *words):

@@ -66,7 +66,7 @@ ELLIPTICAL = {
 
 @pytest.mark.parametrize("task, shape, df", ELLIPTICAL.values(), ids=ELLIPTICAL.keys())
 def test_elliptical_information_and_draws(task, shape, df):
-    """The mean of scipy's log density ratio over the draws is I, and their law is scipy's."""
+    """The mean of scipy's log density ratio over the draws is I, and their distribution is scipy's."""
     x, y = draws(task)
     z, m = np.hstack([x, y]), task.dim_x
 
@@ -78,8 +78,8 @@ def test_elliptical_information_and_draws(task, shape, df):
     assert z_score(torch.from_numpy(logs), task.mutual_information) < 4
     quadratic = (z * np.linalg.solve(shape, z.T).T).sum(1) / z.shape[1]
     dim, is_normal = len(shape), df == math.inf
-    law = stats.chi2(dim, scale=1 / dim) if is_normal else stats.f(dim, df)
-    assert stats.kstest(quadratic, law.cdf).pvalue > 1e-3
+    distribution = stats.chi2(dim, scale=1 / dim) if is_normal else stats.f(dim, df)
+    assert stats.kstest(quadratic, distribution.cdf).pvalue > 1e-3
     entropy = (stats.multivariate_normal if is_normal else stats.multivariate_t).entropy
     options = {} if is_normal else {"df": df}
     h_x, h_y, h = (entropy(None, shape[s, s], **options) for s in (*sides, slice(None)))
@@ -130,7 +130,7 @@ def mixture(weight, low, high):
 
 
 #: distribution function of X and of Y when the base is N(0, 1)
-LAWS = {
+DISTRIBUTIONS = {
     "asinh": [lambda v: stats.norm.cdf(np.sinh(v))] * 2,
     "bimodal": [mixture(0.3, 0, 5), mixture(0.5, -1, 3)],
     "half_cube": [lambda v: stats.norm.cdf(np.sign(v) * np.abs(v) ** (2 / 3))] * 2,
@@ -145,8 +145,8 @@ def test_transforms_increase_in_each_coordinate(name):
     assert task.mutual_information == base.mutual_information
     before, after = (np.hstack(draws(part, 5_000)) for part in (base, task))
     assert np.array_equal(before.argsort(0), after.argsort(0))
-    for side, law in enumerate(LAWS.get(name, [])):
-        assert stats.kstest(after[:, 4 * side], law).pvalue > 1e-3
+    for side, distribution in enumerate(DISTRIBUTIONS.get(name, [])):
+        assert stats.kstest(after[:, 4 * side], distribution).pvalue > 1e-3
 
 
 def test_wiggly_by_hand():
