@@ -66,7 +66,7 @@ ELLIPTICAL = {
 
 @pytest.mark.parametrize("task, shape, df", ELLIPTICAL.values(), ids=ELLIPTICAL.keys())
 def test_elliptical_information_and_draws(task, shape, df):
-    """The mean of scipy's log density ratio over the draws is I, and their distribution is scipy's."""
+    """The mean of the log density ratio by scipy is I, and the draws are distributed as there."""
     x, y = draws(task)
     z, m = np.hstack([x, y]), task.dim_x
 
