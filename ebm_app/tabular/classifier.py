@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ebm_app.numerics.fitting import fit, one_cycle
+from ebm_app.numerics.fitting import fit
 
 #: rows of p_1 in a step
 BATCH_SIZE = 256
@@ -81,7 +81,7 @@ class Classifiers:
             draws = draw()
             return (self._losses(self.weights, draws).sum(1) / draws.sizes).sum()
 
-        for step in fit(parameters, loss, self.steps, LEARNING_RATE, one_cycle, WEIGHT_DECAY):
+        for step in fit(parameters, loss, self.steps, LEARNING_RATE, WEIGHT_DECAY):
             with torch.no_grad():
                 torch._foreach_lerp_(list(self.average.values()), parameters, AVERAGE)
             if step % CHECK_EVERY == 0 or step == self.steps:
