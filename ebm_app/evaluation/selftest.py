@@ -30,7 +30,7 @@ from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics.quadrature import rule_on
 from ebm_app.numerics.tensors import standard_error, sum_except_batch
-from ebm_app.paths.clocks import ARC_LENGTH
+from ebm_app.paths.schedules import ARC_LENGTH
 
 #: allowances in bits per dim: of the mean time score summed over the clock, of the predicted
 #: noise, of the quadrature, and of the disagreement of the integral and the probability-flow ODE
@@ -118,7 +118,7 @@ def iterate_balance(
     """E_{p_t}[s] at one time after the other of a grid, on data ``x1`` (B, *) of the path's
     space."""
     path = energy.path
-    times = ARC_LENGTH.grid(path, energy.start, energy.end, num_times + 2)[1:-1]
+    times = ARC_LENGTH.times(path, energy.start, energy.end, num_times + 1)[1:-1]
     shares = torch.linspace(0, 1, num_times + 2)[1:-1].double()
     scale = path.time_score_variance(times).rsqrt() / x1[0].numel()
     scores: list[Tensor] = []

@@ -13,15 +13,14 @@ from ebm_app.io.fields import (
     Refinements,
     Seed,
     Steps,
-    Tolerance,
     configuration,
 )
 from ebm_app.likelihood.estimator import Estimator, LogDensity
 from ebm_app.models.energy import CountedScore, TimeScoreEnergy
 from ebm_app.numerics.refinement import refine
 from ebm_app.numerics.tensors import sum_except_batch
-from ebm_app.paths.divergence import ExactDivergence, Hutchinson, rademacher_probes
-from ebm_app.paths.probability_flow import ClockField, solve_pf_ode
+from ebm_app.paths.divergence import rademacher_probes, unit_probes
+from ebm_app.paths.probability_flow import ProbabilityFlow
 
 #: probes of a divergence, of which 0 take it exactly
 NumProbes = Annotated[int, Ge(0), Le(1000)]
@@ -33,9 +32,9 @@ class PFODEDensity(Estimator):
     0, I) - integral of div u, from x back to x_0.
 
     Args:
-        solver, num_steps, tolerance: as for ``ebm_app.sampling.samplers.PFODESampler``, of the
-            first solve. refinement_tolerance, max_refinements: it is repeated in half the step,
-            or a tenth of the tolerance, until an image settles (see ``refine``).
+        solver, num_steps: as for ``ebm_app.sampling.samplers.PFODESampler``, of the first solve.
+            refinement_tolerance, max_refinements: it is repeated in half the step until an image
+            settles (see ``refine``).
         num_probes: Rademacher probes of the divergence, frozen for all solves; 0 takes it exactly,
             by D backward passes at every evaluation.
         score: "head", "integral" or None, as for ``TimeScoreEnergy.stein_score``.
@@ -48,7 +47,6 @@ class PFODEDensity(Estimator):
 
     solver: str = "rk4"
     num_steps: Steps = 20
-    tolerance: Tolerance = 1e-5
     refinement_tolerance: NonNegative = 2e-3
     max_refinements: Refinements = 3
     num_probes: NumProbes = 2
@@ -66,22 +64,15 @@ class PFODEDensity(Estimator):
         energy.path.check_reference()
 
         def solve(points: Tensor, level: int) -> tuple[Tensor, int]:
-            divergence = ExactDivergence()
+            probes = unit_probes(points)
             if self.num_probes:
-                divergence = Hutchinson(rademacher_probes(self.num_probes, points, self.seed))
+                probes = rademacher_probes(self.num_probes, points, self.seed)
             score = CountedScore(energy, self.score)
-            *_, end = solve_pf_ode(
-                ClockField(score, energy.path),
-                points,
-                t,
-                self.start,
-                self.solver,
-                self.num_steps * 2**level,
-                self.tolerance / 10**level,
-                divergence,
-            )
+            flow, steps = ProbabilityFlow(score, energy.path), self.num_steps * 2**level
+            *_, end = flow.solve(points, t, self.start, self.solver, steps, probes)
+            log_det = end.log_det if self.num_probes else end.log_det.sum(0, keepdim=True)
             reference = sum_except_batch(energy.path.reference_log_density(end.x))
-            return reference + end.sums, score.nfe
+            return reference + log_det, score.nfe
 
         found = refine(solve, x, self.refinement_tolerance, self.max_refinements)
         error = found.error

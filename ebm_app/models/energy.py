@@ -16,8 +16,7 @@ from torch import Tensor
 from ebm_app.io.errors import NumericalError, UserError
 from ebm_app.io.registry import choose
 from ebm_app.models.time_score import ModelOutput, TimeScoreModel
-from ebm_app.numerics.ode import ADAPTIVE
-from ebm_app.numerics.quadrature import Rule, integrate, rule_on
+from ebm_app.numerics.quadrature import ADAPTIVE, Rule, integrate, rule_on
 from ebm_app.numerics.tensors import expand_like, sum_except_batch
 from ebm_app.paths import GaussianPath, check_eps
 

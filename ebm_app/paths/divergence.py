@@ -1,14 +1,13 @@
 r"""The divergence div f(x) = sum_i df_i/dx_i of a field, exactly or by random probes.
 
 Hutchinson's estimate z^T (df/dx) z has the divergence as its mean for any probe z with
-E[z z^T] = I. A probe is drawn once and frozen: drawn afresh at every step of an ODE solve it would
-make the integrand a random function of time, which no adaptive solver can follow.
+E[z z^T] = I; over the unit vectors its sum is the divergence. A probe is drawn once and frozen:
+drawn afresh at every step of an ODE solve it would make the integrand a random function of time.
 
 Sources: Hutchinson 1989; Grathwohl et al. 2019, FFJORD, arXiv:1810.01367, section 3.1.
 """
 
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
 import torch
@@ -19,65 +18,40 @@ from ebm_app.numerics.tensors import seeded
 Field = Callable[[Tensor], Tensor]
 
 
-class Divergence(ABC):
-    """A way to find a field's divergence: ``num_estimates`` K estimates for every example."""
-
-    num_estimates: int
-
-    @abstractmethod
-    def __call__(self, field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
-        """f(x) (B, *) at ``x`` (B, *) and estimates of its divergence (K, B) float64, both
-        detached."""
-
-
-class NoDivergence(Divergence):
-    """The field alone: K = 0."""
-
-    num_estimates = 0
-
-    def __call__(self, field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            return field(x), torch.zeros(0, len(x), dtype=torch.float64, device=x.device)
-
-
-class ExactDivergence(Divergence):
-    """K = 1, exact: the trace of ``jacobian``, by D backward passes."""
-
-    num_estimates = 1
-
-    def __call__(self, field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
-        value, matrix = jacobian(field, x)
-        return value, matrix.diagonal(dim1=1, dim2=2).sum(1)[None]
-
-
-class Hutchinson(Divergence):
-    """Estimates by frozen ``probes`` (K, B, *), one backward pass each."""
-
-    def __init__(self, probes: Tensor) -> None:
-        self.probes, self.num_estimates = probes, len(probes)
-
-    def __call__(self, field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            point = x.detach().requires_grad_()
-            value = field(point)
-            products = [
-                (torch.autograd.grad(value, point, z, retain_graph=True)[0] * z).flatten(1).sum(1)
-                for z in self.probes.to(x.dtype)
-            ]
-        return value.detach(), torch.stack(products).double()
-
-
-def jacobian(field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
-    """f(x) (B, *) and df/dx (B, D, D) float64 of a field that treats its examples
-    independently."""
+def with_products(field: Field, x: Tensor, probes: Tensor) -> tuple[Tensor, Tensor]:
+    """f(x) (B, *) at ``x`` (B, *) and z^T df/dx (K, B, *) for probes z (K, B, *), by a backward
+    pass for each, both detached; the field treats its examples independently."""
     with torch.enable_grad():
         point = x.detach().requires_grad_()
         value = field(point)
         rows = [
-            torch.autograd.grad(output, point, retain_graph=True)[0].flatten(1)
-            for output in value.flatten(1).sum(0)
+            torch.autograd.grad(value, point, z, retain_graph=True)[0]
+            for z in probes.to(value.dtype)
         ]
-    return value.detach(), torch.stack(rows, 1).double()
+    return value.detach(), torch.stack(rows)
+
+
+def with_divergence(field: Field, x: Tensor, probes: Tensor) -> tuple[Tensor, Tensor]:
+    """f(x) and the estimates z^T (df/dx) z (K, B) float64 of its divergence; without probes, f(x)
+    alone, for less."""
+    if not len(probes):
+        with torch.no_grad():
+            return field(x), torch.zeros(0, len(x), dtype=torch.float64, device=x.device)
+    value, rows = with_products(field, x, probes)
+    return value, (rows * probes.to(x.dtype)).flatten(2).sum(2).double()
+
+
+def jacobian(field: Field, x: Tensor) -> Tensor:
+    """df/dx (B, D, D) float64, by D backward passes."""
+    _, rows = with_products(field, x, unit_probes(x))
+    return rows.flatten(2).movedim(0, 1).double()
+
+
+def unit_probes(like: Tensor) -> Tensor:
+    """The D unit vectors for points ``like`` (B, *), (D, B, *)."""
+    shape, size = like.shape[1:], like[0].numel()
+    unit = torch.eye(size, dtype=like.dtype, device=like.device)
+    return unit.reshape(size, 1, *shape).expand(size, *like.shape)
 
 
 def rademacher_probes(num: int, like: Tensor, seed: int) -> Tensor:

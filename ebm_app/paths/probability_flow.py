@@ -1,7 +1,7 @@
 r"""The probability-flow ODE dx/dt = u_t(x), whose solution started from p_0 has the marginals p_t.
 
-It is integrated in a clock of the path: the arc length, in which it is smooth at both ends, or
-another. Together with it goes its log-determinant
+It is integrated in the reading tau(t) of a schedule, such as the arc length of the path, in which
+it is smooth at both ends. Together with it goes its log-determinant
 
     d/dt log |det dx_t/dx_0| = div u_t(x_t),     log p_t(x_t) = log p_0(x_0) - int_0^t div u ds.
 
@@ -18,46 +18,70 @@ from torch import Tensor
 
 from ebm_app.io.errors import NumericalError, UserError
 from ebm_app.io.registry import choose
-from ebm_app.numerics.ode import State, solve
 from ebm_app.paths import GaussianPath
-from ebm_app.paths.clocks import ARC_LENGTH, Clock
-from ebm_app.paths.divergence import Divergence, NoDivergence
+from ebm_app.paths.divergence import with_divergence
+from ebm_app.paths.schedules import ARC_LENGTH, Schedule
 
 Score = Callable[[Tensor, float], Tensor]
-#: equal parts of a step at whose ends a solver evaluates the flow
-PARTS = {"heun": 1, "rk4": 3}
-#: solvers of the probability flow, among those of ``ebm_app.numerics.ode.METHODS``
-SOLVERS = (*PARTS, "dopri5")
-NO_DIVERGENCE = NoDivergence()
+#: (which of the evenly spaced times of a step, state there) -> d state / d tau
+Rate = Callable[[int, Tensor], Tensor]
 
 
-class ODEState(NamedTuple):
+def heun_step(rate: Rate, y: Tensor, h: float) -> Tensor:
+    """The state after a step h of Heun's method, of second order."""
+    first = rate(0, y)
+    second = rate(1, y + h * first)
+    return y + h / 2 * (first + second)
+
+
+def rk4_step(rate: Rate, y: Tensor, h: float) -> Tensor:
+    """The state after a step h of Kutta's 3/8 rule, of fourth order (Hairer, Norsett, Wanner,
+    Solving Ordinary Differential Equations I, section II.1)."""
+    first = rate(0, y)
+    second = rate(1, y + h * first * (1 / 3))
+    third = rate(2, y + h * (second - first * (1 / 3)))
+    fourth = rate(3, y + h * (first - second + third))
+    return y + (first + 3 * (second + third) + fourth) * h * 0.125
+
+
+class Solver(NamedTuple):
+    """``parts`` equal parts of a step, at whose ends the rate is evaluated ``cost`` times."""
+
+    step: Callable[[Rate, Tensor, float], Tensor]
+    parts: int
+    cost: int
+
+
+SOLVERS = {"heun": Solver(heun_step, 1, 2), "rk4": Solver(rk4_step, 3, 4)}
+
+
+class FlowState(NamedTuple):
     """Points (B, *) of the flow at time ``t`` after ``step`` of ``num_steps`` steps; ``nfe``
-    evaluations of the rate so far; K sums (K, B) over the way there, such as estimates of its
-    log-determinant."""
+    evaluations of the score so far; the estimates (K, B) of the log-determinant of the way there,
+    one for each probe."""
 
     x: Tensor
     t: float
     step: int
     num_steps: int
     nfe: int
-    sums: Tensor
+    log_det: Tensor
 
 
 @dataclass(frozen=True)
-class ClockField:
-    """dx / d tau of the flow of a score (x, t) -> grad_x log p_t(x), tau the reading of a clock.
-
-    Raises:
-        UserError: on a path without a velocity, or where alpha is 0.
-    """
+class ProbabilityFlow:
+    """The flow of a score (x, t) -> grad_x log p_t(x), whose steps are even in a schedule."""
 
     score: Score
     path: GaussianPath
-    clock: Clock = ARC_LENGTH
+    schedule: Schedule = ARC_LENGTH
 
-    def __call__(self, x: Tensor, t: float) -> Tensor:
-        """At ``x`` (B, *) and time ``t`` with alpha_t > 0."""
+    def rate(self, x: Tensor, t: float) -> Tensor:
+        """dx / d tau at ``x`` (B, *) and time ``t``.
+
+        Raises:
+            UserError: on a path without a velocity, or where alpha is 0.
+        """
         time = torch.tensor(t, dtype=torch.float64)
         if not self.path.alpha(time) > 0:
             raise UserError(
@@ -65,61 +89,51 @@ class ClockField:
                 "start later"
             )
         velocity = self.path.velocity(x, self.score(x, t), time)
-        return velocity / self.clock.rate(self.path, time).item()
+        return velocity / self.schedule.rate(self.path, time).item()
 
+    def solve(
+        self,
+        x: Tensor,
+        start: float,
+        end: float,
+        solver: str = "rk4",
+        num_steps: int = 20,
+        probes: Tensor | None = None,
+    ) -> Iterator[FlowState]:
+        """The state after each step; it is kept in float64, the score gets the dtype of ``x``.
 
-def solve_pf_ode(
-    field: ClockField,
-    x: Tensor,
-    start: float,
-    end: float,
-    solver: str = "rk4",
-    num_steps: int = 20,
-    tolerance: float = 1e-5,
-    divergence: Divergence = NO_DIVERGENCE,
-) -> Iterator[ODEState]:
-    """States of the probability flow in the clock of its field, with the estimates of its
-    log-determinant, which are summed up in float64.
+        Args:
+            x: (B, *), at time ``start``. end: the last time, in either direction.
+            solver: a key of ``SOLVERS``.
+            probes: (K, B, *) for the estimates of the divergence; none are made without.
 
-    Args:
-        x: (B, *), at time ``start``. end: the last time, in either direction.
-        solver: a key of ``SOLVERS``.
-        num_steps: steps of "heun" and "rk4", evenly spaced in the clock; a state after each.
-        tolerance: rtol and atol of "dopri5", whose one step size serves the whole batch; one
-            state, the last.
+        Raises:
+            UserError: for an unknown solver, or a schedule infinite at an end.
+            NumericalError: where the flow is not finite.
+        """
+        step, parts, cost = SOLVERS[choose("solver", solver, SOLVERS)]
+        times = self.schedule.times(self.path, start, end, num_steps * parts).tolist()
+        ends = self.schedule.reading(self.path, torch.tensor([start, end], dtype=torch.float64))
+        readings = torch.linspace(*ends.tolist(), num_steps + 1, dtype=torch.float64)
+        probes = x.new_zeros(0, *x.shape) if probes is None else probes
+        size = x[0].numel()
+        # one row an example: its components, then its log-determinants
+        state = torch.cat([x.flatten(1), x.new_zeros(len(x), len(probes))], 1).double()
 
-    Raises:
-        UserError: for an unknown solver, or a clock infinite at an end.
-        NumericalError: where the flow is not finite, and as ``ebm_app.numerics.ode.solve``.
-    """
-    choose("solver", solver, SOLVERS)
-    path, clock = field.path, field.clock
-    first, last = clock.ends(path, start, end)
-    num_parts = num_steps * PARTS.get(solver, 1)
-    times = clock.grid(path, start, end, num_parts + 1).tolist()
+        def point(state: Tensor) -> Tensor:
+            return state[:, :size].reshape(x.shape).to(x.dtype)
 
-    def time_at(tau: float) -> float:
-        """The time at a reading of the clock."""
-        place = (tau - first) / (last - first) * num_parts
-        if solver in PARTS or tau in (first, last):
-            return times[round(place)]
-        # the clock's inverse has a rounding error, and the rate is known between the ends alone
-        time = clock.time(path, torch.tensor(tau, dtype=torch.float64)).item()
-        return min(max(time, min(start, end)), max(start, end))
+        def rate_at(t: float, state: Tensor) -> Tensor:
+            velocity, divergence = with_divergence(lambda y: self.rate(y, t), point(state), probes)
+            if not velocity.isfinite().all():
+                raise NumericalError(
+                    f"the flow is not finite at t = {t}: the training of the model has diverged, "
+                    "or the settings are out of range"
+                )
+            return torch.cat([velocity.flatten(1).double(), divergence.T], 1)
 
-    def state_rate(tau: Tensor, state: State) -> State:
-        t = time_at(tau.item())
-        slope, rows = divergence(lambda y: field(y, t), state[0].to(x.dtype))
-        if not slope.isfinite().all():
-            raise NumericalError(
-                f"the flow is not finite at t = {t}: the training of the model has diverged, or "
-                "the settings are out of range"
-            )
-        return slope.double(), rows
-
-    rows = torch.zeros(divergence.num_estimates, len(x), dtype=torch.float64, device=x.device)
-    state, tolerances = (x.double(), rows), {"rtol": tolerance, "atol": tolerance}
-    steps = solve(state_rate, state, first, last, solver, num_steps, **tolerances)
-    num_steps = num_steps if solver in PARTS else 1
-    for step, (tau, (point, sums), nfe) in enumerate(steps, 1):
-        yield ODEState(point.to(x.dtype), time_at(tau), step, num_steps, nfe, sums)
+        for k, h in enumerate(readings.diff().tolist()):
+            own = times[k * parts : (k + 1) * parts + 1]
+            state = step(lambda part, y, own=own: rate_at(own[part], y), state, h)
+            log_det = state[:, size:].T
+            yield FlowState(point(state), own[-1], k + 1, num_steps, (k + 1) * cost, log_det)

@@ -11,10 +11,10 @@ from torch import Tensor
 from ebm_app.io.fields import Count, Fraction, Nodes, Positive, PositiveInt, Steps, configuration
 from ebm_app.io.registry import choose
 from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.paths.schedules import SCHEDULES
 from ebm_app.sampling.annealing import IntermediateDistribution, anneal, keep
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 from ebm_app.sampling.hmc import ACCEPTANCES, score_target
-from ebm_app.sampling.schedules import temperatures
 
 
 @configuration
@@ -112,4 +112,5 @@ class AnnealedHMC(Sampler):
         if num is None:
             first, last = energy.path.clock(torch.tensor([start, end], dtype=torch.float64))
             num = math.ceil(1.3 * math.sqrt(num_dims) * (last - first).item())
-        return temperatures(self.schedule, energy.path, start, end, num)[1:]
+        schedule = SCHEDULES[choose("schedule", self.schedule, SCHEDULES)]
+        return schedule.times(energy.path, start, end, num)[1:]

@@ -6,11 +6,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.io.fields import Fraction, Positive, Steps, Tolerance, configuration
+from ebm_app.io.fields import Fraction, Positive, Steps, configuration
 from ebm_app.io.registry import choose
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.paths.clocks import CLOCKS
-from ebm_app.paths.probability_flow import ClockField, solve_pf_ode
+from ebm_app.paths.probability_flow import ProbabilityFlow
+from ebm_app.paths.schedules import SCHEDULES
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 
 
@@ -20,15 +20,14 @@ class PFODESampler(Sampler):
 
     Args:
         num_steps: steps, each of two evaluations of the Stein score by "heun", of four by "rk4".
-        solver: "heun", "rk4", or the adaptive "dopri5", which finds its own number of steps.
-        tolerance: rtol and atol of an adaptive solver.
-        schedule: the clock in which the steps are even, a key of ``CLOCKS``.
+        solver: "heun" or "rk4".
+        schedule: in which the steps are even, a key of ``SCHEDULES``.
         score: "head", "integral" or None, as for ``TimeScoreEnergy.stein_score``.
         start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
         end_variance: conditional variance at which the flow stops and the image is denoised.
 
-    >>> PFODESampler(num_steps=12, solver="rk4").tolerance
-    1e-05
+    >>> PFODESampler(num_steps=12, solver="rk4").schedule
+    'log_snr'
     """
 
     note: ClassVar[str] = "the probability-flow ODE from noise, then one denoising step"
@@ -37,7 +36,6 @@ class PFODESampler(Sampler):
 
     num_steps: Steps = 25
     solver: str = "heun"
-    tolerance: Tolerance = 1e-5
     schedule: str = "log_snr"
     score: str | None = None
     start: Fraction = 1e-2
@@ -47,18 +45,10 @@ class PFODESampler(Sampler):
         self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
         score, path = energy.stein_score(self.score), energy.path
-        clock = CLOCKS[choose("schedule", self.schedule, CLOCKS)]
+        schedule = SCHEDULES[choose("schedule", self.schedule, SCHEDULES)]
         end = end_time(energy, self.start, self.end_variance)
-        states = solve_pf_ode(
-            ClockField(score, path, clock),
-            x0,
-            self.start,
-            end,
-            self.solver,
-            self.num_steps,
-            self.tolerance,
-        )
-        for state in states:
+        flow = ProbabilityFlow(score, path, schedule)
+        for state in flow.solve(x0, self.start, end, self.solver, self.num_steps):
             if state.step < state.num_steps:
                 yield Frame(state.x, state.step, state.num_steps, state.nfe)
         with torch.no_grad():

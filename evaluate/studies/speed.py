@@ -14,8 +14,8 @@ from ebm_app.io.processes import make_accelerator
 from ebm_app.models.config import EBMConfig, TrainingConfig
 from ebm_app.models.energy import HEAD, LogRatio, TimeScoreEnergy
 from ebm_app.models.parametrisation import default_prediction
-from ebm_app.numerics.ode import solve
-from ebm_app.paths.clocks import ARC_LENGTH
+from ebm_app.numerics.quadrature import integrate
+from ebm_app.paths.schedules import ARC_LENGTH
 from ebm_app.training.tasks import EBMTask
 from ebm_app.training.trainer import Trainer
 
@@ -134,7 +134,7 @@ def at_equal_error(
 def fields(energy: TimeScoreEnergy, x: Tensor) -> dict[str, Action]:
     """The field (B, *) in the middle of the clock, at noisy images of x (B, *): by the Stein head,
     by few nodes, and by a differentiated ODE solve."""
-    t = ARC_LENGTH.grid(energy.path, energy.start, energy.end, 3)[1].item()
+    t = ARC_LENGTH.times(energy.path, energy.start, energy.end, 2)[1].item()
     generator = torch.Generator(x.device).manual_seed(0)
     noise = torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
     time = torch.tensor(t, dtype=x.dtype, device=x.device).expand(len(x))
@@ -155,10 +155,10 @@ def ode_gradient(energy: TimeScoreEnergy, x: Tensor, t: float, rtol: float, atol
     with torch.enable_grad():
         point = x.detach().requires_grad_()
 
-        def rate(time: Tensor, _: tuple[Tensor, ...]) -> tuple[Tensor]:
-            return (energy.model.time_score(point, time.expand(len(x))).double(),)
+        def rate(time: Tensor) -> Tensor:
+            return energy.model.time_score(point, time.expand(len(x)))
 
-        zero = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        *_, last = solve(rate, (zero,), energy.start, t, "dopri5", rtol=rtol, atol=atol)
-        (gradient,) = torch.autograd.grad(last.state[0].sum(), point)
+        like = x.flatten(1)[:, 0]
+        found = integrate(rate, energy.start, t, like, "dopri5", rtol, atol)
+        (gradient,) = torch.autograd.grad(found.value.sum(), point)
     return gradient - x

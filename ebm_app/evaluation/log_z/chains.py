@@ -28,14 +28,14 @@ import torch
 from torch import Tensor
 
 from ebm_app.io.fields import Nodes, Positive, PositiveInt, Steps, configuration, setting
+from ebm_app.io.registry import choose
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.numerics.tensors import sum_except_batch
-from ebm_app.paths.clocks import ARC_LENGTH
 from ebm_app.paths.midpoint import ImplicitMidpoint
-from ebm_app.paths.probability_flow import ClockField
+from ebm_app.paths.probability_flow import ProbabilityFlow
+from ebm_app.paths.schedules import SCHEDULES
 from ebm_app.sampling.annealing import IntermediateDistribution, Move, anneal, pilot, stay
 from ebm_app.sampling.hmc import Target
-from ebm_app.sampling.schedules import temperatures
 
 #: pilot chains, whose median step sizes are taken
 NUM_PILOT = 4
@@ -82,8 +82,9 @@ class Chains:
 
     def __init__(self, energy: TimeScoreEnergy, settings: Annealing) -> None:
         self.energy, self.settings = energy, settings
-        self.times = temperatures(
-            settings.schedule, energy.path, energy.start, energy.end, settings.num_temperatures
+        schedule = SCHEDULES[choose("schedule", settings.schedule, SCHEDULES)]
+        self.times = schedule.times(
+            energy.path, energy.start, energy.end, settings.num_temperatures
         )
         coarse = energy.with_nodes(settings.num_nodes)
         score = energy.with_nodes(settings.score_nodes).stein_score(settings.score)
@@ -174,9 +175,9 @@ class TransportedChains(Chains):
     def __init__(self, energy: TimeScoreEnergy, settings: Annealing) -> None:
         super().__init__(energy, settings)
         first, *others = self.times.tolist()
-        field = ClockField(energy.stein_score(), energy.path, ARC_LENGTH)
+        flow = ProbabilityFlow(energy.stein_score(), energy.path)
         self.steps = [
-            ImplicitMidpoint(field, ends) for ends in pairwise([max(first, self.start), *others])
+            ImplicitMidpoint(flow, *ends) for ends in pairwise([max(first, self.start), *others])
         ]
 
     def moves(self) -> list[Move]:
