@@ -16,7 +16,7 @@ from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
 from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
-from ebm_app.evaluation.log_z.chains import Annealing, Chains, TransportedChains
+from ebm_app.evaluation.log_z.chains import Annealing, Chains
 from ebm_app.evaluation.log_z.methods import METHODS, ChainRun, LogZResult, raise_log_prob
 from ebm_app.image_models.scoring import bits_by_estimator
 from ebm_app.io.command_line import parse
@@ -64,17 +64,17 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     output = Output(args.output_dir / "ais.json", to_dict(args), is_main)
     points, runs, results = ebm.dequantise(levels, noise[0]), {}, {}
     for name in CHOICES[args.method]:
-        kind = TransportedChains if name == "transported" else Chains
-        if kind not in runs:
-            runs[kind] = ChainRun(
+        moved = name == "transported"
+        if moved not in runs:
+            runs[moved] = ChainRun(
                 accelerator,
-                kind(ebm.energy, part(Annealing, args)),
+                Chains(ebm.energy, part(Annealing, args), moved),
                 tuple(points.y.shape[1:]),
                 mixed_seed(args.seed, len(runs)),
                 args.block_size,
                 lambda states, total, name=name: tqdm(states, name, total, disable=not is_main),
             )
-        results[name] = METHODS[name](runs[kind], args.num_chains, points.y.cpu())
+        results[name] = METHODS[name](runs[moved], args.num_chains, points.y.cpu())
         if is_main:
             print(line(name, results[name]), flush=True)
     bar = partial(tqdm, desc="bits per dim", disable=not is_main)

@@ -1,132 +1,134 @@
-"""Annealed HMC: the final distribution, the weights of the loop, step sizes tuned and frozen."""
+"""Annealing: the weights of the loop, transports between distributions, adapted steps."""
 
 import math
 
 import pytest
 import torch
 from exact import F64, generator, normal, z_score
+from test_hmc import target_of
 
 from ebm_app.numerics.tensors import standard_error, standard_normal_log_density, sum_except_batch
 from ebm_app.sampling import hmc
-from ebm_app.sampling.annealing import IntermediateDistribution, anneal, pilot
+from ebm_app.sampling.annealing import IntermediateDistribution, anneal, stay
 
-IMAGE = (1, 2, 2)
+SHAPE = (1, 2, 2)
+STEP = torch.tensor(0.3, dtype=F64)
+#: mean, standard deviation and log Z of each distribution
+GAUSSIANS = [(0.5, 0.8, 0.3), (1.0, 0.5, -1.0), (2.0, 0.2, 0.7)]
 
 
-def geometric(log_density, num):
-    """Targets (1 - b) log N(0, I) + b log_density with b = 1/K, ..., 1."""
+def gaussian(mean, std, log_z=0.0):
+    """log N(mean, std^2 I) + log_z as a target."""
+    return target_of(
+        lambda x: (
+            log_z + sum_except_batch(standard_normal_log_density((x - mean) / std) - math.log(std))
+        )
+    )
+
+
+def affine(scale, shift):
+    def move(x):
+        log_det = torch.full((len(x),), x[0].numel() * math.log(abs(scale)), dtype=F64)
+        return scale * x + shift, log_det
+
+    return move
+
+
+def log_weight(x0, given, num_leapfrog_steps=3, seed=2):
+    """The importance weight of the module's docstring, and the chains at the end."""
+    total, before = 0.0, sum_except_batch(standard_normal_log_density(x0))
+    for result in anneal(x0, given, num_leapfrog_steps, generator(seed)):
+        total = total + result.entry_log_density + result.log_det - before
+        before = result.state.log_density
+    return total, result.state.position
+
+
+def distributions(num_steps, transports):
+    return [
+        IntermediateDistribution(gaussian(*moments), moments[1] * STEP, num_steps, move)
+        for moments, move in zip(GAUSSIANS, transports, strict=True)
+    ]
+
+
+def exact_transports():
+    gaussians = [(0.0, 1.0, 0.0), *GAUSSIANS]
+    for (mean, std, _), (next_mean, next_std, _) in zip(
+        gaussians[:-1], gaussians[1:], strict=True
+    ):
+        yield affine(next_std / std, next_mean - next_std / std * mean)
+
+
+@pytest.mark.parametrize("num_steps", [0, 2])
+def test_an_exact_transport_gives_every_chain_the_weight_z(num_steps):
+    weight, x = log_weight(normal((50, *SHAPE)), distributions(num_steps, exact_transports()))
+    assert torch.allclose(weight, torch.full_like(weight, GAUSSIANS[-1][2]), rtol=0, atol=1e-10)
+    assert z_score((x - 2.0).flatten(1)) < 4.5
+
+
+@pytest.mark.parametrize("num_steps", [0, 3])
+def test_a_transport_that_is_only_nearly_right_is_weighed_for_it(num_steps):
+    near = [affine(1.05 * 0.8, 0.45), affine(0.65, 0.6), affine(0.42, 1.6)]
+    weight, x = log_weight(normal((6000, *SHAPE)), distributions(num_steps, near))
+    ratio = (weight - GAUSSIANS[-1][2]).exp()
+    assert z_score(ratio[:, None], 1.0) < 4 and ratio.std() > 0.1
+    residual = (x - 2.0).flatten(1)
+    assert z_score(ratio[:, None] * residual) < 4.5
+    assert z_score(ratio[:, None] * residual.square(), 0.04) < 4.5
+
+
+def test_weights_give_log_z_and_the_masses_of_modes_that_no_chain_crosses():
+    """Modes ten standard deviations apart; Z = 2 pi, since the target leaves out two constants."""
+    log_share = torch.tensor([0.25, 0.75], dtype=F64).log()
+    mean = torch.tensor([-2.5, 2.5], dtype=F64)
 
     def at(b):
-        def mix(x):
-            return (1 - b) * standard_normal_log_density(x).flatten(1).sum(1) + b * log_density(x)
+        def log_density(x):
+            modes = log_share - math.log(0.5) - 0.5 * ((x[:, :1] - mean) / 0.5) ** 2
+            target = torch.logsumexp(modes, 1) - 0.5 * x[:, 1] ** 2
+            return (1 - b) * sum_except_batch(standard_normal_log_density(x)) + b * target
 
-        return hmc.target_from_log_density(mix)
+        return target_of(log_density)
 
-    return [at(float(b)) for b in torch.linspace(0, 1, num + 1)[1:]]
-
-
-def two_modes(weight, distance, scale):
-    """weight N(-distance, scale^2) + (1 - weight) N(distance, scale^2) on the first coordinate."""
-    log_weight = torch.tensor([weight, 1 - weight], dtype=F64).log()
-    mean = torch.tensor([-distance, distance], dtype=F64)
-
-    def log_density(x):
-        first, rest = x[:, :1], x[:, 1:]
-        modes = log_weight - math.log(scale) - 0.5 * ((first - mean) / scale) ** 2
-        return torch.logsumexp(modes, 1) - 0.5 * sum_except_batch(rest**2)
-
-    return log_density
-
-
-def shifted_gaussian(x):
-    """N(1.5, 0.5^2) on each component, without its constant."""
-    return -0.5 * sum_except_batch(((x - 1.5) / 0.5) ** 2)
-
-
-def test_records_give_log_z_and_the_masses_of_modes_that_no_chain_crosses():
-    """Modes ten standard deviations apart; Z = 2 pi, since the target leaves out two constants."""
-    steps = torch.linspace(0.9, 0.4, 20, dtype=F64)
-    targets = geometric(two_modes(0.25, 2.5, 0.5), 20)
-    distributions = [
-        IntermediateDistribution(t, h, 2) for t, h in zip(targets, steps, strict=True)
+    given = [
+        IntermediateDistribution(at(float(b)), 0.9 - 0.5 * b, 2)
+        for b in torch.linspace(0, 1, 21, dtype=F64)[1:]
     ]
-    x0 = normal((3000, 2), 3)
-    log_weight, before = 0.0, sum_except_batch(standard_normal_log_density(x0))
-    for result in anneal(x0, distributions, 4, generator(4)):
-        log_weight = log_weight + result.entry_log_density - before
-        before = result.state.log_density
-    is_left = (result.state.position[:, 0] < 0).double()
-    weight = torch.exp(log_weight - math.log(2 * math.pi))
+    weight, x = log_weight(normal((3000, 2), 3), given, 4, 4)
+    is_left, weight = (x[:, 0] < 0).double(), torch.exp(weight - math.log(2 * math.pi))
     assert z_score(weight, 1.0) < 4 and standard_error(weight) < 0.04
     assert z_score(weight * is_left, 0.25) < 4 and z_score(is_left, 0.25) > 8
-    assert z_score(weight * result.state.position[:, 1] ** 2, 1.0) < 4
+    assert z_score(weight * x[:, 1] ** 2, 1.0) < 4
 
 
-def counted(target):
-    calls = []
-
-    def gradient(x):
-        calls.append(len(x))
-        return target.gradient(x)
-
-    return target._replace(gradient=gradient), calls
-
-
-def distributions(targets, steps, count):
-    return [IntermediateDistribution(t, h, count) for t, h in zip(targets, steps, strict=True)]
+def test_a_distribution_without_transitions_is_read_and_no_more():
+    x0, g = normal((5, *SHAPE)), generator()
+    before = g.get_state()
+    target, moved = gaussian(1.0, 0.5), affine(0.5, 1.0)
+    (result,) = anneal(x0, [IntermediateDistribution(target, STEP, 0, moved)], 3, g)
+    assert torch.equal(result.state.position, 0.5 * x0 + 1.0)
+    assert torch.equal(result.entry_log_density, target.log_density(result.state.position))
+    assert torch.equal(result.state.log_density, result.entry_log_density)
+    assert math.isnan(result.acceptance) and result.nfe == 1
+    assert torch.equal(g.get_state(), before)
 
 
-def test_the_chains_end_on_a_shifted_gaussian_and_keep_what_the_pilot_found():
-    """One leapfrog step, because with more the acceptance is not monotone in the step."""
-    targets = geometric(shifted_gaussian, 8)
-    guess = 0.15 * (1 + 3 * torch.linspace(1 / 8, 1, 8, dtype=F64)).rsqrt()
-    tuned = pilot(normal((500, *IMAGE)), distributions(targets, guess, 20), 1, generator(), 120)
-    steps = torch.stack([record.step_size for record in tuned])
-    x0 = normal((4000, *IMAGE), 1)
-    records = list(anneal(x0, distributions(targets, steps, 20), 1, generator(2)))
-    samples = records[-1].state.position
-    assert samples.shape == x0.shape and [r.index for r in records] == list(range(8))
-    assert all(abs(record.acceptance - 0.65) < 0.08 for record in records)
-    assert torch.equal(torch.stack([record.step_size for record in records]), steps)
-    assert z_score(samples, 1.5) < 4 and z_score((samples - 1.5) ** 2, 0.25) < 4
-
-
-def test_the_pilot_makes_some_transitions_more_and_runs_as_it_is_asked():
-    target, calls = counted(hmc.target_from_log_density(shifted_gaussian))
-    for num, more in ((2, 8), (40, 100)):
-        given = distributions([target] * num, torch.full((num,), 0.3), 1)
-        calls.clear()
-        run = pilot(normal((4, 2)), given, 1, generator(), warmup_steps=3)
-        assert not calls and next(run).nfe == len(calls)
-        rest = list(run)
-        assert len(calls) == num + num + 3 + more and [r.index for r in rest][-1] == num - 1
-
-
-def test_a_run_depends_on_the_generator_alone():
-    targets, steps = geometric(shifted_gaussian, 3), torch.tensor([0.5, 0.4, 0.3], dtype=F64)
-    before, x0 = torch.random.get_rng_state(), normal((30, 2), 1)
-    one, again, other = (
-        list(anneal(x0, distributions(targets, steps, 2), 3, generator(seed)))[-1].state.position
-        for seed in (7, 7, 8)
-    )
-    assert torch.equal(one, again) and not torch.equal(one, other)
-    assert torch.equal(before, torch.random.get_rng_state())
-
-
-def test_annealing_takes_a_step_size_for_each_chain():
-    target = hmc.target_from_log_density(shifted_gaussian)
-    steps = torch.tensor([1e-6, 0.3], dtype=F64).repeat(10)
-    x0 = normal((20, *IMAGE))
-    (result,) = anneal(x0, [IntermediateDistribution(target, steps, 1)], 2, generator())
+def test_scales_start_where_they_are_told_and_are_inherited():
+    """One of each chain, doubled after every transition of the first two distributions."""
+    first, second, third = distributions(2, [stay] * 3)
+    first, second = (given._replace(adapt=lambda s, a: 2 * s) for given in (first, second))
+    scale = torch.tensor([0.1, 0.2], dtype=F64)
+    results = list(anneal(normal((2, 3)), [first, second, third], 1, generator(), scale))
+    for result, factor in zip(results, (4 * 0.8, 16 * 0.5, 16 * 0.2), strict=True):
+        assert torch.allclose(result.step_size, factor * scale * STEP)
+        assert result.nfe == 3 and 0 <= result.acceptance <= 1
+    tiny = [IntermediateDistribution(gaussian(1.5, 0.5), STEP, 1)]
+    x0, scale = normal((20, *SHAPE)), torch.tensor([1e-6, 1.0], dtype=F64).repeat(10)
+    (result,) = anneal(x0, tiny, 2, generator(), scale)
     moved = (result.state.position - x0).flatten(1).norm(dim=1)
     assert moved[::2].max() < 1e-4 < moved[1::2].mean()
-    assert torch.equal(result.step_size, steps)
 
 
 def test_a_distribution_that_starts_outside_its_support_raises():
     target = hmc.Target(lambda x: x.log().sum(1), lambda x: 1 / x)
-    run = anneal(
-        normal((9, 2)), [IntermediateDistribution(target, torch.tensor(0.1), 1)], 1, generator()
-    )
     with pytest.raises(ValueError, match="log_density of the current state is not finite"):
-        next(run)
+        next(anneal(normal((9, 2)), [IntermediateDistribution(target, STEP, 1)], 1, generator()))

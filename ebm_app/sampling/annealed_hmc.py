@@ -12,9 +12,9 @@ from ebm_app.io.fields import Count, Fraction, Nodes, Positive, PositiveInt, Ste
 from ebm_app.io.registry import choose
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths.schedules import SCHEDULES
-from ebm_app.sampling.annealing import IntermediateDistribution, anneal, keep
+from ebm_app.sampling.annealing import IntermediateDistribution, anneal
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
-from ebm_app.sampling.hmc import ACCEPTANCES, score_target
+from ebm_app.sampling.hmc import ACCEPTANCES, Target, adapt
 
 
 @configuration
@@ -69,40 +69,46 @@ class AnnealedHMC(Sampler):
         self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
         times = self._times(energy, x0[0].numel())
-        distributions = self._distributions(energy, times)
-        error = ACCEPTANCES[choose("acceptance", self.acceptance, ACCEPTANCES)]
-        x, scale = x0, torch.tensor(self.step_size, dtype=torch.float64)
-        done, nfe = 0, 0
-        for part, controller in ((distributions[:-1], self._follow), (distributions[-1:], keep)):
-            for record in anneal(
-                x, part, self.num_leapfrog_steps, generator, controller, scale, error
-            ):
-                done, nfe = done + 1, nfe + record.nfe
-                x, scale = record.state.position, record.scale
-                if done == len(times):
-                    x = denoised(energy, x, record.state.gradient, times[-1].item())
-                yield Frame(x, done, len(times), nfe, record.acceptance.item())
+        choose("acceptance", self.acceptance, ACCEPTANCES)
+        records = anneal(
+            x0,
+            self._distributions(energy, times),
+            self.num_leapfrog_steps,
+            generator,
+            self.step_size,
+            self.acceptance,
+        )
+        nfe = 0
+        for done, record in enumerate(records, 1):
+            nfe, x = nfe + record.nfe, record.state.position
+            if done == len(times):
+                x = denoised(energy, x, record.state.gradient, times[-1].item())
+            yield Frame(x, done, len(times), nfe, record.acceptance)
 
     def count_steps(self, energy: TimeScoreEnergy, num_dims: int) -> int:
         return len(self._times(energy, num_dims))
 
-    def _follow(self, scale: Tensor, acceptance_probability: Tensor) -> Tensor:
+    def _follow(self, scale: Tensor, probability: Tensor) -> Tensor:
         """The next share of the noise's deviation, at most ``step_size``."""
-        excess = acceptance_probability.mean() - self.target_acceptance
-        return (scale * 1.1 ** (excess / self.target_acceptance)).clamp(max=self.step_size)
+        return adapt(scale, probability, self.target_acceptance).clamp(max=self.step_size)
 
     def _distributions(
         self, energy: TimeScoreEnergy, times: Tensor
     ) -> list[IntermediateDistribution]:
         coarse, found = energy.with_nodes(self.num_nodes), []
-        score = coarse.stein_score(self.score)
+        score, log_density = coarse.stein_score(self.score), _unknown
         for t, deviation in zip(times.tolist(), energy.path.variance(times).sqrt(), strict=True):
-            target = score_target(partial(score, t=t))
+            is_last = t == times[-1]
             if self.acceptance == "energy":
-                density = partial(coarse.proposal_log_density, t=t)
-                target = target._replace(log_density=density)
-            count = self.steps_per_temperature + (self.final_steps if t == times[-1] else 0)
-            found.append(IntermediateDistribution(target, deviation, count))
+                log_density = partial(coarse.proposal_log_density, t=t)
+            found.append(
+                IntermediateDistribution(
+                    Target(log_density, partial(score, t=t)),
+                    deviation,
+                    self.steps_per_temperature + (self.final_steps if is_last else 0),
+                    adapt=None if is_last else self._follow,
+                )
+            )
         return found
 
     def _times(self, energy: TimeScoreEnergy, num_dims: int) -> Tensor:
@@ -114,3 +120,8 @@ class AnnealedHMC(Sampler):
             num = math.ceil(1.3 * math.sqrt(num_dims) * (last - first).item())
         schedule = SCHEDULES[choose("schedule", self.schedule, SCHEDULES)]
         return schedule.times(energy.path, start, end, num)[1:]
+
+
+def _unknown(x: Tensor) -> Tensor:
+    """In place of a log density (B,) that the accept step does not read."""
+    return x.new_zeros(len(x), dtype=torch.float64)

@@ -27,18 +27,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.io.fields import Nodes, Positive, PositiveInt, Steps, configuration, setting
+from ebm_app.io.fields import Nodes, PositiveInt, Steps, configuration, setting
 from ebm_app.io.registry import choose
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.paths.midpoint import ImplicitMidpoint
 from ebm_app.paths.probability_flow import ProbabilityFlow
 from ebm_app.paths.schedules import SCHEDULES
-from ebm_app.sampling.annealing import IntermediateDistribution, Move, anneal, pilot, stay
-from ebm_app.sampling.hmc import Target
+from ebm_app.sampling.annealing import IntermediateDistribution, anneal, stay
+from ebm_app.sampling.hmc import Target, adapt
 
-#: pilot chains, whose median step sizes are taken
-NUM_PILOT = 4
+#: pilot chains, whose median step sizes are taken, and their further transitions at a temperature
+NUM_PILOT, PILOT_STEPS = 4, 3
+#: nodes of the leapfrog's gradient: few are enough, since the accept step corrects for them
+SCORE_NODES = 4
+#: time at which the first step of the probability flow takes N(0, I) for p_t: its alpha exceeds 0
+FLOW_START = 1e-4
 
 
 class ChainState(NamedTuple):
@@ -66,10 +70,6 @@ class Annealing:
     num_leapfrog_steps: PositiveInt = setting("leapfrog steps of each transition", 4)
     score: str = setting("what drives the leapfrog: integral or head", INTEGRAL)
     num_nodes: Nodes = setting("quadrature nodes of the densities", 8, rare=True)
-    # few are enough, since the accept step corrects for them
-    score_nodes: Nodes = setting("nodes of the leapfrog's gradient", 4, rare=True)
-    # to see what depends on them
-    step_factor: Positive = setting("multiplies the adapted step sizes", 1.0, rare=True)
 
 
 class Chains:
@@ -78,16 +78,21 @@ class Chains:
     Args:
         energy: the model; ``energy.end`` is the last temperature.
         settings: of the chains.
+        transported: whether the chains move from one temperature to the next by a step of the
+            probability-flow ODE, whose determinant costs D backward passes
+            (``ImplicitMidpoint``).
     """
 
-    def __init__(self, energy: TimeScoreEnergy, settings: Annealing) -> None:
+    def __init__(
+        self, energy: TimeScoreEnergy, settings: Annealing, transported: bool = False
+    ) -> None:
         self.energy, self.settings = energy, settings
         schedule = SCHEDULES[choose("schedule", settings.schedule, SCHEDULES)]
         self.times = schedule.times(
             energy.path, energy.start, energy.end, settings.num_temperatures
         )
         coarse = energy.with_nodes(settings.num_nodes)
-        score = energy.with_nodes(settings.score_nodes).stein_score(settings.score)
+        score = energy.with_nodes(SCORE_NODES).stein_score(settings.score)
         self.targets = [
             Target(partial(coarse.proposal_log_density, t=t), partial(score, t=t))
             for t in self.times[1:].tolist()
@@ -95,6 +100,16 @@ class Chains:
         self.step_sizes = 0.3 * energy.path.variance(self.times[1:]).sqrt()
         self.reference = _still(lambda x: sum_except_batch(energy.path.reference_log_density(x)))
         self.final = _still(partial(energy.proposal_log_density, t=energy.end))
+        self.there = self.back = [stay] * len(self.targets)
+        if transported:
+            flow = ProbabilityFlow(energy.stein_score(), energy.path)
+            first, *others = self.times.tolist()
+            steps = [
+                ImplicitMidpoint(flow, *ends)
+                for ends in pairwise([max(first, FLOW_START), *others])
+            ]
+            self.there = [step.forward for step in steps]
+            self.back = [step.backward for step in steps]
 
     @property
     def num_distributions(self) -> int:
@@ -103,34 +118,46 @@ class Chains:
 
     def tune(self, x0: Tensor, generator: torch.Generator) -> Iterator[int]:
         """Adapt the step sizes by pilot chains from ``x0`` (B, *): the number of temperatures
-        passed, as they are. The step sizes change after the last."""
-        steps = []
-        for record in pilot(x0, self._forward(), self.settings.num_leapfrog_steps, generator):
-            steps.append(record.step_size)
+        passed, as they are. The step sizes change after the last.
+
+        Every chain adapts a scale of its own. The median over the chains is taken, which a few
+        chains that are stuck, or meet no resistance, do not move.
+        """
+        count = self.settings.steps_per_temperature + PILOT_STEPS
+        pilots = [
+            distribution._replace(num_steps=count, adapt=adapt)
+            for distribution in self._temperatures()
+        ]
+        steps, scale = [], torch.ones(len(x0), dtype=torch.float64)
+        for record in anneal(x0, pilots, self.settings.num_leapfrog_steps, generator, scale):
+            steps.append(record.step_size.quantile(0.5))
             yield len(steps)
-        self.step_sizes = torch.stack(steps) * self.settings.step_factor
+        self.step_sizes = torch.stack(steps)
 
     def forward(self, x0: Tensor, generator: torch.Generator) -> Iterator[ChainState]:
         """Chains from draws ``x0`` (B, *) of N(0, I), after each of their distributions."""
         last = IntermediateDistribution(self.final, self.step_sizes[-1], 0)
-        return self._run(x0, self.reference, [*self._forward(), last], 1, generator)
+        return self._run(x0, self.reference, [*self._temperatures(), last], 1, generator)
 
     def reverse(self, x: Tensor, generator: torch.Generator) -> Iterator[ChainState]:
         """Chains back from points ``x`` (B, *) of the model; ``log_weight`` has the sign of the
         forward chains."""
-        *moves, last = [stay, *self.moves_back()]
-        steps = self.step_sizes.flip(0)
-        found = self._distributions(self.targets[::-1], steps, moves)
-        end = IntermediateDistribution(self.reference, steps[-1], 0, last)
-        return self._run(x, self.final, [*found, end], -1, generator)
+        # a temperature is left, not entered, by its own step of the flow
+        moves = [*self.back[1:], stay]
+        found = [
+            distribution._replace(transport=move)
+            for distribution, move in zip(self._temperatures(), moves, strict=True)
+        ]
+        end = IntermediateDistribution(self.reference, self.step_sizes[0], 0, self.back[0])
+        return self._run(x, self.final, [*reversed(found), end], -1, generator)
 
-    def moves(self) -> list[Move]:
-        """How the chains come to each temperature from the one before: they stay."""
-        return [stay] * len(self.targets)
-
-    def moves_back(self) -> list[Move]:
-        """How they leave each temperature for the one before, the last temperature first."""
-        return [stay] * len(self.targets)
+    def _temperatures(self) -> list[IntermediateDistribution]:
+        """The distributions of all temperatures, from the first on."""
+        count = self.settings.steps_per_temperature
+        return [
+            IntermediateDistribution(target, step, count, move)
+            for target, step, move in zip(self.targets, self.step_sizes, self.there, strict=True)
+        ]
 
     def _run(
         self,
@@ -143,55 +170,16 @@ class Chains:
         zero = torch.zeros(1, len(x), dtype=torch.float64, device=x.device)
         state = ChainState(x, start.log_density(x), zero, torch.zeros(0))
         for record in anneal(x, distributions, self.settings.num_leapfrog_steps, generator):
-            increment = record.entry_log_density + record.log_ratio - state.log_density
+            increment = record.entry_log_density + record.log_det - state.log_density
             state = ChainState(
                 record.state.position,
                 record.state.log_density,
                 torch.cat([state.log_weight, state.log_weight[-1:] + sign * increment]),
-                torch.cat([state.acceptance, record.acceptance.float().cpu()[None]]),
+                torch.cat([state.acceptance, torch.tensor([record.acceptance])]),
             )
             yield state
-
-    def _forward(self) -> list[IntermediateDistribution]:
-        return self._distributions(self.targets, self.step_sizes, self.moves())
-
-    def _distributions(
-        self, targets: list[Target], steps: Tensor, moves: list[Move]
-    ) -> list[IntermediateDistribution]:
-        count = self.settings.steps_per_temperature
-        return [
-            IntermediateDistribution(target, step, count, move)
-            for target, step, move in zip(targets, steps, moves, strict=True)
-        ]
-
-
-class TransportedChains(Chains):
-    """The same, moved from one temperature to the next by a step of the probability-flow ODE, a
-    bijection whose determinant costs D backward passes (``ImplicitMidpoint``)."""
-
-    #: time at which the first step takes N(0, I) for p_t: its alpha exceeds 0
-    start = 1e-4
-
-    def __init__(self, energy: TimeScoreEnergy, settings: Annealing) -> None:
-        super().__init__(energy, settings)
-        first, *others = self.times.tolist()
-        flow = ProbabilityFlow(energy.stein_score(), energy.path)
-        self.steps = [
-            ImplicitMidpoint(flow, *ends) for ends in pairwise([max(first, self.start), *others])
-        ]
-
-    def moves(self) -> list[Move]:
-        return [_move(step.forward) for step in self.steps]
-
-    def moves_back(self) -> list[Move]:
-        return [_move(step.backward) for step in reversed(self.steps)]
 
 
 def _still(log_density: Callable[[Tensor], Tensor]) -> Target:
     """A density at which nothing moves."""
     return Target(log_density, torch.zeros_like)
-
-
-def _move(bijection: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Move:
-    """A bijection with its log-determinant as a transport, which needs no randomness."""
-    return lambda x, generator: bijection(x)

@@ -7,13 +7,7 @@ import torch
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 
-from ebm_app.evaluation.log_z.chains import (
-    NUM_PILOT,
-    Annealing,
-    Chains,
-    ChainState,
-    TransportedChains,
-)
+from ebm_app.evaluation.log_z.chains import NUM_PILOT, Annealing, Chains, ChainState
 from ebm_app.evaluation.log_z.estimates import from_forward
 from ebm_app.evaluation.log_z.plots import temperatures_figure
 from ebm_app.io.registry import choose
@@ -22,8 +16,8 @@ from ebm_app.likelihood.bits import to_bits_per_dim
 from ..models import Models
 from ..shared import progress
 
-#: kinds of chains by the name a visitor chooses
-METHODS = {"transported": TransportedChains, "ais": Chains}
+#: kinds of chains that a visitor chooses from
+METHODS = ("transported", "ais")
 MAX_CHAINS, MAX_TEMPERATURES = 64, 100
 
 
@@ -37,14 +31,15 @@ def log_z(
     seed: int,
 ) -> Iterator[tuple[Figure | None, str]]:
     """Carry chains from noise to a model: (log-weights and acceptance by temperature, a text)."""
-    kind = METHODS[choose("method", method, METHODS)]
+    choose("method", method, METHODS)
     ebm = models.load(model)
     generator = torch.Generator(ebm.device).manual_seed(seed)
     noise = torch.randn(
         (NUM_PILOT + num_chains, *ebm.config.image_shape), device=ebm.device, generator=generator
     )
     label = f"{model} · {method} · {num_chains} chains · seed {seed}"
-    chains = kind(ebm.energy, Annealing(num_temperatures=num_temperatures))
+    settings = Annealing(num_temperatures=num_temperatures)
+    chains = Chains(ebm.energy, settings, method == "transported")
     pilot = len(chains.targets)
     total = pilot + chains.num_distributions
     yield None, f"{progress(0, total)} · {label}"
