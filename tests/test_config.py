@@ -30,11 +30,11 @@ def test_round_trip_through_a_file(tmp_path):
     [
         ({"colour": 1}, "example: unknown key colour"),
         ({"net": {"width": 3}}, "example: unknown key net.width"),
-        ({"eps": "small"}, "example: eps must be a number, not 'small'"),
-        ({"num_levels": 17.5}, "num_levels must be a whole number"),
-        ({"num_levels": True}, "num_levels must be a whole number"),
-        ({"stein_head": 1}, "stein_head must be a boolean"),
-        ({"image_shape": [1, "8", 8]}, "image_shape.1 must be a whole number, not '8'"),
+        ({"eps": "small"}, "example: eps must be a valid number, not 'small'"),
+        ({"num_levels": 17.5}, "num_levels must be a valid integer"),
+        ({"num_levels": True}, "num_levels must be a valid integer"),
+        ({"stein_head": 1}, "stein_head must be a valid boolean"),
+        ({"image_shape": [1, "8", 8]}, "image_shape.1 must be a valid integer, not '8'"),
         ({"path": "vp"}, "example: path must be an object, not 'vp'"),
     ],
 )

@@ -103,7 +103,9 @@ def test_commands_run_in_order(place, script, monkeypatch):
         if "--resume_from_checkpoint" in flags:  # as if the run had been cut off
             shutil.rmtree(place / "runs" / "mnist" / "checkpoint-4")
         short = budget(name, flags)
-        if "--expect_processes" in flags:  # processes of their own, by the launcher
+        if {"--num_processes", "--nproc_per_node"} & set(
+            arguments
+        ):  # processes of their own, by the launcher
             command = [sys.executable, *LAUNCHERS[program], *arguments, *short]
             done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
             assert done.returncode == 0, f"{shlex.join(arguments)}\n{done.stderr[-2000:]}"

@@ -127,9 +127,9 @@ def test_the_script_gives_the_likelihood_of_the_model(model, script, capsys, tmp
         (["--dequantiser_args", "tau=3"], "unknown setting of UniformDequantisation 'tau'"),
         (
             ["--estimator", "elbo", "--estimator_args", "num_draws=0"],
-            "num_draws must be at least 1",
+            "num_draws must be greater than or equal to 1",
         ),
-        (["--limit", "1"], "limit must be at least 2"),
+        (["--limit", "1"], "limit must be greater than or equal to 2"),
     ],
 )
 def test_a_users_mistake_is_one_sentence(model, script, capsys, tmp_path, arguments, message):

@@ -77,7 +77,7 @@ def test_processes_whose_launcher_was_killed_save_and_end_within_ten_seconds(
     command += ["--nproc_per_node", str(num), ROOT / "train" / "ebm.py", *TINY]
     command += ["--dataset", f"folder:{image_folder}", "--output_dir", folder]
     command += ["--max_train_steps", never, "--checkpointing_steps", never]
-    command += ["--validation_steps", never, "--expect_processes", str(num)]
+    command += ["--validation_steps", never]
     with open(tmp_path / "log", "w") as log:
         launcher = subprocess.Popen([str(word) for word in command], stdout=log, stderr=log)
     wait_for_a_line(folder / "metrics.jsonl", 500)

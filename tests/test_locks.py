@@ -5,60 +5,45 @@ import os
 import signal
 import time
 
-import forked
 import pytest
-from conftest import TINY, call, error_of, load_script
+from conftest import call, load_script
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.locks import Lock
+from ebm_app.io.output import Output
 
 
-def hold(path, ready) -> None:
-    lock = Lock(path)
+def keep(path, ready) -> None:
+    output = Output(path, {})
     ready.set()
     time.sleep(60)
-    lock.release()
+    output.save({})
 
 
 def test_a_second_holder_is_refused_until_the_first_ends_or_is_killed(tmp_path):
     context = multiprocessing.get_context("fork")
-    path, ready = tmp_path / "new" / "run.lock", context.Event()
-    process = context.Process(target=hold, args=(path, ready))
+    path, ready = tmp_path / "new" / "run.json", context.Event()
+    process = context.Process(target=keep, args=(path, ready))
     process.start()
     assert ready.wait(20)
-    with pytest.raises(UserError, match=f"is being written by process {process.pid} on "):
-        Lock(path)
+    with pytest.raises(UserError, match="is being written by another process: wait for it"):
+        Output(path, {})
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    assert path.exists()  # left behind, and held by nobody
-    with Lock(path), pytest.raises(UserError, match=f"process {os.getpid()} on "):
-        Lock(path)
-    assert not path.exists()
+    output = Output(path, {})
+    with pytest.raises(UserError, match="by another process"):
+        Output(path, {})
+    assert Output(path.with_name("other.json"), {})
+    del output
+    assert not path.with_name("run.json.lock").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"{\n" * 1000, b"\xff\0", b"process 3 on host"])
-def test_a_lock_file_of_any_content_refuses_in_one_sentence(tmp_path, content):
-    path = tmp_path / "run.lock"
-    with Lock(path):
-        path.write_bytes(content)
-        message = error_of(Lock, path)
-        assert ": wait for it" in message and len(message.splitlines()) == 1
-
-
-def test_a_training_keeps_others_out_of_its_folder(tmp_path, image_folder):
-    flags = ["--dataset", f"folder:{image_folder}", "--output_dir", tmp_path / "run", *TINY]
-    with Lock(tmp_path / "run" / "run.lock"):
-        (code,) = forked.run("train/ebm.py", [*flags, "--max_train_steps", "1"], tmp_path / "out")
-        assert code == 2
-    assert not (tmp_path / "run" / "run.json").exists()
-    (code,) = forked.run("train/ebm.py", [*flags, "--max_train_steps", "1"], tmp_path / "out")
-    assert code == 0 and not (tmp_path / "run" / "run.lock").exists()
-
-
-def test_two_evaluations_do_not_share_a_record(tmp_path, folder, capsys):
-    flags = [folder / "grey", "--limit", "2", "--repeats", "1", "--output_dir", tmp_path]
-    module = load_script("evaluate/bpd.py")
-    with Lock(tmp_path / "bpd.json.lock"):
-        assert call(module, *flags) == 2
-    assert "is being written by process" in capsys.readouterr().err
-    assert call(module, *flags) == 0
+@pytest.mark.parametrize("name", ["train/ebm.py", "train/flow.py", "evaluate/bpd.py"])
+def test_scripts_keep_others_out_of_their_folders(tmp_path, folder, image_folder, capsys, name):
+    flags = ["--dataset", f"folder:{image_folder}", "--device", "cpu"]
+    if name == "evaluate/bpd.py":
+        flags = [folder / "grey", "--limit", "2", "--repeats", "1"]
+    record = tmp_path / ("bpd.json" if name == "evaluate/bpd.py" else "run.json")
+    held = Output(record, {})
+    assert call(load_script(name), *flags, "--output_dir", tmp_path) == 2
+    assert "is being written by another process" in capsys.readouterr().err
+    assert held and not record.exists()

@@ -48,4 +48,4 @@ def test_the_script_shows_an_image_beside_its_neighbours(script, tmp_path, capsy
     assert (tmp_path / "out" / "memorisation.png").exists()
     assert json.loads((tmp_path / "out" / "memorisation.json").read_text())["figures"] == figures
     assert run_script(main, [*given, "--num_shown", "0"]) == 2
-    assert "num_shown must be at least 1" in capsys.readouterr().err
+    assert "num_shown must be greater than or equal to 1" in capsys.readouterr().err

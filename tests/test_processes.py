@@ -17,7 +17,6 @@ pytestmark = pytest.mark.process
 
 STEPS = ["--max_train_steps", "12", "--checkpointing_steps", "4", "--validation_steps", "6"]
 WHOLE = ["--train_batch_size", "8"]
-HALF = ["--expect_processes", "2"]
 RESUME = ["--resume_from_checkpoint", "latest"]
 
 
@@ -93,25 +92,25 @@ def test_a_stop_in_a_validation_saves_at_once_and_changes_no_record(tmp_path, tr
 @pytest.mark.slow
 def test_two_processes_stop_in_a_validation(tmp_path, train):
     whole, folder = tmp_path / "whole", tmp_path / "run"
-    assert train(whole, *HALF, num=2) == 0
+    assert train(whole, num=2) == 0
     stop = (6, signal.SIGTERM)
-    assert train(folder, *HALF, num=2, stop=stop, where="validation") == 128 + signal.SIGTERM
+    assert train(folder, num=2, stop=stop, where="validation") == 128 + signal.SIGTERM
     assert (folder / "checkpoint-6").is_dir()
-    assert train(folder, *HALF, *RESUME, num=2) == 0
+    assert train(folder, *RESUME, num=2) == 0
     assert_equal_runs(whole, folder)
 
 
 @pytest.mark.slow
 def test_two_processes_that_were_killed_resume_bit_for_bit(tmp_path, train):
     whole, folder = tmp_path / "whole", tmp_path / "run"
-    assert train(whole, *HALF, num=2) == 0
-    assert train(folder, *HALF, num=2, stop=(6, signal.SIGKILL)) == -signal.SIGKILL
-    assert train(folder, *HALF, *RESUME, num=2) == 0
+    assert train(whole, num=2) == 0
+    assert train(folder, num=2, stop=(6, signal.SIGKILL)) == -signal.SIGKILL
+    assert train(folder, *RESUME, num=2) == 0
     assert_equal_runs(whole, folder)
 
 
 def test_two_processes_train_the_model_of_one_with_twice_the_batch(tmp_path, train, whole_run):
-    assert train(tmp_path / "2", *HALF, num=2) == 0
+    assert train(tmp_path / "2", num=2) == 0
     (one, lines_one), (two, lines_two) = outcome(whole_run), outcome(tmp_path / "2")
     for a, b in zip(lines_one, lines_two, strict=True):
         assert a.keys() == b.keys()

@@ -75,8 +75,8 @@ def test_a_study_leaves_record_and_plot_and_goes_on(study, drawn, tmp_path):
     [
         (["--run", "gibbs num_steps=3"], "unknown sampler 'gibbs': choose one of annealed_hmc"),
         (["--run", "pf_ode steps=3"], "unknown setting of PFODESampler 'steps': choose one of"),
-        (["--run", "pf_ode num_steps=few"], "num_steps must be a whole number"),
-        (["--num_images", 1], "num_images must be at least 2"),
+        (["--run", "pf_ode num_steps=few"], "num_steps must be a valid integer"),
+        (["--num_images", 1], "num_images must be greater than or equal to 2"),
     ],
 )
 def test_a_users_mistake_is_one_sentence_before_anything_is_drawn(

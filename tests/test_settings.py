@@ -71,7 +71,7 @@ def test_prediction_and_objective_go_together(digits, given, prediction, objecti
     ("given", "message"),
     [
         ({"colour": 1}, "unknown key colour"),
-        ({"eps": 0.7}, "eps must be below 0.5"),
+        ({"eps": 0.7}, "eps must be less than 0.5"),
         ({"augmentation": "flip"}, "choose one of affine, none"),
         ({"prediction": "moments", "stein_factor": 0.0}, "moments' needs a Stein head"),
         ({"lr_decay_steps": 5}, "cosine falls from the first step"),

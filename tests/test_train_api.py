@@ -88,8 +88,8 @@ def test_a_tenth_is_held_out_and_no_image_is_in_both_parts():
         (IMAGES.double() / 16, {}, "off the grid"),
         (IMAGES, {"num_levels": 8}, "8 levels end at 7"),
         (IMAGES, {"colour": 1}, "unknown key colour"),
-        (IMAGES, {"learning_rate": "fast"}, "learning_rate must be a number, not 'fast'"),
-        (IMAGES, {"max_train_steps": 0}, "must be at least 1"),
+        (IMAGES, {"learning_rate": "fast"}, "learning_rate must be a valid number, not 'fast'"),
+        (IMAGES, {"max_train_steps": 0}, "must be greater than or equal to 1"),
     ],
 )
 def test_mistakes_are_explained(tmp_path, images, settings, message):

@@ -229,7 +229,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(data, tmp_path, finished, mo
 
     run.now.step = 9
     monkeypatch.setattr(checkpoint, "write_tensors", full)
-    with pytest.raises(UserError, match="no space is left.*checkpoint-8 is intact"):
+    with pytest.raises(UserError, match="No space left.*checkpoint-8 is intact"):
         run.save()
     names = sorted(path.name for path in folder.glob("checkpoint-*"))
     assert names == ["checkpoint-4", "checkpoint-8"]

@@ -121,7 +121,7 @@ def test_mistakes_on_the_command_line_end_in_one_sentence(
             ([*model, "--allowed_hosts", "http://a.b"], "--allowed_hosts cannot be http://a.b"),
             ([*model, "--auth", "user"], "--auth has another form: write it as user:password"),
             ([*model, "--auth", ":word"], "user:password"),
-            ([*model, "--seed", "-1"], "seed must be at least 0"),
+            ([*model, "--seed", "-1"], "seed must be greater than or equal to 0"),
             ([*model, "--port", port], f"127.0.0.1:{port}, .*give another --port"),
             ([*model, "--port", "70000"], "port must be .*65535"),
         ):

@@ -9,8 +9,6 @@ import os
 import pytest
 from conftest import TINY, call, load_script
 
-from ebm_app.io.writing import REMEDIES
-
 BPD = ["{model}", "--limit", "2", "--repeats", "1"]
 #: script -> flags of a run of a moment
 SCRIPTS = {
@@ -30,32 +28,32 @@ def flags_of(script, folder, image_folder, output):
     return [*(word.format(**names) for word in SCRIPTS[script]), "--output_dir", str(output)]
 
 
-def places(tmp_path):
-    """Folders where nothing can be written, without any trick."""
-    file = tmp_path / "file"
-    file.write_text("not a folder")
-    loop = tmp_path / "loop"
-    loop.symlink_to(loop)
-    return {"a file": file, "below a file": file / "run", "a loop": loop, "a long name": "x" * 300}
-
-
-@pytest.mark.parametrize("place", ["a file", "below a file", "a loop", "a long name"])
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_a_place_that_cannot_be_is_refused_before_the_work(
-    tmp_path, folder, image_folder, capsys, script, place
-):
-    output = places(tmp_path)[place]
+def refuse(script, folder, image_folder, output, capsys):
+    """A script refuses a folder of results, before it computes anything."""
     assert call(load_script(script), *flags_of(script, folder, image_folder, output)) == 2
     out, error = capsys.readouterr()
     assert error.splitlines()[-1].startswith("error: ") and "cannot be written" in error
-    assert not out.strip()  # nothing was computed
+    assert not out.strip()
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_folder_below_a_file_is_refused(tmp_path, folder, image_folder, capsys, script):
+    (tmp_path / "file").write_text("not a folder")
+    refuse(script, folder, image_folder, tmp_path / "file" / "run", capsys)
+
+
+@pytest.mark.parametrize("place", ["file", "loop", "x" * 300])
+def test_a_place_that_cannot_be_is_refused(tmp_path, folder, image_folder, capsys, place):
+    (tmp_path / "file").write_text("not a folder")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    refuse("evaluate/bpd.py", folder, image_folder, tmp_path / place, capsys)
 
 
 class FailingDisk:
     """No file below ``root`` whose name ends so can be opened for writing."""
 
-    def __init__(self, monkeypatch, root, number, ends):
-        self.root, self.number, self.ends = str(root), number, ends
+    def __init__(self, monkeypatch, root, ends):
+        self.root, self.ends = str(root), ends
         self.own = io.open
         monkeypatch.setattr(builtins, "open", self.open)
         monkeypatch.setattr(io, "open", self.open)
@@ -63,7 +61,7 @@ class FailingDisk:
     def open(self, file, mode="r", *args, **kwargs):
         name = os.fspath(file) if not isinstance(file, int) else ""
         if set(mode) & set("wax") and name.startswith(self.root) and name.endswith(self.ends):
-            raise OSError(self.number, os.strerror(self.number), name)
+            raise OSError(errno.ENOSPC, "No space left on device", name)
         return self.own(file, mode, *args, **kwargs)
 
 
@@ -79,17 +77,16 @@ RESULTS = {
 }
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("script", RESULTS)
 def test_a_result_is_printed_whatever_the_disk_says(
-    tmp_path, folder, image_folder, capsys, monkeypatch, script, number
+    tmp_path, folder, image_folder, capsys, monkeypatch, script
 ):
     ends, figure = RESULTS[script]
     output = tmp_path / "output"
-    FailingDisk(monkeypatch, output, number, ends)
+    FailingDisk(monkeypatch, output, ends)
     assert call(load_script(script), *flags_of(script, folder, image_folder, output)) == 2
     out, error = capsys.readouterr()
     printed = json.loads(out.strip().splitlines()[-1])
     assert figure in printed
     last = error.strip().splitlines()[-1]
-    assert last.startswith("error: ") and REMEDIES[number] in last
+    assert last.startswith("error: ") and "No space left on device" in last

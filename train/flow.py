@@ -16,14 +16,11 @@ from annotated_types import Ge, Le
 
 from ebm_app.data.images import ImageData, load_images
 from ebm_app.image_models.flow import Flow, FlowConfig
-from ebm_app.io import RUN_FILE
 from ebm_app.io.command_line import given, parse
 from ebm_app.io.fields import configuration, setting
-from ebm_app.io.output import saving
 from ebm_app.io.processes import make_accelerator, resolve_device, shut_down
 from ebm_app.io.records import from_dict, to_dict
 from ebm_app.io.registry import choose
-from ebm_app.io.run_record import RunRecord
 from ebm_app.io.writing import explained_write
 from ebm_app.models.config import Layers, LoopConfig, Margin, Width
 from ebm_app.numerics.tensors import seeded
@@ -98,28 +95,24 @@ def save(
     settings: dict[str, Any], options: RunOptions, build: Callable[[Accelerator], FlowTask]
 ) -> dict[str, Any] | None:
     """Write and score a flow that has nothing left to learn."""
-    output_dir = options.output_dir
     accelerator = make_accelerator(device=resolve_device(options.device))
-    with held(accelerator, output_dir):
-        task = build(accelerator)
-        record = RunRecord(output_dir / RUN_FILE, settings)
-        clean_output(accelerator, options)
-        with explained_write(output_dir):
-            if accelerator.is_main_process:
-                task.model.save_pretrained(output_dir)
-            accelerator.wait_for_everyone()
-            found = task.validate(0)
-        metrics = {
-            "output_dir": str(output_dir),
-            "bits_per_dim": found["validation_bits_per_dim"],
-            "stderr": found["validation_stderr"],
-            **task.final_metrics(output_dir),
-        }
-        if accelerator.is_main_process:
-            with saving(output_dir, metrics):
-                record.write(metrics)
-        shut_down(accelerator)
-    return metrics if accelerator.is_main_process else None
+    output = held(accelerator, options.output_dir, settings)
+    task = build(accelerator)
+    clean_output(accelerator, options)
+    with explained_write(output.folder):
+        if output.is_main:
+            task.model.save_pretrained(output.folder)
+        accelerator.wait_for_everyone()
+        found = task.validate(0)
+    metrics = {
+        "output_dir": str(output.folder),
+        "bits_per_dim": found["validation_bits_per_dim"],
+        "stderr": found["validation_stderr"],
+        **task.final_metrics(output.folder),
+    }
+    output.save(metrics)
+    shut_down(accelerator)
+    return metrics if output.is_main else None
 
 
 if __name__ == "__main__":

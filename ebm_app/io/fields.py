@@ -3,7 +3,6 @@
 JSON files, command lines and Python calls are held to the same ones, by pydantic.
 """
 
-from collections.abc import Sequence
 from dataclasses import field, fields
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -35,9 +34,9 @@ Refinements = Annotated[int, Ge(0), Le(20)]
 Steps = Annotated[int, Ge(1), Le(100_000)]
 #: nodes of a quadrature rule, which is compared with one of half as many
 Nodes = Annotated[int, Ge(3), Le(1024)]
-Number = Annotated[float, Ge(-1e300), Le(1e300)]
-Positive = Annotated[float, Gt(0), Le(1e300)]
-NonNegative = Annotated[float, Ge(0), Le(1e300)]
+Number = Annotated[float, Ge(-1e30), Le(1e30)]
+Positive = Annotated[float, Gt(0), Le(1e30)]
+NonNegative = Annotated[float, Ge(0), Le(1e30)]
 #: a share that may be nothing, but not all
 Share = Annotated[float, Ge(0), Lt(1)]
 #: strictly between 0 and 1
@@ -47,18 +46,6 @@ Fraction = Annotated[float, Gt(0), Lt(1)]
 SHOWN = 60
 #: mistakes that a message names at most
 SHOWN_FAULTS = 3
-#: what pydantic says, and what a message of this package does
-WORDS = {
-    "Input should be": "must be",
-    "a valid integer": "a whole number",
-    "a valid ": "a ",
-    "greater than or equal to": "at least",
-    "less than or equal to": "at most",
-    "greater than": "above",
-    "less than": "below",
-    "1" + "0" * 300: "1e300",
-}
-
 #: a frozen dataclass whose fields are checked when it is made, wherever it is made
 configuration = partial(dataclass, frozen=True, config=STRICT)
 
@@ -108,7 +95,7 @@ def part(kind: type[T], flat: Any, **others: Any) -> T:
 def faults(error: ValidationError) -> str:
     """The first mistakes that pydantic found, in words."""
     found = error.errors(include_url=False, include_context=False)
-    return listed([_fault(one) for one in found[:SHOWN_FAULTS]], len(found))
+    return "; ".join(_fault(one) for one in found[:SHOWN_FAULTS])
 
 
 def _fault(found: ErrorDetails) -> str:
@@ -120,9 +107,7 @@ def _fault(found: ErrorDetails) -> str:
             return f"key {place} is missing"
         case "value_error":  # a check of this package, in its own words
             return f"{place} {found['msg'].removeprefix('Value error, ')}".strip()
-    message = found["msg"]
-    for theirs, ours in WORDS.items():
-        message = message.replace(theirs, ours)
+    message = found["msg"].replace("Input should be", "must be")
     return f"{place} {message}, not {shortened(repr(found['input']))}".strip()
 
 
@@ -134,13 +119,3 @@ def shortened(value: Any) -> str:
     """
     text = " ".join(str(value)[: 4 * SHOWN].split())
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
-
-
-def listed(clauses: Sequence[str], total: int) -> str:
-    """The clauses of a message that are shown of ``total``, and how many more there are.
-
-    >>> listed(["a is wrong", "b is wrong"], 5)
-    'a is wrong; b is wrong and 3 more'
-    """
-    rest = total - len(clauses)
-    return "; ".join(clauses) + (f" and {rest} more" if rest else "")

@@ -1,18 +1,17 @@
 """Signals as a request to save and stop, agreed on by all processes."""
 
+import ctypes
 import os
 import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
 from types import FrameType
 from typing import Self
 
 import torch
 from accelerate import Accelerator
 
-#: seconds between two looks at the launcher, and from its end to that of a process that it left
-LOOK, PATIENCE = 1.0, 8.0
+#: of prctl(2): a signal at the end of the parent
+PR_SET_PDEATHSIG = 1
 #: what a launcher leaves in the environment of its processes
 LAUNCHED = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
 
@@ -64,26 +63,8 @@ class StopSignals:
             raise StopRequested(signum)
 
 
-@contextmanager
-def ending_with_launcher() -> Iterator[None]:
-    """Within it, a process whose launcher was killed asks itself to stop, and ends soon after:
-    nobody is left who would end it."""
-    if not any(name in os.environ for name in LAUNCHED):
-        yield
-        return
-    done = threading.Event()
-    watch = threading.Thread(target=_watch, args=(os.getppid(), done), daemon=True)
-    watch.start()
-    try:
-        yield
-    finally:
-        done.set()
-
-
-def _watch(launcher: int, done: threading.Event) -> None:
-    while os.getppid() == launcher:
-        if done.wait(LOOK):
-            return
-    os.kill(os.getpid(), signal.SIGTERM)
-    if not done.wait(PATIENCE):
-        os._exit(128 + signal.SIGTERM)
+def stop_with_launcher() -> None:
+    """Ask that a process of torchrun or ``accelerate launch`` is sent SIGTERM when the launcher
+    is killed: nobody is left who would end it."""
+    if sys.platform == "linux" and any(name in os.environ for name in LAUNCHED):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

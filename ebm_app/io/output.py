@@ -1,32 +1,58 @@
-"""What an evaluation leaves: a record in a folder that was made, tried and locked before."""
+"""What a run leaves: a record in a folder that is made, tried and locked before the work."""
 
+import fcntl
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ebm_app.io.errors import NotSaved, UserError
-from ebm_app.io.locks import Lock
-from ebm_app.io.run_record import RunRecord
+from ebm_app.io.records import write_json
 from ebm_app.io.writing import explained_write
 
+PACKAGES = ("ebm_app", "torch", "torchvision", "diffusers", "accelerate", "numpy")
 
-@contextmanager
-def saving(folder: Path, metrics: dict[str, Any]) -> Iterator[None]:
-    """Within it, a result is written to its folder.
+
+def hold(path: Path) -> IO[str]:
+    """The file ``path``, which this process alone holds until it is closed or the process ends.
 
     Raises:
-        NotSaved: where the disk refuses, with the metrics, which a script prints all the same.
+        UserError: where another holds it, or the folder cannot be written.
     """
+    with explained_write(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
     try:
-        with explained_write(folder):
-            yield
-    except UserError as error:
-        raise NotSaved(str(error), metrics) from None
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
+            return file
+    except BlockingIOError:
+        pass
+    except OSError:  # a disk without locks
+        return file
+    file.close()
+    raise UserError(
+        f"{path.parent} is being written by another process: wait for it, or give another "
+        "--output_dir"
+    )
+
+
+def _release(path: Path, file: IO[str]) -> None:
+    path.unlink(missing_ok=True)
+    file.close()
 
 
 class Output:
-    """The record ``path`` and its folder, held by this process for as long as the object lives.
+    """The record ``path`` of a run, held by this process for as long as the object lives: what
+    was run, with what settings, and what came out. Time runs from its making.
 
     Args:
         path: the record. settings: what it says was asked for.
@@ -38,15 +64,26 @@ class Output:
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], is_main: bool = True) -> None:
-        self.folder, self.is_main = path.parent, is_main
-        self.lock = Lock(path.with_name(path.name + ".lock")) if is_main else None
-        self.record = RunRecord(path, settings)
+        self.path, self.folder, self.is_main = path, path.parent, is_main
+        self.begin = time.time()
+        self.data = {
+            "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+            "settings": settings,
+            "versions": {"python": platform.python_version()}
+            | {package: version(package) for package in PACKAGES},
+            "git_revision": git_revision(),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.begin)),
+        }
+        if is_main:
+            lock = path.with_name(path.name + ".lock")
+            self.release = weakref.finalize(self, _release, lock, hold(lock))
 
-    def write(self, metrics: dict[str, Any]) -> None:
-        """The record as far as it is known."""
+    def write(self, metrics: dict[str, Any] | None) -> None:
+        """The record with its metrics under the key "figures", None while there are none."""
         if self.is_main:
+            seconds = round(time.time() - self.begin, 2)
             with explained_write(self.folder):
-                self.record.write(metrics)
+                write_json(self.path, {**self.data, "seconds": seconds, "figures": metrics})
 
     def save(self, metrics: dict[str, Any]) -> None:
         """The record of the result; raises as ``saving`` does."""
@@ -55,8 +92,24 @@ class Output:
 
     @contextmanager
     def saving(self, metrics: dict[str, Any]) -> Iterator[None]:
-        """Write the record; within it, what else belongs to the result is written. Raises as the
-        function ``saving`` does."""
-        with saving(self.folder, metrics):
-            self.write(metrics)
-            yield
+        """Write the record; within it, what else belongs to the result is written.
+
+        Raises:
+            NotSaved: where the disk refuses, with the metrics, which a script prints all the same.
+        """
+        try:
+            with explained_write(self.folder):
+                self.write(metrics)
+                yield
+        except UserError as error:
+            raise NotSaved(str(error), metrics) from None
+
+
+def git_revision() -> str | None:
+    """The revision of the package's own checkout, or None where it is installed elsewhere."""
+    tree = Path(__file__).resolve().parents[2]
+    words = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40"]
+    if not (tree / ".git").exists() or shutil.which("git") is None:
+        return None
+    answer = subprocess.run(words, cwd=tree, capture_output=True, text=True)
+    return answer.stdout.strip() or None

@@ -1,29 +1,17 @@
 """Sharing work among processes by index, so that the result does not depend on their number."""
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import GradientAccumulationPlugin, broadcast_object_list
 from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 
 T = TypeVar("T")
-#: what ``accelerate launch`` and its configuration file put in the environment -> the value that
-#: changes no training
-IDLE = {
-    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1",
-    "ACCELERATE_DYNAMO_BACKEND": "no",
-    "ACCELERATE_USE_DEEPSPEED": "false",
-    "ACCELERATE_USE_FSDP": "false",
-    "ACCELERATE_USE_MEGATRON_LM": "false",
-    "ACCELERATE_USE_PARALLELISM_CONFIG": "false",
-    "ACCELERATE_MIXED_PRECISION": "no",
-}
 Wrap = Callable[[Sequence[Tensor]], Iterable[Tensor]]
 
 
@@ -43,28 +31,16 @@ def resolve_device(name: str) -> str:
 def make_accelerator(
     mixed_precision: str = "no", device: str = "auto", **options: str
 ) -> Accelerator:
-    """An Accelerator that also joins the CPU processes of torchrun or ``accelerate launch``.
-
-    Raises:
-        UserError: where processes did not find each other, or the environment asks for another
-            training than the flags.
-    """
-    for name, idle in IDLE.items():
-        if os.environ.get(name, idle).lower() not in (idle, mixed_precision):
-            raise UserError(f"{name} is set in the environment, which no flag says: unset it")
+    """An Accelerator that also joins the CPU processes of torchrun or ``accelerate launch``; a
+    ``mixed_precision`` of "no" leaves the choice to the configuration of the latter."""
     cpu = device == "cpu" or not torch.cuda.is_available()
-    accelerator = Accelerator(cpu=cpu, mixed_precision=mixed_precision, **options)
-    check_processes(accelerator.num_processes, int(os.environ.get("WORLD_SIZE", "1")))
-    return accelerator
-
-
-def check_processes(started: int, expected: int) -> None:
-    """Raise a UserError if fewer processes work together than were asked for."""
-    if started < expected:
-        raise UserError(
-            f"{expected} processes were asked for, but {started} started: without GPUs use "
-            f"'torchrun --standalone --nproc_per_node {expected}' in place of 'accelerate launch'"
-        )
+    return Accelerator(
+        cpu=cpu,
+        mixed_precision=None if mixed_precision == "no" else mixed_precision,
+        # batches are accumulated by the loop itself
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+        **options,
+    )
 
 
 def describe_devices(accelerator: Accelerator) -> str:

@@ -1,4 +1,4 @@
-"""Writing files to the disk, and the messages where that fails."""
+"""Writing files to the disk, and the message where that fails."""
 
 import errno
 import os
@@ -8,23 +8,12 @@ from pathlib import Path
 
 from ebm_app.io.errors import UserError
 
-#: errors of the disk, and not of the program: what a user can do about each
-REMEDIES = {
-    errno.ENOSPC: "no space is left on its disk: free some",
-    errno.EDQUOT: "the quota of its disk is used up: free some space",
-    errno.EFBIG: "the file is larger than its disk takes: give another folder",
-    errno.EROFS: "its disk is read-only: give another folder",
-    errno.EACCES: "permission is denied: give another folder, or its permission",
-    errno.EPERM: "permission is denied: give another folder, or its permission",
-    errno.ENOTDIR: "a file stands in the place of a folder: give another folder",
-    errno.EEXIST: "a file stands in the place of a folder: give another folder",
-    errno.EISDIR: "a folder stands in the place of a file: give another folder",
-    errno.ENAMETOOLONG: "the name is too long: give a shorter one",
-    errno.ELOOP: "its links run in a circle: give another folder",
-    errno.EIO: "the disk failed: give a folder on another",
-    errno.ESTALE: "the network disk went away: give a folder on another",
-    errno.ENOENT: "the folder has gone: give another",
-}
+#: errors of the disk, and not of the program
+REFUSALS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
+    *(errno.EIO, errno.ESTALE, errno.ENOENT),
+)
 
 
 @contextmanager
@@ -34,9 +23,10 @@ def explained_write(folder: Path, consequence: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in REMEDIES or not _may_concern(folder, error.filename):
+        if error.errno not in REFUSALS or not _may_concern(folder, error.filename):
             raise
-        text = f"{folder} cannot be written: {REMEDIES[error.errno]}"
+        text = f"{folder} cannot be written ({os.strerror(error.errno)}): mend that, or give "
+        text += "another folder"
         raise UserError("; ".join(filter(None, [text, consequence]))) from None
 
 

@@ -1,8 +1,8 @@
 """A training run from its settings to its record, for the scripts and ``ebm_app.train``."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,16 @@ from accelerate.utils import broadcast_object_list
 from ebm_app.data.images import ImageData
 from ebm_app.image_models.flow import Flow
 from ebm_app.io import METRICS_FILE, RUN_FILE
-from ebm_app.io.interrupts import ending_with_launcher
-from ebm_app.io.locks import Lock
-from ebm_app.io.output import saving
+from ebm_app.io.interrupts import stop_with_launcher
+from ebm_app.io.output import Output
 from ebm_app.io.processes import (
-    check_processes,
     describe_devices,
     make_accelerator,
     on_main,
     resolve_device,
     shut_down,
 )
-from ebm_app.io.run_record import RunRecord
+from ebm_app.io.records import to_dict
 from ebm_app.io.writing import explained_write
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
 from ebm_app.training import checkpoint, history, settings
@@ -33,8 +31,6 @@ from ebm_app.training.options import RunOptions
 from ebm_app.training.plots import training_figure
 from ebm_app.training.tasks import EBMTask, Task
 from ebm_app.training.trainer import Trainer
-
-LOCK_FILE = "run.lock"
 
 
 def train_ebm(
@@ -86,50 +82,39 @@ def launch(
     accelerator = make_accelerator(
         config.mixed_precision, device, project_dir=str(options.output_dir), **tracked
     )
-    check_processes(accelerator.num_processes, options.expect_processes)
-    with held(accelerator, options.output_dir), ending_with_launcher():
-        trainer = Trainer(accelerator, build(accelerator), config, options.output_dir)
-        trainer.now.origin = origin or {}
-        if options.resume_from_checkpoint:
-            go_on(accelerator, trainer, options)
-        else:
-            clean_output(accelerator, options)
-        metrics = run(accelerator, trainer, recorded)
-        shut_down(accelerator, trainer.loss_module, trainer.optimizer)
-    return metrics if accelerator.is_main_process else None
-
-
-def run(accelerator: Accelerator, trainer: Trainer, recorded: dict[str, Any]) -> dict[str, Any]:
-    """Train to the end between two writings of the record; its metrics."""
-    folder, is_main = trainer.output_dir, accelerator.is_main_process
-    record = RunRecord(folder / RUN_FILE, recorded | trainer.now.origin)
-    if is_main:
-        with explained_write(folder):
-            record.write(None)
+    # the configuration of ``accelerate`` may have chosen it
+    config = replace(config, mixed_precision=accelerator.mixed_precision)
+    recorded = {**recorded, "training": to_dict(config)}
+    stop_with_launcher()
+    output = held(accelerator, options.output_dir, recorded)
+    trainer = Trainer(accelerator, build(accelerator), config, options.output_dir)
+    trainer.now.origin = origin or {}
+    if options.resume_from_checkpoint:
+        go_on(accelerator, trainer, options)
+    else:
+        clean_output(accelerator, options)
+    output.data["settings"] = recorded | trainer.now.origin
+    output.write(None)
     result = trainer.fit()
     metrics = {
-        "output_dir": str(folder),
+        "output_dir": str(output.folder),
         "device": describe_devices(accelerator),
         **result,
-        **trainer.task.final_metrics(folder),
+        **trainer.task.final_metrics(output.folder),
     }
-    if is_main:
-        with saving(folder, metrics):
-            record.write(metrics)
-            figure = training_figure(read_metrics(folder / METRICS_FILE))
-            figure.savefig(folder / "loss.png", dpi=120)
-    return metrics
+    with output.saving(metrics):
+        if output.is_main:
+            figure = training_figure(read_metrics(output.folder / METRICS_FILE))
+            figure.savefig(output.folder / "loss.png", dpi=120)
+    shut_down(accelerator, trainer.loss_module, trainer.optimizer)
+    return metrics if output.is_main else None
 
 
-@contextmanager
-def held(accelerator: Accelerator, folder: Path) -> Iterator[None]:
-    """Keep other runs out of a folder, which is made and tried."""
-    lock = on_main(accelerator, lambda: Lock(folder / LOCK_FILE))
-    try:
-        yield
-    finally:
-        if lock is not None:
-            lock.release()
+def held(accelerator: Accelerator, folder: Path, settings: dict[str, Any]) -> Output:
+    """The record of a run, whose folder is made, tried and kept from other runs."""
+    path = folder / RUN_FILE
+    output = on_main(accelerator, lambda: Output(path, settings))
+    return Output(path, settings, is_main=False) if output is None else output
 
 
 def go_on(accelerator: Accelerator, trainer: Trainer, options: RunOptions) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import PositiveInt, configuration, part, setting
+from ebm_app.io.fields import configuration, part, setting
 from ebm_app.models.config import Side
 
 
@@ -36,7 +36,6 @@ class RunOptions:
         "latest, or the folder of a checkpoint to go on from", None
     )
     device: str = setting("auto, cpu or cuda", "auto")
-    expect_processes: PositiveInt = setting("fail if fewer processes have started", 1, rare=True)
     init_from: str | None = None
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, JsonValue
 from torch import Tensor
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import STRICT, Count, NonNegative, PositiveInt, listed, shortened
+from ebm_app.io.fields import STRICT, Count, NonNegative, PositiveInt, shortened
 from ebm_app.io.records import as_written, from_dict, read_json
 from ebm_app.io.tensors import read_tensors
 from ebm_app.models.config import FREE_ON_RESUME, changes_of
@@ -160,8 +160,7 @@ def check_same(before: Progress, now: Progress, folder: Path) -> None:
             f"{before.total_batch_size}, now {now.total_batch_size}"
         )
     if changes:
-        found = listed(changes, len(changes))
-        raise UserError(f"{folder} was made with other settings: {found}")
+        raise UserError(f"{folder} was made with other settings: {'; '.join(changes)}")
 
 
 def within(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
