@@ -96,22 +96,22 @@ def save(
 ) -> dict[str, Any] | None:
     """Write and score a flow that has nothing left to learn."""
     accelerator = make_accelerator(device=resolve_device(options.device))
-    output = held(accelerator, options.output_dir, settings)
-    task = build(accelerator)
-    clean_output(accelerator, options)
-    with explained_write(output.folder):
-        if output.is_main:
-            task.model.save_pretrained(output.folder)
-        accelerator.wait_for_everyone()
-        found = task.validate(0)
-    metrics = {
-        "output_dir": str(output.folder),
-        "bits_per_dim": found["validation_bits_per_dim"],
-        "stderr": found["validation_stderr"],
-        **task.final_metrics(output.folder),
-    }
-    output.save(metrics)
-    shut_down(accelerator)
+    with held(accelerator, options.output_dir, settings) as output:
+        task = build(accelerator)
+        clean_output(accelerator, options)
+        with explained_write(output.folder):
+            if output.is_main:
+                task.model.save_pretrained(output.folder)
+            accelerator.wait_for_everyone()
+            found = task.validate(0)
+        metrics = {
+            "output_dir": str(output.folder),
+            "bits_per_dim": found["validation_bits_per_dim"],
+            "stderr": found["validation_stderr"],
+            **task.final_metrics(output.folder),
+        }
+        output.save(metrics)
+        shut_down(accelerator)
     return metrics if output.is_main else None
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from ebm_app.io.errors import NotSaved, UserError
 from ebm_app.io.records import write_json
@@ -51,8 +51,8 @@ def _release(path: Path, file: IO[str]) -> None:
 
 
 class Output:
-    """The record ``path`` of a run, held by this process for as long as the object lives: what
-    was run, with what settings, and what came out. Time runs from its making.
+    """The record ``path`` of a run, held by this process until it is left as a context, or is
+    no more: what was run, with what settings, and what came out. Time runs from its making.
 
     Args:
         path: the record. settings: what it says was asked for.
@@ -77,6 +77,13 @@ class Output:
         if is_main:
             lock = path.with_name(path.name + ".lock")
             self.release = weakref.finalize(self, _release, lock, hold(lock))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.is_main:
+            self.release()
 
     def write(self, metrics: dict[str, Any] | None) -> None:
         """The record with its metrics under the key "figures", None while there are none."""

@@ -86,27 +86,27 @@ def launch(
     config = replace(config, mixed_precision=accelerator.mixed_precision)
     recorded = {**recorded, "training": to_dict(config)}
     stop_with_launcher()
-    output = held(accelerator, options.output_dir, recorded)
-    trainer = Trainer(accelerator, build(accelerator), config, options.output_dir)
-    trainer.now.origin = origin or {}
-    if options.resume_from_checkpoint:
-        go_on(accelerator, trainer, options)
-    else:
-        clean_output(accelerator, options)
-    output.data["settings"] = recorded | trainer.now.origin
-    output.write(None)
-    result = trainer.fit()
-    metrics = {
-        "output_dir": str(output.folder),
-        "device": describe_devices(accelerator),
-        **result,
-        **trainer.task.final_metrics(output.folder),
-    }
-    with output.saving(metrics):
-        if output.is_main:
-            figure = training_figure(read_metrics(output.folder / METRICS_FILE))
-            figure.savefig(output.folder / "loss.png", dpi=120)
-    shut_down(accelerator, trainer.loss_module, trainer.optimizer)
+    with held(accelerator, options.output_dir, recorded) as output:
+        trainer = Trainer(accelerator, build(accelerator), config, options.output_dir)
+        trainer.now.origin = origin or {}
+        if options.resume_from_checkpoint:
+            go_on(accelerator, trainer, options)
+        else:
+            clean_output(accelerator, options)
+        output.data["settings"] = recorded | trainer.now.origin
+        output.write(None)
+        result = trainer.fit()
+        metrics = {
+            "output_dir": str(output.folder),
+            "device": describe_devices(accelerator),
+            **result,
+            **trainer.task.final_metrics(output.folder),
+        }
+        with output.saving(metrics):
+            if output.is_main:
+                figure = training_figure(read_metrics(output.folder / METRICS_FILE))
+                figure.savefig(output.folder / "loss.png", dpi=120)
+        shut_down(accelerator, trainer.loss_module, trainer.optimizer)
     return metrics if output.is_main else None
 
 
