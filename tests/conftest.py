@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from ebm_app.data.images import load_images
 from ebm_app.data.png import to_uint8
@@ -169,15 +168,6 @@ def bad_files(folder: Path) -> dict[str, str]:
 def pixels(picture) -> np.ndarray:
     """The pixels of a picture or a file."""
     return np.asarray(picture if isinstance(picture, Image.Image) else Image.open(picture))
-
-
-def save_settings(path: Path, text: str | None) -> str:
-    """Write a PNG of the page with a text for settings, or without; its path."""
-    info = PngInfo()
-    if text is not None:
-        info.add_text("ebm_app", text)
-    Image.new("L", (8, 8)).save(path, pnginfo=info)
-    return str(path)
 
 
 @pytest.fixture(scope="session")

@@ -46,13 +46,13 @@ def seconds_until(page, label, pattern):
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_images_are_drawn_sorted_and_sent_to_score_and_the_run_is_kept(visit, width):
+def test_images_are_drawn_and_sent_to_score(visit, width):
     page = visit(width=width)
     set_number(page, "Steps", 2)
     set_number(page, "Images", 3)
     page.get_by_label("Log-likelihoods of the images").check()
     press(page, "Generate")
-    seed = re.search("seed ([0-9]+)", text_of(page, "Run", "^3 images · 3 log-likelihoods"))[1]
+    text_of(page, "Run", "^3 images · 3 log-likelihoods")
     grid = page.get_by_alt_text("Grid of the images that were drawn")
     assert grid.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
     tiles, captions = page.locator(".tiles img"), page.locator(".tiles .caption-label")
@@ -61,13 +61,7 @@ def test_images_are_drawn_sorted_and_sent_to_score_and_the_run_is_kept(visit, wi
     boxes = [tiles.nth(index).bounding_box() for index in range(3)]
     assert min(box["width"] for box in boxes) >= (220 if width == 1280 else 120)
     assert boxes[0]["y"] == boxes[1]["y"]  # side by side on a telephone too
-    page.get_by_label("most likely first").check()
-
-    def nats():
-        return [float(text.split()[1].replace("−", "-")) for text in captions.all_inner_texts()]
-
-    wait_until(page, lambda: nats() == sorted(nats(), reverse=True), "no order")
-    best = captions.first.inner_text()
+    first = captions.first.inner_text()
     picture(page, f"gallery-{width}")
     assert clipped(page) == [] and barriers(page) == []
     tiles.first.click()
@@ -75,16 +69,8 @@ def test_images_are_drawn_sorted_and_sent_to_score_and_the_run_is_kept(visit, wi
     press(page, "Log-likelihood of the image")
     text = text_of(page, "Log-likelihood", "^Bits per dim: ")
     found = float(re.search(r"\((-?[0-9.]+) ± ", text)[1])
-    mean, error = (float(part) for part in re.findall(r"-?[0-9.]+", best)[1:])
+    mean, error = (float(part) for part in re.findall(r"-?[0-9.]+", first)[1:])
     assert abs(found - mean) < 8 * error
-    page.reload()
-    page.get_by_role("button", name="Generate", exact=True).wait_for(timeout=WAIT)
-    press(page, "Advanced")
-    page.get_by_label("Last runs").click()
-    page.get_by_role("option", name=f"3 images · 2 steps · seed {seed}").click()
-    box = page.get_by_label("Seed", exact=True).first
-    wait_until(page, lambda: box.input_value() == seed, "another seed")
-    assert not page.get_by_label("New seed for every run").is_checked()
 
 
 def test_stop_answers_within_a_step_and_the_next_press_counts(visit, monkeypatch):
@@ -93,12 +79,11 @@ def test_stop_answers_within_a_step_and_the_next_press_counts(visit, monkeypatch
     set_number(page, "Steps", 9)
     press(page, "Generate")
     for _ in range(2):
-        text_of(page, "Run", "^Step 1 of 9, about [0-9]+ s left")
+        text_of(page, "Run", "^Step 1 of 9")
         page.wait_for_timeout(500)  # the second step has begun
         press(page, "Stop")
-        assert seconds_until(page, "Run", "^Stopped after step 1 of 9") < 2
-        archive = page.get_by_role("button", name="Download all (ZIP)")
-        page.wait_for_function("button => !button.disabled", arg=archive.element_handle())
+        assert seconds_until(page, "Run", "^Stopped · Step 1 of 9") < 2
+        page.locator("a[download$='step1.zip']").wait_for(timeout=WAIT)
         assert page.get_by_alt_text("Grid of the images that were drawn").is_visible()
         press(page, "Generate")
         assert seconds_until(page, "Run", "^Waiting for a free place") < 2

@@ -66,7 +66,7 @@ CONTRACT = {
 }
 #: what the endpoints return that programs read the most of
 RETURNS = {
-    "/generate": "Image Textbox Number Dataframe Image Downloadbutton Downloadbutton",
+    "/generate": "Image Textbox Number Dataframe File Gallery",
     "/mi": "Plot Textbox Json",
     "/score": "Image Textbox Plot Textbox Plot Json",
     "/score_many": "Dataframe File Textbox",

@@ -32,7 +32,7 @@ def draw_images(page: Page) -> None:
     page.get_by_role("button", name="Advanced").click()
     page.get_by_label("Log-likelihoods of the images").check()
     press(page, "Generate")
-    page.locator("button:visible:enabled", has_text="Download all").wait_for(timeout=WAIT)
+    page.locator("a[download$='.zip']").wait_for(timeout=WAIT)
 
 
 def draw_digit(page: Page) -> None:

@@ -2,7 +2,6 @@
 log-likelihood over dequantisation draws."""
 
 import math
-from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 import gradio as gr
@@ -12,7 +11,6 @@ from PIL import Image
 from torch import Tensor
 
 from ebm_app.data.png import grid_of, to_picture
-from ebm_app.image_models.ebm import EBM
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.bits import Likelihood, to_bits_per_dim
 from ebm_app.numerics.tensors import standard_error
@@ -23,7 +21,6 @@ Rate = Annotated[float, Ge(RATES[0]), Le(RATES[1])]
 Iterations = Annotated[int, Ge(1), Le(MAX_ITERATIONS)]
 #: a training is shown about ``TIMES`` times, and at least every ``MAX_EVERY`` steps
 TIMES, MAX_EVERY = 20, 100
-Load = Callable[[str], EBM]
 
 
 class MeanLikelihood(NamedTuple):

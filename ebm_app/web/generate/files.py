@@ -4,42 +4,23 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import NamedTuple
 from zipfile import ZipFile
 
-from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from ebm_app.data.png import to_picture, to_uint8
 
-from ..shared import render
-from .run import HEADERS, SampleRun
-from .settings import PNG_KEY
-
-#: of an animation: pixels in a row after enlarging, and how long a frame and the last one stay
-MAX_ENLARGED, FRAME_MS, LAST_FRAME_MS = 360, 100, 2000
+from .run import HEADERS, PNG_KEY, SampleRun
 
 
-class RunFiles(NamedTuple):
-    """Paths: the grid, the animation, the settings, and an archive of these and every image."""
-
-    grid: str
-    animation: str
-    settings: str
-    archive: str
-
-
-def write_files(run: SampleRun, folder: Path) -> RunFiles:
-    """Write the files of a run into a folder."""
-    ends = (".png", "-animation.png", ".json", ".zip")
-    grid, animation, settings, archive = (folder / f"{run.stem}{end}" for end in ends)
+def write_files(run: SampleRun, folder: Path) -> tuple[str, str]:
+    """Write the grid of a run as a PNG, and an archive of it, of every image, of the settings and
+    of the log-likelihoods; their paths."""
+    grid, archive = (folder / f"{run.stem}{end}" for end in (".png", ".zip"))
     run.grid().save(grid, pnginfo=_info(run.text))
-    save_animation([*run.past, render(run.images, 1)], animation, _info(run.text))
-    settings.write_text(run.text + "\n", encoding="utf-8")
     with ZipFile(archive, "w") as file:
         file.write(grid, "grid.png")
-        file.write(animation, "animation.png")
-        file.write(settings, "settings.json")
+        file.writestr("settings.json", run.text + "\n")
         for number, pixels in enumerate(to_uint8(run.images), 1):
             text = json.dumps({**json.loads(run.text), "image": number})
             with io.BytesIO() as data:
@@ -47,27 +28,9 @@ def write_files(run: SampleRun, folder: Path) -> RunFiles:
                 file.writestr(f"{number:02d}.png", data.getvalue())
         if run.likelihoods:
             with io.StringIO(newline="") as rows:
-                csv.writer(rows).writerows([HEADERS, *run.likelihoods])
+                csv.writer(rows).writerows([HEADERS, *run.table()])
                 file.writestr("scores.csv", rows.getvalue())
-    return RunFiles(*map(str, (grid, animation, settings, archive)))
-
-
-def save_animation(sheets: list[Image.Image], path: Path, info: PngInfo) -> None:
-    """Write sheets of one size as the frames of an endless animation that rests on the last.
-
-    Pixels are repeated, none is blended; no colour is lost.
-    """
-    factor = max(1, MAX_ENLARGED // sheets[0].width)
-    size = tuple(side * factor for side in sheets[0].size)
-    first, *rest = [sheet.resize(size, Image.Resampling.NEAREST) for sheet in sheets]
-    first.save(
-        path,
-        save_all=True,
-        append_images=rest,
-        duration=[FRAME_MS] * len(rest) + [LAST_FRAME_MS],
-        loop=0,
-        pnginfo=info,
-    )
+    return str(grid), str(archive)
 
 
 def _info(text: str) -> PngInfo:
