@@ -91,8 +91,9 @@ def clipped(page):
 
 #: a word in two lines has two boxes
 CLIPPED = """() => {
-  const texts = "h1, h2, h3, h4, h5, th, td, label, button, legend, [data-testid=block-info], "
-    + "[data-testid=block-label], .label-wrap span, .caption-label, input:not([type=range])";
+  const texts = "h1, h2, h3, h4, h5, th, td:not(.filename), label, button, legend, "
+    + "[data-testid=block-info], [data-testid=block-label], .label-wrap span, "
+    + ".caption-label, input:not([type=range])";
   const words = (element) => {
     const nodes = document.createTreeWalker(element, NodeFilter.SHOW_TEXT), found = [];
     while (nodes.nextNode()) found.push(nodes.currentNode);

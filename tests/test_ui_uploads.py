@@ -128,77 +128,44 @@ def seven() -> Image.Image:
 
 
 def read(picture: Image.Image, path: Path, config=MNIST, **options):
-    """What is made of a picture, saved with ``save`` options, and its steps and hints."""
-    save = options.pop("save", {})
-    picture.save(path, **save)
+    """What is made of a picture."""
+    picture.save(path)
     return uploads.read_upload(path, config, **options)
 
 
-def hints_of(prepared) -> str:
-    return " ".join(prepared.hints)
-
-
-def test_a_file_that_fits_is_said_to_be_taken_as_it_is(tmp_path):
+def test_what_fits_is_taken_as_it_is_and_any_change_of_pixels_is_told(tmp_path):
     found = read(seven(), tmp_path / "seven.png")
-    assert found.lines() == ["Done to the image: nothing, the pixels are taken as they are."]
     assert torch.equal(found.image[0, 0] * 255, torch.from_numpy(np.array(seven())).float())
-    grey_as_rgb = read(seven().convert("RGB"), tmp_path / "rgb.png")
-    assert grey_as_rgb.steps == () and torch.equal(grey_as_rgb.image, found.image)
-    webp = read(seven(), tmp_path / "lossless.webp", save={"lossless": True})
-    assert webp.hints == () and torch.equal(webp.image, found.image)
-
-
-@pytest.mark.parametrize(
-    ("name", "save", "said"),
-    [
-        ("seven.jpg", {"quality": 95}, "JPEG"),
-        ("seven.png", {"quality": 95, "format": "JPEG"}, "JPEG"),
-        ("seven.webp", {"quality": 95}, "lossy WebP"),
-        ("seven.webp", {"quality": 95, "exif": b"Exif\0\0"}, "lossy WebP"),
-        ("seven.tif", {"compression": "jpeg", "quality": 95}, "TIFF with lossy compression"),
-    ],
-)
-def test_a_lossy_file_is_said_to_cost_bits(tmp_path, name, save, said):
-    (hint,) = read(seven(), tmp_path / name, save=save).hints
-    assert hint.startswith(f"Hint: {said} changes pixels") and "that costs bits" in hint
-
-
-def test_each_change_of_an_upload_is_named_in_its_order(tmp_path):
+    blocks = seven().resize((560, 560), Image.Resampling.NEAREST)
+    for name, picture in (("rgb.png", seven().convert("RGB")), ("blocks.png", blocks)):
+        same = read(picture, tmp_path / name)
+        assert torch.equal(same.image, found.image) and same.notes == found.notes == ()
     smooth = seven().resize((560, 560), Image.Resampling.BICUBIC)
-    found = read(smooth, tmp_path / "smooth.png")
-    assert found.steps == ("resized from 560x560 to 28x28 pixels",)
-    assert "resizing changed pixels, and that costs bits: 28x28 pixels need none" in hints_of(
-        found
-    )
-    blocks = read(seven().resize((560, 560), Image.Resampling.NEAREST), tmp_path / "blocks.png")
-    assert blocks.hints == () and "which changed none" in blocks.steps[0]
-    wide = Image.new("RGB", (640, 480), (0, 20, 90))
-    found = read(wide, tmp_path / "wide.png", GREY, invert=True)
-    assert found.steps == (
-        "made grey",
-        "inverted",
-        "cropped from 640x480 to its middle 480x480 pixels",
-        "resized from 480x480 to 8x8 pixels, which changed none as they were repeated in blocks",
-        "rounded to 17 levels",
-    )
-    small = read(seven().resize((14, 14)), tmp_path / "small.png")
-    assert (
-        small.steps == ("resized from 14x14 to 28x28 pixels",) and "costs bits" in small.hints[0]
-    )
+    (note,) = read(smooth, tmp_path / "smooth.png").notes
+    assert "which costs bits: an image of 28x28 pixels and the model's 256 levels" in note
+    cropped = Image.new("L", (40, 28))
+    cropped.paste(seven(), (0, 0))
+    for name, picture, config in (
+        ("small.png", seven().resize((14, 14)), MNIST),
+        ("cropped.png", cropped, MNIST),
+        ("levels.png", Image.new("L", (8, 8), 9), GREY),
+        ("made_grey.png", Image.new("RGB", (8, 8), (0, 0, 90)), GREY),
+    ):
+        assert read(picture, tmp_path / name, config).notes[0].startswith("Pixels were changed")
     colour = read(Image.new("RGB", (8, 4), (9, 99, 199)), tmp_path / "colour.png", COLOUR)
-    assert colour.steps == () and colour.hints == ()
+    assert colour.notes == ()
 
 
 def test_a_light_ground_is_pointed_at_and_inverting_takes_it_away(tmp_path):
     dark_on_light = ImageOps.invert(seven())
-    found = read(dark_on_light, tmp_path / "dark.png")
-    assert "the ground is light" in hints_of(found) and "tick Invert" in hints_of(found)
+    (note,) = read(dark_on_light, tmp_path / "dark.png").notes
+    assert note.startswith("The ground is light") and note.endswith(": tick Invert.")
     inverted = read(dark_on_light, tmp_path / "dark.png", invert=True)
-    assert inverted.hints == () and inverted.steps == ("inverted",)
+    assert inverted.notes == ()
     assert torch.equal(inverted.image, read(seven(), tmp_path / "seven.png").image)
-    assert "untick Invert" in hints_of(read(seven(), tmp_path / "a.png", invert=True))
+    assert "untick Invert" in read(seven(), tmp_path / "a.png", invert=True).notes[0]
     fashion = EBMConfig("fashion_mnist", (1, 28, 28), 256)
-    assert read(dark_on_light, tmp_path / "shirt.png", fashion).hints == ()
+    assert read(dark_on_light, tmp_path / "shirt.png", fashion).notes == ()
     for image in to_uint8(load_images("digits").test / 16)[..., 0]:
         assert ground(Image.fromarray(image)) < 128
 
@@ -209,11 +176,10 @@ def test_an_uploaded_digit_is_framed_as_a_drawing_is(tmp_path, prepare):
         drawn = prepare(ink, config)
         found = read(Image.fromarray(ink), tmp_path / "ink.png", config, frame=True)
         assert torch.equal(found.image, drawn)
-        assert found.steps[0] == "digit of 90x80 pixels scaled and centred as the data are"
-        assert "costs bits" in hints_of(found)
+        assert "costs bits" in found.notes[0]
     paper = Image.fromarray(255 - ink).convert("RGB")
     found = read(paper, tmp_path / "paper.png", MNIST, invert=True, frame=True)
-    assert torch.equal(found.image, drawn) and found.steps[0] == "inverted"
+    assert torch.equal(found.image, drawn)
 
 
 def test_digits_of_mnist_come_out_of_the_frame_where_they_were(tmp_path):

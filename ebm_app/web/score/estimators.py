@@ -23,16 +23,10 @@ COLUMNS = {
     **{"Estimator": 150, "Nats": 100, "± nats": 90, "Bits per dim": 90, "± bits": 90},
     **{"Evaluations": 140, "Seconds": 110},
 }
-TEXT = """\
-{estimators}
-
-By the model's default estimator, with another dequantisation than its own:
-
-{dequantisers}
-
-± is the standard error over the draws, the same ones for every row, with \
-what the estimator itself may be off by; evaluations of the network are those of one draw. The \
-table may take minutes."""
+NOTE = (
+    "± is the standard error over the draws, the same ones for every row, with what the estimator "
+    "itself may be off by. The table may take minutes."
+)
 EstimatorRow = list[str | float]
 
 
@@ -82,15 +76,10 @@ def build(
 ) -> None:
     """Put the comparison on the page, with its endpoint /estimators, of the image whose
     log-likelihood was ``seen`` and told in ``report``."""
-    notes = [
-        "\n".join(
-            f"- **{name}**{'' if getattr(kind, 'normalised', True) else ' (not normalised)'}: "
-            f"{kind.note}."
-            for name, kind in kinds.items()
-        )
-        for kinds in (ESTIMATORS, DEQUANTISERS)
-    ]
-    gr.Markdown(TEXT.format(estimators=notes[0], dequantisers=notes[1]))
+    own = [f"- **{name}**: {kind.note}." for name, kind in ESTIMATORS.items()]
+    others = ", ".join(DEQUANTISERS)
+    own.append(f"- **{others}**: the default, with another dequantisation.")
+    gr.Markdown("\n".join([*own, "", NOTE]))
     draws = slider(2, MAX_DRAWS, 4, "Draws of each estimator")
     buttons = start_and_stop("Compare the estimators")
     shown = [table_box("Estimators", COLUMNS, texts=("Estimator",)), text_box("Comparison")]

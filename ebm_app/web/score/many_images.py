@@ -58,7 +58,7 @@ def score_many(
                 images = prepared.image.expand(repeats, -1, -1, -1)
                 result = ebm.log_prob(images, seed=seed)
                 mean = mean_of(result, ebm.default_estimator, images[0].numel())
-                rows.append([path.name, *mean.rounded()[:3], None, "", " ".join(prepared.lines())])
+                rows.append([path.name, *mean.rounded()[:3], None, "", " ".join(prepared.notes)])
             yield list(rows), write_csv(rows, target), f"{progress(len(rows), len(files))} files"
         for found in models.likelihoods(model):
             for row in rows if found.complete else ():

@@ -35,8 +35,7 @@ NAMES = {"elbo": "the variational bound", "ratio": "the integral of the time sco
 REPORT = """Bits per dim: {bits} ({nats} nats), by {name}
 Fewer bits are better: were all {levels} levels equally likely, every image would cost \
 {uniform:.2f}.
-{account}
-{estimator}: {note}.
+{account}{estimator}: {note}.
 ± holds all that moves the number, as one standard error: {repeats} draws of the noise of \
 dequantisation{own}. Each took {nfe} evaluations of the network, up to eps {eps:g}.
 {caveat}"""
@@ -119,7 +118,7 @@ def metrics(result: Likelihood, ebm: EBM, prepared: Prepared) -> dict[str, Any]:
         "eps": ebm.config.eps,
         "repeats": len(result.log_prob),
         "nfe": result.nfe,
-        "changes": prepared.lines(),
+        "notes": list(prepared.notes),
     }
 
 
@@ -135,7 +134,7 @@ def report(found: dict[str, Any], num_levels: int) -> str:
         name=f"{name} ({found['estimator']}){unnormalised}",
         levels=num_levels,
         uniform=math.log2(num_levels),
-        account="\n".join(found["changes"]),
+        account="".join(f"{note}\n" for note in found["notes"]),
         note=kind.note,
         own=" and of the estimator" if kind.error_is_drawn else ", and the estimator's own error",
         caveat=CAVEAT,

@@ -22,22 +22,8 @@ UPLOAD = "upload"
 BRUSH = 17  # half the width of a stroke, which leaves about as much ink as the digits have
 ACCEPTED = (
     "PNG, JPEG, WebP, BMP or TIFF with 8 bits per channel, one frame and no transparency; "
-    "anything else is refused with the reason."
+    "anything else is refused with the reason. JPEG and resizing change pixels, which costs bits."
 )
-WORDS = """\
-- **Nats**: the unit of a log-likelihood, the natural logarithm of the probability that the model \
-gives to the image. Higher, nearer to 0, is better.
-- **Bits per dim**: what it would cost to store one number of the image with the model's help. \
-Fewer is better.
-- **Dequantisation**: noise that fills each grey level, since the model's density is of real \
-numbers; the mean over several draws is taken.
-- **eps**: the share of the model's time that is left out at its end, where noise has become image.
-- **Variational bound** (`elbo`): a lower bound by a density that is normalised.
-- **Not normalised**: the probabilities of all images need not add up to 1, so bits may look too \
-good.
-- **Shares of the pixels**: what each pixel adds, for most models to the variational bound. A \
-share is no probability of its pixel: all pixels enter into each.
-"""
 
 
 def build(
@@ -77,8 +63,6 @@ def build(
         histogram = plot_box("Place among held-out images, drawn")
         shares = plot_box("Shares of the pixels")
     shown = ShownLikelihood(seen, text, shares, place, histogram, metrics_box())
-    with gr.Accordion("What the words mean", open=False):
-        gr.Markdown(WORDS)
     with gr.Accordion("Other estimators of the same log-likelihood", open=False):
         estimators.build(models, model, seen, text, seed)
     with gr.Accordion("Many files", open=False):

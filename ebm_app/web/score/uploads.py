@@ -9,7 +9,7 @@ import torch
 from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from ebm_app.data.folder import FORMATS, read_image
+from ebm_app.data.folder import read_image
 from ebm_app.data.levels import to_display
 from ebm_app.data.png import to_picture, to_uint8
 from ebm_app.io.errors import UserError
@@ -18,45 +18,31 @@ from ebm_app.models.config import EBMConfig
 from .digits import FRAMES, framed, ground, ink_box
 
 NO_COLOUR = "the model's images are in colour: upload an image instead of drawing one"
-LOSSY = (
-    "Hint: {} changes pixels a little, and that costs bits: send the original as PNG if there is "
-    "one."
+CHANGED = (
+    "Pixels were changed on the way to the model, which costs bits: an image of {width}x{height} "
+    "pixels and the model's {levels} levels needs no change."
 )
-RESIZED = "Hint: resizing changed pixels, and that costs bits: {width}x{height} pixels need none."
 LIGHT_GROUND = (
-    "Hint: the ground is light, but the model's data are light digits on a dark ground: {}."
+    "The ground is light, but the model's data are light digits on a dark ground: {} Invert."
 )
 
 
 class Prepared(NamedTuple):
-    """An image (1, C, H, W) on a model's levels in [0, 1]; what was done to what a visitor gave,
-    in the order in which it was; and hints, each a sentence."""
+    """An image (1, C, H, W) on a model's levels in [0, 1], and what to know of how it was made
+    from what a visitor gave, each a sentence."""
 
     image: Tensor
-    steps: tuple[str, ...] = ()
-    hints: tuple[str, ...] = ()
-
-    def lines(self) -> list[str]:
-        """Steps and hints in words."""
-        done = ", ".join(self.steps) or "nothing, the pixels are taken as they are"
-        return [f"Done to the image: {done}.", *self.hints]
-
-
-class Fitted(NamedTuple):
-    """A picture of a model's size, what was done to it, and whether its pixels changed."""
-
-    picture: Image.Image
-    steps: tuple[str, ...]
-    changed: bool
+    notes: tuple[str, ...] = ()
 
 
 def read_upload(
     path: str | Path | None, config: EBMConfig, invert: bool = False, frame: bool = False
 ) -> Prepared:
-    """An image file on the model's grid of levels in [0, 1], what was done to it, and hints.
+    """An image file on the model's grid of levels in [0, 1].
 
     Its colours are kept or made grey, the centre of the model's aspect ratio is cut out, areas are
-    averaged to the model's pixels, and each value goes to the nearest level.
+    averaged to the model's pixels, and each value goes to the nearest level. A picture whose
+    pixels are repeated in blocks gives them back unchanged.
 
     Args:
         invert: light and dark change places first. frame: in place of the centre, the box of a
@@ -71,23 +57,21 @@ def read_upload(
     channels, height, width = config.image_shape
     if channels not in (1, 3):
         raise UserError(f"the model's images have {channels} channels: choose one of grey or RGB")
-    found = _read(Path(path))
-    picture = found.convert("L" if channels == 1 else "RGB")
-    steps = ["made grey"] if _differ(picture.convert(found.mode), found) else []
+    whole = _read(Path(path)).convert("RGB")
     if invert:
-        picture = ImageOps.invert(picture)
-        steps.append("inverted")
-    fitted = fit_digit(picture, config) if frame else fit_middle(picture, (width, height))
-    image = on_levels(fitted.picture, config)
-    steps += fitted.steps
-    if _differ(to_picture(to_uint8(image)[0]), fitted.picture):
-        steps.append(f"rounded to {config.num_levels} levels")
-    hints = [LOSSY.format(name)] if (name := lossy_format(Path(path))) else []
-    if fitted.changed:
-        hints.append(RESIZED.format(width=width, height=height))
+        whole = ImageOps.invert(whole)
+    picture = whole.convert("L") if channels == 1 else whole
+    part = framed(picture, ink_box(picture, config), config) if frame else picture
+    image = on_levels(ImageOps.fit(part, (width, height), Image.Resampling.BOX), config)
+    seen = to_picture(to_uint8(image)[0]).convert("RGB")
+    enlarged = seen.resize(whole.size, Image.Resampling.NEAREST)
+    is_small = whole.width < width or whole.height < height
+    notes = []
+    if is_small or np.asarray(ImageChops.difference(enlarged, whole)).any():
+        notes.append(CHANGED.format(width=width, height=height, levels=config.num_levels))
     if config.dataset in FRAMES and ground(picture) >= 128:
-        hints.append(LIGHT_GROUND.format("untick Invert" if invert else "tick Invert"))
-    return Prepared(image, tuple(steps), tuple(hints))
+        notes.append(LIGHT_GROUND.format("untick" if invert else "tick"))
+    return Prepared(image, tuple(notes))
 
 
 def read_drawing(path: str | Path | None, config: EBMConfig) -> Prepared:
@@ -105,12 +89,9 @@ def read_drawing(path: str | Path | None, config: EBMConfig) -> Prepared:
     picture = _read(Path(path)).convert("L") if path else None
     if picture is None or picture.getbbox() is None:
         raise UserError("the canvas is empty: draw a digit on it")
-    steps = [f"averaged to {width}x{height} pixels"]
     if config.dataset in FRAMES:
         picture = framed(picture, picture.getbbox(), config)
-        steps.insert(0, "scaled and centred as the data are")
-    small = picture.resize((width, height), Image.Resampling.BOX)
-    return Prepared(on_levels(small, config), tuple(steps))
+    return Prepared(on_levels(picture.resize((width, height), Image.Resampling.BOX), config))
 
 
 def drawn_path(drawing: Any) -> Any:
@@ -129,56 +110,6 @@ def _read(path: Path) -> Image.Image:
                 f"cannot read '{path.name}' as an image: save it as PNG or JPEG"
             ) from None
         raise UserError(str(error).replace(str(path), path.name)) from None
-
-
-def fit_middle(picture: Image.Image, size: tuple[int, int]) -> Fitted:
-    """The middle of a picture, of the aspect ratio of ``size`` (width, height), with areas
-    averaged to as many pixels.
-
-    A picture whose pixels are repeated in blocks gives them back unchanged.
-    """
-    scale = min(picture.width / size[0], picture.height / size[1])
-    cut = round(scale * size[0]), round(scale * size[1])
-    small = ImageOps.fit(picture, size, method=Image.Resampling.BOX)
-    middle = ImageOps.fit(picture, cut, method=Image.Resampling.NEAREST)
-    is_enlarged = cut[0] < size[0]
-    changed = is_enlarged or _differ(small.resize(cut, Image.Resampling.NEAREST), middle)
-    whole, part, new = ("{}x{}".format(*sides) for sides in (picture.size, cut, size))
-    steps = []
-    if cut != picture.size:
-        steps.append(f"cropped from {whole} to its middle {part} pixels")
-    if cut != size:
-        how = "" if changed else ", which changed none as they were repeated in blocks"
-        steps.append(f"resized from {part} to {new} pixels{how}")
-    return Fitted(small, tuple(steps), changed)
-
-
-def fit_digit(picture: Image.Image, config: EBMConfig) -> Fitted:
-    """The digit of a grey picture, in the frame of the model's data."""
-    _, height, width = config.image_shape
-    box = ink_box(picture, config)
-    small = framed(picture, box, config).resize((width, height), Image.Resampling.BOX)
-    inked = f"{box[2] - box[0]}x{box[3] - box[1]}"
-    return Fitted(small, (f"digit of {inked} pixels scaled and centred as the data are",), True)
-
-
-def lossy_format(path: Path) -> str | None:
-    """The name of a readable file's format if it changes pixels; None if it keeps them. The
-    content decides, not the ending."""
-    with Image.open(path, formats=FORMATS) as image:
-        name, compression = image.format, image.info.get("compression")
-    if name in ("JPEG", "MPO"):
-        return "JPEG"
-    if name == "WEBP" and b"VP8 " in path.read_bytes():  # the part of a file without loss is VP8L
-        return "lossy WebP"
-    if name == "TIFF" and compression in ("jpeg", "tiff_jpeg", "webp"):
-        return "TIFF with lossy compression"
-    return None
-
-
-def _differ(one: Image.Image, other: Image.Image) -> bool:
-    """Whether any pixel of two pictures of one size and mode differs."""
-    return bool(np.asarray(ImageChops.difference(one, other)).any())
 
 
 def on_levels(image: Image.Image, config: EBMConfig) -> Tensor:
