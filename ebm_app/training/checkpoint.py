@@ -25,8 +25,8 @@ from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE
 from ebm_app.models.pretrained import PretrainedModel
 
 PREFIX, STATE = "checkpoint-", "state"
-#: ends of the names of a checkpoint that is being written, and of one that it replaces
-PENDING, OLD = ".tmp", ".old"
+#: end of the name of a checkpoint that is being written
+PENDING = ".tmp"
 TENSORS_FILE, TRAINER_FILE, BEST_FILE = "trainer.safetensors", "trainer.json", "best.safetensors"
 DIGESTS_FILE = "digests.json"
 
@@ -107,7 +107,7 @@ def save_checkpoint(
         UserError: where the disk is full or not writable; earlier checkpoints are intact.
     """
     folder = output_dir / f"{PREFIX}{step}"
-    pending, old = (folder.with_name(folder.name + end) for end in (PENDING, OLD))
+    pending = folder.with_name(folder.name + PENDING)
     with explained_write(output_dir, kept(output_dir)):
         try:
             model.save_pretrained(pending)
@@ -118,14 +118,12 @@ def save_checkpoint(
                 best = (output_dir / WEIGHTS_FILE).read_bytes()
                 replace_file(pending / STATE / BEST_FILE, best)
             write_json(pending / STATE / DIGESTS_FILE, digests(pending))
-            if folder.exists():  # the same step, which was validated since
-                os.replace(folder, old)
             os.replace(pending, folder)
             sync_folder(output_dir)
         except BaseException:
             shutil.rmtree(pending, ignore_errors=True)
             raise
-    for former in [*checkpoints(output_dir, OLD), *checkpoints(output_dir)[:-limit]]:
+    for former in checkpoints(output_dir)[:-limit]:
         shutil.rmtree(former)
 
 

@@ -1,6 +1,5 @@
 """What a run left in its folder, when another begins there or when it goes back in time."""
 
-import os
 import re
 import shutil
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 from ebm_app.io import METRICS_FILE, PREVIEWS, RUN_FILE
 from ebm_app.io.writing import replace_file
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE
-from ebm_app.training.checkpoint import BEST_FILE, OLD, PENDING, STATE, checkpoints, step_of
+from ebm_app.training.checkpoint import BEST_FILE, PENDING, STATE, checkpoints, step_of
 
 SET_ASIDE = "set-aside-"
 #: files at the top of a run
@@ -25,26 +24,25 @@ def remove_run(output_dir: Path) -> None:
 
 
 def tidy(output_dir: Path) -> None:
-    """Delete what a process that was killed was writing, and bring back a checkpoint that it was
-    about to replace."""
+    """Delete what a process that was killed was writing."""
     for name in RECORDS:
         (output_dir / (name + PENDING)).unlink(missing_ok=True)
-    for folder in checkpoints(output_dir, OLD):
-        if (whole := folder.with_suffix("")).exists():
-            shutil.rmtree(folder)
-        else:
-            os.replace(folder, whole)
     for folder in checkpoints(output_dir, PENDING):
         shutil.rmtree(folder)
 
 
-def go_back(output_dir: Path, step: int) -> None:
-    """Set aside what a run did after ``step``, if it has checkpoints from there on: they move to a
-    folder that is a run of its own, with copies of model and records.
+def go_back(output_dir: Path, start: Path) -> None:
+    """Set aside what a run did after the checkpoint ``start``, if it has checkpoints from there
+    on: they move to a folder that is a run of its own, with copies of model and records.
 
     Without such checkpoints the steps that come are the ones that a crash has lost.
     """
-    later = [folder for folder in checkpoints(output_dir) if step_of(folder) > step]
+    step = step_of(start)
+    later = [
+        folder
+        for folder in checkpoints(output_dir)
+        if step_of(folder) >= step and folder.resolve() != start.resolve()
+    ]
     if not later:
         return
     number = 1

@@ -131,7 +131,7 @@ def go_on(accelerator: Accelerator, trainer: Trainer, options: RunOptions) -> No
 
     def prepare() -> None:
         with explained_write(folder, checkpoint.kept(folder)):
-            history.go_back(folder, trainer.now.step)
+            history.go_back(folder, Path(found))
             history.restore_best(folder, Path(found), trainer.now.best is not None)
 
     on_main(accelerator, prepare)

@@ -3,8 +3,6 @@
 import importlib.util
 import json
 import os
-import shutil
-import sys
 from collections.abc import Iterable, Mapping
 from math import isfinite
 from pathlib import Path
@@ -35,14 +33,9 @@ class MetricsLog:
         self.accelerator, self.path, self.config = accelerator, output_dir / METRICS_FILE, config
 
     def start(self, step: int) -> None:
-        """Begin at ``step``: lines of later steps, left by a run that was cut off, are dropped. A
-        damaged file is kept beside, and its whole lines are taken."""
+        """Begin at ``step``: lines of later steps, left by a run that was cut off, are dropped."""
         if self.accelerator.is_main_process:
-            rows, error = _read(self.path)
-            if error is not None:
-                kept = self.path.with_name(self.path.name + ".damaged")
-                shutil.copyfile(self.path, kept)
-                print(f"{error}; the file was kept as {kept}", file=sys.stderr)
+            rows = read_metrics(self.path)
             text = "".join(json.dumps(row) + "\n" for row in rows if row["step"] <= step)
             replace_file(self.path, text.encode())
         if self.config.report_to == "tensorboard":
@@ -71,25 +64,11 @@ def read_metrics(path: Path) -> list[Row]:
     Raises:
         UserError: for another line that is not {"step": n, name: number, ...}.
     """
-    rows, error = _read(path)
-    if error is not None:
-        raise error
-    return rows
-
-
-def _read(path: Path) -> tuple[list[Row], UserError | None]:
-    """The whole lines, and what is wrong with the first of the others."""
     if not path.exists():
-        return [], None
+        return []
     content = read_bytes(path, LARGEST_RECORD)
-    rows, first = [], None
-    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
-        try:
-            if line.strip():
-                rows.append(_row(line, f"line {number} of {path}"))
-        except UserError as error:
-            first = first or error
-    return rows, first
+    lines = content[: content.rfind(b"\n") + 1].splitlines()
+    return [_row(line, f"line {number} of {path}") for number, line in enumerate(lines, 1)]
 
 
 def _row(line: bytes, where: str) -> Row:

@@ -82,34 +82,27 @@ class Muon(torch.optim.AdamW):
 OPTIMIZERS: dict[str, type[torch.optim.AdamW]] = {"adam": torch.optim.AdamW, "muon": Muon}
 
 
-def cosine(config: LoopConfig, step: int) -> float:
-    """Half a cosine, down to 0 at the end."""
-    num_steps = max(1, config.max_train_steps - config.lr_warmup_steps)
-    share = max(0, step - config.lr_warmup_steps) / num_steps
-    return max(0.0, 0.5 * (1 + math.cos(math.pi * share)))
-
-
-def constant(config: LoopConfig, step: int) -> float:
-    """1, and steps left / ``lr_decay_steps`` over the last of these.
-
-    Source: Hu et al. 2024, arXiv:2404.06395.
-    """
-    left = config.max_train_steps - step
-    return left / config.lr_decay_steps if left < config.lr_decay_steps else 1.0
-
-
 #: until it falls, this rate does not depend on where a run ends
 OPEN_ENDED = "constant_with_warmup"
-#: by the name that ``--lr_scheduler`` takes
-SCHEDULES: dict[str, Callable[[LoopConfig, int], float]] = {"cosine": cosine, OPEN_ENDED: constant}
+#: what ``--lr_scheduler`` takes
+SCHEDULES = ("cosine", OPEN_ENDED)
 
 
 def learning_rate(config: LoopConfig, step: int) -> float:
-    """The rate of a step: it rises over the warm-up steps and then follows its schedule.
+    """The rate of a step: it rises over the warm-up steps, and then follows half a cosine down to
+    0 at the end, or is constant and falls linearly over the last ``lr_decay_steps``.
+
+    Source: Hu et al. 2024, arXiv:2404.06395, for the constant one.
 
     >>> config = LoopConfig(learning_rate=1.0, lr_warmup_steps=4, max_train_steps=8)
     >>> learning_rate(config, 1), learning_rate(config, 4), round(learning_rate(config, 6), 3)
     (0.25, 1.0, 0.5)
     """
-    rise = step / config.lr_warmup_steps if step < config.lr_warmup_steps else 1.0
-    return config.learning_rate * min(rise, SCHEDULES[config.lr_scheduler](config, step))
+    warmup, total, last = config.lr_warmup_steps, config.max_train_steps, config.lr_decay_steps
+    rise = step / warmup if step < warmup else 1.0
+    if config.lr_scheduler == OPEN_ENDED:
+        fall = min(1.0, (total - step) / last) if last else 1.0
+    else:
+        share = max(0, step - warmup) / max(1, total - warmup)
+        fall = max(0.0, 0.5 * (1 + math.cos(math.pi * share)))
+    return config.learning_rate * min(rise, fall)

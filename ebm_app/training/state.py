@@ -94,6 +94,8 @@ class TrainingState:
         before = from_dict(Progress, read_json(where), str(where))
         with as_written(where):
             check_same(before, now, folder)
+            if self.scaler is not None:
+                self.scaler.load_state_dict(before.scaler)
         self._check(tensors, folder / STATE / TENSORS_FILE)
         self.task.model.load_state_dict(within(tensors, "weights."))
         state: dict[int, dict[str, Tensor]] = {}
@@ -105,32 +107,22 @@ class TrainingState:
         device, shadow = self.task.model.device, within(tensors, "ema.")
         self.ema.shadow_params = [shadow[str(i)].to(device) for i in range(len(shadow))]
         self.ema.optimization_step = before.ema_step
-        if self.scaler is not None:
-            if before.scaler is None or set(before.scaler) != set(self.scaler.state_dict()):
-                raise UserError(f"{folder} holds no state of the scale of losses: start anew")
-            self.scaler.load_state_dict(before.scaler)
         return replace(before, settings=now.settings), tensors["pending"].to(device)
 
     def _check(self, tensors: dict[str, Tensor], where: Path) -> None:
         """Raise a UserError unless the tensors are those of this run, and finite."""
-        weights = self.task.trained_parameters()
         shapes = {f"weights.{key}": v.shape for key, v in self.task.model.state_dict().items()}
-        shapes |= {f"ema.{index}": weight.shape for index, weight in enumerate(weights)}
-        buffers = {
-            f"optimizer.{index}.{name}": torch.Size() if name == "step" else weight.shape
-            for index, weight in enumerate(weights)
-            for name in ("step", "exp_avg", "exp_avg_sq")
-        }
-        if wrong := sorted(set(tensors) - {*shapes, *buffers, "pending"}):
-            raise UserError(f"{where} holds {shortened(wrong[0])}, which this run has not")
-        if missing := sorted({*shapes, "pending"} - set(tensors)):
-            raise UserError(f"{where} lacks {shortened(missing[0])}")
-        for name, shape in (shapes | buffers).items():
-            if name in tensors and tensors[name].shape != shape:
-                found = tuple(tensors[name].shape)
-                raise UserError(f"{where}: {name} has the shape {found}, not {tuple(shape)}")
-        if broken := [name for name in tensors if not tensors[name].isfinite().all()]:
-            raise UserError(f"{where}: {broken[0]} is not finite")
+        optional = {"pending": tensors.get("pending", torch.zeros(0)).shape[:1]}
+        for index, weight in enumerate(self.task.trained_parameters()):
+            shapes[f"ema.{index}"] = weight.shape
+            optional[f"optimizer.{index}.step"] = torch.Size()
+            for name in ("exp_avg", "exp_avg_sq"):
+                optional[f"optimizer.{index}.{name}"] = weight.shape
+        for name in sorted({*tensors, *shapes, "pending"}):
+            found = tensors.get(name)
+            wanted = shapes.get(name, optional.get(name))
+            if found is None or found.shape != wanted or not found.isfinite().all():
+                raise UserError(f"{where}: {shortened(name)} is not that of this run")
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:

@@ -69,8 +69,8 @@ class Trainer:
         #: of the run's start or its resume
         self.start = (0, 0.0)
         self.pending: list[Tensor] = []
-        #: step and last validation of the checkpoint that was written or read last
-        self.saved: tuple[int, int] | None = None
+        #: step of the checkpoint that was written or read last
+        self.saved: int | None = None
 
     def fit(self) -> dict[str, Any]:
         """Train to ``max_train_steps``.
@@ -128,7 +128,7 @@ class Trainer:
     def save(self) -> Path:
         """Write a checkpoint of this step, unless it is there, and return its folder."""
         folder = self.output_dir / f"{checkpoint.PREFIX}{self.now.step}"
-        if self.saved == (self.now.step, self.now.validated) and folder.is_dir():
+        if self.saved == self.now.step:
             return folder
         losses = self._losses()
         self._check_finite(losses)
@@ -141,7 +141,7 @@ class Trainer:
                     self.output_dir, self.now.step, model, tensors, trainer, limit
                 )
         self.accelerator.wait_for_everyone()
-        self.saved = self.now.step, self.now.validated
+        self.saved = self.now.step
         return folder
 
     def resume(self, folder: Path) -> None:
@@ -154,7 +154,7 @@ class Trainer:
         self.pending = list(losses)
         self.start = (self.now.step, self.now.seconds)
         if folder.parent == self.output_dir:
-            self.saved = self.now.step, self.now.validated
+            self.saved = self.now.step
 
     def train_step(self) -> None:
         """One update of the weights and of their average."""
