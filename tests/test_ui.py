@@ -58,7 +58,6 @@ CONTRACT = {
         "problem": "gaussians_d2",
         "path": "variance_preserving",
         "method": "ctsm_v_time1",
-        "second": "none",
         "learning_rate": 2e-3,
         "iterations": 1_000,
         "seed": 5,
@@ -70,7 +69,7 @@ RETURNS = {
     "/mi": "Plot Textbox Json",
     "/score": "Image Textbox Plot Textbox Plot Json",
     "/score_many": "Dataframe File Textbox",
-    "/toy": "Plot Plot Textbox Json",
+    "/toy": "Plot Textbox Json",
 }
 
 

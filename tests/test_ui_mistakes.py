@@ -34,7 +34,7 @@ GOOD = {
     "estimators": {"model": "grey", "image": None, "draws": 2},
     "toy": {
         **{"problem": "gaussians_d2", "path": "variance_preserving", "method": "nce"},
-        **{"second": "none", "learning_rate": 1e-3, "iterations": 1, "seed": 0},
+        **{"learning_rate": 1e-3, "iterations": 1, "seed": 0},
     },
     "mi": {
         **{"x": None, "y": None, "csv": None, "x_columns": [], "y_columns": []},

@@ -1,6 +1,5 @@
-"""Where trials stand, in words and as metrics."""
+"""Where a trial stands, in words and as metrics."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from ebm_app.ratios.trials import Snapshot
@@ -38,18 +37,12 @@ def problem_label(problem: str) -> str:
     return f"mixtures, D = 20, k = {size.removeprefix('k')}" if size else f"{kind}, D = 2"
 
 
-def report(shots: Sequence[Snapshot], seconds: float) -> str:
-    """Where the trials stand, a line for each after a first one on all."""
-    trial, step = shots[0].trial, min(shot.step for shot in shots)
-    total = trial.training.iterations
-    is_done = all(shot.is_final for shot in shots)
-    head = [f"{total} steps" if is_done else progress(step, total)]
+def report(shot: Snapshot, seconds: float) -> str:
+    """Where a trial stands, in two lines."""
+    trial, total = shot.trial, shot.trial.training.iterations
+    head = [f"{total} steps" if shot.is_final else progress(shot.step, total)]
     head += [problem_label(trial.problem), PATHS[trial.path], f"seed {trial.seed}"]
     head.append(f"{seconds:.1f} s")
-    return "\n".join([" · ".join(head), *map(_line, shots)])
-
-
-def _line(shot: Snapshot) -> str:
     found = shot.scalars
     parts = [f"best weights, of step {shot.best_step}" if shot.is_final else f"step {shot.step}"]
     if found["loss"] is None or found["error"] is None:
@@ -63,26 +56,28 @@ def _line(shot: Snapshot) -> str:
         parts.append(f"learned p₁ integrates to {found['mass']:.3g}")
     if shot.step_ms is not None:
         parts.append(f"{shot.step_ms:.1f} ms a step")
-    return f"{method_label(shot.trial.method)}: " + " · ".join(parts)
+    return f"{' · '.join(head)}\n{method_label(trial.method)}: {' · '.join(parts)}"
 
 
-def metrics(shots: Sequence[Snapshot]) -> dict[str, Any]:
-    """The trials as JSON; errors in nats^2, KL divergences in nats."""
-    trial, methods = shots[0].trial, {}
-    for shot in shots:
-        found = {"step": shot.step, "best_step": shot.best_step, **shot.scalars}
-        found |= {"judged_on": "test" if shot.is_final else "validation", "step_ms": shot.step_ms}
-        if shot.has_truth:
-            points = shot.evaluator.points
-            found["divergence_truth"] = points.metrics(points.truth)["divergence"].item()
-        else:
-            found["error"] = None  # the best weights were chosen by the loss
-        methods[shot.trial.method] = found
-    return {
+def metrics(shot: Snapshot) -> dict[str, Any]:
+    """The trial as JSON; errors in nats^2, KL divergences in nats."""
+    trial = shot.trial
+    found = {
         "problem": trial.problem,
         "path_kind": trial.path,  # gradio's client takes whatever has a "path" for a file
+        "method": trial.method,
         "learning_rate": trial.learning_rate,
         "iterations": trial.training.iterations,
         "seed": trial.seed,
-        "methods": methods,
+        "step": shot.step,
+        "best_step": shot.best_step,
+        "judged_on": "test" if shot.is_final else "validation",
+        "step_ms": shot.step_ms,
+        **shot.scalars,
     }
+    if shot.has_truth:
+        points = shot.evaluator.points
+        found["divergence_truth"] = points.metrics(points.truth)["divergence"].item()
+    else:
+        found["error"] = None  # the best weights were chosen by the loss
+    return found

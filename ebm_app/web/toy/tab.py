@@ -7,7 +7,6 @@ from typing import Any
 import gradio as gr
 from matplotlib.figure import Figure
 
-from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 from ebm_app.ratios.training import RatioTraining
 from ebm_app.ratios.trial_plots import plot_pair, plot_trial
@@ -26,41 +25,31 @@ from ..shared import (
 )
 from .report import PATHS, method_label, metrics, problem_label, report
 
-NONE = "none"
 HINT = (
     "Learn log p₁/p₀ of two known densities, and see how near it comes. "
     "p₀ is the reference at t = 0, p₁ the data at t = 1."
 )
-ShownTrials = tuple[Figure, Figure | None, str, dict[str, Any] | None]
+ShownTrial = tuple[Figure, str, dict[str, Any] | None]
 
 
 def toy(
     problem: str,
     path: str,
     method: str,
-    second: str,
     learning_rate: Rate,
     iterations: Iterations,
     seed: Seed,
     *,
     device: str = "cpu",
-) -> Iterator[ShownTrials]:
-    """Train one or two methods on a toy problem, on the same draws; returns a plot for either, a
-    text, and the metrics."""
-    methods = [method] if second == NONE else [method, second]
+) -> Iterator[ShownTrial]:
+    """Train a method on a toy problem; returns a plot, a text, and the metrics."""
     training = RatioTraining(iterations, eval_every=eval_every(iterations))
-    if len(set(methods)) < len(methods):
-        raise UserError("both methods are the same: choose another to compare with, or none")
-    trials = [Trial(problem, path, method, learning_rate, training, seed) for method in methods]
-    yield preview(problem), None, f"Starting · {problem_label(problem)} · {PATHS[path]}", {}
+    trial = Trial(problem, path, method, learning_rate, training, seed)
+    yield preview(problem), f"Starting · {problem_label(problem)} · {PATHS[path]}", {}
     begin = time.perf_counter()
-    for shots in zip(*(watch(trial, device) for trial in trials), strict=True):
-        plots = [
-            plot_trial(shot, f"{method_label(shot.trial.method)}\n{problem_label(problem)}")
-            for shot in shots
-        ]
-        first, second = [*plots, None][:2]
-        yield first, second, report(shots, time.perf_counter() - begin), metrics(shots)
+    for shot in watch(trial, device):
+        plot = plot_trial(shot, f"{method_label(method)}\n{problem_label(problem)}")
+        yield plot, report(shot, time.perf_counter() - begin), metrics(shot)
 
 
 def preview(problem: str) -> Figure:
@@ -73,9 +62,9 @@ def path_choices(problem: str) -> list[tuple[str, str]]:
     return [(PATHS[name], name) for name in paths_of(problem)]
 
 
-def emptied(problem: str) -> ShownTrials:
+def emptied(problem: str) -> ShownTrial:
     """The draws of a problem in place of what was learned by another choice."""
-    return preview(problem), None, "", None
+    return preview(problem), "", None
 
 
 def build(seed: int, device: str) -> None:
@@ -91,26 +80,20 @@ def build(seed: int, device: str) -> None:
             path = gr.Dropdown(paths, value=paths[0][1], label="Path from p₀ to p₁")
             info = "objective and weighting"
             method = gr.Dropdown(methods, value="ctsm_v_time1", label="Method", info=info)
-            others, info = [("none", NONE), *methods], "a second method, on the same draws"
-            second = gr.Dropdown(others, value=NONE, label="Compare with", info=info)
             numbers = training_boxes(2e-3, 1_000, seed)
             buttons = start_and_stop("Train")
         with gr.Column(scale=2, min_width=320):
             text = text_box("Run", 3)
-            with gr.Row():
-                plot = plot_box("Method", value=preview(first))
-                other = plot_box("Compared with", visible=False)
-            shown = [plot, other, text, metrics_box()]
+            shown = [plot_box("Log ratio", value=preview(first)), text, metrics_box()]
 
     def of_problem(problem: str) -> tuple[Any, ...]:
         paths = path_choices(problem)
         return gr.update(choices=paths, value=paths[0][1]), *emptied(problem)
 
-    run, inputs = explained(toy, device=device), [problem, path, method, second, *numbers]
+    run, inputs = explained(toy, device=device), [problem, path, method, *numbers]
     event = start_by(buttons, run, inputs, shown, api_name="toy")
-    second.change(lambda name: gr.update(visible=name != NONE), second, other, **AT_ONCE)
     # not by a change of the path, which another problem brings about too
-    triggers = [path.input, method.input, second.input]
+    triggers = [path.input, method.input]
     gr.on([problem.change, *triggers], None, cancels=[event], **AT_ONCE)
     gr.on(triggers, emptied, problem, shown, **AT_ONCE)
     problem.change(of_problem, problem, [path, *shown], **AT_ONCE)
