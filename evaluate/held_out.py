@@ -34,11 +34,15 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Find the log-likelihoods and write the files; their mean."""
     args = parse(Arguments, __doc__, argv)
     # seconds to import: --help does without
-    from ebm_app.evaluation.held_out_likelihoods import HeldOutImages, write_held_out
+    from ebm_app.evaluation.held_out_likelihoods import (
+        held_out_images,
+        likelihoods,
+        write_held_out,
+    )
 
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
-    held_out, folder = HeldOutImages(args.data_root), args.output_dir
-    images = held_out.images(ebm.config)
+    folder = args.output_dir
+    images = held_out_images(ebm.config, args.data_root)
     if images is None:
         raise UserError(
             f"there are no held-out images of '{ebm.config.dataset}' in the form that the model "
@@ -47,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     with explained_write(folder):  # before minutes of work
         folder.mkdir(parents=True, exist_ok=True)
     with tqdm(total=len(images)) as bar:
-        for found in held_out.likelihoods(ebm):
+        for found in likelihoods(ebm, images):
             bar.update(len(found.log_prob) - bar.n)
     with explained_write(folder):
         write_held_out(folder, ebm, found.log_prob, images)

@@ -27,7 +27,6 @@ from ebm_app.web.score.digits import ground
 pytestmark = pytest.mark.usefixtures("page_files")
 
 MNIST = EBMConfig("mnist", (1, 28, 28), 256)
-HELD_OUT = held.HeldOutImages()
 
 
 def preprocess(path, config):
@@ -122,7 +121,7 @@ def test_what_cannot_be_drawn_is_explained(tmp_path):
 
 def seven() -> Image.Image:
     """A held-out digit of MNIST in its own size."""
-    file = HELD_OUT.examples(BUNDLED / "mnist")[0]
+    file = held.examples(BUNDLED / "mnist", "data")[0]
     with Image.open(file) as picture:
         return picture.resize((28, 28), Image.Resampling.NEAREST)
 
@@ -183,7 +182,7 @@ def test_an_uploaded_digit_is_framed_as_a_drawing_is(tmp_path, prepare):
 
 
 def test_digits_of_mnist_come_out_of_the_frame_where_they_were(tmp_path):
-    for file in HELD_OUT.examples(BUNDLED / "mnist"):
+    for file in held.examples(BUNDLED / "mnist", "data"):
         own = preprocess(file, MNIST)
         moved = Image.new("L", (400, 300), 0)
         moved.paste(Image.open(file), (170, 3))

@@ -22,7 +22,7 @@ from ebm_app.io.records import as_written, read_json, write_json
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import EBMConfig
-from ebm_app.models.folders import BUNDLED, read_config
+from ebm_app.models.folders import read_config
 
 HELD_OUT_FILE, EXAMPLE_FILE = "held_out.json", "example_{}.png"
 NUM_EXAMPLES = 10
@@ -63,84 +63,48 @@ class HeldOutLikelihoods(NamedTuple):
         )
 
 
-class HeldOutImages:
-    """Held-out images with their log-likelihoods, of one dequantisation draw each. Those in a
-    model's folder are read where they are of its weights; others are computed, and kept in memory
-    for each model's weights.
-
-    Args:
-        data_root: folder of the data sets.
-    """
-
-    def __init__(self, data_root: str | Path = "data") -> None:
-        self.data_root = data_root
-        self._kept: dict[str, dict[int, Tensor]] = {}
-
-    def images(self, config: EBMConfig) -> Tensor | None:
-        """Levels (N, C, H, W) of the first held-out images of a model's data set, None where they
-        are not on this machine or do not fit the model."""
-        if config.dataset not in DATASETS:
-            return None
-        try:
-            images = _test_images(config.dataset, self.data_root, MAX_IMAGES)
-        except UserError:
-            return None
-        form = (tuple(images.shape[1:]), DATASETS[config.dataset].num_levels)
-        return images if form == (tuple(config.image_shape), config.num_levels) else None
-
-    def examples(self, folder: Path) -> list[Path | Image.Image]:
-        """Held-out images for the model in a folder: its own files, or those of a bundled model
-        of the same data, or from data on this machine."""
-        try:
-            config = read_config(EBMConfig, folder)
-        except UserError:  # such a model is explained when it is chosen
-            return []
-        bundled = BUNDLED / config.dataset
-        for place in (folder, bundled):
-            files = [place / EXAMPLE_FILE.format(index) for index in range(NUM_EXAMPLES)]
-            is_own = place == folder or (
-                place.is_dir() and form_of(read_config(EBMConfig, place)) == form_of(config)
-            )
-            if is_own and files[0].is_file():
-                return files
-        images = self.images(config)
-        return [] if images is None else example_pictures(config, images)
-
-    def likelihoods(self, ebm: EBM, folder: Path | None = None) -> Iterator[HeldOutLikelihoods]:
-        """The log-likelihoods of a model so far, after every group of images; the last are
-        complete. Nothing where there are neither a record in its folder nor images.
-
-        What was computed before is not computed again, also where a run was stopped.
-
-        Raises:
-            UserError: for a damaged record.
-        """
-        digest = fingerprint(ebm)
-        found = read_likelihoods(folder, ebm, digest) if folder else None
-        if found is not None:
-            yield HeldOutLikelihoods(found, len(found))
-        elif (images := self.images(ebm.config)) is not None:
-            yield from _computed(ebm, images, self._kept.setdefault(digest, {}))
-
-
-def _computed(ebm: EBM, images: Tensor, kept: dict[int, Tensor]) -> Iterator[HeldOutLikelihoods]:
-    """The log-likelihoods of images, group by group; ``kept`` has and gets the groups."""
-    noise = dequantisation_noise(1, images, SEED)  # the same, however images are grouped
-    size = max(1, PIXELS_AT_ONCE // math.prod(images.shape[1:]))
-    starts = range(0, len(images), size)
-    for start in starts:
-        if start not in kept:
-            group = slice(start, start + size)
-            found = ebm.log_prob(images[group], noise=noise[:, group], seed=SEED)
-            kept[start] = found.log_prob.cpu()
-        elif start != starts[-1]:
-            continue
-        yield HeldOutLikelihoods(torch.cat([kept[at] for at in sorted(kept)]), len(images))
+def held_out_images(config: EBMConfig, data_root: str) -> Tensor | None:
+    """Levels (N, C, H, W) of the first held-out images of a model's data set, None where they are
+    not on this machine or do not fit the model."""
+    if config.dataset not in DATASETS:
+        return None
+    try:
+        form, images = _first_images(config.dataset, data_root, MAX_IMAGES)
+    except UserError:
+        return None
+    return images if form == form_of(config) else None
 
 
 @lru_cache
-def _test_images(dataset: str, data_root: str | Path, num: int) -> Tensor:
-    return load_images(dataset, data_root).test[:num].clone()  # a view would keep the others too
+def _first_images(dataset: str, data_root: str, num: int) -> tuple[str, Tensor]:
+    data = load_images(dataset, data_root)
+    return form_of(data), data.test[:num].clone()  # a view would keep the others too
+
+
+def examples(folder: Path, data_root: str) -> list[Path | Image.Image]:
+    """Held-out images for the model in a folder: its own files, or from data on this machine."""
+    files = [folder / EXAMPLE_FILE.format(index) for index in range(NUM_EXAMPLES)]
+    if files[0].is_file():
+        return files
+    try:
+        config = read_config(EBMConfig, folder)
+    except UserError:  # such a model is explained when it is chosen
+        return []
+    images = held_out_images(config, data_root)
+    return [] if images is None else example_pictures(config, images)
+
+
+def likelihoods(ebm: EBM, images: Tensor) -> Iterator[HeldOutLikelihoods]:
+    """The log-likelihoods of held-out images (N, C, H, W), of one dequantisation draw each: those
+    so far after every group of images."""
+    noise = dequantisation_noise(1, images, SEED)  # the same, however images are grouped
+    size = max(1, PIXELS_AT_ONCE // math.prod(images.shape[1:]))
+    found = []
+    for start in range(0, len(images), size):
+        group = slice(start, start + size)
+        result = ebm.log_prob(images[group], noise=noise[:, group], seed=SEED)
+        found.append(result.log_prob.cpu())
+        yield HeldOutLikelihoods(torch.cat(found), len(images))
 
 
 def fingerprint(ebm: EBM) -> str:
@@ -151,9 +115,13 @@ def fingerprint(ebm: EBM) -> str:
     return digest.hexdigest()
 
 
-def read_likelihoods(folder: Path, ebm: EBM, digest: str) -> Tensor | None:
-    """Log-likelihoods in nats (N,) float64 of held-out images, where the folder has them, and for
-    these weights, this default estimator and dequantisation; otherwise None."""
+def read_likelihoods(folder: Path, ebm: EBM, digest: str) -> HeldOutLikelihoods | None:
+    """The log-likelihoods of held-out images, where the folder has them, and for these weights,
+    this default estimator and dequantisation; otherwise None.
+
+    Raises:
+        UserError: for a damaged record.
+    """
     path = folder / HELD_OUT_FILE
     if not path.exists():
         return None
@@ -162,7 +130,8 @@ def read_likelihoods(folder: Path, ebm: EBM, digest: str) -> Tensor | None:
         same = [record[key] for key in ("weights", "estimator", "dequantisation", "eps")]
         if same != [digest, ebm.default_estimator, ebm.config.dequantisation, ebm.config.eps]:
             return None
-        return torch.tensor(record["log_prob"], dtype=torch.float64)
+        found = torch.tensor(record["log_prob"], dtype=torch.float64)
+        return HeldOutLikelihoods(found, len(found))
 
 
 def write_held_out(folder: Path, ebm: EBM, log_prob: Tensor, images: Tensor) -> None:

@@ -5,7 +5,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
-from ebm_app.evaluation.held_out_likelihoods import HeldOutImages, HeldOutLikelihoods
+from ebm_app.evaluation.held_out_likelihoods import (
+    HeldOutLikelihoods,
+    fingerprint,
+    held_out_images,
+    likelihoods,
+    read_likelihoods,
+)
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
@@ -26,8 +32,8 @@ class Models:
         self, folders: dict[str, Path], device: str = "cpu", data_root: str = "data"
     ) -> None:
         self.folders, self.device, self.data_root = folders, device, data_root
-        self.held_out = HeldOutImages(data_root)
         self._key, self._ebm, self._lock = None, None, Lock()
+        self._likelihoods: dict[str, HeldOutLikelihoods] = {}
 
     def folder(self, name: str) -> Path:
         """The folder of a name.
@@ -54,9 +60,19 @@ class Models:
             return self._ebm
 
     def likelihoods(self, name: str) -> Iterator[HeldOutLikelihoods]:
-        """The log-likelihoods of held-out images by the model of a name; see ``HeldOutImages``."""
-        with without_path(self.folder(name), name):
-            yield from self.held_out.likelihoods(self.load(name), self.folder(name))
+        """The log-likelihoods of held-out images by the model of a name so far; the last are
+        complete. They are read from its folder, or computed and then kept for its weights; nothing
+        where there are neither a record nor images."""
+        ebm, folder = self.load(name), self.folder(name)
+        digest = fingerprint(ebm)
+        with without_path(folder, name):
+            found = read_likelihoods(folder, ebm, digest) or self._likelihoods.get(digest)
+        if found is not None:
+            yield found
+        elif (images := held_out_images(ebm.config, self.data_root)) is not None:
+            for found in likelihoods(ebm, images):
+                yield found
+            self._likelihoods[digest] = found
 
 
 @contextmanager

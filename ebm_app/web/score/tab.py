@@ -6,6 +6,7 @@ from typing import Any
 import gradio as gr
 import numpy as np
 
+from ebm_app.evaluation.held_out_likelihoods import examples
 from ebm_app.io.errors import UserError
 
 from ..generate.gallery import image_tiles, send_on_click
@@ -136,7 +137,7 @@ def add_examples(
     row = image_tiles(label, "small", visible=False)
 
     def offer(name: str) -> dict[str, Any]:
-        pictures = models.held_out.examples(models.folder(name))
+        pictures = examples(models.folder(name), models.data_root)
         return gr.update(value=pictures, visible=bool(pictures))
 
     gr.on(None, offer, model, row, **AT_ONCE)
