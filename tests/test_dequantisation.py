@@ -1,6 +1,7 @@
 """Dequantisers: the density they draw from, where it lives, and the time at which it is read."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,6 @@ from ebm_app.spaces import PixelSpace
 
 SPACE, END = PixelSpace(), 1 - 1e-7
 PATHS = {"linear": LinearVPPath(), "vp": VPPath()}
-TAUS = (0.5, 2.0, 3.0, 6.0)
 
 
 def images(num_levels, num, shape=(1, 2, 2)):
@@ -26,9 +26,9 @@ def noise(levels, seed=1):
     return torch.rand(levels.shape, generator=generator(seed), dtype=F64)
 
 
-def draw(dequantiser, levels, num_levels, path=PATHS["linear"], u=None):
-    u = noise(levels) if u is None else u
-    return dequantiser.points(levels, num_levels, SPACE, u, path, END)
+def draw(dequantiser, levels, num_levels, path=PATHS["linear"], u=None, end=END):
+    u, energy = noise(levels) if u is None else u, SimpleNamespace(path=path, end=end)
+    return dequantiser.points(levels, num_levels, SPACE, u, energy)
 
 
 def moments(path, t):
@@ -40,13 +40,7 @@ def centres(levels, num_levels):
     return (2 * levels.double() + 1) / num_levels - 1
 
 
-def residual(point, levels, num_levels, path):
-    """e of y = alpha c + sigma e."""
-    alpha, sigma = moments(path, point.t)
-    return (point.y - alpha * centres(levels, num_levels)) / sigma
-
-
-@pytest.mark.parametrize(("num_levels", "shape"), [(2, (3,)), (17, (2, 2, 2)), (256, (3,))])
+@pytest.mark.parametrize(("num_levels", "shape"), [(2, (3,)), (256, (2, 2, 2))])
 def test_uniform_points_are_those_of_the_levels_with_the_width_of_a_cell(num_levels, shape):
     levels = images(num_levels, 4, shape)
     point = draw(UniformDequantisation(), levels, num_levels)
@@ -55,17 +49,8 @@ def test_uniform_points_are_those_of_the_levels_with_the_width_of_a_cell(num_lev
     assert torch.allclose(point.negative_log_q, width, rtol=0, atol=1e-14) and point.t == END
     trained = UniformDequantisation().training_points(levels, num_levels, SPACE, noise(levels))
     assert torch.equal(trained, point.y)
-
-
-@pytest.mark.parametrize(("num_levels", "tau"), [(2, 0.5), (17, 2.0), (17, 3.0), (256, 6.0)])
-@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
-def test_the_time_is_that_where_half_a_cell_is_tau_deviations(path, num_levels, tau):
-    t = TruncatedNormal(tau).time(num_levels, SPACE, path)
-    alpha, sigma = moments(path, t)
-    assert alpha / num_levels == pytest.approx(tau * sigma, rel=1e-9)
-    if isinstance(path, LinearVPPath):
-        expected = (tau * num_levels) ** 2
-        assert t == pytest.approx(math.sqrt(expected / (1 + expected)), rel=1e-14)
+    centre = TruncatedNormal().training_points(levels, num_levels, SPACE, noise(levels))
+    assert torch.allclose(centre, centres(levels, num_levels), rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -77,50 +62,38 @@ def test_the_time_is_that_where_half_a_cell_is_tau_deviations(path, num_levels, 
         (PATHS["vp"], (3,), 6.0),
     ],
 )
-def test_truncated_normal_points_have_its_distribution_and_stay_in_the_shrunk_cell(
-    path, shape, tau
-):
+def test_truncated_normal_points_have_its_density_and_stay_in_the_shrunk_cell(path, shape, tau):
+    """At the time where half a cell is tau deviations."""
     levels = images(17, 6000, shape)
     point = draw(TruncatedNormal(tau), levels, 17, path)
-    e = residual(point, levels, 17, path)
+    alpha, sigma = moments(path, point.t)
+    assert alpha / 17 == pytest.approx(tau * sigma, rel=1e-9)
+    assert point.t == TruncatedNormal(tau).time(17, SPACE, path)
+    e = (point.y - alpha * centres(levels, 17)) / sigma
     assert e.abs().max() <= tau * (1 + 1e-9) and point.y.dtype == F64
-    alpha, _ = moments(path, point.t)
     cell = torch.floor((point.y / alpha + 1) / 2 * 17)
     assert (cell == levels).double().mean() > 1 - 1e-12
     truncated = stats.truncnorm(-tau, tau)
-    for power in (1, 2, 3, 4):
+    for power in (1, 2, 4):
         assert z_score(e.flatten(1).pow(power), truncated.moment(power)) < 4.5
     assert stats.kstest(e.flatten().numpy(), truncated.cdf).pvalue > 1e-4
+    density = stats.truncnorm(-tau, tau, alpha * centres(levels[:8], 17), sigma)
+    expected = torch.from_numpy(-density.logpdf(point.y[:8].numpy()))
+    assert torch.allclose(point.negative_log_q[:8], expected, rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("path, tau", list(zip(2 * [*PATHS.values()], TAUS, strict=True)))
-def test_negative_log_q_is_that_of_scipy(path, tau):
-    levels = images(5, 8)
-    point = draw(TruncatedNormal(tau), levels, 5, path)
-    alpha, sigma = moments(path, point.t)
-    truncated = stats.truncnorm(-tau, tau, alpha * centres(levels, 5), sigma)
-    expected = torch.from_numpy(-truncated.logpdf(point.y.numpy()))
-    assert point.negative_log_q.shape == levels.shape and point.negative_log_q.dtype == F64
-    assert torch.allclose(point.negative_log_q, expected, rtol=0, atol=1e-7)
-
-
-@pytest.mark.parametrize("tau", [0.5, 3.0, 8.0])
+@pytest.mark.parametrize("tau", [0.5, 8.0])
 def test_the_ends_of_the_noise_are_the_ends_of_the_truncation(tau):
     levels = torch.tensor([[[[1]]]]).expand(3, -1, -1, -1)
     u = torch.tensor([0.0, 0.5, 1 - 2**-53], dtype=F64).reshape(3, 1, 1, 1)
     point = draw(TruncatedNormal(tau), levels, 5, u=u)
-    e = residual(point, levels, 5, PATHS["linear"]).flatten()
-    assert e.tolist() == pytest.approx([-tau, 0, tau], rel=1e-2, abs=1e-9)
+    alpha, sigma = moments(PATHS["linear"], point.t)
+    e = (point.y - alpha * centres(levels, 5)) / sigma
+    assert e.flatten().tolist() == pytest.approx([-tau, 0, tau], rel=1e-2, abs=1e-9)
     assert point.negative_log_q.isfinite().all()
 
 
-DENSITIES = {  # -> log p of components and its distribution function
-    "wide": torch.distributions.Normal(torch.tensor(0.1, dtype=F64), 0.5),
-    "narrow": torch.distributions.Normal(torch.tensor(0.1, dtype=F64), 0.12),
-}
-
-
-@pytest.mark.parametrize("density", DENSITIES.values(), ids=DENSITIES)
+@pytest.mark.parametrize("std", [0.5, 0.12])
 @pytest.mark.parametrize(
     "dequantiser, path",
     [
@@ -129,10 +102,11 @@ DENSITIES = {  # -> log p of components and its distribution function
         (TruncatedNormal(3.0), PATHS["vp"]),
     ],
 )
-def test_weighted_points_have_the_mass_of_the_cell(dequantiser, path, density):
+def test_weighted_points_have_the_mass_of_the_cell(dequantiser, path, std):
     """E_q[p(y) / q(y)] is the integral of p over the cell, exactly whatever q is; what makes the
     bound a bound."""
     levels = torch.arange(5).repeat(20_000, 1)
+    density = torch.distributions.Normal(torch.tensor(0.1, dtype=F64), std)
     point = draw(dequantiser, levels, 5, path)
     weight = (density.log_prob(point.y) + point.negative_log_q).exp()
     is_uniform = isinstance(dequantiser, UniformDequantisation)
@@ -140,12 +114,6 @@ def test_weighted_points_have_the_mass_of_the_cell(dequantiser, path, density):
     edges = shrink * (2 * torch.arange(6, dtype=F64) / 5 - 1)
     assert z_score(weight, density.cdf(edges).diff()) < 4.5
     assert (density.log_prob(point.y) + point.negative_log_q).mean(0).exp().sum() < 1
-
-
-def test_training_points_are_the_centres():
-    levels = torch.arange(4).reshape(1, 1, 2, 2)
-    points = TruncatedNormal().training_points(levels, 4, SPACE, noise(levels))
-    assert points.flatten().tolist() == [-0.75, -0.25, 0.25, 0.75]
 
 
 @pytest.mark.parametrize("name", DEQUANTISERS)
@@ -158,7 +126,6 @@ def test_points_keep_the_dtype_of_the_noise_and_log_q_is_float64(name):
     assert rough.y.dtype == torch.float32 and rough.negative_log_q.dtype == F64
     assert torch.allclose(rough.y.double(), fine.y, rtol=0, atol=1e-6) and rough.t == fine.t
     assert torch.allclose(rough.negative_log_q, fine.negative_log_q, atol=1e-6)
-    assert rough.negative_log_q.shape == levels.shape
 
 
 class Curved(PixelSpace):
@@ -168,18 +135,15 @@ class Curved(PixelSpace):
 
 
 def test_mistakes_are_the_users():
-    levels = images(256, 2)
-    for tau in (0.0, -1.0, 8.1, math.nan, math.inf):
-        with pytest.raises(UserError, match="tau must lie in"):
-            TruncatedNormal(tau)
-    with pytest.raises(UserError, match="Curved stretches the cells unequally: use uniform"):
-        TruncatedNormal().time(256, Curved(), LinearVPPath())
-    with pytest.raises(UserError, match="SchrodingerBridgePath has no known reference density"):
-        TruncatedNormal().time(256, SPACE, SchrodingerBridgePath())
-    with pytest.raises(UserError, match="but the model ends at 0.999: lower tau"):
-        TruncatedNormal().points(levels, 256, SPACE, noise(levels), LinearVPPath(), 0.999)
-    for dequantiser in (UniformDequantisation(), TruncatedNormal()):
-        with pytest.raises(ValueError, match="levels are"):
-            draw(dequantiser, levels, 17)
-        with pytest.raises(ValueError, match="levels are integers"):
-            draw(dequantiser, levels.double(), 256)
+    levels, normal = images(256, 2), TruncatedNormal()
+    cases = [
+        *((lambda t=t: TruncatedNormal(tau=t), "tau") for t in (0.0, 8.1, math.nan)),
+        (lambda: normal.time(256, Curved(), LinearVPPath()), "Curved stretches the cells"),
+        (lambda: normal.time(256, SPACE, SchrodingerBridgePath()), "no known reference density"),
+        (lambda: draw(normal, levels, 256, end=0.999), "the model ends at 0.999: lower tau"),
+        (lambda: draw(normal, levels, 17), "levels are"),
+        (lambda: draw(UniformDequantisation(), levels.double(), 256), "levels are integers"),
+    ]
+    for action, message in cases:
+        with pytest.raises((UserError, ValueError), match=message):
+            action()

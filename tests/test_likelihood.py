@@ -4,16 +4,14 @@ import math
 
 import pytest
 import torch
-from exact import F64, ExactBridge, ExactModel, generator, two_modes, z_score
+from exact import F64, ExactModel, generator, two_modes, z_score
 
-from ebm_app.io.errors import UserError
 from ebm_app.likelihood import RatioIntegral
 from ebm_app.likelihood.bits import log_likelihood
 from ebm_app.likelihood.dequantisation import UniformDequantisation
 from ebm_app.models.energy import LogRatio, TimeScoreEnergy
-from ebm_app.models.time_score import ModelOutput
 from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
-from ebm_app.paths import LinearVPPath, SchrodingerBridgePath
+from ebm_app.paths import LinearVPPath
 from ebm_app.spaces import PixelSpace
 
 SHAPE, MEAN, STD = (2, 3, 3), 0.15, 0.4
@@ -23,9 +21,6 @@ class UniformEnergy:
     """log p = -log 2 in every component: uniform on [-1, 1]."""
 
     path, end = LinearVPPath(), 1.0
-
-    def reference(self, u):
-        return standard_normal_log_density(u)
 
     def log_ratio(self, u, t1, integrator):
         components = -math.log(2) - standard_normal_log_density(u)
@@ -45,21 +40,19 @@ def noise(repeats, levels, seed=1):
     return torch.rand((repeats, *levels.shape), generator=generator(seed), dtype=F64)
 
 
-def uniform_bound(energy, levels, num_levels, u, estimator):
-    dequantiser = UniformDequantisation()
+def bound(energy, levels, num_levels, u, integrator="quadrature"):
+    estimator, dequantiser = RatioIntegral(integrator), UniformDequantisation()
     return log_likelihood(energy, PixelSpace(), levels, num_levels, u, dequantiser, estimator)
 
 
 def likelihood(model, levels, num_levels, u, nodes=64, **options):
-    energy, estimator = TimeScoreEnergy(model, nodes), RatioIntegral(**options)
-    return uniform_bound(energy, levels, num_levels, u, estimator)
+    return bound(TimeScoreEnergy(model, nodes), levels, num_levels, u, **options)
 
 
 @pytest.mark.parametrize("num_levels, bits", [(256, 8.0), (2, 1.0), (17, math.log2(17))])
 def test_a_uniform_density_costs_the_bits_of_its_levels(num_levels, bits):
     levels = images(num_levels)
-    u = noise(2, levels)
-    result = uniform_bound(UniformEnergy(), levels, num_levels, u, RatioIntegral())
+    result = bound(UniformEnergy(), levels, num_levels, noise(2, levels))
     expected = torch.full((3,), bits, dtype=F64)
     assert torch.allclose(result.bits_per_dim, expected, rtol=0, atol=1e-12)
     nats = torch.full(levels.shape, -math.log(num_levels), dtype=F64)
@@ -83,6 +76,7 @@ def test_a_gaussian_density_has_its_bits_per_dim(num_levels, integrator):
     assert torch.allclose(result.log_prob, nats, rtol=0, atol=tolerance)
     bits = -nats / math.log(2) / math.prod(SHAPE)
     assert torch.allclose(result.bits_per_dim, bits, rtol=0, atol=tolerance)
+    assert (result.components is None) == (integrator != "quadrature")
 
 
 def test_the_average_over_noise_is_the_expectation_over_the_bin():
@@ -104,46 +98,14 @@ def test_the_probabilities_of_all_images_of_one_pixel_sum_to_one():
     assert abs(total - (inside[0] - inside[1])) < 2e-3
 
 
-def test_repeats_are_averaged_and_counted():
-    levels = images(17)
+def test_repeats_are_averaged_and_counted_and_components_sum_to_the_value():
+    levels, model = images(17), two_modes(LinearVPPath(), 1e-6, SHAPE)
     u = noise(3, levels)
-    whole = likelihood(gaussian(), levels, 17, u, nodes=12)
-    single = [likelihood(gaussian(), levels, 17, u[k : k + 1], nodes=12) for k in range(3)]
+    whole = likelihood(model, levels, 17, u, nodes=12)
+    single = [likelihood(model, levels, 17, u[k : k + 1], nodes=12) for k in range(3)]
     for name in ("log_prob", "bits_per_dim", "error", "components"):
         mean = torch.stack([getattr(s, name) for s in single]).mean(0)
         assert torch.allclose(getattr(whole, name), mean, rtol=1e-10)
     assert [s.nfe for s in single] == [12, 12, 12] and whole.nfe == 36
     assert whole.error.min() > 0
-    assert not torch.allclose(single[0].log_prob, single[1].log_prob)
-
-
-def test_components_sum_to_the_log_probability():
-    levels = images(17, shape=(1, 8, 8))
-    result = likelihood(two_modes(LinearVPPath(), 1e-6, (1, 8, 8)), levels, 17, noise(2, levels))
-    assert result.components.shape == levels.shape
-    assert torch.allclose(sum_except_batch(result.components), result.log_prob, rtol=1e-10)
-
-
-class Total(ExactModel):
-    """Gives the time score as one number."""
-
-    def forward(self, x, t):
-        total = sum_except_batch(super().forward(x, t).components)
-        return ModelOutput(total.reshape(-1, *(1,) * (x.ndim - 1)), None)
-
-
-def test_there_are_no_components_without_an_output_for_each_or_from_a_solver():
-    levels = images(17)
-    u = noise(1, levels)
-    parts = likelihood(gaussian(), levels, 17, u)
-    total = likelihood(Total(LinearVPPath(), 1e-6, [[MEAN]], [STD]), levels, 17, u)
-    assert total.components is None
-    assert torch.allclose(total.log_prob, parts.log_prob, rtol=1e-10)
-    assert likelihood(gaussian(1e-3), levels, 17, u, integrator="rk45").components is None
-
-
-def test_a_two_sided_path_has_no_likelihood():
-    model = ExactBridge(SchrodingerBridgePath(), 1e-3, (0.0, 1.0), (MEAN, STD))
-    levels = images(17)
-    with pytest.raises(UserError, match="reference density"):
-        likelihood(model, levels, 17, noise(1, levels))
+    assert torch.allclose(sum_except_batch(whole.components), whole.log_prob, rtol=1e-10)

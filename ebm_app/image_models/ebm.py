@@ -157,8 +157,7 @@ class EBM(PretrainedModel):
             self.config.num_levels,
             self.space,
             noise.to(self.device),
-            self.energy.path,
-            self.energy.end,
+            self.energy,
         )
 
     def sample(

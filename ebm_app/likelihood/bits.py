@@ -108,12 +108,12 @@ def log_likelihood(
         )
     values, errors, parts, nfe = [], [], [], 0
     for u in noise:
-        point = dequantiser.points(levels, num_levels, space, u, energy.path, energy.end)
+        point = dequantiser.points(levels, num_levels, space, u, energy)
         density = estimator(energy, point.y, point.t)
         values.append(density.value + sum_except_batch(point.negative_log_q))
         errors.append(density.error)
         nfe += density.nfe
-        if density.components is not None and density.components.shape == point.y.shape:
+        if density.components is not None:
             parts.append(density.components + point.negative_log_q)
     log_prob = torch.stack(values).mean(0)
     check_finite(log_prob)

@@ -12,7 +12,6 @@ in nats.
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
 import torch
@@ -21,6 +20,8 @@ from torch import Tensor
 
 from ebm_app.data.levels import check_levels, dequantise
 from ebm_app.io.errors import UserError
+from ebm_app.io.fields import configuration
+from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics.tensors import expand_like
 from ebm_app.paths import GaussianPath
 from ebm_app.spaces import Space
@@ -43,7 +44,7 @@ class Dequantised(NamedTuple):
 
 class Dequantiser(ABC):
     """A density q on the cells of the levels, and the training points that suit it; a subclass is
-    a frozen dataclass of its settings. ``note`` says in one sentence what q is."""
+    a configuration of its settings. ``note`` says in one sentence what q is."""
 
     note: ClassVar[str]
 
@@ -60,22 +61,12 @@ class Dequantiser(ABC):
 
     @abstractmethod
     def points(
-        self,
-        levels: Tensor,
-        num_levels: int,
-        space: Space,
-        noise: Tensor,
-        path: GaussianPath,
-        end: float,
+        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor, energy: TimeScoreEnergy
     ) -> Dequantised:
-        """A draw from q for levels (B, *), by uniform ``noise`` (B, *) in [0, 1).
-
-        Args:
-            end: the last time at which the model is known.
-        """
+        """A draw from q for levels (B, *), by uniform ``noise`` (B, *) in [0, 1)."""
 
 
-@dataclass(frozen=True)
+@configuration
 class UniformDequantisation(Dequantiser):
     """y = encode((k + u) / L), read at the model's last time (Theis et al. 2016, section 3.1,
     arXiv:1511.01844). Stopping at 1 - eps smooths p_1 over the edges of the cells, which costs
@@ -89,21 +80,15 @@ class UniformDequantisation(Dequantiser):
         return space.encode(dequantise(levels, num_levels, noise))
 
     def points(
-        self,
-        levels: Tensor,
-        num_levels: int,
-        space: Space,
-        noise: Tensor,
-        path: GaussianPath,
-        end: float,
+        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor, energy: TimeScoreEnergy
     ) -> Dequantised:
         x = dequantise(levels, num_levels, noise)
         y, log_abs_det = space.encode_with_log_abs_det(x)
         share = log_abs_det / x[0].numel() - math.log(num_levels)
-        return Dequantised(y, end, share.reshape(-1, *(1,) * (y.ndim - 1)).expand(y.shape))
+        return Dequantised(y, energy.end, share.reshape(-1, *(1,) * (y.ndim - 1)).expand(y.shape))
 
 
-@dataclass(frozen=True)
+@configuration
 class TruncatedNormal(Dequantiser):
     r"""y = alpha_t c_k + sqrt(v_t) e, with c_k the centre of the cell and e a standard normal
     truncated to [-tau, tau], read at the time t where the cell's half-width is tau sqrt(v_t).
@@ -127,11 +112,6 @@ class TruncatedNormal(Dequantiser):
         "deviations; loose by about half a bit per dim for a model that was not trained with it"
     )
 
-    def __post_init__(self) -> None:
-        """Refuse a truncation that float64 cannot tell from none."""
-        if not 0 < self.tau <= 8:
-            raise UserError(f"tau must lie in (0, 8], not {self.tau}")
-
     def training_points(
         self, levels: Tensor, num_levels: int, space: Space, noise: Tensor
     ) -> Tensor:
@@ -139,15 +119,9 @@ class TruncatedNormal(Dequantiser):
         return space.encode((levels.to(noise.dtype) + 0.5) / num_levels)
 
     def points(
-        self,
-        levels: Tensor,
-        num_levels: int,
-        space: Space,
-        noise: Tensor,
-        path: GaussianPath,
-        end: float,
+        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor, energy: TimeScoreEnergy
     ) -> Dequantised:
-        t = self.time(num_levels, space, path, end)
+        path, t = energy.path, self.time(num_levels, space, energy.path, energy.end)
         centre = self.training_points(levels, num_levels, space, noise)
         # Phi(e) is uniform between the truncations; symmetric in u, so that no tail loses digits
         mass = math.erf(self.tau / SQRT2)

@@ -68,17 +68,12 @@ def _alpha_and_ratio(path: OneSidedPath, t: float) -> tuple[float, float]:
 
 
 class Draw(NamedTuple):
-    """A draw e of the noise at a node, e - e_s, and the variance of e given x_r that the model
+    """A draw e of the noise at a node, e - e_s, and the variance V of e given x_r that the model
     predicts, if any: (B, *) float64."""
 
     e: Tensor
     residual: Tensor
     variance: Tensor | None
-
-    @property
-    def offset(self) -> Tensor:
-        """q of the guess V e - q that is right for this draw."""
-        return self.variance * self.e - self.residual
 
 
 class Guess(NamedTuple):
@@ -87,10 +82,6 @@ class Guess(NamedTuple):
 
     slope: Tensor | float
     offset: Tensor
-
-    def centred_square(self, e: Tensor) -> Tensor:
-        """(slope e - offset)^2 less its mean over e ~ N(0, I)."""
-        return (self.slope * e - self.offset).square() - self.mean_square()
 
     def mean_square(self) -> Tensor:
         """The mean of (slope e - offset)^2 over e ~ N(0, I)."""
@@ -175,25 +166,21 @@ def _gain(x: Tensor, node: BoundNode, draws: Sequence[Draw]) -> Tensor:
     e_s|^2] from its draws: (B, *) float64."""
     shrink = node.deviation / node.moment
     reference = Guess(1 - node.deviation * shrink, shrink * node.a * x.double())
-    guesses = [reference] * len(draws)
-    if len(draws) > 1 and draws[0].variance is not None:
-        guesses = [_guess(others) for others in _but_one(draws)]
-    squares = [
-        draw.residual.square() - guess.centred_square(draw.e)
-        for draw, guess in zip(draws, guesses, strict=True)
-    ]
-    return node.weight / 2 * (reference.mean_square() - sum(squares) / len(draws))
+    total = 0.0
+    for draw, others in zip(draws, _but_one(draws), strict=True):
+        guess = reference
+        if others and draw.variance is not None:
+            slope = sum(other.variance for other in others) / len(others)
+            offsets = [other.variance * other.e - other.residual for other in others]
+            guess = Guess(slope, sum(offsets) / len(others))
+        centred = (guess.slope * draw.e - guess.offset).square() - guess.mean_square()
+        total = total + (draw.residual.square() - centred)
+    return node.weight / 2 * (reference.mean_square() - total / len(draws))
 
 
 def _but_one(draws: Sequence[Draw]) -> list[Sequence[Draw]]:
     """For every draw the others."""
     return [draws[:k] + draws[k + 1 :] for k in range(len(draws))]
-
-
-def _guess(others: Sequence[Draw]) -> Guess:
-    """The guess of a draw's residual from the other draws at its node."""
-    slopes, offsets = zip(*((draw.variance, draw.offset) for draw in others), strict=True)
-    return Guess(sum(slopes) / len(others), sum(offsets) / len(others))
 
 
 def _jackknife(without: Tensor) -> Tensor:

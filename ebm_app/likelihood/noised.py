@@ -21,18 +21,8 @@ from ebm_app.io.fields import Draws, Nodes, Seed, configuration
 from ebm_app.likelihood.estimator import Estimator, LogDensity
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics.quadrature import rule_on
-from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.paths import OneSidedPath
 from ebm_app.paths.divergence import normal_draws
-
-
-def rate_along(components: Tensor, score: Tensor, velocity: Tensor) -> Tensor:
-    """d/dt log p_t(x_t) of a point that moves with ``velocity`` (B, *), in nats per unit of t:
-    (B, *) float64 by component, or (B, 1) in all where the model gives the time score alone."""
-    product = score.double() * velocity.double()
-    if components.shape == score.shape:
-        return components.double() + product
-    return (sum_except_batch(components.double()) + sum_except_batch(product))[:, None]
 
 
 class NoisedNode(NamedTuple):
@@ -125,23 +115,21 @@ class NoisedIntegral(Estimator):
         if self.num_draws > 1:
             spread = values.std(0, unbiased=True) / math.sqrt(self.num_draws)
             error = torch.hypot(spread, (values - coarse.flatten(2).sum(2)).mean(0))
-        components = parts.mean(0) if parts[0].shape == x.shape else None
-        return LogDensity(values.mean(0), error, components, self.num_draws * self.num_nodes)
+        nfe = self.num_draws * self.num_nodes
+        return LogDensity(values.mean(0), error, parts.mean(0), nfe)
 
     @staticmethod
     @torch.no_grad()
     def _one(
         energy: TimeScoreEnergy, x: Tensor, e: Tensor, rule: NoisedRule
     ) -> tuple[Tensor, Tensor]:
-        """The parts of the log density along the curve of ``e``, by the rule and by half of it."""
+        """The parts (B, *) of the log density along the curve of ``e``, by the rule and by half
+        of it."""
         reference = energy.path.reference_log_density(rule.a * x + rule.deviation * e)
         fine, coarse = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         for node in rule.nodes:
-            point = node.a * x + node.deviation * e
-            output = energy.output(point, node.time)
+            output = energy.output(node.a * x + node.deviation * e, node.time)
             velocity = node.a_dt * x + node.deviation_dt * e
-            rate = rate_along(output.components, output.score, velocity)
+            rate = output.components.double() + output.score.double() * velocity.double()
             fine, coarse = fine + node.weight * rate, coarse + node.coarse_weight * rate
-        if fine.shape != reference.shape:
-            reference = sum_except_batch(reference)[:, None]
         return reference + fine, reference + coarse

@@ -29,9 +29,7 @@ class RatioIntegral(Estimator):
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
         reference = energy.path.reference_log_density(x)
         ratio = energy.log_ratio(x, t1=t, integrator=self.integrator)
-        components = ratio.components
-        if components is not None and components.shape == x.shape:
-            components = components + reference
+        components = None if ratio.components is None else ratio.components + reference
         value = ratio.value + sum_except_batch(reference)
         return LogDensity(value, ratio.error, components, ratio.nfe)
 

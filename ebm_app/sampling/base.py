@@ -45,31 +45,24 @@ class Sampler(ABC):
         """How many steps it takes for points of ``num_dims`` numbers."""
 
 
-def time_of_variance(energy: TimeScoreEnergy, variance: float) -> float:
-    """The last time of the model, or the earlier one at which the path's variance falls to
-    ``variance``.
-
-    Raises:
-        UserError: where the variance never exceeds ``variance``.
-    """
-    path = energy.path
-    first, last = (torch.tensor(t, dtype=torch.float64) for t in (energy.start, energy.end))
-    if not path.variance(first) > variance:
-        raise UserError(
-            f"end_variance {variance} is not below the variance at the start: lower it"
-        )
-    if path.variance(last) > variance:
-        return energy.end
-    return find_time(lambda t: path.variance(t) - variance, energy.start, energy.end)
-
-
 def end_time(energy: TimeScoreEnergy, start: float, variance: float) -> float:
-    """``time_of_variance``, where a run from ``start`` stops.
+    """Where a run from ``start`` stops: the last time of the model, or the earlier one at which
+    the path's variance falls to ``variance``.
 
     Raises:
         UserError: where the run would not start before it.
     """
-    end = time_of_variance(energy, variance)
+    path = energy.path
+
+    def excess(t: Tensor) -> Tensor:
+        return path.variance(t) - variance
+
+    first, last = (torch.tensor(t, dtype=torch.float64) for t in (energy.start, energy.end))
+    if not excess(first) > 0:
+        raise UserError(
+            f"end_variance {variance} is not below the variance at the start: lower it"
+        )
+    end = energy.end if excess(last) > 0 else find_time(excess, energy.start, energy.end)
     if not start < end:
         raise UserError(f"sampling must start before t = {end}, where it stops: lower start")
     return end

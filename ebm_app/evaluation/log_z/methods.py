@@ -127,7 +127,9 @@ def ais(run: ChainRun, num_chains: int, data: Tensor) -> LogZResult:
 
 def raise_(run: ChainRun, num_chains: int, data: Tensor) -> LogZResult:
     """The same chains in reverse, from held-out ``data`` (N, *): an upper bound of log Z as far as
-    the data are samples of the model."""
+    the data are samples of the model. log p_hat of a starting point less its log-weight estimates
+    conservatively the log density that the annealing process itself gives to it (Burda et al.
+    2015, section 4)."""
     table = run.reverse(data[:num_chains])
     return LogZResult(from_reverse(table.log_weight[-1]), _acceptance(table), {"raise": table})
 
@@ -154,13 +156,3 @@ METHODS: dict[str, Method] = {"ais": ais, "raise": raise_, "transported": transp
 
 def _acceptance(table: ChainTable) -> float:
     return table.acceptance[~table.acceptance.isnan()].mean().item()
-
-
-def raise_log_prob(table: ChainTable, log_density: Tensor) -> Tensor:
-    """From RAISE's reverse chains: a conservative estimate (N,) of the log density, in nats, that
-    the annealing process itself gives to their starting points (Burda et al. 2015, section 4).
-
-    Args:
-        log_density: (N,), log p_hat at the starting points.
-    """
-    return log_density - table.log_weight[-1].to(log_density)
