@@ -11,9 +11,8 @@ import sys
 from collections.abc import Callable, Sequence
 from math import cos, pi, sin
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from annotated_types import Ge, Le
 from browser import open_browser, open_tab
 from PIL import Image
 
@@ -23,7 +22,6 @@ from ebm_app.io.fields import configuration, setting
 WAIT = 600_000  # milliseconds
 #: colours of a picture, which keep a file small
 NUM_COLOURS = 128
-Width = Annotated[int, Ge(100), Le(10_000)]
 Page = Any  # playwright.sync_api.Page, of an optional package
 
 
@@ -117,9 +115,6 @@ class Arguments:
     """The command line."""
 
     model: str = setting("a folder or a bundled name", "digits")
-    tab: tuple[str, ...] = setting(f"of {', '.join(ACTIONS)}", tuple(ACTIONS))
-    width: Width = setting("of the window, in pixels", 1280)
-    theme: Literal["light", "dark"] = setting("colours of the page", "light")
     output_dir: Path = setting("where the pictures go", Path("runs/screenshots"))
 
 
@@ -140,10 +135,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         port = free.getsockname()[1]
     url = serve(app, "127.0.0.1", port, None)
     with open_browser() as browser:
-        page = browser.new_page(viewport={"width": args.width, "height": 900})
-        page.goto(f"{url}?__theme={args.theme}")
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(f"{url}?__theme=light")
         page.get_by_role("tab").first.wait_for(timeout=WAIT)
-        for tab in args.tab:
+        for tab in ACTIONS:
             files.append(folder / f"ui-{tab.lower().replace(' ', '-')}.png")
             take(page, tab, files[-1])
     app.close(verbose=False)

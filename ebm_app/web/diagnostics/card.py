@@ -13,12 +13,11 @@ from ebm_app.io.tensors import read_tensors
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE, read_config
 from ebm_app.training.checkpoint import PREFIX
-from ebm_app.training.metrics import best_validation, read_metrics
-from ebm_app.training.plots import BITS, training_figure
+from ebm_app.training.metrics import read_metrics
+from ebm_app.training.plots import training_figure
 
 from ..models import Models, without_path
 
-NO_CURVES = "No training curves: the folder of this model holds none."
 NO_README = "This model comes without a description of its own."
 FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)  # settings of a hub of models
 # the page serves no file of a folder
@@ -26,11 +25,10 @@ PICTURE = re.compile(r"!\[[^\]]*\](\([^)]*\)|\[[^\]]*\])\n*")
 
 
 class Card(NamedTuple):
-    """What the page shows of a model: a table, a sentence on the curves of its training, these
-    curves, its README, and its configuration."""
+    """What the page shows of a model: a table, the curves of its training, its README, and its
+    configuration."""
 
     facts: str
-    note: str
     curves: Figure | None
     readme: str
     config: dict[str, Any]
@@ -56,7 +54,7 @@ def card(models: Models, name: str) -> Card:
         table = [f"| model | {name} |", "| --- | --- |"]
         table += [f"| {key} | {value} |" for key, value in (rows | run_facts(run)).items()]
     curves = training_figure(lines) if lines else None
-    return Card("\n".join(table), note(lines), curves, text, stored)
+    return Card("\n".join(table), curves, text, stored)
 
 
 def facts(config: EBMConfig) -> dict[str, str]:
@@ -91,23 +89,6 @@ def run_facts(folder: Path) -> dict[str, str]:
             return {**found, "steps": "the run continues, or was stopped"}
         validation = f"{figures['bits_per_dim']:.4f} bits per dim"
         return {**found, "steps": f"{figures['steps']:,}", "validation": validation}
-
-
-def note(lines: list[dict[str, float]]) -> str:
-    """The best validation of a run, in words."""
-    if not lines:
-        return NO_CURVES
-    text = f"{len(lines)} lines up to step {lines[-1]['step']:,}."
-    if (best := best_validation(lines)) is None:
-        return text
-    parts = [
-        f"{label} {best[f'{key}_bits_per_dim']:.4f} ± {best[f'{key}_stderr']:.4f} bits per dim"
-        for key, label in BITS.items()
-        if f"{key}_bits_per_dim" in best
-    ]
-    return (
-        f"{text} The model of least validation loss, of step {best['step']:,}: {', '.join(parts)}."
-    )
 
 
 def shown_readme(text: str) -> str:

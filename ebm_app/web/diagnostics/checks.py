@@ -7,13 +7,11 @@ from typing import Annotated, Any
 import torch
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from ebm_app.evaluation.checks import Check, describe, from_record
 from ebm_app.evaluation.held_out import held_out_levels
 from ebm_app.evaluation.plots import balance_figure
 from ebm_app.evaluation.selftest import Balance, SelfTestBudget, SelfTestReport, iterate_checks
-from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import as_written, read_json
 from ebm_app.likelihood import PFODEDensity
@@ -37,7 +35,8 @@ def self_test(
 ) -> Iterator[ShownTest]:
     """Test a model on at most so many held-out images of its data."""
     ebm = models.load(model)
-    levels = held_out(ebm, models.data_root)[:num_images]
+    with without_path(Path(models.data_root), "data"):
+        levels = held_out_levels(ebm, ebm.config.dataset, data_root=models.data_root)[:num_images]
     pf_ode = PFODEDensity(num_steps=PF_ODE_STEPS, seed=seed)
     budget = SelfTestBudget(NUM_TIMES, NUM_REFERENCE, pf_ode, seed)
     label = f"{model} · {len(levels)} held-out images · seed {seed}"
@@ -49,15 +48,6 @@ def self_test(
     yield figure, in_words(report.checks, label)
 
 
-def held_out(ebm: EBM, data_root: str) -> Tensor:
-    """Held-out images of a model's data as levels (N, C, H, W); their folder is the server's."""
-    try:
-        with without_path(Path(data_root), "data"):
-            return held_out_levels(ebm, ebm.config.dataset, data_root=data_root)
-    except UserError as error:
-        raise UserError(f"there are no held-out images for the self-test: {error}") from None
-
-
 def recorded(folder: Path, name: str) -> tuple[str, ShownTest]:
     """What ``evaluate/selftest.py --output_dir`` left in the folder of a model, or nothing; before
     it a line to warn of a test that has failed, or of a record that cannot be read."""
@@ -67,17 +57,17 @@ def recorded(folder: Path, name: str) -> tuple[str, ShownTest]:
     try:
         with without_path(folder, name), as_written(path):
             record = read_json(path)
-            report, label = report_of(record["figures"]), f"recorded {record['started']}"
-            failed = sum(check.passed is False for check in report.checks)
-            warning = (
-                f"⚠️ {name} failed {failed} of the checks of its self-test, so that its "
-                "log-likelihoods may be wrong: see Diagnostics."
-            )
-            text = in_words(report.checks, label)
-            return warning if failed else "", (balance_figure(report.balance), text)
+            report = report_of(record["figures"])
+            shown = balance_figure(report.balance)
+            text = in_words(report.checks, f"recorded {record['started']}")
     except UserError as error:
-        line = f"⚠️ The record of the self-test of {name} cannot be read: see Diagnostics."
-        return line, (None, str(error))
+        return f"⚠️ {error}", (None, str(error))
+    failed = sum(check.passed is False for check in report.checks)
+    warning = (
+        f"⚠️ {name} failed {failed} of the checks of its self-test, so that its log-likelihoods "
+        "may be wrong: see Diagnostics."
+    )
+    return warning if failed else "", (shown, text)
 
 
 def report_of(metrics: dict[str, Any]) -> SelfTestReport:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import gradio as gr
-from gradio.events import Dependency
 
 from ebm_app.io.errors import UserError
 
@@ -17,11 +16,8 @@ Identities that every exact model satisfies, on held-out images of the model's d
 budget: `python evaluate/selftest.py MODEL`; a record in the folder of the model is shown here."""
 LOG_Z = """### log Z, temperature by temperature
 It is 0 where the time score is exact. Chains go from noise to the model through intermediate
-distributions. With `transported` the probability-flow ODE moves them from one to the next; with
-plain `ais` it does not, and they lag behind. More chains and methods:
+distributions, with `transported` moved by the probability-flow ODE. More chains and methods:
 `python evaluate/ais.py MODEL`."""
-#: outputs of a run, and the run
-Built = tuple[list[gr.Component], Dependency]
 
 
 def build(models: Models, model: gr.Dropdown, line: gr.Markdown, tab: gr.Tab, seed: int) -> None:
@@ -30,65 +26,48 @@ def build(models: Models, model: gr.Dropdown, line: gr.Markdown, tab: gr.Tab, se
         with gr.Column(scale=2, min_width=300):
             facts = gr.Markdown(label="Card")
         with gr.Column(scale=3, min_width=300):
-            note = text_box("Training", 2, "")
             curves = plot_box("Training curves")
     with gr.Accordion("Description and configuration", open=False):
         readme = gr.Markdown(label="Description", container=True)
         config = gr.JSON(label="Configuration")
     with gr.Row():
         with gr.Column(min_width=300):
-            test, testing = build_self_test(models, model, seed)
+            gr.Markdown(SELF_TEST)
+            sizes = checks.MIN_IMAGES, checks.MAX_IMAGES
+            num_images = slider(*sizes, checks.DEFAULT_IMAGES, "Held-out images")
+            test_buttons = start_and_stop("Run the self-test")
+            text = text_box("Result of the self-test", 6)
+            test = [plot_box("Mean time score: 0 in an exact model"), text]
         with gr.Column(min_width=300):
-            chains, moving = build_log_z(models, model, seed)
+            gr.Markdown(LOG_Z)
+            method = gr.Dropdown(list(log_z.METHODS), label="Method")
+            with gr.Row():
+                num_chains = slider(2, log_z.MAX_CHAINS, 8, "Chains", min_width=110)
+                limit = log_z.MAX_TEMPERATURES
+                temperatures = slider(2, limit, 16, "Temperatures", min_width=110)
+            chain_buttons = start_and_stop("Estimate log Z")
+            text = text_box("log Z", 2)
+            chains = [plot_box("Weights and acceptance by temperature"), text]
+
+    given, private = {"models": models, "seed": seed}, {"api_visibility": "private"}
+    run, inputs = explained(checks.self_test, **given), [model, num_images]
+    testing = start_by(test_buttons, run, inputs, test, **private)
+    run, inputs = explained(log_z.log_z, **given), [model, method, num_chains, temperatures]
+    moving = start_by(chain_buttons, run, inputs, chains, **private)
 
     def fill(name: str) -> tuple[Any, ...]:
         try:
             return tuple(card.card(models, name))
         except UserError as error:
-            return str(error), "", None, "", None
+            return str(error), None, "", None
 
     def begin(name: str) -> tuple[Any, ...]:
         warning, shown = checks.recorded(models.folder(name), name)
         return gr.update(value=warning, visible=bool(warning)), *shown, None, ""
 
     # a run goes on while its card is looked at
-    outputs = [facts, note, curves, readme, config]
+    outputs = [facts, curves, readme, config]
     gr.on([tab.select, model.change], explained(fill), model, outputs, **AT_ONCE)
     # a result never stands beside another model than its own, and stays when the tab is left
     model.change(None, cancels=[testing, moving], **AT_ONCE)
     gr.on(None, explained(begin), model, [line, *test, *chains], **AT_ONCE)
-
-
-def build_self_test(models: Models, model: gr.Dropdown, seed: int) -> Built:
-    """The self-test; its outputs and its run."""
-    gr.Markdown(SELF_TEST)
-    sizes = checks.MIN_IMAGES, checks.MAX_IMAGES
-    num_images = slider(*sizes, checks.DEFAULT_IMAGES, "Held-out images")
-    buttons = start_and_stop("Run the self-test")
-    text = text_box("Result of the self-test", 6)
-    plot = plot_box("Mean time score: 0 in an exact model")
-    shown = [plot, text]
-
-    run = explained(checks.self_test, models=models, seed=seed)
-    event = start_by(buttons, run, [model, num_images], shown, api_visibility="private")
-    return shown, event
-
-
-def build_log_z(models: Models, model: gr.Dropdown, seed: int) -> Built:
-    """log Z by temperature; its outputs and its run."""
-    gr.Markdown(LOG_Z)
-    method = gr.Dropdown(list(log_z.METHODS), label="Method")
-    with gr.Row():
-        limits = log_z.MAX_CHAINS, log_z.MAX_TEMPERATURES
-        chains = slider(2, limits[0], 8, "Chains", min_width=110)
-        default = 16
-        temperatures = slider(2, limits[1], default, "Temperatures", min_width=110)
-    buttons = start_and_stop("Estimate log Z")
-    text = text_box("log Z", 2)
-    shown = [plot_box("Weights and acceptance by temperature"), text]
-
-    run, inputs = (
-        explained(log_z.log_z, models=models, seed=seed),
-        [model, method, chains, temperatures],
-    )
-    return shown, start_by(buttons, run, inputs, shown, api_visibility="private")

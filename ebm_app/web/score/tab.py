@@ -7,7 +7,6 @@ import gradio as gr
 import numpy as np
 
 from ebm_app.evaluation.held_out_likelihoods import examples
-from ebm_app.io.errors import UserError
 
 from ..generate.gallery import image_tiles, send_on_click
 from ..models import Models
@@ -16,7 +15,7 @@ from ..shared import metrics_box, picture, plot_box, slider, text_box
 from . import estimators, many_images
 from .digits import SIDE
 from .one_image import CAVEAT, MAX_REPEATS, ShownLikelihood, score, score_drawing
-from .uploads import NO_COLOUR, preparation
+from .uploads import preparation
 
 #: the tab of the upload
 UPLOAD = "upload"
@@ -36,7 +35,7 @@ def build(
     with gr.Row():
         with gr.Column():
             with gr.Tabs() as ways, gr.Tab("Draw"):
-                drawing, start_drawing = add_canvas(models, model)
+                drawing, start_drawing = add_canvas()
             with ways, gr.Tab("Upload", id=UPLOAD):
                 upload = gr.Image(
                     label="Image",
@@ -90,40 +89,26 @@ def build(
     return upload, ways
 
 
-def add_canvas(models: Models, model: gr.Dropdown) -> tuple[gr.ImageEditor, gr.Button]:
-    """A black canvas with a white brush, ready for a stroke, and its button; or for a model of
-    colour images the reason why there is none."""
+def add_canvas() -> tuple[gr.ImageEditor, gr.Button]:
+    """A black canvas with a white brush, ready for a stroke, and its button."""
     black = np.zeros((SIDE, SIDE, 3), dtype=np.uint8)
     blank = {"background": black, "layers": [], "composite": black}
-    with gr.Column() as offered:
-        drawing = gr.ImageEditor(
-            value=blank,
-            label="Drawing",
-            image_mode="L",
-            type="numpy",
-            sources=(),
-            transforms=(),
-            layers=False,
-            canvas_size=(SIDE, SIDE),
-            fixed_canvas=True,
-            brush=gr.Brush(default_size=BRUSH, colors=["#ffffff"], color_mode="fixed"),
-            format="png",
-        )
-        # clearing also takes the background and the brush away, until a value is set again
-        drawing.clear(lambda: blank, None, drawing, **AT_ONCE)
-        start = gr.Button("Log-likelihood of the drawing", variant="primary")
-    refused = gr.Markdown(f"{NO_COLOUR.capitalize()}.", visible=False)
-
-    def offer(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        try:
-            is_grey = models.load(name).config.image_shape[0] == 1
-        except UserError:  # such a model is explained when it is used
-            is_grey = True
-        return gr.update(visible=is_grey), gr.update(visible=not is_grey)
-
-    # without a trigger: when the page opens, and when another model is chosen
-    gr.on(None, offer, model, [offered, refused], **AT_ONCE)
-    return drawing, start
+    drawing = gr.ImageEditor(
+        value=blank,
+        label="Drawing",
+        image_mode="L",
+        type="numpy",
+        sources=(),
+        transforms=(),
+        layers=False,
+        canvas_size=(SIDE, SIDE),
+        fixed_canvas=True,
+        brush=gr.Brush(default_size=BRUSH, colors=["#ffffff"], color_mode="fixed"),
+        format="png",
+    )
+    # clearing also takes the background and the brush away, until a value is set again
+    drawing.clear(lambda: blank, None, drawing, **AT_ONCE)
+    return drawing, gr.Button("Log-likelihood of the drawing", variant="primary")
 
 
 def add_examples(
