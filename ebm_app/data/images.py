@@ -22,7 +22,7 @@ class ImageData:
     """Three splits of integer levels 0..num_levels-1, each uint8 (N, C, H, W).
 
     ``palette`` has the grey values 0..255 of the levels where these are few of the 256, and is ()
-    where they are evenly spaced.
+    where they are evenly spaced. ``labels`` are the class labels of the splits, int64 (N,) each.
 
     Raises:
         ValueError: for splits that are not of this form. UserError: for a palette that is not of
@@ -35,6 +35,7 @@ class ImageData:
     validation: Tensor
     test: Tensor
     palette: Palette = ()
+    labels: Splits | None = None
 
     def __post_init__(self) -> None:
         check_palette(self.palette, self.num_levels)
@@ -75,6 +76,17 @@ class ImageData:
         """(C, H, W)."""
         channels, height, width = self.train.shape[1:]
         return channels, height, width
+
+    @property
+    def num_classes(self) -> int:
+        """One more than the largest label.
+
+        Raises:
+            UserError: for images without labels.
+        """
+        if self.labels is None:
+            raise UserError(f"the images of {self.name} have no class labels: leave classes out")
+        return 1 + int(torch.cat(self.labels).max())
 
     def split(self, name: str) -> Tensor:
         """Levels (N, C, H, W) of the split "train", "validation" or "test".
@@ -127,8 +139,8 @@ def load_images(
     for what, given in (("resolution", resolution), ("palette", palette)):
         if given is not None:
             raise UserError(f"a {what} is for folder:PATH only: leave it out for {name}")
-    images, _ = _read_named(name, data_root, download)
-    return ImageData(name, DATASETS[name].num_levels, *images)
+    images, labels = _read_named(name, data_root, download)
+    return ImageData(name, DATASETS[name].num_levels, *images, labels=labels)
 
 
 def load_labels(name: str, data_root: str | Path | None = None, download: bool = False) -> Splits:

@@ -20,12 +20,14 @@ from ebm_app.likelihood.dequantisation import (
     dequantisation_noise,
 )
 from ebm_app.models.config import EBMConfig
+from ebm_app.models.early import EarlyNet, SplitNet
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.models.folders import ENERGY_MODEL
 from ebm_app.models.inputs import NET_INPUTS, Decoded
 from ebm_app.models.pretrained import PretrainedModel
-from ebm_app.models.time_score import TimeScoreModel
+from ebm_app.models.time_score import TIME_INPUTS, TimeScoreModel
 from ebm_app.models.unet import UNet
+from ebm_app.numerics.tensors import find_time
 from ebm_app.paths import PATHS, GaussianPath
 from ebm_app.sampling.samplers import SAMPLERS, Frame, Sampler
 from ebm_app.spaces import build_space
@@ -71,12 +73,21 @@ class EBM(PretrainedModel):
             config.space, config.image_shape, config.num_levels, config.space_arguments
         )
         self.dequantiser = DEQUANTISERS[config.dequantisation]()
-        net: nn.Module = UNet((net_channels, height, width), heads * channels, config.net)
+        num_classes = 0 if config.early else config.num_classes
+        net: nn.Module = UNet(
+            (net_channels, height, width), heads * channels, config.net, num_classes
+        )
         if config.net_input == "x":
             net = Decoded(net, self.space.decode, channels)
+        path = build_path(config)
+        if config.early:
+            early = EarlyNet(
+                config.image_shape, heads * channels, config.early, config.num_classes
+            )
+            net = SplitNet(early, net, self._switch(path))
         self.model = TimeScoreModel(
             net,
-            build_path(config),
+            path,
             config.eps,
             prediction=config.prediction,
             time_input=config.time_input,
@@ -85,6 +96,13 @@ class EBM(PretrainedModel):
             condition_dim=config.condition_dim,
         )
         self.energy = TimeScoreEnergy(self.model, config.num_nodes)
+
+    def _switch(self, path: GaussianPath) -> float:
+        """What a network reads as the time at which the early one ends."""
+        ends = path.interval(self.config.eps)
+        time = find_time(lambda t: path.log_snr(t) - self.config.early.max_log_snr, *ends)
+        time = torch.tensor([time], dtype=torch.float64, device="cpu")
+        return TIME_INPUTS[self.config.time_input].read(path, ends, time).item()
 
     def log_prob(
         self,

@@ -44,6 +44,8 @@ PaletteLevels = Annotated[tuple[Annotated[int, Ge(0), Le(255)], ...], Len(0, 256
 Width = Annotated[int, Ge(1), Le(4096)]
 Widths = Annotated[tuple[Width, ...], Len(1, MOST_RESOLUTIONS)]
 Layers = Annotated[int, Ge(1), Le(16)]
+Classes = Annotated[int, Ge(0), Le(100_000)]
+LogSNR = Annotated[float, Ge(-20), Le(20)]
 Resolutions = Annotated[
     tuple[Annotated[int, Ge(0), Lt(MOST_RESOLUTIONS)], ...], Len(0, MOST_RESOLUTIONS)
 ]
@@ -79,6 +81,21 @@ class UNetConfig:
     t_scale: Positive = rare("factor of the time inside the embedding", 25.0)
 
 
+@configuration
+class EarlyConfig:
+    """An early network, see ``ebm_app.models.early``.
+
+    Args:
+        net: its shape, on images whose squares of pixels are channels.
+        patch: side of these squares.
+        max_log_snr: log(alpha_t^2 / v_t) from which on the other network is asked.
+    """
+
+    net: UNetConfig
+    patch: Annotated[int, Ge(1), Le(16)] = 2
+    max_log_snr: LogSNR = 0.0
+
+
 @configuration(kw_only=True)
 class ModelSettings:
     """What a user chooses of a model, beside its path and its network."""
@@ -107,6 +124,8 @@ class EBMConfig(ModelSettings):
     stein_head: bool = True
     condition_dim: Annotated[int, Ge(0), Le(LARGEST_SIDE)] = 0
     palette: PaletteLevels = ()
+    num_classes: Classes = 0
+    early: EarlyConfig | None = None
     format_version: PositiveInt = FORMAT_VERSION
 
 
@@ -144,8 +163,11 @@ class TrainingConfig(LoopConfig):
     objective: str = setting("ctsm, ctsm_v, ctsm_m, tsm", "ctsm_m")
     weighting: str = rare("lambda(t): time_score, stein_score, uniform", "time_score")
     time_sampler: str = rare(
-        "training times: arc_length, uniform, stratified, importance", "arc_length"
+        "training times: arc_length, uniform, stratified, importance; early, which trains the "
+        "early network alone",
+        "arc_length",
     )
+    label_dropout: Share = rare("share of the class labels that training hides", 0.4)
     augmentation: str = setting("changes of training images: none, affine", "none")
     stein_factor: NonNegative = rare("weight of the Stein head in the loss; 0 trains none", 1.0)
 
@@ -156,6 +178,11 @@ class Settings(TrainingConfig, ModelSettings, UNetConfig):
 
     path: str = setting("linear_vp (alpha_t = t), or vp (the paper's, of images)", "linear_vp")
     path_arguments: dict[str, Number] = field(default_factory=dict)
+    classes: bool = setting("tell the network the class labels of the images", False)
+    early_channels: Annotated[tuple[Width, ...], Len(0, MOST_RESOLUTIONS)] = rare(
+        "channels of a network of its own for the times at which an image takes its shape", ()
+    )
+    early_max_log_snr: LogSNR = rare("log signal-to-noise ratio at which these times end", 0.0)
     c: Positive | Literal["data"] = rare("second moment of the data, or data to measure it", 1.0)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ebm_app.io.errors import NumericalError, UserError
 from ebm_app.io.registry import choose
+from ebm_app.models.labelled import LabelledModel
 from ebm_app.models.time_score import ModelOutput, TimeScoreModel
 from ebm_app.numerics.quadrature import ADAPTIVE, Rule, integrate, rule_on
 from ebm_app.numerics.tensors import expand_like, sum_except_batch
@@ -97,6 +98,14 @@ class TimeScoreEnergy:
     def with_nodes(self, num_nodes: int) -> "TimeScoreEnergy":
         """The same energy by a rule of another size."""
         other = TimeScoreEnergy(self.model, num_nodes, self.chunk_size)
+        other.start, other.end = self.start, self.end
+        return other
+
+    def given(self, labels: Tensor, guidance: float = 1.0) -> "TimeScoreEnergy":
+        """The energy of p(x | y), y the ``labels`` (B,) of the points; see ``LabelledModel``."""
+        other = TimeScoreEnergy(
+            LabelledModel(self.model, labels, guidance), self.num_nodes, self.chunk_size
+        )
         other.start, other.end = self.start, self.end
         return other
 

@@ -29,7 +29,11 @@ class Decoded(nn.Module):
         """That of the network."""
         return self.net.last_layer
 
-    def forward(self, u: Tensor, t: Tensor) -> Tensor:
+    def reads_labels(self, t: Tensor) -> bool:
+        """Whether labels change what comes out at any of these times."""
+        return self.net.reads_labels(t)
+
+    def forward(self, u: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
         """u (B, C + more, H, W), t (B,) -> the network's output."""
         image = 2 * self.decode(u[:, : self.channels]) - 1
-        return self.net(torch.cat([image, u[:, self.channels :]], 1), t)
+        return self.net(torch.cat([image, u[:, self.channels :]], 1), t, labels)

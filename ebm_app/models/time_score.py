@@ -93,11 +93,18 @@ class TimeScoreModel(nn.Module):
         self.input_frequencies, self.condition_dim = tuple(input_frequencies), condition_dim
         self.interval = path.interval(eps)
 
-    def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> ModelOutput:
-        """x (B, *), t (B,) float64 and condition (B, condition_dim), zero if None ->
-        ``ModelOutput``."""
-        time = self.time_input.read(self.path, self.interval, t)
-        out = self.net(self.features(x, t, condition), time.to(x.dtype))
+    def forward(
+        self,
+        x: Tensor,
+        t: Tensor,
+        condition: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> ModelOutput:
+        """x (B, *), t (B,) float64, condition (B, condition_dim), zero if None, and class labels
+        (B,) int64, of a net that takes them -> ``ModelOutput``."""
+        time = self.time_input.read(self.path, self.interval, t).to(x.dtype)
+        given = () if labels is None else (labels,)
+        out = self.net(self.features(x, t, condition), time, *given)
         # the scales reach 1e5: out of a half-precision network's range
         out = out if out.dtype == torch.float64 else out.float()
         raw, head = out.tensor_split([out.shape[1] - self.stein_channels], dim=1)
@@ -107,6 +114,10 @@ class TimeScoreModel(nn.Module):
         skip, gain = self.path.score_skip(t), self.path.score_gain(t)
         score = expand_like(skip, x) * x + expand_like(gain, x) * head
         return ModelOutput(components, score, variance)
+
+    def reads_labels(self, t: Tensor) -> bool:
+        """Whether labels change the output at any of the times t (B,)."""
+        return self.net.reads_labels(self.time_input.read(self.path, self.interval, t))
 
     def features(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         r"""x joined, along dimension 1, by g sin(2 pi f x) and g cos(2 pi f x) for each frequency

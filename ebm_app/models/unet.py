@@ -4,6 +4,7 @@ derivatives."""
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from ebm_app.io.errors import UserError
@@ -19,6 +20,7 @@ class UNet(nn.Module):
         image_shape: (C, H, W).
         out_channels: channels of the output.
         config: see ``UNetConfig``.
+        num_classes: K, of labels 0..K - 1 that the network is told; 0 for none.
 
     Raises:
         UserError: where the image cannot be halved to every resolution, or where groups or
@@ -26,7 +28,11 @@ class UNet(nn.Module):
     """
 
     def __init__(
-        self, image_shape: Sequence[int], out_channels: int, config: UNetConfig | None = None
+        self,
+        image_shape: Sequence[int],
+        out_channels: int,
+        config: UNetConfig | None = None,
+        num_classes: int = 0,
     ) -> None:
         # seconds to import: a script's --help does without
         from diffusers import UNet2DModel
@@ -37,6 +43,7 @@ class UNet(nn.Module):
         channels, height, width = image_shape
         check_config(config, height, width)
         self.image_shape, self.config = tuple(image_shape), config
+        self.num_classes = num_classes
         kinds = [
             index in config.attention_levels for index in range(len(config.block_out_channels))
         ]
@@ -52,6 +59,8 @@ class UNet(nn.Module):
             attention_head_dim=config.block_out_channels[-1] // config.num_heads,
             norm_num_groups=config.norm_num_groups,
             dropout=config.dropout,
+            # one more, which stands for no label
+            num_class_embeds=num_classes + 1 if num_classes else None,
         )
         # the fused attention kernels have no second derivative
         for module in self.unet.modules():
@@ -65,11 +74,21 @@ class UNet(nn.Module):
         """The convolution whose outputs are those of the network."""
         return self.unet.conv_out
 
-    def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        """x (B, C, H, W), t (B,) floating point in [0, 1] -> (B, out_channels, H, W)."""
+    def reads_labels(self, t: Tensor) -> bool:
+        """Whether labels change what comes out at any of these times."""
+        return self.num_classes > 0
+
+    def forward(self, x: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
+        """x (B, C, H, W), t (B,) floating point in [0, 1] and labels (B,) int64, of which -1 and
+        None are no label -> (B, out_channels, H, W)."""
         if not t.is_floating_point():
             raise TypeError("the time of a U-Net must be a floating-point tensor")
-        return self.unet(x, t * self.config.t_scale).sample
+        if not self.num_classes:
+            return self.unet(x, t * self.config.t_scale).sample
+        if labels is None:
+            labels = torch.full((len(x),), -1, device=x.device)
+        known = torch.where(labels < 0, self.num_classes, labels)
+        return self.unet(x, t * self.config.t_scale, class_labels=known).sample
 
 
 def check_config(config: UNetConfig, height: int, width: int) -> None:

@@ -53,7 +53,7 @@ def find_time(function: Callable[[Tensor], Tensor], low: float, high: float) -> 
     from scipy.optimize import brentq  # half a second to import
 
     def value(t: float) -> float:
-        return function(torch.tensor(t, dtype=torch.float64)).item()
+        return function(torch.tensor(t, dtype=torch.float64, device="cpu")).item()
 
     return brentq(value, low, high, xtol=1e-16, rtol=1e-15)
 

@@ -138,6 +138,23 @@ class ArcLength(TimeSampler):
         return TimeSample(torch.lerp(left, right, position - index), weight)
 
 
+class EarlyTimes(ArcLength):
+    """Uniform in the log signal-to-noise ratio (``GaussianPath.log_snr``), evenly spread within a
+    batch, from -8 to that at which an early network ends.
+
+    Args:
+        path, eps: as for ``TimeSampler``. highest: log signal-to-noise ratio of the last time.
+    """
+
+    note = "uniform in the log signal-to-noise ratio up to that of the early network's end"
+    lowest = -8.0
+
+    def __init__(self, path: GaussianPath, eps: float, highest: float) -> None:
+        self.path, (self.start, self.end) = path, path.interval(eps)
+        ratios = torch.linspace(self.lowest, highest, self.num_knots, dtype=torch.float64)
+        self.knots = path.log_snr_inverse(ratios).clamp(self.start, self.end)
+
+
 class SharedTimes(TimeSampler):
     """A few times, each for a run of rows: what is costly to make for a time is made seldom.
 
@@ -166,4 +183,5 @@ TIME_SAMPLERS: dict[str, type[TimeSampler]] = {
     "stratified": Stratified,
     "importance": ImportanceSampler,
     "arc_length": ArcLength,
+    "early": EarlyTimes,
 }

@@ -15,7 +15,7 @@ from ebm_app.models.config import EBMConfig, changes_of
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder, load_weights, read_config
 
 #: what may differ between the model and the run that starts from it
-FREE = frozenset({"dataset", "num_nodes", "eps", "dequantisation"})
+FREE = frozenset({"dataset", "num_nodes", "eps", "dequantisation", "early", "num_classes"})
 
 
 def start_from(ebm: EBM, name_or_path: str | os.PathLike) -> str | None:
@@ -37,7 +37,12 @@ def start_from(ebm: EBM, name_or_path: str | os.PathLike) -> str | None:
         )
     is_new = ebm.config.time_input == "clock" and theirs["eps"] != ebm.config.eps
     space = {name: tensor.clone() for name, tensor in ebm.space.state_dict().items()}
-    load_weights(ebm, folder / WEIGHTS_FILE)
+    if ebm.config.early and not theirs["early"]:  # the early network is new
+        given = EBM.from_pretrained(folder)
+        ebm.model.net.late.load_state_dict(given.model.net.state_dict())
+        ebm.space.load_state_dict(given.space.state_dict())
+    else:
+        load_weights(ebm, folder / WEIGHTS_FILE)
     if not all(torch.equal(space[name], now) for name, now in ebm.space.state_dict().items()):
         raise UserError(f"{name_or_path} lives in the latent space of another flow: give that one")
     if not is_new:

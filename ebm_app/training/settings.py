@@ -18,6 +18,7 @@ from ebm_app.io.records import from_dict, to_dict
 from ebm_app.io.registry import choose
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.models.config import (
+    EarlyConfig,
     EBMConfig,
     LoopConfig,
     ModelSettings,
@@ -103,6 +104,8 @@ def resolve(
         num_levels=data.num_levels,
         palette=data.palette,
         stein_head=settings.stein_factor > 0,
+        num_classes=data.num_classes if settings.classes else 0,
+        early=_early(settings),
         condition_dim=AUGMENTATIONS[settings.augmentation].dim,
         path=PathConfig(settings.path, _moment(settings, data, space), settings.path_arguments),
         net=part(UNetConfig, settings),
@@ -139,6 +142,10 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
     if ebm_config.net_input != "u" and ebm_config.input_frequencies:
         raise UserError("--input_frequencies are of u alone: leave them out, or --net_input u")
     check_config(ebm_config.net, *ebm_config.image_shape[1:])
+    if config.time_sampler == "early" and not ebm_config.early:
+        raise UserError(
+            "time_sampler early is for a model with an early network: give --early_channels too"
+        )
     path = build_path(ebm_config)
     path.check_reference()
     PREDICTIONS[ebm_config.prediction].check(path, ebm_config.stein_head)
@@ -176,6 +183,10 @@ def flatten(settings: dict[str, Any]) -> dict[str, Any]:
     ebm, path = to_dict(parts.ebm), parts.ebm.path
     model = {field.name: ebm[field.name] for field in fields(ModelSettings)}
     path = {"path": path.name, "c": path.c, "path_arguments": path.arguments}
+    if parts.ebm.early:
+        path["early_channels"] = parts.ebm.early.net.block_out_channels
+        path["early_max_log_snr"] = parts.ebm.early.max_log_snr
+    path["classes"] = parts.ebm.num_classes > 0
     return {**to_dict(parts.training), **ebm["net"], **path, **model}
 
 
@@ -189,6 +200,15 @@ def _eps(config: EBMConfig, space: Space) -> float:
     dequantiser = DEQUANTISERS[config.dequantisation]()
     t = dequantiser.time(config.num_levels, space, build_path(config))
     return config.eps if t == 1.0 else 1 - t
+
+
+def _early(settings: Settings) -> EarlyConfig | None:
+    """The early network, with attention at its lowest resolution."""
+    channels = settings.early_channels
+    if not channels:
+        return None
+    net = UNetConfig(channels, attention_levels=(len(channels) - 1,), t_scale=200.0)
+    return EarlyConfig(net, max_log_snr=settings.early_max_log_snr)
 
 
 def _space(name: str, data: ImageData, flow: Flow | None) -> Space:

@@ -92,7 +92,7 @@ class Task(ABC):
             * config.gradient_accumulation_steps
             * accelerator.num_processes
         )
-        self.levels = data.train.to(accelerator.device)
+        self.levels, self.labels = data.train.to(accelerator.device), None
         self.order = Order(len(self.levels), self.total_batch_size, config.seed)
         self.validation = data.validation[: config.validation_images]
         self.noise = dequantisation_noise(config.validation_repeats, self.validation, config.seed)
@@ -103,11 +103,14 @@ class Task(ABC):
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
         """The whole batch of ``step`` = 0, 1, ..., over all processes: tensors (B, *)."""
-        return self.draw(self.levels[self.order.indices(step).to(self.levels.device)], step)
+        rows = self.order.indices(step).to(self.levels.device)
+        labels = None if self.labels is None else self.labels[rows]
+        return self.draw(self.levels[rows], labels, step)
 
     @abstractmethod
-    def draw(self, levels: Tensor, step: int) -> tuple[Tensor, ...]:
-        """The arguments of the loss for images (B, C, H, W), by the noise of ``step``."""
+    def draw(self, levels: Tensor, labels: Tensor | None, step: int) -> tuple[Tensor, ...]:
+        """The arguments of the loss for images (B, C, H, W) and their class labels (B,), by the
+        noise of ``step``."""
 
     def validate(self, step: int, check: Check = lambda: None) -> dict[str, float]:
         """``validation_loss``, and ``validation_bits_per_dim`` with ``validation_stderr``, its
@@ -153,11 +156,18 @@ class TimeScoreLoss(nn.Module):
         self.model, self.objective = model, objective
 
     def forward(
-        self, u0: Tensor, u1: Tensor, t: Tensor, weight: Tensor, condition: Tensor
+        self,
+        u0: Tensor,
+        u1: Tensor,
+        t: Tensor,
+        weight: Tensor,
+        condition: Tensor,
+        labels: Tensor | None = None,
     ) -> Tensor:
         """Of reference u0 and data u1 (B, C, H, W) in the path's space, times and importance
-        weights (B,), and conditions (B, dim) of the data."""
-        path, model = self.model.path, partial(self.model, condition=condition)
+        weights (B,), conditions (B, dim) of the data and their class labels (B,)."""
+        path = self.model.path
+        model = partial(self.model, condition=condition, labels=labels)
         return self.objective(model, path, path.sample(u0, u1, t), weight)
 
 
@@ -192,11 +202,21 @@ class EBMTask(Task):
         loss = TimeScoreLoss(ebm.model, objective)
         super().__init__(accelerator, ebm, loss, config, data, output_dir)
         self.ebm_config = ebm_config
-        self.sampler = TIME_SAMPLERS[config.time_sampler](ebm.model.path, ebm_config.eps)
+        ends = {}
+        if config.time_sampler == "early":
+            ends = {"highest": ebm_config.early.max_log_snr}
+            ebm.model.net.late.requires_grad_(False)
+        self.sampler = TIME_SAMPLERS[config.time_sampler](ebm.model.path, ebm_config.eps, **ends)
+        if ebm_config.num_classes:
+            self.labels = data.labels[0].to(accelerator.device)
         self.augmentation = AUGMENTATIONS[config.augmentation]()
 
     def draw(
-        self, levels: Tensor, step: int, augmentation: NoAugmentation | None = None
+        self,
+        levels: Tensor,
+        labels: Tensor | None,
+        step: int,
+        augmentation: NoAugmentation | None = None,
     ) -> tuple[Tensor, ...]:
         device, seed, ebm = levels.device, self.config.seed, self.model
         generator = seeded(device, seed, 0, step)
@@ -206,7 +226,11 @@ class EBMTask(Task):
         u1 = ebm.dequantiser.training_points(levels, num_levels, ebm.space, noise)
         u0 = torch.randn(u1.shape, device=device, generator=generator)
         times = self.sampler.sample(len(levels), seeded("cpu", seed, 1, step))
-        return u0, u1, times.t.to(device), times.weight.to(device), condition
+        batch = u0, u1, times.t.to(device), times.weight.to(device), condition
+        if labels is None:
+            return batch
+        hidden = torch.rand(len(labels), device=device, generator=generator)
+        return *batch, labels.masked_fill(hidden < self.config.label_dropout, -1)
 
     def metrics(self, check: Check) -> dict[str, float]:
         loss = self._validation_loss(check)
@@ -219,7 +243,7 @@ class EBMTask(Task):
         model, levels, losses = self.model.model, self.validation.to(self.model.device), []
         for repeat in range(self.config.validation_repeats):
             check()
-            u0, u1, t, weight, _ = self.draw(levels, repeat, NoAugmentation())
+            u0, u1, t, weight, _ = self.draw(levels, None, repeat, NoAugmentation())
             sample = model.path.sample(u0, u1, t)
             losses.append(self.loss_module.objective(model, model.path, sample, weight).detach())
         return torch.cat(losses).mean().item()
@@ -261,7 +285,7 @@ class FlowTask(Task):
         super().__init__(accelerator, flow, loss, config, data, output_dir)
         self.test = data.test
 
-    def draw(self, levels: Tensor, step: int) -> tuple[Tensor]:
+    def draw(self, levels: Tensor, labels: Tensor | None, step: int) -> tuple[Tensor]:
         generator = seeded(levels.device, self.config.seed, 0, step)
         noise = torch.rand(levels.shape, device=levels.device, generator=generator)
         return (dequantise(levels, self.model.config.num_levels, noise),)
