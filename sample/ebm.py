@@ -16,7 +16,7 @@ from ebm_app.data.png import save_grid, save_image, to_uint8
 from ebm_app.evaluation.held_out import last_frame
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag, parse, settings_of
-from ebm_app.io.fields import PositiveInt, Steps, configuration, setting
+from ebm_app.io.fields import NonNegative, PositiveInt, Steps, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
 from ebm_app.io.records import to_dict
@@ -39,6 +39,12 @@ class Arguments(CommonFlags, ModelFlag):
         "; ".join(f"{name}: {kind.note}" for name, kind in SAMPLERS.items()), "pf_ode"
     )
     num_images: PositiveInt = setting("how many", 64)
+    labels: tuple[int, ...] = setting(
+        "class labels to draw, which take turns, of a model that was told them", ()
+    )
+    guidance: NonNegative = setting(
+        "towards the labels: 1 draws from p(x | label), more is clearer and less varied", 1.0
+    )
     num_steps: Steps | None = setting(
         ", ".join(f"{kind.steps} of {name}" for name, kind in SAMPLERS.items())
         + "; the sampler's own number if not given",
@@ -63,7 +69,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     output = Output(args.output_dir / "samples.json", to_dict(args))
     begin = time.perf_counter()
-    frames = ebm.iterate_sample(args.num_images, args.sampler, args.seed, **settings)
+    frames = ebm.iterate_sample(
+        args.num_images,
+        args.sampler,
+        args.seed,
+        args.labels or None,
+        args.guidance,
+        **settings,
+    )
     frame = last_frame(frames, args.sampler)
     images = ebm.to_images(frame.x)
     seconds = time.perf_counter() - begin

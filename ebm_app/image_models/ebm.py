@@ -1,7 +1,7 @@
 """``EBM``: an energy-based model of images, its likelihoods and its samples."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose, make
 from ebm_app.likelihood import Estimator, make_estimator
 from ebm_app.likelihood.bits import Likelihood, checked_levels, log_likelihood
+from ebm_app.likelihood.classes import ClassBounds, ClassPosterior
 from ebm_app.likelihood.dequantisation import (
     DEQUANTISERS,
     Dequantised,
@@ -24,6 +25,7 @@ from ebm_app.models.early import EarlyNet, SplitNet
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.models.folders import ENERGY_MODEL
 from ebm_app.models.inputs import NET_INPUTS, Decoded
+from ebm_app.models.labelled import class_labels
 from ebm_app.models.pretrained import PretrainedModel
 from ebm_app.models.time_score import TIME_INPUTS, TimeScoreModel
 from ebm_app.models.unet import UNet
@@ -34,6 +36,7 @@ from ebm_app.spaces import build_space
 
 #: numbers of the images that are drawn at once; a network holds many times as many
 MAX_DRAWN = 2**24
+Labels = int | Sequence[int] | Tensor
 
 
 def build_path(config: EBMConfig) -> GaussianPath:
@@ -113,6 +116,7 @@ class EBM(PretrainedModel):
         noise: Tensor | None = None,
         repeats: int = 1,
         seed: int = 0,
+        labels: Labels | None = None,
         **estimator_args: Any,
     ) -> Likelihood:
         """A lower bound on the log-likelihood of quantised images, in nats and bits per dim; the
@@ -135,6 +139,7 @@ class EBM(PretrainedModel):
             noise: (K, B, C, H, W) uniform numbers in [0, 1) for the dequantiser, whose K draws are
                 averaged; None draws ``repeats`` of them.
             seed: of the noise drawn here, and of the estimator's own.
+            labels: class labels (B,), for log P(image | label) by a model that was told them.
 
         Raises:
             UserError: for images of another shape or with values off the grid, unknown names or
@@ -144,8 +149,11 @@ class EBM(PretrainedModel):
         levels = checked_levels(images, config.image_shape, config.num_levels, config.palette)
         if noise is None:
             noise = dequantisation_noise(repeats, levels, seed)
+        energy = self.energy if eps is None else self.energy.with_eps(eps)
+        if labels is not None:
+            energy = energy.given(class_labels(labels, len(levels), config.num_classes))
         return log_likelihood(
-            self.energy if eps is None else self.energy.with_eps(eps),
+            energy,
             self.space,
             levels.to(self.device),
             self.config.num_levels,
@@ -153,6 +161,26 @@ class EBM(PretrainedModel):
             self.make_dequantiser(dequantiser),
             make_estimator(estimator or self.default_estimator, estimator_args, seed),
         )
+
+    def classify(self, images: Tensor, seed: int = 0, **settings: Any) -> ClassPosterior:
+        """Probabilities of the classes of images, p(y | x) for classes that are equally frequent;
+        the equation is in ``ebm_app.likelihood.classes``.
+
+        Args:
+            images: (B, C, H, W), as for ``log_prob``. seed: of the noise.
+            settings: of ``ClassBounds``.
+
+        Raises:
+            UserError: for a model that was trained without class labels, and as ``log_prob``.
+        """
+        config = self.config
+        levels = checked_levels(images, config.image_shape, config.num_levels, config.palette)
+        if not config.num_classes:
+            raise UserError("this model was trained without class labels: it tells no classes")
+        point = self.dequantise(levels, dequantisation_noise(1, levels, seed)[0])
+        highest = config.early.max_log_snr if config.early else ClassBounds.max_log_snr
+        bounds = ClassBounds(**{"max_log_snr": highest, "seed": seed, **settings})
+        return bounds(self.model, point.y, point.t, config.num_classes)
 
     @property
     def default_estimator(self) -> str:
@@ -179,7 +207,13 @@ class EBM(PretrainedModel):
         )
 
     def sample(
-        self, num_images: int, sampler: str | Sampler = "pf_ode", seed: int = 0, **settings: Any
+        self,
+        num_images: int,
+        sampler: str | Sampler = "pf_ode",
+        seed: int = 0,
+        labels: Labels | None = None,
+        guidance: float = 1.0,
+        **settings: Any,
     ) -> Tensor:
         """Draw images (num_images, C, H, W), quantised to the model's levels, in [0, 1].
 
@@ -189,12 +223,25 @@ class EBM(PretrainedModel):
         Args:
             sampler: a name in ``SAMPLERS``, with its ``settings``, or a sampler.
             seed: of the start and of the sampler's own noise.
+            labels: class labels of what is drawn, by a model that was told them: one for all
+                images, or several that take turns.
+            guidance: see ``LabelledModel``; 1 draws from p(x | label), more is clearer and less
+                varied.
+
+        Raises:
+            UserError: for labels that the model has not, and guidance below 0 or without labels.
         """
-        *_, last = self.iterate_sample(num_images, sampler, seed, **settings)
+        *_, last = self.iterate_sample(num_images, sampler, seed, labels, guidance, **settings)
         return self.to_images(last.x)
 
     def iterate_sample(
-        self, num_images: int, sampler: str | Sampler = "pf_ode", seed: int = 0, **settings: Any
+        self,
+        num_images: int,
+        sampler: str | Sampler = "pf_ode",
+        seed: int = 0,
+        labels: Labels | None = None,
+        guidance: float = 1.0,
+        **settings: Any,
     ) -> Iterator[Frame]:
         """The frames of ``sample``, in the space of the path."""
         if num_images < 1:
@@ -206,9 +253,15 @@ class EBM(PretrainedModel):
                 f"{num_images} images do not fit the memory at once: draw at most {most}, more in "
                 "several calls of other seeds"
             )
+        energy = self.energy
+        if labels is not None:
+            found = class_labels(labels, num_images, self.config.num_classes)
+            energy = energy.given(found, guidance)
+        elif guidance != 1:
+            raise UserError("guidance is towards a class: give labels too")
         generator = torch.Generator(self.device).manual_seed(seed)
         x0 = torch.randn(shape, device=self.device, generator=generator)
-        return make(SAMPLERS, "sampler", sampler, settings).iterate(self.energy, x0, generator)
+        return make(SAMPLERS, "sampler", sampler, settings).iterate(energy, x0, generator)
 
     def to_images(self, x: Tensor) -> Tensor:
         """Points of the path's space as quantised images in [0, 1], on the CPU."""

@@ -1,8 +1,12 @@
 """A model told class labels: p_t(x | y) in place of p_t(x), and what guidance makes of both."""
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
+from ebm_app.io.errors import UserError
 from ebm_app.models.time_score import ModelOutput, TimeScoreModel
 from ebm_app.numerics.tensors import sum_except_batch
 
@@ -16,13 +20,18 @@ class LabelledModel(nn.Module):
     less varied, and the guided score is that of no density.
 
     Args:
-        model: of which a network has classes. labels: (B,) int64. guidance: g >= 0.
+        model: of which a network has classes. labels: (B,) int64. guidance: g.
+
+    Raises:
+        UserError: for guidance below 0.
 
     Source: Ho and Salimans 2022, arXiv:2207.12598.
     """
 
     def __init__(self, model: TimeScoreModel, labels: Tensor, guidance: float = 1.0) -> None:
         super().__init__()
+        if not (math.isfinite(guidance) and guidance >= 0):
+            raise UserError(f"guidance is a number of at least 0, not {guidance}")
         self.model, self.labels, self.guidance = model, labels, guidance
         self.path, self.interval = model.path, model.interval
         self.stein_channels = model.stein_channels
@@ -40,3 +49,22 @@ class LabelledModel(nn.Module):
     def time_score(self, x: Tensor, t: Tensor) -> Tensor:
         """d/dt log p_t(x | y): (B,)."""
         return sum_except_batch(self(x, t).components)
+
+
+def class_labels(labels: int | Sequence[int] | Tensor, num: int, num_classes: int) -> Tensor:
+    """Labels (num,) int64 of as many points; a single one is of all, several take turns.
+
+    >>> class_labels([3, 5], 4, num_classes=10)
+    tensor([3, 5, 3, 5])
+
+    Raises:
+        UserError: for a model without classes, and labels that are none of 0..num_classes - 1.
+    """
+    if not num_classes:
+        raise UserError("this model was trained without class labels: leave labels out")
+    given = torch.atleast_1d(torch.as_tensor(labels))
+    if given.is_floating_point() or given.ndim != 1 or not 0 < len(given) <= num:
+        raise UserError(f"labels are one to {num} whole numbers, one for each image at most")
+    if given.min() < 0 or given.max() >= num_classes:
+        raise UserError(f"labels lie between 0 and {num_classes - 1}")
+    return given.long().repeat(-(-num // len(given)))[:num]

@@ -1,0 +1,113 @@
+r"""Class probabilities of an image from the bounds on log p(x | y) of all classes y.
+
+With x_r = a x + sqrt(w) e, e ~ N(0, I), and l = log(a^2 / w), the bound of ``elbo`` is
+
+    log p(x | y) >= C - 1/2 int E|e - e_y|^2 dl,     e_y = -sqrt(w) s(x_r, r | y),
+
+C the same for all classes. What tells them apart is estimated with the same noise e for each, so
+that most of the spread cancels, and with more draws only for the classes that can still win.
+
+Source: Li et al. 2023, arXiv:2303.16203.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ebm_app.io.fields import Draws, Number, Positive, Seed, configuration
+from ebm_app.models.time_score import TimeScoreModel
+from ebm_app.numerics.tensors import sum_except_batch
+from ebm_app.paths.divergence import normal_draws
+
+
+class ClassPosterior(NamedTuple):
+    """Of B images and K classes: probabilities (B, K) of classes that are equally frequent, which
+    sum to 1, log densities (B, K) in nats up to a number of each image, and the evaluations of
+    the network for each image (B,)."""
+
+    probabilities: Tensor
+    log_densities: Tensor
+    nfe: Tensor
+
+
+@configuration
+class ClassBounds:
+    """Differences of the bounds of all classes, round by round.
+
+    A class leaves when it lies ``margin`` nats and three standard errors below the best; what is
+    known of it by then stays in the result. With d the difference of the predicted noises, two
+    classes differ by 1/2 int |d|^2 dl, and where e is uncertain by 1 or less in every direction,
+    n even times estimate that with a variance of (L / n) int |d|^2 dl at most, L the length of l.
+
+    Args:
+        num_rounds, num_times: rounds, and times of each, evenly spread over l.
+        min_log_snr, max_log_snr: the range of l; beyond it all classes predict the same noise.
+        margin: in nats. seed: of the noise; that of an image does not depend on its batch.
+    """
+
+    num_rounds: Draws = 8
+    num_times: Draws = 8
+    min_log_snr: Number = -7.0
+    max_log_snr: Number = 2.0
+    margin: Positive = 5.0
+    seed: Seed = 0
+
+    @torch.no_grad()
+    def __call__(
+        self, model: TimeScoreModel, x: Tensor, t: float, num_classes: int
+    ) -> ClassPosterior:
+        """Of points x (B, *) at the time t of a one-sided path."""
+        num, count = len(x), self.num_rounds * self.num_times
+        noise = normal_draws(count, x, self.seed)
+        values = torch.full((count, num, num_classes), math.nan, dtype=torch.float64)
+        alive = torch.ones(num, num_classes, dtype=torch.bool)
+        nfe = torch.zeros(num, dtype=torch.int64)
+        for index, (time, e) in enumerate(zip(self._times(model, t), noise, strict=True)):
+            image, label = alive.nonzero(as_tuple=True)
+            loss = self._loss(model, x, e, time, t, image.to(x.device), label.to(x.device))
+            values[index][alive] = loss.double().cpu()
+            nfe += alive.sum(1)
+            if (index + 1) % self.num_times == 0:
+                alive = self._alive(values[: index + 1], alive)
+        log_densities = -values.nanmean(0)
+        return ClassPosterior(log_densities.softmax(1), log_densities, nfe)
+
+    def _times(self, model: TimeScoreModel, t: float) -> list[float]:
+        """All times, round by round: those of a round are evenly spread, and so are the rounds."""
+        rounds = torch.arange(self.num_rounds, dtype=torch.float64)
+        places = torch.arange(self.num_times, dtype=torch.float64)
+        offsets = (0.5 + rounds * (math.sqrt(5) - 1) / 2) % 1
+        shares = (places + offsets[:, None]).flatten() / self.num_times
+        ratios = self.min_log_snr + (self.max_log_snr - self.min_log_snr) * shares
+        return model.path.log_snr_inverse(ratios).tolist()
+
+    def _loss(
+        self,
+        model: TimeScoreModel,
+        x: Tensor,
+        e: Tensor,
+        time: float,
+        t: float,
+        image: Tensor,
+        label: Tensor,
+    ) -> Tensor:
+        """1/2 |e - e_y|^2 times the length of l, for pairs of images and labels (n,)."""
+        path = model.path
+        r, end = (torch.tensor(value, dtype=torch.float64) for value in (time, t))
+        a = path.alpha(r) / path.alpha(end)
+        w = path.variance(r) - a.square() * path.variance(end)
+        # dl = (1 + a^2 v_t / w) d log_snr(r)
+        length = (self.max_log_snr - self.min_log_snr) * (path.variance(r) / w)
+        points = (a * x + w.sqrt() * e)[image]
+        output = model(points, r.expand(len(points)).to(x.device), labels=label)
+        residual = e[image] + w.sqrt() * output.score
+        return length * sum_except_batch(residual.double().square()) / 2
+
+    def _alive(self, values: Tensor, alive: Tensor) -> Tensor:
+        """Which classes can still win, from their losses (n, B, K) so far."""
+        losses = torch.where(alive, values.mean(0), math.inf)
+        excess = losses - losses.amin(1, keepdim=True)
+        width = (self.max_log_snr - self.min_log_snr) / len(values)
+        return alive & (excess < self.margin + 3 * (2 * width * excess).sqrt())
