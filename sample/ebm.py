@@ -16,7 +16,7 @@ from ebm_app.data.png import save_grid, save_image, to_uint8
 from ebm_app.evaluation.held_out import last_frame
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag, parse, settings_of
-from ebm_app.io.fields import NonNegative, PositiveInt, Steps, configuration, setting
+from ebm_app.io.fields import Count, NonNegative, PositiveInt, Steps, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
 from ebm_app.io.records import to_dict
@@ -39,7 +39,7 @@ class Arguments(CommonFlags, ModelFlag):
         "; ".join(f"{name}: {kind.note}" for name, kind in SAMPLERS.items()), "pf_ode"
     )
     num_images: PositiveInt = setting("how many", 64)
-    labels: tuple[int, ...] = setting(
+    labels: tuple[Count, ...] = setting(
         "class labels to draw, which take turns, of a model that was told them", ()
     )
     guidance: NonNegative = setting(

@@ -14,6 +14,7 @@ from ebm_app.io.errors import UserError
 from ebm_app.objectives.time_sampling import (
     TIME_SAMPLERS,
     ArcLength,
+    EarlyTimes,
     ImportanceSampler,
     stratified_numbers,
     uniform_numbers,
@@ -41,6 +42,7 @@ def arc_length(path, eps):
 
 
 SAMPLERS = {**TIME_SAMPLERS, "arc_length": arc_length}
+del SAMPLERS["early"]  # of a part of the interval
 
 
 def distribution(sampler):
@@ -108,7 +110,7 @@ def test_a_batch_is_spread_evenly_or_drawn_independently(name):
     _, grid, cdf = distribution(sampler)
     t = sampler.sample(32, generator(6)).t.sort().values
     strata = (cdf[torch.searchsorted(grid, t)] * 32).floor()
-    if name in ("stratified", "arc_length"):
+    if name in ("stratified", "arc_length", "early"):
         assert strata.tolist() == list(range(32))
     else:
         assert 14 <= len(strata.unique()) <= 28  # 32 (1 - 1/e) = 20 are expected
@@ -144,6 +146,20 @@ def test_arc_length_is_uniform_in_the_clock(name, eps):
     assert (share - u).abs().max() < 1e-4
     # within the first cell of the table, too: a weight there may be as large as 1 / t^2
     assert ((share - u).abs() <= 0.3 * u + 1e-12).all()
+
+
+@pytest.mark.parametrize("name", ["linear_vp", "linear_vp c=4", "vp"])
+def test_times_of_an_early_network_are_uniform_in_the_log_signal_to_noise_ratio(name):
+    path = PATHS[name]
+    sampler = EarlyTimes(path, 1e-6, highest=1.5)
+    u, t, cdf = distribution(sampler)
+    ratio = path.log_snr(t)
+    low = max(-8.0, path.log_snr(torch.tensor(0.0, dtype=F64)).item())
+    assert ratio[0].item() == pytest.approx(low, abs=1e-9)
+    assert ratio[-1].item() == pytest.approx(1.5, abs=1e-9)
+    assert (cdf - u).abs().max() < 1e-6
+    if low == -8:
+        assert (ratio - torch.lerp(ratio[0], ratio[-1], u)).abs().max() < 1e-4
 
 
 @every_path

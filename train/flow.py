@@ -25,11 +25,11 @@ from ebm_app.io.writing import explained_write
 from ebm_app.models.config import Layers, LoopConfig, Margin, Width
 from ebm_app.numerics.tensors import seeded
 from ebm_app.spaces import SPACES
+from ebm_app.training.flow_task import FlowTask
 from ebm_app.training.launch import clean_output, held, launch
 from ebm_app.training.options import DataFlags, RunOptions, options_of
 from ebm_app.training.presets import flow_preset
 from ebm_app.training.settings import KINDS, check_loop, check_names
-from ebm_app.training.tasks import FlowTask
 
 #: dequantised images that a flow is fitted to, at least: small data sets are repeated
 MIN_FIT_IMAGES = 30_000

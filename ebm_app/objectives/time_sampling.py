@@ -140,7 +140,8 @@ class ArcLength(TimeSampler):
 
 class EarlyTimes(ArcLength):
     """Uniform in the log signal-to-noise ratio (``GaussianPath.log_snr``), evenly spread within a
-    batch, from -8 to that at which an early network ends.
+    batch, from -8 to that at which an early network ends; averages are those of uniform times
+    between the two.
 
     Args:
         path, eps: as for ``TimeSampler``. highest: log signal-to-noise ratio of the last time.
@@ -149,10 +150,11 @@ class EarlyTimes(ArcLength):
     note = "uniform in the log signal-to-noise ratio up to that of the early network's end"
     lowest = -8.0
 
-    def __init__(self, path: GaussianPath, eps: float, highest: float) -> None:
-        self.path, (self.start, self.end) = path, path.interval(eps)
+    def __init__(self, path: GaussianPath, eps: float, highest: float = 0.0) -> None:
+        self.path = path
         ratios = torch.linspace(self.lowest, highest, self.num_knots, dtype=torch.float64)
-        self.knots = path.log_snr_inverse(ratios).clamp(self.start, self.end)
+        self.knots = path.log_snr_inverse(ratios).clamp(*path.interval(eps))
+        self.start, self.end = self.knots[0].item(), self.knots[-1].item()
 
 
 class SharedTimes(TimeSampler):

@@ -1,0 +1,80 @@
+"""What the training of a normalising flow learns."""
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from ebm_app.data.images import ImageData
+from ebm_app.data.levels import dequantise
+from ebm_app.image_models.flow import Flow
+from ebm_app.image_models.scoring import bits_of_images
+from ebm_app.io.records import to_dict
+from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.models.config import LoopConfig
+from ebm_app.numerics.tensors import seeded, standard_error
+from ebm_app.training.tasks import Check, Task
+
+
+class NegativeLogDensity(nn.Module):
+    """-log p(x) / D in nats: the loss of a flow."""
+
+    def __init__(self, flow: Flow) -> None:
+        super().__init__()
+        self.flow = flow
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, C, H, W) -> (B,)."""
+        return -self.flow.log_density(x) / x[0].numel()
+
+
+class FlowTask(Task):
+    """The weights of a flow by maximum likelihood, on images with fresh uniform dequantisation;
+    what it has in closed form is fitted before.
+
+    Args:
+        accelerator, config, data, output_dir: as for ``Task``. flow: fitted.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        flow: Flow,
+        config: LoopConfig,
+        data: ImageData,
+        output_dir: Path,
+    ) -> None:
+        flow.requires_grad_(True).to(accelerator.device)
+        loss = NegativeLogDensity(flow)
+        super().__init__(accelerator, flow, loss, config, data, output_dir)
+        self.test = data.test
+
+    def draw(self, levels: Tensor, labels: Tensor | None, step: int) -> tuple[Tensor]:
+        generator = seeded(levels.device, self.config.seed, 0, step)
+        noise = torch.rand(levels.shape, device=levels.device, generator=generator)
+        return (dequantise(levels, self.model.config.num_levels, noise),)
+
+    def metrics(self, check: Check) -> dict[str, float]:
+        """The loss is that of the bits: -log p(x) / D in nats."""
+        bits = self.bits(check=check)
+        nats = bits["validation_bits_per_dim"] * math.log(2)
+        return {"validation_loss": nats - math.log(self.model.config.num_levels), **bits}
+
+    def final_metrics(self, output_dir: Path) -> dict[str, Any]:
+        best = Flow.from_pretrained(output_dir, str(self.accelerator.device))
+        noise = dequantisation_noise(self.config.validation_repeats, self.test, self.config.seed)
+        bar = partial(tqdm, desc="test", disable=not self.accelerator.is_main_process)
+        bits = bits_of_images(self.accelerator, best, self.test, noise, wrap=bar).bits_per_dim
+        return {
+            "test_bits_per_dim": bits.mean().item(),
+            "test_stderr": standard_error(bits).item(),
+            "uniform_bits_per_dim": math.log2(best.config.num_levels),
+        }
+
+    def settings(self) -> dict[str, Any]:
+        return {"flow": to_dict(self.model.config)}
