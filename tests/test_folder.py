@@ -100,41 +100,29 @@ def test_folder_of_incomplete_splits(tmp_path):
     fill(tmp_path / "test", 2)
     assert "no validation/" in error_of(load_folder, tmp_path)
     (tmp_path / "validation").mkdir()
-    message = error_of(load_folder, tmp_path)
-    assert str(tmp_path / "validation") in message and "no images" in message
+    assert "validation' holds no images" in error_of(load_folder, tmp_path)
 
 
 def test_folder_of_mixed_sizes_needs_a_resolution(tmp_path):
     fill(tmp_path, 9, size=(12, 8))
-    # sides of 0, beyond the reach of the filter (10 pixels) from the centre square
-    pixels = np.zeros((40, 80), np.uint8)
-    pixels[:, 10:70] = 200
+    # sides of 0, beyond the reach of the filter from the centre square, a checkerboard of pixels
+    pixels = np.zeros((64, 128), np.uint8)
+    pixels[:, 16:112] = np.indices((64, 96)).sum(0) % 2 * 254
     Image.fromarray(pixels).save(tmp_path / "wide.png")
     message = error_of(load_folder, tmp_path)
-    for part in ("000.png", "12x8", "wide.png", "80x40", "--resolution N"):
+    for part in ("000.png", "12x8", "wide.png", "128x64", "--resolution N"):
         assert part in message
-    everything = everything_of(tmp_path, resolution=4)
-    assert everything.shape[1:] == (1, 4, 4)
-    assert (everything == 200).flatten(1).all(1).sum() == 1
+    everything = everything_of(tmp_path, resolution=8)
+    assert everything.shape[1:] == (1, 8, 8)
+    # antialiased: picking pixels would leave 0 or 254
+    assert ((everything[..., 1:-1, 1:-1].int() - 127).abs() <= 2).flatten(1).all(1).sum() == 1
 
 
-def test_folder_resize_is_antialiased_and_keeps_the_mean(tmp_path):
-    """A checkerboard of single pixels becomes even grey; picking pixels leaves 0 or 255."""
-    board = (np.indices((64, 64)).sum(0) % 2 * 255).astype(np.uint8)
-    for i in range(10):
-        Image.fromarray(board).save(tmp_path / f"{i}.png")
-    data = load_folder(tmp_path, resolution=8)
-    inner = 255 * data.display(data.train)[..., 1:-1, 1:-1]
-    assert (inner - 127).abs().max() <= 2
-
-
-def test_missing_empty_and_small_folders(tmp_path):
+def test_missing_and_small_folders(tmp_path):
     assert "no folder" in error_of(load_folder, tmp_path / "absent")
-    message = error_of(load_folder, tmp_path)
-    assert "holds 0 images" in message and "png" in message and str(tmp_path) in message
+    assert "holds 0 images" in error_of(load_folder, tmp_path)
     fill(tmp_path, 9)
     assert "holds 9 images, fewer than 10" in error_of(load_folder, tmp_path)
-    assert "no folder" in error_of(load_folder, tmp_path / "000.png")
 
 
 def encoded(image, kind="png", **options):
@@ -169,13 +157,6 @@ def test_folder_names_the_file_it_cannot_use(tmp_path, content, reason):
     (fill(tmp_path) / "bad one.png").write_bytes(content)
     message = error_of(load_folder, tmp_path)
     assert "bad one.png" in message and reason in message
-
-
-def test_folder_refuses_a_decompression_bomb(tmp_path, monkeypatch, limit=20):
-    fill(tmp_path)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)  # the images have 30 pixels
-    message = error_of(load_folder, tmp_path)
-    assert "000.png" in message and f"more than {limit} pixels" in message
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket", "device", "broken", "circle"])

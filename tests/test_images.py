@@ -43,15 +43,11 @@ def test_digits_are_split_exhaustively_and_always_alike():
     data, labels = load_images("digits"), torch.cat(load_labels("digits"))
     assert data.num_levels == 17 and data.image_shape == (1, 8, 8)
     assert [len(data.split(s)) for s in SPLITS] == [1400, 100, 297]
-    everything = torch.cat([data.split(s) for s in SPLITS])
-    original = load_digits().images.astype(np.uint8).reshape(1797, -1)
-    kinds = {row.tobytes(): kind for row, kind in zip(original, load_digits().target, strict=True)}
-    # no two of the digits are equal, so that equal sets of rows mean disjoint, exhaustive splits
-    assert len(kinds) == 1797
-    found = [row.tobytes() for row in everything.flatten(1).numpy()]
-    assert set(found) == set(kinds) and [kinds[row] for row in found] == labels.tolist()
-    # RandomState(0) draws this permutation in every version of numpy
-    assert torch.equal(data.train[0, 0].flatten(), torch.from_numpy(original[1081]))
+    found = torch.cat([data.split(s) for s in SPLITS]).flatten(1).numpy()
+    order = np.random.RandomState(0).permutation(1797)
+    assert order[0] == 1081  # in every version of numpy
+    assert np.array_equal(found, load_digits().images.reshape(1797, -1)[order])
+    assert np.array_equal(labels, load_digits().target[order])
 
 
 def test_mnist_holds_the_last_sixth_out(mnist):
@@ -64,45 +60,32 @@ def test_mnist_holds_the_last_sixth_out(mnist):
         assert kinds.tolist() == [value % 10 for value in values]
 
 
-def test_mnist_of_full_size_splits_as_in_the_paper(mnist):
-    name, root, raw = mnist
-    write_mnist(raw, (60_000, 10_000), 2)
-    data = load_images(name, root)
-    assert [len(data.split(s)) for s in SPLITS] == [50_000, 10_000, 10_000]
-
-
-def test_mnist_names_missing_files(mnist, monkeypatch):
+def test_mnist_names_missing_files(mnist):
     name, root, raw = mnist
     (raw / "t10k-labels-idx1-ubyte").unlink()
     message = error_of(load_images, name, root)
     for part in (str(raw), str(root), "--data_root", "--download", "t10k-labels", "uncompressed"):
         assert part in message
     assert "train-labels" not in message
-    monkeypatch.chdir(root / "..")
-    assert "'data'" in error_of(load_images, name), "the folder 'data' is the default"
 
 
 @pytest.mark.parametrize(
     "file, content",
     [
-        *(("train-images-idx3-ubyte", kept) for kept in (0, 10, 1000)),
+        ("train-images-idx3-ubyte", b""),
         ("train-images-idx3-ubyte", b"\x1f\x8b\x08\x00compressed"),
         ("train-images-idx3-ubyte", np.zeros((5, 28, 28), np.uint8)),
         ("train-images-idx3-ubyte", np.zeros((9, 8, 8), np.uint8)),
         ("t10k-labels-idx1-ubyte", np.zeros(2, np.uint8)),
     ],
-    ids=["empty", "head", "cut", "gzip", "too few", "another size", "too few labels"],
+    ids=["empty", "gzip", "too few", "another size", "too few labels"],
 )
 def test_damaged_mnist(mnist, file, content):
     name, root, raw = mnist
-    if isinstance(content, np.ndarray):
-        write_idx(raw / file, content)
-    else:
-        whole = (raw / file).read_bytes()
-        (raw / file).write_bytes(whole[:content] if isinstance(content, int) else content)
-    for download in (False, True):
-        message = error_of(load_images, name, root, download=download)
-        assert name in message and str(raw) in message and "truncated" in message
+    write = write_idx if isinstance(content, np.ndarray) else type(raw).write_bytes
+    write(raw / file, content)
+    message = error_of(load_images, name, root, download=True)
+    assert name in message and str(raw) in message and "truncated" in message
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])

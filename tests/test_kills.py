@@ -11,14 +11,13 @@ import forked
 import psutil
 import pytest
 import torch
-from conftest import ROOT, TINY, load_script
+from conftest import ROOT, TINY
 from safetensors.torch import load_file
 from speeds import without_speeds
 
 from ebm_app.io.records import read_json
 from ebm_app.training.checkpoint import checkpoints, verify
 from ebm_app.training.metrics import read_metrics
-from ebm_app.training.trainer import Trainer
 
 KILLS, STEPS = 40, 400
 #: something is written in most moments
@@ -91,18 +90,3 @@ def test_processes_whose_launcher_was_killed_save_and_end_within_ten_seconds(
     assert not alive
     (saved,) = folder.glob("checkpoint-*")
     assert read_json(saved / "state" / "trainer.json")["step"] > 0
-
-
-@pytest.mark.slow
-def test_memory_is_flat_over_2000_steps(tmp_path, image_folder, monkeypatch):
-    seen, step = {}, Trainer.train_step
-
-    def watched(trainer: Trainer) -> None:
-        step(trainer)
-        seen[trainer.now.step] = psutil.Process().memory_info().rss / 2**20
-
-    monkeypatch.setattr(Trainer, "train_step", watched)
-    flags = ["--dataset", f"folder:{image_folder}", "--output_dir", str(tmp_path / "run"), *TINY]
-    flags += ["--max_train_steps", "2000", "--validation_steps", "100"]
-    load_script("train/ebm.py").main([*flags, "--checkpointing_steps", "100"])
-    assert seen[1999] - seen[500] < 20

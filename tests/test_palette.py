@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import NET, TINY, call, error_of
+from conftest import NET, error_of
 from PIL import Image
 
 from ebm_app.data import load_images, quantise, to_levels
@@ -66,40 +66,32 @@ def test_all_256_levels_are_kept_where_they_are_asked_for_or_used(tmp_path):
     data = load_images(f"folder:{tmp_path}", palette=())
     assert (data.palette, data.num_levels) == ((), 256)
     assert sorted(data.test.flatten().tolist()) == sorted(pixels[23:].flatten().tolist())
-    write(tmp_path / "many", range(256))
-    assert load_images(f"folder:{tmp_path}/many").palette == ()
     assert "for folder:PATH only" in error_of(load_images, "digits", palette=PALETTE)
 
 
-@pytest.mark.parametrize("split", ["validation", "test"])
-def test_a_held_out_value_that_no_training_image_has_is_refused(tmp_path, split):
+def test_a_held_out_value_that_no_training_image_has_is_refused(tmp_path):
     write(tmp_path)
-    add_image(tmp_path / split, 37)
+    add_image(tmp_path / "test", 37)
     message = error_of(load_images, f"folder:{tmp_path}")
     assert "the grey value 37" in message and "3 20 33 34 255" in message
-    assert "train on images that hold it" in message
     add_image(tmp_path / "train", 37)
     assert load_images(f"folder:{tmp_path}").palette == (3, 20, 33, 34, 37, 255)
 
 
 def test_a_model_takes_and_gives_the_values_of_its_palette(tmp_path):
-    ebm = EBM(CONFIG).eval()
-    ebm.save_pretrained(tmp_path)
+    EBM(CONFIG).save_pretrained(tmp_path)
     ebm = EBM.from_pretrained(tmp_path)
     assert ebm.config == CONFIG
     images = ebm.sample(3, num_steps=2)
     values = torch.tensor(PALETTE) / 255
-    assert torch.isin(images, values).all() and len(images.unique()) > 2
     levels = to_levels(images, 5, PALETTE)
-    assert torch.equal(values[levels.long()], images)
-    by_display, by_levels = (ebm.log_prob(x, estimator="ratio") for x in (images, levels))
-    assert torch.equal(by_display.log_prob, by_levels.log_prob)
+    assert torch.equal(values[levels.long()], images) and len(images.unique()) > 2
     even = EBM(replace(CONFIG, palette=())).eval()
     even.load_state_dict(ebm.state_dict())
-    same = even.log_prob(levels / 4, estimator="ratio")
-    assert torch.equal(same.log_prob, by_levels.log_prob)
+    bits = even.log_prob(levels / 4, estimator="ratio").log_prob
+    for x in (images, levels):
+        assert torch.equal(ebm.log_prob(x, estimator="ratio").log_prob, bits)
     assert "the grey value 37" in error_of(ebm.log_prob, torch.full((1, 1, 6, 6), 37 / 255))
-    assert "off the grid" in error_of(ebm.log_prob, torch.full((1, 1, 6, 6), 0.5))
 
 
 def test_other_images_are_scored_by_the_palette_of_the_model(tmp_path):
@@ -111,9 +103,6 @@ def test_other_images_are_scored_by_the_palette_of_the_model(tmp_path):
     assert "the grey value 99" in error_of(images_for, ebm, f"folder:{tmp_path}/fewer")
     message = error_of(images_for, EBM(replace(CONFIG, image_shape=(1, 8, 8))), "digits")
     assert "5 levels, the grey values 3 20 33 34 255" in message and "17 levels" in message
-    # a model of 256 levels takes any values
-    plain = EBM(replace(CONFIG, num_levels=256, palette=()))
-    assert images_for(plain, f"folder:{tmp_path}/fewer").num_levels == 256
 
 
 def test_frequencies_and_margin_by_the_number_of_levels():
@@ -126,23 +115,3 @@ def test_frequencies_and_margin_by_the_number_of_levels():
         assert all(2 * a == b for a, b in zip(frequencies, frequencies[1:], strict=False))
         assert 2 <= frequencies[0] < 4 or num_levels < 4
         assert num_levels * found["eps"] ** 0.5 == pytest.approx(256 * 5e-9**0.5)
-
-
-@pytest.mark.process
-@pytest.mark.slow
-def test_a_run_keeps_its_palette_from_training_to_samples(tmp_path, script, capsys):
-    write(tmp_path / "few")
-    run, dataset = tmp_path / "run", f"folder:{tmp_path}/few"
-    flags = [*TINY, "--dataset", dataset, "--output_dir", run, "--max_train_steps", "1"]
-    assert call(script("train/ebm.py"), *flags) == 0
-    assert EBM.from_pretrained(run).config.palette == PALETTE
-    bits = ["--repeats", "1", "--device", "cpu", "--output_dir", tmp_path / "bpd"]
-    assert call(script("evaluate/bpd.py"), run, *bits) == 0
-    drawn = "--num_images 2 --num_steps 2 --device cpu --output_dir".split()
-    assert call(script("sample/ebm.py"), run, *drawn, tmp_path / "drawn") == 0
-    image = np.asarray(Image.open(tmp_path / "drawn" / "00001.png"))
-    assert set(image.flatten().tolist()) <= set(PALETTE)
-    add_image(tmp_path / "few" / "train", 37)
-    again = ["--max_train_steps", "2", "--resume_from_checkpoint", "latest"]
-    assert call(script("train/ebm.py"), *flags, *again) == 2
-    assert "palette" in capsys.readouterr().err

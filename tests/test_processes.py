@@ -100,15 +100,6 @@ def test_two_processes_stop_in_a_validation(tmp_path, train):
     assert_equal_runs(whole, folder)
 
 
-@pytest.mark.slow
-def test_two_processes_that_were_killed_resume_bit_for_bit(tmp_path, train):
-    whole, folder = tmp_path / "whole", tmp_path / "run"
-    assert train(whole, num=2) == 0
-    assert train(folder, num=2, stop=(6, signal.SIGKILL)) == -signal.SIGKILL
-    assert train(folder, *RESUME, num=2) == 0
-    assert_equal_runs(whole, folder)
-
-
 def test_two_processes_train_the_model_of_one_with_twice_the_batch(tmp_path, train, whole_run):
     assert train(tmp_path / "2", num=2) == 0
     (one, lines_one), (two, lines_two) = outcome(whole_run), outcome(tmp_path / "2")
