@@ -24,7 +24,6 @@ from ebm_app.training.trainer import Trainer
 
 IMAGE = (1, 8, 8)
 MODELS = {
-    "ambient": (EBM, EBMConfig("digits", IMAGE, 17, net=UNetConfig((8, 8), norm_num_groups=4))),
     "latent": (
         EBM,
         EBMConfig(
@@ -73,15 +72,13 @@ BYTES = {
 CHANGES = [("config.json", name) for name in TEXTS] + [
     ("model.safetensors", name) for name in BYTES
 ]
-NO_FILES = ("folder", "fifo", "device", "random", "broken", "circle", "socket", "nothing")
+NO_FILES = ("folder", "fifo", "device", "broken", "circle", "socket", "nothing")
 #: name -> what becomes of one tensor
 TENSORS = {
     "nan": lambda value: value * torch.nan,
     "infinite": lambda value: value + torch.inf,
-    "bool": lambda value: value.bool(),
     "integers": lambda value: value.to(torch.int64),
     "complex": lambda value: value.to(torch.complex64),
-    "flat": lambda value: value.flatten().repeat(2),
     "none": lambda value: value.flatten()[:0],
     "another": lambda value: value[None],
 }
@@ -97,7 +94,7 @@ def put_no_file(path, kind):
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(os.path.relpath(path))
     elif kind != "nothing":
-        targets = {"device": "/dev/zero", "random": "/dev/urandom", "broken": "nowhere"}
+        targets = {"device": "/dev/zero", "broken": "nowhere"}
         path.symlink_to((targets | {"circle": path.name})[kind])
 
 
@@ -221,21 +218,21 @@ def run(tmp_path_factory):
     return trainer
 
 
-@pytest.mark.parametrize("has_digests", [True, False])
-def test_damaged_states_of_a_checkpoint_are_refused(run, tmp_path, has_digests):
-    """Also where the digests are those of the damaged files."""
+def test_damaged_states_of_a_checkpoint_are_refused(run, tmp_path):
+    """Where the digests are those of the damaged files."""
     (whole,) = run.output_dir.glob("checkpoint-*")
-    folder = tmp_path / whole.name
+    folder = shutil.copytree(whole, tmp_path / whole.name)
     for name, changes in (("trainer.json", TEXTS), ("trainer.safetensors", BYTES)):
+        content = (whole / STATE / name).read_bytes()
         for change in changes.values():
-            shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(whole, folder)
-            file = folder / STATE / name
-            content = change(file.read_bytes())
-            if content == file.read_bytes():
+            if change(content) == content or change is TEXTS["huge"]:
                 continue
-            file.write_bytes(content)
-            if has_digests:
-                (folder / STATE / DIGESTS_FILE).write_text(json.dumps(digests(folder)))
-            said = sentence_of(lambda: run.resume(find_checkpoint(tmp_path, str(folder))))
-            assert said or change is TEXTS["huge"]
+            (folder / STATE / name).write_bytes(change(content))
+            (folder / STATE / DIGESTS_FILE).write_text(json.dumps(digests(folder)))
+            assert sentence_of(lambda: run.resume(find_checkpoint(tmp_path, str(folder))))
+        (folder / STATE / name).write_bytes(content)
+    tensors = load_file(folder / STATE / "trainer.safetensors")
+    for name in ("ema.0", "optimizer.0.exp_avg"):
+        for value in (tensors[name][None], tensors[name] * torch.nan):
+            save_file({**tensors, name: value}, folder / STATE / "trainer.safetensors")
+            assert name in sentence_of(lambda: run.resume(folder))
