@@ -23,7 +23,7 @@ def test_an_exact_score_attains_the_bound(path, shape, t):
     """Within the standard error that it states, which is the deviation of one example from
     another."""
     model = two_modes(path, 1e-4, shape, stein_channels=1)
-    x = torch.cat([model.data((80, *shape)), normal((80, *shape), 1)])
+    x = torch.cat([model.data((40, *shape)), normal((40, *shape), 1)])
     found = VariationalBound(num_draws=30)(TimeScoreEnergy(model), x, t)
     deviation = found.value - model.log_density(x, t)
     assert z_score(deviation[:, None]) < 4

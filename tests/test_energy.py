@@ -3,7 +3,6 @@
 import pytest
 import torch
 from exact import F64, ExactBridge, ExactModel, normal, two_modes
-from torch import nn
 
 from ebm_app.io.errors import UserError
 from ebm_app.models.energy import INTEGRATORS, QUADRATURE, TimeScoreEnergy
@@ -16,8 +15,8 @@ INNER = [(0.05, 0.95), (0.3, 0.6), (0.0, 0.5), (0.9, 0.999)]
 TIGHT = {"rtol": 1e-8, "atol": 1e-8}
 
 
-def gaussian(path, std=0.6, mean=0.5, eps=1e-5):
-    return ExactModel(path, eps, [[mean]], [std])
+def gaussian(path, std=0.6, mean=0.5, eps=1e-5, model=ExactModel):
+    return model(path, eps, [[mean]], [std])
 
 
 def bridge(sigma=1.0):
@@ -73,6 +72,10 @@ def test_every_estimator_gives_the_exact_log_ratio(integrator, name, shape):
     model, nodes = MODELS[name]
     energy, x = TimeScoreEnergy(model, nodes), points(model, shape)
     result = energy.log_ratio(x, integrator=integrator, **TIGHT)
+    if integrator == QUADRATURE:  # the part of component i is the log ratio of x_i alone
+        assert torch.allclose(sum_except_batch(result.components), result.value, rtol=1e-12)
+        single = ratio(model, x.reshape(-1, 1), *model.interval).reshape(x.shape)
+        assert (result.components - single).abs().max() < 1e-5
     assert result.value.shape == result.error.shape == (4,) and result.value.dtype == F64
     assert (result.value - ratio(model, x, *model.interval)).abs().max() < 1e-5
     for t0, t1 in INNER if integrator == QUADRATURE else INNER[:1]:
@@ -93,14 +96,7 @@ def test_the_error_estimate_bounds_the_error(name, shape):
             result = energy.log_ratio(x, t0, t1)
             error = (result.value - ratio(model, x, t0, t1)).abs()
             assert (error <= result.error + 1e-10).all()
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_the_error_estimate_falls_with_the_nodes(name):
-    model, resolved = MODELS[name]
-    x = points(model, (1, 8, 8), 8)
-    few, many = (TimeScoreEnergy(model, n).log_ratio(x).error.max() for n in (16, 2 * resolved))
-    assert many < 1e-3 and many < 1e-2 * few
+    assert TimeScoreEnergy(model, 128).log_ratio(x).error.max() < 1e-3
 
 
 @pytest.mark.parametrize("integrator", ["dopri5", "rk45"])
@@ -133,18 +129,6 @@ def test_values_do_not_depend_on_batch_mates_or_chunks():
         other = energy.log_density_and_score(x, 0.9)
         assert torch.allclose(density, other[0], rtol=1e-12)
         assert torch.allclose(score, other[1], rtol=1e-11, atol=1e-11)
-
-
-@pytest.mark.parametrize("name, shape", [("linear", (10,)), ("vp", (2,)), ("bridge", (1, 8, 8))])
-def test_parts_sum_to_the_value_and_are_those_of_the_components(name, shape):
-    """The density factorises: the part of component i is the log ratio of x_i alone."""
-    model, nodes = MODELS[name]
-    x = points(model, shape)
-    result = TimeScoreEnergy(model, nodes).log_ratio(x)
-    assert result.components.shape == x.shape
-    assert torch.allclose(sum_except_batch(result.components), result.value, rtol=1e-12)
-    single = ratio(model, x.reshape(-1, 1), *model.interval).reshape(x.shape)
-    assert (result.components - single).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("shape", [(10,), (1, 8, 8)], ids=str)
@@ -199,66 +183,37 @@ def test_ratios_add_up_and_change_sign(name, integrator):
     assert torch.equal(value(0.4, 0.4), torch.zeros(4, dtype=F64))
 
 
-class Counted(nn.Module):
-    """Counts the examples that ``model`` is given."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model, self.path, self.interval, self.rows = model, model.path, model.interval, 0
-        self.sizes = []
-
-    def forward(self, x, t):
-        self.sizes.append(len(x))
-        return self.model(x, t)
-
-    def time_score(self, x, t):
-        return sum_except_batch(self(x, t).components)
-
-
 @pytest.mark.parametrize("integrator", INTEGRATORS)
 def test_nfe_counts_the_evaluations_of_an_example(integrator):
-    model = Counted(gaussian(LinearVPPath()))
+    model, sizes = gaussian(LinearVPPath()), []
+    model.register_forward_hook(lambda *args: sizes.append(len(args[1][0])))
     energy, x = TimeScoreEnergy(model, 20, chunk_size=12 * 2), normal((4, 2))
     whole = energy.log_ratio(x, integrator=integrator)
-    assert sum(model.sizes) == 4 * whole.nfe and max(model.sizes) <= 12
+    assert sum(sizes) == 4 * whole.nfe and max(sizes) <= 12
     part = energy.log_ratio(x, 0.3, 0.6, integrator)
     assert part.nfe < whole.nfe
     if integrator == QUADRATURE:
         assert whole.nfe == 20 and part.nfe >= energy.min_nodes
+        assert energy.with_nodes(5).log_ratio(x, 0.3, 0.6).nfe == 5
 
 
-def test_a_rule_smaller_than_the_smallest_part_is_kept():
-    energy = TimeScoreEnergy(gaussian(LinearVPPath()), 5)
-    x = normal((2, 2))
-    assert energy.log_ratio(x).nfe == energy.log_ratio(x, 0.3, 0.6).nfe == 5
-
-
-class Broken(nn.Module):
+class Broken(ExactModel):
     """One NaN, for the last example at late times."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.path, self.interval = path, path.interval(1e-5)
 
     def forward(self, x, t):
         components = torch.zeros_like(x)
         components[(x[:, 0] > 5) & (t > 0.8), 0] = torch.nan
         return ModelOutput(components, None)
 
-    def time_score(self, x, t):
-        return sum_except_batch(self(x, t).components)
-
 
 @pytest.mark.parametrize("integrator", INTEGRATORS)
 def test_a_result_that_is_not_finite_is_refused(integrator):
-    energy = TimeScoreEnergy(Broken(LinearVPPath()))
+    energy = TimeScoreEnergy(gaussian(LinearVPPath(), model=Broken))
     x = torch.tensor([[0.0, 1.0], [6.0, 1.0]], dtype=F64)
     assert energy.log_ratio(x, 0.1, 0.7, integrator).value.abs().max() == 0
     for call in (energy.log_ratio, energy.log_density):
         with pytest.raises((ValueError, RuntimeError), match="not finite"):
             call(x, integrator=integrator)
-    with pytest.raises((ValueError, RuntimeError), match="not finite"):
-        energy.log_ratio(torch.full_like(x, torch.inf), 0.1, 0.9, integrator)
 
 
 def test_a_two_sided_path_has_ratios_and_no_density():
@@ -288,8 +243,3 @@ def test_float32_points_give_float64_values():
     density, score = energy.log_density_and_score(x.float())
     assert density.dtype == F64 and score.dtype == torch.float32
     assert torch.allclose(score.double(), energy.score(x), rtol=1e-3, atol=1e-3)
-
-
-def test_an_empty_batch_has_no_values():
-    energy = TimeScoreEnergy(gaussian(LinearVPPath()))
-    assert energy.log_ratio(torch.zeros(0, 2, dtype=F64)).value.shape == (0,)

@@ -7,10 +7,8 @@ from torch import nn
 
 from ebm_app.io.errors import UserError
 from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.models.unet import UNet, UNetConfig
 from ebm_app.numerics.tensors import expand_like
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.ratios.mlp import MLP
 
 IMAGE = (2, 4, 4)
 EPS = 1e-5
@@ -122,26 +120,6 @@ def test_the_head_is_the_last_channels_and_leaves_the_components_alone():
     gain, skip = path.score_gain(t), path.score_skip(t)
     expected = expand_like(skip, x) * x + 5 * expand_like(gain, x)
     assert torch.allclose(out.score, expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize("prediction", ["raw", "normalised"])
-def test_a_net_with_one_output_is_a_time_score(prediction):
-    torch.manual_seed(0)
-    net = MLP(3, 1).double()
-    model = TimeScoreModel(net, LinearVPPath(), EPS, prediction, "time")
-    x, t = normal((4, 3)), torch.tensor([0.1, 0.4, 0.6, 0.9], dtype=F64)
-    ratio = model.time_score(x, t) / net(x, t)[:, 0]
-    assert ratio.shape == (4,) and model(x, t).components.shape == (4, 1)
-    wide = TimeScoreModel(Constant(1.0), LinearVPPath(), EPS, prediction)(x, t).components[:, 0]
-    assert torch.allclose(ratio, wide, rtol=1e-9)
-
-
-def test_an_image_model_has_components_and_head_of_the_image():
-    net = UNet((3, 8, 8), 6, UNetConfig((8, 8)))
-    model = TimeScoreModel(net, VPPath(), EPS, stein_channels=3)
-    out = model(torch.randn(2, 3, 8, 8), torch.tensor([0.2, 0.9], dtype=F64))
-    assert out.components.shape == out.score.shape == (2, 3, 8, 8)
-    assert out.components.dtype == out.score.dtype == torch.float32
 
 
 @pytest.mark.parametrize(

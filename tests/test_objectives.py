@@ -1,14 +1,23 @@
 """Objectives: stationary at the exact scores, TSM a constant from CTSM, a value per example."""
 
+import math
+
 import pytest
 import torch
 from exact import F64, ExactBridge, ExactModel, generator, normal, two_modes, z_score
+from path_cases import skewed
 
 from ebm_app.models.time_score import ModelOutput
 from ebm_app.numerics.tensors import expand_like
 from ebm_app.objectives.regression import CTSM, TSM, CTSMv
 from ebm_app.objectives.time_sampling import ArcLength, Stratified
-from ebm_app.objectives.weighting import SteinScore, TimeScore, UniformWeighting, Weighting
+from ebm_app.objectives.weighting import (
+    ScoreResidual,
+    SteinScore,
+    TimeScore,
+    UniformWeighting,
+    second_moment,
+)
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 
 IMAGE = (1, 4, 4)
@@ -40,19 +49,6 @@ class Moved:
         return ModelOutput(out.components + shift, out.score + shift)
 
 
-class HalfDerivative(Weighting):
-    """A weighting whose derivative is halved: TSM with the factor 1 on lambda' instead of 2."""
-
-    def __init__(self, weighting):
-        self.weighting = weighting
-
-    def __call__(self, path, t):
-        return self.weighting(path, t)
-
-    def derivative(self, path, t):
-        return self.weighting.derivative(path, t) / 2
-
-
 def draw(model, num, shape, times=Stratified, seed=0, eps=MARGIN):
     """A sample of the path, with t from a sampler, and the weights of its times."""
     sampler = times(model.path, eps)
@@ -75,9 +71,7 @@ OBJECTIVES = {
 }
 CASES = {
     "linear": (gaussian, LinearVPPath()),
-    "linear c": (gaussian, LinearVPPath(c=0.5)),
-    "vp": (gaussian, VPPath()),
-    "mixture": (mixture, LinearVPPath()),
+    "mixture c": (mixture, LinearVPPath(c=0.5)),
     "mixture vp": (mixture, VPPath()),
     "bridge": (bridge, SchrodingerBridgePath()),
     "bridge 2": (bridge, SchrodingerBridgePath(sigma=0.7, c=2.0)),
@@ -100,17 +94,11 @@ def test_gradient_vanishes_at_the_exact_scores_and_nowhere_near(name, case):
 def test_every_weighting_has_the_same_minimiser(weighting):
     model = gaussian(LinearVPPath())
     batch = draw(model, 12_000, (2,))
-    for objective in (CTSM(weighting), CTSMv(weighting)):
+    for objective in (CTSM(weighting), CTSMv(weighting), TSM(weighting, MARGIN)):
         assert z_score(gradients(objective, model, batch)) < 4
-    assert z_score(gradients(TSM(weighting, MARGIN), model, batch)) < 4
-
-
-@pytest.mark.parametrize("weighting", [SteinScore(), TimeScore()])
-def test_tsm_needs_the_factor_two_on_the_derivative_of_the_weighting(weighting):
-    model = gaussian(LinearVPPath())
-    batch = draw(model, 12_000, (2,))
-    assert z_score(gradients(TSM(weighting, MARGIN), model, batch)) < 4
-    assert z_score(gradients(TSM(HalfDerivative(weighting), MARGIN), model, batch)) > 6
+    t = torch.linspace(0.02, 0.98, 30, dtype=F64).requires_grad_()
+    (slope,) = torch.autograd.grad((weighting(model.path, t) + 0 * t).sum(), t)
+    torch.testing.assert_close(weighting.derivative(model.path, t.detach()), slope)
 
 
 @pytest.mark.parametrize(
@@ -178,15 +166,6 @@ def test_losses_are_per_example_and_do_not_mix(name):
     assert torch.allclose(part, loss[rows], rtol=1e-12, atol=1e-12)
 
 
-def test_a_model_without_a_head_is_trained_with_factor_0_alone():
-    model = ExactModel(LinearVPPath(), MARGIN, [[0.0]], [1.0])
-    sample, weight = draw(model, 3, (2,))
-    assert model(sample.xt, sample.t).score is None
-    assert CTSMv(stein_factor=0.0)(model, model.path, sample, weight).shape == (3,)
-    with pytest.raises(TypeError):
-        CTSMv(stein_factor=1.0)(model, model.path, sample, weight)
-
-
 def test_a_single_output_is_a_time_score_but_no_vector_of_components():
     model = gaussian(LinearVPPath())
     batch = draw(model, 5, IMAGE)
@@ -214,3 +193,29 @@ def test_tsm_weights_times_but_not_the_ends():
     moved = path.sample(sample.x0, sample.x1, sample.t * 0.5)
     other = TSM(eps=MARGIN)(model, path, moved, torch.zeros(4, dtype=F64))
     assert torch.allclose(other, loss[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("time", [0.1, 0.9])
+@pytest.mark.parametrize("path", [VPPath(c=0.4), SchrodingerBridgePath(0.5, c=2)])
+def test_weightings_are_the_inverse_second_moments_of_their_targets(path, time):
+    """Of data, or displacements, drawn from a few that are neither centred nor normal; with their
+    own second moment, whatever c the path assumes."""
+    data = math.sqrt(path.c) * skewed((50, 2, 3, 2), 3)
+    data = data / (second_moment(data) / path.c) ** 0.5
+    delta = data[torch.randint(50, (10_000,), generator=generator(4))]
+    x0, noise = normal(delta.shape, 5), normal(delta.shape, 6)
+    is_bridge = isinstance(path, SchrodingerBridgePath)
+    t = torch.full((len(delta),), time, dtype=F64)
+    sample = path.sample(x0, x0 + delta if is_bridge else delta, t, noise)
+    other = type(path)(c=1.7, **({"sigma": 0.5} if is_bridge else {}))
+    score, components = path.conditional_score(sample), path.conditional_components(sample)
+    residual = score - expand_like(path.score_skip(t), score) * sample.xt
+    for weighting, used, target in (
+        (SteinScore(), path, score),
+        (TimeScore(), path, components),
+        (TimeScore(second_moment(data)), other, components),
+        (ScoreResidual(), path, residual),
+    ):
+        squares = target.square().flatten(1).mean(1) * weighting(used, t)
+        assert z_score(squares, 1.0) < 4
+    assert torch.equal(UniformWeighting()(path, t), torch.ones_like(t))

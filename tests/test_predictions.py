@@ -20,7 +20,7 @@ PATHS = {
     "vp": VPPath(),
     "vp c": VPPath(c=2.0),
 }
-SHAPES = {"vector": (1,), "image": (1, 28, 28), "colours": (3, 32, 32)}
+SHAPES = {"vector": (1,), "colours": (3, 8, 8)}
 
 
 def inverse_softplus(w):

@@ -26,9 +26,7 @@ NUM = 20_000
 
 PATHS = {
     "linear_vp": LinearVPPath(),
-    "linear_vp c=4": LinearVPPath(c=4),
     "vp": VPPath(),
-    "bridge": SchrodingerBridgePath(),
     "bridge sigma=0.5 c=2": SchrodingerBridgePath(0.5, c=2),
     "user": SinePath(c=0.5),
 }
@@ -76,22 +74,15 @@ def test_transform_inverts_the_distribution_function_of_its_density(make, path):
 def test_times_lie_in_the_interval_and_weights_make_averages_uniform(make, path):
     sampler = make(path, 1e-5)
     t0, t1 = path.interval(1e-5)
-    for sample in (
-        sampler.sample(NUM, generator(2)),
-        sampler.transform(uniform_numbers(NUM, generator(3))),
-        sampler.transform(torch.tensor([0.0, 0.5, 1 - 2**-53], dtype=F64)),
-    ):
-        assert t0 <= sample.t.min() and sample.t.max() <= t1 and (sample.weight > 0).all()
-        assert sample.t.dtype == sample.weight.dtype == F64
-        assert sample.t.shape == sample.weight.shape
-    t, weight = sampler.transform(uniform_numbers(NUM, generator(3)))
+    ends = sampler.transform(torch.tensor([0.0, 0.5, 1 - 2**-53], dtype=F64))
+    t, weight = sample = sampler.transform(uniform_numbers(NUM, generator(3)))
+    for part in (sampler.sample(NUM, generator(2)), sample, ends):
+        assert t0 <= part.t.min() and part.t.max() <= t1 and (part.weight > 0).all()
+        assert part.t.dtype == part.weight.dtype == F64
     for function in (np.ones_like, np.square, lambda s: np.cos(9 * s)):
         mean = quad(function, t0, t1)[0] / (t1 - t0)
         values = weight * torch.from_numpy(function(t.numpy()))
-        error = values.std() / math.sqrt(NUM)
-        assert (values.mean() - mean).abs() < 4 * error + 1e-12
-    even = sampler.transform((torch.arange(8 * 2048, dtype=F64) + 0.5) / (8 * 2048))
-    assert even.weight.mean().item() == pytest.approx(1, abs=1e-4)
+        assert (values.mean() - mean).abs() < 4 * values.std() / math.sqrt(NUM) + 1e-12
 
 
 @pytest.mark.parametrize("numbers", [stratified_numbers, uniform_numbers])
