@@ -61,7 +61,7 @@ def test_a_client_finds_the_log_likelihood_of_an_image(client, tmp_path, monkeyp
     assert re.match(r"Percentile \d+: .* of 40 held-out images", place)
     assert all(plot["plot"].startswith("data:image/png;base64,") for plot in (shares, histogram))
     elbo = {"elbo": {"estimator": "elbo"}}
-    monkeypatch.setattr(estimators, "estimators", lambda config: elbo)
+    monkeypatch.setattr(estimators, "rows_for", lambda config: elbo)
     seen = handle_file(path)  # as the model sees it
     table, _ = client.predict("grey", seen, 4, api_name="/estimators")
     ((name, nats, *_),) = table["data"]

@@ -22,7 +22,6 @@ from ebm_app.web import shared
 from ebm_app.web.generate import gallery
 from ebm_app.web.generate import run as sample_run
 from ebm_app.web.generate import tab as generate
-from ebm_app.web.generate.files import write_files
 from ebm_app.web.score.uploads import read_upload
 
 
@@ -94,7 +93,7 @@ def test_log_likelihoods_stand_in_the_order_of_the_grid(models, settings, tmp_pa
         for index, found in enumerate(done.likelihoods[start:][:8]):
             assert found.log_prob == pytest.approx(draws[index].mean())
             assert found.log_prob_error == pytest.approx(draws[index].std(ddof=1) / 2)
-    with ZipFile(write_files(some, tmp_path)[1]) as archive:
+    with ZipFile(sample_run.write_files(some, tmp_path)[1]) as archive:
         rows = list(csv.reader(io.StringIO(archive.read("scores.csv").decode())))
     assert rows[0] == list(sample_run.HEADERS) and len(rows) == 1 + 8
     assert list(map(float, rows[2])) == [2, *done.likelihoods[1].rounded()[:3]]
@@ -103,7 +102,7 @@ def test_log_likelihoods_stand_in_the_order_of_the_grid(models, settings, tmp_pa
 @pytest.mark.parametrize("model", ["grey", "colour"])
 def test_files_hold_exact_pixels_and_their_settings(models, settings, tmp_path, model):
     *_, run = draw(models, replace(settings, model=model))
-    grid, archive = write_files(run, tmp_path)
+    grid, archive = sample_run.write_files(run, tmp_path)
     made = {**SETTINGS, "model": model, "step": 3}
     assert json.loads(Image.open(grid).info["ebm_app"]) == made
     with ZipFile(archive) as archive:

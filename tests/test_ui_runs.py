@@ -152,7 +152,7 @@ def test_a_run_can_be_stopped_only_while_it_waits_or_goes_on():
     with gr.Blocks() as app:
         model, picture, text = gr.Textbox(), gr.Image(), gr.Textbox()
         buttons = start_and_stop("Go")
-        start_by(buttons, explained(run), [model], [picture, text], api_name="go")
+        start_by(buttons, run, [model], [picture, text])
     waiting, started, failed, ended, _, cancelling, told = app.fns.values()
     said, start, stop = waiting.fn()[:1], *waiting.fn()[1:]
     assert said == [WAITING] and not start["interactive"] and stop["interactive"]

@@ -51,7 +51,7 @@ def test_a_score_is_the_mean_over_draws_with_its_standard_error(models, tmp_path
     lead = f"Bits per dim: {in_bits} ({in_nats} nats), by the variational bound (elbo)\n"
     assert scored.text.startswith(lead) and one_image.CAVEAT in scored.text
     assert "17 levels equally likely, every image would cost 4.09.\n" in scored.text
-    assert "12 draws of the noise of dequantisation and of the estimator" in scored.text
+    assert "12 draws of the noise of dequantisation" in scored.text
     assert "64 evaluations of the network, up to eps 0.0001" in scored.text
     assert scored.metrics["log_prob"] == pytest.approx(mean)
     assert scored.metrics["log_prob_error"] == pytest.approx(error) and error > 0
@@ -146,7 +146,7 @@ def test_many_files_have_a_row_each_and_a_table_without_formulas(models, tmp_pat
 
 def test_estimators_stand_side_by_side_on_the_same_draws(models, tmp_path, monkeypatch):
     named = {name: {"estimator": name} for name in ("elbo", "ratio", "pf_ode")}
-    monkeypatch.setattr(estimators, "estimators", lambda config: named)
+    monkeypatch.setattr(estimators, "rows_for", lambda config: named)
     log_prob = EBM.log_prob
 
     def refuse(ebm, images, estimator, **options):
@@ -156,7 +156,7 @@ def test_estimators_stand_side_by_side_on_the_same_draws(models, tmp_path, monke
 
     monkeypatch.setattr(EBM, "log_prob", refuse)
     path = save_digit(tmp_path / "digit.png")
-    shown = list(estimators.compare("grey", path, 3, models=models, seed=5))
+    shown = list(estimators.estimators("grey", path, 3, models=models, seed=5))
     assert [text for _, text in shown[:2]] == ["3 draws · running elbo", "3 draws · running ratio"]
     rows, text = shown[-1]
     assert [row[0] for row in rows] == ["elbo", "ratio"] and len(rows[0]) == 7
@@ -166,7 +166,7 @@ def test_estimators_stand_side_by_side_on_the_same_draws(models, tmp_path, monke
 
 
 def test_every_estimator_is_offered_and_every_other_dequantisation():
-    found = estimators.estimators(GREY)
+    found = estimators.rows_for(GREY)
     assert set(ESTIMATORS) < set(found) and GREY.dequantisation not in found
 
 

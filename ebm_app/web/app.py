@@ -25,7 +25,10 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
     cache = (CACHE_SECONDS, CACHE_SECONDS)
     with gr.Blocks(title="ebm_app", analytics_enabled=False, delete_cache=cache) as app:
         gr.Markdown("# ebm_app\nEnergy-based models of images, learned from time scores.")
-        choice, model, warning = add_choice(models)
+        with gr.Column() as choice:
+            names = list(models.folders)
+            model = gr.Dropdown(names, value=names[0], label="Model")
+            warning = gr.Markdown(visible=False)
         with gr.Tabs() as tabs:
             with gr.Tab("Generate") as drawing:
                 pictures = generate.build(models, model, seed)
@@ -48,12 +51,3 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
             triggers = [tab.select for tab in selected]
             gr.on(triggers, partial(gr.update, visible=visible), outputs=choice, **AT_ONCE)
     return app
-
-
-def add_choice(models: Models) -> tuple[gr.Column, gr.Dropdown, gr.Markdown]:
-    """The choice of a model in its column, with a line below it that may warn of the model."""
-    names = list(models.folders)
-    with gr.Column() as choice:
-        model = gr.Dropdown(names, value=names[0], label="Model")
-        warning = gr.Markdown(visible=False)
-    return choice, model, warning

@@ -138,15 +138,17 @@ def start_by(
     run: Callable[..., Iterator[Any]],
     inputs: Sequence[Component],
     outputs: Sequence[Component],
+    given: dict[str, Any] | None = None,
     lane: str = "long",
-    **settings: Any,
+    is_public: bool = True,
 ) -> Dependency:
     """Let a button start a run, which waits for the others of its lane and says so in the first
     text among its outputs. Only while it waits or goes on can it be stopped.
 
     Args:
         buttons: what starts it, what stops it, and others that start runs with the same outputs.
-        run: a generator, ``explained``. settings: of gradio's listener, e.g. ``api_name``.
+        run: a generator, to be ``explained`` with ``given``. is_public: whether it is an endpoint
+            for programs, of its own name.
     """
     start, stop, *_ = buttons
     text = next(output for output in outputs if isinstance(output, gr.Textbox))
@@ -157,7 +159,7 @@ def start_by(
     start.click(lambda: [WAITING, *pressed(True)], None, [text, *buttons], **AT_ONCE)
     # the listeners of a button are called in turn. Arguments are checked by ``explained``
     event = start.click(
-        stepwise(run, lane),
+        stepwise(explained(run, **given or {}), lane),
         list(inputs),
         list(outputs),
         preprocess=False,
@@ -165,7 +167,8 @@ def start_by(
         concurrency_limit=1,
         show_progress="minimal",
         show_progress_on=text,
-        **settings,
+        api_name=run.__name__,
+        api_visibility="public" if is_public else "private",
     )
     event.failure(never_begun, text, text, **AT_ONCE)
     event.then(lambda: pressed(False), None, list(buttons), **AT_ONCE)  # after a stop too

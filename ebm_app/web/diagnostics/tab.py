@@ -49,11 +49,10 @@ def build(models: Models, model: gr.Dropdown, line: gr.Markdown, tab: gr.Tab, se
             text = text_box("log Z", 2)
             chains = [plot_box("Weights and acceptance by temperature"), text]
 
-    given, private = {"models": models, "seed": seed}, {"api_visibility": "private"}
-    run, inputs = explained(checks.self_test, **given), [model, num_images]
-    testing = start_by(test_buttons, run, inputs, test, **private)
-    run, inputs = explained(log_z.log_z, **given), [model, method, num_chains, temperatures]
-    moving = start_by(chain_buttons, run, inputs, chains, **private)
+    given = {"given": {"models": models, "seed": seed}, "is_public": False}
+    testing = start_by(test_buttons, checks.self_test, [model, num_images], test, **given)
+    inputs = [model, method, num_chains, temperatures]
+    moving = start_by(chain_buttons, log_z.log_z, inputs, chains, **given)
 
     def fill(name: str) -> tuple[Any, ...]:
         try:

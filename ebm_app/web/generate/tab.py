@@ -17,9 +17,8 @@ from ebm_app.sampling.samplers import SAMPLERS
 from ..models import Models
 from ..runs import AT_ONCE, explained, start_and_stop, start_by
 from ..shared import MAX_SEED, Seed, picture, seed_box, slider, table_box, text_box
-from .files import write_files
 from .gallery import image_tiles, tiles
-from .run import HEADERS, REPEATS, RunSettings, SampleRun, draw
+from .run import HEADERS, REPEATS, RunSettings, SampleRun, draw, write_files
 
 MAX_IMAGES, MAX_STEPS = 64, 200
 LABELS = {
@@ -127,7 +126,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Gallery:
     run = gr.State(time_to_live=STATE_SECONDS)
     shown = list(ShownRun(grid, text, seeds, table, archive, pictures, run))
     inputs = [model, sampler, num_images, steps, seeds, randomise, scored]
-    start_by(buttons, explained(generate, models=models), inputs, shown, api_name="generate")
+    start_by(buttons, generate, inputs, shown, {"models": models})
     # last, as files take a while to write
     private = {"show_progress": "hidden", "api_visibility": "private"}
     buttons[1].click(explained(halt), run, shown, **private)

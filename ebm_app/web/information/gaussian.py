@@ -15,7 +15,7 @@ from ebm_app.ratios.points import EvaluationPoints, as_numbers
 from ebm_app.ratios.problems import INFORMATION_PROBLEMS, PAPER_INFORMATION
 from ebm_app.ratios.training import VALIDATION, RatioTrainer, RatioTraining
 
-from ..runs import empty_by, explained, start_and_stop, start_by
+from ..runs import empty_by, start_and_stop, start_by
 from ..shared import (
     MAX_EVERY,
     Iterations,
@@ -116,6 +116,6 @@ def build(seed: int, device: str) -> None:
             plot = plot_box("Estimate and time of a step")
             shown = [plot, text, metrics_box()]
 
-    run, inputs = explained(mi_gaussian, device=device), [dim, methods, *numbers]
-    event = start_by(buttons, run, inputs, shown, api_name="mi_gaussian")
+    inputs = [dim, methods, *numbers]
+    event = start_by(buttons, mi_gaussian, inputs, shown, {"device": device})
     empty_by([dim.change, methods.change], [event], shown)

@@ -151,7 +151,7 @@ def build(seed: int) -> None:
         return tuple(gr.update(choices=names, value=[]) for _ in columns)
 
     chosen = [x, y, table, *columns]
-    event = start_by(buttons, explained(mi), [*chosen, steps, seeds], shown, api_name="mi")
+    event = start_by(buttons, mi, [*chosen, steps, seeds], shown)
     table.change(explained(list_columns), table, columns, **AT_ONCE)
     empty_by([part.change for part in chosen], [event], shown)
 

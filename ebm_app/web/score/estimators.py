@@ -13,7 +13,7 @@ from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.models.config import EBMConfig
 
 from ..models import Models
-from ..runs import Upload, empty_by, explained, start_and_stop, start_by
+from ..runs import Upload, empty_by, start_and_stop, start_by
 from ..shared import mean_of, slider, table_box, text_box
 from .uploads import read_upload
 
@@ -30,7 +30,7 @@ NOTE = (
 EstimatorRow = list[str | float]
 
 
-def compare(
+def estimators(
     model: str,
     image: Upload | None,
     draws: Annotated[int, Ge(2), Le(MAX_DRAWS)],
@@ -47,7 +47,7 @@ def compare(
     images = read_upload(image, ebm.config).image.expand(draws, -1, -1, -1)
     rows: list[EstimatorRow] = []
     text = f"{draws} draws"
-    for name, options in estimators(ebm.config).items():
+    for name, options in rows_for(ebm.config).items():
         yield list(rows), f"{text} · running {name}"
         begin = time.perf_counter()
         try:
@@ -62,7 +62,7 @@ def compare(
     yield rows, f"{len(rows)} estimators · {text}"
 
 
-def estimators(config: EBMConfig) -> dict[str, dict[str, str]]:
+def rows_for(config: EBMConfig) -> dict[str, dict[str, str]]:
     """The estimators with the model's own dequantiser, and its default one with every other:
     options of ``EBM.log_prob`` by the name of the row."""
     others = [name for name in DEQUANTISERS if name != config.dequantisation]
@@ -83,6 +83,6 @@ def build(
     draws = slider(2, MAX_DRAWS, 4, "Draws of each estimator")
     buttons = start_and_stop("Compare the estimators")
     shown = [table_box("Estimators", COLUMNS, texts=("Estimator",)), text_box("Comparison")]
-    run = explained(compare, models=models, seed=seed)
-    event = start_by(buttons, run, [model, seen, draws], shown, api_name="estimators")
+    given = {"models": models, "seed": seed}
+    event = start_by(buttons, estimators, [model, seen, draws], shown, given)
     empty_by([report.change, model.change], [event], shown)

@@ -10,7 +10,7 @@ import gradio as gr
 from ebm_app.io.errors import UserError
 
 from ..models import Models
-from ..runs import Upload, empty_by, explained, start_and_stop, start_by
+from ..runs import Upload, empty_by, start_and_stop, start_by
 from ..shared import mean_of, progress, table_box, text_box
 from .one_image import Repeats
 from .uploads import preparation, read_upload
@@ -91,7 +91,6 @@ def build(models: Models, model: gr.Dropdown, repeats: gr.Slider, seed: int) -> 
     text = text_box("Progress")
     table = table_box("Log-likelihoods", COLUMNS, texts=("File", "Problem", "Notes"))
     shown = [table, gr.File(label="The table as CSV", interactive=False, height=80), text]
-    run = explained(score_many, models=models, seed=seed)
     inputs = [model, files, repeats, invert, frame]
-    event = start_by(buttons, run, inputs, shown, api_name="score_many")
+    event = start_by(buttons, score_many, inputs, shown, {"models": models, "seed": seed})
     empty_by([part.change for part in (files, invert, frame, model)], [event], shown)

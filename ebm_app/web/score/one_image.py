@@ -32,13 +32,6 @@ CAVEAT = (
 )
 #: what the estimators that lead are called
 NAMES = {"elbo": "the variational bound", "ratio": "the integral of the time score"}
-REPORT = """Bits per dim: {bits} ({nats} nats), by {name}
-Fewer bits are better: were all {levels} levels equally likely, every image would cost \
-{uniform:.2f}.
-{account}{estimator}: {note}.
-± holds all that moves the number, as one standard error: {repeats} draws of the noise of \
-dequantisation{own}. Each took {nfe} evaluations of the network, up to eps {eps:g}.
-{caveat}"""
 
 
 class ShownLikelihood(NamedTuple):
@@ -124,21 +117,22 @@ def metrics(result: Likelihood, ebm: EBM, prepared: Prepared) -> dict[str, Any]:
 
 def report(found: dict[str, Any], num_levels: int) -> str:
     """``metrics`` in words."""
-    kind = ESTIMATORS[found["estimator"]]
-    name = NAMES.get(found["estimator"], found["estimator"])
+    name, kind = found["estimator"], ESTIMATORS[found["estimator"]]
+    bits = with_error(found["bits_per_dim"], found["bits_error"])
+    nats = with_error(found["log_prob"], found["log_prob_error"])
     unnormalised = "" if kind.normalised else ", not normalised"
-    return REPORT.format(
-        **found,
-        bits=with_error(found["bits_per_dim"], found["bits_error"]),
-        nats=with_error(found["log_prob"], found["log_prob_error"]),
-        name=f"{name} ({found['estimator']}){unnormalised}",
-        levels=num_levels,
-        uniform=math.log2(num_levels),
-        account="".join(f"{note}\n" for note in found["notes"]),
-        note=kind.note,
-        own=" and of the estimator" if kind.error_is_drawn else ", and the estimator's own error",
-        caveat=CAVEAT,
-    )
+    lines = [
+        f"Bits per dim: {bits} ({nats} nats), by {NAMES.get(name, name)} ({name}){unnormalised}",
+        f"Fewer bits are better: were all {num_levels} levels equally likely, every image would "
+        f"cost {math.log2(num_levels):.2f}.",
+        *found["notes"],
+        f"{name}: {kind.note}.",
+        f"± is one standard error over {found['repeats']} draws of the noise of dequantisation, "
+        f"with what the estimator itself may be off by. Each took {found['nfe']} evaluations of "
+        f"the network, up to eps {found['eps']:g}.",
+        CAVEAT,
+    ]
+    return "\n".join(lines)
 
 
 def with_error(value: float, error: float) -> str:

@@ -10,7 +10,7 @@ from ebm_app.evaluation.held_out_likelihoods import examples
 
 from ..generate.gallery import image_tiles, send_on_click
 from ..models import Models
-from ..runs import AT_ONCE, empty_by, explained, start_by
+from ..runs import AT_ONCE, empty_by, start_by
 from ..shared import metrics_box, picture, plot_box, slider, text_box
 from . import estimators, many_images
 from .digits import SIDE
@@ -70,14 +70,7 @@ def build(
 
     given = {"models": models, "seed": seed}
     events = [
-        start_by(
-            [start, stop, other],
-            explained(run, **given),
-            inputs,
-            list(shown),
-            "quick",
-            api_name=run.__name__,
-        )
+        start_by([start, stop, other], run, inputs, list(shown), given, "quick")
         for start, other, run, inputs in (
             (start_upload, start_drawing, score, [model, upload, repeats, invert, frame]),
             (start_drawing, start_upload, score_drawing, [model, drawing, repeats]),

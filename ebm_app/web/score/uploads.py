@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import gradio as gr
 import numpy as np
 import torch
-from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageChops, ImageOps
 from torch import Tensor
 
 from ebm_app.data.folder import read_image
@@ -15,6 +15,7 @@ from ebm_app.data.png import to_picture, to_uint8
 from ebm_app.io.errors import UserError
 from ebm_app.models.config import EBMConfig
 
+from ..models import without_path
 from .digits import FRAMES, framed, ground, ink_box
 
 NO_COLOUR = "the model's images are in colour: upload an image instead of drawing one"
@@ -57,7 +58,7 @@ def read_upload(
     channels, height, width = config.image_shape
     if channels not in (1, 3):
         raise UserError(f"the model's images have {channels} channels: choose one of grey or RGB")
-    whole = _read(Path(path)).convert("RGB")
+    whole = _read(path).convert("RGB")
     if invert:
         whole = ImageOps.invert(whole)
     picture = whole.convert("L") if channels == 1 else whole
@@ -86,7 +87,7 @@ def read_drawing(path: str | Path | None, config: EBMConfig) -> Prepared:
     channels, height, width = config.image_shape
     if channels != 1:
         raise UserError(NO_COLOUR)
-    picture = _read(Path(path)).convert("L") if path else None
+    picture = _read(path).convert("L") if path else None
     if picture is None or picture.getbbox() is None:
         raise UserError("the canvas is empty: draw a digit on it")
     if config.dataset in FRAMES:
@@ -100,16 +101,11 @@ def drawn_path(drawing: Any) -> Any:
     return composite and composite["path"]
 
 
-def _read(path: Path) -> Image.Image:
-    """``read_image`` in the words of a page, whose visitors need not know where uploads are."""
-    try:
+def _read(path: str | Path) -> Image.Image:
+    """``read_image``; its folder is the server's own."""
+    path = Path(path)
+    with without_path(path, path.name):
         return read_image(path)
-    except UserError as error:
-        if isinstance(error.__cause__, UnidentifiedImageError):
-            raise UserError(
-                f"cannot read '{path.name}' as an image: save it as PNG or JPEG"
-            ) from None
-        raise UserError(str(error).replace(str(path), path.name)) from None
 
 
 def on_levels(image: Image.Image, config: EBMConfig) -> Tensor:

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from ebm_app.io.registry import choose
 from ebm_app.ratios.training import RatioTraining
 from ebm_app.ratios.trial_plots import plot_pair, plot_trial
-from ebm_app.ratios.trials import METHODS, PAIRS, Trial, paths_of, watch
+from ebm_app.ratios.trials import METHODS, PAIRS, Snapshot, Trial, paths_of, watch
 
-from ..runs import AT_ONCE, explained, start_and_stop, start_by
+from ..runs import AT_ONCE, start_and_stop, start_by
 from ..shared import (
     Iterations,
     Rate,
@@ -20,11 +20,26 @@ from ..shared import (
     eval_every,
     metrics_box,
     plot_box,
+    progress,
     text_box,
     training_boxes,
 )
-from .report import PATHS, method_label, metrics, problem_label, report
 
+NAMES = {"ctsm_v": "CTSM-v", "ctsm": "CTSM", "tsm": "TSM"}
+WEIGHTINGS = {
+    "uniform": "uniform weighting",
+    "stein": "Stein score weighting",
+    "time0": "time score weighting, c of the data",
+    "time1": "time score weighting, c = 1",
+    "stratified": "c = 1, stratified times",
+    "mixture": "c = 1, over Gaussian mixtures",
+}
+BASELINES = {"nce": "NCE, one classifier", "tre": "TRE, eight classifiers"}
+PATHS = {
+    "variance_preserving": "variance preserving",
+    "bridge_sigma1": "Schrödinger bridge, σ = 1",
+    "bridge_sigma1.41": "Schrödinger bridge, σ = √2",
+}
 HINT = (
     "Learn log p₁/p₀ of two known densities, and see how near it comes. "
     "p₀ is the reference at t = 0, p₁ the data at t = 1."
@@ -50,6 +65,66 @@ def toy(
     for shot in watch(trial, device):
         plot = plot_trial(shot, f"{method_label(method)}\n{problem_label(problem)}")
         yield plot, report(shot, time.perf_counter() - begin), metrics(shot)
+
+
+def method_label(method: str) -> str:
+    """A method in words."""
+    objective, _, weighting = method.rpartition("_")
+    return BASELINES.get(method) or f"{NAMES[objective]} · {WEIGHTINGS[weighting]}"
+
+
+def problem_label(problem: str) -> str:
+    """A problem in words."""
+    kind, _, size = problem.partition("_")
+    if kind == "gaussians":
+        return f"two Gaussians, D = {size.removeprefix('d')}"
+    return f"mixtures, D = 20, k = {size.removeprefix('k')}" if size else f"{kind}, D = 2"
+
+
+def report(shot: Snapshot, seconds: float) -> str:
+    """Where a trial stands, in two lines."""
+    trial, total = shot.trial, shot.trial.training.iterations
+    head = [f"{total} steps" if shot.is_final else progress(shot.step, total)]
+    head += [problem_label(trial.problem), PATHS[trial.path], f"seed {trial.seed}"]
+    head.append(f"{seconds:.1f} s")
+    found = shot.scalars
+    parts = [f"best weights, of step {shot.best_step}" if shot.is_final else f"step {shot.step}"]
+    if found["loss"] is None or found["error"] is None:
+        parts.append("no longer finite: lower the learning rate")
+    else:
+        parts.append(f"loss {found['loss']:.4g}")
+        parts.append(
+            f"error {found['error']:.4g} nats²" if shot.has_truth else "no true log ratio known"
+        )
+    if found.get("mass") is not None:
+        parts.append(f"learned p₁ integrates to {found['mass']:.3g}")
+    if shot.step_ms is not None:
+        parts.append(f"{shot.step_ms:.1f} ms a step")
+    return f"{' · '.join(head)}\n{method_label(trial.method)}: {' · '.join(parts)}"
+
+
+def metrics(shot: Snapshot) -> dict[str, Any]:
+    """The trial as JSON; errors in nats^2, KL divergences in nats."""
+    trial = shot.trial
+    found = {
+        "problem": trial.problem,
+        "path_kind": trial.path,  # gradio's client takes whatever has a "path" for a file
+        "method": trial.method,
+        "learning_rate": trial.learning_rate,
+        "iterations": trial.training.iterations,
+        "seed": trial.seed,
+        "step": shot.step,
+        "best_step": shot.best_step,
+        "judged_on": "test" if shot.is_final else "validation",
+        "step_ms": shot.step_ms,
+        **shot.scalars,
+    }
+    if shot.has_truth:
+        points = shot.evaluator.points
+        found["divergence_truth"] = points.metrics(points.truth)["divergence"].item()
+    else:
+        found["error"] = None  # the best weights were chosen by the loss
+    return found
 
 
 def preview(problem: str) -> Figure:
@@ -90,8 +165,8 @@ def build(seed: int, device: str) -> None:
         paths = path_choices(problem)
         return gr.update(choices=paths, value=paths[0][1]), *emptied(problem)
 
-    run, inputs = explained(toy, device=device), [problem, path, method, *numbers]
-    event = start_by(buttons, run, inputs, shown, api_name="toy")
+    inputs = [problem, path, method, *numbers]
+    event = start_by(buttons, toy, inputs, shown, {"device": device})
     # not by a change of the path, which another problem brings about too
     triggers = [path.input, method.input]
     gr.on([problem.change, *triggers], None, cancels=[event], **AT_ONCE)
