@@ -19,49 +19,26 @@ from ebm_app.numerics.tensors import (
     sum_except_batch,
 )
 
-SHAPES = [(4, 3), (4, 2, 3, 5)]
-every_shape = pytest.mark.parametrize("shape", SHAPES, ids=["D", "CHW"])
 
-
-@every_shape
-def test_expand_like_multiplies_every_example_by_its_coefficient(shape):
-    x, coefficient = normal(shape), normal(shape[:1], 1)
-    product = expand_like(coefficient, x) * x
-    for row, factor, example in zip(product, coefficient, x, strict=True):
-        assert torch.equal(row, factor.item() * example)
-    assert expand_like(coefficient, x).shape == (shape[0],) + (1,) * (len(shape) - 1)
-    scalar = expand_like(coefficient[0], x)
-    assert scalar.shape == () and torch.equal(scalar * x, coefficient[0].item() * x)
-
-
-@every_shape
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, F64])
-def test_expand_like_takes_the_dtype_of_the_data(shape, dtype):
-    coefficient = 1 - torch.full(shape[:1], 1e-9, dtype=F64)
-    expanded = expand_like(coefficient, normal(shape).to(dtype))
-    assert expanded.dtype == dtype
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("shape", [(4, 3), (4, 2, 3, 5)], ids=["D", "CHW"])
+def test_functions_of_examples(shape, dtype):
+    x, coefficient = normal(shape).to(dtype), 1 - normal(shape[:1], 1).abs() / 1e9
+    expanded = expand_like(coefficient, x)
+    assert expanded.shape == (4,) + (1,) * (len(shape) - 1) and expanded.dtype == dtype
     assert torch.equal(expanded.flatten(), coefficient.to(dtype))
-    assert coefficient.dtype == F64
-
-
-@every_shape
-def test_sum_and_mean_except_batch(shape):
-    x = normal(shape)
+    assert expand_like(coefficient[0], x).shape == ()
+    with pytest.raises(ValueError, match=r"\(4, 1\)"):
+        expand_like(torch.ones(4, 1), x)
     for example, total, mean in zip(x, sum_except_batch(x), mean_except_batch(x), strict=True):
-        values = example.flatten().tolist()
-        assert total.item() == pytest.approx(math.fsum(values), rel=1e-13)
-        assert mean.item() == pytest.approx(math.fsum(values) / len(values), rel=1e-13)
-    assert sum_except_batch(x[:0]).shape == (0,)
-
-
-@every_shape
-def test_standard_normal_log_density(shape):
-    x = 3 * normal(shape)
+        values, rel = example.flatten().tolist(), 1e-13 if dtype == F64 else 1e-5
+        assert total.item() == pytest.approx(math.fsum(values), rel=rel)
+        assert mean.item() == pytest.approx(math.fsum(values) / len(values), rel=rel)
     expected = torch.distributions.Normal(0.0, 1.0).log_prob(x)
-    torch.testing.assert_close(standard_normal_log_density(x), expected, rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(standard_normal_log_density(x), expected)
 
 
-@pytest.mark.parametrize("shape", [(50,), *SHAPES])
+@pytest.mark.parametrize("shape", [(50,), (4, 2, 3)])
 def test_log_mean_exp(shape):
     x = 2 * normal(shape)
     direct = x.exp().mean(0).log()
@@ -69,16 +46,13 @@ def test_log_mean_exp(shape):
     for shift in (-5000.0, 5000.0):  # beyond the range of exp
         shifted = log_mean_exp(x + shift) - shift
         torch.testing.assert_close(shifted, direct, rtol=0, atol=1e-11)
-    assert log_mean_exp(torch.full((3,), -math.inf)).item() == -math.inf
 
 
 def test_effective_sample_size():
     log_weight = normal((200,))
     weight = log_weight.exp()
     direct = (weight.sum() ** 2 / weight.square().sum()).item()
-    assert effective_sample_size(log_weight).item() == pytest.approx(direct, rel=1e-12)
     assert effective_sample_size(log_weight + 3000).item() == pytest.approx(direct, rel=1e-9)
-    assert effective_sample_size(torch.zeros(7, dtype=F64)).item() == pytest.approx(7)
     one = torch.tensor([0.0, -math.inf, -math.inf], dtype=F64)
     assert effective_sample_size(one).item() == pytest.approx(1)
 
@@ -90,7 +64,8 @@ def test_standard_error_is_the_spread_of_the_mean():
     squares = (values.mean(1) - math.exp(0.5)).square() - errors.square()
     assert abs(squares.mean() / squares.std() * math.sqrt(len(squares))) < 4
     assert standard_error(torch.tensor([1, 3])).item() == pytest.approx(1)
-    assert standard_error(values[0].float()).dtype == F64
+    with pytest.raises(ValueError, match="at least two"):
+        standard_error(torch.ones(1))
 
 
 def test_slope_and_initial_weights_are_the_same_in_two_threads():
