@@ -13,20 +13,9 @@ from ebm_app.data import load_images
 from ebm_app.io.start import run_script
 
 #: the settings of TINY, by keyword
-SMALL = dict(
-    block_out_channels=(8,),
-    norm_num_groups=4,
-    num_nodes=8,
-    dropout=0.0,
-    train_batch_size=4,
-    validation_images=4,
-    validation_repeats=1,
-    num_preview_images=0,
-    logging_steps=1,
-    lr_warmup_steps=2,
-    ema_decay=0.9,
-    device="cpu",
-)
+SMALL = {"block_out_channels": (8,), "norm_num_groups": 4, "num_nodes": 8, "dropout": 0.0}
+SMALL |= {"train_batch_size": 4, "validation_images": 4, "validation_repeats": 1, "device": "cpu"}
+SMALL |= {"num_preview_images": 0, "logging_steps": 1, "lr_warmup_steps": 2, "ema_decay": 0.9}
 IMAGES = torch.randint(17, (12, 1, 8, 8), dtype=torch.uint8)
 
 
@@ -84,12 +73,9 @@ def test_a_tenth_is_held_out_and_no_image_is_in_both_parts():
         (IMAGES[:, 0], {}, "images are (N, C, H, W)"),
         (IMAGES, {"validation": IMAGES[..., :4]}, "of one size"),
         (IMAGES[:2], {}, "give at least 3"),
-        (IMAGES.float(), {}, "out of the range [0, 1]"),
-        (IMAGES.double() / 16, {}, "off the grid"),
         (IMAGES, {"num_levels": 8}, "8 levels end at 7"),
         (IMAGES, {"colour": 1}, "unknown key colour"),
         (IMAGES, {"learning_rate": "fast"}, "learning_rate must be a valid number, not 'fast'"),
-        (IMAGES, {"max_train_steps": 0}, "must be greater than or equal to 1"),
     ],
 )
 def test_mistakes_are_explained(tmp_path, images, settings, message):

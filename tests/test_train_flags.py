@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, TINY, error_of
+from conftest import ROOT, TINY
 
 from ebm_app.io.start import run_script
 from ebm_app.training.settings import KINDS
@@ -28,6 +28,10 @@ TRAIN_MISTAKES = {
     ),
     "missing data": (["--dataset", "mnist", "--data_root", "nowhere"], "--download"),
     "empty folder": (["--dataset", "folder:{tmp}"], "{tmp}"),
+    "two wishes": (
+        ["--resume_from_checkpoint", "latest", "--overwrite_output_dir"],
+        "give one of them",
+    ),
     "no checkpoint": (["--resume_from_checkpoint", "latest"], "holds no whole checkpoint"),
 }
 
@@ -42,11 +46,6 @@ def test_mistakes_in_training_end_in_one_sentence(script, capsys, tmp_path, mist
     assert code == 2
     assert error.startswith("error: ") and len(error.strip().splitlines()) == 1
     assert re.search(message.format(tmp=tmp_path), error), error
-
-
-def test_two_wishes_for_one_folder_are_refused(script):
-    flags = "--resume_from_checkpoint latest --overwrite_output_dir".split()
-    assert "give one of them" in error_of(script("train/ebm.py").main, flags)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
+from ebm_app.io.processes import make_accelerator
 from ebm_app.models.config import EBMConfig, TrainingConfig, UNetConfig
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.training import checkpoint
@@ -86,16 +87,10 @@ def weights(run: Trainer) -> torch.Tensor:
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
-        {
-            "objective": "tsm",
-            "stein_factor": 0.0,
-            "gradient_accumulation_steps": 2,
-            "train_batch_size": 3,
-        },
         {"optimizer": "muon"},
+        dict(objective="tsm", stein_factor=0.0, gradient_accumulation_steps=2, train_batch_size=3),
     ],
-    ids=["ctsm_m", "tsm", "muon"],
+    ids=["muon", "tsm"],
 )
 def test_resume_is_exact_in_mid_epoch_with_dropout(data, tmp_path, changes):
     net = replace(NET, dropout=0.2, block_out_channels=(16,))
@@ -106,19 +101,17 @@ def test_resume_is_exact_in_mid_epoch_with_dropout(data, tmp_path, changes):
     shutil.rmtree(tmp_path / "part" / "checkpoint-8")  # as if cut off after step 4
     resumed = trainer(data, tmp_path / "part", net, **changes)
     resumed.resume(checkpoint.find_checkpoint(tmp_path / "part", "latest"))
-    assert resumed.now.step == 4 and resumed.now.seconds > 0
     before, cores = resumed.now.seconds, resumed.now.core_seconds
+    assert resumed.now.step == 4 and before > 0
     result = resumed.fit()
-    assert result["steps"] == 8 and result["training_seconds"] > before
+    assert result["steps"] == 8 and result["core_seconds"] > cores > 0
     speed = 4 * resumed.now.total_batch_size / (result["training_seconds"] - before)
     assert result["images_per_second"] == pytest.approx(speed)
-    assert read_metrics(resumed.metrics.path)[-2]["images_per_second"] == pytest.approx(speed)
     assert torch.equal(weights(whole), weights(resumed))
     for a, b in zip(whole.ema.shadow_params, resumed.ema.shadow_params, strict=True):
         assert torch.equal(a, b)
     lines = [read_metrics(tmp_path / n / "metrics.jsonl") for n in ("whole", "part")]
     assert without_speeds(lines[0]) == without_speeds(lines[1])
-    assert result["core_seconds"] > cores > 0
 
 
 def test_a_run_of_constant_learning_rate_can_go_on_beyond_its_end(data, tmp_path, finished):
@@ -209,19 +202,11 @@ def test_the_best_model_stays_at_the_top_and_loads(finished):
     assert EBM.from_pretrained(finished.folder).config == finished.run.task.ebm_config
 
 
-def test_rotation_keeps_the_newest(data, tmp_path):
-    steps = {"max_train_steps": 3, "checkpointing_steps": 1, "checkpoints_total_limit": 2}
-    trainer(data, tmp_path / "run", **steps).fit()
-    names = [folder.name for folder in checkpoint.checkpoints(tmp_path / "run")]
-    assert names == ["checkpoint-2", "checkpoint-3"]
-
-
 def test_a_full_disk_leaves_the_previous_checkpoint(data, tmp_path, finished, monkeypatch):
     folder = tmp_path / "run"
     shutil.copytree(finished.folder, folder)
     run = trainer(data, folder)
     run.resume(folder / "checkpoint-8")
-    before = load_file(folder / "checkpoint-8" / "model.safetensors")
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -232,8 +217,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(data, tmp_path, finished, mo
         run.save()
     names = sorted(path.name for path in folder.glob("checkpoint-*"))
     assert names == ["checkpoint-4", "checkpoint-8"]
-    after = load_file(folder / "checkpoint-8" / "model.safetensors")
-    assert all(torch.equal(before[key], after[key]) for key in before)
+    checkpoint.verify(folder / "checkpoint-8")
 
 
 def test_a_loss_that_is_not_finite_stops_with_its_step(data, tmp_path):
@@ -266,17 +250,12 @@ def test_resume_refuses_what_would_not_be_the_same_run(data, tmp_path, finished)
         assert run.now.step == 8
 
 
-def test_bf16_trains(data, tmp_path):
+def test_bf16_trains_where_the_configuration_of_accelerate_says_so(data, tmp_path, monkeypatch):
     AcceleratorState._reset_state(reset_partial_state=True)  # it is shared, with its precision
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")  # the loop's own are used
+    half = make_accelerator(device="cpu")
+    assert half.mixed_precision == "bf16" and half.gradient_accumulation_steps == 1
     config = EBMConfig("noise", (1, 4, 4), 17, net=NET, num_nodes=8)
-    (tmp_path / "run").mkdir()
-    half = Accelerator(cpu=True, mixed_precision="bf16")
-    run = make(
-        half,
-        config,
-        replace(CONFIG, mixed_precision="bf16", max_train_steps=3),
-        data,
-        tmp_path / "run",
-    )
-    assert run.fit()["loss"] < 3
+    assert make(half, config, replace(CONFIG, max_train_steps=3), data, tmp_path).fit()["loss"] < 3
     AcceleratorState._reset_state(reset_partial_state=True)

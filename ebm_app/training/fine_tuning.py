@@ -2,15 +2,13 @@
 
 import os
 from dataclasses import fields
-from typing import Any
 
 import torch
 
 from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.flow import Flow, FlowConfig
-from ebm_app.io import RUN_FILE
 from ebm_app.io.errors import UserError
-from ebm_app.io.records import as_written, read_json, to_dict
+from ebm_app.io.records import to_dict
 from ebm_app.models.config import EBMConfig, changes_of
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder, load_weights, read_config
 
@@ -69,20 +67,3 @@ def flow_of(name_or_path: str | os.PathLike | None) -> Flow | None:
     )
     flow.space.load_state_dict(EBM.from_pretrained(name_or_path).space.state_dict())
     return flow
-
-
-def trained_before(name_or_path: str | os.PathLike) -> dict[str, Any]:
-    """What the weights of a model have seen, for the record of a run that starts from them: the
-    model's name, and the steps, images and seconds of its training with those of the training
-    before it; the name alone where the records do not tell all of that."""
-    record = find_folder(name_or_path) / RUN_FILE
-    named, keys = {"model": str(name_or_path)}, ("steps", "images", "training_seconds")
-    if not record.exists():
-        return named
-    with as_written(record):
-        run = read_json(record)
-        figures, earlier = run["figures"], run["settings"].get("init_from")
-        if figures is None or (earlier and not set(keys) <= earlier.keys()):
-            return named
-        own = {**figures, "images": figures["steps"] * figures["total_batch_size"]}
-        return named | {key: own[key] + (earlier or {}).get(key, 0) for key in keys}

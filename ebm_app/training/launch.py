@@ -25,7 +25,7 @@ from ebm_app.io.records import to_dict
 from ebm_app.io.writing import explained_write
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
 from ebm_app.training import checkpoint, history, settings
-from ebm_app.training.fine_tuning import start_from, trained_before
+from ebm_app.training.fine_tuning import start_from
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.options import RunOptions
 from ebm_app.training.plots import training_figure
@@ -60,7 +60,7 @@ def train_ebm(
 
     origin = {}
     if options.init_from and not options.resume_from_checkpoint:
-        origin = {"init_from": trained_before(options.init_from)}
+        origin = {"init_from": {"model": options.init_from}}
     return launch(config, settings.record(ebm_config, config), options, build, origin)
 
 
