@@ -71,7 +71,8 @@ def test_a_checkpoint_has_the_curves_of_its_run(run, models):
     assert found.curves is None and "4 × 8 pixels, RGB, 256 levels" in found.facts
     elbo = {"validation_elbo_bits_per_dim": 2.5, "validation_elbo_stderr": 0.25}
     _, right = training_figure([*LINES[:2], {**LINES[2], **elbo}]).axes
-    assert [line.get_label() for line in right.containers] == ["validation", "variational bound"]
+    names = ["validation bits per dim", "validation elbo bits per dim"]
+    assert [line.get_label() for line in right.lines] == names
 
 
 def test_nothing_tells_of_the_servers_folders_or_brings_html_and_pictures(run, tmp_path):

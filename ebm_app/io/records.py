@@ -94,11 +94,8 @@ def read_bytes(path: Path, largest: int) -> bytes:
 
 def read_start(path: Path, size: int) -> bytes:
     """The first ``size`` bytes of a plain file; errors as of ``open_plain``."""
-    try:
-        with open_plain(path) as file:
-            return file.read(size)
-    except OSError as error:
-        raise _unreadable(path, error) from None
+    with open_plain(path) as file:
+        return file.read(size)
 
 
 def open_plain(path: Path) -> BinaryIO:
@@ -115,11 +112,8 @@ def open_plain(path: Path) -> BinaryIO:
     except FileNotFoundError:
         raise UserError(f"{path} is missing: put it there, or give another path") from None
     except OSError as error:
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path} cannot be read ({error.strerror}): check its permissions")
+        problem = f"{path} cannot be read ({error.strerror}): check its permissions"
+        raise UserError(problem) from None
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:

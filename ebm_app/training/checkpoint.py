@@ -33,13 +33,12 @@ DIGESTS_FILE = "digests.json"
 
 def step_of(folder: Path) -> int:
     """The step of a checkpoint by its name."""
-    return int(re.sub(r"\D", "", folder.name))
+    return int(folder.name.removeprefix(PREFIX))
 
 
-def checkpoints(output_dir: Path, end: str = "") -> list[Path]:
-    """The checkpoints of a run, oldest first: the finished ones, or those whose names have another
-    ``end``."""
-    form = re.compile(PREFIX + r"\d{1,12}" + re.escape(end))
+def checkpoints(output_dir: Path) -> list[Path]:
+    """The finished checkpoints of a run, oldest first."""
+    form = re.compile(PREFIX + r"\d{1,12}")
     found = (folder for folder in output_dir.glob(PREFIX + "*") if form.fullmatch(folder.name))
     return sorted((folder for folder in found if folder.is_dir()), key=step_of)
 

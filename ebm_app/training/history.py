@@ -1,6 +1,5 @@
 """What a run left in its folder, when another begins there or when it goes back in time."""
 
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from ebm_app.io import METRICS_FILE, PREVIEWS, RUN_FILE
 from ebm_app.io.writing import replace_file
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE
-from ebm_app.training.checkpoint import BEST_FILE, PENDING, STATE, checkpoints, step_of
+from ebm_app.training.checkpoint import BEST_FILE, PENDING, PREFIX, STATE, checkpoints, step_of
 
 SET_ASIDE = "set-aside-"
 #: files at the top of a run
@@ -27,7 +26,7 @@ def tidy(output_dir: Path) -> None:
     """Delete what a process that was killed was writing."""
     for name in RECORDS:
         (output_dir / (name + PENDING)).unlink(missing_ok=True)
-    for folder in checkpoints(output_dir, PENDING):
+    for folder in output_dir.glob(f"{PREFIX}[0-9]*{PENDING}"):
         shutil.rmtree(folder)
 
 
@@ -53,7 +52,8 @@ def go_back(output_dir: Path, start: Path) -> None:
         if (output_dir / name).exists():
             shutil.copy2(output_dir / name, aside / name)
     for preview in (output_dir / PREVIEWS).glob("step-*.png"):
-        if int(re.sub(r"\D", "", preview.stem) or 0) > step:
+        number = preview.stem.removeprefix("step-")
+        if number.isdigit() and int(number) > step:
             preview.rename(aside / PREVIEWS / preview.name)
     for folder in later:
         folder.rename(aside / folder.name)

@@ -5,13 +5,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: metrics of validation and what the figure calls them
-BITS = {
-    "validation": "validation",
-    "validation_elbo": "variational bound",
-    "validation_ratio": "integral of the time score",
-}
-
 
 def training_figure(lines: list[dict[str, float]]) -> "Figure":
     """Training and validation loss, and validation bits per dim, against the step; what a run has
@@ -23,23 +16,15 @@ def training_figure(lines: list[dict[str, float]]) -> "Figure":
     # a second to import, only for this
     import pandas as pd
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(9, 3.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    frame = pd.DataFrame(lines)
-    for key, label in (("loss", "training"), ("validation_loss", "validation")):
-        if key in frame:
-            left.plot(*frame[["step", key]].dropna().T.to_numpy(), label=label)
-    left.set(xlabel="step", ylabel="loss")
-    left.legend()
-    for key, label in BITS.items():
-        columns = ["step", f"{key}_bits_per_dim", f"{key}_stderr"]
-        if columns[1] in frame:
-            points = frame[columns].dropna().T.to_numpy()
-            right.errorbar(*points, capsize=3, marker="o", label=label)
-            right.legend()
-    right.set(xlabel="step", ylabel="validation bits per dim")
-    for axes in (left, right):
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    frame = pd.DataFrame(lines).set_index("step")
+    bits = [name for name in frame if name.endswith("bits_per_dim")]
+    panels = {"loss": ["loss", "validation_loss"], "validation bits per dim": bits}
+    for axes, (label, names) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        for name in frame.columns.intersection(names):
+            axes.plot(frame[name].dropna(), ".-", label=name.replace("_", " "))
+        axes.set(xlabel="step", ylabel=label)
+        if axes.lines:
+            axes.legend()
     return figure
