@@ -12,10 +12,9 @@ from ebm_app.io.errors import UserError
 from ebm_app.numerics.tensors import standard_normal_log_density
 from ebm_app.spaces import SPACES, PixelSpace, SplineSpace
 from ebm_app.spaces.conditioner import Conditioner
-from ebm_app.spaces.logit import Logit
+from ebm_app.spaces.elementwise import Logit, Standardise
 from ebm_app.spaces.marginals import Marginals
 from ebm_app.spaces.spline import Coupling
-from ebm_app.spaces.standardise import Standardise
 from ebm_app.spaces.whitening import Whitening
 
 SHAPE, LEVELS = (3, 2, 2), 5

@@ -13,7 +13,7 @@ from typing import Any
 
 from ebm_app.io.registry import make
 from ebm_app.likelihood.elbo import VariationalBound
-from ebm_app.likelihood.estimator import Estimator, LogDensity
+from ebm_app.likelihood.estimator import Estimator
 from ebm_app.likelihood.noised import NoisedIntegral
 from ebm_app.likelihood.pf_ode import PFODEDensity
 from ebm_app.likelihood.ratio import RatioIntegral, RatioODE
@@ -43,16 +43,3 @@ def make_estimator(name: str | Estimator, settings: Mapping[str, Any], seed: int
     if kind is not None and any(field.name == "seed" for field in dataclasses.fields(kind)):
         settings = {"seed": seed, **settings}
     return make(ESTIMATORS, "estimator", name, dict(settings))
-
-
-__all__ = [
-    "ESTIMATORS",
-    "Estimator",
-    "LogDensity",
-    "NoisedIntegral",
-    "PFODEDensity",
-    "RatioIntegral",
-    "RatioODE",
-    "VariationalBound",
-    "make_estimator",
-]

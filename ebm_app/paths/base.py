@@ -183,47 +183,35 @@ class GaussianPath(ABC):
         moment = self.c if c is None else c
         return (self.variance_dt(t) / v).square() / 2 + self.alpha_dt(t).square() * moment / v
 
-    def variance_given_data(self, t: Tensor) -> Tensor:
-        """n_t, the variance per dimension of x_t given x1, for a reference N(0, I): (B,) -> (B,).
-
-        Raises:
-            UserError: on a path that states none.
-        """
-        raise UserError(f"{type(self).__name__} has no velocity: use a path from N(0, I)")
-
-    def variance_given_data_dt(self, t: Tensor) -> Tensor:
-        """d n_t / dt."""
-        return slope(self.variance_given_data, t)
-
     def log_snr(self, t: Tensor) -> Tensor:
-        """Log signal-to-noise ratio log(c alpha_t^2 / n_t), which grows in t: (B,) -> (B,).
+        """Log signal-to-noise ratio log(c alpha_t^2 / v_t), which grows in t: (B,) -> (B,).
 
         Raises:
-            UserError: as ``variance_given_data``.
+            UserError: unless the path starts from N(0, I).
         """
-        return (self.c * self.alpha(t).square() / self.variance_given_data(t)).log()
+        self.check_reference()
+        return (self.c * self.alpha(t).square() / self.variance(t)).log()
 
     def log_snr_inverse(self, ratio: Tensor) -> Tensor:
         """The time t with log_snr(t) = ``ratio``: (B,) -> (B,)."""
         return _inverse(self.log_snr, ratio)
 
     def velocity(self, x: Tensor, score: Tensor, t: Tensor) -> Tensor:
-        r"""Probability-flow velocity of the marginals from the Stein score, for a reference
-        N(0, I) and alpha_t > 0: (B, *).
+        r"""Probability-flow velocity of the marginals from the Stein score, for alpha_t > 0:
+        (B, *).
 
-        With n_t the variance of x_t given x1,
-
-            u_t(x) = (alpha'/alpha) x + ((alpha'/alpha) n - n'/2) score.
+            u_t(x) = (alpha'/alpha) x + ((alpha'/alpha) v - v'/2) score.
 
         Source: Song et al. 2021, arXiv:2011.13456, eq. 13, written for x_t = alpha_t x1 +
-        sqrt(n_t) noise.
+        sqrt(v_t) noise.
 
         Raises:
-            UserError: as ``variance_given_data``.
+            UserError: unless the path starts from N(0, I).
         """
-        n, n_dt = self.variance_given_data(t), self.variance_given_data_dt(t)
+        self.check_reference()
+        v, v_dt = self.variance(t), self.variance_dt(t)
         drift = self.alpha_dt(t) / self.alpha(t)
-        return expand_like(drift, x) * x + expand_like(drift * n - n_dt / 2, x) * score
+        return expand_like(drift, x) * x + expand_like(drift * v - v_dt / 2, x) * score
 
     def clock(self, t: Tensor) -> Tensor:
         """Fisher-Rao arc length per dimension, measured from t = 1/2, for t < 1: (B,) -> (B,).

@@ -42,13 +42,6 @@ class SchrodingerBridgePath(GaussianPath):
     def variance_dt(self, t: Tensor) -> Tensor:
         return self.sigma**2 * (1 - 2 * t)
 
-    def variance_given_data(self, t: Tensor) -> Tensor:
-        """As the base class says, for x0 ~ N(0, I) drawn independently of x1."""
-        return (1 - t).square() + self.variance(t)
-
-    def variance_given_data_dt(self, t: Tensor) -> Tensor:
-        return self.variance_dt(t) - 2 * (1 - t)
-
     def clock(self, t: Tensor) -> Tensor:
         """Arc length measured from t = 1/2, in closed form; infinite at both ends.
 

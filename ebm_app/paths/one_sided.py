@@ -44,12 +44,6 @@ class OneSidedPath(GaussianPath):
             )
         return find_time(excess, 0.0, 1.0)
 
-    def variance_given_data(self, t: Tensor) -> Tensor:
-        return self.variance(t)
-
-    def variance_given_data_dt(self, t: Tensor) -> Tensor:
-        return self.variance_dt(t)
-
     def denoise(self, x: Tensor, score: Tensor, t: Tensor) -> Tensor:
         """Tweedie's formula E[x1 | x_t = x] = (x + v_t score) / alpha_t, for alpha_t > 0."""
         return (x + expand_like(self.variance(t), x) * score) / expand_like(self.alpha(t), x)

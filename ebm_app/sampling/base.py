@@ -50,9 +50,10 @@ def end_time(energy: TimeScoreEnergy, start: float, variance: float) -> float:
     the path's variance falls to ``variance``.
 
     Raises:
-        UserError: where the run would not start before it.
+        UserError: where the run would not start before it, and on a two-sided path.
     """
     path = energy.path
+    path.check_reference()
 
     def excess(t: Tensor) -> Tensor:
         return path.variance(t) - variance

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from ebm_app.io.registry import choose
 from ebm_app.spaces.base import Space
+from ebm_app.spaces.elementwise import PixelSpace
 from ebm_app.spaces.gaussian import CopulaSpace, GaussianSpace
-from ebm_app.spaces.pixel import PixelSpace
 from ebm_app.spaces.spline import SplineSpace
 
 SPACES: dict[str, type[Space]] = {

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ebm_app.spaces.base import Composed
-from ebm_app.spaces.logit import Logit
+from ebm_app.spaces.elementwise import Logit
 from ebm_app.spaces.marginals import Marginals
 from ebm_app.spaces.whitening import Whitening
 

@@ -12,8 +12,7 @@ from ebm_app.io.fields import shortened
 from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.spaces.base import Composed, Space
 from ebm_app.spaces.conditioner import Conditioner
-from ebm_app.spaces.logit import Logit
-from ebm_app.spaces.standardise import Standardise
+from ebm_app.spaces.elementwise import Logit, Standardise
 
 #: a spline is the identity beyond +-BOUND
 BOUND = 5.0

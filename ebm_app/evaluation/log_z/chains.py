@@ -86,6 +86,7 @@ class Chains:
     def __init__(
         self, energy: TimeScoreEnergy, settings: Annealing, transported: bool = False
     ) -> None:
+        energy.path.check_reference()
         self.energy, self.settings = energy, settings
         schedule = SCHEDULES[choose("schedule", settings.schedule, SCHEDULES)]
         self.times = schedule.times(
