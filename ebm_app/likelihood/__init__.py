@@ -1,10 +1,7 @@
 r"""Ways to find log p_t(x) with a model, by the name that ``--estimator`` takes.
 
-They rest on different quantities, so that a disagreement between them means something. The
-integral of the time score is normalised only as far as that score is exact. The density of the
-probability-flow ODE, driven by the Stein score, is normalised whatever the score is; so is the
-density of the reversed diffusion, which the variational bound bounds from below. All values are
-in nats.
+They rest on different quantities, so that a disagreement between them means something. All values
+are in nats.
 """
 
 import dataclasses
@@ -13,7 +10,7 @@ from typing import Any
 
 from ebm_app.io.registry import make
 from ebm_app.likelihood.elbo import VariationalBound
-from ebm_app.likelihood.estimator import Estimator
+from ebm_app.likelihood.estimator import Estimator, LogDensity
 from ebm_app.likelihood.noised import NoisedIntegral
 from ebm_app.likelihood.pf_ode import PFODEDensity
 from ebm_app.likelihood.ratio import RatioIntegral, RatioODE
@@ -43,3 +40,16 @@ def make_estimator(name: str | Estimator, settings: Mapping[str, Any], seed: int
     if kind is not None and any(field.name == "seed" for field in dataclasses.fields(kind)):
         settings = {"seed": seed, **settings}
     return make(ESTIMATORS, "estimator", name, dict(settings))
+
+
+__all__ = [
+    "ESTIMATORS",
+    "Estimator",
+    "LogDensity",
+    "NoisedIntegral",
+    "PFODEDensity",
+    "RatioIntegral",
+    "RatioODE",
+    "VariationalBound",
+    "make_estimator",
+]

@@ -94,9 +94,8 @@ class TruncatedNormal(Dequantiser):
     truncated to [-tau, tau], read at the time t where the cell's half-width is tau sqrt(v_t).
 
     A path whose x1 are the centres has there, up to the tail beyond tau, just these cells: no
-    smoothing is left, and no time after t is needed. For exactly known images the bound is loose
-    by 0.003 bits per dim at tau = 3. For a model trained on uniform points it holds, but is loose
-    by log(2 tau / sqrt(2 pi e)) nats, about 0.54 bits, per dim: q is then far from uniform.
+    smoothing is left, and no time after t is needed. For a model trained on uniform points the
+    bound holds, but is loose by log(2 tau / sqrt(2 pi e)) nats, about 0.54 bits, per dim.
 
     Source: Zheng et al. 2023, arXiv:2305.03935, section 4.1.
 

@@ -40,9 +40,8 @@ def bound_rule(
 
         y = 2 arsinh(1 / sqrt(s^2 + v_t)),   dl/dy = (s^2 + v_t) / s^2 / tanh(y / 2).
 
-    Between the two ends y is the log signal-to-noise ratio of x_r itself. Far away it is
-    proportional to the signal, and near x_t to w, as what is integrated is: few nodes lie where
-    nothing happens.
+    Few nodes lie where nothing happens: far away y is proportional to the signal, and near x_t to
+    w, as what is integrated is.
     """
     alpha, ratio = _alpha_and_ratio(path, t)
     least = (alpha * ratio) ** 2
@@ -97,14 +96,12 @@ class VariationalBound(Estimator):
     The diffusion leads from x back to x_r = a x + sqrt(w) e, a = alpha_r / alpha_t, e ~ N(0, I),
     and l = log(a^2 / w). e_s = -sqrt(w) s(x_r, r) is the noise that the score predicts, and
     e_ref = sqrt(w) x_r / m_r the one that the score of N(0, m_r I) predicts, m = alpha^2 + v. An
-    exact score attains the bound. It needs no derivative of the network, and averages over noisy
-    points, like those that the network was trained on.
+    exact score attains the bound.
 
     The mean of |e - e_ref|^2 is known. That of |e - e_s|^2 is estimated with a control variate: a
     guess g(e) = V e - q of the residual of each component, of which g(e)^2 - V^2 - q^2 has mean 0
     and is subtracted. V is the posterior variance of e that the model predicts, q = V e' - (e' -
-    e'_s), both averaged over the other draws e' at the node; they do not depend on e, so that no
-    bias enters. On images this takes the standard deviation down to a half or a quarter. A single
+    e'_s), both averaged over the other draws e' at the node, so that no bias enters. A single
     draw, or a model without a variance, takes e - e_ref for the guess.
 
     Args:
@@ -186,9 +183,8 @@ def _but_one(draws: Sequence[Draw]) -> list[Sequence[Draw]]:
 def _jackknife(without: Tensor) -> Tensor:
     """The variance (B,) of an estimate from K draws, from what it is without each of them (K, B).
 
-    The draws serve each other as guesses, so that what they estimate is not independent, and their
-    spread would understate the variance. The jackknife errs on the large side (Efron and Stein
-    1981, https://doi.org/10.1214/aos/1176345462).
+    As the draws serve each other as guesses, their spread would understate it. The jackknife errs
+    on the large side (Efron and Stein 1981, https://doi.org/10.1214/aos/1176345462).
     """
     draws = len(without)
     return (draws - 1) / draws * (without - without.mean(0)).square().sum(0)

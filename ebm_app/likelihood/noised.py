@@ -4,9 +4,8 @@ log p is a potential in (x, t): along any curve x_s that ends in x_t = x,
 
     log p_t(x) = log N(x_0; 0, I) + int_0^t [d/ds log p_s(x_s) + grad log p_s(x_s) . dx_s/ds] ds.
 
-At fixed x the second term vanishes, and the first is asked for clean images at early times, where
-no network was trained. The curves here pass through points like those of the training. For an
-exact model every curve gives the same value.
+For an exact model every curve gives the same value; the curves here pass through points like those
+of the training.
 """
 
 import math

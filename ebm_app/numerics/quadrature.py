@@ -42,11 +42,8 @@ class Integral(NamedTuple):
 def gauss_legendre(num_nodes: int) -> Rule:
     """The n-point Gauss-Legendre rule, exact for polynomials up to degree 2n - 1.
 
-    Its error estimate needs no further evaluation. The coarse rule interpolates through every
-    second node and is exact to the number of those nodes less one, so that its distance from the
-    fine rule exceeds the fine rule's own error unless neither resolves the integrand. Nodes are
-    counted from both ends, so that the coarse rule too is symmetric: an asymmetric half would
-    integrate an even function by as many distinct values as the whole rule.
+    Its error estimate needs no further evaluation: the coarse rule interpolates through every
+    second node, counted from both ends, and is exact to the number of those nodes less one.
 
     Raises:
         ValueError: for fewer than 3 nodes.

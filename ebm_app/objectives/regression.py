@@ -72,13 +72,9 @@ def variance_deviance(output: ModelOutput, path: OneSidedPath, sample: PathSampl
 
     r is the deviation of the Stein head's target from the head, which is not trained here, and b =
     ``OneSidedPath.variance_gain``: by the head, b (r^2 - w) is the conditional time score less the
-    model's, with the noise of a squared posterior deviation instead of that of eps^2.
-
-    The minimiser over w is E[r^2 | x], as that of every Bregman divergence is (Banerjee et al.
-    2005, https://jmlr.org/papers/v6/banerjee05b.html), so that Theorem 3 holds. The gradient in
-    log w is w - r^2: where it vanishes the sum of the variances is right, and it is their sum that
-    the time integral adds up. That of the squared error is w times as large, and hardly sees a
-    small w.
+    model's. The minimiser over w is E[r^2 | x], as that of every Bregman divergence is (Banerjee
+    et al. 2005, https://jmlr.org/papers/v6/banerjee05b.html), so that Theorem 3 holds. The
+    gradient in log w is w - r^2: where it vanishes the sum of the variances is right.
 
     Raises:
         ValueError: where the model predicts no posterior variance.

@@ -12,9 +12,8 @@ y_k = T_k(x_{k-1}),
     log w = sum_k [log p_k(y_k) - log p_{k-1}(x_{k-1}) + log |det T_k'(x_{k-1})|],
 
 the terms being ``entry_log_density`` of record k, ``state.log_density`` of the record before it,
-and ``log_det`` of record k. Without weights the samples are approximate: the chains lag behind the
-distributions. Because the transitions are reversible, the same loop through the distributions in
-reverse, by the inverse maps, runs the chains backwards.
+and ``log_det`` of record k. Because the transitions are reversible, the same loop through the
+distributions in reverse, by the inverse maps, runs the chains backwards.
 
 References: Neal 2001, Annealed importance sampling, arXiv:physics/9803008; Neal 2011,
 arXiv:1206.1901; Vaikuntanathan and Jarzynski 2011, arXiv:1101.2612, for the transport.

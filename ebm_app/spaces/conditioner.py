@@ -16,8 +16,8 @@ class Conditioner(nn.Module):
     Args:
         mask: (C, H, W) bool. out_channels: C_out. hidden: channels of the blocks.
 
-    Source: residual blocks without normalisation, as an image must not depend on its batch; He et
-    al. 2016, arXiv:1603.05027. Coordinates: Liu et al. 2018, arXiv:1807.03247.
+    Sources: He et al. 2016, arXiv:1603.05027, for the blocks, here without normalisation, as an
+    image must not depend on its batch; Liu et al. 2018, arXiv:1807.03247, for the coordinates.
     """
 
     def __init__(self, mask: Tensor, out_channels: int, hidden: int) -> None:

@@ -96,9 +96,8 @@ def _stderr(value: float, terms: Tensor, share: Tensor) -> float:
 
         (s_a + s_b - 2 c + (s_a^2 + s_b^2 - 2 c^2) / 2) / (N - 1).
 
-    The larger of the two errors is joined by the distance of the two values: it is what the tails
-    do beyond the normal's, or would have done had they been drawn. With more than ``ENOUGH``
-    effective weights they were drawn, and the square of this distance counts the less.
+    The larger of the two errors is joined by the distance of the two values, which counts the less
+    with more than ``ENOUGH`` effective weights.
     """
     num = len(share)
     by_delta = (terms.softmax(0) - share.softmax(0)).square().sum().item() * num / (num - 1)
@@ -115,12 +114,7 @@ def _stderr(value: float, terms: Tensor, share: Tensor) -> float:
 
 
 def warnings_of(num: int, deviation: float) -> tuple[str, ...]:
-    """Reasons not to believe an estimate, a sentence each.
-
-    The limit of the spread is far beyond the spreads for which the standard error is calibrated: a
-    warning that heeds the draws at hand would be given where the largest weights were drawn, and
-    withheld where they were missed.
-    """
+    """Reasons not to believe an estimate, a sentence each."""
     found = []
     if num < FEWEST:
         found.append(f"{num} chains are too few to tell the spread of log w: take 16 or more")
@@ -183,20 +177,10 @@ def bennett(forward: Tensor, reverse: Tensor, reverse_log_share: Tensor | None =
     ess = min(effective_sample_size(forward), effective_sample_size(share - reverse)).item()
     num = min(len(forward), len(reverse))
     gap = from_reverse(reverse, share).log_z - from_forward(forward).log_z
-    doubtful = (
-        (f"forward and reverse differ by {gap:.1f} nats: they hardly overlap",)
-        if abs(gap) > 3
-        else ()
-    )
-    return LogZ(
-        log_z.item(),
-        stderr,
-        ess,
-        forward.mean().item(),
-        forward.std().item(),
-        num,
-        doubtful,
-    )
+    doubtful = f"forward and reverse differ by {gap:.1f} nats: they hardly overlap"
+    warnings = (doubtful,) if abs(gap) > 3 else ()
+    mean, deviation = forward.mean().item(), forward.std().item()
+    return LogZ(log_z.item(), stderr, ess, mean, deviation, num, warnings)
 
 
 def _softplus(x: Tensor) -> Tensor:
