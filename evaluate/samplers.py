@@ -26,7 +26,7 @@ from annotated_types import Ge, Le
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ebm_app.data.images import load_images, load_labels
+from ebm_app.data.images import load_images
 from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import Reference, label_histogram, samplers_table
 from ebm_app.image_models.ebm import EBM
@@ -124,10 +124,10 @@ def prepare(ebm: EBM, args: Arguments) -> tuple[Measure, dict[str, Any]]:
     """Train the classifier: the metrics by it, its accuracy and the floor, which is of training
     images that the classifier was not fitted to."""
     dataset = ebm.config.dataset
-    labels, _, test_labels = load_labels(dataset, args.data_root, args.download)
     data = load_images(dataset, args.data_root, args.download)
+    num_classes = data.num_classes
+    labels, _, test_labels = data.labels
     train, test = data.display(data.train), data.display(data.test)
-    num_classes = int(labels.max()) + 1
     generator = torch.Generator().manual_seed(args.seed)
     order = torch.randperm(len(train), generator=generator)
     pool, fitted = order.tensor_split([min(FLOOR_DRAWS * args.num_images, len(train) // 3)])

@@ -4,14 +4,15 @@ import pytest
 import torch
 from exact import generator
 
-from ebm_app.data.images import load_images, load_labels
+from ebm_app.data.images import load_images
 from ebm_app.evaluation.classifier import Classifier, shifted, train_classifier
 
 
 @pytest.fixture(scope="module")
 def digits():
     """(training images, their labels, test images, theirs)."""
-    data, (train, _, test) = load_images("digits"), load_labels("digits")
+    data = load_images("digits")
+    train, _, test = data.labels
     return data.train / 16, train, data.test / 16, test
 
 

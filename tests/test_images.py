@@ -10,7 +10,6 @@ from conftest import error_of, write_idx, write_mnist
 from torchvision import datasets
 
 from ebm_app.data import DATASETS, ImageData, load_images
-from ebm_app.data.images import load_labels
 
 SPLITS = ("train", "validation", "test")
 
@@ -40,22 +39,22 @@ def test_image_data_checks_its_splits_and_names():
 def test_digits_are_split_exhaustively_and_always_alike():
     from sklearn.datasets import load_digits
 
-    data, labels = load_images("digits"), torch.cat(load_labels("digits"))
+    data = load_images("digits")
     assert data.num_levels == 17 and data.image_shape == (1, 8, 8)
     assert [len(data.split(s)) for s in SPLITS] == [1400, 100, 297]
     found = torch.cat([data.split(s) for s in SPLITS]).flatten(1).numpy()
     order = np.random.RandomState(0).permutation(1797)
     assert order[0] == 1081  # in every version of numpy
     assert np.array_equal(found, load_digits().images.reshape(1797, -1)[order])
-    assert np.array_equal(labels, load_digits().target[order])
+    assert np.array_equal(torch.cat(data.labels), load_digits().target[order])
 
 
 def test_mnist_holds_the_last_sixth_out(mnist):
     name, root, _ = mnist
-    data, labels = load_images(name, root), load_labels(name, root)
+    data = load_images(name, root)
     assert data.num_levels == 256 and data.image_shape == (1, 28, 28) and data.name == name
     expected = list(range(25)), list(range(25, 30)), list(range(5))
-    for split, kinds, values in zip(SPLITS, labels, expected, strict=True):
+    for split, kinds, values in zip(SPLITS, data.labels, expected, strict=True):
         assert data.split(split)[:, 0, 0, 0].tolist() == values
         assert kinds.tolist() == [value % 10 for value in values]
 
@@ -129,13 +128,13 @@ def cifar(tmp_path, monkeypatch):
 
 def test_cifar_is_channels_first(cifar):
     root, batches = cifar
-    data, labels = load_images("cifar10", root), load_labels("cifar10", root)
+    data = load_images("cifar10", root)
     assert data.image_shape == (3, 32, 32) and data.num_levels == 256
     train = torch.cat([batches[f"data_batch_{i}"] for i in range(1, 6)])
     assert torch.equal(torch.cat([data.train, data.validation]), train)
     assert torch.equal(data.test, batches["test_batch"]) and len(data.validation) == 8
-    assert labels[0].tolist() == [i for i in range(5) for _ in range(10)][:42]
-    assert labels[2].tolist() == [5] * 10
+    assert data.labels[0].tolist() == [i for i in range(5) for _ in range(10)][:42]
+    assert data.labels[2].tolist() == [5] * 10
 
 
 def test_cifar_of_another_origin_is_never_unpickled(cifar, monkeypatch):
@@ -146,12 +145,10 @@ def test_cifar_of_another_origin_is_never_unpickled(cifar, monkeypatch):
 
 
 def test_unknown_names_and_options_of_folders_only():
-    for load in (load_images, load_labels):
-        message = error_of(load, "imagenet")
-        assert all(name in message for name in ("'imagenet'", "folder:PATH", *DATASETS))
+    message = error_of(load_images, "imagenet")
+    assert all(name in message for name in ("'imagenet'", "folder:PATH", *DATASETS))
     assert set(DATASETS) == {"digits", "mnist", "fashion_mnist", "cifar10"}
     for name in DATASETS:
         message = error_of(load_images, name, resolution=16)
         assert "resolution" in message and "folder:PATH" in message
     assert "folder:PATH" in error_of(load_images, "folder:")
-    assert "no class labels" in error_of(load_labels, "folder:some")

@@ -42,21 +42,20 @@ def read_folder(path: str | Path, resolution: int | None = None) -> tuple[Tensor
     modes 1, L, LA), otherwise all of them are RGB.
 
     Args:
-        path: The folder; ``~`` is the home folder.
-        resolution: Side in pixels. The shorter side of each image is resized to it by a triangle
-            filter (antialiased, and it cannot leave 0..255), then the centre square is cut out.
-            None keeps the images as they are; they must then agree in size.
+        path: ``~`` is the home folder.
+        resolution: side in pixels. The shorter side of each image is resized to it by a triangle
+            filter (antialiased, within 0..255), then the centre square is cut out. None keeps the
+            images as they are, of one size.
 
     Returns:
         Train, validation and test values, uint8 (N, C, H, W), C = 1 (grey) or 3 (RGB).
 
     Raises:
         UserError: for a missing folder, fewer than 10 images, two of the three split folders or
-            an empty one, images of different sizes, an image that Pillow cannot read or holds to
-            be too large, and 16-bit, transparent, animated or otherwise unsupported images.
+            an empty one, images of different sizes, and whatever ``read_image`` refuses.
     """
     folder = Path(path).expanduser()
-    if not os.path.isdir(folder):
+    if not folder.is_dir():
         raise UserError(f"there is no folder '{folder}': check the path after 'folder:'")
     files = list_images(folder)
     if len(files) < MIN_IMAGES:
@@ -100,10 +99,8 @@ def read_image(path: Path) -> Image.Image:
                 sixteen_bit = ";16" in str(opened.tile)
                 image = ImageOps.exif_transpose(opened)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        most = Image.MAX_IMAGE_PIXELS
-        raise UserError(
-            f"the image '{path}' has more than {most} pixels: make it smaller"
-        ) from error
+        most = f"more than {Image.MAX_IMAGE_PIXELS} pixels"
+        raise UserError(f"the image '{path}' has {most}: make it smaller") from error
     except UserError:
         raise
     except UNREADABLE as error:
@@ -154,13 +151,11 @@ def _splits(folder: Path, files: Sequence[Path]) -> tuple[Sequence[int], list[in
         return order, [len(files) - 2 * held_out, held_out, held_out]
     for absent in set(SPLITS) - set(present):
         raise UserError(f"the folder '{folder}' has no {absent}/: add it, or rename the others")
-    groups: dict[str, list[int]] = {split: [] for split in SPLITS}
-    for index, file in enumerate(files):
-        top = file.relative_to(folder).parts[0]
+    tops = [file.relative_to(folder).parts[0] for file in files]
+    for file, top in zip(files, tops, strict=True):
         if top not in SPLITS:
             raise UserError(f"the image '{file}' lies outside {'/, '.join(SPLITS)}/: move it")
-        groups[top].append(index)
-    for split, group in groups.items():
-        if not group:
-            raise UserError(f"the folder '{folder / split}' holds no images: add some")
-    return sum(groups.values(), []), [len(group) for group in groups.values()]
+    for split in set(SPLITS) - set(tops):
+        raise UserError(f"the folder '{folder / split}' holds no images: add some")
+    order = sorted(range(len(files)), key=lambda index: SPLITS.index(tops[index]))
+    return order, [tops.count(split) for split in SPLITS]

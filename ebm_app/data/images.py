@@ -139,21 +139,7 @@ def load_images(
     for what, given in (("resolution", resolution), ("palette", palette)):
         if given is not None:
             raise UserError(f"a {what} is for folder:PATH only: leave it out for {name}")
-    images, labels = _read_named(name, data_root, download)
-    return ImageData(name, DATASETS[name].num_levels, *images, labels=labels)
-
-
-def load_labels(name: str, data_root: str | Path | None = None, download: bool = False) -> Splits:
-    """Class labels of train, validation and test, each int64 (N,), by ``load_images``' arguments.
-
-    Raises:
-        UserError: for folder:PATH, which has no labels, and whatever ``load_images`` refuses.
-    """
-    if name.startswith(FOLDER):
-        raise UserError(f"the data set '{name}' has no class labels: take a named one")
-    return _read_named(name, data_root, download)[1]
-
-
-def _read_named(name: str, data_root: str | Path | None, download: bool) -> tuple[Splits, Splits]:
     source = DATASETS[choose("data set", name, [*DATASETS, "folder:PATH"])]
-    return source.read(Path("data" if data_root is None else data_root).expanduser(), download)
+    root = Path("data" if data_root is None else data_root).expanduser()
+    images, labels = source.read(root, download)
+    return ImageData(name, source.num_levels, *images, labels=labels)

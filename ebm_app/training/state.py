@@ -97,14 +97,18 @@ class TrainingState:
             if self.scaler is not None:
                 self.scaler.load_state_dict(before.scaler)
         self._check(tensors, folder / STATE / TENSORS_FILE)
-        self.task.model.load_state_dict(within(tensors, "weights."))
+        parts: dict[str, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            part, _, rest = name.partition(".")
+            parts.setdefault(part, {})[rest] = value
+        self.task.model.load_state_dict(parts["weights"])
         state: dict[int, dict[str, Tensor]] = {}
-        for key, value in within(tensors, "optimizer.").items():
+        for key, value in parts.get("optimizer", {}).items():
             index, name = key.split(".")
             state.setdefault(int(index), {})[name] = value
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
-        device, shadow = self.task.model.device, within(tensors, "ema.")
+        shadow, device = parts["ema"], self.task.model.device
         self.ema.shadow_params = [shadow[str(i)].to(device) for i in range(len(shadow))]
         self.ema.optimization_step = before.ema_step
         return replace(before, settings=now.settings), tensors["pending"].to(device)
@@ -153,12 +157,3 @@ def check_same(before: Progress, now: Progress, folder: Path) -> None:
         )
     if changes:
         raise UserError(f"{folder} was made with other settings: {'; '.join(changes)}")
-
-
-def within(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names start with ``prefix``, without it."""
-    return {
-        name.removeprefix(prefix): value
-        for name, value in tensors.items()
-        if name.startswith(prefix)
-    }
