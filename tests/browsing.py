@@ -84,33 +84,17 @@ def unfold(page):
 
 
 def clipped(page):
-    """Titles, labels, buttons and chosen values of which a part is out of sight, and words of them
-    that go on in the next line."""
+    """Titles, labels, buttons and chosen values of which a part is out of sight."""
     return page.evaluate(CLIPPED)
 
 
-#: a word in two lines has two boxes
 CLIPPED = """() => {
   const texts = "h1, h2, h3, h4, h5, th, td:not(.filename), label, button, legend, "
     + "[data-testid=block-info], [data-testid=block-label], .label-wrap span, "
     + ".caption-label, input:not([type=range])";
-  const words = (element) => {
-    const nodes = document.createTreeWalker(element, NodeFilter.SHOW_TEXT), found = [];
-    while (nodes.nextNode()) found.push(nodes.currentNode);
-    return found;
-  };
-  const broken = (element) => words(element).some((node) => {
-    return [...node.data.matchAll(/[^\\s-]+/g)].some((word) => {
-      const range = document.createRange();
-      range.setStart(node, word.index);
-      range.setEnd(node, word.index + word[0].length);
-      return range.getClientRects().length > 1;
-    });
-  });
-  const cut = (element) => element.scrollWidth > element.clientWidth + 1
-    && (element.tagName === "INPUT" || getComputedStyle(element).overflowX !== "visible");
   return [...document.querySelectorAll(texts)]
     .filter((element) => element.checkVisibility() && element.clientWidth > 1)
-    .filter((element) => cut(element) || broken(element))
+    .filter((element) => element.scrollWidth > element.clientWidth + 1
+      && (element.tagName === "INPUT" || getComputedStyle(element).overflowX !== "visible"))
     .map((element) => element.outerHTML.slice(0, 150) + (element.value ?? ""));
 }"""

@@ -87,17 +87,6 @@ def test_programs_find_every_endpoint_with_its_arguments_in_order(page):
         assert " ".join(part["component"] for part in endpoints[name]["returns"]) == kinds
 
 
-def test_runs_of_minutes_wait_for_each_other_and_those_of_seconds_have_a_lane_of_their_own(page):
-    lanes = {"quick": {"score", "score_drawing"}}
-    lanes["long"] = {"generate", "score_many", "estimators", "toy", "mi", "mi_gaussian"}
-    for lane, names in lanes.items():
-        events = [event for event in page.fns.values() if event.concurrency_id == lane]
-        private = {event.api_name for event in events if event.api_visibility == "private"}
-        assert {event.api_name for event in events} - private == names
-        assert len(private) == (2 if lane == "long" else 0)  # the self-test and log Z
-        assert {event.concurrency_limit for event in events} == {1}
-
-
 def test_mistakes_on_the_command_line_end_in_one_sentence(
     page_files, script, folder, capsys, tmp_path, monkeypatch
 ):
@@ -141,9 +130,6 @@ def test_the_environment_names_who_is_let_in(script, monkeypatch, capsys):
     monkeypatch.setenv("EBM_AUTH", "user")
     assert run_script(script("ui/app.py").main, ["--host", "0.0.0.0"]) == 2
     assert "write it as user:password" in capsys.readouterr().err
-    monkeypatch.delenv("EBM_AUTH")
-    assert run_script(script("ui/app.py").main, ["--host", "0.0.0.0"]) == 2
-    assert "with EBM_AUTH=user:password in the environment" in capsys.readouterr().err
     monkeypatch.setenv("EBM_AUTH", "user:not to be seen")
     with pytest.raises(SystemExit):
         script("ui/app.py").main(["--help"])
@@ -164,11 +150,11 @@ def test_the_limits_of_uploads_are_those_of_the_documentation(tmp_path, monkeypa
     words = " ".join((ROOT / "docs" / "page.md").read_text(encoding="utf-8").split())
     assert f"{MAX_IMAGE_PIXELS // 10**6} million pixels" in words
     assert f"{MAX_FILE_SIZE.removesuffix('mb')} MB" in words
-    for side, is_refused in ((4_000, False), (4_001, True)):
-        path = tmp_path / f"{side}.png"
-        Image.new("L", (side, MAX_IMAGE_PIXELS // 4_000), 255).save(path)
+    large = tmp_path / "large.png"
+    for width, height in ((4_000, 4_000), (4_001, 4_000)):
+        Image.new("L", (width, height), 255).save(large)
         for read in (uploads.read_upload, uploads.read_drawing):
-            if is_refused:
-                assert "more than 16000000 pixels" in error_of(read, path, GREY)
+            if width * height > MAX_IMAGE_PIXELS:
+                assert "more than 16000000 pixels" in error_of(read, large, GREY)
             else:
-                assert read(path, GREY).image.shape == (1, 1, 8, 8)
+                assert read(large, GREY).image.shape == (1, 1, 8, 8)

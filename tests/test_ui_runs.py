@@ -15,15 +15,9 @@ from starlette.exceptions import HTTPException
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
 from ebm_app.web.runs import (
-    NEVER_BEGUN,
-    WAITING,
     Upload,
     explained,
-    never_begun,
-    start_and_stop,
-    start_by,
     stepwise,
-    stopped,
 )
 from ebm_app.web.shared import Iterations, Rate, Seed, eval_every
 
@@ -143,26 +137,6 @@ def test_a_model_draws_and_scores_in_two_threads_what_it_does_in_one(models):
     with ThreadPoolExecutor(2) as threads:
         found, others = [thread.result() for thread in map(threads.submit, (draw, score))]
     assert all(map(torch.equal, others, scored)) and torch.equal(found, drawn)
-
-
-def test_a_run_can_be_stopped_only_while_it_waits_or_goes_on():
-    def run(model: str):
-        yield None, "Step 1 of 1"
-
-    with gr.Blocks() as app:
-        model, picture, text = gr.Textbox(), gr.Image(), gr.Textbox()
-        buttons = start_and_stop("Go")
-        start_by(buttons, run, [model], [picture, text])
-    waiting, started, failed, ended, _, cancelling, told = app.fns.values()
-    said, start, stop = waiting.fn()[:1], *waiting.fn()[1:]
-    assert said == [WAITING] and not start["interactive"] and stop["interactive"]
-    assert [update["interactive"] for update in ended.fn()] == [True, False]
-    assert started.show_progress_on == [text] and started.concurrency_limit == 1
-    assert failed.trigger_only_on_failure and cancelling.cancels == [started._id]
-    assert failed.fn is never_begun and told.fn is stopped
-    assert never_begun(WAITING) == stopped(WAITING) == NEVER_BEGUN
-    assert stopped(stopped("Step 1 of 2")) == "Stopped · Step 1 of 2"
-    assert never_begun("Step 1 of 2") == gr.skip()
 
 
 def test_a_run_is_looked_at_often_enough_to_stop():

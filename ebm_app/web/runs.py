@@ -179,7 +179,11 @@ def start_by(
 
 
 def never_begun(text: str) -> Any:
-    """What the text of a run becomes that failed, or that was stopped, whose text stays."""
+    """What the text of a run becomes that failed, or that was stopped, whose text stays.
+
+    >>> never_begun(WAITING)
+    'Stopped before the first step'
+    """
     return NEVER_BEGUN if text == WAITING else gr.skip()
 
 
