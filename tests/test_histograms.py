@@ -194,7 +194,7 @@ def test_on_the_vp_path_quadrature_is_off_by_its_reference_alone(num_levels):
     model = PixelHistograms(VPPath(), EPS, histogram(num_levels))
     levels, dequantiser = model.levels((3, *SHAPE)), TruncatedNormal(3.0)
     u = torch.rand(levels.shape, generator=generator(1), dtype=F64)
-    y = dequantiser.points(levels, num_levels, PixelSpace(), u, model.path, 1 - EPS).y
+    y = dequantiser.points(levels, num_levels, PixelSpace(), u, TimeScoreEnergy(model)).y
     mismatch = sum_except_batch(standard_normal_log_density(y)) - model.log_density(y, 0.0)
     found = bits(model, levels, dequantiser, RatioIntegral())
     exact = bits(model, levels, dequantiser)

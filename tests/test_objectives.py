@@ -181,20 +181,6 @@ def test_a_single_output_is_a_time_score_but_no_vector_of_components():
         CTSMv()(total, model.path, *batch)
 
 
-def test_tsm_weights_times_but_not_the_ends():
-    """Twice the weight adds the interior once more; weight 0 leaves the two ends alone."""
-    model = Moved(gaussian(LinearVPPath()), normal((4, 4)))
-    path, (sample, _) = model.base.path, draw(model.base, 4, (2,))
-    loss = [
-        TSM(eps=MARGIN)(model, path, sample, torch.full((4,), w, dtype=F64))
-        for w in (0.0, 1.0, 2.0)
-    ]
-    assert torch.allclose(loss[2] - loss[1], loss[1] - loss[0], rtol=1e-9)
-    moved = path.sample(sample.x0, sample.x1, sample.t * 0.5)
-    other = TSM(eps=MARGIN)(model, path, moved, torch.zeros(4, dtype=F64))
-    assert torch.allclose(other, loss[0], rtol=1e-9)
-
-
 @pytest.mark.parametrize("time", [0.1, 0.9])
 @pytest.mark.parametrize("path", [VPPath(c=0.4), SchrodingerBridgePath(0.5, c=2)])
 def test_weightings_are_the_inverse_second_moments_of_their_targets(path, time):
