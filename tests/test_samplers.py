@@ -11,7 +11,7 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.registry import make
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath, VPPath
-from ebm_app.sampling.samplers import SAMPLERS, AnnealedHMC, PFODESampler
+from ebm_app.sampling.samplers import SAMPLERS, AnnealedHMC, DPMSampler, PFODESampler
 
 MEAN, STD = 0.7, 0.5
 PATHS = {"linear": LinearVPPath(), "vp": VPPath()}
@@ -32,16 +32,17 @@ def moments(energy, variance):
     return alpha, alpha * MEAN, alpha**2 * STD**2 + variance
 
 
+@pytest.mark.parametrize("make_sampler", [PFODESampler, DPMSampler])
 @pytest.mark.parametrize(
     "name, score, shape", [("linear", "integral", (2,)), ("vp", "head", (1, 2, 2))]
 )
-def test_the_flow_and_tweedie_are_exact_on_a_gaussian(name, score, shape):
+def test_the_flow_and_tweedie_are_exact_on_a_gaussian(name, score, shape, make_sampler):
     """Point by point: x0 moves along an affine map, whose end is shrunk towards the mean.
 
     The integral is left out on the VP path, where N(0, I), from which it starts, is not p_0.
     """
     energy, x0 = gaussian(PATHS[name]), normal((3, *shape))
-    sampler = PFODESampler(80, score=score, end_variance=1e-2)
+    sampler = make_sampler(80, score=score, end_variance=1e-2)
     x = run(sampler, energy, x0)[-1].x
     alpha, mean, variance = moments(energy, 1e-2)
     start, start_variance, *_ = energy.model.moments(torch.tensor([sampler.start], dtype=F64))
@@ -142,7 +143,7 @@ def test_samples_depend_on_the_start_and_the_generator_alone_and_keep_their_prec
     energy, x0, before = gaussian(eps=1e-3), normal((4, 2)), torch.random.get_rng_state()
     one, same, other = (run(sampler, energy, x0, seed)[-1].x for seed in (0, 0, 1))
     assert torch.equal(one, same) and not one.requires_grad
-    assert torch.equal(one, other) == (name == "pf_ode")  # the flow adds no noise
+    assert torch.equal(one, other) == (name != "annealed_hmc")  # a flow adds no noise
     assert torch.equal(before, torch.random.get_rng_state())
     assert run(sampler, energy, x0.float())[-1].x.dtype == torch.float32
 
@@ -162,10 +163,12 @@ def smallest_p_value(x, y):
     [
         PFODESampler(30),
         PFODESampler(12, solver="rk4"),
+        DPMSampler(30),
+        DPMSampler(60, noise=1),
         AnnealedHMC(),
         AnnealedHMC(steps_per_temperature=2, acceptance="energy"),
     ],
-    ids=["heun", "rk4", "work", "energy"],
+    ids=["heun", "rk4", "dpm", "dpm noise", "work", "energy"],
 )
 def test_samples_of_a_mixture_are_like_exact_ones_with_the_masses_of_its_modes(sampler):
     """In 16 dimensions with modes of 0.9 and 0.1; what differs by little is told."""

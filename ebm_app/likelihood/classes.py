@@ -36,7 +36,7 @@ class ClassPosterior(NamedTuple):
 class ClassBounds:
     """Differences of the bounds of all classes, round by round.
 
-    A class leaves when it lies ``margin`` nats and three standard errors below the best; what is
+    A class leaves when it lies ``margin`` nats and two standard errors below the best; what is
     known of it by then stays in the result. With d the difference of the predicted noises, two
     classes differ by 1/2 int |d|^2 dl, and where e is uncertain by 1 or less in every direction,
     n even times estimate that with a variance of (L / n) int |d|^2 dl at most, L the length of l.
@@ -51,7 +51,7 @@ class ClassBounds:
     num_times: Draws = 8
     min_log_snr: Number = -7.0
     max_log_snr: Number = 2.0
-    margin: Positive = 5.0
+    margin: Positive = 3.0
     seed: Seed = 0
 
     @torch.no_grad()
@@ -110,4 +110,4 @@ class ClassBounds:
         losses = torch.where(alive, values.mean(0), math.inf)
         excess = losses - losses.amin(1, keepdim=True)
         width = (self.max_log_snr - self.min_log_snr) / len(values)
-        return alive & (excess < self.margin + 3 * (2 * width * excess).sqrt())
+        return alive & (excess < self.margin + 2 * (2 * width * excess).sqrt())
