@@ -46,7 +46,12 @@ class ImageData:
 
     @classmethod
     def from_tensors(
-        cls, images: Tensor, validation: Tensor | None, num_levels: int, name: str = "images"
+        cls,
+        images: Tensor,
+        validation: Tensor | None,
+        num_levels: int,
+        name: str = "images",
+        labels: Tensor | None = None,
     ) -> "ImageData":
         """A data set of images in memory; the validation images stand for the test split too.
 
@@ -54,22 +59,31 @@ class ImageData:
             images, validation: (N, C, H, W) as ``ebm_app.data.levels.to_levels`` takes them.
                 Without ``validation``, ``numpy.random.RandomState(0)`` permutes the images and
                 the last tenth of them, at least 2, is held out.
+            labels: class labels (N,) of ``images``; those of ``validation`` are not known, -1.
 
         Raises:
-            UserError: for tensors that are not images of ``num_levels`` levels, or too few.
+            UserError: for tensors that are not images of ``num_levels`` levels, or too few, and
+                labels that are not one an image.
         """
         parts = [part for part in (images, validation) if part is not None]
         if any(part.ndim != 4 or part.shape[1:] != images.shape[1:] for part in parts):
             shapes = " and ".join(str(tuple(part.shape)) for part in parts)
             raise UserError(f"images are (N, C, H, W) and of one size, not {shapes}: reshape them")
+        if labels is not None and (labels.shape != images.shape[:1] or labels.min() < 0):
+            raise UserError("labels are whole numbers from 0 on, one for each image")
         levels, *others = (to_levels(part, num_levels).cpu() for part in parts)
+        known = labels if labels is None else labels.long().cpu()
+        unknown = torch.full((len(others[0]),), -1) if others else None
         if not others:
             num_train = len(levels) - max(2, len(levels) // 10)
             if num_train < 1:
                 raise UserError(f"{len(levels)} images are too few to train on: give at least 3")
             order = torch.from_numpy(np.random.RandomState(0).permutation(len(levels)))
             levels, others = levels[order[:num_train]], [levels[order[num_train:]]]
-        return cls(name, num_levels, levels, others[0], others[0])
+            if known is not None:
+                known, unknown = known[order[:num_train]], known[order[num_train:]]
+        given = None if known is None else (known, unknown, unknown)
+        return cls(name, num_levels, levels, others[0], others[0], labels=given)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

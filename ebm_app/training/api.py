@@ -27,6 +27,7 @@ def train(
     num_levels: int = 256,
     dataset: str = "images",
     flow: Flow | None = None,
+    labels: Tensor | None = None,
     **settings: Any,
 ) -> EBM:
     """Train an energy-based model of images, and return the one of least validation loss.
@@ -45,6 +46,7 @@ def train(
             takes it. Other names take the preset of the image size.
         flow: in whose latent space the path lives; None for that of the model of ``init_from``,
             or for pixels.
+        labels: class labels (N,), which the model is told.
         settings: any field of ``ebm_app.models.config.Settings`` or ``RunOptions`` by its name,
             in place of the preset's.
 
@@ -61,7 +63,8 @@ def train(
         >>> ebm.config.image_shape
         (1, 8, 8)
     """
-    data = ImageData.from_tensors(images, validation, num_levels, dataset)
+    data = ImageData.from_tensors(images, validation, num_levels, dataset, labels)
+    settings = {"classes": labels is not None, **settings}
     chosen = {name: settings.pop(name) for name in OPTIONS & set(settings)}
     options = checked(RunOptions, {"output_dir": Path(output_dir), **chosen})
     flow = flow_of(options.init_from) if flow is None else flow
