@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from ebm_app.data import load_images
-from ebm_app.io.errors import UserError
 from ebm_app.training import settings
 
 
@@ -65,22 +64,6 @@ def test_the_margin_of_a_record_stays_where_a_dequantiser_would_give_another(dig
 def test_prediction_and_objective_go_together(digits, given, prediction, objective):
     ebm, training = settings.resolve(digits, given)
     assert (ebm.prediction, training.objective) == (prediction, objective)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"colour": 1}, "unknown key colour"),
-        ({"eps": 0.7}, "eps must be less than 0.5"),
-        ({"augmentation": "flip"}, "choose one of affine, none"),
-        ({"prediction": "moments", "stein_factor": 0.0}, "moments' needs a Stein head"),
-        ({"lr_decay_steps": 5}, "cosine falls from the first step"),
-        ({"prediction": "normalised", "objective": "ctsm_m"}, "ctsm_m trains moments: give"),
-    ],
-)
-def test_what_training_could_not_use_is_refused(digits, given, message):
-    with pytest.raises(UserError, match=message):
-        settings.resolve(digits, given)
 
 
 def test_the_warm_up_of_a_preset_is_a_tenth_of_a_short_run_at_most(digits):

@@ -22,10 +22,11 @@ TRAIN_MISTAKES = {
     "tsm with head": (["--objective", "tsm"], "give --stein_factor 0"),
     "size": (["--block_out_channels", *"88888"], "8x8 cannot be halved 4 times: give at most 4"),
     "groups": (["--norm_num_groups", "3"], "norm_num_groups 3 does not divide 8 channels"),
-    "steps": (
-        ["--max_train_steps", "0"],
-        "max_train_steps must be greater",
-    ),
+    "steps": (["--max_train_steps", "0"], "max_train_steps must be greater"),
+    "eps": (["--eps", "0.7"], "eps must be less than 0.5"),
+    "augmentation": (["--augmentation", "flip"], "choose one of affine, none"),
+    "no head": (["--prediction", "moments", "--stein_factor", "0"], "moments' needs a Stein head"),
+    "fall": (["--lr_decay_steps", "5"], "cosine falls from the first step"),
     "missing data": (["--dataset", "mnist", "--data_root", "nowhere"], "--download"),
     "empty folder": (["--dataset", "folder:{tmp}"], "{tmp}"),
     "two wishes": (
