@@ -94,7 +94,7 @@ def test_gradient_vanishes_at_the_exact_scores_and_nowhere_near(name, case):
 def test_every_weighting_has_the_same_minimiser(weighting):
     model = gaussian(LinearVPPath())
     batch = draw(model, 12_000, (2,))
-    for objective in (CTSM(weighting), CTSMv(weighting), TSM(weighting, MARGIN)):
+    for objective in (CTSM(weighting), CTSMv(weighting), TSM(weighting, eps=MARGIN)):
         assert z_score(gradients(objective, model, batch)) < 4
     t = torch.linspace(0.02, 0.98, 30, dtype=F64).requires_grad_()
     (slope,) = torch.autograd.grad((weighting(model.path, t) + 0 * t).sum(), t)
@@ -117,7 +117,7 @@ def test_tsm_and_ctsm_differ_by_a_constant(case, weighting, shape, num, times):
     batch = sample, weight = draw(model, num, shape, times, eps=0.1)
     first = Moved(model, torch.tensor([[0.3, -0.6, 0.5, 0.4]], dtype=F64).expand(num, -1))
     second = Moved(model, torch.tensor([[-0.4, 0.2, 0.1, -0.5]], dtype=F64).expand(num, -1))
-    tsm, conditional = TSM(weighting, 0.1), CTSM(weighting)
+    tsm, conditional = TSM(weighting, eps=0.1), CTSM(weighting)
     by_tsm = tsm(first, path, *batch) - tsm(second, path, *batch)
     by_ctsm = conditional(first, path, *batch) - conditional(second, path, *batch)
     assert z_score(by_tsm - weight * by_ctsm) < 4

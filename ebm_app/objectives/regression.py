@@ -24,19 +24,20 @@ Model = Callable[[Tensor, Tensor], ModelOutput]
 
 class Objective(ABC):
     """A loss per example for a model of the time score along a path; ``note`` says which, and
-    ``needs_moments`` that it is for models that predict posterior moments, no others."""
+    ``needs_moments`` that it is for models that predict posterior moments, no others.
+
+    Args:
+        weighting: lambda(t); time score normalisation by default.
+        stein_factor: weight of a Stein head, 0 for none. eps: margin of the times.
+    """
 
     note: ClassVar[str]
     needs_moments: ClassVar[bool] = False
 
-    @classmethod
-    def build(cls, weighting: Weighting, stein_factor: float, eps: float) -> "Objective":
-        """The objective with the settings of a run.
-
-        Args:
-            stein_factor: weight of a Stein head, 0 for none. eps: margin of the times.
-        """
-        return cls(weighting, stein_factor)
+    def __init__(
+        self, weighting: Weighting | None = None, stein_factor: float = 0.0, eps: float = 1e-5
+    ) -> None:
+        self.weighting, self.stein_factor, self.eps = weighting or TimeScore(), stein_factor, eps
 
     @abstractmethod
     def __call__(
@@ -99,17 +100,9 @@ Error = Callable[[ModelOutput, GaussianPath, PathSample], Tensor]
 
 class ConditionalRegression(Objective):
     """lambda(t) times ``error``, and with a factor the regression of a Stein head in the same pass
-    (Theorem 3).
-
-    Args:
-        weighting: lambda(t); time score normalisation by default.
-        stein_factor: weight of the Stein head; 0 for a model without one.
-    """
+    (Theorem 3)."""
 
     error: ClassVar[Error]
-
-    def __init__(self, weighting: Weighting | None = None, stein_factor: float = 0.0) -> None:
-        self.weighting, self.stein_factor = weighting or TimeScore(), stein_factor
 
     def __call__(
         self, model: Model, path: GaussianPath, sample: PathSample, weight: Tensor
@@ -159,13 +152,6 @@ class TSM(Objective):
     """
 
     note = "the baseline, by integration by parts"
-
-    @classmethod
-    def build(cls, weighting: Weighting, stein_factor: float, eps: float) -> "TSM":
-        return cls(weighting, eps)
-
-    def __init__(self, weighting: Weighting | None = None, eps: float = 1e-5) -> None:
-        self.weighting, self.eps = weighting or TimeScore(), eps
 
     def __call__(
         self, model: Model, path: GaussianPath, sample: PathSample, weight: Tensor

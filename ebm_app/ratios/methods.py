@@ -83,7 +83,7 @@ class TimeScores(Method):
 
     def loss(self, pair: DensityPair) -> Objective:
         """The objective with its weighting."""
-        return OBJECTIVES[self.objective].build(self._weighting(pair), 0.0, EPS)
+        return OBJECTIVES[self.objective](self._weighting(pair), 0.0, EPS)
 
     def _net(self, pair: DensityPair, seed: int) -> nn.Module:
         return seeded_mlp(pair.dim, pair.dim if self.objective == "ctsm_v" else 1, seed)

@@ -194,9 +194,7 @@ class EBMTask(Task):
             ebm.space.load_state_dict(flow.space.state_dict())
         ebm.to(accelerator.device)
         weighting = WEIGHTINGS[config.weighting]()
-        objective = OBJECTIVES[config.objective].build(
-            weighting, config.stein_factor, ebm_config.eps
-        )
+        objective = OBJECTIVES[config.objective](weighting, config.stein_factor, ebm_config.eps)
         loss = TimeScoreLoss(ebm.model, objective)
         super().__init__(accelerator, ebm, loss, config, data, output_dir)
         self.ebm_config = ebm_config
