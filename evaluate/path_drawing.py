@@ -18,7 +18,7 @@ from torch.distributions import Normal
 from ebm_app.io.command_line import parse
 from ebm_app.io.fields import configuration, setting
 from ebm_app.paths import LinearVPPath
-from studies.theorem4 import GaussianMixture
+from studies.bounds import GaussianMixture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,4 +1,4 @@
-"""What training steps, likelihoods, leapfrog steps and samples cost, as ratios within one run.
+"""What training steps and likelihoods cost beside the paper's way of doing them: ratios of one run.
 
 python evaluate/speed.py digits
 python evaluate/speed.py digits --parts training --batch_size 256
@@ -8,29 +8,37 @@ from ebm_app.io.start import run_script  # isort: skip  before what takes second
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import log
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ebm_app.data.images import ImageData
 from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import parse
 from ebm_app.io.fields import BatchSize, Several, configuration, setting
 from ebm_app.io.output import Output
+from ebm_app.io.processes import make_accelerator
 from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.sampling.samplers import SAMPLERS
+from ebm_app.models.config import TrainingConfig
+from ebm_app.models.energy import LogRatio, TimeScoreEnergy
+from ebm_app.models.parametrisation import default_prediction
+from ebm_app.training.tasks import EBMTask
+from ebm_app.training.trainer import Trainer
 from studies.grid import to_markdown
-from studies.speed import TOLERANCES, Steps, at_equal_error, bare_network, fields, integrations
-from studies.timing import seconds_in_turns
 
 #: objectives whose steps are compared, on the same network without a Stein head
 OBJECTIVES = ("ctsm_v", "ctsm", "tsm")
+#: nodes and tolerances of integrals, and the nodes of the value that they are compared with
+NODES, TOLERANCES, REFERENCE = (8, 12, 16, 24, 32, 48, 64, 96, 128), (1e-3, 1e-4, 1e-5, 1e-6), 192
+Action = Callable[[], object]
 Rows = list[dict[str, Any]]
 
 
@@ -40,48 +48,41 @@ class Arguments(HeldOutFlags):
 
     batch_size: BatchSize = setting("images taken together", 64)
     limit: Several = setting("take the first images only", 32)
-    parts: tuple[str, ...] = setting(
-        "of training, likelihood, leapfrog, sampling; all if not given", ()
-    )
+    parts: tuple[str, ...] = setting("of training, likelihood; both if not given", ())
     quick: bool = setting("one turn of 4 images", False)
     output_dir: Path = setting("where the record goes", Path("runs/speed"))
 
-    @property
-    def rounds(self) -> int:
-        """Turns that are taken."""
-        return 1 if self.quick else 10
-
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measure, in turns so that a noisy machine slows all alike; tables by part."""
+    """Measure; tables by part."""
     args = parse(Arguments, __doc__, argv)
     if args.quick:
         args = replace(args, batch_size=4, limit=4)
-    parts = {name: PARTS[choose("part", name, PARTS)] for name in args.parts or PARTS}
+    parts = [choose("part", name, PARTS) for name in args.parts or PARTS]
     _, ebm = open_model(args)
     output = Output(args.output_dir / "speed.json", to_dict(args))
     found = {}
-    for name, part in parts.items():
-        found[name] = part(ebm, args)
+    for name in parts:
+        found[name] = PARTS[name](ebm, args)
         print(f"{name}\n{to_markdown(found[name])}\n")
     answer = {"ratios": found}
     output.save(answer)
     return answer
 
 
-def training_part(ebm: EBM, args: Arguments) -> Rows:
-    """Whole training steps beside the bare network."""
+def training_rows(ebm: EBM, args: Arguments) -> Rows:
+    """Whole training steps (draw, loss, backward, update, average) beside the bare network, by
+    this program's objectives and by time score matching, the paper's baseline."""
+    trainers = {name: trainer_of(ebm, args.batch_size, name) for name in OBJECTIVES}
+    in_bfloat16 = trainer_of(ebm, args.batch_size, "ctsm_v").train_step
     device = ebm.device.type
-    steps = Steps(ebm.config, args.batch_size, ebm.space.state_dict(), device)
-    trainers = {name: steps.trainer(name) for name in OBJECTIVES}
-    in_bfloat16 = steps.trainer("ctsm_v").train_step
     actions = {
-        "bare network": bare_network(steps.trainer("ctsm_v")),
+        "bare network": bare_network(trainer_of(ebm, args.batch_size, "ctsm_v")),
         **{name: trainer.train_step for name, trainer in trainers.items()},
-        "ctsm_m and Stein head": steps.trainer("ctsm_m", stein_head=True).train_step,
+        "ctsm_m and Stein head": trainer_of(ebm, args.batch_size, "ctsm_m", True).train_step,
         "ctsm_v in bfloat16": torch.autocast(device, torch.bfloat16)(in_bfloat16),
     }
-    seconds = seconds_in_turns(actions, device, args.rounds)
+    seconds = seconds_in_turns(actions, device, 1 if args.quick else 10)
     return [
         {
             "step": name,
@@ -93,58 +94,101 @@ def training_part(ebm: EBM, args: Arguments) -> Rows:
     ]
 
 
-def likelihood_part(ebm: EBM, args: Arguments) -> Rows:
-    """Fixed nodes against adaptive solves at equal error."""
-    rules, solves = integrations(ebm.energy, held_out_points(ebm, args))
-    pairs = at_equal_error(solves, rules)
-    rows = []
-    for way in [*rules, *solves]:
-        row = {"by": way.name, "evaluations": way.nfe, "off by, bits per dim": way.error}
-        if way in pairs:
-            row |= {"as exact": pairs[way].name, "times fewer": way.nfe / pairs[way].nfe}
-        rows.append(row)
-    return rows
+def trainer_of(ebm: EBM, batch_size: int, objective: str, stein_head: bool = False) -> Trainer:
+    """A run of the model's network that is never begun: its steps are taken one by one, on random
+    images, as what a step costs does not depend on them.
+
+    Args:
+        stein_head: whether the network has that head too, and predicts moments.
+    """
+    config = replace(
+        ebm.config,
+        stein_head=stein_head,
+        prediction=default_prediction(stein_head),
+        condition_dim=0,
+    )
+    training = TrainingConfig(
+        train_batch_size=batch_size, objective=objective, stein_factor=float(stein_head)
+    )
+    shape, levels = config.image_shape, config.num_levels
+    pixels = torch.randint(levels, (2 * batch_size, *shape), dtype=torch.uint8)
+    data = ImageData("random", levels, pixels, pixels[:2], pixels[:2])
+    accelerator, folder = make_accelerator(device=ebm.device.type), Path()
+    task = EBMTask(accelerator, config, training, data, folder)
+    task.model.space.load_state_dict(ebm.space.state_dict())
+    return Trainer(accelerator, task, training, folder)
 
 
-def leapfrog_part(ebm: EBM, args: Arguments) -> Rows:
-    """The field of one leapfrog step by head, nodes and differentiated solve."""
-    points, rounds = held_out_points(ebm, args), max(1, args.rounds // 3)
-    seconds = seconds_in_turns(fields(ebm.energy, points), ebm.device.type, rounds)
-    rows = []
-    for name, taken in seconds.items():
-        row = {"by": name, "ms an image": 1e3 * taken / len(points)}
-        if name not in TOLERANCES:
-            row |= {f"times faster than {ode}": seconds[ode] / taken for ode in TOLERANCES}
-        rows.append(row)
-    return rows
+def bare_network(trainer: Trainer) -> Action:
+    """Forward and backward pass of a trainer's network on the input of one of its steps, and
+    nothing else."""
+    net, seen = trainer.task.model.model.net, []
+    hook = net.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
+    trainer.train_step()
+    hook.remove()
+    inputs = [part.detach() for part in seen[0]]
+
+    def step() -> None:
+        net(*inputs).square().mean().backward()
+        net.zero_grad()
+
+    return step
 
 
-def sampling_part(ebm: EBM, args: Arguments) -> Rows:
-    """Seconds a sample, by the samplers' own settings; one step each where quick."""
-    num, rows = min(args.limit, 16), []
-    for name, kind in SAMPLERS.items():
-        options = {kind.counts: 1} if args.quick else {}
-        begin = time.perf_counter()
-        for frame in ebm.iterate_sample(num, name, args.seed, **options):
-            evaluations = frame.nfe
-        taken = time.perf_counter() - begin
-        rows.append({"sampler": name, "s an image": taken / num, "evaluations": evaluations})
-    return rows
+def seconds_in_turns(actions: Mapping[str, Action], device: str, rounds: int) -> dict[str, float]:
+    """Tenth percentile of the seconds of every action over ``rounds`` turns after one that warms
+    up. A machine is never equally fast twice, so only times taken in turns are compared."""
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(rounds + 1):
+        for name, action in actions.items():
+            begin = time.perf_counter()
+            action()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            times[name].append(time.perf_counter() - begin)
+    return {name: sorted(values[1:])[rounds // 10] for name, values in times.items()}
+
+
+def likelihood_rows(ebm: EBM, args: Arguments) -> Rows:
+    """Fixed nodes against adaptive solves, the paper's protocol, at equal error."""
+    levels = held_out(args, ebm)
+    noise = dequantisation_noise(1, levels, args.seed)[0]
+    rules, solves = integrations(ebm.energy, ebm.dequantise(levels, noise).y)
+    for solve in solves:
+        as_exact = [rule for rule in rules if rule["error"] <= solve["error"]]
+        if as_exact:  # the rules are in the order of their cost
+            solve["as exact"] = as_exact[0]["by"]
+            solve["times fewer"] = solve["evaluations"] / as_exact[0]["evaluations"]
+    return rules + solves
+
+
+def integrations(
+    energy: TimeScoreEnergy,
+    x: Tensor,
+    nodes: Sequence[int] = NODES,
+    tolerances: Sequence[float] = TOLERANCES,
+) -> tuple[Rows, Rows]:
+    """Log ratios of points x (B, *), by Gauss-Legendre rules, and by SciPy's RK45, rtol and atol
+    being equal: evaluations of the network, and ``error``, the largest distance over images to
+    the log ratio by ``REFERENCE`` nodes, in bits per dim."""
+    truth = energy.with_nodes(REFERENCE).log_ratio(x).value
+
+    def measured(name: str, found: LogRatio) -> dict[str, Any]:
+        error = (found.value - truth).abs().max().item() / (x[0].numel() * log(2))
+        return {"by": name, "evaluations": found.nfe, "error": error}
+
+    rules = [measured(f"{num} nodes", energy.with_nodes(num).log_ratio(x)) for num in nodes]
+    solves = [
+        measured(f"rk45 at {e:g}", energy.log_ratio(x, integrator="rk45", rtol=e, atol=e))
+        for e in tolerances
+    ]
+    return rules, solves
 
 
 PARTS: dict[str, Callable[[EBM, Arguments], Rows]] = {
-    "training": training_part,
-    "likelihood": likelihood_part,
-    "leapfrog": leapfrog_part,
-    "sampling": sampling_part,
+    "training": training_rows,
+    "likelihood": likelihood_rows,
 }
-
-
-def held_out_points(ebm: EBM, args: Arguments) -> Tensor:
-    """Held-out images (B, *) in the space of the path, with one dequantisation draw each."""
-    levels = held_out(args, ebm)
-    return ebm.dequantise(levels, dequantisation_noise(1, levels, args.seed)[0]).y
-
 
 if __name__ == "__main__":
     sys.exit(run_script(main))

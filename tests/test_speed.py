@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import pytest
 import torch
 from conftest import GREY, call
 from exact import generator, two_modes
@@ -11,19 +12,22 @@ from ebm_app.image_models.ebm import EBM
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath
 from ebm_app.spaces import build_space
-from studies import speed
 
 BATCH = 3
 
 
-def test_objectives_are_timed_on_the_same_network():
-    steps = speed.Steps(GREY, BATCH, {})
-    trainers = {name: steps.trainer(name) for name in ("ctsm_v", "ctsm", "tsm")}
-    sizes = {sum(p.numel() for p in trainer.parameters) for trainer in trainers.values()}
-    assert len(sizes) == 1 and not trainers["tsm"].task.model.config.stein_head
-    with_head = steps.trainer("ctsm_m", stein_head=True)
+@pytest.fixture
+def speed(script):
+    return script("evaluate/speed.py")
+
+
+def test_objectives_are_timed_on_the_same_network(speed):
+    trainers = [speed.trainer_of(EBM(GREY), BATCH, name) for name in speed.OBJECTIVES]
+    sizes = {sum(p.numel() for p in trainer.parameters) for trainer in trainers}
+    assert len(sizes) == 1 and not trainers[0].task.model.config.stein_head
+    with_head = speed.trainer_of(EBM(GREY), BATCH, "ctsm_m", stein_head=True)
     assert sum(p.numel() for p in with_head.parameters) > sizes.pop()
-    for trainer in (*trainers.values(), with_head):
+    for trainer in (*trainers, with_head):
         before = [p.clone() for p in trainer.parameters]
         for trainer.now.step in range(2):  # the first has no learning rate yet
             trainer.train_step()
@@ -31,8 +35,8 @@ def test_objectives_are_timed_on_the_same_network():
         assert any(not torch.equal(now, then) for now, then in pairs)
 
 
-def test_the_bare_network_sees_what_a_step_shows_it_and_nothing_changes():
-    trainer, shapes = speed.Steps(GREY, BATCH, {}).trainer("ctsm_v"), []
+def test_the_bare_network_sees_what_a_step_shows_it_and_nothing_changes(speed):
+    trainer, shapes = speed.trainer_of(EBM(GREY), BATCH, "ctsm_v"), []
     net = trainer.task.model.model.net
     net.register_forward_pre_hook(lambda _, inputs: shapes.append([p.shape for p in inputs]))
     action = speed.bare_network(trainer)
@@ -43,61 +47,51 @@ def test_the_bare_network_sees_what_a_step_shows_it_and_nothing_changes():
     assert all(p.grad is None for p in trainer.parameters)
 
 
-def test_the_space_of_a_step_is_the_model_s():
+def test_the_space_of_a_step_is_the_model_s(speed):
     space = build_space("gaussian", (1, 8, 8), 17, {})
     space.fit(torch.rand((400, 1, 8, 8), generator=generator(), dtype=torch.float64))
-    config = replace(GREY, space="gaussian", net_input="x")
-    trainer = speed.Steps(config, BATCH, space.state_dict()).trainer("tsm")
-    for name, value in space.state_dict().items():
-        assert torch.equal(trainer.task.model.space.state_dict()[name], value), name
+    ebm = EBM(replace(GREY, space="gaussian", net_input="x"))
+    ebm.space.load_state_dict(space.state_dict())
+    found = speed.trainer_of(ebm, BATCH, "tsm").task.model.space.state_dict()
+    assert all(torch.equal(found[name], value) for name, value in space.state_dict().items())
 
 
-def test_integrals_of_an_exact_model_get_better_with_more_evaluations():
+def test_integrals_of_an_exact_model_get_better_with_more_evaluations(speed):
     energy = TimeScoreEnergy(two_modes(LinearVPPath(), 1e-5, (1, 2, 2)))
     x = torch.randn((4, 1, 2, 2), generator=generator(), dtype=torch.float64)
     rules, solves = speed.integrations(energy, x, (6, 12, 24), (1e-2, 1e-5))
-    assert [rule.nfe for rule in rules] == [6, 12, 24] and solves[0].name == "rk45 at 0.01"
+    assert [rule["evaluations"] for rule in rules] == [6, 12, 24]
     for ways in (rules, solves):
-        errors, costs = [way.error for way in ways], [way.nfe for way in ways]
+        errors = [way["error"] for way in ways]
+        costs = [way["evaluations"] for way in ways]
         assert errors == sorted(errors, reverse=True) and costs == sorted(costs)
-    assert 0 < rules[-1].error < 1e-4
-    way = speed.Integration
-    rules = [way("a", 8, 1e-2), way("b", 16, 1e-3), way("c", 32, 1e-4)]
-    solves = [way("x", 80, 1e-3), way("y", 90, 1e-5)]
-    assert speed.at_equal_error(solves, rules) == {solves[0]: rules[1]}
+    assert 0 < rules[-1]["error"] < 1e-4 and solves[0]["by"] == "rk45 at 0.01"
 
 
-def test_the_fields_of_an_exact_model_agree():
-    energy = TimeScoreEnergy(two_modes(LinearVPPath(), 1e-5, (1, 2, 2))).with_nodes(48)
-    x = torch.randn((4, 1, 2, 2), generator=generator(), dtype=torch.float64)
-    found = speed.ode_gradient(energy, x, 0.6, 1e-6, 1e-6)
-    assert torch.allclose(found, energy.score(x, 0.6), atol=1e-4)
-
-
-def test_the_script_writes_tables(script, tmp_path, capsys):
-    model, out = tmp_path / "model", tmp_path / "out"
-    ebm = EBM(GREY)
-    torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.02, generator=generator())
-    ebm.save_pretrained(model)
-    given = [model, "--quick", "--device", "cpu", "--output_dir", out]
-    module = script("evaluate/speed.py")
-    module.integrations = lambda *given: speed.integrations(*given, tolerances=(1e-2, 1e-3))
-    assert call(module, *given, "--parts", "training", "likelihood", "sampling") == 0
-    text = capsys.readouterr().out
-    found = json.loads(text.splitlines()[-1])
-    assert json.loads((out / "speed.json").read_text())["figures"] == found
-    assert list(found["ratios"]) == ["training", "likelihood", "sampling"]
-    bare, *others = found["ratios"]["training"]
-    assert bare["step"] == "bare network" and bare["of the bare network"] == 1
-    assert [row["step"] for row in others][:3] == ["ctsm_v", "ctsm", "tsm"]
-    assert "| rk45 at 0.001 | " in text
-    assert call(module, *given, "--parts", "luck") == 2
-    assert "unknown part 'luck': choose one of leapfrog" in capsys.readouterr().err
-
-
-def test_in_bfloat16_the_network_computes_so():
-    trainer, seen = speed.Steps(GREY, BATCH, {}).trainer("ctsm_v"), []
+def test_in_bfloat16_the_network_computes_so(speed):
+    trainer, seen = speed.trainer_of(EBM(GREY), BATCH, "ctsm_v"), []
     last = trainer.task.model.model.net.unet.conv_out
     last.register_forward_hook(lambda *given: seen.append(given[2].dtype))
     torch.autocast("cpu", torch.bfloat16)(trainer.train_step)()
     assert seen == [torch.bfloat16]
+
+
+def test_the_script_writes_tables(speed, tmp_path, capsys, monkeypatch):
+    model, out = tmp_path / "model", tmp_path / "out"
+    EBM(GREY).save_pretrained(model)
+    given = [model, "--quick", "--device", "cpu", "--output_dir", out]
+    rules = [{"by": "8 nodes", "evaluations": 8, "error": 1e-2}]
+    rules += [{"by": f"{num} nodes", "evaluations": num, "error": 1e-3} for num in (16, 32)]
+    solves = [{"by": "rk45", "evaluations": 80, "error": error} for error in (1e-3, 1e-5)]
+    monkeypatch.setattr(speed, "integrations", lambda *_: (rules, solves))
+    assert call(speed, *given) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert json.loads((out / "speed.json").read_text())["figures"] == found
+    bare, *others = found["ratios"]["training"]
+    assert bare["step"] == "bare network" and bare["of the bare network"] == 1
+    assert [row["step"] for row in others][:3] == ["ctsm_v", "ctsm", "tsm"]
+    *_, equal, better = found["ratios"]["likelihood"]
+    assert equal["as exact"] == "16 nodes" and equal["times fewer"] == 5
+    assert "as exact" not in better
+    assert call(speed, *given, "--parts", "luck") == 2
+    assert "unknown part 'luck': choose one of likelihood" in capsys.readouterr().err

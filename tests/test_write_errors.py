@@ -71,7 +71,7 @@ RESULTS = {
     "evaluate/selftest.py": ("selftest.png", "passed"),
     "evaluate/memorisation.py": ("memorisation.json.tmp", "copies"),
     "evaluate/ais.py": ("ais.png", "bits_per_dim"),
-    "evaluate/bounds.py": ("theorem4.png", "table"),
+    "evaluate/bounds.py": ("bounds.png", "table"),
     "train/ebm.py": ("loss.png", "bits_per_dim"),
     "train/flow.py": ("run.json.tmp", "bits_per_dim"),
 }
