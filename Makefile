@@ -101,9 +101,8 @@ studies: $(SETUP)
 	$(BIN)/torchrun --standalone --nproc_per_node 2 evaluate/toy.py --output_dir runs/toy
 	$(BIN)/torchrun --standalone --nproc_per_node 2 evaluate/mi.py --output_dir runs/mi
 	$(BIN)/python evaluate/bounds.py --output_dir runs/bounds
-	cp runs/toy/toy.png docs/
-	cp runs/mi/mi_curves.png docs/mutual_information.png
-	cp runs/bounds/theorem4.png runs/bounds/proposition5.png docs/
+	cp runs/mi/mi.png docs/mutual_information.png
+	cp runs/bounds/bounds.png docs/
 
 clean:
 	rm -rf .venv build site ebm_app.egg-info .pytest_cache .ruff_cache

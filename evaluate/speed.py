@@ -1,4 +1,4 @@
-"""What training steps and likelihoods cost beside the paper's way of doing them: ratios of one run.
+"""Costs of training steps and likelihoods beside the paper's way of doing them, within one run.
 
 python evaluate/speed.py digits
 python evaluate/speed.py digits --parts training --batch_size 256

@@ -20,8 +20,8 @@ from ebm_app.io.start import run_script
 from ebm_app.ratios.points import EvaluationPoints
 from ebm_app.ratios.problems import INFORMATION_PROBLEMS, PROBLEMS, TOY_PROBLEMS
 from ebm_app.ratios.training import RatioTrainer, RatioTraining
-from studies import grid, mi_benchmark
-from studies.ratio_tables import REPORTED, StudyBudget, step_times, table, train_cells
+from studies import grid
+from studies.ratio_tables import REPORTED, StudyBudget, table, train_cells
 
 SMALL = StudyBudget(num_seeds=2, num_points=40, iterations=4, learning_rates=(1e-3, 1e-2))
 TINY = "--iterations 4 --learning_rates 1e-3 1e-2 --num_seeds 2".split()
@@ -94,9 +94,9 @@ def test_every_method_of_a_problem_can_be_trained(name):
 
 
 def test_the_paper_s_cells_are_cells_of_ours():
-    for (problem, method), (mean, _, ms) in REPORTED.items():
-        assert method in TOY_PROBLEMS[problem].methods and mean > 0 and ms > 1
-    assert REPORTED["gaussians_d10", "ctsm_v_time1"] == (1.616, 0.203, 4.9)
+    for (problem, method), (mean, _) in REPORTED.items():
+        assert method in TOY_PROBLEMS[problem].methods and mean > 0
+    assert REPORTED["gaussians_d10", "ctsm_v_time1"] == (1.616, 0.203)
     assert set(INFORMATION_PROBLEMS) == {"mi_d40", "mi_d80", "mi_d160", "mi_d320"}
     assert len(REPORTED) == 5 * 8 + 3 * 6 * 2 + 3
 
@@ -116,10 +116,9 @@ def test_the_toy_script_writes_its_table(script, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(toy, "QUICK", SMALL)
     cells = "--problems gaussians_d2 --methods nce ctsm_v_time1".split()
     answer = toy.main([*cells, "--quick", "--device", "cpu", "--output_dir", str(tmp_path)])
-    assert all(row["ms"] > 0 for row in answer["table"]) and len(answer["table"]) == 2
+    assert len(answer["table"]) == 2
     assert json.loads((tmp_path / "toy.json").read_text())["figures"] == answer
-    for name in ("toy.md", "toy.png", "toy_curves.png"):
-        assert (tmp_path / name).stat().st_size > 100
+    assert (tmp_path / "toy.png").stat().st_size > 1000
     assert "(0.104)" in capsys.readouterr().out  # the paper's figure beside ours
     for flags, message in (
         (["--problems", "gaussians_d3"], "unknown problem 'gaussians_d3'"),
@@ -147,8 +146,7 @@ def test_the_mi_script_on_the_paper_s_gaussians(script, tmp_path, monkeypatch):
     flags = ["--problems", "mi_d40", "--methods", "ctsm_v_time1", *TINY, "--quick"]
     (row,) = mi.main([*flags, "--output_dir", str(tmp_path)])["table"]
     assert row["matrix"] is not None and row["divergence_truth"] > 0
-    assert (tmp_path / "mi_curves.png").exists()
-    assert list(step_times(PROBLEMS["mi_d40"], ["ctsm_v_time1"], rounds=1)) == ["ctsm_v_time1"]
+    assert (tmp_path / "mi.png").exists()
 
 
 def test_estimates_are_compared_with_known_information(script, tmp_path):
@@ -157,14 +155,11 @@ def test_estimates_are_compared_with_known_information(script, tmp_path):
     answer = bmi.main([*flags, "--output_dir", str(tmp_path)])
     (row,) = answer["table"]
     assert row["truth"] == pytest.approx(0.4133, abs=1e-4) and row["num_seeds"] == 2
-    for method in mi_benchmark.METHODS:
+    for method in bmi.METHODS:
         assert abs(row[method] - row["truth"]) < 0.1
-    assert sum(part["nearest"] for part in answer["scoreboard"].values()) == 1
-    assert (tmp_path / "bmi.png").exists()
-    row = {"task": "t", "truth": 1.0, "estimate": 1.04, "ksg": 0.94, "cca": 0.0}
-    found = mi_benchmark.scoreboard([row, {**row, "truth": 0.0, "estimate": 0.03, "ksg": 0.01}])
-    assert found["estimate"] == {"right": 1, "nearest": 1}
-    assert found["ksg"] == {"right": 1, "nearest": 0} and found["cca"]["nearest"] == 1
+    row = {"truth": 1.0, "estimate": 1.04, "ksg": 0.94}
+    assert bmi.is_right(row, "estimate") and not bmi.is_right(row, "ksg")
+    assert bmi.is_right({"truth": 0.0, "cca": 0.015}, "cca")
 
 
 #: the flags of TINY, as an ablation passes them on

@@ -119,12 +119,15 @@ def ripple(size: float) -> ScoreFunction:
     return lambda x, t: size * (1 + torch.sin(x.sum(1) + 2 * math.pi * t))
 
 
+NO_ERROR = ripple(0.0)
+
+
 def kl_bound(
     problem: GaussianMixture,
     x: Tensor,
     lipschitz: Tensor,
     num_steps: int,
-    error: ScoreFunction = ripple(0.0),
+    error: ScoreFunction = NO_ERROR,
 ) -> dict[str, float]:
     """Both sides of Theorem 4 at K steps from draws ``x`` (B, D) of p1 and their L(x) (B,).
 
@@ -167,8 +170,8 @@ def normal_rule(mean: Tensor, std: Tensor, num_nodes: int) -> tuple[Tensor, Tens
 
 @dataclass(frozen=True)
 class Regression:
-    """The loss of CTSM or CTSM-v with the paper's weighting as least squares in theta = (mu_1, ...,
-    mu_D, log s), for data N(mu, s^2 I) on a path from N(0, I).
+    """The loss of CTSM or CTSM-v with the paper's weighting as least squares in theta = (mu_1,
+    ..., mu_D, log s), for data N(mu, s^2 I) on a path from N(0, I).
 
     Args:
         objective: one of ``OBJECTIVES``.

@@ -8,11 +8,10 @@ the error on fresh test points (arXiv:2502.02300, appendix F).
 import csv
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -28,15 +27,14 @@ from ebm_app.ratios.points import EvaluationPoints, as_numbers, matrix_metrics
 from ebm_app.ratios.problems import PROBLEMS, Problem
 from ebm_app.ratios.training import TEST, VALIDATION, RatioTrainer
 from studies.grid import Figures, fill
-from studies.timing import seconds_in_turns
 
 with Path(__file__).with_name("reported.csv").open(encoding="utf-8", newline="") as _file:
     _, *_PAPER = csv.reader(_file)
 #: (problem, method) -> what the paper reports (arXiv:2502.02300, appendices E and F): mean and
-#: standard deviation over three runs of the mean squared error of the log ratio, in nats^2, and
-#: milliseconds a step on the authors' machine
-REPORTED: dict[tuple[str, str], tuple[float, float, float]] = {
-    (problem, method): tuple(map(float, cell)) for problem, method, *cell in _PAPER
+#: standard deviation over three runs of the mean squared error of the log ratio, in nats^2
+REPORTED: dict[tuple[str, str], tuple[float, float]] = {
+    (problem, method): (float(error), float(deviation))
+    for problem, method, error, deviation, *_ in _PAPER
 }
 METRICS = {
     "error": "mean squared error of the log ratio, in nats²; in brackets the paper's",
@@ -76,8 +74,7 @@ class StudyBudget:
         return replace(found, learning_rates=rates, training=training)
 
 
-@dataclass(frozen=True)
-class TableRun:
+class TableRun(NamedTuple):
     """One training."""
 
     problem: str
@@ -95,7 +92,7 @@ class TableRun:
         problem = budget.of(self.problem)
         method = problem.methods[self.method]
         return {
-            **asdict(self),
+            **self._asdict(),
             "settings": {"kind": type(method).__name__, **asdict(method)},
             "training": asdict(problem.training),
             "num_points": budget.num_points,
@@ -104,18 +101,26 @@ class TableRun:
     def train(self, budget: StudyBudget, device: str) -> Figures:
         """Its errors: in validation by the step, and of the best weights on test points."""
         problem, num = budget.of(self.problem), budget.num_points
-        validation = EvaluationPoints(problem.pair, num, seeded(device, 0, VALIDATION))
-        method, settings = problem.methods[self.method], (self.seed, self.learning_rate)
-        settings += (problem.training, validation.criterion, device)
-        trainer = RatioTrainer(method, problem.pair, *settings)
+        validation, test = (
+            EvaluationPoints(problem.pair, num, seeded(device, 0, stream))
+            for stream in (VALIDATION, TEST)
+        )
+        trainer = RatioTrainer(
+            problem.methods[self.method],
+            problem.pair,
+            self.seed,
+            self.learning_rate,
+            problem.training,
+            validation.criterion,
+            device,
+        )
         curve = [{"step": at.step, **as_numbers(at.metrics)} for at in trainer.run()]
-        points = EvaluationPoints(problem.pair, num, seeded(device, 0, TEST))
         ratio = trainer.best_ratio()
-        value, nfe = ratio.accurate_log_ratio(points.x)
+        value, nfe = ratio.accurate_log_ratio(test.x)
         return {
             "validation_error": trainer.best_error,
             "best_step": trainer.best_step,
-            "test": as_numbers(points.metrics(value) | matrix_metrics(ratio)),
+            "test": as_numbers(test.metrics(value) | matrix_metrics(ratio)),
             "nfe": nfe,
             "seconds": trainer.seconds,
             "curve": curve,
@@ -141,17 +146,15 @@ def train_cells(
         for cell in cells
         for rate in budget.of(cell[0]).learning_rates
     ]
-    errors = [figures["validation_error"] for figures in trained(first)]
-    best: dict[tuple[str, str], TableRun] = {}
-    for _, run in sorted(zip(errors, first, strict=True), key=lambda pair: pair[0]):
-        best.setdefault((run.problem, run.method), run)
-    seeds = range(budget.first_seed, budget.first_seed + budget.num_seeds)
-    runs = [replace(best[cell], seed=seed) for cell, seed in product(cells, seeds)]
-    figures, num = trained(runs), budget.num_seeds
-    of_cells = [figures[num * k : num * (k + 1)] for k in range(len(cells))]
-    return [
-        result_of(best[cell], found, budget) for cell, found in zip(cells, of_cells, strict=True)
-    ]
+    tried = list(zip(first, trained(first), strict=True))
+    best = []
+    for cell in cells:
+        own = [(run, figures) for run, figures in tried if (run.problem, run.method) == cell]
+        best.append(min(own, key=lambda pair: pair[1]["validation_error"])[0])
+    num = budget.num_seeds
+    seeds = range(budget.first_seed, budget.first_seed + num)
+    found = trained([run._replace(seed=seed) for run, seed in product(best, seeds)])
+    return [result_of(run, found[num * k : num * (k + 1)], budget) for k, run in enumerate(best)]
 
 
 def result_of(best: TableRun, records: Sequence[Figures], budget: StudyBudget) -> Row:
@@ -164,7 +167,7 @@ def result_of(best: TableRun, records: Sequence[Figures], budget: StudyBudget) -
         row[name] = fmean(values) if is_finite else None
         several = is_finite and len(values) > 1
         row[f"{name}_deviation"] = stdev(values) if several else None
-    paper = REPORTED.get((best.problem, best.method), (None, None, None))
+    paper = REPORTED.get((best.problem, best.method), (None, None))
     return {
         **row,
         "divergence_truth": problem.kl_divergence,
@@ -172,7 +175,7 @@ def result_of(best: TableRun, records: Sequence[Figures], budget: StudyBudget) -
         "iterations": problem.training.iterations,
         "nfe": max(record["nfe"] for record in records),
         "curves": [record["curve"] for record in records],
-        **dict(zip(("paper_error", "paper_error_deviation", "paper_ms"), paper, strict=True)),
+        **dict(zip(("paper_error", "paper_error_deviation"), paper, strict=True)),
     }
 
 
@@ -228,7 +231,7 @@ def chosen_cells(
 def run_study(
     args: StudyFlags, cells: TableCells, budget: StudyBudget, name: str, shown: Sequence[str]
 ) -> dict[str, Any] | None:
-    """Run every cell, and write ``name``.json, .md and the plots.
+    """Run every cell, and write ``name``.json and .png.
 
     Args:
         shown: metrics of which a table is printed; the first is drawn against the step.
@@ -244,36 +247,16 @@ def run_study(
     rows = train_cells(folder / "runs", cells, budget, device)
     if not accelerator.is_main_process:
         return shut_down(accelerator)
-    from studies.ratio_plots import plot_curves, plot_table  # a second to import
+    from studies.ratio_plots import plot_curves  # a second to import
 
-    for problem in dict.fromkeys(problem for problem, _ in cells):
-        own = [row for row in rows if row["problem"] == problem]
-        times = step_times(budget.of(problem), [row["method"] for row in own], device)
-        for row in own:
-            row["ms"] = times[row["method"]]
-    text = "\n".join(f"{METRICS[metric]}:\n\n{table(rows, metric)}" for metric in shown)
-    print(text)
+    for metric in shown:
+        print(f"{METRICS[metric]}:\n\n{table(rows, metric)}")
     curves = [row.pop("curves") for row in rows]
     answer = {"table": rows}
     with output.saving(answer):
-        (folder / f"{name}.md").write_text(text, encoding="utf-8")
-        plot_table(rows, folder / f"{name}.png")
-        plot_curves(rows, curves, shown[0], folder / f"{name}_curves.png")
+        plot_curves(rows, curves, shown[0], folder / f"{name}.png")
     shut_down(accelerator)
     return answer
-
-
-def step_times(
-    problem: Problem, methods: Sequence[str], device: str = "cpu", rounds: int = 10
-) -> dict[str, float]:
-    """Milliseconds a training step by method, taken in turns."""
-    make = partial(RatioTrainer, pair=problem.pair, seed=0, lr=1e-4, training=problem.training)
-    steps = {
-        name: make(problem.methods[name], criterion=lambda _: {}, device=device).train_step
-        for name in methods
-    }
-    seconds = seconds_in_turns(steps, device, rounds, steps=3)
-    return {name: 1e3 * value for name, value in seconds.items()}
 
 
 def table(rows: Sequence[Row], metric: str = "error") -> str:
