@@ -1,7 +1,7 @@
 """Train variants of a model that differ in a few settings, and compare their bits per dim.
 
-python evaluate/ablations.py --study recipe --core_seconds 800
-python evaluate/ablations.py --variant "ema_decay=0" --variant "optimizer=muon learning_rate=4e-3"
+python evaluate/ablations.py --study recipe --max_train_steps 500
+python evaluate/ablations.py --variant "ema_decay=0" --variant "optimizer=muon max_train_steps=800"
 python evaluate/ablations.py --study latent --training_args space=copula flow=runs/flow
 
 Every variant is a run of train/ebm.py and is compared with the first, which has no settings of its
@@ -28,7 +28,7 @@ from ebm_app.image_models.ebm import EBM
 from ebm_app.io import RUN_FILE
 from ebm_app.io.command_line import CommonFlags, Repeated, parse
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Positive, PositiveInt, Several, configuration, setting
+from ebm_app.io.fields import PositiveInt, Several, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import make_accelerator, resolve_device, shut_down
 from ebm_app.io.records import read_json, to_dict
@@ -55,8 +55,6 @@ STUDIES = {
     ),
 }
 BASE = "base"
-#: of the run that tells how long a step takes
-TIMED_STEPS = 24
 
 
 @configuration(kw_only=True)
@@ -72,10 +70,7 @@ class Arguments(CommonFlags):
     training_args: tuple[str, ...] = setting(
         "settings KEY=VALUE of every training, words joined by commas where one takes several", ()
     )
-    max_train_steps: PositiveInt = setting("steps of every training", 1000)
-    core_seconds: Positive | None = setting(
-        "seconds of one core that every training takes, in place of its steps", None
-    )
+    max_train_steps: PositiveInt = setting("steps of a training, if not its variant's", 1000)
     estimator: str | None = setting(
         "of the log-likelihood; each model's own default if not given", None
     )
@@ -126,15 +121,8 @@ def trained_and_scored(
     """Train a variant; its costs, and bits per dim of every validation image."""
     flags = ["--dataset", args.dataset, "--data_root", args.data_root, "--device", args.device]
     flags += ["--seed", str(args.seed), "--num_preview_images", "0"]
-    flags += [*flags_of(args.training_args), *variants[name]]
-    steps = args.max_train_steps
-    if args.core_seconds:
-        little = ["--validation_images", "2", "--validation_repeats", "1"]
-        little += ["--max_train_steps", str(TIMED_STEPS)]
-        train_once(SCRIPT, [*flags, *little], folder / "timing")
-        seconds = figures_of_run(folder / "timing")["core_seconds"]
-        steps = max(1, round(args.core_seconds * TIMED_STEPS / seconds))
-    train_once(SCRIPT, [*flags, "--max_train_steps", str(steps)], folder / "run")
+    flags += ["--max_train_steps", str(args.max_train_steps)]
+    train_once(SCRIPT, [*flags, *flags_of(args.training_args), *variants[name]], folder / "run")
     figures = figures_of_run(folder / "run")
     ebm = EBM.from_pretrained(folder / "run", resolve_device(args.device))
     levels = load_images(args.dataset, args.data_root).split("validation")[: args.limit]

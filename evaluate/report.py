@@ -1,17 +1,14 @@
 """Write report.md of a training run from the records beside it.
 
 python evaluate/report.py runs/digits
-python evaluate/report.py runs/digits --output card.md
 
-The folder must hold the record of evaluate/bpd.py. The records of evaluate/ais.py,
-evaluate/samplers.py and evaluate/memorisation.py there become part of the report, and so do
-records of evaluate/bpd.py in its subfolders, of other images or estimators. Pictures are copied to
-the folder of --output.
+The folder must hold the record of evaluate/bpd.py. The records of evaluate/samplers.py and
+evaluate/memorisation.py there become part of the report, and so do records of evaluate/bpd.py in
+its subfolders, of other images or estimators.
 """
 
 from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
 
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +18,7 @@ from ebm_app.evaluation.frechet import samplers_table
 from ebm_app.io import METRICS_FILE, RUN_FILE
 from ebm_app.io.command_line import Positional, argument, parse
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import configuration, setting
+from ebm_app.io.fields import configuration
 from ebm_app.io.records import as_written, read_json
 from ebm_app.io.writing import explained_write
 from ebm_app.training.metrics import best_validation, read_metrics
@@ -33,7 +30,8 @@ An energy-based model of {dataset} images ({shape}) in the space {space}, learne
 | metric | value |
 | --- | --- |
 | steps of {batch} images; of the model kept, by least validation loss | {steps}; {kept} |
-{before}| images a second in training | {images_per_second:.0f} |
+| weights that it started from, and their steps | {origin} |
+| images a second in training | {images_per_second:.0f} |
 | seconds of training; device at its end | {training_seconds:.0f}; {device} |
 | bits per dim in validation, by the default estimator | {validation:.4f} |
 | images evaluated, and draws of each | {num_images} of the split `{split}`, {repeats} |
@@ -42,15 +40,23 @@ An energy-based model of {dataset} images ({shape}) in the space {space}, learne
 
 Stopping at t = 1 - eps, and a density that is normalised only as far as the time score is exact,
 are part of these bits: compare them with others at the same eps.
-"""
-ESTIMATORS = """## Bits per dim by every estimator
+
+## Bits per dim by every estimator
 
 | estimator | dequantisation | bits per dim | images × draws | eps | evaluations | own error |
 | --- | --- | --- | --- | --- | --- | --- |"""
+COPIES = """## Copies
+
+Median distance to the nearest training image, root mean square of the pixels:
+{median_distance:.4f} of {num_images} drawn images,
+{median_distance_held_out:.4f} of {num_held_out} held-out ones.
+{percent:.1f} percent of the drawn lie nearer than all but {quantile:.0%} of the held-out;
+{identical} are identical.
+"""
+FOOT = "Trained by `{command}`; revision {git_revision}, torch {torch}.\n"
 BPD_FILE, KEYS = "bpd.json", ("bits_per_dim", "stderr", "eps")
 PICTURES = {
     "samples/grid.png": "samples",
-    "samples_hmc/grid.png": "samples by annealed HMC",
     "memorisation.png": "drawn, and the nearest training images",
     "loss.png": "training",
 }
@@ -63,28 +69,25 @@ class Arguments:
     """The command line."""
 
     run: Positional[str] = argument("folder of a training run, with the record of evaluate/bpd.py")
-    output: str | None = setting("the file to write, in place of report.md in that folder", None)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Write the report and print its metrics."""
-    args = parse(Arguments, __doc__, argv)
-    folder = Path(args.run)
-    target = Path(args.output) if args.output else folder / "report.md"
-    bpd = section(folder / BPD_FILE, lambda record: {**record["figures"]})
+    folder = Path(parse(Arguments, __doc__, argv).run)
+    target = folder / "report.md"
+    bpd = section(folder / BPD_FILE, lambda record: record["figures"])
     metrics = section(folder / BPD_FILE, lambda _: {key: bpd[key] for key in KEYS})
-    parts = [section(folder / RUN_FILE, lambda run: head(folder, run, bpd)), ESTIMATORS]
     files = [folder / BPD_FILE, *sorted(folder.glob(f"*/{BPD_FILE}"))]
-    parts += [section(file, likelihoods) for file in files]
-    parts += [section(file, made_by) for file in files]
-    for file, write in SECTIONS.items():
-        if (folder / file).exists():
-            parts.append(section(folder / file, write))
-    with explained_write(target.parent):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        parts += pictures(folder, target.parent)
-        parts.append(section(folder / RUN_FILE, foot))
-        target.write_text("\n".join(parts), encoding="utf-8")
+    parts = [
+        section(folder / RUN_FILE, lambda run: head(folder, run, bpd)),
+        *(section(file, likelihoods) for file in files),
+        *(section(file, made_by) for file in files),
+        *(section(folder / file, write) for file, write in SECTIONS.items()),
+        *(f"![{what}]({file})\n" for file, what in PICTURES.items() if (folder / file).exists()),
+        section(folder / RUN_FILE, foot),
+    ]
+    with explained_write(folder):
+        target.write_text("\n".join(part for part in parts if part), encoding="utf-8")
     print(
         f"{folder.name}, held out: {metrics['bits_per_dim']:.4f} +- {metrics['stderr']:.4f} "
         f"bits per dim at eps {metrics['eps']:g}; see {target}"
@@ -92,12 +95,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     return {"report": str(target), **metrics}
 
 
-def section(file: Path, write: Callable[[Record], T]) -> T:
-    """What ``write`` says of a record.
+def section(file: Path, write: Callable[[Record], T]) -> T | None:
+    """What ``write`` says of a record; nothing of one of ``SECTIONS`` that is not there.
 
     Raises:
         UserError: where the file cannot be read, or lacks a value.
     """
+    if file.name in SECTIONS and not file.exists():
+        return None
     with as_written(file):
         return write(read_json(file))
 
@@ -110,6 +115,7 @@ def head(folder: Path, run: Record, bpd: Record) -> str:
     if best is None:
         raise UserError(f"{folder} lacks the run's {METRICS_FILE}: copy it there")
     ebm, figures = run["settings"]["ebm"], run["figures"]
+    first = run["settings"].get("init_from") or {}
     costs = ("steps", "images_per_second", "training_seconds", "device")
     return HEAD.format(
         name=folder.name,
@@ -119,21 +125,11 @@ def head(folder: Path, run: Record, bpd: Record) -> str:
         objective=run["settings"]["training"]["objective"].replace("_", "-").upper(),
         batch=figures["total_batch_size"],
         kept=int(best["step"]),
-        before=trained_before(run["settings"].get("init_from")),
+        origin=f"`{first['model']}`, {first.get('steps', '?')}" if first else "none",
         validation=figures["bits_per_dim"],
         **{key: figures[key] for key in costs},
         **bpd,
     )
-
-
-def trained_before(first: Record | None) -> str:
-    """A row on the training of the weights that a run started from, if it started from any."""
-    if not first:
-        return ""
-    seen = "not recorded"
-    if "steps" in first:
-        seen = f"{first['steps']}; {first['images']}; {first['training_seconds']:.0f}"
-    return f"| trained before, as `{first['model']}`: steps; images; seconds | {seen} |\n"
 
 
 def likelihoods(record: Record) -> str:
@@ -150,26 +146,6 @@ def likelihoods(record: Record) -> str:
     return "\n".join(lines)
 
 
-def normalisation(record: Record) -> str:
-    """log Z by every method, with its warnings; bits per dim by it only where there are none."""
-    figures = record["figures"]
-    methods, leads = figures["methods"], figures["method"]
-    lines = [
-        f"| {name} | {row['log_z']:.2f} ± {row['stderr']:.2f} | {row['ess']:.1f} of {row['num']} |"
-        for name, row in methods.items()
-    ]
-    notes = [f"- `{name}`: {note}" for name, row in methods.items() for note in row["warnings"]]
-    verdict = (
-        f"Normalised by `{leads}`: {figures['bits_per_dim']:.4f} ± "
-        f"{figures['bits_per_dim_stderr']:.4f} bits per dim."
-    )
-    if methods[leads]["warnings"]:
-        verdict = f"Bits per dim are not normalised: heed the warnings of `{leads}`."
-    title = f"## log Z of `{figures['energy']}`, in nats\n"
-    table = ["| method | log Z | effective sample size |", "| --- | --- | --- |", *lines]
-    return "\n".join([title, *table, "", *notes, "", verdict, made_by(record)])
-
-
 def samples(record: Record) -> str:
     """Metrics of what the samplers draw, by a classifier."""
     figures = record["figures"]
@@ -181,14 +157,7 @@ def samples(record: Record) -> str:
 def copies(record: Record) -> str:
     """How near the samples lie to the training images."""
     figures = record["figures"]
-    return (
-        f"## Copies\n\nMedian distance to the nearest training image, root mean square of the "
-        f"pixels: {figures['median_distance']:.4f} of {figures['num_images']} drawn images, "
-        f"{figures['median_distance_held_out']:.4f} of {figures['num_held_out']} held-out ones. "
-        f"{100 * figures['copies']:.1f} percent of the drawn lie nearer than all but "
-        f"{100 * figures['quantile']:g} percent of the held-out; {figures['identical']} are "
-        f"identical.\n{made_by(record)}"
-    )
+    return COPIES.format(percent=100 * figures["copies"], **figures) + made_by(record)
 
 
 def made_by(record: Record) -> str:
@@ -196,28 +165,17 @@ def made_by(record: Record) -> str:
     return f"\n`{' '.join(record['command'])}`\n"
 
 
-def pictures(folder: Path, target: Path) -> list[str]:
-    """A line for every picture of a run, copied to the folder of the report if that is another."""
-    lines = []
-    for file, what in PICTURES.items():
-        if not (folder / file).exists():
-            continue
-        name = file
-        if not target.samefile(folder):
-            name = file.replace("/", "_")
-            shutil.copyfile(folder / file, target / name)
-        lines.append(f"![{what}]({name})\n")
-    return lines
-
-
 def foot(run: Record) -> str:
     """How the model was trained."""
-    revision, torch = run.get("git_revision"), run["versions"]["torch"]
-    return f"Trained by `{' '.join(run['command'])}`; revision {revision}, torch {torch}.\n"
+    return FOOT.format(
+        command=" ".join(run["command"]),
+        git_revision=run.get("git_revision"),
+        torch=run["versions"]["torch"],
+    )
 
 
 #: record beside the run -> its section
-SECTIONS = {"ais.json": normalisation, "samplers.json": samples, "memorisation.json": copies}
+SECTIONS = {"samplers.json": samples, "memorisation.json": copies}
 
 if __name__ == "__main__":
     sys.exit(run_script(main))

@@ -73,20 +73,6 @@ def test_a_run_starts_from_the_weights_of_a_model(trained, script, image_folder,
     assert "has to learn the new times" in capsys.readouterr().err
 
 
-def write_studies(run):
-    """Records of the other studies, beside a run."""
-    row = {"log_z": 0.25, "stderr": 0.5, "ess": 3.0, "num": 8, "warnings": []}
-    ais = {"methods": {"bridge": row}, "method": "bridge", "energy": "ratio"}
-    ais |= {"bits_per_dim": 1.5, "bits_per_dim_stderr": 0.1}
-    judged = dict.fromkeys(METRICS, 0.5)
-    floor = {**judged, "spread": judged, "num_images": 4}
-    drawn = {"run": "pf_ode", "nfe": 7, "seconds": 1.0, **judged}
-    samplers = {"classifier_accuracy": 0.99, "floor": floor, "table": [drawn]}
-    for name, figures in {"ais": ais, "samplers": samplers}.items():
-        record = {"command": [f"{name}.py"], "figures": figures}
-        (run / f"{name}.json").write_text(json.dumps(record))
-
-
 def test_score_then_report(trained, script, capsys, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(trained, run)
@@ -115,23 +101,23 @@ def test_score_then_report(trained, script, capsys, tmp_path):
     assert "![samples](samples/grid.png)" in text and "validation loss | 4; 1 |" in text
     assert "; 1 x cpu |\n| bits per dim in validation, " in text
     assert f"| pf_ode | uniform | {both['pf_ode']['bits_per_dim']:.4f} ± " in text
-    assert "## log Z" not in text
+    assert "## Samples" not in text
     assert "| 3 of the split `train`, 2 |\n| bits per dim by `ratio` | " in text
     assert " | 3 × 2 | " in text
     assert text.index("| elbo | ") < text.rindex("| elbo | ") and " | 2 × 1 | " in text
-    write_studies(run)
-    assert (
-        call(script("evaluate/report.py"), run, "--output", tmp_path / "card" / "README.md") == 0
-    )
-    card = (tmp_path / "card" / "README.md").read_text()
-    assert "![samples](samples_grid.png)" in card
-    assert {path.name for path in (tmp_path / "card").glob("*.png")} == {
-        "samples_grid.png",
-        "loss.png",
-    }
-    assert "Normalised by `bridge`: 1.5000 ± 0.1000 bits per dim" in card
-    assert "| bridge | 0.25 ± 0.50 | 3.0 of 8 |" in card
-    assert "by a classifier of 99.0 percent accuracy" in card and "| pf_ode | 7 | " in card
+    judged = dict.fromkeys(METRICS, 0.5)
+    floor = {**judged, "spread": judged, "num_images": 4}
+    drawn = {"run": "pf_ode", "nfe": 7, "seconds": 1.0, **judged}
+    samplers = {"classifier_accuracy": 0.99, "floor": floor, "table": [drawn]}
+    keys = ("median_distance", "median_distance_held_out", "copies", "quantile")
+    copies = dict.fromkeys(keys, 0.25) | {"num_images": 7, "num_held_out": 8, "identical": 9}
+    for name, found in {"memorisation": copies, "samplers": samplers}.items():
+        record = {"command": [f"{name}.py"], "figures": found}
+        (run / f"{name}.json").write_text(json.dumps(record))
+    assert call(script("evaluate/report.py"), run) == 0
+    text = (run / "report.md").read_text()
+    assert "by a classifier of 99.0 percent accuracy" in text and "| pf_ode | 7 | " in text
+    assert "0.2500 of 7 drawn images" in text and "25.0 percent" in text
     record = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**record, "figures": None}))
     assert call(script("evaluate/report.py"), run) == 2
