@@ -101,16 +101,6 @@ def test_every_method_finds_it_from_noise_or_from_data(name, float64):
     assert all(len(table.position) in (200, 400) for table in found.tables.values())
 
 
-def test_weighted_end_points_have_the_masses_of_the_modes():
-    """By the posterior weight of the heavy mode, whose mean is 0.9 exactly."""
-    model = mixture((1, 4, 4))
-    state = forward(tuned(model, "transported"), 2000)
-    heavy = torch.softmax(model.modes(state.position, 0.99)[0], 0)[0]
-    share = torch.softmax(state.log_weight[-1], 0)
-    error = (share * (heavy - 0.9)).square().sum().sqrt()
-    assert abs((share * heavy).sum() - 0.9) < min(3.5 * error, 0.02)
-
-
 class Tilted(ExactModel):
     """The time score off by ``tilt`` in every unit of t, spread over the components."""
 

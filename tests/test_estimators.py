@@ -6,10 +6,8 @@ import pytest
 import torch
 from exact import (
     F64,
-    DequantisedHistograms,
     ExactBridge,
     ExactModel,
-    PixelHistograms,
     normal,
     two_modes,
     z_score,
@@ -86,23 +84,6 @@ def test_every_estimator_gives_the_log_density_of_a_mixture(name, shape):
     assert (found.components is None) == (name in ("paper", "pf_ode"))
     if found.components is not None:
         assert torch.allclose(sum_except_batch(found.components), found.value, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("paper", PixelHistograms),
-        ("noised", DequantisedHistograms),
-        ("pf_ode", DequantisedHistograms),
-    ],
-)
-def test_every_estimator_gives_the_log_density_of_pixels(name, kind):
-    """Of five levels, each as likely as it will, to twice the error of the mixture."""
-    estimator, tolerance = RESOLVED[name]
-    model = kind(LinearVPPath(), 1e-4, (0.1, 0.2, 0.4, 0.05, 0.25))
-    x = model.levels((2, 1, 2, 2)).double() * 0.4 - 0.8 + 0.1 * normal((2, 1, 2, 2))
-    found = estimator(TimeScoreEnergy(model, 48), x, 0.97)
-    assert (found.value - model.log_density(x, 0.97)).abs().max() < 2 * tolerance
 
 
 @pytest.mark.parametrize("t", [0.6, 0.9])
