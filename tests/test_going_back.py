@@ -16,22 +16,11 @@ from ebm_app.training.metrics import best_validation, read_metrics
 
 pytestmark = pytest.mark.process
 
-SETTINGS = {
-    "num_levels": 17,
-    "device": "cpu",
-    "block_out_channels": (8,),
-    "norm_num_groups": 4,
-    "num_nodes": 8,
-    "train_batch_size": 4,
-    "validation_images": 4,
-    "validation_repeats": 1,
-    "num_preview_images": 1,
-    "logging_steps": 1,
-    "lr_scheduler": "constant_with_warmup",
-    "max_train_steps": 12,
-    "checkpointing_steps": 4,
-    "validation_steps": 3,
-}
+SETTINGS = {"num_levels": 17, "device": "cpu", "block_out_channels": (8,), "norm_num_groups": 4}
+SETTINGS |= {"num_nodes": 8, "train_batch_size": 4, "validation_images": 4, "logging_steps": 1}
+SETTINGS |= {"validation_repeats": 1, "num_preview_images": 1, "max_train_steps": 12}
+SETTINGS |= {"checkpointing_steps": 4, "validation_steps": 3}
+SETTINGS |= {"lr_scheduler": "constant_with_warmup"}
 
 
 @pytest.fixture(scope="module")
@@ -91,10 +80,9 @@ def test_going_back_sets_aside_what_came_after(images, whole, run, capsys):
 
 def test_what_was_set_aside_is_a_run(images, whole, run):
     train(images, run, **SETTINGS, resume_from_checkpoint="checkpoint-4")
-    aside = run / "set-aside-1"
     longer = {**SETTINGS, "max_train_steps": 13}
-    train(images, aside, **longer, resume_from_checkpoint="latest")
-    assert steps(aside) == list(range(1, 14))
+    train(images, run / "set-aside-1", **longer, resume_from_checkpoint="latest")
+    assert steps(run / "set-aside-1") == list(range(1, 14))
     assert without_speed(run) == without_speed(whole)  # the same steps once more
     assert same_weights(run / "model.safetensors", whole / "model.safetensors")
 

@@ -108,25 +108,21 @@ def cifar(tmp_path, monkeypatch):
     """(data root, batches): fake CIFAR-10 batches of ten images, their MD5 taken as published."""
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
-    batches = {}
-    for i, name in enumerate(DATASETS["cifar10"].files[:-1]):
+    batches, sums = {}, {}
+    for i, name in enumerate(DATASETS["cifar10"].files):
         pixels = np.random.RandomState(i).randint(0, 256, (10, 3072), dtype=np.uint8)
         batches[name] = torch.from_numpy(pixels).view(10, 3, 32, 32)
-        (folder / name).write_bytes(pickle.dumps({"data": pixels, "labels": [i] * 10}))
-    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": ["a", "b"]}))
-
-    def md5(name):
-        return datasets.utils.calculate_md5(folder / name)
-
-    train = [[name, md5(name)] for name in batches if name != "test_batch"]
+        content = {"data": pixels, "labels": [i] * 10, "label_names": ["a", "b"]}
+        (folder / name).write_bytes(pickle.dumps(content))
+        sums[name] = datasets.utils.calculate_md5(folder / name)
+    *train, test, meta = sums.items()
     monkeypatch.setattr(datasets.CIFAR10, "train_list", train)
-    monkeypatch.setattr(datasets.CIFAR10, "test_list", [["test_batch", md5("test_batch")]])
-    meta = {**datasets.CIFAR10.meta, "md5": md5("batches.meta")}
-    monkeypatch.setattr(datasets.CIFAR10, "meta", meta)
+    monkeypatch.setattr(datasets.CIFAR10, "test_list", [test])
+    monkeypatch.setattr(datasets.CIFAR10, "meta", {**datasets.CIFAR10.meta, "md5": meta[1]})
     return tmp_path, batches
 
 
-def test_cifar_is_channels_first(cifar):
+def test_cifar_is_channels_first_and_of_another_origin_never_unpickled(cifar, monkeypatch):
     root, batches = cifar
     data = load_images("cifar10", root)
     assert data.image_shape == (3, 32, 32) and data.num_levels == 256
@@ -135,10 +131,6 @@ def test_cifar_is_channels_first(cifar):
     assert torch.equal(data.test, batches["test_batch"]) and len(data.validation) == 8
     assert data.labels[0].tolist() == [i for i in range(5) for _ in range(10)][:42]
     assert data.labels[2].tolist() == [5] * 10
-
-
-def test_cifar_of_another_origin_is_never_unpickled(cifar, monkeypatch):
-    root, _ = cifar
     (root / "cifar-10-batches-py" / "data_batch_3").write_bytes(b"changed")
     monkeypatch.setattr(pickle, "load", lambda *a, **k: pytest.fail("unpickled"))
     assert "cifar10" in error_of(load_images, "cifar10", root)

@@ -12,7 +12,6 @@ from accelerate import Accelerator
 
 from ebm_app.io import METRICS_FILE
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import shortened
 from ebm_app.io.records import LARGEST_RECORD, parse_json, read_bytes, to_dict
 from ebm_app.io.writing import replace_file
 from ebm_app.models.config import LoopConfig
@@ -73,10 +72,9 @@ def read_metrics(path: Path) -> list[Row]:
 
 def _row(line: bytes, where: str) -> Row:
     row = parse_json(line, where)
-    if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-        raise UserError(f"{where} holds no step: remove the line")
-    if wrong := [name for name, value in row.items() if type(value) not in (int, float, NoneType)]:
-        raise UserError(f"{where}: {shortened(wrong[0])} is not a number: remove the line")
+    numbers = row.values() if isinstance(row, dict) and "step" in row else ["no step"]
+    if any(type(value) not in (int, float, NoneType) for value in numbers):
+        raise UserError(f"{where} does not hold a step and numbers: remove the line")
     return row
 
 

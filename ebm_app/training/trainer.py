@@ -6,7 +6,6 @@ on bit for bit with as many processes and accumulation steps. With others, sums 
 another order, and dropout draws other noise.
 """
 
-import math
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -204,13 +203,12 @@ class Trainer:
         self.pending = []
         return losses
 
-    def _check_finite(self, losses: Tensor) -> None:
+    def _check_finite(self, losses: Tensor, what: str = "loss") -> None:
+        """Raise a UserError unless the losses, of the last steps, are finite."""
         if not losses.isfinite().all():
-            bad = self.now.step - len(losses) + 1 + int((~losses.isfinite()).nonzero()[0])
-            raise UserError(
-                f"the loss of step {bad} is not finite: {REMEDY}; "
-                f"{checkpoint.kept(self.output_dir)}"
-            )
+            step = self.now.step - len(losses) + 1 + int((~losses.isfinite()).nonzero()[0])
+            kept = checkpoint.kept(self.output_dir)
+            raise UserError(f"the {what} of step {step} is not finite: {REMEDY}; {kept}")
 
     def _log(self, losses: Tensor) -> None:
         self._check_finite(losses)
@@ -225,11 +223,7 @@ class Trainer:
             return
         with self.state.averaged_weights():
             found = self.task.validate(self.now.step, self.signals.check)
-            if not math.isfinite(found["validation_loss"]):
-                raise UserError(
-                    f"the validation loss at step {self.now.step} is not finite: {REMEDY}; "
-                    f"{checkpoint.kept(self.output_dir)}"
-                )
+            self._check_finite(torch.tensor([found["validation_loss"]]), "validation loss")
             self.now.validated = self.now.step
             self.metrics.write(self.now.step, **found)
             best = self.now.best
