@@ -6,8 +6,8 @@ Every run leaves a record in its own folder, and is not made again. In the table
 evaluations of the Stein score for an image. The Frechet distance is that of the classifier's
 features to test images, the histogram distance the total variation of the classes seen and the
 training labels, the balance the rarest class over the most frequent one; clear is the share of
-images whose class has a probability of 0.9 or more, outside the share of those darker or brighter
-than any training image. Held-out images show what a perfect sampler would reach.
+images whose class has a probability of 0.9 or more. Held-out images show what a perfect sampler
+would reach.
 """
 
 from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
@@ -37,7 +37,7 @@ from ebm_app.io.processes import make_accelerator, resolve_device, shut_down
 from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder
-from ebm_app.numerics.tensors import mean_except_batch, mixed_seed
+from ebm_app.numerics.tensors import mixed_seed
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 from studies.grid import fill
 
@@ -140,18 +140,11 @@ def prepare(ebm: EBM, args: Arguments) -> tuple[Measure, dict[str, Any]]:
         wrap=partial(tqdm, desc="classifier"),
     )
     features, logits = classifier.features_and_logits(test)
-    low, high = (end.item() for end in mean_except_batch(train.double()).aminmax())
-    reference = Reference(features, label_histogram(labels, num_classes), (low, high))
-    held_out = train[pool]
-    return lambda images: reference.metrics(images, *classifier.features_and_logits(images)), {
+    reference = Reference(features, label_histogram(labels, num_classes))
+    held_out = classifier.features_and_logits(train[pool])
+    return lambda images: reference.metrics(*classifier.features_and_logits(images)), {
         "classifier_accuracy": (logits.argmax(1) == test_labels).double().mean().item(),
-        "floor": reference.floor(
-            held_out,
-            *classifier.features_and_logits(held_out),
-            args.num_images,
-            FLOOR_DRAWS,
-            generator,
-        ),
+        "floor": reference.floor(*held_out, args.num_images, FLOOR_DRAWS, generator),
     }
 
 

@@ -13,9 +13,8 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
-from ebm_app.evaluation.checks import all_passed, as_record, describe
 from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
-from ebm_app.evaluation.selftest import SelfTestBudget, iterate_checks
+from ebm_app.evaluation.selftest import SelfTestBudget, all_passed, iterate_checks
 from ebm_app.io.command_line import parse
 from ebm_app.io.fields import Steps, configuration, setting
 from ebm_app.io.output import Output
@@ -52,10 +51,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     total = budget.num_reports(len(levels))
     *_, report = tqdm(iterate_checks(ebm, levels, budget), desc="self-test", total=total)
     for check in report.checks:
-        print(describe(check))
+        print(check.describe())
     metrics = {
         "passed": all_passed(report.checks),
-        "checks": [as_record(check) for check in report.checks],
+        "checks": [check.as_record() for check in report.checks],
         "mean_time_score": {
             key: getattr(report.balance, key).tolist() for key in ("shares", "mean", "stderr")
         },

@@ -21,7 +21,7 @@ from browsing import (
     wait_until,
 )
 
-from ebm_app.evaluation.checks import Check, as_record
+from ebm_app.evaluation.selftest import Check
 from ebm_app.image_models.ebm import EBM
 
 pytestmark = pytest.mark.browser
@@ -186,9 +186,9 @@ def test_toy_and_information_learn_and_another_choice_leaves_no_result_of_the_ol
 
 
 def test_diagnostics_say_what_the_model_is_and_warn_of_a_failed_self_test(visit, folder):
-    check = Check("quadrature against pf_ode", -1.0, 0.1, 0.1, "bits per dim", False, "of few")
+    check = Check("quadrature against pf_ode", "of few", False, -1.0, 0.1, 0.1)
     time_score = {"shares": [0.5], "mean": [0.1], "stderr": [0.1]}
-    figures = {"checks": [as_record(check)], "mean_time_score": time_score}
+    figures = {"checks": [check.as_record()], "mean_time_score": time_score}
     record = {"started": "2025-01-01T00:00:00Z", "figures": figures}
     files = folder / "grey" / "selftest.json", folder / "grey" / "README.md"
     files[0].write_text(json.dumps(record))

@@ -53,7 +53,6 @@ def test_a_study_leaves_record_and_plot_and_goes_on(study, drawn, tmp_path):
     assert hmc["sampler"] == "annealed_hmc" and len(hmc["acceptance"]) > 0
     for row in (flow, hmc, figures["floor"]):
         assert row["frechet"] > 0 and 0 <= row["histogram_distance"] <= 1
-        assert 0.1 <= row["confidence"] <= 1
     assert any(line.startswith(f"| {FLOW} | 3 |") for line in table)
     assert any(line.startswith("| 5 held-out images |") for line in table)
     assert (tmp_path / "samplers.png").stat().st_size > 10_000

@@ -7,10 +7,9 @@ import re
 import pytest
 from conftest import GREY, error_of
 
-from ebm_app.evaluation.checks import Check, as_record, describe, from_record, skip
 from ebm_app.evaluation.held_out import held_out_levels
 from ebm_app.evaluation.log_z.estimates import from_forward
-from ebm_app.evaluation.selftest import SelfTestBudget, iterate_checks
+from ebm_app.evaluation.selftest import Check, SelfTestBudget, iterate_checks
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.records import to_dict
 from ebm_app.likelihood import PFODEDensity
@@ -24,9 +23,9 @@ LINES = [
     {"step": 20, "validation_loss": 1.6, "validation_bits_per_dim": 3.0, "validation_stderr": 0.1},
 ]
 RECORD = {"started": "2025-01-01T00:00:00Z", "versions": {"torch": "2.11"}, "settings": {}}
-GOOD = Check("quadrature", 0.001, 0.0, 0.005, "bits per dim", True, "32 against 128 nodes")
-BAD = Check("mean time score", -0.5, 0.1, 0.1, "bits per dim", False, "summed over the clock")
-SKIPPED = skip("E[p_1/p_0]", "ESS 1.0 of 100")
+GOOD = Check("quadrature", "32 against 128 nodes", True, 0.001, 0.0, 0.005)
+BAD = Check("mean time score", "summed over the clock", False, -0.5, 0.1, 0.1)
+SKIPPED = Check("E[p_1/p_0]", "ESS 1.0 of 100")
 
 
 @pytest.fixture
@@ -101,14 +100,14 @@ def test_the_self_test_reports_as_it_goes_and_ends_with_its_checks(models, monke
     ebm = models.load("grey")
     budget = SelfTestBudget(5, 4, PFODEDensity(num_steps=2, seed=3), seed=3)
     *_, exact = iterate_checks(ebm, held_out_levels(ebm, "digits")[:8], budget)
-    assert all(describe(check) in reports[-1][1] for check in exact.checks)
+    assert all(check.describe() in reports[-1][1] for check in exact.checks)
     message = error_of(lambda: list(checks.self_test("colour", 8, models=models, seed=3)))
     assert str(models.folder("colour").parent) not in message
 
 
 def test_a_record_in_the_folder_of_a_model_is_shown_and_a_failed_one_is_a_line(tmp_path):
     assert checks.recorded(tmp_path, "run") == ("", (None, ""))
-    assert from_record(as_record(BAD)) == BAD and from_record(as_record(SKIPPED)) == SKIPPED
+    assert all(Check.from_record(check.as_record()) == check for check in (BAD, SKIPPED))
     time_score = {"shares": [0.3, 0.7], "mean": [0.1, -0.2], "stderr": [0.1, 0.1]}
     for outcomes, warning, head in (
         ([GOOD, SKIPPED], "", "1 of 1 checks passed"),
@@ -118,14 +117,14 @@ def test_a_record_in_the_folder_of_a_model_is_shown_and_a_failed_one_is_a_line(t
             "1 of 2 checks passed, failed: mean time score",
         ),
     ):
-        figures = {"checks": list(map(as_record, outcomes)), "mean_time_score": time_score}
+        figures = {"checks": list(map(Check.as_record, outcomes)), "mean_time_score": time_score}
         record = {"started": "2025-01-01T00:00:00Z", "figures": figures}
         (tmp_path / "selftest.json").write_text(json.dumps(record))
         line, (figure, text) = checks.recorded(tmp_path, "run")
         assert line.startswith(warning) and bool(line) == bool(warning) and "\n" not in line
         assert text.splitlines() == [
             f"{head} · recorded 2025-01-01T00:00:00Z",
-            *map(describe, outcomes),
+            *map(Check.describe, outcomes),
         ]
         (points,) = figure.axes[0].containers
         assert points.lines[0].get_ydata() == pytest.approx([0.1, -0.2])

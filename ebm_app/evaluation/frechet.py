@@ -1,8 +1,7 @@
 """How far drawn images are from a data set: by their features, and by the classes they show.
 
 The features of either set are taken for Gaussian, and two Gaussians have a distance in closed
-form; the classes are counted, and two histograms differ by their total variation. An image is
-outside if it is brighter or darker than every training image.
+form; the classes are counted, and two histograms differ by their total variation.
 """
 
 from collections.abc import Sequence
@@ -15,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ebm_app.io.errors import UserError
-from ebm_app.numerics.tensors import mean_except_batch
 
 #: probability from which on a class is clear
 CLEAR = 0.9
@@ -24,9 +22,7 @@ METRICS = {
     "frechet": "Frechet distance",
     "histogram_distance": "histogram distance",
     "class_balance": "balance",
-    "confidence": "confidence",
     "clear_share": "clear",
-    "outside": "outside",
 }
 
 
@@ -45,8 +41,9 @@ def frechet_distance(features_a: Tensor, features_b: Tensor) -> float:
     """
     if not (features_a.isfinite().all() and features_b.isfinite().all()):
         raise UserError("features are not finite: the images are, so the classifier has diverged")
-    moments = [_moments(features.double()) for features in (features_a, features_b)]
-    return gaussian_frechet_distance(*moments[0], *moments[1])
+    means = [features.double().mean(0) for features in (features_a, features_b)]
+    covs = [torch.cov(features.double().T) for features in (features_a, features_b)]
+    return gaussian_frechet_distance(means[0], covs[0], means[1], covs[1])
 
 
 def gaussian_frechet_distance(
@@ -74,11 +71,6 @@ def gaussian_frechet_distance(
     roots = _square_roots(torch.linalg.eigvalsh((product + product.T) / 2))
     distance = (mean_a - mean_b).square().sum() + cov_a.trace() + cov_b.trace() - 2 * roots.sum()
     return distance.item()
-
-
-def _moments(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean (D,) and covariance (D, D), the latter a matrix for D = 1 too."""
-    return features.mean(0), torch.cov(features.T).reshape(features.shape[1], -1)
 
 
 def _square_roots(eigenvalues: Tensor) -> Tensor:
@@ -114,37 +106,30 @@ class Reference:
     Args:
         features: (M, D) of the data set's test images.
         histogram: (num_classes,), shares of the classes among its training labels.
-        brightness: the lowest and the highest mean level of a training image.
     """
 
     features: Tensor
     histogram: Tensor
-    brightness: tuple[float, float]
 
-    def metrics(self, images: Tensor, features: Tensor, logits: Tensor) -> dict[str, float]:
-        """The metrics of images (N, C, H, W) with their features (N, D) and logits (N,
-        num_classes), by the keys of ``METRICS``.
+    def metrics(self, features: Tensor, logits: Tensor) -> dict[str, float]:
+        """The metrics of images with the features (N, D) and logits (N, num_classes), by the keys
+        of ``METRICS``.
 
         ``frechet``: see ``frechet_distance``. ``histogram_distance``: total variation of the
         classes seen and those of the data. ``class_balance``: the rarest class over the most
-        frequent one, 0 where one is missing. ``confidence``: mean probability of the most likely
-        class, and ``clear_share``: how often it is at least 0.9. ``outside``: share of the images
-        darker or brighter than every training image.
+        frequent one, 0 where one is missing. ``clear_share``: how often the most likely class has
+        a probability of at least 0.9.
         """
         shares, best = class_histogram(logits), logits.double().softmax(1).amax(1)
-        means, (low, high) = mean_except_batch(images.double()), self.brightness
         return {
             "frechet": frechet_distance(features, self.features),
             "histogram_distance": total_variation(shares, self.histogram),
             "class_balance": (shares.min() / shares.max()).item(),
-            "confidence": best.mean().item(),
             "clear_share": (best >= CLEAR).double().mean().item(),
-            "outside": ((means < low) | (means > high)).double().mean().item(),
         }
 
     def floor(
         self,
-        images: Tensor,
         features: Tensor,
         logits: Tensor,
         num_images: int,
@@ -162,7 +147,7 @@ class Reference:
         draws = []
         for _ in range(num_draws):
             rows = torch.randperm(len(features), generator=generator)[:num_images]
-            draws.append(self.metrics(images[rows], features[rows], logits[rows]))
+            draws.append(self.metrics(features[rows], logits[rows]))
         values = {key: [draw[key] for draw in draws] for key in draws[0]}
         return {
             **{key: mean(value) for key, value in values.items()},

@@ -78,23 +78,22 @@ def balance_figure(found: Balance) -> Figure:
 
 
 def plot_samplers(rows: Sequence[dict[str, Any]], floor: dict[str, Any], target: Path) -> None:
-    """The Frechet distance and the distance of the class histograms against the evaluations of the
-    score: a line a sampler, dashed what as many held-out images reach, and its spread.
+    """The Frechet distance against the evaluations of the score: a line a sampler, dashed what as
+    many held-out images reach, and its spread.
 
     Args:
         rows: each with ``sampler``, ``nfe`` and the metrics. floor: as ``Reference.floor`` returns
             it. target: the PNG to write.
     """
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    panels = zip(figure.subplots(1, 2), ("frechet", "histogram_distance"), strict=True)
-    for axes, key in panels:
-        for name in dict.fromkeys(row["sampler"] for row in rows):
-            points = sorted((row["nfe"], row[key]) for row in rows if row["sampler"] == name)
-            axes.plot(*zip(*points, strict=True), marker="o", label=name)
-        axes.axhline(floor[key], color="grey", linestyle="--", label="held-out images")
-        low, high = (floor[key] + sign * floor["spread"][key] for sign in (-1, 1))
-        axes.axhspan(max(low, floor[key] / 10), high, color="grey", alpha=0.2)
-        axes.set(xlabel="evaluations of the score per image", ylabel=key, xscale="log")
-        axes.set_yscale("log" if key == "frechet" else "linear")
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    for name in dict.fromkeys(row["sampler"] for row in rows):
+        points = sorted((row["nfe"], row["frechet"]) for row in rows if row["sampler"] == name)
+        axes.plot(*zip(*points, strict=True), marker="o", label=name)
+    level, spread = floor["frechet"], floor["spread"]["frechet"]
+    axes.axhline(level, color="grey", linestyle="--", label="held-out images")
+    axes.axhspan(max(level - spread, level / 10), level + spread, color="grey", alpha=0.2)
+    axes.set(xlabel="evaluations of the score per image", ylabel="Frechet distance")
+    axes.set(xscale="log", yscale="log")
     axes.legend()
     figure.savefig(target, dpi=120)

@@ -13,14 +13,13 @@ A check passes where its value is 0 within a stated allowance and three standard
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ebm_app.evaluation.checks import Check, judge, skip
 from ebm_app.evaluation.log_z.estimates import from_forward
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
@@ -39,6 +38,61 @@ BALANCE, PREDICTED_NOISE, REFINEMENT, PF_ODE = 0.1, 0.02, 0.005, 0.05
 NOISE_NODES = 32
 #: held-out points taken between two reports
 PART = 16
+
+
+class Check(NamedTuple):
+    """One identity: ``value`` should be 0 within ``allowance`` and three times ``stderr``, all in
+    bits per dim. ``passed`` is None for a check that was skipped because its value is unknown."""
+
+    name: str
+    note: str
+    passed: bool | None = None
+    value: float | None = None
+    stderr: float | None = None
+    allowance: float | None = None
+
+    @property
+    def outcome(self) -> str:
+        """ "passed", "FAILED" or "skipped"."""
+        return "skipped" if self.passed is None else "passed" if self.passed else "FAILED"
+
+    def describe(self) -> str:
+        """In one line."""
+        line = f"{self.outcome:8}{self.name:20} "
+        if self.passed is not None:
+            line += (
+                f"{self.value:+.4f} +- {self.stderr:.4f} bits per dim, "
+                f"allowed {self.allowance} and 3 errors; "
+            )
+        return line + self.note
+
+    def as_record(self) -> dict[str, Any]:
+        """As JSON, with the outcome in words."""
+        return {**self._asdict(), "outcome": self.outcome}
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> "Check":
+        """The check that ``as_record`` wrote."""
+        found = cls(*(record.get(key) for key in cls._fields))
+        return found if found.value is not None else cls(found.name, found.note)
+
+
+def judge(name: str, value: float, stderr: float, allowance: float, note: str) -> Check:
+    """The check of a value; skipped where the value or its standard error is not finite."""
+    if not (math.isfinite(value) and math.isfinite(stderr)):
+        return Check(name, f"{note}: not finite")
+    passed = abs(value) <= allowance + 3 * stderr
+    return Check(name, note, passed, value, stderr, allowance)
+
+
+def all_passed(checks: Iterable[Check]) -> bool:
+    """Whether at least one check ran and every one that ran passed.
+
+    >>> all_passed([Check("E[p_1/p_0]", "too few draws")])
+    False
+    """
+    ran = [check.passed for check in checks if check.passed is not None]
+    return bool(ran) and all(ran)
 
 
 class Balance(NamedTuple):
@@ -155,7 +209,7 @@ def reference_check(energy: TimeScoreEnergy, x0: Tensor) -> Check:
     scale = x0[0].numel() * math.log(2)
     name, note = "E[p_1/p_0]", f"ESS {estimate.ess:.1f} of {estimate.num}"
     if not estimate.stderr / scale <= BALANCE:
-        return skip(name, f"{note}: too few to say anything, see python evaluate/ais.py")
+        return Check(name, f"{note}: too few to say anything, see python evaluate/ais.py")
     return judge(name, estimate.log_z / scale, estimate.stderr / scale, BALANCE, note)
 
 

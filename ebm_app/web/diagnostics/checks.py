@@ -8,10 +8,15 @@ import torch
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 
-from ebm_app.evaluation.checks import Check, describe, from_record
 from ebm_app.evaluation.held_out import held_out_levels
 from ebm_app.evaluation.plots import balance_figure
-from ebm_app.evaluation.selftest import Balance, SelfTestBudget, SelfTestReport, iterate_checks
+from ebm_app.evaluation.selftest import (
+    Balance,
+    Check,
+    SelfTestBudget,
+    SelfTestReport,
+    iterate_checks,
+)
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import as_written, read_json
 from ebm_app.likelihood import PFODEDensity
@@ -73,7 +78,7 @@ def recorded(folder: Path, name: str) -> tuple[str, ShownTest]:
 def report_of(metrics: dict[str, Any]) -> SelfTestReport:
     """The end of a self-test, from the metrics of its record."""
     values = {key: torch.tensor(metrics["mean_time_score"][key]) for key in Balance._fields[:3]}
-    return SelfTestReport("", Balance(**values), tuple(map(from_record, metrics["checks"])))
+    return SelfTestReport("", Balance(**values), tuple(map(Check.from_record, metrics["checks"])))
 
 
 def in_words(checks: tuple[Check, ...], label: str) -> str:
@@ -82,4 +87,4 @@ def in_words(checks: tuple[Check, ...], label: str) -> str:
     failed = [check.name for check in made if not check.passed]
     text = f"{len(made) - len(failed)} of {len(made)} checks passed"
     text += f", failed: {', '.join(failed)}" if failed else ""
-    return "\n".join([f"{text} · {label}", *map(describe, checks)])
+    return "\n".join([f"{text} · {label}", *map(Check.describe, checks)])
