@@ -1,8 +1,7 @@
 """Train variants of a model that differ in a few settings, and compare their bits per dim.
 
-python evaluate/ablations.py --study recipe --max_train_steps 500
 python evaluate/ablations.py --variant "ema_decay=0" --variant "optimizer=muon max_train_steps=800"
-python evaluate/ablations.py --study latent --training_args space=copula flow=runs/flow
+python evaluate/ablations.py --variant objective=ctsm_v --training_args flow=runs/flow
 
 Every variant is a run of train/ebm.py and is compared with the first, which has no settings of its
 own, on the same images and noise of the validation split: recipes are chosen by it, so that the
@@ -32,28 +31,11 @@ from ebm_app.io.fields import PositiveInt, Several, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import make_accelerator, resolve_device, shut_down
 from ebm_app.io.records import read_json, to_dict
-from ebm_app.io.registry import choose
 from ebm_app.numerics.tensors import standard_error
 from ebm_app.training.checkpoint import checkpoints
 from studies.grid import Figures, fill, to_markdown
 
 SCRIPT = Path(__file__).resolve().parent.parent / "train" / "ebm.py"
-#: settings of the variants that each study compares, beside the base
-STUDIES = {
-    "recipe": (
-        "optimizer=muon",
-        "optimizer=muon learning_rate=4e-3",
-        "optimizer=muon learning_rate=8e-3",
-        "train_batch_size=32",
-        "optimizer=muon train_batch_size=32",
-        "optimizer=muon train_batch_size=32 dequantisation=truncated_normal",
-        "optimizer=muon train_batch_size=128",
-    ),
-    "latent": (
-        "objective=ctsm_v prediction=normalised",
-        "objective=tsm stein_factor=0",
-    ),
-}
 BASE = "base"
 
 
@@ -63,9 +45,8 @@ class Arguments(CommonFlags):
 
     dataset: str = setting("what is learned, as train/ebm.py takes it", "digits")
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
-    study: str = setting(f"variants: {', '.join(STUDIES)}", "recipe")
     variant: Repeated[tuple[str, ...]] = setting(
-        "'key=value ...', repeatable, in place of the study's: settings of train/ebm.py", ()
+        "'key=value ...', repeatable: settings of train/ebm.py", ()
     )
     training_args: tuple[str, ...] = setting(
         "settings KEY=VALUE of every training, words joined by commas where one takes several", ()
@@ -75,23 +56,21 @@ class Arguments(CommonFlags):
         "of the log-likelihood; each model's own default if not given", None
     )
     limit: Several | None = setting("score the first validation images only", None)
-    output_dir: Path | None = setting("where all goes; runs/ablations/<study> if not given", None)
+    output_dir: Path = setting("where all goes; it is resumed", Path("runs/ablations"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Train what is missing and score it; the table."""
     args = parse(Arguments, __doc__, argv)
-    folder = args.output_dir or Path(f"runs/ablations/{args.study}")
-    texts = ["", *(args.variant or STUDIES[choose("study", args.study, STUDIES)])]
+    texts = ["", *args.variant]
     variants = {name_of(text.split()): flags_of(text.split()) for text in texts}
     accelerator = make_accelerator(device=resolve_device(args.device))
-    output = Output(folder / "ablations.json", to_dict(args), accelerator.is_main_process)
-    shared = {
-        key: value for key, value in to_dict(args).items() if key not in ("study", "variant")
-    }
+    file = args.output_dir / "ablations.json"
+    output = Output(file, to_dict(args), accelerator.is_main_process)
+    shared = {key: value for key, value in to_dict(args).items() if key != "variant"}
     cells = {name: {**shared, "flags": flags} for name, flags in variants.items()}
     run = partial(trained_and_scored, args, variants)
-    table = rows_of(fill(folder, cells, run, accelerator))
+    table = rows_of(fill(args.output_dir, cells, run, accelerator))
     if accelerator.is_main_process:
         print(to_markdown(table))
     answer = {"table": table, "split": "validation"}

@@ -197,12 +197,8 @@ def test_variants_are_compared_with_the_base_on_validation_images(
         bits = EBM.from_pretrained(folder / "run").log_prob(levels).bits_per_dim
         assert row["bits_per_dim"] == pytest.approx(bits.mean().item(), abs=1e-9)
         assert row["gain"] == pytest.approx(base["bits_per_dim"] - row["bits_per_dim"], abs=1e-9)
-    for flags, message in (
-        (["--study", "luck"], "unknown study 'luck': choose one of latent, recipe"),
-        (["--max_train_steps", "3"], "base holds a run of other settings"),
-    ):
-        assert call(module, *SHORT, "--output_dir", tmp_path, *flags) == 2
-        assert message in capsys.readouterr().err
+    assert call(module, *SHORT, "--output_dir", tmp_path, "--max_train_steps", "3") == 2
+    assert "base holds a run of other settings" in capsys.readouterr().err
 
 
 def test_a_training_is_run_once_and_goes_on_where_it_was_cut_off(script, monkeypatch, tmp_path):

@@ -56,11 +56,7 @@ def _write(folder: Path, settings: Settings, figures: Figures | None) -> None:
 
 
 def figures_of(folder: Path, settings: Settings) -> Figures | None:
-    """The figures of a cell; None where it is not finished.
-
-    Raises:
-        UserError: where the record is of other settings.
-    """
+    """The figures of a cell; None where it is not finished."""
     if not (folder / RECORD).exists():
         return None
     record = read_json(folder / RECORD)
