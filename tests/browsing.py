@@ -4,12 +4,11 @@ import re
 import time
 
 from axe_playwright_python.sync_playwright import Axe
-from conftest import ROOT, load_script
+from conftest import ROOT
 
 PICTURES = ROOT / "runs" / "browser"
 TABS = ("Generate", "Score", "Toy", "Mutual information", "Diagnostics")
 WAIT = 60_000
-open_tab = load_script("ui/browser.py").open_tab
 #: what axe finds in the components of gradio itself, which no setting of the page changes; a table
 #: wider than a telephone has cells for the keyboard once it has rows
 OF_GRADIO = {
@@ -17,6 +16,16 @@ OF_GRADIO = {
     ("button-name", 'class="gallery-item'),
     ("scrollable-region-focusable", 'class="virtual-table-viewport'),
 }
+
+
+def open_tab(page, name):
+    """Open a tab of the page, which in a narrow window may stand behind "More tabs"."""
+    tab = page.get_by_role("tab", name=name, exact=True)
+    if tab.count():
+        tab.click()
+        return
+    page.get_by_role("button", name="More tabs").click()
+    page.locator(".overflow-dropdown:visible").get_by_role("button", name=name).click()
 
 
 def picture(page, name):

@@ -7,10 +7,7 @@ from contextlib import contextmanager
 from ebm_app.io.errors import UserError
 
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = (
-    *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
-    *("--disable-background-networking", "--disable-component-update"),
-)
+FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update"]
 
 
 @contextmanager
@@ -27,7 +24,7 @@ def open_browser() -> Iterator["playwright.sync_api.Browser"]:  # noqa: F821 - a
     found = next(filter(None, map(shutil.which, COMMANDS)), None)
     with sync_playwright() as playwright:
         try:
-            browser = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
+            browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
         except Error as error:
             raise UserError(
                 f"no browser starts ({str(error).splitlines()[0]}): install Chromium, or "
@@ -37,13 +34,3 @@ def open_browser() -> Iterator["playwright.sync_api.Browser"]:  # noqa: F821 - a
             yield browser
         finally:
             browser.close()
-
-
-def open_tab(page: "playwright.sync_api.Page", name: str) -> None:  # noqa: F821 - as above
-    """Open a tab of the page, which in a narrow window may stand behind "More tabs"."""
-    tab = page.get_by_role("tab", name=name, exact=True)
-    if tab.count():
-        tab.click()
-        return
-    page.get_by_role("button", name="More tabs").click()
-    page.locator(".overflow-dropdown:visible").get_by_role("button", name=name).click()

@@ -9,11 +9,10 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from math import cos, pi, sin
 from pathlib import Path
 from typing import Any
 
-from browser import open_browser, open_tab
+from browser import open_browser
 from PIL import Image
 
 from ebm_app.io.command_line import parse
@@ -33,23 +32,12 @@ def draw_images(page: Page) -> None:
     page.locator("a[download$='.zip']").wait_for(timeout=WAIT)
 
 
-def draw_digit(page: Page) -> None:
-    """A zero, drawn by hand."""
-    canvas = page.locator("canvas").first
-    canvas.wait_for()
-    page.wait_for_timeout(2000)  # the brush comes after the canvas
-    box = canvas.bounding_box()
-    turns = [2 * pi * step / 24 for step in range(25)]
-    across, down = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    side = min(box["width"], box["height"])
-    points = [(across + 0.17 * side * sin(a), down - 0.28 * side * cos(a)) for a in turns]
-    page.mouse.move(*points[0])
-    page.mouse.down()
-    for point in points[1:]:
-        page.mouse.move(*point, steps=3)
-    page.mouse.up()
-    page.wait_for_timeout(1000)
-    press(page, "Log-likelihood of the drawing")
+def score_example(page: Page) -> None:
+    """A held-out image."""
+    open_tab(page, "Upload")
+    page.locator(".small img").first.click()
+    page.get_by_alt_text("The image that was uploaded").wait_for(timeout=WAIT)
+    press(page, "Log-likelihood of the image")
     wait_for(page, "Place among held-out images", r"than \d+ of 297")
 
 
@@ -60,21 +48,24 @@ def train(page: Page) -> None:
 
 
 def diagnose(page: Page) -> None:
-    """The self-test and log Z."""
+    """The self-test."""
     press(page, "Run the self-test")
     wait_for(page, "Result of the self-test", "checks passed")
-    press(page, "Estimate log Z")
-    wait_for(page, "log Z", "Effective")
 
 
 #: what to do on each tab before its picture is taken
 ACTIONS: dict[str, Callable[[Page], None]] = {
     "Generate": draw_images,
-    "Score": draw_digit,
+    "Score": score_example,
     "Toy": train,
     "Mutual information": train,
     "Diagnostics": diagnose,
 }
+
+
+def open_tab(page: Page, name: str) -> None:
+    """Open a tab of the page."""
+    page.get_by_role("tab", name=name, exact=True).click()
 
 
 def press(page: Page, name: str) -> None:

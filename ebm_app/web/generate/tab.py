@@ -122,7 +122,8 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Gallery:
             title = "Row by row from the top left; ± holds draws and estimator"
             with gr.Accordion("Log-likelihoods", open=False):
                 table = table_box(title, dict(zip(HEADERS, (90, 130, 120, 130), strict=True)))
-    pictures = image_tiles("The images, one by one")
+    # a label would cover the first of them
+    pictures = image_tiles("The images, one by one", show_label=False)
     run = gr.State(time_to_live=STATE_SECONDS)
     shown = list(ShownRun(grid, text, seeds, table, archive, pictures, run))
     inputs = [model, sampler, num_images, steps, seeds, randomise, scored]
