@@ -69,18 +69,6 @@ def test_a_client_finds_the_log_likelihood_of_an_image(client, tmp_path, monkeyp
     assert float(re.search(r"\((-?[\d.]+) ± ", text)[1]) == pytest.approx(nats, abs=0.5)
 
 
-def test_a_client_inverts_and_frames_an_upload(client, tmp_path):
-    ink = np.zeros((90, 60))
-    ink[20:70, 10:20] = 255
-    image = handle_file(save_picture(tmp_path / "ink.jpg", 255 - ink, quality=95))
-    plain = client.predict("grey", image, 4, api_name="/score")[1]
-    assert "tick Invert" in plain and "costs bits" in plain
-    path, text, *_ = client.predict("grey", image, 4, True, True, api_name="/score")
-    assert "The ground is light" not in text
-    with Image.open(path) as picture:
-        assert tiles(picture, 1)[0][:, [0, 7]].max() < 50 and tiles(picture, 1)[0].max() > 200
-
-
 def test_a_client_sends_a_drawing_and_many_files(client, tmp_path):
     ink = np.zeros((280, 280))
     ink[40:240, 120:160] = 255
@@ -111,25 +99,6 @@ def test_a_client_draws_paired_data_and_estimates_from_them(client, tmp_path):
         files["y"] = handle_file(str(tmp_path / "other.npy"))
         client.predict(**files, api_name="/mi")
     assert "/" not in caught.value.message
-
-
-def test_a_clients_mistakes_are_answered_in_a_sentence(client, tmp_path):
-    (tmp_path / "text.png").write_text("no image")
-    text = handle_file(str(tmp_path / "text.png"))
-    for name, arguments, message in (
-        ("/score", ("grey", None, 4), "there is no image"),
-        ("/score", ("grey", text, 4), "cannot read 'text.png' as an image"),
-        ("/score", ("/etc", None, 4), "^unknown model '/etc': choose one of colour, grey"),
-        ("/generate", ("grey", "gibbs", 4, 3, 9, False), "^unknown sampler 'gibbs': choose one"),
-        (
-            "/generate",
-            ("grey", "pf_ode", 65, 3, 9, False),
-            "^num_images cannot be 65: it should be less than or equal to 64$",
-        ),
-    ):
-        with pytest.raises(AppError, match=message) as caught:
-            client.predict(*arguments, api_name=name)
-        assert str(tmp_path) not in str(caught.value)
 
 
 def test_a_cancelled_run_ends_early_and_frees_the_device(client, monkeypatch):
