@@ -103,11 +103,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         "methods": methods,
     }
     if is_main:
-        from ebm_app.evaluation.log_z.plots import plot_chains  # a second to import
+        from ebm_app.evaluation.log_z.plots import chains_figure  # a second to import
 
         tables = {k: v for result in results.values() for k, v in result.tables.items()}
         with output.saving(metrics):
-            plot_chains(tables, output.folder / "ais.png")
+            figure = chains_figure(tables, next(iter(runs.values())).chains.num_distributions)
+            figure.savefig(output.folder / "ais.png", dpi=110)
         print(
             f"bits per dim: {bits['bits_per_dim']:.4f} +- {bits['stderr']:.4f} by the integral, "
             f"{metrics['bits_per_dim']:.4f} +- {metrics['bits_per_dim_stderr']:.4f} with log Z by "

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge, Le
@@ -31,18 +31,15 @@ NumProbes = Annotated[int, Ge(0), Le(1000)]
 Solve = Callable[[Tensor, int], tuple[Tensor, int]]
 
 
-class Refined(NamedTuple):
-    """The finest solution (K, B) of each point, the estimate (B,) of its error, unknown (NaN)
-    after a single solve, and the evaluations of the network for one point, on average."""
-
-    value: Tensor
-    error: Tensor
-    nfe: int
-
-
-def refine(solve: Solve, x: Tensor, tolerance: float, max_refinements: int) -> Refined:
+def refine(
+    solve: Solve, x: Tensor, tolerance: float, max_refinements: int
+) -> tuple[Tensor, Tensor, int]:
     """Solve for ``x`` (B, *) with 1, 2, 4, ... times as many steps, each point until the error of
     its mean over K, a third of the last change, is below ``tolerance`` times D.
+
+    Returns:
+        The finest solution (K, B) of each point, the estimate (B,) of its error, unknown (NaN)
+        after a single solve, and the evaluations of the network for one point, on average.
 
     A third is the error of a method of second order; of one of higher order it is an upper bound.
     """
@@ -58,7 +55,7 @@ def refine(solve: Solve, x: Tensor, tolerance: float, max_refinements: int) -> R
         open_points = open_points[error[open_points] > tolerance * size]
         if not len(open_points):
             break
-    return Refined(value, error, round(total / max(1, len(x))))
+    return value, error, round(total / max(1, len(x)))
 
 
 @configuration
@@ -109,11 +106,10 @@ class PFODEDensity(Estimator):
             reference = sum_except_batch(energy.path.reference_log_density(end.x))
             return reference + log_det, score.nfe
 
-        found = refine(solve, x, self.refinement_tolerance, self.max_refinements)
-        error = found.error
+        values, error, nfe = refine(solve, x, self.refinement_tolerance, self.max_refinements)
         if self.num_probes:
             spread = torch.full_like(error, math.nan)
             if self.num_probes > 1:
-                spread = found.value.std(0, unbiased=True) / math.sqrt(self.num_probes)
+                spread = values.std(0, unbiased=True) / math.sqrt(self.num_probes)
             error = torch.hypot(error, spread)
-        return LogDensity(found.value.mean(0), error, None, found.nfe)
+        return LogDensity(values.mean(0), error, None, nfe)

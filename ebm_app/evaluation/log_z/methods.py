@@ -20,15 +20,6 @@ PILOT, FORWARD, REVERSE = 0, 1, 2
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
-class ChainTable(NamedTuple):
-    """N finished chains: ``log_weight`` (K + 1, N) after 0, ..., K distributions, in nats,
-    ``position`` (N, *) at the end and mean ``acceptance`` (K,) at each distribution."""
-
-    log_weight: Tensor
-    position: Tensor
-    acceptance: Tensor
-
-
 class ChainRun:
     """Forward and reverse chains of the same temperatures, whose step sizes are found first.
 
@@ -53,7 +44,7 @@ class ChainRun:
         for _ in progress(chains.tune(x0, generator), len(chains.targets)):
             pass
 
-    def forward(self, num: int) -> ChainTable:
+    def forward(self, num: int) -> ChainState:
         """``num`` chains from N(0, I)."""
 
         def begin(block: int, size: int) -> Iterator[ChainState]:
@@ -61,7 +52,7 @@ class ChainRun:
 
         return self._run(num, begin)
 
-    def reverse(self, points: Tensor) -> ChainTable:
+    def reverse(self, points: Tensor) -> ChainState:
         """Chains back from ``points`` (N, *), which stand for samples of the model."""
         blocks = points.split(self.block_size)
 
@@ -71,29 +62,30 @@ class ChainRun:
 
         return self._run(len(points), begin)
 
-    def _run(self, num: int, begin: Callable[[int, int], Iterator[ChainState]]) -> ChainTable:
+    def _run(self, num: int, begin: Callable[[int, int], Iterator[ChainState]]) -> ChainState:
         accelerator, count = self.accelerator, self.chains.num_distributions
         rows = torch.arange(num).split(self.block_size)
         own = range(accelerator.process_index, len(rows), accelerator.num_processes)
-        log_weight = torch.zeros(num, count + 1, dtype=torch.float64)
-        position = torch.zeros(num, *self.shape, dtype=torch.float64)
-        acceptance = torch.zeros(num, count, dtype=torch.float64)
+        parts = [
+            torch.zeros(num, *shape, dtype=torch.float64)
+            for shape in (self.shape, (), (count + 1,), (count,))
+        ]
 
         def states() -> Iterator[ChainState]:
             for block in own:
                 for state in begin(block, len(rows[block])):
                     yield state
-                log_weight[rows[block]] = state.log_weight.T.cpu()
-                position[rows[block]] = state.position.double().cpu()
-                acceptance[rows[block]] = state.acceptance.double()
+                found = state._replace(log_weight=state.log_weight.T)
+                for part, value in zip(parts, found, strict=True):
+                    part[rows[block]] = value.double().cpu()
 
         for _ in self.progress(states(), len(own) * count):
             pass
-        log_weight, position, acceptance = (
-            accelerator.reduce(part.to(accelerator.device), "sum").cpu()
-            for part in (log_weight, position, acceptance)
+        position, log_density, log_weight, acceptance = (
+            accelerator.reduce(part.to(accelerator.device), "sum").cpu() for part in parts
         )
-        return ChainTable(log_weight.T, position.to(torch.get_default_dtype()), acceptance.mean(0))
+        position = position.to(torch.get_default_dtype())
+        return ChainState(position, log_density, log_weight.T, acceptance.mean(0))
 
     def _noise(self, num: int, *purpose: int) -> tuple[Tensor, torch.Generator]:
         device = self.accelerator.device
@@ -114,7 +106,7 @@ class LogZResult(NamedTuple):
 
     estimate: LogZ
     acceptance: float
-    tables: dict[str, ChainTable]
+    tables: dict[str, ChainState]
     reverse: LogZ | None = None
     forward: LogZ | None = None
 
@@ -154,5 +146,5 @@ Method = Callable[[ChainRun, int, Tensor], LogZResult]
 METHODS: dict[str, Method] = {"ais": ais, "raise": raise_, "transported": transported}
 
 
-def _acceptance(table: ChainTable) -> float:
+def _acceptance(table: ChainState) -> float:
     return table.acceptance[~table.acceptance.isnan()].mean().item()

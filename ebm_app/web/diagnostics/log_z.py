@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ebm_app.evaluation.log_z.chains import NUM_PILOT, Annealing, Chains, ChainState
 from ebm_app.evaluation.log_z.estimates import from_forward
-from ebm_app.evaluation.log_z.plots import temperatures_figure
+from ebm_app.evaluation.log_z.plots import chains_figure
 from ebm_app.io.registry import choose
 from ebm_app.likelihood.bits import to_bits_per_dim
 
@@ -46,9 +46,7 @@ def log_z(
     for step in chains.tune(noise[:NUM_PILOT], generator):
         yield None, f"{progress(step, total)}, pilot chains · {label}"
     for state in chains.forward(noise[NUM_PILOT:], generator):
-        figure = temperatures_figure(
-            state.log_weight.cpu(), state.acceptance, chains.num_distributions
-        )
+        figure = chains_figure({method: state}, chains.num_distributions)
         yield figure, f"{progress(pilot + len(state.acceptance), total)} · {label}"
     yield figure, f"{report(state)}\n{label}"
 
