@@ -149,11 +149,9 @@ class EBM(PretrainedModel):
         levels = checked_levels(images, config.image_shape, config.num_levels, config.palette)
         if noise is None:
             noise = dequantisation_noise(repeats, levels, seed)
-        energy = self.energy if eps is None else self.energy.with_eps(eps)
-        if labels is not None:
-            energy = energy.given(class_labels(labels, len(levels), config.num_classes))
+        energy = self.energy_given(len(levels), labels)
         return log_likelihood(
-            energy,
+            energy if eps is None else energy.with_eps(eps),
             self.space,
             levels.to(self.device),
             self.config.num_levels,
@@ -244,6 +242,23 @@ class EBM(PretrainedModel):
         **settings: Any,
     ) -> Iterator[Frame]:
         """The frames of ``sample``, in the space of the path."""
+        energy = self.energy_given(num_images, labels, guidance)
+        generator, x0 = self.start(num_images, seed)
+        return make(SAMPLERS, "sampler", sampler, settings).iterate(energy, x0, generator)
+
+    def energy_given(
+        self, num: int, labels: Labels | None, guidance: float = 1.0
+    ) -> TimeScoreEnergy:
+        """The energy of ``num`` points given labels, if any; see ``sample``."""
+        if labels is not None:
+            found = class_labels(labels, num, self.config.num_classes)
+            return self.energy.given(found, guidance)
+        if guidance != 1:
+            raise UserError("guidance is towards a class: give labels too")
+        return self.energy
+
+    def start(self, num_images: int, seed: int) -> tuple[torch.Generator, Tensor]:
+        """Draws of N(0, I) and the generator that they are from."""
         if num_images < 1:
             raise UserError(f"at least 1 image can be sampled, not {num_images}")
         shape = (num_images, *self.config.image_shape)
@@ -253,15 +268,8 @@ class EBM(PretrainedModel):
                 f"{num_images} images do not fit the memory at once: draw at most {most}, more in "
                 "several calls of other seeds"
             )
-        energy = self.energy
-        if labels is not None:
-            found = class_labels(labels, num_images, self.config.num_classes)
-            energy = energy.given(found, guidance)
-        elif guidance != 1:
-            raise UserError("guidance is towards a class: give labels too")
         generator = torch.Generator(self.device).manual_seed(seed)
-        x0 = torch.randn(shape, device=self.device, generator=generator)
-        return make(SAMPLERS, "sampler", sampler, settings).iterate(energy, x0, generator)
+        return generator, torch.randn(shape, device=self.device, generator=generator)
 
     def to_images(self, x: Tensor) -> Tensor:
         """Points of the path's space as quantised images in [0, 1], on the CPU."""
