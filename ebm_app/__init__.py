@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ebm_app.image_models.completion import complete
     from ebm_app.image_models.ebm import EBM
     from ebm_app.image_models.flow import Flow
     from ebm_app.likelihood import ESTIMATORS
@@ -29,6 +30,7 @@ HOMES = {
     "OBJECTIVES": "objectives.regression",
     "PATHS": "paths",
     "SAMPLERS": "sampling.samplers",
+    "complete": "image_models.completion",
     "log_density_ratio": "tabular.two_samples",
     "mutual_information": "tabular.mutual_information",
     "train": "training.api",
@@ -41,6 +43,7 @@ __all__ = [
     "SAMPLERS",
     "EBM",
     "Flow",
+    "complete",
     "log_density_ratio",
     "mutual_information",
     "train",

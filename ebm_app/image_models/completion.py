@@ -16,6 +16,10 @@ from ebm_app.sampling.known import KnownEnergy
 from ebm_app.sampling.samplers import AnnealedHMC, Frame
 
 
+#: a third of what draws of whole images take: the known pixels lead the way
+NUM_TEMPERATURES = 60
+
+
 def complete(
     ebm: EBM,
     images: Tensor,
@@ -36,7 +40,8 @@ def complete(
     Args:
         images: (B, C, H, W), as for ``EBM.log_prob``; what is unknown is not read.
         mask: bool, (H, W), (C, H, W) or (B, C, H, W), true where a pixel is known.
-        seed, labels, guidance: as for ``EBM.sample``. settings: of ``AnnealedHMC``.
+        seed, labels, guidance: as for ``EBM.sample``. settings: of ``AnnealedHMC``, whose temperatures are
+            ``NUM_TEMPERATURES`` if not given.
 
     Raises:
         UserError: for a mask of another shape, a model in a latent space, whose components are no
@@ -71,6 +76,7 @@ def iterate_completion(
     energy = ebm.energy_given(len(levels), labels, guidance)
     energy = KnownEnergy(energy, ebm.space.encode(middle.to(ebm.device)), where)
     generator, x0 = ebm.start(len(levels), seed)
+    settings = {"num_temperatures": NUM_TEMPERATURES, **settings}
     yield from checked(AnnealedHMC, settings).iterate(energy, x0, generator)
 
 
