@@ -1,13 +1,16 @@
 """Quality of the samplers against their cost, measured with a classifier of the data set.
 
 python evaluate/samplers.py digits --run "pf_ode num_steps=10" --run annealed_hmc
+python evaluate/samplers.py mnist --run "dpm guidance=1" --run "dpm guidance=1.5"
 
 Every run leaves a record in its own folder, and is not made again. In the table, nfe are
 evaluations of the Stein score for an image. The Frechet distance is that of the classifier's
-features to test images, the histogram distance the total variation of the classes seen and the
-training labels, the balance the rarest class over the most frequent one; clear is the share of
+features to validation images, the histogram distance the total variation of the classes seen and
+the training labels, the balance the rarest class over the most frequent one; clear is the share of
 images whose class has a probability of 0.9 or more. Held-out images show what a perfect sampler
-would reach.
+would reach. A run with "guidance=1.5" asks for every class in turn; two columns more are then the
+shares that the classifier, and the nearest neighbour among raw training images, take for the class
+asked for.
 """
 
 from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
@@ -29,9 +32,10 @@ from tqdm.auto import tqdm
 from ebm_app.data.images import load_images
 from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import Reference, label_histogram, samplers_table
+from ebm_app.evaluation.memorisation import nearest
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag, Repeated, parse, settings_of
-from ebm_app.io.fields import BatchSize, PositiveInt, configuration, setting
+from ebm_app.io.fields import BatchSize, NonNegative, PositiveInt, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import make_accelerator, resolve_device, shut_down
 from ebm_app.io.records import to_dict
@@ -49,8 +53,10 @@ DEFAULT_RUNS = (
 )
 #: the metrics are of several images, which are held in memory
 NumImages = Annotated[int, Ge(2), Le(100_000)]
-#: the metrics of images (N, C, H, W)
-Measure = Callable[[Tensor], dict[str, float]]
+#: the metrics of images (N, C, H, W) and the labels (N,) that were asked for, if any
+Measure = Callable[[Tensor, Tensor | None], dict[str, float]]
+#: training images among which the nearest neighbour is sought
+NUM_NEIGHBOURS = 10_000
 #: draws of images that the floor is the mean of
 FLOOR_DRAWS = 10
 #: what a row depends on beside its sampler and the weights
@@ -72,6 +78,13 @@ class Arguments(CommonFlags, ModelFlag):
     output_dir: Path = setting("where record and plot go; it is resumed", Path("runs/samplers"))
 
 
+@configuration
+class Guided:
+    """What a run may set beside its sampler."""
+
+    guidance: NonNegative | None = None
+
+
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Draw by every run and measure; the table, its floor and the classifier's accuracy."""
     args = parse(Arguments, __doc__, argv)
@@ -83,14 +96,19 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     measure, metrics = prepare(ebm, args)
     study = {key: getattr(args, key) for key in STUDY} | {"weights": weights_digest(args.model)}
     cells = {
-        text.replace(" ", ","): {"run": text, "sampler": asdict(sampler), **study}
-        for text, sampler in runs.items()
+        text.replace(" ", ","): {
+            "run": text,
+            "sampler": asdict(kind),
+            "guidance": guidance,
+            **study,
+        }
+        for text, (kind, guidance) in runs.items()
     }
 
     def run(name: str, _: Path) -> dict[str, Any]:
         text = cells[name]["run"]
-        images, cost = draw(ebm, runs[text], text, args)
-        return {"run": text, "sampler": text.split()[0], **cost, **measure(images)}
+        images, labels, cost = draw(ebm, *runs[text], text, args)
+        return {"run": text, "sampler": text.split()[0], **cost, **measure(images, labels)}
 
     rows = list(fill(folder / "samplers", cells, run, accelerator).values())
     metrics = {**metrics, "table": rows}
@@ -104,15 +122,17 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     return metrics
 
 
-def parse_run(text: str) -> Sampler:
-    """The sampler of "name key=value ...".
+def parse_run(text: str) -> tuple[Sampler, float | None]:
+    """The sampler of "name key=value ...", and its guidance towards labels, if any.
 
     Raises:
         UserError: for an unknown sampler, a setting it does not have, or one of the wrong type.
     """
     name, *pairs = text.split() or [""]
     kind = SAMPLERS[choose("sampler", name, SAMPLERS)]
-    return kind(**settings_of(kind, pairs))
+    own = [pair for pair in pairs if not pair.startswith("guidance=")]
+    guided = settings_of(Guided, [pair for pair in pairs if pair not in own])
+    return kind(**settings_of(kind, own)), guided.get("guidance")
 
 
 def weights_digest(model: str) -> str:
@@ -126,8 +146,8 @@ def prepare(ebm: EBM, args: Arguments) -> tuple[Measure, dict[str, Any]]:
     dataset = ebm.config.dataset
     data = load_images(dataset, args.data_root, args.download)
     num_classes = data.num_classes
-    labels, _, test_labels = data.labels
-    train, test = data.display(data.train), data.display(data.test)
+    labels, held_out_labels, _ = data.labels
+    train, validation = data.display(data.train), data.display(data.validation)
     generator = torch.Generator().manual_seed(args.seed)
     order = torch.randperm(len(train), generator=generator)
     pool, fitted = order.tensor_split([min(FLOOR_DRAWS * args.num_images, len(train) // 3)])
@@ -139,26 +159,41 @@ def prepare(ebm: EBM, args: Arguments) -> tuple[Measure, dict[str, Any]]:
         num_steps=args.classifier_steps,
         wrap=partial(tqdm, desc="classifier"),
     )
-    features, logits = classifier.features_and_logits(test)
+    features, logits = classifier.features_and_logits(validation)
     reference = Reference(features, label_histogram(labels, num_classes))
-    held_out = classifier.features_and_logits(train[pool])
-    return lambda images: reference.metrics(*classifier.features_and_logits(images)), {
-        "classifier_accuracy": (logits.argmax(1) == test_labels).double().mean().item(),
+    held_out, neighbours = classifier.features_and_logits(train[pool]), fitted[:NUM_NEIGHBOURS]
+
+    def measure(images: Tensor, asked: Tensor | None) -> dict[str, float]:
+        features, logits = classifier.features_and_logits(images)
+        found = reference.metrics(features, logits)
+        if asked is None:
+            return found
+        near = labels[neighbours][nearest(images, train[neighbours], 1).indices[:, 0]]
+        seen = {"of_class": logits.argmax(1), "of_class_by_neighbour": near}
+        return found | {key: (told == asked).double().mean().item() for key, told in seen.items()}
+
+    return measure, {
+        "classifier_accuracy": (logits.argmax(1) == held_out_labels).double().mean().item(),
         "floor": reference.floor(*held_out, args.num_images, FLOOR_DRAWS, generator),
     }
 
 
 def draw(
-    ebm: EBM, sampler: Sampler, text: str, args: Arguments
-) -> tuple[Tensor, dict[str, float]]:
-    """The images (N, C, H, W) of a run, with its seconds, evaluations of the score and, of a
-    sampler that accepts, the acceptance at every temperature, of the first batch."""
+    ebm: EBM, sampler: Sampler, guidance: float | None, text: str, args: Arguments
+) -> tuple[Tensor, Tensor | None, dict[str, float]]:
+    """The images (N, C, H, W) of a run and the labels (N,) asked for, with its seconds,
+    evaluations of the score and, of a sampler that accepts, the acceptance at every temperature,
+    of the first batch."""
     begin, images, nfe, acceptance = time.perf_counter(), [], 0, []
-    batches = torch.arange(args.num_images).split(args.batch_size)
+    batches, labels, given = torch.arange(args.num_images).split(args.batch_size), None, {}
+    if guidance is not None:
+        labels = torch.arange(args.num_images) % max(ebm.config.num_classes, 1)
     with tqdm(desc=text) as bar:
         for index, batch in enumerate(batches):
             done, seed = bar.n, mixed_seed(args.seed, index)
-            for frame in ebm.iterate_sample(len(batch), sampler, seed):
+            if labels is not None:
+                given = {"labels": labels[batch], "guidance": guidance}
+            for frame in ebm.iterate_sample(len(batch), sampler, seed, **given):
                 bar.total = done + (len(batches) - index) * frame.num_steps
                 bar.update()
                 if index == 0 and frame.acceptance is not None:
@@ -167,7 +202,11 @@ def draw(
             nfe += frame.nfe * len(batch)  # an adaptive sampler takes its own number in each batch
     seconds = time.perf_counter() - begin
     cost = {"nfe": nfe / args.num_images, "seconds": seconds}
-    return torch.cat(images), {**cost, **({"acceptance": acceptance} if acceptance else {})}
+    return (
+        torch.cat(images),
+        labels,
+        {**cost, **({"acceptance": acceptance} if acceptance else {})},
+    )
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ METRICS = {
     "class_balance": "balance",
     "clear_share": "clear",
 }
+#: the same for images of which a class was asked for
+ASKED = {"of_class": "of the class", "of_class_by_neighbour": "by the nearest neighbour"}
 
 
 def frechet_distance(features_a: Tensor, features_b: Tensor) -> float:
@@ -104,7 +106,7 @@ class Reference:
     """What images are compared with.
 
     Args:
-        features: (M, D) of the data set's test images.
+        features: (M, D) of held-out images of the data set.
         histogram: (num_classes,), shares of the classes among its training labels.
     """
 
@@ -163,10 +165,14 @@ def samplers_table(rows: Sequence[dict[str, Any]], floor: dict[str, Any]) -> str
         rows: each with ``run``, ``nfe``, ``seconds`` and the keys of ``METRICS``.
         floor: as ``Reference.floor`` returns it.
     """
-    lines = [["run", "nfe", "seconds", *METRICS.values()], ["---", *["---:"] * (2 + len(METRICS))]]
+    columns = METRICS | {key: name for key, name in ASKED.items() if any(key in r for r in rows)}
+    lines = [["run", "nfe", "seconds", *columns.values()], ["---", *["---:"] * (2 + len(columns))]]
     for row in rows:
         costs = [f"{row['nfe']:.0f}", f"{row['seconds']:.1f}"]
-        lines.append([row["run"], *costs, *(f"{row[key]:.3f}" for key in METRICS)])
+        lines.append(
+            [row["run"], *costs, *(f"{row[key]:.3f}" if key in row else "" for key in columns)]
+        )
     values = [f"{floor[key]:.3f} ± {floor['spread'][key]:.3f}" for key in METRICS]
+    values += [""] * (len(columns) - len(METRICS))
     lines.append([f"{floor['num_images']} held-out images", "", "", *values])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -15,7 +15,6 @@ from ebm_app.models.config import EBMConfig
 from ebm_app.sampling.known import KnownEnergy
 from ebm_app.sampling.samplers import AnnealedHMC, Frame
 
-
 #: a third of what draws of whole images take: the known pixels lead the way
 NUM_TEMPERATURES = 60
 
@@ -40,8 +39,8 @@ def complete(
     Args:
         images: (B, C, H, W), as for ``EBM.log_prob``; what is unknown is not read.
         mask: bool, (H, W), (C, H, W) or (B, C, H, W), true where a pixel is known.
-        seed, labels, guidance: as for ``EBM.sample``. settings: of ``AnnealedHMC``, whose temperatures are
-            ``NUM_TEMPERATURES`` if not given.
+        seed, labels, guidance: as for ``EBM.sample``.
+            settings: of ``AnnealedHMC``, whose temperatures are 60 if not given.
 
     Raises:
         UserError: for a mask of another shape, a model in a latent space, whose components are no
