@@ -46,7 +46,9 @@ from ebm_app.sampling.samplers import SAMPLERS, Sampler
 from studies.grid import fill
 
 DEFAULT_RUNS = (
-    *(f"pf_ode num_steps={num_steps}" for num_steps in (3, 6, 12, 25, 50)),
+    *(f"pf_ode num_steps={num_steps}" for num_steps in (4, 6, 12, 25)),
+    *(f"dpm num_steps={num_steps}" for num_steps in (8, 12, 25, 50)),
+    *(f"dpm num_steps={num_steps} noise=1" for num_steps in (25, 50)),
     "annealed_hmc num_temperatures=20",
     "annealed_hmc",
     "annealed_hmc acceptance=none",
