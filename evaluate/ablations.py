@@ -9,8 +9,6 @@ test split stays unseen. A variant that is finished is not made again; a trainin
 goes on.
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import os
 import shlex
 import subprocess
@@ -31,6 +29,7 @@ from ebm_app.io.fields import PositiveInt, Several, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import make_accelerator, resolve_device, shut_down
 from ebm_app.io.records import read_json, to_dict
+from ebm_app.io.start import run_script
 from ebm_app.numerics.tensors import standard_error
 from ebm_app.training.checkpoint import checkpoints
 from studies.grid import Figures, fill, to_markdown

@@ -3,8 +3,6 @@
 python evaluate/ais.py digits --method both
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -24,6 +22,7 @@ from ebm_app.io.fields import BatchSize, configuration, part, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import shut_down
 from ebm_app.io.records import to_dict
+from ebm_app.io.start import run_script
 from ebm_app.likelihood import RatioIntegral
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise

@@ -4,8 +4,6 @@ python evaluate/bmi.py
 python evaluate/bmi.py --tasks normal_1x1 spiral_3x3 --num_seeds 3
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from ebm_app.io.fields import PositiveInt, Seed, Steps, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
+from ebm_app.io.start import run_script
 from studies.grid import to_markdown
 
 if TYPE_CHECKING:

@@ -3,8 +3,6 @@
 python evaluate/bounds.py --quick
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import math
 import sys
 from collections.abc import Sequence
@@ -21,6 +19,7 @@ from ebm_app.io.fields import configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
 from ebm_app.io.records import to_dict
+from ebm_app.io.start import run_script
 from ebm_app.numerics.tensors import seeded, standard_error
 from ebm_app.paths import PATHS, LinearVPPath
 from studies.bounds import (

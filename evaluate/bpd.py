@@ -4,8 +4,6 @@ python evaluate/bpd.py digits --estimator all
 python evaluate/bpd.py digits --estimator pf_ode --estimator_args num_steps=40 num_probes=4
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -22,6 +20,7 @@ from ebm_app.io.output import Output
 from ebm_app.io.processes import shut_down
 from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
+from ebm_app.io.start import run_script
 from ebm_app.likelihood import ESTIMATORS, Estimator, make_estimator
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
 

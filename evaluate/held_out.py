@@ -4,8 +4,6 @@ of held-out images (held_out.json), and ten of these images as examples (example
 python evaluate/held_out.py digits --output_dir ebm_app/pretrained/digits
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ from ebm_app.io.command_line import ModelFlag, parse
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import configuration, setting
 from ebm_app.io.processes import resolve_device
+from ebm_app.io.start import run_script
 from ebm_app.io.writing import explained_write
 
 

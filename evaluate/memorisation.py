@@ -4,8 +4,6 @@ nearest to held-out images.
 python evaluate/memorisation.py digits
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +22,7 @@ from ebm_app.io.fields import PositiveInt, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
 from ebm_app.io.records import to_dict
+from ebm_app.io.start import run_script
 from ebm_app.sampling.samplers import SAMPLERS
 
 #: rows and columns of a picture

@@ -6,8 +6,6 @@ python evaluate/mi.py --x a.npy --y b.npy
 python evaluate/mi.py --csv table.csv --x_columns age height --y_columns weight
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +18,7 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.fields import configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.records import to_dict
+from ebm_app.io.start import run_script
 from ebm_app.ratios.problems import INFORMATION_PROBLEMS
 from studies.ratio_tables import StudyBudget, StudyFlags, budget_of, chosen_cells, run_study
 

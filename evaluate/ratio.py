@@ -5,8 +5,6 @@ python evaluate/ratio.py --x0 a.npy --x1 b.npy --at c.npy
 python evaluate/ratio.py --x0 last_year.csv --x1 this_year.csv --columns age income
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +19,7 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.fields import Seed, Steps, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.records import to_dict
+from ebm_app.io.start import run_script
 from ebm_app.tabular.columns import read_csv, read_npy
 
 #: of the files with log ratios; errors are known at other rows than those of the samples

@@ -7,8 +7,6 @@ evaluate/memorisation.py there become part of the report, and so do records of e
 its subfolders, of other images or estimators.
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +18,7 @@ from ebm_app.io.command_line import Positional, argument, parse
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import configuration
 from ebm_app.io.records import as_written, read_json
+from ebm_app.io.start import run_script
 from ebm_app.io.writing import explained_write
 from ebm_app.training.metrics import best_validation, read_metrics
 

@@ -13,8 +13,6 @@ shares that the classifier, and the nearest neighbour among raw training images,
 asked for.
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import hashlib
 import sys
 import time
@@ -40,6 +38,7 @@ from ebm_app.io.output import Output
 from ebm_app.io.processes import make_accelerator, resolve_device, shut_down
 from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
+from ebm_app.io.start import run_script
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder
 from ebm_app.numerics.tensors import mixed_seed
 from ebm_app.sampling.samplers import SAMPLERS, Sampler

@@ -3,8 +3,6 @@
 python evaluate/selftest.py digits
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from ebm_app.io.command_line import parse
 from ebm_app.io.fields import Steps, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.records import to_dict
+from ebm_app.io.start import run_script
 from ebm_app.likelihood import PFODEDensity
 from ebm_app.likelihood.pf_ode import NumProbes
 

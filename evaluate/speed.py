@@ -4,8 +4,6 @@ python evaluate/speed.py digits
 python evaluate/speed.py digits --parts training --batch_size 256
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +24,7 @@ from ebm_app.io.output import Output
 from ebm_app.io.processes import make_accelerator
 from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
+from ebm_app.io.start import run_script
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import TrainingConfig
 from ebm_app.models.energy import LogRatio, TimeScoreEnergy

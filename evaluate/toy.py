@@ -5,8 +5,6 @@ python evaluate/toy.py --problems gaussians_d10 --methods ctsm_v_time1 tsm_stein
 torchrun --standalone --nproc_per_node 2 evaluate/toy.py    (every cell, on two processes)
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 from ebm_app.io.command_line import parse
 from ebm_app.io.fields import configuration, setting
+from ebm_app.io.start import run_script
 from ebm_app.ratios.problems import TOY_PROBLEMS
 from studies.ratio_tables import (
     StudyBudget,

@@ -3,8 +3,6 @@
 python sample/ebm.py digits --sampler pf_ode --sampler_args solver=rk4 --num_images 64
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +19,7 @@ from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
 from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
+from ebm_app.io.start import run_script
 from ebm_app.io.writing import explained_write
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 

@@ -2,11 +2,8 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -39,20 +36,3 @@ def test_help_imports_nothing_slow():
         check=True,
     )
     assert json.loads(done.stdout) == {path: [] for path in SCRIPTS}
-
-
-def test_ctrl_c_during_the_imports_ends_without_a_traceback():
-    command = [sys.executable, "evaluate/bpd.py", "digits", "--limit", "2"]
-    script = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests may ignore it
-    )
-    maps = Path(f"/proc/{script.pid}/maps")
-    while script.poll() is None and "libtorch" not in maps.read_text():  # half of the imports
-        time.sleep(0.01)
-    script.send_signal(signal.SIGINT)
-    _, error = script.communicate()
-    assert script.returncode == -signal.SIGINT and not error

@@ -5,8 +5,6 @@ accelerate launch train/ebm.py --dataset digits --output_dir runs/digits
 A preset for the data set replaces some of the defaults: --dry_run prints what a run would use.
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import json
 import sys
 from collections.abc import Sequence
@@ -17,6 +15,7 @@ from typing import Any
 from ebm_app.io.command_line import given, parse
 from ebm_app.io.fields import configuration, setting
 from ebm_app.io.records import read_json
+from ebm_app.io.start import run_script
 from ebm_app.models.config import Settings
 from ebm_app.training.options import DataFlags, RunOptions, options_of
 

@@ -4,8 +4,6 @@ python train/flow.py --flow gaussian --dataset digits --output_dir runs/gaussian
 accelerate launch train/flow.py --flow spline --dataset digits --output_dir runs/spline
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -21,6 +19,7 @@ from ebm_app.io.fields import configuration, setting
 from ebm_app.io.processes import make_accelerator, resolve_device, shut_down
 from ebm_app.io.records import from_dict, to_dict
 from ebm_app.io.registry import choose
+from ebm_app.io.start import run_script
 from ebm_app.io.writing import explained_write
 from ebm_app.models.config import Layers, LoopConfig, Margin, Width
 from ebm_app.numerics.tensors import seeded

@@ -3,12 +3,12 @@
 python ui/app.py --model runs/digits
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
+
+from ebm_app.io.start import run_script
 
 # before torch is imported: threads that have nothing to do sleep. Those that spin leave no core
 # to the other lane of the page, or to other programs, and a step takes ten times as long

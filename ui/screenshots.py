@@ -3,8 +3,6 @@
 python ui/screenshots.py --output_dir docs
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import re
 import socket
 import sys
@@ -17,6 +15,7 @@ from PIL import Image
 
 from ebm_app.io.command_line import parse
 from ebm_app.io.fields import configuration, setting
+from ebm_app.io.start import run_script
 
 WAIT = 600_000  # milliseconds
 #: colours of a picture, which keep a file small

@@ -1,29 +1,13 @@
-"""How a script starts and ends. Scripts import this first, before what takes seconds to import:
-until then, and from there until they run, Ctrl-C ends them without a traceback of the imports.
-"""
+"""How a script starts and ends."""
 
 import json
-import signal
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from ebm_app.io.errors import Interrupted, NotSaved, UserError
 
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
-
-
-def is_script() -> bool:
-    """Whether the program is a script of this tree, in a folder beside the package."""
-    program = getattr(sys.modules["__main__"], "__file__", None)
-    tree = Path(__file__).resolve().parents[2]
-    return program is not None and Path(program).resolve().parents[1:2] == (tree,)
-
-
-# not where a user's own program imports the package, and not where the caller ignores the signal
-if is_script() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
@@ -32,8 +16,6 @@ def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
     The metrics it returns are printed as one JSON object on the last line. A UserError becomes one
     sentence on stderr and exit code 2; a run that a signal ended gives 128 + its number.
     """
-    if is_script() and signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         metrics = main(argv)
     except UserError as error:
