@@ -68,7 +68,7 @@ RETURNS = {
     "/generate": "Image Textbox Number Dataframe File Gallery",
     "/mi": "Plot Textbox Json",
     "/score": "Image Textbox Plot Textbox Plot Json",
-    "/score_many": "Dataframe File Textbox",
+    "/score_many": "Dataframe Textbox",
     "/toy": "Plot Textbox Json",
 }
 

@@ -1,10 +1,8 @@
 """The Score tab: the log-likelihood of images, and its place among held-out ones."""
 
-import csv
 import math
 import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -104,19 +102,16 @@ def _prepared(config):
     return uploads.Prepared(torch.zeros(1, *config.image_shape))
 
 
-def test_many_files_have_a_row_each_and_a_table_without_formulas(models, tmp_path):
-    good = [save_digit(tmp_path / name, index) for index, name in enumerate(("a.png", "=b.png"))]
+def test_many_files_have_a_row_each(models, tmp_path):
+    good = [save_digit(tmp_path / name, index) for index, name in enumerate(("a.png", "b.png"))]
     bad = tmp_path / "bad.png"
     bad.write_text("no image")
-    for shown in many_images.score_many("grey", [*good, str(bad)], 4, models=models, seed=3):
-        rows, sheet, text = shown
-        table = list(csv.reader(Path(sheet).read_text("utf-8").splitlines()))
+    *_, (rows, text) = many_images.score_many("grey", [*good, str(bad)], 4, models=models, seed=3)
     assert text == "2 of 3 files have a log-likelihood"
     result = models.load("grey").log_prob(digit(1).expand(4, -1, -1, -1), seed=3)
     assert rows[1][1] == pytest.approx(result.log_prob.mean().item(), abs=0.01)
     assert all(0 <= row[4] <= 100 for row in rows[:2])
     assert rows[2][1:5] == [None] * 4 and "cannot read 'bad.png'" in rows[2][5]
-    assert table[0] == list(many_images.COLUMNS) and table[2][0] == "'=b.png"
     for files, message in (([], "there are no files"), (good * 51, "102 files are more than 100")):
         run = many_images.score_many("grey", files, 4, models=models, seed=3)
         assert message in error_of(lambda run: list(run), run)
