@@ -24,9 +24,9 @@ from ebm_app.io.processes import shut_down
 from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
 from ebm_app.likelihood import RatioIntegral
-from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.numerics.tensors import mixed_seed, standard_error, sum_except_batch
+from ebm_app.numerics.tensors import mixed_seed
+from studies.grid import to_markdown
 
 #: half of the chains of a method are told from the other half
 NumChains = Annotated[int, Ge(4), Le(1_000_000)]
@@ -74,22 +74,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
                 lambda states, total, name=name: tqdm(states, name, total, disable=not is_main),
             )
         results[name] = METHODS[name](runs[moved], args.num_chains, points.y.cpu())
-        if is_main:
-            print(line(name, results[name]), flush=True)
     bar = partial(tqdm, desc="bits per dim", disable=not is_main)
     _, bits = bits_by_estimator(
         accelerator, ebm, levels, noise, RatioIntegral(), ebm.dequantiser, args.batch_size, bar
     )
     num_dims = levels[0].numel()
     methods = {name: metrics_of(result, bits, num_dims) for name, result in results.items()}
-    if "raise" in results:
-        table = results["raise"].tables["raise"]
-        start = points.y[: len(table.position)]
-        log_density = RatioIntegral()(ebm.energy, start, points.t).value.cpu()
-        volume = sum_except_batch(points.negative_log_q[: len(start)]).cpu()
-        bound = to_bits_per_dim(log_density - table.log_weight[-1] + volume, num_dims)
-        methods["raise"]["bits_per_dim_bound"] = bound.mean().item()
-        methods["raise"]["bound_stderr"] = standard_error(bound).item()
     headline = next(iter(methods))
     metrics = {
         **methods[headline],
@@ -102,17 +92,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         "methods": methods,
     }
     if is_main:
+        print_results(methods)
         from ebm_app.evaluation.log_z.plots import chains_figure  # a second to import
 
         tables = {k: v for result in results.values() for k, v in result.tables.items()}
         with output.saving(metrics):
             figure = chains_figure(tables, next(iter(runs.values())).chains.num_distributions)
             figure.savefig(output.folder / "ais.png", dpi=110)
-        print(
-            f"bits per dim: {bits['bits_per_dim']:.4f} +- {bits['stderr']:.4f} by the integral, "
-            f"{metrics['bits_per_dim']:.4f} +- {metrics['bits_per_dim_stderr']:.4f} with log Z by "
-            f"{headline}"
-        )
     shut_down(accelerator)
     return metrics if is_main else None
 
@@ -133,20 +119,14 @@ def metrics_of(result: LogZResult, bits: dict[str, Any], num_dims: int) -> dict[
     return metrics
 
 
-def line(name: str, result: LogZResult) -> str:
-    """An estimate in words, with its warnings."""
-    estimate = result.estimate
-    text = (
-        f"{name:15} log Z {estimate.log_z:8.2f} +- {estimate.stderr:.2f}   "
-        f"ESS {estimate.ess:.1f} of {estimate.num}   mean log w {estimate.mean_log_weight:.2f}, "
-        f"s.d. {estimate.sd_log_weight:.2f}   acceptance {result.acceptance:.2f}"
-    )
-    if result.reverse is not None:
-        text += (
-            f"   forward {result.forward.log_z:.2f} +- {result.forward.stderr:.2f}, "
-            f"reverse {result.reverse.log_z:.2f} +- {result.reverse.stderr:.2f}"
-        )
-    return "\n".join([text, *(f"  warning: {warning}" for warning in estimate.warnings)])
+def print_results(methods: dict[str, dict[str, Any]]) -> None:
+    """A line for each method, and its warnings."""
+    shown = ("log_z", "stderr", "ess", "num", "acceptance", "bits_per_dim", "bits_per_dim_stderr")
+    rows = [{"method": name, **{k: row[k] for k in shown}} for name, row in methods.items()]
+    print(to_markdown(rows))
+    for name, row in methods.items():
+        for warning in row["warnings"]:
+            print(f"warning of {name}: {warning}")
 
 
 if __name__ == "__main__":

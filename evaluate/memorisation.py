@@ -17,7 +17,6 @@ from ebm_app.evaluation.held_out import images_for, last_frame
 from ebm_app.evaluation.memorisation import nearest, share_of_copies
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag, parse
-from ebm_app.io.errors import UserError
 from ebm_app.io.fields import PositiveInt, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
@@ -25,9 +24,10 @@ from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
 from ebm_app.sampling.samplers import SAMPLERS
 
-#: rows and columns of a picture
+#: rows of a picture
 Shown = Annotated[int, Ge(1), Le(100)]
-QUANTILE = 0.01
+#: of held-out distances, and training images in a row of the picture
+QUANTILE, NUM_NEAREST = 0.01, 5
 
 
 @configuration(kw_only=True)
@@ -37,7 +37,6 @@ class Arguments(CommonFlags, ModelFlag):
     sampler: str = setting(f"how to draw: {', '.join(SAMPLERS)}", next(iter(SAMPLERS)))
     num_images: PositiveInt = setting("images drawn", 200)
     num_shown: Shown = setting("images in the picture, a row each", 12)
-    num_nearest: Shown = setting("training images in a row, after the image", 5)
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     download: bool = setting("fetch a missing data set", False)
     output_dir: Path = setting("where record and picture go", Path("runs/memorisation"))
@@ -50,11 +49,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     data = images_for(ebm, ebm.config.dataset, args.data_root, args.download)
     output = Output(args.output_dir / "memorisation.json", to_dict(args))
     train, test = data.display(data.train), data.display(data.test)
-    if args.num_nearest > len(train):
-        raise UserError(f"--num_nearest {args.num_nearest} is more than the {len(train)} images")
     frames = ebm.iterate_sample(args.num_images, args.sampler, args.seed)
     drawn = ebm.to_images(last_frame(frames, args.sampler).x)
-    of_drawn = nearest(drawn, train, args.num_nearest)
+    of_drawn = nearest(drawn, train, min(NUM_NEAREST, len(train)))
     of_test = nearest(test[: len(drawn)], train, 1)
     own, others = of_drawn.distances[:, 0], of_test.distances[:, 0]
     metrics = {
@@ -75,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         f"lie nearer than all but {100 * QUANTILE:g} percent of those; "
         f"{metrics['identical']} identical"
     )
-    sheet = grid_of(rows.flatten(0, 1), columns=1 + args.num_nearest)
+    sheet = grid_of(rows.flatten(0, 1), columns=rows.shape[1])
     with output.saving(metrics):
         save_image(sheet, output.folder / "memorisation.png")
     return metrics

@@ -108,7 +108,7 @@ def test_tables_in_markdown():
     assert "| m | 1.235 ± 0.5 (2) |" in text and "| n | diverged |" in text
     text = grid.to_markdown([{"a": 1, "b": 0.12345}, {"a": 0, "c": None}])
     assert text.splitlines() == ["| a | b | c |", *["| --- " * 3 + "|"], *text.splitlines()[2:]]
-    assert text.splitlines()[2:] == ["| 1 | 0.123 |  |", "| 0 |  |  |"]
+    assert text.splitlines()[2:] == ["| 1 | 0.1235 |  |", "| 0 |  |  |"]
 
 
 def test_the_toy_script_writes_its_table(script, capsys, tmp_path, monkeypatch):

@@ -68,11 +68,11 @@ def figures_of(folder: Path, settings: Settings) -> Figures | None:
 
 
 def to_markdown(rows: list[dict[str, Any]]) -> str:
-    """A table; numbers with three digits, what a row lacks is an empty cell."""
+    """A table; numbers with four digits, what a row lacks is an empty cell."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     lines = [names, ["---"] * len(names)]
     for row in rows:
         values = [row.get(name) for name in names]
-        texts = [f"{v:.3g}" if isinstance(v, float) else str(v) for v in values]
+        texts = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in values]
         lines.append(["" if text == "None" else text for text in texts])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
