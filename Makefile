@@ -89,10 +89,9 @@ card: $(SETUP)
 FIGURES := runs/figures
 figures: $(SETUP)
 	$(BIN)/python evaluate/selftest.py digits --output_dir $(FIGURES)
-	$(BIN)/python evaluate/samplers.py digits --output_dir $(FIGURES)
 	$(BIN)/python sample/ebm.py digits --num_images 100 --output_dir $(FIGURES)/digits
 	$(BIN)/python evaluate/path_drawing.py --output docs/path.png
-	cp $(FIGURES)/selftest.png $(FIGURES)/samplers.png docs/
+	cp $(FIGURES)/selftest.png docs/
 	cp $(FIGURES)/digits/grid.png docs/digits.png
 
 # the paper's tables of density ratios, mutual information and error bounds: hours; what is there is

@@ -76,7 +76,7 @@ class Arguments(CommonFlags, ModelFlag):
     classifier_steps: PositiveInt = setting("training steps of the classifier", 600)
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     download: bool = setting("fetch a missing data set", False)
-    output_dir: Path = setting("where record and plot go; it is resumed", Path("runs/samplers"))
+    output_dir: Path = setting("where the record goes; it is resumed", Path("runs/samplers"))
 
 
 @configuration
@@ -92,8 +92,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     runs = {" ".join(text.split()): parse_run(text) for text in args.run or DEFAULT_RUNS}
     accelerator = make_accelerator(device=resolve_device(args.device))
     ebm = EBM.from_pretrained(args.model, str(accelerator.device))
-    folder = args.output_dir
-    output = Output(folder / "samplers.json", to_dict(args), accelerator.is_main_process)
+    file = args.output_dir / "samplers.json"
+    output = Output(file, to_dict(args), accelerator.is_main_process)
     measure, metrics = prepare(ebm, args)
     study = {key: getattr(args, key) for key in STUDY} | {"weights": weights_digest(args.model)}
     cells = {
@@ -111,14 +111,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         images, labels, cost = draw(ebm, *runs[text], text, args)
         return {"run": text, "sampler": text.split()[0], **cost, **measure(images, labels)}
 
-    rows = list(fill(folder / "samplers", cells, run, accelerator).values())
+    rows = list(fill(args.output_dir / "samplers", cells, run, accelerator).values())
     metrics = {**metrics, "table": rows}
     if accelerator.is_main_process:
         print(samplers_table(rows, metrics["floor"]))
-        from ebm_app.evaluation.plots import plot_samplers  # a second to import
-
-        with output.saving(metrics):
-            plot_samplers(rows, metrics["floor"], folder / "samplers.png")
+    output.save(metrics)
     shut_down(accelerator)
     return metrics
 

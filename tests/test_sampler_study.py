@@ -39,7 +39,7 @@ def drawn(monkeypatch):
     return calls
 
 
-def test_a_study_leaves_record_and_plot_and_goes_on(study, drawn, tmp_path):
+def test_a_study_leaves_its_record_and_goes_on(study, drawn, tmp_path):
     code, out, _ = study("--run", FLOW, "--run", HMC, "--run", "pf_ode  num_steps=1")
     assert code == 0 and drawn == [
         *((3, "PFODESampler"), (2, "PFODESampler")),
@@ -55,7 +55,6 @@ def test_a_study_leaves_record_and_plot_and_goes_on(study, drawn, tmp_path):
         assert row["frechet"] > 0 and 0 <= row["histogram_distance"] <= 1
     assert any(line.startswith(f"| {FLOW} | 3 |") for line in table)
     assert any(line.startswith("| 5 held-out images |") for line in table)
-    assert (tmp_path / "samplers.png").stat().st_size > 10_000
     record = json.loads((tmp_path / "samplers.json").read_text())
     assert record["figures"] == figures and record["settings"]["num_images"] == 5
 

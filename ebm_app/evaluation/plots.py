@@ -1,8 +1,4 @@
-"""Plots of likelihoods, of a self-test and of a study of samplers."""
-
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+"""Plots of likelihoods and of a self-test."""
 
 import numpy as np
 from matplotlib.colors import CenteredNorm
@@ -75,25 +71,3 @@ def balance_figure(found: Balance) -> Figure:
     axes.axhline(0, color="grey", lw=1)
     axes.set(xlabel="share of the clock", ylabel="E[s] per dim and unit of the clock (nats)")
     return figure
-
-
-def plot_samplers(rows: Sequence[dict[str, Any]], floor: dict[str, Any], target: Path) -> None:
-    """The Frechet distance against the evaluations of the score: a line a sampler, dashed what as
-    many held-out images reach, and its spread.
-
-    Args:
-        rows: each with ``sampler``, ``nfe`` and the metrics. floor: as ``Reference.floor`` returns
-            it. target: the PNG to write.
-    """
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    for name in dict.fromkeys(row["sampler"] for row in rows):
-        points = sorted((row["nfe"], row["frechet"]) for row in rows if row["sampler"] == name)
-        axes.plot(*zip(*points, strict=True), marker="o", label=name)
-    level, spread = floor["frechet"], floor["spread"]["frechet"]
-    axes.axhline(level, color="grey", linestyle="--", label="held-out images")
-    axes.axhspan(max(level - spread, level / 10), level + spread, color="grey", alpha=0.2)
-    axes.set(xlabel="evaluations of the score per image", ylabel="Frechet distance")
-    axes.set(xscale="log", yscale="log")
-    axes.legend()
-    figure.savefig(target, dpi=120)
