@@ -25,6 +25,7 @@ from ebm_app.evaluation.selftest import Check
 from ebm_app.image_models.ebm import EBM
 
 pytestmark = pytest.mark.browser
+STEP = 4  # seconds
 
 
 def slowed(monkeypatch, owner, name, seconds):
@@ -74,7 +75,7 @@ def test_images_are_drawn_and_sent_to_score(visit, width):
 
 
 def test_stop_answers_within_a_step_and_the_next_press_counts(visit, monkeypatch):
-    slowed(monkeypatch, EBM, "iterate_sample", 4)
+    slowed(monkeypatch, EBM, "iterate_sample", STEP)
     page, other = visit(), visit()
     set_number(page, "Steps", 9)
     press(page, "Generate")
@@ -82,11 +83,11 @@ def test_stop_answers_within_a_step_and_the_next_press_counts(visit, monkeypatch
         text_of(page, "Run", "^Step 1 of 9")
         page.wait_for_timeout(500)  # the second step has begun
         press(page, "Stop")
-        assert seconds_until(page, "Run", "^Stopped · Step 1 of 9") < 2
+        assert seconds_until(page, "Run", "^Stopped · Step 1 of 9") < STEP
         page.locator("a[download$='step1.zip']").wait_for(timeout=WAIT)
         assert page.get_by_alt_text("Grid of the images that were drawn").is_visible()
         press(page, "Generate")
-        assert seconds_until(page, "Run", "^Waiting for a free place") < 2
+        assert seconds_until(page, "Run", "^Waiting for a free place") < STEP
     open_tab(other, "Toy")
     press(other, "Train")
     text_of(other, "Run", "^Waiting for a free place")

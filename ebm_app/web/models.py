@@ -50,8 +50,8 @@ class Models:
             UserError: for an unknown name, or a folder that does not hold a model.
         """
         folder = self.folder(name)
-        files = [folder / CONFIG_FILE, folder / WEIGHTS_FILE]
-        key = (name, [file.stat().st_mtime_ns for file in files if file.exists()])
+        weights = folder / WEIGHTS_FILE
+        key = (name, weights.exists() and weights.stat().st_mtime_ns)
         with self._lock:  # two visitors may choose two models at once
             if key != self._key:
                 with without_path(folder, name):

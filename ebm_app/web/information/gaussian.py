@@ -1,7 +1,7 @@
 """The mutual information of the paper's paired Gaussians, learned beside its true value."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gradio as gr
@@ -88,15 +88,15 @@ def report(curves: Curves, settings: Mapping[str, Any], truth: float, seconds: f
     head = [f"{total} steps" if step == total else progress(step, total)]
     head += [f"D = {settings['dim']}", f"true value {truth:g} nats"]
     head += [f"seed {settings['seed']}", f"{seconds:.1f} s"]
-    return "\n".join([" · ".join(head), *(_line(*item) for item in curves.items())])
-
-
-def _line(method: str, curve: Sequence[dict[str, Any]]) -> str:
-    last = curve[-1]
-    if last["divergence"] is None:
-        return f"{method}: no longer finite: lower the learning rate"
-    time_of_step = "" if last["step_ms"] is None else f" · {last['step_ms']:.1f} ms a step"
-    return f"{method}: {last['divergence']:.3f} nats{time_of_step}"
+    lines = [" · ".join(head)]
+    for method, curve in curves.items():
+        value, ms = curve[-1]["divergence"], curve[-1]["step_ms"]
+        if value is None:
+            lines.append(f"{method}: no longer finite: lower the learning rate")
+        else:
+            time_of_step = "" if ms is None else f" · {ms:.1f} ms a step"
+            lines.append(f"{method}: {value:.3f} nats{time_of_step}")
+    return "\n".join(lines)
 
 
 def build(seed: int, device: str) -> None:
