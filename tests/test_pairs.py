@@ -1,116 +1,160 @@
-"""Pairs of densities: log densities against torch.distributions, moments and samples against
-their distribution."""
+"""Pairs of densities: log densities against torch.distributions and integrals, samples against
+their density and moments."""
 
-import dataclasses
 import math
 
 import pytest
 import torch
 from exact import F64, generator, normal, z_score
+from scipy import stats
 from torch import distributions
 
-from ebm_app.ratios.diagonal_pairs import (
-    DiagonalMixture,
-    DiagonalPair,
-    GaussianPair,
-    MixturePair,
+from ebm_app.numerics.tensors import seeded
+from ebm_app.ratios.pairs import (
+    DensityPair,
+    GaussianMixture,
+    gaussian_pair,
+    information_pair,
+    mixture_pair,
+    standard_normal,
 )
+from ebm_app.ratios.toy_2d import TOY_2D
 
-DIMS = (2, 5, 20)
-
-
-@dataclasses.dataclass(frozen=True)
-class UnevenPair(DiagonalPair):
-    """What a user writes: modes of different number, place and width."""
-
-    dim = 3
-    p0 = DiagonalMixture(3, (-1.0, 0.5, 2.0), 0.7)
-    p1 = DiagonalMixture(3, (1.5, 1.0), 0.3)
+NUM = 20_000
+EDGE, BINS, FINE = 3.5, 40, 4  # the edges of the checkerboard fall on edges of bins
 
 
-CASES = [
-    *(GaussianPair(dim) for dim in DIMS),
-    GaussianPair(2, shift=-0.3),
-    *(MixturePair(k, dim) for k, dim in zip((0.5, 1.0, 2), DIMS, strict=True)),
-    MixturePair(20.0, 5, centre=-0.5),
-    UnevenPair(),
-]
-every_pair = pytest.mark.parametrize("pair", CASES, ids=str)
+def of_torch(means, std, weights=None):
+    """A mixture of N(mean, std^2 I) as torch.distributions knows it."""
+    means = torch.tensor(means, dtype=F64)
+    modes = distributions.Independent(distributions.Normal(means, std), 1)
+    weights = torch.ones(len(means)) if weights is None else torch.tensor(weights)
+    return distributions.MixtureSameFamily(distributions.Categorical(weights.double()), modes)
 
 
-def multivariate(entries, std, dim):
-    """The balanced mixture of N(entry 1, std^2 I) as torch.distributions knows it."""
-    means = torch.tensor(entries, dtype=F64)[:, None].expand(-1, dim)
-    modes = distributions.MultivariateNormal(means, std**2 * torch.eye(dim, dtype=F64))
-    weights = distributions.Categorical(torch.ones(len(entries), dtype=F64))
-    return distributions.MixtureSameFamily(weights, modes)
-
-
-def stated(pair):
-    """p0 and p1 as the paper states them."""
-    if isinstance(pair, GaussianPair):
-        densities = [((0.0,), 1.0), ((pair.shift,), 1.0)]
-    elif isinstance(pair, MixturePair):
-        sigma = math.sqrt(4 / (4 + pair.k**2))
-        half = pair.k * sigma / 2
-        densities = [((m - half, m + half), sigma) for m in (pair.centre, -pair.centre)]
-    else:
-        densities = [((-1.0, 0.5, 2.0), 0.7), ((1.5, 1.0), 0.3)]
-    return [multivariate(*density, pair.dim) for density in densities]
-
-
-@every_pair
-def test_log_densities_and_log_ratio(pair):
-    """At samples of either side, and at points far from both."""
-    p0, p1 = stated(pair)
-    far = 30 * normal((50, pair.dim))
-    x = torch.cat([pair.sample0(50, generator(1)), pair.sample1(50, generator(2)), far])
-    tolerance = {"rtol": 1e-12, "atol": 1e-10}
-    torch.testing.assert_close(pair.log_density0(x), p0.log_prob(x), **tolerance)
-    torch.testing.assert_close(pair.log_density1(x), p1.log_prob(x), **tolerance)
-    expected = p1.log_prob(x) - p0.log_prob(x)
-    torch.testing.assert_close(pair.log_ratio(x), expected, rtol=1e-11, atol=1e-9)
+UNEVEN = GaussianMixture(
+    torch.tensor([0.2, 0.8], dtype=F64).log(),
+    torch.tensor([[-1.0, 2.0, 0.0], [0.5, 1.0, 3.0]], dtype=F64),
+    torch.full((2, 3), 0.49, dtype=F64),
+)
+SIGMA = 2 / math.sqrt(5)  # of k = 1
+LOW, HIGH = 2 - SIGMA / 2, 2 + SIGMA / 2
+RHO = math.sqrt(-math.expm1(-1))
+#: pair, and both densities as the paper states them
+CASES = {
+    "gaussians": (gaussian_pair(5), of_torch([[0.0] * 5], 1.0), of_torch([[4.0] * 5], 1.0)),
+    "mixtures": (
+        mixture_pair(1.0, 2),
+        of_torch([[LOW] * 2, [HIGH] * 2], SIGMA),
+        of_torch([[-LOW] * 2, [-HIGH] * 2], SIGMA),
+    ),
+    "uneven": (
+        DensityPair(standard_normal(3), UNEVEN),
+        of_torch([[0.0] * 3], 1.0),
+        of_torch([[-1.0, 2.0, 0.0], [0.5, 1.0, 3.0]], 0.7, [0.2, 0.8]),
+    ),
+    "information": (
+        information_pair(2),
+        of_torch([[0.0] * 2], 1.0),
+        distributions.MultivariateNormal(
+            torch.zeros(2, dtype=F64),
+            torch.tensor([[1, RHO], [RHO, 1]], dtype=F64),
+        ),
+    ),
+}
+every_pair = pytest.mark.parametrize("pair, p0, p1", CASES.values(), ids=CASES)
 
 
 @every_pair
-def test_log_densities_are_float64_whatever_the_points(pair):
-    x = normal((6, pair.dim)).float()
-    for method in (pair.log_density0, pair.log_density1, pair.log_ratio):
-        assert method(x).dtype == F64 and method(x).shape == (6,)
-        assert torch.equal(method(x), method(x.double()))
-        for wrong in (x[0], x[:, :1], x[None]):
-            with pytest.raises(ValueError, match=rf"\(N, {pair.dim}\)"):
-                method(wrong)
+def test_log_densities_and_log_ratio(pair, p0, p1):
+    """At samples of either side, and at points far from both; float64 whatever the points."""
+    parts = pair.p0.sample(50, generator(1)), pair.p1.sample(50, generator(2))
+    x = torch.cat([*parts, 30 * normal((50, pair.dim)).float()])
+    for ours, theirs in ((pair.p0, p0), (pair.p1, p1)):
+        found = ours.log_density(x)
+        assert found.dtype == F64 and found.shape == (150,)
+        torch.testing.assert_close(found, theirs.log_prob(x.double()), rtol=1e-9, atol=1e-9)
+    expected = p1.log_prob(x.double()) - p0.log_prob(x.double())
+    torch.testing.assert_close(pair.log_ratio(x), expected, rtol=1e-9, atol=1e-8)
 
 
 @every_pair
-def test_moments_are_those_of_samples(pair, float64):
-    """Moments per dimension, and mean and variance of every coordinate."""
-    x0, x1 = pair.sample0(20_000, generator(3)), pair.sample1(20_000, generator(4))
+def test_moments_are_those_of_samples(pair, p0, p1, float64):
+    x0, x1 = pair.p0.sample(NUM, generator(3)), pair.p1.sample(NUM, generator(4))
     assert z_score(x1.square().mean(1), pair.data_moment()) < 4
     assert z_score((x1 - x0).square().mean(1), pair.bridge_moment()) < 4
-    for x, density in ((x0, pair.p0), (x1, pair.p1)):
-        assert z_score(x, density.mean) < 4
-        assert z_score((x - density.mean).square(), density.variance) < 4
+    for x, density in ((x0, p0), (x1, p1)):
+        for axis in range(pair.dim):
+            assert z_score(x[:, axis], density.mean[axis].item()) < 4
+            assert z_score((x[:, axis] - density.mean[axis]) ** 2, density.variance[axis]) < 4
 
 
 def test_moments_of_the_paper():
-    pair = GaussianPair(7)
-    assert (pair.data_moment(), pair.bridge_moment()) == (17, 18)
-    for k in (0.5, 1.0, 2.0, 1e200):
-        pair = MixturePair(k)
-        assert pair.p0.variance == pytest.approx(1) and pair.p1.variance == pytest.approx(1)
-        assert pair.data_moment() == pytest.approx(5)
-        assert pair.bridge_moment() == pytest.approx(18)
+    pair = gaussian_pair(7)
+    assert (pair.data_moment(), pair.bridge_moment()) == pytest.approx((17, 18))
+    for k in (0.5, 2.0, 1e100):
+        pair = mixture_pair(k)
+        assert pair.data_moment() == pytest.approx(5) and pair.bridge_moment() == pytest.approx(18)
+    x = normal((4000, 6), 2)
+    pair = information_pair(6)
+    x[:, 1::2] = pair.p1.rho * x[:, 0::2] + math.sqrt(1 - pair.p1.rho**2) * x[:, 1::2]
+    assert z_score(pair.log_ratio(x), 6 / 4) < 4
 
 
-@every_pair
-def test_samples_follow_the_generator(pair):
+@pytest.mark.parametrize(
+    "density", [UNEVEN, information_pair(4).p1, *TOY_2D.values()], ids=lambda p: type(p).__name__
+)
+def test_samples_follow_the_generator(density):
     before = torch.get_rng_state()
-    for sample in (pair.sample0, pair.sample1):
-        source = generator(9)
-        x, again = sample(8, source), sample(8, source)
-        assert x.shape == (8, pair.dim) and x.dtype == torch.float32
-        assert torch.equal(x, sample(8, generator(9))) and not torch.equal(x, again)
-        assert sample(0, source).shape == (0, pair.dim)
+    source = seeded("cpu", 9)
+    x, again = density.sample(8, source), density.sample(8, source)
+    assert x.shape == (8, density.dim) and x.dtype == torch.float32
+    assert torch.equal(x, density.sample(8, seeded("cpu", 9))) and not torch.equal(x, again)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def cells(density):
+    """Centres (M, 2) and masses (M,) of the cells of a fine grid within ``EDGE``."""
+    side = 2 * EDGE / (BINS * FINE)
+    line = (torch.arange(BINS * FINE, dtype=F64) + 0.5) * side - EDGE
+    centres = torch.cartesian_prod(line, line)
+    values = torch.cat([density.log_density(part).exp() for part in centres.split(10_000)])
+    return centres, side**2 * values
+
+
+def histogram_p_value(x, masses):
+    """Of a chi-square test of points against the masses of bins of FINE x FINE cells, those with
+    few expected points and the rest of the plane taken together."""
+    masses = masses.view(BINS, FINE, BINS, FINE).sum((1, 3))
+    edges = [torch.linspace(-EDGE, EDGE, BINS + 1, dtype=F64)] * 2
+    counts = torch.histogramdd(x.double(), edges).hist.flatten()
+    expected = len(x) * masses.flatten()
+    is_kept = expected > 5
+    observed = torch.cat([counts[is_kept], (len(x) - counts[is_kept].sum())[None]])
+    expected = torch.cat([expected[is_kept], (len(x) - expected[is_kept].sum())[None]])
+    is_kept = expected > 1e-9 * len(x)  # nothing is left of the plane beside a checkerboard
+    if observed[~is_kept].sum() > 0:
+        return 0.0
+    return stats.chisquare(observed[is_kept], expected[is_kept]).pvalue
+
+
+@pytest.mark.parametrize("name", TOY_2D)
+def test_densities_of_the_plane_are_normalised_and_those_of_the_samples(name, float64):
+    density = TOY_2D[name]
+    centres, masses = cells(density)
+    assert masses.sum().item() == pytest.approx(1, abs=1e-7)
+    assert (masses @ centres).abs().max() < 1e-6
+    moments = masses @ centres.square()  # the midpoint rule is off by 1.6e-4
+    assert moments.tolist() == pytest.approx([density.second_moment] * 2, abs=2e-4)
+    x = density.sample(NUM, generator(1))
+    assert histogram_p_value(x, masses) > 0.01
+    for off in (1.03 * x, x + 0.04, x[:, [0, 0]]):
+        assert histogram_p_value(off, masses) < 1e-3
+
+
+def test_no_point_of_the_checkerboard_is_rounded_out_of_its_square():
+    board = TOY_2D["checkerboard"]
+    x = board.sample(NUM, generator(4))
+    assert torch.equal(board.log_density(x), torch.full((NUM,), math.log(8 / 49), dtype=F64))
+    outside = torch.tensor([[0.4, -0.4], [2.0, 0.0], [1.7, 0.5], [math.nan, 0.0]], dtype=F64)
+    assert (board.log_density(outside) == -math.inf).all()

@@ -1,6 +1,9 @@
 r"""Estimators of a log density ratio log p_1/p_0, in nats, that are trained on draws of both."""
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -44,6 +47,13 @@ class RatioEstimator(nn.Module, ABC):
         a point took."""
         return self.log_ratio(x), 1
 
+    def log_ratios_at(self, x: Tensor, times: Sequence[float]) -> Tensor:
+        """log p_t/p_0 at increasing ``times`` in [0, 1] and the points x (N, D), in nats: (T, N),
+        float64; NaN where it is not learned, of classifiers all but the ends."""
+        end = self.log_ratio(x)
+        by_time = {0.0: torch.zeros_like(end), 1.0: end}
+        return torch.stack([by_time.get(t, torch.full_like(end, math.nan)) for t in times])
+
 
 class TimeScoreRatio(RatioEstimator):
     r"""log p_1/p_0 = integral over t of the learned time score (arXiv:2502.02300, eq. 3).
@@ -51,35 +61,59 @@ class TimeScoreRatio(RatioEstimator):
     Args:
         model: of the time score.
         objective: what it is trained by.
+        axes: orthogonal V (D, D); the model sees all points as V^T x. None for the points.
         num_nodes: Gauss-Legendre nodes in t of ``log_ratio``. Nodes in t, not in the clock:
             the marginal's time score is regular at the ends where the conditional one is not.
     """
 
-    def __init__(self, model: TimeScoreModel, objective: Objective, num_nodes: int = 24) -> None:
+    def __init__(
+        self,
+        model: TimeScoreModel,
+        objective: Objective,
+        axes: Tensor | None = None,
+        num_nodes: int = 24,
+    ) -> None:
         super().__init__()
         self.model, self.objective, self.num_nodes = model, objective, num_nodes
+        self.register_buffer("axes", axes)
 
     def loss(self, draw: EndPoints) -> Tensor:
-        sample = draw.at(self.model.path, draw.times.t)
-        return self.objective(self.model, self.model.path, sample, draw.times.weight)
+        x0, x1, noise = map(self._turned, draw[:3])
+        path, t = self.model.path, draw.times.t
+        sample = path.sample(x0, x1, t, noise)
+        return self.objective(self.model, path, sample, draw.times.weight)
 
     def time_scores(self, x: Tensor, t: Tensor) -> Tensor:
         """d/dt log p_t(x) at the points x (N, D) and one time t (): (N,), float64."""
-        return self.model.time_score(x, t.to(x.device).expand(len(x))).double()
+        return self.model.time_score(self._turned(x), t.to(x.device).expand(len(x))).double()
 
     @torch.no_grad()
     def log_ratio(self, x: Tensor) -> Tensor:
-        rule = rule_on(self.num_nodes, *self.model.interval)
-        return sum(
-            weight.item() * self.time_scores(x, node)
-            for node, weight in zip(rule.nodes, rule.weights, strict=True)
-        )
+        return self._integral(x, *self.model.interval, self.num_nodes)
 
     @torch.no_grad()
     def accurate_log_ratio(self, x: Tensor) -> tuple[Tensor, int]:
         """By SciPy's RK45 at 1e-6, the paper's protocol."""
         result = integrate(lambda t: self.time_scores(x, t), *self.model.interval, x[:, 0])
         return result.value, result.nfe
+
+    @torch.no_grad()
+    def log_ratios_at(self, x: Tensor, times: Sequence[float]) -> Tensor:
+        """As of any estimator, by 6 nodes from each time to the next."""
+        start, end = self.model.interval  # a margin at the ends of a path, as in the log ratio
+        knots = [start, *(min(max(time, start), end) for time in times)]
+        parts = [self._integral(x, low, high, 6) for low, high in pairwise(knots)]
+        return torch.stack(parts).cumsum(0)
+
+    def _integral(self, x: Tensor, start: float, end: float, num_nodes: int) -> Tensor:
+        rule = rule_on(num_nodes, start, end)
+        return sum(
+            weight.item() * self.time_scores(x, node)
+            for node, weight in zip(rule.nodes, rule.weights, strict=True)
+        )
+
+    def _turned(self, x: Tensor) -> Tensor:
+        return x if self.axes is None else x @ self.axes
 
 
 class TelescopingRatio(RatioEstimator):
@@ -121,23 +155,3 @@ class TelescopingRatio(RatioEstimator):
 
     def _logits(self, x: Tensor) -> Tensor:
         return self.net(x, torch.zeros(len(x), dtype=x.dtype, device=x.device))
-
-
-class RotatedRatio(RatioEstimator):
-    """An estimator that sees all points as y = V^T x, V (D, D) orthogonal: the log ratio at x is
-    that of the rotated densities at y."""
-
-    def __init__(self, inner: RatioEstimator, axes: Tensor) -> None:
-        super().__init__()
-        self.inner = inner
-        self.register_buffer("axes", axes)
-
-    def loss(self, draw: EndPoints) -> Tensor:
-        x0, x1, noise = (part @ self.axes for part in draw[:3])
-        return self.inner.loss(EndPoints(x0, x1, noise, draw.times))
-
-    def log_ratio(self, x: Tensor) -> Tensor:
-        return self.inner.log_ratio(x @ self.axes)
-
-    def accurate_log_ratio(self, x: Tensor) -> tuple[Tensor, int]:
-        return self.inner.accurate_log_ratio(x @ self.axes)

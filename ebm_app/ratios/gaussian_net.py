@@ -18,17 +18,13 @@ from torch import Tensor, nn
 class GaussianNet(nn.Module):
     """The components above; S is the symmetric part of a free matrix (D, D) that starts at zero.
 
-    An inverse is taken for each distinct time, not for each example: a batch must come in
-    ``num_times`` equal runs of one time each, or be of a single time.
-
-    Args:
-        dim: D. num_times: distinct times in a batch; None for one of each example's own.
+    An inverse is taken for each distinct time, not for each example: the times of a batch come in
+    equal runs, of any length.
     """
 
-    def __init__(self, dim: int, num_times: int | None = None) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
         self.free = nn.Parameter(torch.zeros(dim, dim))
-        self.num_times = num_times
 
     def covariance(self) -> Tensor:
         """Sigma = I + S, (D, D)."""
@@ -43,8 +39,7 @@ class GaussianNet(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         """x (B, D), t (B,) -> components (B, D)."""
-        is_single = bool((t == t[0]).all())  # as a time integral asks for it
-        times = 1 if is_single else self.num_times or len(x)
+        times = len(t.detach().unique_consecutive())
         identity = torch.eye(len(self.free)).to(x)
         s = self.covariance() - identity
         t = t.unflatten(0, (times, -1)).mean(1)[:, None, None]

@@ -5,6 +5,7 @@ A method turns a pair of densities and a seed into the estimator to train.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 
 from torch import nn
 
@@ -12,22 +13,23 @@ from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.numerics.tensors import initial_weights, mixed_seed, seeded
 from ebm_app.objectives.regression import OBJECTIVES, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS, SharedTimes, TimeSampler
-from ebm_app.objectives.weighting import WEIGHTINGS, TimeScore, Weighting
+from ebm_app.objectives.weighting import WEIGHTINGS
 from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath
 from ebm_app.ratios.estimators import (
     RatioEstimator,
-    RotatedRatio,
     TelescopingRatio,
     TimeScoreRatio,
 )
 from ebm_app.ratios.gaussian_net import GaussianNet
-from ebm_app.ratios.mixture_base import MixtureBase, ResidualModel, fit_modes, principal_axes
+from ebm_app.ratios.mixture_base import MixtureBase, ResidualModel, fit_mixture, principal_axes
 from ebm_app.ratios.mlp import MLP
 from ebm_app.ratios.pairs import DensityPair
 
 #: margin left at the degenerate ends of a path
 EPS = 1e-5
 FIT = 3
+#: distinct times in a batch of a method that learns a matrix
+NUM_TIMES = 8
 
 
 @dataclass(frozen=True)
@@ -74,27 +76,23 @@ class TimeScores(Method):
     moment: str = "one"
 
     def build(self, pair: DensityPair, seed: int, device: str) -> RatioEstimator:
-        return TimeScoreRatio(self.model(pair, seed, device), self.loss(pair))
+        net = self.net(pair, seed).to(device)
+        model = TimeScoreModel(net, self.path, EPS, prediction="raw", time_input="time")
+        return TimeScoreRatio(model, self.loss(pair))
 
-    def model(self, pair: DensityPair, seed: int, device: str) -> TimeScoreModel:
-        """The network on the path."""
-        net = self._net(pair, seed).to(device)
-        return TimeScoreModel(net, self.path, EPS, prediction="raw", time_input="time")
+    def net(self, pair: DensityPair, seed: int) -> nn.Module:
+        """The network, (x (B, D), t (B,)) -> components or the time score."""
+        return seeded_mlp(pair.dim, pair.dim if self.objective == "ctsm_v" else 1, seed)
 
     def loss(self, pair: DensityPair) -> Objective:
         """The objective with its weighting."""
-        return OBJECTIVES[self.objective](self._weighting(pair), 0.0, EPS)
-
-    def _net(self, pair: DensityPair, seed: int) -> nn.Module:
-        return seeded_mlp(pair.dim, pair.dim if self.objective == "ctsm_v" else 1, seed)
-
-    def _weighting(self, pair: DensityPair) -> Weighting:
-        if self.weighting != "time_score":
-            return WEIGHTINGS[self.weighting]()
-        if self.sigma is None:
-            return TimeScore({"data": pair.data_moment(), "one": 1.0}[self.moment])
-        # the paper's c is the second moment of (x1 - x0) / sigma
-        return TimeScore({"data": pair.bridge_moment(), "one": self.sigma**2}[self.moment])
+        weighting = WEIGHTINGS[self.weighting]
+        if self.weighting == "time_score":
+            # on a bridge the paper's c is the second moment of (x1 - x0) / sigma
+            data = pair.data_moment() if self.sigma is None else pair.bridge_moment()
+            one = 1.0 if self.sigma is None else self.sigma**2
+            weighting = partial(weighting, {"data": data, "one": one}[self.moment])
+        return OBJECTIVES[self.objective](weighting(), 0.0, EPS)
 
 
 @dataclass(frozen=True)
@@ -115,38 +113,29 @@ class MixtureResidual(TimeScores):
 
     def build(self, pair: DensityPair, seed: int, device: str) -> RatioEstimator:
         generator = seeded(device, seed, FIT)
-        x0, x1 = pair.sample0(self.fit_draws, generator), pair.sample1(self.fit_draws, generator)
+        x0, x1 = (density.sample(self.fit_draws, generator) for density in (pair.p0, pair.p1))
         axes = principal_axes(x0, x1).to(x0)
-        modes = [fit_modes(x @ axes, self.max_modes) for x in (x0, x1)]
-        model = self.model(pair, seed, device)
-        residual = ResidualModel(model, MixtureBase(model.path, *modes))
-        return RotatedRatio(TimeScoreRatio(residual, self.loss(pair)), axes)
-
-    def _net(self, pair: DensityPair, seed: int) -> nn.Module:
-        net = super()._net(pair, seed)
+        base = MixtureBase(self.path, *(fit_mixture(x @ axes, self.max_modes) for x in (x0, x1)))
+        net = self.net(pair, seed)
         for part in net.layers[-1].parameters():
             nn.init.zeros_(part)
-        return net
+        model = ResidualModel(net.to(device), self.path, EPS, base)
+        return TimeScoreRatio(model, self.loss(pair), axes)
 
 
 @dataclass(frozen=True)
 class CovarianceScores(TimeScores):
-    """The time score of N(0, I) -> N(0, Sigma), with Sigma - I to learn (see ``gaussian_net``).
+    """The time score of N(0, I) -> N(0, Sigma), with Sigma - I to learn (see ``gaussian_net``), at
+    few times in a batch, which take an inverse each."""
 
-    Args:
-        num_times: distinct times in a batch, one inverse each; 0 for one of each example's own.
-    """
-
-    num_times: int = 8
     time_sampler: str = "stratified"
 
     @property
     def sampler(self) -> TimeSampler:
-        base = TIME_SAMPLERS[self.time_sampler](self.path, EPS)
-        return SharedTimes(base, self.num_times) if self.num_times else base
+        return SharedTimes(super().sampler, NUM_TIMES)
 
-    def _net(self, pair: DensityPair, seed: int) -> nn.Module:
-        return GaussianNet(pair.dim, self.num_times or None)
+    def net(self, pair: DensityPair, seed: int) -> nn.Module:
+        return GaussianNet(pair.dim)
 
 
 @dataclass(frozen=True)
@@ -164,3 +153,34 @@ def seeded_mlp(dim: int, out_dim: int, seed: int) -> MLP:
     """The paper's network, its initial weights a function of the seed alone."""
     with initial_weights(mixed_seed(seed, 4)):
         return MLP(dim, out_dim)
+
+
+def methods_of(sigma: float | None) -> dict[str, Method]:
+    """By the names of the tables: the baselines, every objective under every weighting, and CTSM-v
+    with even times and over mixtures, all on one path."""
+    weightings = {
+        "uniform": {"weighting": "uniform"},
+        "stein": {"weighting": "stein_score"},
+        "time0": {"moment": "data"},
+        "time1": {},
+    }
+    return {
+        "nce": Bridges(sigma),
+        "tre": Bridges(sigma, num_bridges=8),
+        **{
+            f"{objective}_{name}": TimeScores(sigma, objective=objective, **settings)
+            for objective in ("tsm", "ctsm", "ctsm_v")
+            for name, settings in weightings.items()
+        },
+        "ctsm_v_stratified": TimeScores(sigma, time_sampler="stratified"),
+        "ctsm_v_mixture": MixtureResidual(sigma),
+    }
+
+
+def covariance_methods() -> dict[str, Method]:
+    """The rows of the mutual-information figure."""
+    return {
+        "tsm_stein": CovarianceScores(objective="tsm", weighting="stein_score"),
+        "ctsm_time1": CovarianceScores(objective="ctsm"),
+        "ctsm_v_time1": CovarianceScores(),
+    }

@@ -13,58 +13,41 @@ A network then learns the difference between the data and the mixture, and no mo
 """
 
 import warnings
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ebm_app.io.errors import UserError
 from ebm_app.models.time_score import ModelOutput, TimeScoreModel
 from ebm_app.paths import GaussianPath, PathSample
-
-
-class Modes(NamedTuple):
-    """J diagonal Gaussians: ``log_weight`` (J,), ``mean`` and ``variance`` (J, D); float64."""
-
-    log_weight: Tensor
-    mean: Tensor
-    variance: Tensor
+from ebm_app.ratios.pairs import GaussianMixture
 
 
 def principal_axes(x0: Tensor, x1: Tensor) -> Tensor:
     """Orthogonal V (D, D), columns by falling variance of the balanced mixture of the two samples
     (N, D); rotating by it leaves isotropic noise, hence a path, as it was."""
     both = torch.cat([x0, x1]).double()
-    _, vectors = torch.linalg.eigh(torch.cov(both.T).reshape(both.shape[1], -1))
-    return vectors.flip(1)
+    return torch.linalg.eigh(torch.cov(both.T))[1].flip(1)
 
 
-def fit_modes(y: Tensor, max_modes: int = 4, seed: int = 0) -> Modes:
+def fit_mixture(y: Tensor, max_modes: int = 4, seed: int = 0) -> GaussianMixture:
     """The diagonal mixture of up to ``max_modes`` Gaussians with the least Bayesian information
-    criterion, by expectation maximisation on a sample (N, D).
-
-    Raises:
-        UserError: for a sample with an axis along which it does not vary.
-    """
+    criterion, by expectation maximisation on a sample (N, D)."""
     # over a second to import, only for this
     from sklearn.exceptions import ConvergenceWarning
-    from sklearn.mixture import GaussianMixture
+    from sklearn.mixture import GaussianMixture as Fit
 
     values = y.double().cpu().numpy()
-    if not (values.std(0) > 0).all():
-        raise UserError("a mixture needs data that vary along every axis: drop constant columns")
-    fits = []
-    for num in range(1, max_modes + 1):
-        with warnings.catch_warnings():
-            # slow convergence shows in the criterion, by which another number then wins
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            fits.append(
-                GaussianMixture(num, covariance_type="diag", random_state=seed).fit(values)
-            )
+    with warnings.catch_warnings():
+        # slow convergence shows in the criterion, by which another number then wins
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fits = [
+            Fit(num, covariance_type="diag", random_state=seed).fit(values)
+            for num in range(1, max_modes + 1)
+        ]
     best = min(fits, key=lambda fit: fit.bic(values))
     parts = (best.weights_, best.means_, best.covariances_)
-    weight, mean, variance = (torch.from_numpy(part).to(y.device) for part in parts)
-    return Modes(weight.log(), mean, variance)
+    weight, means, variances = (torch.from_numpy(part).to(y.device) for part in parts)
+    return GaussianMixture(weight.log(), means, variances)
 
 
 class MixtureBase(nn.Module):
@@ -72,82 +55,54 @@ class MixtureBase(nn.Module):
     the mode that each pair has there.
 
     Args:
-        path: the path; from N(0, I) its noise is the reference, and ``modes0`` is not used.
-        modes0, modes1: of p_0 and p_1, in the axes of the points.
+        path: the path; from N(0, I) its noise is the reference, and ``p0`` is not used.
+        p0, p1: in the axes of the points.
     """
 
-    def __init__(self, path: GaussianPath, modes0: Modes, modes1: Modes) -> None:
+    def __init__(self, path: GaussianPath, p0: GaussianMixture, p1: GaussianMixture) -> None:
         super().__init__()
         self.path = path
-        first = torch.arange(len(modes0.mean)).repeat_interleave(len(modes1.mean))
-        second = torch.arange(len(modes1.mean)).repeat(len(modes0.mean))
-        for side, modes, mode in ((0, modes0, first), (1, modes1, second)):
-            for name, value in zip(Modes._fields, modes, strict=True):
-                self.register_buffer(f"{name}{side}", value[mode.to(value.device)])
+        num0, num1 = len(p0.means), len(p1.means)
+        log_weight = p0.log_weight[:, None] + p1.log_weight
+        self.register_buffer("log_weight", log_weight.flatten())
+        self.register_buffer("mean0", p0.means.repeat_interleave(num1, 0))
+        self.register_buffer("mean1", p1.means.repeat(num0, 1))
+        self.register_buffer("variance0", p0.variances.repeat_interleave(num1, 0))
+        self.register_buffer("variance1", p1.variances.repeat(num0, 1))
 
     def forward(self, y: Tensor, t: Tensor) -> Tensor:
         """y (B, D), t (B,) float64 -> components (B, D), in the dtype of y."""
-        log_weight, mean, variance, mean_dt, variance_dt = self._marginal(t)
-        residual = y.double()[:, None] - mean
+        (a0, a1), (b0, b1) = _coefficients(self.path, t)
+        m0, m1, u0, u1 = self.mean0, self.mean1, self.variance0, self.variance1
+        v, v_dt = self.path.variance(t)[:, None, None], self.path.variance_dt(t)[:, None, None]
+        variance = a0.square() * u0 + a1.square() * u1 + v
+        variance_dt = 2 * (a0 * b0 * u0 + a1 * b1 * u1) + v_dt
+        residual = y.double()[:, None] - (a0 * m0 + a1 * m1)
         scaled = residual / variance
-        log_mode = log_weight - 0.5 * (residual * scaled + variance.log()).sum(2)
-        components = 0.5 * variance_dt * (scaled.square() - 1 / variance) + mean_dt * scaled
+        log_mode = self.log_weight - 0.5 * (residual * scaled + variance.log()).sum(2)
+        components = 0.5 * variance_dt * (scaled.square() - 1 / variance)
+        components = components + (b0 * m0 + b1 * m1) * scaled
         posterior = torch.softmax(log_mode, 1)[..., None]
         return (posterior * components).sum(1).to(y.dtype)
 
-    def _marginal(self, t: Tensor) -> tuple[Tensor, ...]:
-        """Log weight (J,), then mean, variance and their d/dt (B, J, D) of the J pairs."""
-        (a0, a1), (b0, b1) = _coefficients(self.path, t), _rates(self.path, t)
-        m0, m1, u0, u1 = self.mean0, self.mean1, self.variance0, self.variance1
-        v, v_dt = self.path.variance(t)[:, None, None], self.path.variance_dt(t)[:, None, None]
-        return (
-            self.log_weight0 + self.log_weight1,
-            a0 * m0 + a1 * m1,
-            a0.square() * u0 + a1.square() * u1 + v,
-            b0 * m0 + b1 * m1,
-            2 * (a0 * b0 * u0 + a1 * b1 * u1) + v_dt,
-        )
 
-
-def _coefficients(path: GaussianPath, t: Tensor) -> tuple[Tensor, Tensor]:
-    """a_0 and a_1 (B, 1, 1): the conditional mean of x_t is a_0 x_0 + a_1 x_1."""
+def _coefficients(path: GaussianPath, t: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """a_0 and a_1 (B, 1, 1), the conditional mean of x_t being a_0 x_0 + a_1 x_1, and their
+    derivatives in t: alpha' times what delta is of either end."""
     one, zero = torch.ones(len(t), 1).to(t), torch.zeros(len(t), 1).to(t)
-    only0 = path.mean(PathSample(one, zero, t, zero, zero))
-    only1 = path.mean(PathSample(zero, one, t, zero, zero))
-    return only0[:, None], only1[:, None]
-
-
-def _rates(path: GaussianPath, t: Tensor) -> tuple[Tensor, Tensor]:
-    """Their derivatives in t, (B, 1, 1): alpha' times what delta is of either end."""
-    one, zero = torch.ones(len(t), 1).to(t), torch.zeros(len(t), 1).to(t)
+    ends = [PathSample(one, zero, t, zero, zero), PathSample(zero, one, t, zero, zero)]
+    means = [path.mean(end)[:, None] for end in ends]
     rate = path.alpha_dt(t)[:, None]
-    _, delta0 = path.endpoints(PathSample(one, zero, t, zero, zero))
-    _, delta1 = path.endpoints(PathSample(zero, one, t, zero, zero))
-    return (rate * delta0)[:, None], (rate * delta1)[:, None]
+    return means, [(rate * path.endpoints(end)[1])[:, None] for end in ends]
 
 
-class ResidualModel(nn.Module):
-    """A time score model whose network adds to a base: components = base + model.
+class ResidualModel(TimeScoreModel):
+    """A time score model whose raw network adds to a base (x (B, D), t (B,)) -> (B, D)."""
 
-    Args:
-        model: of the residual. base: (x (B, D), t (B,)) -> components (B, D).
-    """
+    def __init__(self, net: nn.Module, path: GaussianPath, eps: float, base: nn.Module) -> None:
+        super().__init__(net, path, eps, prediction="raw", time_input="time")
+        self.base = base
 
-    def __init__(self, model: TimeScoreModel, base: nn.Module) -> None:
-        super().__init__()
-        self.model, self.base = model, base
-        self.path, self.interval = model.path, model.interval
-
-    @property
-    def net(self) -> nn.Module:
-        """The network of the residual."""
-        return self.model.net
-
-    def forward(self, x: Tensor, t: Tensor) -> ModelOutput:
-        """As ``TimeScoreModel.forward``."""
-        residual = self.model(x, t)
+    def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> ModelOutput:
+        residual = super().forward(x, t, condition)
         return residual._replace(components=residual.components + self.base(x, t))
-
-    def time_score(self, x: Tensor, t: Tensor) -> Tensor:
-        """d/dt log p_t(x): (B,)."""
-        return self(x, t).components.sum(1)

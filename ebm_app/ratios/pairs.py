@@ -1,6 +1,9 @@
-"""Pairs of densities whose ratio is learned: a reference p0 (t = 0) and data p1 (t = 1) on R^D.
+r"""Pairs of densities whose ratio is learned: a reference p0 (t = 0) and data p1 (t = 1) on R^D.
 
 Points have shape (N, D), log densities are float64 of shape (N,), in nats.
+
+Source of the distant pairs and of the task of mutual information: Yu, Klami, Hyvarinen, Korba,
+Chehab (ICML 2025), section 6 and appendix F (arXiv:2502.02300).
 """
 
 import math
@@ -11,40 +14,135 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ebm_app.numerics.tensors import standard_normal_log_density
 
-class DensityPair(ABC):
-    """A reference p0 and data p1 of dimension ``dim``, of which draws can be had."""
+
+class Density(ABC):
+    """A density of points (N, ``dim``), of which draws can be had.
+
+    Attributes:
+        second_moment: E||x||^2 / D.
+    """
 
     dim: int
+    second_moment: float
 
     @abstractmethod
-    def sample0(self, num: int, generator: torch.Generator) -> Tensor:
-        """x0 ~ p0, (N, D), in torch's default dtype on the generator's device."""
+    def sample(self, num: int, generator: torch.Generator) -> Tensor:
+        """Independent draws (N, D), in torch's default dtype on the generator's device."""
 
     @abstractmethod
-    def sample1(self, num: int, generator: torch.Generator) -> Tensor:
-        """x1 ~ p1, (N, D), in torch's default dtype on the generator's device."""
+    def log_density(self, x: Tensor) -> Tensor:
+        """log p(x) in nats: (N, D) -> (N,), float64; -inf outside the support."""
 
-    @abstractmethod
-    def data_moment(self) -> float:
-        """E||x1||^2 / D: the constant c of a path that conditions on x1 alone."""
-
-    @abstractmethod
-    def bridge_moment(self) -> float:
-        """E||x1 - x0||^2 / D for independent x0 and x1: the constant c of a path between both."""
-
-    @abstractmethod
-    def log_ratio(self, x: Tensor) -> Tensor | None:
-        """log p1(x)/p0(x) in nats: (N, D) -> (N,), float64; None where it has no closed form."""
+    def mean(self) -> Tensor:
+        """E x (D,), float64; 0 unless stated."""
+        return torch.zeros(self.dim, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
-class BlockGaussianPair(DensityPair):
-    r"""The task of mutual information of the paper (section 6.3; D = 40, 80, 160, 320).
+class DensityPair:
+    """A reference p0 and data p1 of one dimension."""
 
-    p1 = N(0, Sigma) in D dimensions, Sigma block-diagonal with D/2 blocks [[1, rho], [rho, 1]]; X
-    is the even coordinates of z and Y the odd ones. Both are standard normal, so that p0 =
-    p(x) p(y) = N(0, I), and the mean of the log ratio over p1 is
+    p0: Density
+    p1: Density
+
+    @property
+    def dim(self) -> int:
+        """D."""
+        return self.p0.dim
+
+    def log_ratio(self, x: Tensor) -> Tensor:
+        """log p1(x)/p0(x) in nats: (N, D) -> (N,), float64."""
+        return self.p1.log_density(x) - self.p0.log_density(x)
+
+    def data_moment(self) -> float:
+        """E||x1||^2 / D: the constant c of a path that conditions on x1 alone."""
+        return self.p1.second_moment
+
+    def bridge_moment(self) -> float:
+        """E||x1 - x0||^2 / D for independent x0 and x1: the constant c of a path between both."""
+        product = (self.p0.mean() @ self.p1.mean()).item() / self.dim
+        return self.p0.second_moment + self.p1.second_moment - 2 * product
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianMixture(Density):
+    """p(x) = sum_j w_j N(x; m_j, diag(u_j)), with ``log_weight`` log w (J,), ``means`` m and
+    ``variances`` u (J, D); float64."""
+
+    log_weight: Tensor
+    means: Tensor
+    variances: Tensor
+
+    @property
+    def dim(self) -> int:
+        return self.means.shape[1]
+
+    @property
+    def second_moment(self) -> float:
+        by_mode = (self.means.square() + self.variances).mean(1)
+        return (self.log_weight.exp() @ by_mode).item()
+
+    def mean(self) -> Tensor:
+        return self.log_weight.exp() @ self.means
+
+    def sample(self, num: int, generator: torch.Generator) -> Tensor:
+        options = {"generator": generator, "device": generator.device}
+        ends = self.log_weight.exp().cumsum(0)[:-1].to(generator.device)
+        mode = torch.searchsorted(ends, torch.rand(num, dtype=ends.dtype, **options))
+        noise = torch.randn(num, self.dim, **options)
+        return self.means.to(noise)[mode] + self.variances.sqrt().to(noise)[mode] * noise
+
+    def log_density(self, x: Tensor) -> Tensor:
+        weight, means, std = (
+            part.to(x.device) for part in (self.log_weight, self.means, self.variances.sqrt())
+        )
+        by_axis = standard_normal_log_density((x.double()[:, None] - means) / std) - std.log()
+        return torch.logsumexp(weight + by_axis.sum(2), 1)
+
+
+def on_the_diagonal(dim: int, entries: tuple[float, ...], std: float) -> GaussianMixture:
+    """(1/J) sum_j N(m_j 1, s^2 I) with 1 = (1, ..., 1): ``entries`` m_1..m_J, ``std`` s."""
+    means = torch.tensor(entries, dtype=torch.float64)[:, None].repeat(1, dim)
+    weights = torch.full((len(entries),), 1 / len(entries), dtype=torch.float64)
+    return GaussianMixture(weights.log(), means, torch.full_like(means, std**2))
+
+
+def standard_normal(dim: int) -> GaussianMixture:
+    """N(0, I)."""
+    return on_the_diagonal(dim, (0.0,), 1.0)
+
+
+def gaussian_pair(dim: int, shift: float = 4.0) -> DensityPair:
+    """p0 = N(0, I) and p1 = N(shift 1, I), which hardly overlap.
+
+    The log ratio is shift sum_i x_i - D shift^2 / 2, and KL(p1 || p0) = D shift^2 / 2 nats.
+    """
+    return DensityPair(standard_normal(dim), on_the_diagonal(dim, (shift,), 1.0))
+
+
+def mixture_pair(k: float, dim: int = 20, centre: float = 2.0) -> DensityPair:
+    """Two modes on either side: those of p0 have the entries centre -+ k sigma / 2, those of p1
+    -centre -+ k sigma / 2, and sigma = sqrt(4 / (4 + k^2)) gives every coordinate variance 1.
+
+    Args:
+        k: distance between the two modes in every coordinate, in units of sigma.
+        dim: D. centre: the mean of p0 in every coordinate.
+    """
+    sigma = 2 / math.hypot(2, k)
+    half = k * sigma / 2
+    return DensityPair(
+        *(on_the_diagonal(dim, (m - half, m + half), sigma) for m in (centre, -centre))
+    )
+
+
+@dataclass(frozen=True)
+class BlockGaussian(Density):
+    r"""N(0, Sigma) in D dimensions, Sigma block-diagonal with D/2 blocks [[1, rho], [rho, 1]].
+
+    X is the even coordinates of z and Y the odd ones. Both are standard normal, so that
+    p(x) p(y) = N(0, I), and the mutual information is
 
         I = -1/2 log det Sigma = -D/4 log(1 - rho^2) = D/4,   rho = sqrt(1 - exp(-1)) = 0.795.
 
@@ -53,34 +151,24 @@ class BlockGaussianPair(DensityPair):
 
     dim: int
     rho: ClassVar[float] = math.sqrt(-math.expm1(-1))
+    second_moment: ClassVar[float] = 1.0
 
-    @property
-    def mutual_information(self) -> float:
-        """D/4, in nats."""
-        return self.dim / 4
-
-    def covariance(self) -> Tensor:
-        """Sigma (D, D) in float64, in the order of z: x_1, y_1, x_2, y_2, ..."""
-        block = torch.tensor([[1, self.rho], [self.rho, 1]], dtype=torch.float64)
-        return torch.kron(torch.eye(self.dim // 2, dtype=torch.float64), block)
-
-    def sample0(self, num: int, generator: torch.Generator) -> Tensor:
-        return torch.randn(num, self.dim, generator=generator, device=generator.device)
-
-    def sample1(self, num: int, generator: torch.Generator) -> Tensor:
+    def sample(self, num: int, generator: torch.Generator) -> Tensor:
         options = {"generator": generator, "device": generator.device, "dtype": torch.float64}
         x, noise = (torch.randn(num, self.dim // 2, **options) for _ in range(2))
         y = self.rho * x + math.sqrt(1 - self.rho**2) * noise
         return torch.stack([x, y], 2).flatten(1).to(torch.get_default_dtype())
 
-    def log_ratio(self, x: Tensor) -> Tensor:
-        r"""D/4 - sum_i (rho^2 (x_i^2 + y_i^2) - 2 rho x_i y_i) / (2 (1 - rho^2))."""
+    def log_density(self, x: Tensor) -> Tensor:
+        r"""log N(z; 0, I) + D/4 - sum_i (rho^2 (x_i^2 + y_i^2) - 2 rho x_i y_i) / 2 (1 - rho^2),
+        over the pairs i."""
         x, y = x[:, 0::2].double(), x[:, 1::2].double()
         squares = self.rho**2 * (x.square() + y.square()) - 2 * self.rho * x * y
-        return self.mutual_information - squares.sum(1) / (2 * (1 - self.rho**2))
+        alone = (standard_normal_log_density(x) + standard_normal_log_density(y)).sum(1)
+        return alone + self.dim / 4 - squares.sum(1) / (2 * (1 - self.rho**2))
 
-    def data_moment(self) -> float:
-        return 1.0
 
-    def bridge_moment(self) -> float:
-        return 2.0
+def information_pair(dim: int) -> DensityPair:
+    """The task of mutual information: p(x) p(y) = N(0, I) and p(x, y), a ``BlockGaussian``; the
+    mean of the log ratio over p1 is D/4 nats."""
+    return DensityPair(standard_normal(dim), BlockGaussian(dim))

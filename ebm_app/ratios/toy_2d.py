@@ -1,9 +1,10 @@
 r"""Two-dimensional toy data sets, on which a learned density can be compared by eye.
 
 Each has mean 0 and a variance of 1, or nearly, in either coordinate, so that the reference
-N(0, I) suits it. Those with a density in closed form state it.
+N(0, I) suits it.
 
-- moons: two interleaved half circles with Gaussian noise; no closed form.
+- moons: two interleaved half circles of radius 1 with Gaussian noise; their density is an integral
+  along the half circles, by Gauss-Legendre nodes.
 - checkerboard: uniform on the eight dark squares of a 4 x 4 board.
 - pinwheel: five arms, Gaussians stretched along the radius and then twisted by an angle that
   grows with the distance from the origin. A twist preserves area, hence the density of the arms
@@ -11,8 +12,6 @@ N(0, I) suits it. Those with a density in closed form state it.
   coordinate along the arm instead, which has no inverse in closed form.
 - rings: three circles with Gaussian noise in the plane. For one of radius a,
   p(x) = exp(-(|x|^2 + a^2) / 2 s^2) I_0(a |x| / s^2) / (2 pi s^2), with I_0 the Bessel function.
-
-Points have shape (N, 2), log densities are float64 of shape (N,), in nats.
 """
 
 import math
@@ -23,39 +22,37 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ebm_app.numerics.quadrature import rule_on
 from ebm_app.numerics.tensors import standard_normal_log_density
-from ebm_app.ratios.pairs import DensityPair
-
-
-@dataclass(frozen=True)
-class Toy2D:
-    """A distribution on the plane.
-
-    Attributes:
-        sample: (num, generator) -> (N, 2), independent draws in torch's default dtype on the
-            generator's device.
-        log_density: (N, 2) -> (N,), float64 in nats, -inf outside the support; None where it has
-            no closed form.
-        moment: E||x||^2 / 2.
-    """
-
-    sample: Callable[[int, torch.Generator], Tensor]
-    log_density: Callable[[Tensor], Tensor] | None = None
-    moment: float = 1.0
-
+from ebm_app.ratios.pairs import Density
 
 MOON_NOISE = 0.08  # where the half circles have radius 1
 MOON_STDS = (math.sqrt(3 / 4 + MOON_NOISE**2), math.sqrt(9 / 16 - 1 / math.pi + MOON_NOISE**2))
+MOON_NODES = 64
+
+
+def _moon(angle: Tensor) -> Tensor:
+    """The upper half circle about the mean of both; a half turn swaps them: (N,) -> (N, 2)."""
+    return torch.stack([angle.cos() - 0.5, angle.sin() - 0.25], 1)
 
 
 def _sample_moons(num: int, generator: torch.Generator) -> Tensor:
     """The half circles (cos a, sin a) and (1 - cos a, 1/2 - sin a), a in [0, pi], with noise and
     brought to mean 0 and variance 1: (N, 2)."""
-    angle = math.pi * _uniform(num, 1, generator)
-    sign = 1.0 - 2.0 * _label(2, num, generator)  # a half turn about the mean swaps the moons
-    arc = torch.cat([angle.cos() - 0.5, angle.sin() - 0.25], 1)
-    noisy = sign[:, None] * arc + MOON_NOISE * _normal(num, 2, generator)
+    angle = math.pi * _uniform(num, 1, generator)[:, 0]
+    sign = 1.0 - 2.0 * _label(2, num, generator)
+    noisy = sign[:, None] * _moon(angle) + MOON_NOISE * _normal(num, 2, generator)
     return noisy / noisy.new_tensor(MOON_STDS)
+
+
+def _moons_log_density(x: Tensor) -> Tensor:
+    """log of the mean over the angle of N(point; half circle, noise^2 I): (N, 2) -> (N,)."""
+    rule = rule_on(MOON_NODES, 0.0, math.pi)
+    arc, weight = _moon(rule.nodes).to(x.device), (rule.weights / (2 * math.pi)).to(x.device)
+    stds = x.new_tensor(MOON_STDS)
+    residual = ((x * stds)[:, None] - torch.cat([arc, -arc])) / MOON_NOISE
+    logs = standard_normal_log_density(residual).sum(2) + weight.repeat(2).log()
+    return torch.logsumexp(logs, 1) + stds.log().sum() - 2 * math.log(MOON_NOISE)
 
 
 # The edges are binary fractions: no rounding of a draw then leads out of its square. The variance
@@ -77,7 +74,6 @@ def _sample_checkerboard(num: int, generator: torch.Generator) -> Tensor:
 
 def _checkerboard_log_density(x: Tensor) -> Tensor:
     """-log of the dark area on the dark squares, edges included, in nats: (N, 2) -> (N,)."""
-    x = _plane(x)
     distance = (x[:, None] - x.new_tensor(SQUARES)).abs().amax(2).amin(1)
     level = -math.log(len(SQUARES) * SQUARE_SIDE**2)
     is_dark = distance <= SQUARE_SIDE / 2
@@ -102,7 +98,6 @@ def _sample_pinwheel(num: int, generator: torch.Generator) -> Tensor:
 def _pinwheel_log_density(x: Tensor) -> Tensor:
     """log of the mean over the arms of N(untwisted x; centre, diag(stds^2)), in nats: (N, 2) ->
     (N,)."""
-    x = _plane(x)
     straight = _turned(x, -TWIST * x.norm(dim=1))
     logs = []
     for arm in range(NUM_ARMS):
@@ -129,7 +124,7 @@ def _sample_rings(num: int, generator: torch.Generator) -> Tensor:
 def _rings_log_density(x: Tensor) -> Tensor:
     """log of the mean over the rings of the density in the module's docstring, in nats: (N, 2) ->
     (N,)."""
-    distance = _plane(x).norm(dim=1)[:, None]
+    distance = x.norm(dim=1)[:, None]
     radii = distance.new_tensor(RING_RADII)
     variance = RING_NOISE**2
     # i0e(z) = exp(-z) I_0(z) completes the square, where I_0 alone would overflow
@@ -151,13 +146,6 @@ def _label(count: int, num: int, generator: torch.Generator) -> Tensor:
     return torch.randint(count, (num,), generator=generator, device=generator.device)
 
 
-def _plane(x: Tensor) -> Tensor:
-    """Points of the plane in float64."""
-    if x.ndim != 2 or x.shape[1] != 2:
-        raise ValueError(f"points of the plane have shape (N, 2), not {tuple(x.shape)}")
-    return x.double()
-
-
 def _turned(x: Tensor, angle: Tensor) -> Tensor:
     """Points (N, 2) turned about the origin by angles (N,)."""
     a, b = x.unbind(1)
@@ -165,42 +153,30 @@ def _turned(x: Tensor, angle: Tensor) -> Tensor:
     return torch.stack([cos * a - sin * b, sin * a + cos * b], 1)
 
 
+@dataclass(frozen=True)
+class Toy2D(Density):
+    """A distribution on the plane, of mean 0.
+
+    Args:
+        draw: (num, generator) -> (N, 2), independent draws.
+        log_p: (N, 2) float64 -> (N,), in nats.
+    """
+
+    draw: Callable[[int, torch.Generator], Tensor]
+    log_p: Callable[[Tensor], Tensor]
+    second_moment: float = 1.0
+    dim: ClassVar[int] = 2
+
+    def sample(self, num: int, generator: torch.Generator) -> Tensor:
+        return self.draw(num, generator)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        return self.log_p(x.double())
+
+
 TOY_2D: dict[str, Toy2D] = {
-    "moons": Toy2D(_sample_moons),
-    "checkerboard": Toy2D(_sample_checkerboard, _checkerboard_log_density, moment=49 / 48),
+    "moons": Toy2D(_sample_moons, _moons_log_density),
+    "checkerboard": Toy2D(_sample_checkerboard, _checkerboard_log_density, 49 / 48),
     "pinwheel": Toy2D(_sample_pinwheel, _pinwheel_log_density),
     "rings": Toy2D(_sample_rings, _rings_log_density),
 }
-
-
-@dataclass(frozen=True)
-class Toy2DPair(DensityPair):
-    """p0 = N(0, I) on R^2 and p1 a two-dimensional toy distribution.
-
-    Args:
-        name: a key of ``TOY_2D``.
-    """
-
-    name: str
-    dim: ClassVar[int] = 2
-
-    def sample0(self, num: int, generator: torch.Generator) -> Tensor:
-        return _normal(num, self.dim, generator)
-
-    def sample1(self, num: int, generator: torch.Generator) -> Tensor:
-        return TOY_2D[self.name].sample(num, generator)
-
-    def log_density0(self, x: Tensor) -> Tensor:
-        """log p0(x) in nats: (N, 2) -> (N,), float64."""
-        return standard_normal_log_density(x.double()).sum(1)
-
-    def log_ratio(self, x: Tensor) -> Tensor | None:
-        """As of any pair; -inf outside the support of the data."""
-        log_density = TOY_2D[self.name].log_density
-        return None if log_density is None else log_density(x) - self.log_density0(x)
-
-    def data_moment(self) -> float:
-        return TOY_2D[self.name].moment
-
-    def bridge_moment(self) -> float:
-        return self.data_moment() + 1.0  # either side has mean 0

@@ -4,10 +4,10 @@ Adam on fresh draws at every step; every ``eval_every`` steps a criterion is tak
 with the best are kept. The learning rate follows a cosine to zero, stepped at the evaluations
 (arXiv:2502.02300, appendix F).
 
->>> from ebm_app.ratios.diagonal_pairs import GaussianPair
+>>> from ebm_app.ratios.pairs import gaussian_pair
 >>> from ebm_app.ratios.methods import TimeScores
 >>> from ebm_app.ratios.points import EvaluationPoints
->>> pair = GaussianPair(2, shift=1.0)  # log p_1/p_0 = x_1 + x_2 - 1
+>>> pair = gaussian_pair(2, shift=1.0)  # log p_1/p_0 = x_1 + x_2 - 1
 >>> points = EvaluationPoints(pair, 100, seeded("cpu", VALIDATION))
 >>> short = RatioTraining(20, batch_size=64, eval_every=10)
 >>> trainer = RatioTrainer(TimeScores(), pair, 0, 1e-2, short, points.criterion)
@@ -27,9 +27,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.optim.lr_scheduler import LambdaLR
 
 from ebm_app.io.errors import UserError
+from ebm_app.numerics.fitting import fit
 from ebm_app.numerics.tensors import seeded
 from ebm_app.objectives.time_sampling import TimeSample
 from ebm_app.ratios.estimators import EndPoints, RatioEstimator
@@ -62,14 +62,10 @@ class RatioTraining:
         if min(self.iterations, self.batch_size, self.eval_every) < 1:
             raise UserError("iterations, batch_size and eval_every must be at least 1")
 
-    @property
-    def num_evaluations(self) -> int:
-        """Before the first step, every ``eval_every`` steps, and after the last."""
-        return 1 + math.ceil(self.iterations / self.eval_every)
-
-    def learning_rate_factor(self, num_evaluations: int) -> float:
-        """(1 + cos(pi n / N)) / 2 after n of N steps, n at the last of so many evaluations."""
-        return (1 + math.cos(math.pi * num_evaluations * self.eval_every / self.iterations)) / 2
+    def learning_rate_factor(self, step: int) -> float:
+        """(1 + cos(pi n / N)) / 2 after n of N steps, n at the last evaluation."""
+        evaluated = step - step % self.eval_every
+        return (1 + math.cos(math.pi * evaluated / self.iterations)) / 2
 
 
 class Evaluation(NamedTuple):
@@ -106,16 +102,26 @@ class RatioTrainer:
         self.ratio = method.build(pair, seed, device)
         self.pair, self.training, self.criterion = pair, training, criterion
         self.sampler, self.ema_decay = method.sampler, method.ema_decay
-        self.optimizer = torch.optim.Adam(self.ratio.parameters(), lr, fused=True)
-        self.schedule = LambdaLR(self.optimizer, training.learning_rate_factor)
         self.generator = seeded(device, seed, TRAIN)
+        self.steps = fit(
+            self.ratio.parameters(),
+            lambda _: self.ratio.loss(self.draw()).mean(),
+            training.iterations,
+            lr,
+            factor=training.learning_rate_factor,
+        )
         self.evaluated = copy.deepcopy(self.ratio) if self.ema_decay else self.ratio
         self.best_state = copy.deepcopy(self.ratio.state_dict())
         self.best_error, self.best_step = math.inf, 0
         self.step, self.seconds = 0, 0.0
 
     def run(self) -> Iterator[Evaluation]:
-        """Train to the end, with the evaluations of ``RatioTraining.num_evaluations``."""
+        """Train to the end: an evaluation before the first step, every ``eval_every`` steps and
+        after the last.
+
+        Raises:
+            NumericalError: for a loss that is not finite; the best weights so far are kept.
+        """
         training = self.training
         yield self._evaluate()
         begin = time.perf_counter()
@@ -129,12 +135,7 @@ class RatioTrainer:
 
     def train_step(self) -> None:
         """One update."""
-        self.ratio.loss(self.draw()).mean().backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.step += 1
-        if self.step % self.training.eval_every == 0:
-            self.schedule.step()
+        self.step = next(self.steps)
         if self.ema_decay:
             self._average(1 - min(self.ema_decay, self.step / (self.step + 10)))
 
@@ -170,6 +171,6 @@ def draw(
     generator: torch.Generator,
 ) -> EndPoints:
     """``num`` rows of either density with noise and times."""
-    x0, x1 = pair.sample0(num, generator), pair.sample1(num, generator)
+    x0, x1 = pair.p0.sample(num, generator), pair.p1.sample(num, generator)
     noise = torch.randn(x0.shape, device=x0.device, generator=generator)
     return EndPoints(x0, x1, noise, times(num, generator))

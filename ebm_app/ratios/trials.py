@@ -15,14 +15,12 @@ from torch import Tensor
 from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 from ebm_app.numerics.tensors import seeded
-from ebm_app.ratios.diagonal_pairs import MixturePair
 from ebm_app.ratios.estimators import RatioEstimator
-from ebm_app.ratios.marginals import DensityGrid
-from ebm_app.ratios.methods import Method, MixtureResidual, TimeScores
-from ebm_app.ratios.pairs import DensityPair
-from ebm_app.ratios.points import EvaluationPoints, as_numbers
-from ebm_app.ratios.problems import TOY_PROBLEMS, classifiers, score_methods
-from ebm_app.ratios.toy_2d import TOY_2D, Toy2DPair
+from ebm_app.ratios.methods import Method, MixtureResidual, methods_of
+from ebm_app.ratios.pairs import DensityPair, standard_normal
+from ebm_app.ratios.points import DensityGrid, EvaluationPoints, as_numbers
+from ebm_app.ratios.problems import TOY_PROBLEMS
+from ebm_app.ratios.toy_2d import TOY_2D
 from ebm_app.ratios.training import (
     TEST,
     VALIDATION,
@@ -38,7 +36,7 @@ NUM_POINTS, NUM_LOSS_DRAWS, NUM_GRID_DRAWS = 600, 2_048, 40_000
 TOY_2D_MODES = 16
 PAIRS: dict[str, DensityPair] = {
     **{name: problem.pair for name, problem in TOY_PROBLEMS.items() if "sigma" not in name},
-    **{name: Toy2DPair(name) for name in TOY_2D},
+    **{name: DensityPair(standard_normal(2), data) for name, data in TOY_2D.items()},
 }
 #: the sigma of the Schrodinger bridge; None is the variance-preserving path
 SIGMAS: dict[str, float | None] = {
@@ -46,31 +44,13 @@ SIGMAS: dict[str, float | None] = {
     "bridge_sigma1": 1.0,
     "bridge_sigma1.41": math.sqrt(2),
 }
-_WEIGHTINGS = {
-    "uniform": {"weighting": "uniform"},
-    "stein": {"weighting": "stein_score"},
-    "time0": {"moment": "data"},
-    "time1": {},
-}
+METHODS = tuple(methods_of(None))
 
 
 def paths_of(problem: str) -> list[str]:
     """The paths that suit a problem: the variance-preserving one starts at N(0, I)."""
-    is_any = isinstance(PAIRS[problem], MixturePair)
+    is_any = problem.startswith("mixtures")
     return [name for name, sigma in SIGMAS.items() if not (is_any and sigma is None)]
-
-
-def methods_of(sigma: float | None) -> dict[str, Method]:
-    """Every objective under every weighting, by the names of the tables, and the baselines."""
-    scores = {
-        f"{objective}_{name}": TimeScores(sigma, objective=objective, **settings)
-        for objective in ("ctsm_v", "ctsm", "tsm")
-        for name, settings in _WEIGHTINGS.items()
-    }
-    return {**scores, **score_methods(sigma), **classifiers(sigma)}
-
-
-METHODS = tuple(methods_of(None))
 
 
 @dataclass(frozen=True)
@@ -113,7 +93,7 @@ class Trial:
     def build(self) -> Method:
         """The method on its path; 2-D toy data take more modes than the tables' mixtures have."""
         method = methods_of(SIGMAS[self.path])[self.method]
-        if isinstance(self.pair, Toy2DPair) and isinstance(method, MixtureResidual):
+        if self.problem in TOY_2D and isinstance(method, MixtureResidual):
             return replace(method, max_modes=TOY_2D_MODES, fit_draws=5_000)
         return method
 
@@ -136,14 +116,12 @@ class TrialEvaluator:
             self.grid = DensityGrid(pair, method.path, rows)
 
     def criterion(self, ratio: RatioEstimator) -> dict[str, Tensor]:
-        """Metrics by name: "loss"; "error", the mean squared error in nats^2, or the loss where
-        there is no truth; "divergence", the mean log ratio over p_1 in nats; "estimate" (N,), the
-        log ratios; and on the plane "log_densities" (T, side, side) and "mass", the integral of
-        the learned p_1."""
-        loss = ratio.loss(self.draw).detach().double().mean()
+        """Metrics by name: "loss"; "error", the mean squared error in nats^2; "divergence", the
+        mean log ratio over p_1 in nats; "estimate" (N,), the log ratios; and on the plane
+        "log_densities" (T, side, side) and "mass", the integral of the learned p_1."""
         estimate = ratio.log_ratio(self.points.x)
-        metrics = {"loss": loss, "error": loss, **self.points.metrics(estimate)}
-        metrics["estimate"] = estimate
+        metrics = {"loss": ratio.loss(self.draw).detach().double().mean(), "estimate": estimate}
+        metrics |= self.points.metrics(estimate)
         if self.grid is not None:
             metrics["log_densities"] = self.grid.log_densities(ratio)
             metrics["mass"] = self.grid.mass(metrics["log_densities"][-1])
@@ -154,9 +132,10 @@ class Snapshot(NamedTuple):
     """The state of a trial at an evaluation.
 
     Attributes:
-        step: steps done. seconds: they took, without the evaluations. best_step: with the least
-            error so far. evaluator: gave the metrics. is_final: whether they are those of the best
-            weights on fresh draws, not of the present ones.
+        step: steps done. step_ms: milliseconds of one, without the evaluations; None before the
+            first. best_step: with the least error so far. evaluator: gave the metrics.
+        is_final: whether they are those of the best weights on fresh draws, not of the present
+            ones.
         scalars: the metrics of one number; None where not finite.
         curve: the scalars of every evaluation, with "step".
         estimate: (N,) at the evaluator's points. log_densities: (T, side, side), on the plane.
@@ -164,7 +143,7 @@ class Snapshot(NamedTuple):
 
     trial: Trial
     step: int
-    seconds: float
+    step_ms: float | None
     best_step: int
     evaluator: TrialEvaluator
     is_final: bool
@@ -173,20 +152,14 @@ class Snapshot(NamedTuple):
     estimate: Tensor
     log_densities: Tensor | None
 
-    @property
-    def has_truth(self) -> bool:
-        """Whether the true log ratio is known."""
-        return self.evaluator.points.truth is not None
-
-    @property
-    def step_ms(self) -> float | None:
-        """Milliseconds a step so far."""
-        return 1e3 * self.seconds / self.step if self.step else None
-
 
 def watch(trial: Trial, device: str = "cpu") -> Iterator[Snapshot]:
     """Train: a snapshot at every evaluation and, after the last one, that of the best weights on
-    fresh draws."""
+    fresh draws.
+
+    Raises:
+        NumericalError: for a loss that is not finite.
+    """
     method, curve = trial.build(), []
     validation = TrialEvaluator(trial.pair, method, seeded(device, 0, VALIDATION))
     settings = (trial.seed, trial.learning_rate, trial.training)
@@ -200,7 +173,7 @@ def watch(trial: Trial, device: str = "cpu") -> Iterator[Snapshot]:
         return Snapshot(
             trial=trial,
             step=trainer.step,
-            seconds=trainer.seconds,
+            step_ms=1e3 * trainer.seconds / trainer.step if trainer.step else None,
             best_step=trainer.best_step,
             evaluator=evaluator,
             is_final=is_final,

@@ -7,6 +7,7 @@ the error on fresh test points (arXiv:2502.02300, appendix F).
 
 import csv
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ebm_app.io.command_line import CommonFlags
-from ebm_app.io.errors import UserError
+from ebm_app.io.errors import NumericalError, UserError
 from ebm_app.io.fields import Draws, Positive, PositiveInt, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import make_accelerator, resolve_device, shut_down
@@ -114,7 +115,10 @@ class TableRun(NamedTuple):
             validation.criterion,
             device,
         )
-        curve = [{"step": at.step, **as_numbers(at.metrics)} for at in trainer.run()]
+        curve = []
+        with suppress(NumericalError):  # diverged: the best weights before that are judged
+            for at in trainer.run():
+                curve.append({"step": at.step, **as_numbers(at.metrics)})
         ratio = trainer.best_ratio()
         value, nfe = ratio.accurate_log_ratio(test.x)
         return {
