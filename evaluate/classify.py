@@ -6,8 +6,6 @@ The calibration error is that of the probability of the class that is told: the 
 bins of |how often it is right - that probability|, weighted by the images of a bin.
 """
 
-from ebm_app.io.start import run_script  # isort: skip  before what takes seconds
-
 import sys
 import time
 from collections.abc import Sequence
@@ -28,6 +26,7 @@ from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
 from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
+from ebm_app.io.start import run_script
 from ebm_app.likelihood.classes import ClassBounds
 from ebm_app.numerics.tensors import standard_error
 
