@@ -52,7 +52,6 @@ Median distance to the nearest training image, root mean square of the pixels:
 {percent:.1f} percent of the drawn lie nearer than all but {quantile:.0%} of the held-out;
 {identical} are identical.
 """
-FOOT = "Trained by `{command}`; revision {git_revision}, torch {torch}.\n"
 BPD_FILE, KEYS = "bpd.json", ("bits_per_dim", "stderr", "eps")
 PICTURES = {
     "samples/grid.png": "samples",
@@ -166,11 +165,8 @@ def made_by(record: Record) -> str:
 
 def foot(run: Record) -> str:
     """How the model was trained."""
-    return FOOT.format(
-        command=" ".join(run["command"]),
-        git_revision=run.get("git_revision"),
-        torch=run["versions"]["torch"],
-    )
+    revision, torch = run.get("git_revision"), run["versions"]["torch"]
+    return f"Trained by `{' '.join(run['command'])}`; revision {revision}, torch {torch}.\n"
 
 
 #: record beside the run -> its section

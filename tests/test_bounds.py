@@ -113,12 +113,6 @@ def test_an_error_of_the_score_alone_is_known_by_hand():
     assert abs(rough["bound"] - expected) < 4 * rough["bound_stderr"]
 
 
-def test_the_lipschitz_constant_has_converged_in_its_grid():
-    for path in PATHS:
-        made, x, constant = drawn("mixture", path, 10)
-        assert torch.allclose(constant, lipschitz_constant(made, x, 1025), rtol=3e-3)
-
-
 def loss(regression, theta, sample):
     """Losses (B,) by the package's objective, for CTSM-v the sum over components."""
     is_ctsm = regression.objective == "ctsm"
@@ -191,18 +185,6 @@ def test_a_single_unknown_mean_is_known_by_hand(name):
     moment = (1 + mu**2 * (1 - 2 * t) ** 2).mean()
     e = ScoreErrors(regression, theta, num_steps).limit().item()
     assert e == pytest.approx(expected[0] / expected[1] ** 2 * moment, rel=1e-9)
-
-
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_nodes_of_the_path_are_those_of_its_draws(name):
-    regression = Regression(name, LinearVPPath())
-    nodes, weight = regression.draw_rule(THETA)
-    draws = regression.draw(THETA, 20_000, generator())
-    at_nodes, at_draws = (
-        regression.residuals(THETA, sample).square().sum(1) for sample in (nodes, draws)
-    )
-    assert weight.sum().item() == pytest.approx(1)
-    assert z_score(at_draws, weight @ at_nodes) < 4
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
