@@ -46,7 +46,7 @@ class Budget(NamedTuple):
     num_draws: int = 10_000
     num_steps: tuple[int, ...] = tuple(2**k for k in range(9))
     num_examples: tuple[int, ...] = (300, 1000, 3000, 10_000)
-    replicates: int = 200
+    replicates: int = 100
 
 
 QUICK = Budget(1000, (1, 4, 16, 64), (300, 1000, 3000), 50)
