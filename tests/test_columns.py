@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import error_of
 
-from ebm_app.tabular.columns import read_csv, read_csv_pair, read_npy
+from ebm_app.tabular.columns import Columns, read_csv, read_csv_pair, read_npy
 from ebm_app.tabular.mutual_information import check_pair
 
 NUMBERS = np.random.default_rng(7).standard_normal((12, 3))
@@ -178,35 +178,46 @@ def test_csv_groups(tmp_path):
 
 # the values
 
-LABELS = ["o", "p", "q"]
+
+def columns(values, names):
+    return Columns(values, "side", list(names))
 
 
 def check(x, y, least=10):
-    check_pair(x, y, LABELS, least)
+    check_pair(columns(x, "op"[: x.shape[1]]), columns(y, "qr"[: y.shape[1]]), least)
 
 
-def test_unequal_and_few_rows():
-    assert "x has 12 rows and y has 11" in error_of(check, NUMBERS[:, :1], NUMBERS[:-1, 1:])
+def changed(values, *places, value):
+    values = values.copy()
+    for place in places:
+        values[place] = value
+    return values
+
+
+MISTAKES = {
+    "unequal": (NUMBERS[:, :1], NUMBERS[:-1, 1:], "x has 12 rows and y has 11"),
+    "few rows": (NUMBERS[:9, :1], NUMBERS[:9, 1:], "9 rows, fewer than 10"),
+    "constant": (
+        changed(NUMBERS[:, :2], np.s_[:, 1], value=0.1),
+        NUMBERS[:, 2:],
+        "constant over all rows are 'p'",
+    ),
+    "the same": (NUMBERS[:, :2], NUMBERS[:, [1]], "'p' and 'q' hold the same values"),
+    **{
+        f"{value}": (
+            NUMBERS[:, :1],
+            changed(NUMBERS[:, 1:], (3, 1), (9, 0), (9, 1), value=value),
+            "3 of 24 values of side are NaN or infinite, the first in row 4 ",
+        )
+        for value in (math.nan, math.inf, -math.inf)
+    },
+}
+
+
+@pytest.mark.parametrize("x, y, message", MISTAKES.values(), ids=MISTAKES)
+def test_values_that_cannot_be_estimated_from(x, y, message):
+    assert message in error_of(check, x, y)
+
+
+def test_as_many_rows_as_are_asked_for():
     check(NUMBERS[:10, :1], NUMBERS[:10, 1:])
-    assert "9 rows, fewer than 10" in error_of(check, NUMBERS[:9, :1], NUMBERS[:9, 1:])
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_values_that_are_not_finite(value):
-    x, y = NUMBERS[:, :1].copy(), NUMBERS[:, 1:].copy()
-    y[[3, 9, 9], [1, 0, 1]] = value
-    message = error_of(check, x, y)
-    assert "3 of 36 values" in message and "row 4 (counted from 1) of q" in message
-
-
-def test_constant_columns_are_named():
-    x, y = NUMBERS[:, :2].copy(), NUMBERS[:, 2:].copy()
-    x[:, 1], y[:, 0] = 0.1, -3
-    assert "constant over all values are p, q" in error_of(check, x, y)
-    x[5, 1], y[0, 0] = 0.2, 0
-    check(x, y)
-
-
-def test_one_column_on_both_sides():
-    message = error_of(check, NUMBERS[:, :2], NUMBERS[:, [1]])
-    assert "p and q hold the same values" in message and "no bound" in message

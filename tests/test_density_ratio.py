@@ -176,7 +176,7 @@ def test_the_base_by_its_closed_form():
         (np.zeros((100, 2)), np.zeros((100, 3)), "x0 has 2 columns and x1 has 3"),
         (np.arange(120.0), np.r_[np.nan, np.arange(120.0)], "NaN or infinite, the first in row 1"),
         (np.arange(120.0), np.arange(99.0), "x1 has 99 rows that differ"),
-        (np.zeros(120), np.zeros(120), "values of both samples are column 1 of x0"),
+        (np.zeros(120), np.zeros(120), "constant over all rows are column 1 of x0"),
         (np.array(["a"] * 60), np.zeros(60), "x0 holds values of type <U1"),
     ],
 )
@@ -186,7 +186,7 @@ def test_a_mistake_is_one_sentence(x0, x1, message):
 
 
 def test_rows_of_other_columns_have_no_ratio(of_mixture):
-    with pytest.raises(UserError, match="x has 1 columns and the sample x0 has 2"):
+    with pytest.raises(UserError, match="x has 1 columns and x0 has 2"):
         of_mixture.score_samples(np.zeros(3))
     with pytest.raises(UserError, match="NaN"):
         of_mixture.score_samples(np.full((1, 2), np.nan))

@@ -160,7 +160,7 @@ def test_mistakes_end_in_a_sentence():
         ((x, y[:-1]), "x has 100 rows and y has 99"),
         ((x[:20], y[:20]), "fewer than 30"),
         ((x, x), "hold the same values"),
-        ((frame, y), "constant over all values are 'b'"),
+        ((frame, y), "constant over all rows are 'b'"),
         ((x, np.array(["a"] * 100)), "y holds values of type <U1"),
         ((np.repeat(x[:20], 5), np.repeat(y[:20], 5)), "20 rows differ from each other"),
     ):

@@ -5,7 +5,7 @@ Nothing is ever unpickled.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -20,7 +20,7 @@ def read_npy(path: str | Path) -> np.ndarray:
     """The array of an ``.npy`` file as (N, d) in float64.
 
     Raises:
-        UserError: for a file that is missing, damaged or of another format, and as ``as_columns``.
+        UserError: for a file that is missing, damaged or of another format, and as ``Columns.of``.
     """
     path = Path(path).expanduser()
     try:
@@ -30,7 +30,7 @@ def read_npy(path: str | Path) -> np.ndarray:
         _fail_to_read(path, "an .npy file, with numpy.save", error)
     if not isinstance(values, np.ndarray):
         raise UserError(f"'{path}' holds several arrays: save one, with numpy.save")
-    return as_columns(values, f"'{path}'")
+    return Columns.of(values, f"'{path}'").values
 
 
 def read_csv(path: str | Path, names: Sequence[str]) -> "DataFrame":
@@ -90,92 +90,81 @@ def read_csv_pair(
     return table[list(x_columns)], table[list(y_columns)]
 
 
-def as_columns(values: Any, name: str) -> np.ndarray:
-    """An array or data frame (N,) or (N, d) of real numbers as (N, d) in float64; (N,) is one
-    column. A message calls them ``name``.
+class Columns(NamedTuple):
+    """A user's rows: ``values`` (N, d) in float64, what messages call them, and the ``names`` of
+    the columns of a data frame; an array has none."""
 
-    >>> as_columns([True, False], "x").shape
-    (2, 1)
+    values: np.ndarray
+    what: str
+    names: list[str] | None
 
-    Raises:
-        UserError: for another kind of content or another number of dimensions.
-    """
-    values = np.asarray(values)
-    if values.dtype.kind not in "biuf":
-        raise UserError(f"{name} holds values of type {values.dtype}: give real numbers")
-    if values.ndim == 1:
-        values = values[:, None]
-    if values.ndim != 2 or not values.shape[1]:
-        raise UserError(
-            f"{name} has the shape {values.shape}: give rows by columns (N, d) or one column (N,)"
-        )
-    return np.array(values, np.float64)
+    @classmethod
+    def of(cls, values: Any, what: str) -> "Columns":
+        """An array or data frame (N,) or (N, d) of real numbers; (N,) is one column.
 
+        >>> Columns.of([True, False], "x").values.shape
+        (2, 1)
 
-def columns_of(values: Any) -> list[str] | int:
-    """The names of the columns of a data frame, or the number of those of an array.
+        Raises:
+            UserError: for another kind of content or another number of dimensions.
+        """
+        names = getattr(values, "columns", None)
+        values = np.asarray(values)
+        if values.dtype.kind not in "biuf":
+            raise UserError(f"{what} holds values of type {values.dtype}: give real numbers")
+        if values.ndim == 1:
+            values = values[:, None]
+        if values.ndim != 2 or not values.shape[1]:
+            raise UserError(
+                f"{what} has the shape {values.shape}: give rows by columns (N, d) or one column "
+                "(N,)"
+            )
+        names = None if names is None else [str(name) for name in names]
+        return cls(np.array(values, np.float64), what, names)
 
-    >>> columns_of(np.zeros((3, 2)))
-    2
-    """
-    names = getattr(values, "columns", None)
-    if names is not None:
-        return [str(name) for name in names]
-    shape = np.shape(values)
-    return shape[1] if len(shape) > 1 else 1
+    @property
+    def labels(self) -> list[str]:
+        """What messages call each column.
 
+        >>> Columns.of(np.zeros((3, 2)), "x").labels
+        ['column 1 of x', 'column 2 of x']
+        """
+        if self.names is None:
+            return [f"column {n + 1} of {self.what}" for n in range(self.values.shape[1])]
+        return [f"'{name}'" for name in self.names]
 
-def column_labels(values: Any, name: str) -> list[str]:
-    """What messages call the columns of an array, or of a data frame, which names them.
+    def check_finite(self) -> None:
+        """Raise a UserError for values that are NaN or infinite."""
+        rows, columns = np.nonzero(~np.isfinite(self.values))
+        if len(rows):
+            raise UserError(
+                f"{len(rows)} of {self.values.size} values of {self.what} are NaN or infinite, "
+                f"the first in row {rows[0] + 1} (counted from 1) of {self.labels[columns[0]]}: "
+                "fill in or leave out rows"
+            )
 
-    >>> column_labels(np.zeros((3, 2)), "x")
-    ['column 1 of x', 'column 2 of x']
-    """
-    columns = columns_of(values)
-    if isinstance(columns, int):
-        return [f"column {number + 1} of {name}" for number in range(columns)]
-    return [f"'{column}'" for column in columns]
+    def check_vary(self) -> None:
+        """Raise a UserError for columns that are constant."""
+        constant = (self.values == self.values[:1]).all(0)
+        if constant.any():
+            names = ", ".join(
+                label for label, is_so in zip(self.labels, constant, strict=True) if is_so
+            )
+            raise UserError(f"constant over all rows are {names}: leave them out")
 
-
-def check_columns(
-    values: np.ndarray, labels: Sequence[str], what: str = "values", vary: bool = True
-) -> None:
-    """Raise a UserError for NaN or infinite values (N, d), which a message calls ``what``, in
-    columns of these names, and if they must ``vary`` for constant ones.
-
-    >>> check_columns(np.eye(2), ["a", "b"])
-    """
-    rows, columns = np.nonzero(~np.isfinite(values))
-    if len(rows):
-        raise UserError(
-            f"{len(rows)} of {values.size} {what} are NaN or infinite, the first in row "
-            f"{rows[0] + 1} (counted from 1) of {labels[columns[0]]}: fill in or leave out rows"
-        )
-    constant = (values == values[:1]).all(0) & vary
-    if constant.any():
-        names = ", ".join(label for label, is_so in zip(labels, constant, strict=True) if is_so)
-        raise UserError(f"constant over all {what} are {names}: leave them out")
-
-
-def check_same_columns(
-    first: list[str] | int, second: list[str] | int, names: tuple[str, str]
-) -> None:
-    """Raise a UserError for two data whose ``columns_of`` differ by number, name or order; an
-    array has no names to compare. A message calls the two by ``names``.
-
-    >>> check_same_columns(["a", "b"], 2, ("x0", "x1"))
-    """
-    counts = [part if isinstance(part, int) else len(part) for part in (first, second)]
-    if counts[0] != counts[1]:
-        raise UserError(
-            f"{names[0]} has {counts[0]} columns and {names[1]} has {counts[1]}: give both the "
-            "same columns"
-        )
-    if isinstance(first, list) and isinstance(second, list) and first != second:
-        raise UserError(
-            f"{names[0]} has the columns {shortened(', '.join(first))} and {names[1]} has "
-            f"{shortened(', '.join(second))}: give both the same, in the same order"
-        )
+    def check_same(self, other: "Columns") -> None:
+        """Raise a UserError for columns that differ by number, name or order."""
+        counts = self.values.shape[1], other.values.shape[1]
+        if counts[0] != counts[1]:
+            raise UserError(
+                f"{self.what} has {counts[0]} columns and {other.what} has {counts[1]}: give both "
+                "the same columns"
+            )
+        if self.names and other.names and self.names != other.names:
+            raise UserError(
+                f"{self.what} has the columns {shortened(', '.join(self.names))} and {other.what} "
+                f"has {shortened(', '.join(other.names))}: give both the same, in the same order"
+            )
 
 
 def _fail_to_read(path: Path, form: str, error: Exception) -> NoReturn:

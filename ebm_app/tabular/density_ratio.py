@@ -2,24 +2,17 @@
 them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ebm_app.numerics.tensors import effective_sample_size, log_mean_exp
-from ebm_app.tabular.columns import (
-    as_columns,
-    check_columns,
-    check_same_columns,
-    column_labels,
-    columns_of,
-)
-from ebm_app.tabular.estimate import error_of_rows, interval_of, lines_of
+from ebm_app.tabular.columns import Columns
+from ebm_app.tabular.estimate import error_of_rows, interval_of, reasons, warned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,16 +23,6 @@ FEWEST_ROWS = 100
 MOST_APART = 0.99
 #: the tails of a mean are not known to be normal further out
 LEAST_P = 1e-6
-
-
-class LeftOut(NamedTuple):
-    """Numbers of the rows of p_0 and of p_1 that a fold leaves out, and the log ratios there
-    before the normaliser, float64: all (n,)."""
-
-    rows0: Tensor
-    rows1: Tensor
-    of0: Tensor
-    of1: Tensor
 
 
 @dataclass(frozen=True)
@@ -57,7 +40,7 @@ class DensityRatio:
         log_ratio0, log_ratio1: r at the rows of both samples, each by a ratio learned without it,
             (N0,) and (N1,).
         at: rows (n, D) -> the log ratios of the K folds before the normaliser, (K, n), and the
-            errors of what is left out, (n,). columns: as ``columns_of`` the samples.
+            errors of what is left out, (n,). sample0: the rows of p_0.
         warnings: reasons to doubt it, a sentence each.
     """
 
@@ -69,7 +52,7 @@ class DensityRatio:
     log_ratio0: np.ndarray
     log_ratio1: np.ndarray
     at: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-    columns: list[str] | int
+    sample0: Columns
     warnings: list[str]
 
     @property
@@ -96,10 +79,10 @@ class DensityRatio:
         Raises:
             UserError: for rows of other columns, and NaN or infinite values.
         """
-        check_same_columns(columns_of(x), self.columns, ("x", "the sample x0"))
-        labels, x = column_labels(x, "x"), as_columns(x, "x")
-        check_columns(x, labels, vary=False)
-        parts, doubt = self.at(x)
+        rows = Columns.of(x, "x")
+        rows.check_same(self.sample0)
+        rows.check_finite()
+        parts, doubt = self.at(rows.values)
         value = parts.mean(0) - self.log_normaliser
         if not return_std:
             return value
@@ -110,7 +93,6 @@ class DensityRatio:
         first."""
         low, high = self.interval
         lines = [
-            *lines_of(self.warnings),
             f"KL divergence of p_1 from p_0: at least {self.kl_bound:.4f} +- {self.kl_stderr:.4f} "
             f"nats, 95 percent interval of this bound {low:.4f} to {high:.4f}",
             f"both samples of one density: p = {max(self.p_value, LEAST_P):.2g}"
@@ -118,7 +100,7 @@ class DensityRatio:
             f"a mean over p_1 by weights of p_0 rests on {self.effective_rows:.0f} of "
             f"{len(self.log_ratio0)} rows",
         ]
-        return "\n".join(lines)
+        return warned(self.warnings, lines)
 
     def figures(self) -> dict[str, Any]:
         """The numbers of the summary, as JSON takes them."""
@@ -141,66 +123,49 @@ class DensityRatio:
 
 
 def combined(
-    parts: Sequence[LeftOut], groups: tuple[Tensor, Tensor], **others: Any
+    of0: Tensor,
+    of1: Tensor,
+    groups: tuple[Tensor, Tensor],
+    at: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    sample0: Columns,
 ) -> DensityRatio:
-    """The ratio from those of all folds.
+    """The ratio from log ratios before the normaliser, float64, at rows (N0,) and (N1,) that they
+    were learned without.
 
     Args:
         groups: the number of the distinct row that each row is, (N0,) and (N1,).
-        others: the other parts of the result.
     """
-    of0, of1 = (torch.zeros(len(group), dtype=torch.float64) for group in groups)
-    for part in parts:
-        of0[part.rows0], of1[part.rows1] = part.of0, part.of1
     log_normaliser = log_mean_exp(of0).item()
     of0, of1 = of0 - log_normaliser, of1 - log_normaliser
-    numbers = {
-        "kl_bound": of1.mean().item(),
-        "kl_stderr": math.hypot(_error(of0.exp(), groups[0]), _error(of1, groups[1])),
-        "effective_rows": effective_sample_size(of0).item(),
-        "log_normaliser": log_normaliser,
+
+    def errors(values0: Tensor, values1: Tensor) -> float:
+        """Of the difference of two means; copies of a row are one."""
+        parts = zip((values0, values1), groups, strict=True)
+        return math.hypot(*(error_of_rows(part - part.mean(), group) for part, group in parts))
+
+    kl_stderr, effective_rows = errors(of0.exp(), of1), effective_sample_size(of0).item()
+    test0, test1 = of0.sigmoid(), of1.sigmoid()
+    error, apart = errors(test0, test1), (of0 < 0).double().mean() + (of1 > 0).double().mean()
+    share = apart.item() / 2
+    doubts = {
+        f"the normaliser rests on {effective_rows:.0f} rows of p_0, so that the divergence "
+        "and the log ratio may be off by a constant: give more rows of p_0": effective_rows
+        < FEWEST_ROWS,
+        f"{share:.1%} of the rows tell which sample they are of: the densities hardly "
+        "overlap, and where they do not the log ratio is a guess": share > MOST_APART,
+        f"the classifiers were {abs(log_normaliser):.3f} nats from normalised, which is more "
+        "than the error: give more rows, or fewer columns": abs(log_normaliser)
+        > max(2 * kl_stderr, 0.05),
     }
-    apart = ((of0 < 0).double().mean() + (of1 > 0).double().mean()).item() / 2
     return DensityRatio(
-        **numbers,
-        p_value=_p_value(of0.sigmoid(), of1.sigmoid(), groups),
+        kl_bound=of1.mean().item(),
+        kl_stderr=kl_stderr,
+        p_value=NormalDist().cdf((test0.mean() - test1.mean()).item() / error) if error else 1.0,
+        log_normaliser=log_normaliser,
+        effective_rows=effective_rows,
         log_ratio0=of0.numpy(),
         log_ratio1=of1.numpy(),
-        warnings=_warnings(apart=apart, **numbers),
-        **others,
+        at=at,
+        sample0=sample0,
+        warnings=reasons(doubts),
     )
-
-
-def _error(values: Tensor, group: Tensor) -> float:
-    """The standard error of the mean of values (N,), of which copies of a row are one."""
-    return error_of_rows(values - values.mean(), group)
-
-
-def _p_value(of0: Tensor, of1: Tensor, groups: tuple[Tensor, Tensor]) -> float:
-    """One-sided, of means (N0,) and (N1,) that one density would make equal."""
-    error = math.hypot(_error(of0, groups[0]), _error(of1, groups[1]))
-    if not error:
-        return 1.0
-    return NormalDist().cdf((of0.mean() - of1.mean()).item() / error)
-
-
-def _warnings(
-    kl_bound: float, kl_stderr: float, effective_rows: float, log_normaliser: float, apart: float
-) -> list[str]:
-    found = []
-    if effective_rows < FEWEST_ROWS:
-        found.append(
-            f"the normaliser rests on {effective_rows:.0f} rows of p_0, so that the divergence "
-            "and the log ratio may be off by a constant: give more rows of p_0"
-        )
-    if apart > MOST_APART:
-        found.append(
-            f"{apart:.1%} of the rows tell which sample they are of: the densities hardly "
-            "overlap, and where they do not the log ratio is a guess"
-        )
-    if abs(log_normaliser) > max(2 * kl_stderr, 0.05):
-        found.append(
-            f"the classifiers were {abs(log_normaliser):.3f} nats from normalised, which is more "
-            "than the error: give more rows, or fewer columns"
-        )
-    return found

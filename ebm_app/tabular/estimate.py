@@ -1,6 +1,6 @@
 """What estimates from rows share: an interval, the error of rows, and warnings in words."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -31,10 +31,16 @@ def error_of_rows(influence: Tensor, groups: Tensor) -> float:
     return by_group.square().sum().sqrt().item() / len(influence)
 
 
-def lines_of(warnings: Sequence[str]) -> list[str]:
-    """Warnings as the first lines of a summary.
+def reasons(doubts: Mapping[str, bool]) -> list[str]:
+    """Of sentences that speak against an estimate, those that hold."""
+    return [sentence for sentence, is_so in doubts.items() if is_so]
 
-    >>> lines_of(["few rows", "no overlap"])
-    ['Beware: few rows', 'And: no overlap']
+
+def warned(warnings: Sequence[str], lines: Sequence[str]) -> str:
+    """A summary, whose first lines are the warnings.
+
+    >>> warned(["few rows", "no overlap"], ["0.3 nats"]).splitlines()
+    ['Beware: few rows', 'And: no overlap', '0.3 nats']
     """
-    return [f"{'Beware: ' if not n else 'And: '}{w}" for n, w in enumerate(warnings)]
+    first = [f"{'And' if number else 'Beware'}: {part}" for number, part in enumerate(warnings)]
+    return "\n".join([*first, *lines])

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.tabular.estimate import HALF_WIDTH, error_of_rows, interval_of, lines_of
+from ebm_app.tabular.estimate import HALF_WIDTH, error_of_rows, interval_of, reasons, warned
 from ebm_app.tabular.lower_bounds import (
     PairRatios,
     donsker_varadhan,
@@ -64,7 +64,6 @@ class MutualInformation:
         """The estimate in words; reasons to doubt it come first."""
         low, high = self.interval
         lines = [
-            *lines_of(self.warnings),
             f"mutual information {self.value:.4f} +- {self.stderr:.4f} nats, "
             f"95 percent interval {low:.4f} to {high:.4f}",
             f"Donsker-Varadhan lower bound {self.lower_bound:.4f}, and {self.fewer_rows:.4f} by "
@@ -77,7 +76,7 @@ class MutualInformation:
             lines.append(f"taken as discrete: {', '.join(self.discrete)}")
         if self.num_distinct < self.num_rows:
             lines.append(f"of {self.num_rows} rows {self.num_distinct} are distinct")
-        return "\n".join(lines)
+        return warned(self.warnings, lines)
 
     def figures(self) -> dict[str, Any]:
         """All but the log ratios, as JSON takes it."""
@@ -165,4 +164,4 @@ def warnings_of(found: MutualInformation, gain: float, beyond: float) -> list[st
         "than the ratios; the value holds half of it: look for rows that nearly repeat and fine "
         "structure, or train longer": beyond > max(half, 0.02),
     }
-    return [doubt for doubt, is_so in doubts.items() if is_so]
+    return reasons(doubts)

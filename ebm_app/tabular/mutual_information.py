@@ -38,7 +38,7 @@ from torch import Tensor
 from ebm_app.io.errors import UserError
 from ebm_app.numerics.tensors import seeded
 from ebm_app.tabular.classifier import BATCH_SIZE, Classifiers, Draws
-from ebm_app.tabular.columns import as_columns, check_columns, column_labels
+from ebm_app.tabular.columns import Columns
 from ebm_app.tabular.information import MutualInformation, combined
 from ebm_app.tabular.lower_bounds import PairRatios, donsker_varadhan
 from ebm_app.tabular.neighbours import neighbour_information
@@ -121,11 +121,12 @@ class Estimation:
     ) -> None:
         if num_folds < 3:
             raise UserError(f"there are {num_folds} folds: give at least 3")
-        labels = [*column_labels(x, "x"), *column_labels(y, "y")]
-        x, y = as_columns(x, "x"), as_columns(y, "y")
         self.num_folds, self.steps, self.seed = num_folds, steps, random_state
         least = ROWS_PER_FOLD * num_folds
-        check_pair(x, y, labels, least)
+        sides = Columns.of(x, "x"), Columns.of(y, "y")
+        check_pair(*sides, least)
+        labels = [*sides[0].labels, *sides[1].labels]
+        x, y = (side.values for side in sides)
         self.sides = Side.of(x, random_state), Side.of(y, random_state + 1)
         discrete = [*self.sides[0].discrete, *(x.shape[1] + i for i in self.sides[1].discrete)]
         self.discrete = [labels[number] for number in discrete]
@@ -254,22 +255,22 @@ class Estimation:
         return neighbour_information(*(side.spaced()[first] for side in self.sides))
 
 
-def check_pair(x: np.ndarray, y: np.ndarray, labels: Sequence[str], least: int) -> None:
-    """Check that x (N, dx) and y (N, dy), whose columns have labels, can be estimated from.
+def check_pair(x: Columns, y: Columns, least: int) -> None:
+    """Check that x and y can be estimated from.
 
     Raises:
         UserError: see ``mutual_information``.
     """
-    if len(x) != len(y):
-        raise UserError(
-            f"x has {len(x)} rows and y has {len(y)}: row i of both is one draw, "
-            "give as many of each"
-        )
-    if len(x) < least:
-        raise UserError(f"there are {len(x)} rows, fewer than {least}: give more of them")
-    check_columns(np.concatenate([x, y], axis=1), labels)
-    seen = {column.tobytes(): label for label, column in zip(labels, x.T, strict=False)}
-    for label, column in zip(labels[x.shape[1] :], y.T, strict=True):
+    num_x, num_y = len(x.values), len(y.values)
+    if num_x != num_y:
+        raise UserError(f"x has {num_x} rows and y has {num_y}: row i of both is one draw")
+    if num_x < least:
+        raise UserError(f"there are {num_x} rows, fewer than {least}: give more of them")
+    for side in (x, y):
+        side.check_finite()
+        side.check_vary()
+    seen = {column.tobytes(): label for label, column in zip(x.labels, x.values.T, strict=True)}
+    for label, column in zip(y.labels, y.values.T, strict=True):
         if column.tobytes() in seen:
             raise UserError(
                 f"{seen[column.tobytes()]} and {label} hold the same values, so that their mutual "

@@ -33,14 +33,8 @@ from torch import Tensor
 from ebm_app.io.errors import UserError
 from ebm_app.numerics.tensors import seeded
 from ebm_app.tabular.classifier import BATCH_SIZE, Classifiers, Draws
-from ebm_app.tabular.columns import (
-    as_columns,
-    check_columns,
-    check_same_columns,
-    column_labels,
-    columns_of,
-)
-from ebm_app.tabular.density_ratio import DensityRatio, LeftOut, combined
+from ebm_app.tabular.columns import Columns
+from ebm_app.tabular.density_ratio import DensityRatio, combined
 from ebm_app.tabular.gaussian_base import best_base
 from ebm_app.tabular.scores import AsinhScores, row_groups
 
@@ -97,13 +91,13 @@ class RatioEstimation:
     ) -> None:
         if num_folds < 2:
             raise UserError(f"there are {num_folds} folds: give at least 2")
-        self.columns = columns_of(x0)
-        check_same_columns(self.columns, columns_of(x1), ("x0", "x1"))
-        labels = [column_labels(x0, "x0"), column_labels(x1, "x1")]
-        x0, x1 = as_columns(x0, "x0"), as_columns(x1, "x1")
-        check_columns(x0, labels[0], "values of x0", vary=False)
-        check_columns(x1, labels[1], "values of x1", vary=False)
-        check_columns(np.concatenate([x0, x1]), labels[0], "values of both samples")
+        samples = Columns.of(x0, "x0"), Columns.of(x1, "x1")
+        samples[0].check_same(samples[1])
+        for sample in samples:
+            sample.check_finite()
+        self.sample0, (x0, x1) = samples[0], (sample.values for sample in samples)
+        both = np.concatenate([x0, x1])
+        self.sample0._replace(values=both).check_vary()
         self.num_folds = num_folds
         self.groups = torch.from_numpy(row_groups(x0)), torch.from_numpy(row_groups(x1))
         least = ROWS_PER_FOLD * num_folds
@@ -113,7 +107,7 @@ class RatioEstimation:
                 raise UserError(
                     f"{name} has {num} rows that differ from each other: give at least {least}"
                 )
-        self.scaling = AsinhScores.fit(np.concatenate([x0, x1]))
+        self.scaling = AsinhScores.fit(both)
         self.scores = self.scaling(x0), self.scaling(x1)
         generator = seeded("cpu", random_state, FOLDS)
         of0, of1 = (split_rows(group, num_folds, generator) for group in self.groups)
@@ -135,15 +129,14 @@ class RatioEstimation:
 
     def result(self) -> DensityRatio:
         """The ratio from what is learned so far."""
-        parts = []
-        for number in range(self.num_folds):
-            rows0, rows1 = ((fold == number).nonzero().flatten() for fold in self.folds)
-            of0, of1 = (
-                self._log_ratio(number, scores[rows])
-                for scores, rows in zip(self.scores, (rows0, rows1), strict=True)
-            )
-            parts.append(LeftOut(rows0, rows1, of0, of1))
-        return combined(parts, self.groups, at=self.at, columns=self.columns)
+        found = []
+        for scores, fold in zip(self.scores, self.folds, strict=True):
+            values = torch.empty(len(fold), dtype=torch.float64)
+            for number in range(self.num_folds):
+                rows = (fold == number).nonzero().flatten()
+                values[rows] = self._log_ratio(number, scores[rows])
+            found.append(values)
+        return combined(*found, self.groups, self.at, self.sample0)
 
     def at(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """At rows (n, D) the log ratios of all folds before the normaliser, (K, n), and the root
@@ -160,26 +153,23 @@ class RatioEstimation:
 
     def _draws_of_step(self) -> Draws:
         """As many rows of both samples for each classifier, drawn with replacement."""
-        rows = []
-        for of0, of1 in self.splits:
-            chosen = []
-            for split in (of1, of0):
-                place = torch.randint(len(split.train), (BATCH_SIZE,), generator=self.generator)
-                chosen.append(split.train[place])
-            rows.append(chosen)
-        return self._draws(rows)
+
+        def drawn(rows: Tensor) -> Tensor:
+            return rows[torch.randint(len(rows), (BATCH_SIZE,), generator=self.generator)]
+
+        return self._draws([(drawn(of1.train), drawn(of0.train)) for of0, of1 in self.splits])
 
     def _validation(self) -> Draws:
         """Rows left aside of both samples, as many of each as there are of the smaller one."""
-        rows = []
+        chosen = []
         for of0, of1 in self.splits:
             size = min(len(of0.validation), len(of1.validation))
-            chosen = []
-            for split in (of1, of0):
-                order = torch.randperm(len(split.validation), generator=self.generator)
-                chosen.append(split.validation[order[:size]])
-            rows.append(chosen)
-        return self._draws(rows)
+            orders = [
+                torch.randperm(len(split.validation), generator=self.generator)
+                for split in (of1, of0)
+            ]
+            chosen.append((of1.validation[orders[0][:size]], of0.validation[orders[1][:size]]))
+        return self._draws(chosen)
 
     def _draws(self, rows: Sequence[Sequence[Tensor]]) -> Draws:
         """Of row numbers (B,) of p_1 and (B,) of p_0 for each classifier."""
