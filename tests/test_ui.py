@@ -15,15 +15,21 @@ from ebm_app.web.server import MAX_FILE_SIZE, MAX_IMAGE_PIXELS, check_auth, chec
 #: what programs call: endpoint -> arguments in their order, with their defaults. Add at the end,
 #: with a default; any other change breaks the programs of others
 CONTRACT = {
+    "/complete": {
+        **{"model": "grey", "drawing": ..., "unknown": "lower half", "num_images": 4},
+        **{"num_temperatures": 60, "seed": 5},
+    },
     "/estimators": {"model": "grey", "image": None, "draws": 4},
     "/generate": {
         "model": "grey",
         "sampler": "pf_ode",
-        "num_images": 16,
+        "num_images": 10,
         "num_steps": 25,
         "seed": 5,
         "randomise": True,
         "score_images": False,
+        "which": "any",
+        "guidance": 1.5,
     },
     "/mi": {
         "x": None,
@@ -67,7 +73,7 @@ CONTRACT = {
 RETURNS = {
     "/generate": "Image Textbox Number Dataframe File Gallery",
     "/mi": "Plot Textbox Json",
-    "/score": "Image Textbox Plot Textbox Plot Json",
+    "/score": "Image Textbox Plot Textbox Plot Json Label",
     "/score_many": "Dataframe Textbox",
     "/toy": "Plot Textbox Json",
 }
@@ -80,7 +86,8 @@ def test_programs_find_every_endpoint_with_its_arguments_in_order(page):
         name: [(p["parameter_name"], p["parameter_default"]) for p in endpoint["parameters"]]
         for name, endpoint in endpoints.items()
     }
-    found["/score_drawing"][1] = ("drawing", ...)  # an empty canvas
+    for name in ("/score_drawing", "/complete"):
+        found[name][1] = ("drawing", ...)  # an empty canvas
     assert found == {name: list(arguments.items()) for name, arguments in CONTRACT.items()}
     assert info["unnamed_endpoints"] == {}
     for name, kinds in RETURNS.items():

@@ -4,6 +4,7 @@ from functools import partial
 
 import gradio as gr
 
+from .complete import tab as complete
 from .diagnostics import tab as diagnostics
 from .generate import tab as generate
 from .generate.gallery import send_on_click
@@ -34,6 +35,8 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
                 pictures = generate.build(models, model, seed)
             with gr.Tab("Score", id="score") as scoring:
                 upload, ways = score.build(models, model, pictures, seed)
+            with gr.Tab("Complete") as completing:
+                complete.build(models, model, seed)
             with gr.Tab("Toy") as training:
                 toy.build(seed, models.device)
             with gr.Tab("Mutual information") as information:
@@ -45,7 +48,7 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
                 diagnostics.build(models, model, warning, checking, seed)
         send_on_click(pictures, upload, {tabs: "score", ways: score.UPLOAD})
         for selected, visible in (
-            ([drawing, scoring, checking], True),
+            ([drawing, scoring, completing, checking], True),
             ([training, information], "hidden"),  # they use none of the models
         ):
             triggers = [tab.select for tab in selected]

@@ -37,13 +37,15 @@ WARNING = (
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What fixes the images of a run."""
+    """What fixes the images of a run; without ``labels`` there is no guidance."""
 
     model: str
     sampler: str
     num_images: int
     num_steps: int
     seed: int
+    labels: tuple[int, ...] = ()
+    guidance: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,9 @@ class SampleRun:
         parts = [drawn if is_done else progress(self.frame.step, self.frame.num_steps)]
         if self.likelihoods:
             parts.append(f"{len(self.likelihoods)} log-likelihoods")
+        if self.settings.labels:
+            named = ", ".join(map(str, self.settings.labels))
+            parts.append(f"of {named} with guidance {self.settings.guidance:g}")
         parts += [self.settings.model, f"seed {self.settings.seed}", f"{self.seconds:.1f} s"]
         parts.append(f"{self.frame.nfe} evaluations of the score")
         if self.frame.acceptance is not None:
@@ -107,6 +112,8 @@ def draw(ebm: EBM, settings: RunSettings, with_likelihoods: bool = False) -> Ite
     images get theirs."""
     begin = time.perf_counter()
     steps = {SAMPLERS[settings.sampler].counts: settings.num_steps}
+    if settings.labels:
+        steps |= {"labels": settings.labels, "guidance": settings.guidance}
     for frame in ebm.iterate_sample(settings.num_images, settings.sampler, settings.seed, **steps):
         images = ebm.to_images(frame.x)
         run = SampleRun(settings, images, frame, time.perf_counter() - begin)

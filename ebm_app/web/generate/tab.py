@@ -11,6 +11,7 @@ import gradio as gr
 from annotated_types import Ge, Le
 from PIL import Image
 
+from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 from ebm_app.sampling.samplers import SAMPLERS
 
@@ -20,14 +21,19 @@ from ..shared import MAX_SEED, Seed, picture, seed_box, slider, table_box, text_
 from .gallery import image_tiles, tiles
 from .run import HEADERS, REPEATS, RunSettings, SampleRun, draw, write_files
 
-MAX_IMAGES, MAX_STEPS = 64, 200
+MAX_IMAGES, MAX_STEPS, MAX_GUIDANCE = 64, 200, 5.0
+Guidance = Annotated[float, Ge(0), Le(MAX_GUIDANCE)]
+ANY, EACH = "any", "one of each"
+#: a grid that a bundled model drew before, in its folder
+FIRST_GRID = "samples_grid.png"
 LABELS = {
     "pf_ode": "Probability-flow ODE (seconds)",
+    "dpm": "DPM-Solver++ (seconds)",
     "annealed_hmc": "Annealed HMC (minutes)",
 }
 HINT = (
-    "Press **Generate** and watch images come out of noise; then click on one of them below to "
-    "send it to the Score tab, which finds its log-likelihood."
+    "Press **Generate** and watch images come out of noise, of the class that you choose; then "
+    "click on one of them below to send it to the Score tab, which finds its log-likelihood."
 )
 #: how long a run that was left alone can still be stopped
 STATE_SECONDS = 3600
@@ -46,7 +52,7 @@ class ShownRun(NamedTuple):
     run: SampleRun | None = None
 
 
-def generate(
+def generate(  # noqa: PLR0913 - the inputs of an endpoint
     model: str,
     sampler: str,
     num_images: Annotated[int, Ge(1), Le(MAX_IMAGES)],
@@ -54,15 +60,22 @@ def generate(
     seed: Seed,
     randomise: bool,
     score_images: bool,
+    which: str = ANY,
+    guidance: Guidance = 1.0,
     *,
     models: Models,
 ) -> Iterator[ShownRun]:
     """Draw images; returns the grid as a PNG, a caption, the seed that was used, a table of
-    log-likelihoods, a ZIP of all files, and the single images."""
+    log-likelihoods, a ZIP of all files, and the single images. ``which`` is a class, "any" or
+    "one of each"."""
     seed = secrets.randbelow(MAX_SEED + 1) if randomise else seed
     ebm = models.load(model)
     choose("sampler", sampler, SAMPLERS)
-    settings = RunSettings(model, sampler, num_images, num_steps, seed)
+    labels = labels_of(which, ebm.config.num_classes)
+    settings = RunSettings(
+        *(model, sampler, num_images, num_steps, seed, labels),
+        guidance if labels else 1.0,
+    )
     yield ShownRun(None, f"Starting · {model} · seed {seed}", seed)
     for run in draw(ebm, settings, score_images):
         yield ShownRun(run.grid(), run.caption(), seed, run.table(), run=run)
@@ -81,6 +94,36 @@ def halt(run: SampleRun | None) -> Iterator[ShownRun]:
     """What is shown of a run that was stopped, if it has a step; its caption stays."""
     for shown in finish(run) if run else ():
         yield shown._replace(caption=gr.skip())
+
+
+def labels_of(which: str, num_classes: int) -> tuple[int, ...]:
+    """The class labels that take turns in a run.
+
+    >>> labels_of("7", 10), labels_of("one of each", 3), labels_of("any", 10)
+    ((7,), (0, 1, 2), ())
+    """
+    if which == ANY:
+        return ()
+    classes = [str(label) for label in range(num_classes)]
+    if not classes:
+        raise UserError(f"this model was trained without class labels: choose {ANY}")
+    choose("class", which, [ANY, EACH, *classes])
+    return tuple(range(num_classes)) if which == EACH else (int(which),)
+
+
+def own_classes(model: str, *, models: Models) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Updates of the choices of a class and of the guidance, for a model that knows some."""
+    known = models.load(model).config.num_classes
+    choices = [ANY, EACH, *map(str, range(known))]
+    first = EACH if known else ANY
+    shown = gr.update(choices=choices, value=first, visible=known > 0)
+    return shown, gr.update(visible=known > 0)
+
+
+def first_grid(model: str, models: Models) -> str | None:
+    """A picture that the model drew before, if its folder holds one."""
+    picture = models.folder(model) / FIRST_GRID
+    return str(picture) if picture.exists() else None
 
 
 def own_steps(model: str, sampler: str, *, models: Models) -> dict[str, Any]:
@@ -106,7 +149,16 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Gallery:
             choices = [(LABELS.get(name, name), name) for name in SAMPLERS]
             info = "how images are made out of noise"
             sampler = gr.Dropdown(choices, value=first, label="Sampler", info=info)
-            num_images = slider(1, MAX_IMAGES, 16, "Images")
+            which = gr.Radio([ANY], value=ANY, label="Which", elem_id="which", visible=False)
+            guidance = gr.Slider(
+                *(0, MAX_GUIDANCE),
+                value=1.5,
+                step=0.1,
+                label="Guidance",
+                info="1 is the model's own; more is clearer and less varied",
+                visible=False,
+            )
+            num_images = slider(1, MAX_IMAGES, 10, "Images")
             buttons = start_and_stop("Generate")
             with gr.Accordion("Advanced", open=False):
                 steps = slider(1, MAX_STEPS, getattr(kind, kind.counts), "Steps", info=kind.steps)
@@ -116,7 +168,8 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Gallery:
                 scored = gr.Checkbox(False, label="Log-likelihoods of the images", info=repeats)
         with gr.Column(scale=2):
             drawn, tools = "Grid of the images that were drawn", ["download", "fullscreen"]
-            grid = picture("Samples", drawn, "min(520px, 92vw)", buttons=tools)
+            before = first_grid(model.value, models)
+            grid = picture("Samples", drawn, "min(520px, 92vw)", buttons=tools, value=before)
             text = text_box("Run")
             archive = gr.File(label="All files (ZIP)", interactive=False, height=80)
             title = "Row by row from the top left; ± holds draws and estimator"
@@ -126,7 +179,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Gallery:
     pictures = image_tiles("The images, one by one", show_label=False)
     run = gr.State(time_to_live=STATE_SECONDS)
     shown = list(ShownRun(grid, text, seeds, table, archive, pictures, run))
-    inputs = [model, sampler, num_images, steps, seeds, randomise, scored]
+    inputs = [model, sampler, num_images, steps, seeds, randomise, scored, which, guidance]
     start_by(buttons, generate, inputs, shown, {"models": models})
     # last, as files take a while to write
     private = {"show_progress": "hidden", "api_visibility": "private"}
@@ -135,4 +188,6 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Gallery:
     triggers, in_turn = [sampler.change, model.change], {"trigger_mode": "always_last"}
     offer = explained(own_steps, models=models)
     gr.on(triggers, offer, [model, sampler], steps, **AT_ONCE, **in_turn)
+    classes = explained(own_classes, models=models)
+    gr.on(None, classes, model, [which, guidance], **AT_ONCE)
     return pictures

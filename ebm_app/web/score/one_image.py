@@ -37,7 +37,7 @@ NAMES = {"elbo": "the variational bound", "ratio": "the integral of the time sco
 class ShownLikelihood(NamedTuple):
     """What the page shows of an image's log-likelihood, as far as it is known: the image as the
     model sees it, the report, the map of the pixels' shares, the place among held-out images in
-    words and drawn, and the numbers."""
+    words and drawn, the numbers, and the probabilities of the classes that the model knows."""
 
     seen: Image.Image | None = None
     text: str = ""
@@ -45,6 +45,7 @@ class ShownLikelihood(NamedTuple):
     place: str = ""
     histogram: Figure | None = None
     metrics: dict[str, Any] | None = None
+    classes: dict[str, float] | None = None
 
 
 def score(
@@ -59,7 +60,8 @@ def score(
 ) -> Iterator[ShownLikelihood]:
     """The log-likelihood of an image file, which may be inverted and whose digit may be framed
     first; returns the image as the model sees it, the log-likelihood as text, a map of the
-    pixels' shares, the place among held-out images as text and drawn, and the numbers."""
+    pixels' shares, the place among held-out images as text and drawn, the numbers, and the
+    probabilities of the classes."""
     prepared = read_upload(image, models.load(model).config, invert, frame)
     yield from find_likelihood(models, model, prepared, repeats, seed)
 
@@ -92,6 +94,10 @@ def find_likelihood(
     text = report(numbers, ebm.config.num_levels)
     shown = shown._replace(text=text, shares=shares, metrics=numbers)
     yield shown
+    if ebm.config.num_classes:
+        (told,) = ebm.classify(prepared.image, seed=seed).probabilities.tolist()
+        shown = shown._replace(classes={str(label): p for label, p in enumerate(told)})
+        yield shown
     found, value = None, result.log_prob.mean().item()
     for found in models.likelihoods(model):
         place = found.describe(value, prepared.image.numel())

@@ -59,10 +59,18 @@ def build(
             hint = f"The log-likelihood of the image appears here. {CAVEAT}"
             text = text_box("Log-likelihood", 9, hint)
             place = text_box("Place among held-out images", 3, "")
+            classes = gr.Label(
+                label="Class, by p(class | image)", num_top_classes=3, visible=False
+            )
     with gr.Row():
         histogram = plot_box("Place among held-out images, drawn")
         shares = plot_box("Shares of the pixels")
-    shown = ShownLikelihood(seen, text, shares, place, histogram, metrics_box())
+    shown = ShownLikelihood(seen, text, shares, place, histogram, metrics_box(), classes)
+
+    def has_classes(name: str) -> dict[str, Any]:
+        return gr.update(visible=models.load(name).config.num_classes > 0)
+
+    gr.on(None, has_classes, model, classes, **AT_ONCE)
     with gr.Accordion("Other estimators of the same log-likelihood", open=False):
         estimators.build(models, model, seen, text, seed)
     with gr.Accordion("Many files", open=False):

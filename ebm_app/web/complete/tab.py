@@ -1,0 +1,141 @@
+"""The tab that completes images: draw a part, mark what the model is to make."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import gradio as gr
+import numpy as np
+import torch
+from annotated_types import Ge, Le
+from PIL import Image
+from pydantic import BeforeValidator
+from torch import Tensor
+
+from ebm_app.data.folder import read_image
+from ebm_app.data.levels import to_levels
+from ebm_app.image_models.completion import iterate_completion
+from ebm_app.io.errors import UserError
+from ebm_app.io.registry import choose
+from ebm_app.models.config import EBMConfig
+
+from ..models import Models
+from ..runs import AT_ONCE, start_and_stop, start_by
+from ..score.digits import SIDE
+from ..score.uploads import NO_COLOUR, drawn_path, on_levels
+from ..shared import Seed, picture, progress, render, seed_box, slider, text_box
+
+MAX_IMAGES, MAX_TEMPERATURES = 16, 300
+#: what may be unknown: rows and columns as shares of the height and the width, or what is red
+HALVES = {
+    "lower half": (0.5, 1.0, 0.0, 1.0),
+    "upper half": (0.0, 0.5, 0.0, 1.0),
+    "left half": (0.0, 1.0, 0.0, 0.5),
+    "right half": (0.0, 1.0, 0.5, 1.0),
+}
+MARKED = "what is red"
+KNOWN, UNKNOWN = "#ffffff", "#e02020"
+HINT = (
+    "Draw a part of a digit, say which part is **unknown**, and press **Complete**: the model draws "
+    "that part, several times, given the rest. What is black and known stays empty."
+)
+
+
+class ShownCompletion(NamedTuple):
+    """What the page shows of completions: the images in one picture, and where they stand."""
+
+    grid: Image.Image | None
+    caption: str
+
+
+def complete(
+    model: str,
+    drawing: Annotated[str | None, BeforeValidator(drawn_path)],
+    unknown: str,
+    num_images: Annotated[int, Ge(1), Le(MAX_IMAGES)],
+    num_temperatures: Annotated[int, Ge(2), Le(MAX_TEMPERATURES)],
+    seed: Seed,
+    *,
+    models: Models,
+) -> Iterator[ShownCompletion]:
+    """Draws of a part of a picture given the rest: a half of it, or what is red; returns them in
+    one picture, and a caption."""
+    ebm = models.load(model)
+    choose("unknown", unknown, [*HALVES, MARKED])
+    image, red = read_marked(drawing, ebm.config)
+    mask = ~(red if unknown == MARKED else half(unknown, red))
+    if mask.all():
+        raise UserError("nothing is marked as unknown: cover a part with the red brush")
+    levels = to_levels(image, ebm.config.num_levels, ebm.config.palette)
+    many = levels.expand(num_images, -1, -1, -1)
+    yield ShownCompletion(None, f"Starting · {model} · seed {seed}")
+    for frame in iterate_completion(ebm, many, mask, seed, num_temperatures=num_temperatures):
+        drawn = torch.where(mask, image, ebm.to_images(frame.x))
+        text = f"{progress(frame.step, frame.num_steps)} · {model} · seed {seed}"
+        yield ShownCompletion(render(drawn), text)
+
+
+def read_marked(path: str | None, config: EBMConfig) -> tuple[Tensor, Tensor]:
+    """The image (1, 1, H, W) in [0, 1] of a drawing, and the pixels (H, W) of which at least a
+    quarter is red.
+
+    Raises:
+        UserError: for no drawing, and a model of colour images.
+    """
+    channels, height, width = config.image_shape
+    if channels != 1:
+        raise UserError(NO_COLOUR)
+    if not path:
+        raise UserError("the canvas is empty: draw a part of a digit on it")
+    whole = np.asarray(read_image(Path(path)).convert("RGB")).astype(np.int16)
+    red = Image.fromarray(((whole[..., 0] - whole[..., 1]) > 100).astype(np.uint8) * 255)
+    share = np.asarray(red.resize((width, height), Image.Resampling.BOX))
+    marked = torch.from_numpy(share.copy()) >= 64
+    grey = Image.fromarray(whole[..., 1].astype(np.uint8))
+    return on_levels(grey.resize((width, height), Image.Resampling.BOX), config), marked
+
+
+def half(name: str, like: Tensor) -> Tensor:
+    """One of ``HALVES`` of an image, as a mask of the form of ``like`` (H, W)."""
+    top, bottom, left, right = HALVES[name]
+    height, width = like.shape
+    found = torch.zeros_like(like)
+    rows = slice(round(top * height), round(bottom * height))
+    found[rows, round(left * width) : round(right * width)] = True
+    return found
+
+
+def build(models: Models, model: gr.Dropdown, seed: int) -> None:
+    """Put the tab on the page, with its endpoint /complete."""
+    gr.Markdown(HINT)
+    black = np.zeros((SIDE, SIDE, 3), dtype=np.uint8)
+    blank: dict[str, Any] = {"background": black, "layers": [], "composite": black}
+    with gr.Row():
+        with gr.Column():
+            canvas = gr.ImageEditor(
+                value=blank,
+                label="A part of a digit",
+                image_mode="RGB",
+                type="numpy",
+                sources=(),
+                transforms=(),
+                layers=False,
+                canvas_size=(SIDE, SIDE),
+                fixed_canvas=True,
+                brush=gr.Brush(default_size=17, colors=[KNOWN, UNKNOWN], color_mode="fixed"),
+                format="png",
+            )
+            canvas.clear(lambda: blank, None, canvas, **AT_ONCE)
+            choices = [*HALVES, MARKED]
+            info = "the second colour of the brush is red"
+            unknown = gr.Radio(choices, value=choices[0], label="Unknown", info=info)
+            buttons = start_and_stop("Complete")
+            with gr.Accordion("Advanced", open=False):
+                count = slider(1, MAX_IMAGES, 4, "Images")
+                steps = slider(2, MAX_TEMPERATURES, 60, "Temperatures")
+                seeds = seed_box(seed)
+        with gr.Column():
+            grid = picture("Completions", "Completions of the drawing", "min(420px, 92vw)")
+            text = text_box("Run")
+    inputs = [model, canvas, unknown, count, steps, seeds]
+    start_by(buttons, complete, inputs, [grid, text], {"models": models})
