@@ -36,8 +36,8 @@ HALVES = {
 MARKED = "what is red"
 KNOWN, UNKNOWN = "#ffffff", "#e02020"
 HINT = (
-    "Draw a part of a digit, say which part is **unknown**, and press **Complete**: the model draws "
-    "that part, several times, given the rest. What is black and known stays empty."
+    "Draw a part of a digit, say which part is **unknown**, and press **Complete**: the model "
+    "draws that part, several times, given the rest. What is black and known stays empty."
 )
 
 
