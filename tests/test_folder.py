@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from conftest import error_of, png_chunk
+from conftest import error_of, png_chunk, save_picture
 from PIL import Image
 from test_faults import put_no_file
 
@@ -96,6 +96,23 @@ def test_folder_of_split_folders(tmp_path):
     fill(tmp_path / "else", 1)
     message = error_of(load_folder, tmp_path)
     assert "000.png" in message and "validation/" in message
+
+
+@pytest.mark.parametrize("splits", [("train", "validation", "test"), ("",)])
+def test_class_folders_give_labels(tmp_path, splits):
+    """Images of "ant" are dark, those of "bee" light."""
+    for split in splits:
+        for name, value in (("ant", 10), ("bee", 200)):
+            folder = tmp_path / split / name
+            folder.mkdir(parents=True)
+            for index in range(6):
+                save_picture(folder / f"{index}.png", np.full((4, 4), value + index))
+    data = load_images(f"folder:{tmp_path}", palette=())
+    assert data.num_classes == 2
+    for levels, labels in zip((data.train, data.validation, data.test), data.labels, strict=True):
+        assert torch.equal(labels, (levels[:, 0, 0, 0] >= 200).long())
+    save_picture(tmp_path / splits[0] / "alone.png", np.full((4, 4), 1))
+    assert load_images(f"folder:{tmp_path}", palette=()).labels is None
 
 
 def test_folder_of_mixed_sizes_needs_a_resolution(tmp_path):

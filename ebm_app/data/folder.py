@@ -27,19 +27,21 @@ FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
 SPLITS = ("train", "validation", "test")
 MIN_IMAGES = 10
+Splits = tuple[Tensor, Tensor, Tensor]
 #: what Pillow raises on a damaged file
 UNREADABLE = (OSError, EOFError, SyntaxError, ValueError, struct.error, zlib.error, LookupError)
 UNREADABLE += (TypeError, AttributeError, ArithmeticError, MemoryError)
 
 
-def read_folder(path: str | Path, resolution: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def read_folder(path: str | Path, resolution: int | None = None) -> tuple[Splits, Splits | None]:
     """Read all images below ``path`` and split them.
 
     The folders ``train``, ``validation`` and ``test`` are the splits where all three exist.
     Otherwise the sorted images are permuted by ``numpy.random.RandomState(0)``, whose stream is
     the same in every version of numpy; of n images the last n // 10 are the test split, the
     n // 10 before them validation, the rest train. Images are grey if every file is (Pillow's
-    modes 1, L, LA), otherwise all of them are RGB.
+    modes 1, L, LA), otherwise all of them are RGB. Where all of them lie in folders, one level
+    below ``path`` or its splits, these are the classes, in the order of their names.
 
     Args:
         path: ``~`` is the home folder.
@@ -48,7 +50,8 @@ def read_folder(path: str | Path, resolution: int | None = None) -> tuple[Tensor
             images as they are, of one size.
 
     Returns:
-        Train, validation and test values, uint8 (N, C, H, W), C = 1 (grey) or 3 (RGB).
+        Train, validation and test values, uint8 (N, C, H, W), C = 1 (grey) or 3 (RGB), and their
+        class labels, int64 (N,), or None.
 
     Raises:
         UserError: for a missing folder, fewer than 10 images, two of the three split folders or
@@ -64,8 +67,21 @@ def read_folder(path: str | Path, resolution: int | None = None) -> tuple[Tensor
             f"add images ({', '.join(e[1:] for e in EXTENSIONS)}) or check the path"
         )
     order, sizes = _splits(folder, files)
-    train, validation, test = _stack(files, resolution)[torch.as_tensor(order)].split(sizes)
-    return train, validation, test
+    order = torch.as_tensor(order)
+    labels = _labels(folder, files)
+    splits = _stack(files, resolution)[order].split(sizes)
+    return splits, None if labels is None else labels[order].split(sizes)
+
+
+def _labels(folder: Path, files: Sequence[Path]) -> Tensor | None:
+    """The class (N,) of every file by its folder, if there are classes."""
+    parents = [file.relative_to(folder).parts[:-1] for file in files]
+    if all(parent and parent[0] in SPLITS for parent in parents):
+        parents = [parent[1:] for parent in parents]
+    names = sorted(set(parents))
+    if len(names) < 2 or any(len(name) != 1 for name in names):
+        return None
+    return torch.tensor([names.index(parent) for parent in parents])
 
 
 def list_images(folder: Path) -> list[Path]:

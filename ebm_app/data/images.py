@@ -146,10 +146,10 @@ def load_images(
         path = name.removeprefix(FOLDER)
         if not path:
             raise UserError("'folder:' names no folder: write folder:PATH")
-        splits = read_folder(path, resolution)
+        splits, labels = read_folder(path, resolution)
         used = find_palette(splits[0]) if palette is None else palette
         levels = (to_indices(split, used) for split in splits)
-        return ImageData(name, len(used) or NUM_VALUES, *levels, palette=used)
+        return ImageData(name, len(used) or NUM_VALUES, *levels, palette=used, labels=labels)
     for what, given in (("resolution", resolution), ("palette", palette)):
         if given is not None:
             raise UserError(f"a {what} is for folder:PATH only: leave it out for {name}")

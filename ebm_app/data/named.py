@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ebm_app.data.folder import Splits
 from ebm_app.io.errors import UserError
 
 #: what torchvision raises on a failed download and on a file that is not what its name says.
@@ -22,8 +23,6 @@ READ_ERRORS = (
 #: of the 1,797 digits, in the order of ``numpy.random.RandomState(0).permutation``, whose stream
 #: is the same in every version of numpy
 DIGITS_SPLITS = (1400, 100, 297)
-
-Splits = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
