@@ -36,6 +36,8 @@ from ebm_app.spaces import build_space
 
 #: numbers of the images that are drawn at once; a network holds many times as many
 MAX_DRAWN = 2**24
+#: images whose classes are found together, by ten times as many points
+MAX_CLASSIFIED = 50
 Labels = int | Sequence[int] | Tensor
 
 
@@ -178,7 +180,11 @@ class EBM(PretrainedModel):
         point = self.dequantise(levels, dequantisation_noise(1, levels, seed)[0])
         highest = config.early.max_log_snr if config.early else ClassBounds.max_log_snr
         bounds = ClassBounds(**{"max_log_snr": highest, "seed": seed, **settings})
-        return bounds(self.model, point.y, point.t, config.num_classes)
+        parts = [
+            bounds(self.model, y, point.t, config.num_classes)
+            for y in point.y.split(MAX_CLASSIFIED)
+        ]
+        return ClassPosterior(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     @property
     def default_estimator(self) -> str:
