@@ -178,7 +178,7 @@ class Settings(TrainingConfig, ModelSettings, UNetConfig):
 
     path: str = setting("linear_vp (alpha_t = t), or vp (the paper's, of images)", "linear_vp")
     path_arguments: dict[str, Number] = field(default_factory=dict)
-    classes: bool = setting("tell the network the class labels of the images", False)
+    classes: Literal["none", "all"] = setting("class labels that the network is told", "none")
     early_channels: Annotated[tuple[Width, ...], Len(0, MOST_RESOLUTIONS)] = rare(
         "channels of a network of its own for the times at which an image takes its shape", ()
     )

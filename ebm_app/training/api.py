@@ -64,7 +64,7 @@ def train(
         (1, 8, 8)
     """
     data = ImageData.from_tensors(images, validation, num_levels, dataset, labels)
-    settings = {"classes": labels is not None, **settings}
+    settings = {"classes": "none" if labels is None else "all", **settings}
     chosen = {name: settings.pop(name) for name in OPTIONS & set(settings)}
     options = checked(RunOptions, {"output_dir": Path(output_dir), **chosen})
     flow = flow_of(options.init_from) if flow is None else flow

@@ -104,7 +104,7 @@ def resolve(
         num_levels=data.num_levels,
         palette=data.palette,
         stein_head=settings.stein_factor > 0,
-        num_classes=data.num_classes if settings.classes else 0,
+        num_classes=data.num_classes if settings.classes == "all" else 0,
         early=_early(settings),
         condition_dim=AUGMENTATIONS[settings.augmentation].dim,
         path=PathConfig(settings.path, _moment(settings, data, space), settings.path_arguments),
@@ -186,7 +186,7 @@ def flatten(settings: dict[str, Any]) -> dict[str, Any]:
     if parts.ebm.early:
         path["early_channels"] = parts.ebm.early.net.block_out_channels
         path["early_max_log_snr"] = parts.ebm.early.max_log_snr
-    path["classes"] = parts.ebm.num_classes > 0
+    path["classes"] = "all" if parts.ebm.num_classes else "none"
     return {**to_dict(parts.training), **ebm["net"], **path, **model}
 
 
