@@ -15,7 +15,6 @@ and the Stein score is -sum_k r_k (x - m_k) / u_k.
 import math
 from functools import cache
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -216,60 +215,6 @@ class PixelHistograms(nn.Module):
     def log_prob(self, levels):
         """log P of levels (B, *): (B,), whose mean is minus the entropy."""
         return sum_except_batch(self.histogram.log()[levels])
-
-
-class DequantisedHistograms(PixelHistograms):
-    """The same with every pixel spread evenly over its cell, of half-width w = 1 / L.
-
-    Given x_t = x in the cell of centre c, y = (x - alpha x1) / sqrt(v) is a standard normal
-    truncated to (x - alpha (c + w), x - alpha (c - w)) / sqrt(v); the time score averages
-    (v'/2v)(y^2 - 1) + (alpha'/sqrt(v)) x1 y over it. Where the cell is narrow against the noise
-    four points with the weights of Gauss and Legendre stand for it, to 1e-12.
-    """
-
-    def __init__(self, path, eps, histogram):
-        super().__init__(path, eps, histogram)
-        nodes, weights = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(4))
-        self.half = 1 / self.num_levels
-        points = self.centres[:, None] + self.half * nodes
-        shares = self.histogram[:, None] * weights / 2
-        self.masses = self.at(points.flatten(), shares.flatten())
-
-    def pixels(self, x, t):
-        alpha, v = self.path.alpha(t), self.path.variance(t)
-        is_narrow = alpha * self.half < 0.05 * v.sqrt()
-        parts = [torch.zeros_like(t) for _ in range(3)]
-        for chosen, method in ((is_narrow, super().pixels), (~is_narrow, self.wide)):
-            for part, values in zip(parts, method(x[chosen], t[chosen]), strict=True):
-                part[chosen] = values
-        return tuple(parts)
-
-    def wide(self, x, t):
-        x, alpha, sigma = x[:, 0], self.path.alpha(t), self.path.variance(t).sqrt()
-        low, high = (
-            (x - alpha * edge[:, None]) / sigma
-            for edge in (self.centres + self.half, self.centres - self.half)
-        )
-        mass = log_ndtr_difference(low, high)
-        joint = self.histogram.log()[:, None] + mass - torch.log(2 * alpha * self.half)
-        log_density = torch.logsumexp(joint, 0)
-        at_low, at_high = (
-            torch.exp(-0.5 * (z.square() + math.log(2 * math.pi)) - mass) for z in (low, high)
-        )
-        posterior = torch.softmax(joint, 0)
-        y = (posterior * (at_low - at_high)).sum(0)
-        y2 = (posterior * (1 + low * at_low - high * at_high)).sum(0)
-        spread = self.path.variance_dt(t) / (2 * sigma.square()) * (y2 - 1)
-        drift = self.path.alpha_dt(t) / (alpha * sigma) * (x * y - sigma * y2)
-        return log_density, spread + drift, -y / sigma
-
-
-def log_ndtr_difference(low, high):
-    """log(Phi(high) - Phi(low)) for low < high, in the tail where it keeps its digits."""
-    is_right = low + high > 0
-    low, high = torch.where(is_right, -high, low), torch.where(is_right, -low, high)
-    lower, upper = torch.special.log_ndtr(low), torch.special.log_ndtr(high)
-    return upper + torch.log(-torch.expm1(lower - upper))
 
 
 def times_like(t, x):

@@ -15,7 +15,6 @@ from exact import F64, ExactModel, generator, normal
 from ebm_app.evaluation.log_z.chains import Annealing, Chains
 from ebm_app.evaluation.log_z.estimates import bennett, from_forward, from_reverse
 from ebm_app.evaluation.log_z.methods import METHODS, ChainRun
-from ebm_app.io.errors import UserError
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath
 
@@ -127,22 +126,6 @@ def test_a_wrong_time_score_shifts_log_z_by_its_own_integral(name, shape):
         assert torch.allclose(moved, torch.full_like(moved, shift), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_states_record_the_weights_and_the_acceptance_at_each_temperature(name):
-    chains, x0 = tuned(mixture((16,)), name, num_temperatures=3), normal((5, 16), 1)
-    for run in (chains.forward, chains.reverse):
-        whole = list(run(x0, generator(2)))
-        assert len(whole) == chains.num_distributions == 4
-        for count, state in enumerate(whole, 1):
-            assert state.log_weight.shape == (count + 1, 5) and state.log_weight.dtype == F64
-            assert torch.equal(state.log_weight, whole[-1].log_weight[: count + 1])
-        assert whole[-1].acceptance[-1:].isnan().all() and whole[0].log_weight[0].eq(0).all()
-        assert ((whole[-1].acceptance[:-1] > 0) & (whole[-1].acceptance[:-1] <= 1)).all()
-        (*_, again), (*_, other) = run(x0, generator(2)), run(x0, generator(3))
-        assert torch.equal(again.log_weight, whole[-1].log_weight)
-        assert not torch.equal(other.log_weight, whole[-1].log_weight)
-
-
 def test_the_last_distribution_carries_the_weights_to_the_finer_rule():
     """Three nodes for the chains, few; two dozen at the end, and log Z is 0 by them."""
     model = mixture((2,))
@@ -177,19 +160,3 @@ def test_the_pilot_finds_steps_that_are_accepted_as_they_should_by_the_median_of
     list(walled.tune(x0, generator()))
     ratio = walled.step_sizes[4:] / chains.step_sizes[4:]
     assert (ratio.log().abs() < 0.6).all()
-
-
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"num_temperatures": 0}, "num_temperatures"),
-        ({"num_nodes": 2}, "num_nodes"),
-        ({"schedule": "cosine"}, "unknown schedule 'cosine'"),
-        ({"score": "tail"}, "unknown score 'tail'"),
-        ({"score": "head"}, "no Stein head"),
-    ],
-)
-def test_settings_that_make_no_chains_are_the_users_mistake(settings, message):
-    energy = TimeScoreEnergy(mixture((16,), stein_channels=0))
-    with pytest.raises((UserError, ValueError), match=message):
-        Chains(energy, Annealing(**settings))

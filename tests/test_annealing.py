@@ -8,7 +8,6 @@ from exact import F64, generator, normal, z_score
 from test_hmc import target_of
 
 from ebm_app.numerics.tensors import standard_error, standard_normal_log_density, sum_except_batch
-from ebm_app.sampling import hmc
 from ebm_app.sampling.annealing import IntermediateDistribution, anneal, stay
 
 SHAPE = (1, 2, 2)
@@ -100,18 +99,6 @@ def test_weights_give_log_z_and_the_masses_of_modes_that_no_chain_crosses():
     assert z_score(weight * x[:, 1] ** 2, 1.0) < 4
 
 
-def test_a_distribution_without_transitions_is_read_and_no_more():
-    x0, g = normal((5, *SHAPE)), generator()
-    before = g.get_state()
-    target, moved = gaussian(1.0, 0.5), affine(0.5, 1.0)
-    (result,) = anneal(x0, [IntermediateDistribution(target, STEP, 0, moved)], 3, g)
-    assert torch.equal(result.state.position, 0.5 * x0 + 1.0)
-    assert torch.equal(result.entry_log_density, target.log_density(result.state.position))
-    assert torch.equal(result.state.log_density, result.entry_log_density)
-    assert math.isnan(result.acceptance) and result.nfe == 1
-    assert torch.equal(g.get_state(), before)
-
-
 def test_scales_start_where_they_are_told_and_are_inherited():
     """One of each chain, doubled after every transition of the first two distributions."""
     first, second, third = distributions(2, [stay] * 3)
@@ -126,16 +113,3 @@ def test_scales_start_where_they_are_told_and_are_inherited():
     (result,) = anneal(x0, tiny, 2, generator(), scale)
     moved = (result.state.position - x0).flatten(1).norm(dim=1)
     assert moved[::2].max() < 1e-4 < moved[1::2].mean()
-
-
-@pytest.mark.parametrize(
-    "log_density, gradient, name",
-    [
-        (lambda x: x.log().sum(1), lambda x: x, "log_density"),
-        (lambda x: x.sum(1), lambda x: x.log(), "gradient"),
-    ],
-)
-def test_a_distribution_that_starts_outside_its_support_raises(log_density, gradient, name):
-    given = [IntermediateDistribution(hmc.Target(log_density, gradient), STEP, 1)]
-    with pytest.raises(ValueError, match=f"{name} of the current state is not finite in 9 chains"):
-        next(anneal(-normal((9, 2)).abs(), given, 1, generator()))

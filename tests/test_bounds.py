@@ -10,7 +10,6 @@ import pytest
 import torch
 from conftest import call
 from exact import F64, ExactBridge, ExactModel, generator, z_score
-from scipy.integrate import quad
 from torch.func import grad, hessian, vmap
 
 from ebm_app.io.records import read_json
@@ -97,22 +96,6 @@ def test_the_bound_holds_at_every_number_of_steps(name, path):
                 assert abs(found["kl"] - expected) < 4 * found["kl_stderr"]
 
 
-def test_an_error_of_the_score_alone_is_known_by_hand():
-    """p1 = p0: s = 0 and L = 0, so that everything is the ripple's own."""
-    made = GaussianMixture(PATHS["linear_vp"], torch.zeros(1, 2, dtype=F64), (1.0,))
-    x = made.draw(1000, generator())
-    constant = lipschitz_constant(made, x)
-    assert constant.abs().max() < 1e-12
-    found = kl_bound(made, x, constant, 5, ripple(0.3))
-    assert found["kl"] == pytest.approx(-0.3) and found["mean_square"] == pytest.approx(0.09)
-    assert found["estimation"] == pytest.approx(3 * 0.09) and found["discretisation"] < 1e-20
-    assert found["ratio"] == pytest.approx(math.sqrt(3))
-    rough = kl_bound(made, x, constant, 1, ripple(0.3))  # sin(x_1 + x_2) is left, of mean 0
-    assert abs(rough["kl"] + 0.3) < 4 * rough["kl_stderr"]
-    expected = 2 * 0.09 * (1 + (1 - math.exp(-4)) / 2)
-    assert abs(rough["bound"] - expected) < 4 * rough["bound_stderr"]
-
-
 def loss(regression, theta, sample):
     """Losses (B,) by the package's objective, for CTSM-v the sum over components."""
     is_ctsm = regression.objective == "ctsm"
@@ -143,48 +126,6 @@ def test_the_matrices_are_moments_of_derivatives_of_the_objective(name, path, mo
     expected = torch.einsum("q,qp,qr->pr", weight, gradients, gradients)
     assert torch.allclose(g, expected, rtol=1e-9)
     assert torch.allclose(h, torch.einsum("q,qpr->pr", weight, hessians), rtol=1e-9)
-
-
-def test_the_family_is_the_time_score_of_its_data():
-    for path in (LinearVPPath(), VPPath()):
-        regression, t = Regression("ctsm", path), torch.tensor(0.6, dtype=F64)
-        x = regression.data(THETA).draw(20, generator())
-        total = regression.components(THETA, x, t.expand(20)).sum(1)
-        assert torch.allclose(total, regression.data(THETA).time_score(x, t), rtol=1e-10)
-
-
-class MeanOnly(Regression):
-    """theta = mu alone, of the standard deviation 1."""
-
-    def mean_and_std(self, theta):
-        return theta, torch.ones((), dtype=F64)
-
-
-@pytest.mark.parametrize("name", OBJECTIVES)  # in one dimension they are the same
-def test_a_single_unknown_mean_is_known_by_hand(name):
-    """Data N(mu, 1), with y = x - t mu ~ N(0, 1): ds/dmu = y - t mu, and given x the conditional
-    score is (y - t mu) z / sqrt(v) - (t / v) (z^2 - 1) plus its mean, z ~ N(0, 1)."""
-    mu, eps, num_steps = 0.7, 0.05, 4
-
-    def scale(t):
-        return (1 - t**2) ** 2 / (1 + t**2)
-
-    def h(t):
-        return 2 * scale(t) * (1 + (t * mu) ** 2)
-
-    def g(t):
-        a, v = t * mu, 1 - t**2
-        fourth, second = 3 + 6 * a**2 + a**4, 1 + a**2
-        return 4 * scale(t) ** 2 * (fourth / v + 2 * t**2 * second / v**2)
-
-    expected = [quad(part, 0, 1 - eps)[0] / (1 - eps) for part in (g, h)]
-    regression, theta = MeanOnly(name, LinearVPPath(), eps), torch.tensor([mu], dtype=F64)
-    found = regression.matrices(theta)
-    assert [part.item() for part in found] == pytest.approx(expected, rel=1e-9)
-    t = np.arange(1, num_steps + 1) / num_steps
-    moment = (1 + mu**2 * (1 - 2 * t) ** 2).mean()
-    e = ScoreErrors(regression, theta, num_steps).limit().item()
-    assert e == pytest.approx(expected[0] / expected[1] ** 2 * moment, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -5,7 +5,7 @@ import torch
 from exact import generator
 
 from ebm_app.data.images import load_images
-from ebm_app.evaluation.classifier import Classifier, shifted, train_classifier
+from ebm_app.evaluation.classifier import shifted, train_classifier
 
 
 @pytest.fixture(scope="module")
@@ -37,18 +37,6 @@ def test_training_depends_on_its_seed_alone(digits):
     assert all(torch.equal(one[key], same[key]) for key in one)
     assert not torch.equal(one["head.weight"], other["head.weight"])
     assert not torch.equal(one["body.0.weight"], other["body.0.weight"])
-
-
-@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 2, 3)], ids=str)
-def test_other_sizes_of_images(shape):
-    images = torch.rand((6, *shape), generator=generator())
-    steps = []
-    classifier = train_classifier(
-        *(images, torch.arange(6) % 3, 3, 0, 2, 4), wrap=lambda r: steps.extend(r) or r
-    )
-    features, logits = classifier.features_and_logits(images)
-    assert features.shape == (6, 64) and logits.shape == (6, 3) and steps == [0, 1]
-    assert features.isfinite().all() and isinstance(classifier, Classifier)
 
 
 def test_shifts_move_each_image_by_up_to_an_eighth_of_its_side():

@@ -1,7 +1,5 @@
 """Configurations: strict keys, checked types, a round trip through JSON."""
 
-import dataclasses
-
 import pytest
 
 from ebm_app.io.errors import UserError
@@ -41,7 +39,3 @@ def test_round_trip_through_a_file(tmp_path):
 def test_keys_and_types_are_strict(change, message):
     with pytest.raises(UserError, match=message):
         from_dict(EBMConfig, {**to_dict(EXAMPLE), **change}, "example")
-
-
-def test_every_training_setting_says_what_it_is():
-    assert all(field.metadata.get("help") for field in dataclasses.fields(TrainingConfig))

@@ -9,9 +9,8 @@ from exact import F64, generator, z_score
 from scipy import stats
 
 from ebm_app.data.levels import dequantise
-from ebm_app.io.errors import UserError
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, TruncatedNormal, UniformDequantisation
-from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
+from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.spaces import PixelSpace
 
 SPACE, END = PixelSpace(), 1 - 1e-7
@@ -119,24 +118,3 @@ def test_points_keep_the_dtype_of_the_noise_and_log_q_is_float64(name):
     assert rough.y.dtype == torch.float32 and rough.negative_log_q.dtype == F64
     assert torch.allclose(rough.y.double(), fine.y, rtol=0, atol=1e-6) and rough.t == fine.t
     assert torch.allclose(rough.negative_log_q, fine.negative_log_q, atol=1e-6)
-
-
-class Curved(PixelSpace):
-    """A space that stretches the cells unequally."""
-
-    scale = None
-
-
-def test_mistakes_are_the_users():
-    levels, normal = images(256, 2), TruncatedNormal()
-    cases = [
-        *((lambda t=t: TruncatedNormal(tau=t), "tau") for t in (0.0, 8.1, math.nan)),
-        (lambda: normal.time(256, Curved(), LinearVPPath()), "Curved stretches the cells"),
-        (lambda: normal.time(256, SPACE, SchrodingerBridgePath()), "no known reference density"),
-        (lambda: draw(normal, levels, 256, end=0.999), "the model ends at 0.999: lower tau"),
-        (lambda: draw(normal, levels, 17), "levels are"),
-        (lambda: draw(UniformDequantisation(), levels.double(), 256), "levels are integers"),
-    ]
-    for action, message in cases:
-        with pytest.raises((UserError, ValueError), match=message):
-            action()

@@ -19,7 +19,6 @@ from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_no
 from ebm_app.models.config import EBMConfig, PathConfig
 from ebm_app.models.folders import BUNDLED, find_folder
 from ebm_app.models.unet import UNetConfig
-from ebm_app.paths import VPPath
 
 CONFIG = EBMConfig(
     dataset="digits",
@@ -40,20 +39,9 @@ def ebm() -> EBM:
     return model.eval()
 
 
-def test_the_path_is_that_of_the_configuration(ebm):
-    path = ebm.model.path
-    assert (type(path), path.c, path.beta_min, path.beta_max) == (VPPath, 0.8, 0.1, 15.0)
-
-
 def images(num: int = 3) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1)
     return torch.randint(0, 17, (num, 1, 8, 8), generator=generator) / 16
-
-
-def test_who_may_read_the_configuration_may_read_the_weights(ebm, tmp_path):
-    ebm.save_pretrained(tmp_path)
-    config, weights = (tmp_path / name for name in ("config.json", "model.safetensors"))
-    assert weights.stat().st_mode == config.stat().st_mode
 
 
 def test_round_trip_gives_equal_outputs(ebm, tmp_path):
@@ -153,14 +141,6 @@ def test_configurations_that_do_not_fit_are_refused(ebm, tmp_path):
         EBM.from_pretrained(tmp_path)
 
 
-def test_pickled_weights_are_not_read(ebm, tmp_path):
-    ebm.save_pretrained(tmp_path)
-    torch.save(ebm.state_dict(), tmp_path / "model.bin")
-    (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(UserError, match="model.safetensors is missing"):
-        EBM.from_pretrained(tmp_path)
-
-
 def test_names_are_looked_up_as_folder_bundle_or_hub(tmp_path):
     with pytest.raises(UserError, match="no model at 'nothing': give a folder"):
         find_folder("nothing")
@@ -217,18 +197,6 @@ def test_a_model_goes_to_the_hub_as_its_two_files(ebm, tmp_path, monkeypatch):
     assert torch.equal(again.log_prob(images()).log_prob, ebm.log_prob(images()).log_prob)
     with pytest.raises(UserError, match="did not take the model as 'others/x': 401 Unauthorized$"):
         ebm.push_to_hub("others/x")
-
-
-#: bytes of a bundled model at most; every one must be named here
-MOST = {"digits": 4e6, "mnist": 16e6, "mnist-latent": 17e6}
-
-
-@pytest.mark.parametrize(
-    ("name", "most"), [(p.name, MOST[p.name]) for p in sorted(BUNDLED.iterdir()) if p.is_dir()]
-)
-def test_bundled_models_load_by_name_and_are_small(name, most):
-    assert EBM.from_pretrained(name).config.dataset == name.split("-")[0]
-    assert sum(path.stat().st_size for path in (BUNDLED / name).iterdir()) < most
 
 
 @pytest.mark.parametrize("estimator", ["elbo", "ratio", "pf_ode"])

@@ -204,25 +204,6 @@ def test_nfe_counts_the_evaluations_of_the_network_for_an_example(name, head):
     assert found.nfe * len(x) == sum(calls)
 
 
-def test_the_flow_has_its_own_density_whatever_its_score():
-    """With a head that is wrong: the ratio knows nothing of it, and the flow's density is that of
-    another distribution, which is normalised all the same."""
-
-    class Pulled(ExactModel):
-        def forward(self, x, t):
-            output = super().forward(x, t)
-            return output._replace(score=output.score - 0.7 * t[:, None] * x)
-
-    path, axis = LinearVPPath(), torch.linspace(-8, 8, 801, dtype=F64)
-    energy = TimeScoreEnergy(Pulled(path, 1e-4, [[0.5]], [0.6], stein_channels=1))
-    exact = energy.model.log_density(axis[:, None], 0.9)
-    ratio = RatioIntegral()(energy, axis[:, None], 0.9).value
-    assert (ratio - exact).abs().max() < 1e-3
-    found = PFODEDensity("rk4", 40, num_probes=0)(energy, axis[:, None], 0.9).value
-    assert abs(torch.trapezoid(found.exp(), axis) - 1) < 1e-4
-    assert (found.exp() - exact.exp()).abs().max() > 0.05
-
-
 def test_an_estimator_is_made_by_name_with_its_settings_and_refuses_mistakes():
     assert make_estimator("pf_ode", {"num_steps": 7}, 5) == PFODEDensity(num_steps=7, seed=5)
     assert make_estimator("elbo", {"seed": 6}, 5) == VariationalBound(seed=6)

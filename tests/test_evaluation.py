@@ -116,29 +116,6 @@ def test_the_script_gives_the_likelihood_of_the_model(model, script, capsys, tmp
     assert figures["final_variance"] == pytest.approx(1 / (1 + (2 * 17) ** 2))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--eps", "1e-2", "--dequantisation", "truncated_normal"], "lower tau"),
-        (
-            ["--estimator_args", "num_steps=3"],
-            "unknown setting of elbo 'num_steps': choose one of",
-        ),
-        (["--dequantiser_args", "tau=3"], "unknown setting of UniformDequantisation 'tau'"),
-        (
-            ["--estimator", "elbo", "--estimator_args", "num_draws=0"],
-            "num_draws must be greater than or equal to 1",
-        ),
-        (["--limit", "1"], "limit must be greater than or equal to 2"),
-    ],
-)
-def test_a_users_mistake_is_one_sentence(model, script, capsys, tmp_path, arguments, message):
-    flags = [str(model), "--limit", "2", "--repeats", "1", "--output_dir", str(tmp_path)]
-    assert run_script(script("evaluate/bpd.py").main, [*flags, *arguments]) == 2
-    assert message in capsys.readouterr().err.strip().splitlines()[-1]
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_margin_that_was_never_learned_is_named(model, script, capsys, tmp_path):
     flags = [model, "--limit", 2, "--repeats", 1, "--output_dir", tmp_path]
     note = "the model was trained to eps 0.0001 only"

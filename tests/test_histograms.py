@@ -7,7 +7,6 @@ import pytest
 import torch
 from exact import (
     F64,
-    DequantisedHistograms,
     PixelHistograms,
     generator,
     normal,
@@ -16,14 +15,13 @@ from exact import (
 
 from ebm_app.likelihood import Estimator, LogDensity, PFODEDensity, RatioIntegral
 from ebm_app.likelihood.bits import log_likelihood, to_bits_per_dim
-from ebm_app.likelihood.dequantisation import TruncatedNormal, UniformDequantisation
+from ebm_app.likelihood.dequantisation import TruncatedNormal
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
+from ebm_app.numerics.tensors import standard_normal_log_density
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.spaces import PixelSpace
 
 PATHS = {"linear": LinearVPPath(), "vp": VPPath()}
-KINDS = {"centres": PixelHistograms, "cells": DequantisedHistograms}
 SHAPE, EPS = (1, 4, 4), 1e-7
 
 
@@ -56,10 +54,9 @@ def exact_bits(model, levels):
 
 @pytest.mark.parametrize(("num_levels", "shape"), [(2, (3,)), (17, (2, 2, 2)), (256, (2, 2, 2))])
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_the_exact_models_are_derivatives_of_their_log_density(kind, path, num_levels, shape):
+def test_the_exact_models_are_derivatives_of_their_log_density(path, num_levels, shape):
     """At points of the path, from all but noise to all but data, and out in the tails."""
-    model = kind(path, EPS, histogram(num_levels))
+    model = PixelHistograms(path, EPS, histogram(num_levels))
     t = torch.tensor([1e-6, 0.01, 0.3, 0.7, 0.99, 0.9999, 0.9], dtype=F64).requires_grad_()
     x1 = 2 * (model.levels((7, *shape)) + 0.5).double() / num_levels - 1
     x = path.sample(normal((7, *shape)), x1, t.detach()).xt
@@ -74,10 +71,9 @@ def test_the_exact_models_are_derivatives_of_their_log_density(kind, path, num_l
     assert torch.allclose(alone.flatten(), output.components[2].flatten(), rtol=1e-9)
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_the_exact_models_integrate_to_one_and_draw_from_their_histogram(kind):
+def test_the_exact_models_integrate_to_one_and_draw_from_their_histogram():
     for num_levels in (2, 17):
-        model = kind(LinearVPPath(), EPS, histogram(num_levels))
+        model = PixelHistograms(LinearVPPath(), EPS, histogram(num_levels))
         axis = torch.linspace(-7, 7, 20_001, dtype=F64)
         for t in (0.0, 0.01, 0.5, 0.99):
             density = model.log_density(axis[:, None], t).exp()
@@ -87,14 +83,6 @@ def test_the_exact_models_integrate_to_one_and_draw_from_their_histogram(kind):
         assert z_score(share, model.histogram) < 4.5
         entropy = -(model.histogram * model.histogram.log()).sum()
         assert z_score(-model.log_prob(levels)[:, None], 2 * entropy) < 4.5
-
-
-def test_cells_of_known_width_have_their_own_density_at_the_end():
-    """In the middle of a cell, many deviations from its edges, p_1 is L / 2 times its share."""
-    model = DequantisedHistograms(LinearVPPath(), EPS, histogram(5))
-    middles = torch.arange(5, dtype=F64)[:, None] * 0.4 - 0.8
-    expected = (model.histogram * 5 / 2).log()
-    assert torch.allclose(model.log_density(middles, 1 - EPS), expected, rtol=0, atol=1e-6)
 
 
 def expected_gap(weights, tau):
@@ -150,33 +138,6 @@ def test_levels_without_neighbours_lose_the_tail_and_no_more(path, tau):
     assert torch.allclose(gap, tail, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("num_levels", [2, 17])
-def test_the_uniform_bound_of_cells_loses_what_smoothing_their_edges_costs(num_levels):
-    """In proportion to the deviation sqrt(2 eps) of the last time, and nothing else."""
-    gaps = []
-    for eps in (4e-4, 1e-4, 1e-10):
-        model = DequantisedHistograms(LinearVPPath(), eps, histogram(num_levels))
-        levels = model.levels((200, *SHAPE))
-        gap = bits(model, levels, UniformDequantisation(), repeats=4) - exact_bits(model, levels)
-        gaps.append(gap.mean().item())
-    assert gaps[0] / gaps[1] == pytest.approx(2, abs=0.3)
-    assert gaps[1] > 0.01 and abs(gaps[2]) < 3e-4
-
-
-def test_a_uniform_model_is_loose_under_a_truncated_normal_and_the_other_way():
-    """The one by log2(2 tau / sqrt(2 pi e)), 0.54 bits at tau = 3, the other by far more: uniform
-    points miss the peaks."""
-    model = DequantisedHistograms(LinearVPPath(), EPS, torch.full((17,), 1 / 17, dtype=F64))
-    levels = model.levels((400, *SHAPE))
-    gap = bits(model, levels, TruncatedNormal(3.0)) - exact_bits(model, levels)
-    loose = math.log2(6 / math.sqrt(2 * math.pi * math.e))
-    assert z_score(gap[:, None], loose) < 4 and 0.53 < loose < 0.54
-    centres = PixelHistograms(LinearVPPath(), 1e-4, model.histogram)
-    assert (
-        bits(centres, levels, UniformDequantisation()) - exact_bits(centres, levels)
-    ).mean() > 1
-
-
 @pytest.mark.parametrize("num_levels, tau", [(2, 3.0), (17, 2.0), (256, 3.0)])
 def test_quadrature_and_the_pf_ode_give_the_bound_of_the_exact_density(num_levels, tau):
     """To 1e-3 bits per dim on the path that starts at the reference. The Jacobian is diagonal, and
@@ -187,16 +148,3 @@ def test_quadrature_and_the_pf_ode_give_the_bound_of_the_exact_density(num_level
     for estimator in (RatioIntegral(), PFODEDensity("rk4", 40, num_probes=2)):
         found = bits(model, levels, dequantiser, estimator)
         assert (found - exact).abs().max() < 1e-3, estimator
-
-
-@pytest.mark.parametrize("num_levels", [17, 256])
-def test_on_the_vp_path_quadrature_is_off_by_its_reference_alone(num_levels):
-    model = PixelHistograms(VPPath(), EPS, histogram(num_levels))
-    levels, dequantiser = model.levels((3, *SHAPE)), TruncatedNormal(3.0)
-    u = torch.rand(levels.shape, generator=generator(1), dtype=F64)
-    y = dequantiser.points(levels, num_levels, PixelSpace(), u, TimeScoreEnergy(model)).y
-    mismatch = sum_except_batch(standard_normal_log_density(y)) - model.log_density(y, 0.0)
-    found = bits(model, levels, dequantiser, RatioIntegral())
-    exact = bits(model, levels, dequantiser)
-    assert (found - exact - to_bits_per_dim(mismatch, 16)).abs().max() < 1e-3
-    assert mismatch.abs().max() < 0.1

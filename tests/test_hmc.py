@@ -139,25 +139,6 @@ def test_leapfrog_is_reversible_and_preserves_volume(distort):
     assert abs(float(torch.autograd.functional.jacobian(flow, z).det()) - 1) < 1e-10
 
 
-def test_by_the_work_the_energy_error_is_kinetic_energy_less_the_trapezoidal_rule():
-    """It telescopes to the ends for a field that is no gradient."""
-
-    def curl(x):
-        return torch.sin(x.roll(1, 1)) - x.pow(3)
-
-    x, momentum, h = normal((6, 4)), normal((6, 4), 1), number(0.23)
-    nothing, work = torch.zeros(6, dtype=F64), torch.zeros(6, dtype=F64)
-    start = state = hmc.HMCState(x, nothing, curl(x))
-    turned = momentum
-    for _ in range(5):
-        end, turned, field = hmc.leapfrog(state.position, turned, state.gradient, curl, h, 1)
-        work = work + ((state.gradient + field) / 2 * (end - state.position)).sum(1)
-        state = hmc.HMCState(end, nothing, field)
-    kinetic = (turned.square() - momentum.square()).sum(1) / 2
-    found = hmc.energy_error("work", start, state, (momentum, turned), h)
-    assert torch.allclose(found, kinetic - work, rtol=0, atol=1e-12) and found.abs().max() > 1e-3
-
-
 @pytest.mark.parametrize("name, factor", [("work", 1.0), ("none", 1 / (1 - 0.9**2 / 4))])
 def test_a_score_alone_leaves_a_gaussian_or_the_leapfrogs_own_invariant(name, factor):
     """The trapezoidal rule is exact for its linear field; the leapfrog itself keeps p^2 / 2 +

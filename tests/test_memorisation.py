@@ -22,12 +22,6 @@ def test_neighbours_are_the_nearest_by_root_mean_square():
     assert torch.equal(found.indices, indices[:, :3])
 
 
-def test_a_copy_has_distance_zero():
-    others = torch.rand((500, 1, 28, 28), generator=generator())
-    found = nearest(others[[3, 7]], others, 1)
-    assert found.distances.tolist() == [[0], [0]] and found.indices.tolist() == [[3], [7]]
-
-
 def test_copies_show_and_fresh_draws_do_not():
     held_out = torch.rand(20_000, generator=generator(), dtype=torch.float64) + 1
     fresh = torch.rand(20_000, generator=generator(1), dtype=torch.float64) + 1

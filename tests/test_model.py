@@ -255,23 +255,6 @@ def test_the_deviance_regresses_the_conditional_time_score_and_does_not_train_th
         assert torch.allclose(found, value, rtol=1e-6, atol=1e-6 * float(value.abs().max()))
 
 
-@pytest.mark.parametrize(("time", "times_less"), [(0.1, 100), (0.99, 30), (0.999, 3)])
-def test_the_reduced_target_has_the_mean_of_the_other_and_less_noise(time, times_less):
-    """The noise is the target less the exact time score; for a pixel that hardly changes, until
-    the noise of the path is as little."""
-    path = LinearVPPath()
-    exact, sample = draws(path, time, means=((-0.9,), (-0.9,)), stds=(0.02, 0.02))
-    with torch.no_grad():
-        out = off_by(exact, 0.0, 0.0)(sample.xt, sample.t)
-    plain = path.conditional_components(sample) - out.components
-    gain = path.variance_gain(sample.t)[:, None]
-    deviation = (path.conditional_score(sample) - out.score) / path.score_gain(sample.t)[:, None]
-    reduced = gain * (deviation.square() - out.variance)
-    for noise in (plain, reduced):
-        assert abs(noise.mean()) < 4 * noise.std() / math.sqrt(noise.numel())
-    assert plain.var() > times_less * reduced.var()
-
-
 def test_what_means_nothing_is_refused():
     path, t = LinearVPPath(), torch.tensor([0.1, 0.2], dtype=F64)
     plain = TimeScoreModel(Constant(0.0, 0.0), path, EPS, stein_channels=1)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from exact import SinePath, z_score
+from exact import z_score
 from path_cases import (
     CASES,
     F64,
@@ -86,15 +86,6 @@ def test_endpoints(shape):
     assert_close(line, torch.lerp(x0, x1, 0.3), 1e-14)
 
 
-def test_bridge_of_equal_variances_preserves_them():
-    """sigma = sqrt(2 var) (paper, appendix B.2), by Monte Carlo."""
-    t = torch.full((40_000,), 0.3, dtype=F64)
-    x0, x1, noise = (normal((40_000, 3), seed) for seed in range(3))
-    path = SchrodingerBridgePath(math.sqrt(2 * 1.7), c=2 * 1.7)
-    sample = path.sample(math.sqrt(1.7) * x0, math.sqrt(1.7) * x1, t, noise)
-    assert z_score(sample.xt.square(), 1.7) < 4
-
-
 @every_path
 def test_targets_have_their_stated_moments(path):
     """The time score has mean 0 and its variance; the target of a Stein head second moment 1."""
@@ -144,14 +135,6 @@ def test_clock_integrates_the_standard_deviation_and_has_its_inverse(path):
     inverse = path.clock_inverse(path.clock(t))
     assert_close(inverse, t, 1e-12)
     assert ((inverse - t) / (1 - t)).abs().max() < 5e-9  # 1 - t itself is known to 1e-9
-
-
-def test_default_clock_of_a_variance_preserving_path():
-    """Its arc length depends on alpha alone, hence is known; at t = 0 it is finite."""
-    path = SinePath(c=1.5)
-    t = torch.tensor([0.0, 1e-9, 1e-4, 0.3, 0.9, 1 - 1e-4], dtype=F64)
-    clock = path.clock(t)
-    assert_close(clock - clock[0], arc_length(path.alpha(t), path.variance(t), path.c), 1e-9)
 
 
 def test_vp_schedule_is_the_exponential_of_its_integrated_rate():

@@ -95,22 +95,6 @@ def test_solvers_have_their_order_on_the_flow_of_a_mixture(
     assert [state.nfe for state in states] == [order * n for n in STEPS]
 
 
-def test_states_say_where_they_are_and_what_they_cost():
-    path, calls = LinearVPPath(), []
-    model = gaussian(path)
-
-    def score(x, t):
-        calls.append(t)
-        return model.exact_score(x, t)
-
-    states = list(ProbabilityFlow(score, path).solve(normal((3, 2)), START, END, "heun", 5))
-    times = ARC_LENGTH.times(path, START, END, 5).tolist()
-    assert [s.t for s in states] == times[1:] and states[-1].t == END
-    assert [s.step for s in states] == [1, 2, 3, 4, 5] and {s.num_steps for s in states} == {5}
-    assert [s.nfe for s in states] == [2, 4, 6, 8, 10] and len(calls) == 10
-    assert calls[::2] == times[:-1] and calls[1::2] == times[1:]
-
-
 def test_mistakes_are_refused():
     x, path = normal((2, 2)), LinearVPPath()
     model = gaussian(path)

@@ -95,12 +95,3 @@ def test_a_data_set_without_labels_is_refused(study, tmp_path, image_folder):
     )
     code, _, error = study("--run", FLOW, model=folder)
     assert code == 2 and "have no class labels" in error
-
-
-def test_settings_of_other_types_and_the_default_list(script):
-    module = script("evaluate/samplers.py")
-    sampler, guidance = module.parse_run("pf_ode score=integral end_variance=1 start=2e-3")
-    assert guidance is None and module.parse_run("dpm guidance=1.5")[1] == 1.5
-    assert (sampler.score, sampler.end_variance, sampler.start) == ("integral", 1.0, 0.002)
-    names = {type(module.parse_run(text)[0]).__name__ for text in module.DEFAULT_RUNS}
-    assert names == {"PFODESampler", "DPMSampler", "AnnealedHMC"}

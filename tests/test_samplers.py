@@ -120,23 +120,6 @@ def test_the_energy_decides_whichever_score_drives():
     assert by_energy < 0.1 < by_work and z_score(flowed.flatten(1) - MEAN) > 10
 
 
-def test_the_step_follows_the_acceptance_and_never_grows_beyond_the_first():
-    """A field that is refused makes it shrink until it is accepted."""
-
-    class Steep(ExactModel):
-        def forward(self, x, t):
-            output = super().forward(x, t)
-            return output._replace(score=30 * output.score)
-
-    steep = TimeScoreEnergy(Steep(LinearVPPath(), 1e-5, [[0.0]], [0.5], stein_channels=1))
-    settings, x0 = {"num_temperatures": 60, "final_steps": 0}, normal((64, 16))
-    found = run(AnnealedHMC(acceptance="energy", **settings), steep, x0)
-    assert sum(f.acceptance for f in found[:5]) / 5 < 0.3
-    assert sum(f.acceptance for f in found[-20:]) / 20 > 0.5
-    found = run(AnnealedHMC(acceptance="none", **settings), gaussian(), x0)
-    assert {f.acceptance for f in found} == {1.0}
-
-
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_samples_depend_on_the_start_and_the_generator_alone_and_keep_their_precision(name):
     sampler = make(SAMPLERS, "sampler", name, {SAMPLERS[name].counts: 3})

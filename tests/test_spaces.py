@@ -11,7 +11,6 @@ from ebm_app.image_models.flow import Flow, FlowConfig
 from ebm_app.io.errors import UserError
 from ebm_app.numerics.tensors import standard_normal_log_density
 from ebm_app.spaces import SPACES, PixelSpace, SplineSpace
-from ebm_app.spaces.conditioner import Conditioner
 from ebm_app.spaces.elementwise import Logit, Standardise
 from ebm_app.spaces.marginals import Marginals
 from ebm_app.spaces.spline import Coupling
@@ -150,19 +149,6 @@ def test_a_coupling_moves_one_half_by_the_other_and_starts_as_the_identity(shape
         halves.append(moved)
     assert sorted(torch.cat(halves).tolist()) == list(range(math.prod(shape)))
     assert min(len(half) for half in halves) > 0
-
-
-def test_a_conditioner_reads_what_is_inside_its_mask_and_where_it_is():
-    mask = torch.tensor([[[True, False, True, False], [False, True, False, True]]])
-    x, noise = normal((3, 1, 2, 4)).float(), normal((3, 1, 2, 4), 1).float()
-    net = Conditioner(mask, 5, 8)
-    assert torch.equal(net(x), torch.zeros(3, 5, 2, 4))
-    perturb(net)
-    assert torch.equal(net(torch.where(mask, x, noise)), net(x))
-    assert ((net(torch.where(mask, noise, x)) - net(x)).abs() > 1e-3).any()
-    wide = Conditioner(torch.ones(1, 20, 20, dtype=torch.bool), 5, 8)
-    inside = perturb(wide)(torch.ones(1, 1, 20, 20))[0, 0, 8:12, 8:12]  # far from the padding
-    assert inside.flatten().unique().numel() == 16
 
 
 def test_a_spline_flow_integrates_to_one_and_is_differentiated_twice():

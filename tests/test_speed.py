@@ -35,18 +35,6 @@ def test_objectives_are_timed_on_the_same_network(speed):
         assert any(not torch.equal(now, then) for now, then in pairs)
 
 
-def test_the_bare_network_sees_what_a_step_shows_it_and_nothing_changes(speed):
-    trainer, shapes = speed.trainer_of(EBM(GREY), BATCH, "ctsm_v"), []
-    net = trainer.task.model.model.net
-    net.register_forward_pre_hook(lambda _, inputs: shapes.append([p.shape for p in inputs]))
-    action = speed.bare_network(trainer)
-    weights = [p.clone() for p in trainer.parameters]
-    action()
-    assert shapes[0] == shapes[1] == [(BATCH, 1, 8, 8), (BATCH,)]
-    assert all(map(torch.equal, weights, trainer.parameters))
-    assert all(p.grad is None for p in trainer.parameters)
-
-
 def test_the_space_of_a_step_is_the_model_s(speed):
     space = build_space("gaussian", (1, 8, 8), 17, {})
     space.fit(torch.rand((400, 1, 8, 8), generator=generator(), dtype=torch.float64))
@@ -66,14 +54,6 @@ def test_integrals_of_an_exact_model_get_better_with_more_evaluations(speed):
         costs = [way["evaluations"] for way in ways]
         assert errors == sorted(errors, reverse=True) and costs == sorted(costs)
     assert 0 < rules[-1]["error"] < 1e-4 and solves[0]["by"] == "rk45 at 0.01"
-
-
-def test_in_bfloat16_the_network_computes_so(speed):
-    trainer, seen = speed.trainer_of(EBM(GREY), BATCH, "ctsm_v"), []
-    last = trainer.task.model.model.net.unet.conv_out
-    last.register_forward_hook(lambda *given: seen.append(given[2].dtype))
-    torch.autocast("cpu", torch.bfloat16)(trainer.train_step)()
-    assert seen == [torch.bfloat16]
 
 
 def test_the_script_writes_tables(speed, tmp_path, capsys, monkeypatch):

@@ -2,12 +2,9 @@
 
 import json
 import math
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
-import forked
 import pytest
 import torch
 from conftest import call, error_of
@@ -18,10 +15,10 @@ from ebm_app.image_models.ebm import EBM
 from ebm_app.io.processes import make_accelerator
 from ebm_app.io.start import run_script
 from ebm_app.ratios.points import EvaluationPoints
-from ebm_app.ratios.problems import INFORMATION_PROBLEMS, PROBLEMS, TOY_PROBLEMS
+from ebm_app.ratios.problems import PROBLEMS
 from ebm_app.ratios.training import RatioTrainer, RatioTraining
 from studies import grid
-from studies.ratio_tables import REPORTED, StudyBudget, table, train_cells
+from studies.ratio_tables import StudyBudget, train_cells
 
 SMALL = StudyBudget(num_seeds=2, num_points=40, iterations=4, learning_rates=(1e-3, 1e-2))
 TINY = "--iterations 4 --learning_rates 1e-3 1e-2 --num_seeds 2".split()
@@ -93,24 +90,6 @@ def test_every_method_of_a_problem_can_be_trained(name):
         assert 0 < last.metrics["error"] < math.inf
 
 
-def test_the_paper_s_cells_are_cells_of_ours():
-    for (problem, method), (mean, _) in REPORTED.items():
-        assert method in TOY_PROBLEMS[problem].methods and mean > 0
-    assert REPORTED["gaussians_d10", "ctsm_v_time1"] == (1.616, 0.203)
-    assert set(INFORMATION_PROBLEMS) == {"mi_d40", "mi_d80", "mi_d160", "mi_d320"}
-    assert len(REPORTED) == 5 * 8 + 3 * 6 * 2 + 3
-
-
-def test_tables_in_markdown():
-    row = {"problem": "p", "method": "m", "error": 1.23456, "error_deviation": 0.5}
-    other = {**row, "method": "n", "error": None, "paper_error": 2.0}
-    text = table([{**row, "paper_error": 2.0}, other])
-    assert "| m | 1.235 ± 0.5 (2) |" in text and "| n | diverged |" in text
-    text = grid.to_markdown([{"a": 1, "b": 0.12345}, {"a": 0, "c": None}])
-    assert text.splitlines() == ["| a | b | c |", *["| --- " * 3 + "|"], *text.splitlines()[2:]]
-    assert text.splitlines()[2:] == ["| 1 | 0.1235 |  |", "| 0 |  |  |"]
-
-
 def test_the_toy_script_writes_its_table(script, capsys, tmp_path, monkeypatch):
     toy = script("evaluate/toy.py")
     monkeypatch.setattr(toy, "QUICK", SMALL)
@@ -126,18 +105,6 @@ def test_the_toy_script_writes_its_table(script, capsys, tmp_path, monkeypatch):
         (["--problems", "mixtures_k1_sigma0", "--methods", "nce"], "do not belong"),
     ):
         assert call(toy, *flags) == 2 and message in capsys.readouterr().err
-
-
-@pytest.mark.process
-def test_two_processes_give_the_table_of_one(tmp_path):
-    cells = "--problems gaussians_d2 --methods nce ctsm_v_time1 tre".split()
-    tables = []
-    for num, folder in ((1, tmp_path / "one"), (2, tmp_path / "two")):
-        flags = [*cells, *TINY, "--quick", "--output_dir", folder]
-        assert forked.run("evaluate/toy.py", flags, folder.with_suffix(".txt"), num) == {0}
-        record = json.loads((folder / "toy.json").read_text())
-        tables.append([(r["method"], r["error"]) for r in record["figures"]["table"]])
-    assert tables[0] == tables[1]
 
 
 def test_the_mi_script_on_the_paper_s_gaussians(script, tmp_path, monkeypatch):
@@ -199,27 +166,3 @@ def test_variants_are_compared_with_the_base_on_validation_images(
         assert row["gain"] == pytest.approx(base["bits_per_dim"] - row["bits_per_dim"], abs=1e-9)
     assert call(module, *SHORT, "--output_dir", tmp_path, "--max_train_steps", "3") == 2
     assert "base holds a run of other settings" in capsys.readouterr().err
-
-
-def test_a_training_is_run_once_and_goes_on_where_it_was_cut_off(script, monkeypatch, tmp_path):
-    module, started = script("evaluate/ablations.py"), []
-
-    def run(command, **_):
-        started.append(command[1:])
-        folder = Path(command[command.index("--output_dir") + 1])
-        folder.mkdir(exist_ok=True)
-        (folder / "run.json").write_text(json.dumps({"figures": {"steps": 1}}))
-        return SimpleNamespace(returncode=0)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    flags = module.flags_of(["seed=1", "block_out_channels=8,16"])
-    for _ in range(2):
-        module.train_once(Path("train/ebm.py"), flags, tmp_path / "run")
-    words = ["--seed", "1", "--block_out_channels", "8", "16", "--output_dir"]
-    assert started == [["train/ebm.py", *words, str(tmp_path / "run"), "--overwrite_output_dir"]]
-    (tmp_path / "run" / "run.json").write_text(json.dumps({"figures": None}))
-    (tmp_path / "run" / "checkpoint-5").mkdir()
-    module.train_once(Path("train/ebm.py"), flags, tmp_path / "run")
-    assert started[1][-2:] == ["--resume_from_checkpoint", "latest"]
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=2))
-    assert "ebm.py failed" in error_of(module.train_once, Path("ebm.py"), [], tmp_path / "new")

@@ -40,18 +40,6 @@ def test_the_log_ratio_is_that_of_the_densities(df, dim_x, dim):
     assert TCopula(df, r, dim_x).log_ratio(points[:1, x], points[:1, y]).shape == (1,)
 
 
-def test_many_degrees_of_freedom_are_the_gaussian_copula():
-    r = correlation(4)
-    points = np.random.default_rng(2).multivariate_normal(np.zeros(4), r, 50)
-    found = TCopula(GAUSSIAN, r, 2).log_ratio(points[:, :2], points[:, 2:])
-    joint = stats.multivariate_normal.logpdf(points, cov=r)
-    parts = (
-        stats.multivariate_normal.logpdf(points[:, p], cov=r[p, p])
-        for p in (slice(0, 2), slice(2, 4))
-    )
-    np.testing.assert_allclose(found, joint - sum(parts), atol=1e-4)
-
-
 @pytest.mark.parametrize("df", [0.3, 1.0, 5.0, GAUSSIAN])
 def test_quantiles_in_both_tails(df):
     z = np.array([[-6.0, -1.0, 0.0], [0.5, 3.0, 6.0]])

@@ -49,15 +49,6 @@ def test_mistakes_in_training_end_in_one_sentence(script, capsys, tmp_path, mist
     assert re.search(message.format(tmp=tmp_path), error), error
 
 
-@pytest.mark.parametrize(
-    "flags", [["--max_train_stesp", "5"], ["--c", "much"], ["--report_to", "paper"], ["digits"]]
-)
-def test_what_is_no_flag_or_no_value_of_one_ends_with_code_2(script, capsys, flags):
-    with pytest.raises(SystemExit) as stop:
-        script("train/ebm.py").main(flags)
-    assert stop.value.code == 2 and flags[0] in capsys.readouterr().err
-
-
 def shown(script, capsys, flag):
     """The flags that a help text shows, and the text in one line."""
     with pytest.raises(SystemExit) as stop:

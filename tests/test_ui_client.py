@@ -13,7 +13,6 @@ from gradio_client.exceptions import AppError
 from PIL import Image
 
 from ebm_app.data.png import to_uint8
-from ebm_app.web.generate import run as sample_run
 from ebm_app.web.score import estimators
 
 pytestmark = pytest.mark.process
@@ -83,34 +82,6 @@ def test_a_client_sends_a_drawing_and_many_files(client, tmp_path):
     with pytest.raises(AppError, match="the canvas is empty"):
         empty = {"background": None, "layers": [], "composite": None}
         client.predict("grey", empty, 4, api_name="/score_drawing")
-
-
-def test_a_client_draws_paired_data_and_estimates_from_them(client, tmp_path):
-    x, y, table, truth = client.predict("normal_1x1", 200, 1, api_name="/mi_example")
-    assert np.load(x).shape == np.load(y).shape == (200, 1) and table is None
-    assert truth.startswith("normal_1x1: ")
-    files = {"x": handle_file(x), "y": handle_file(y), "csv": None}
-    plot, text, metrics = client.predict(**files, steps=1, seed=3, api_name="/mi")
-    assert plot["type"] == "matplotlib" and metrics["num_rows"] == 200
-    assert f"mutual information {metrics['value']:.4f} +- {metrics['stderr']:.4f} nats" in text
-    np.save(tmp_path / "other.npy", np.zeros(3))
-    with pytest.raises(AppError, match="x has 200 rows and y has 3") as caught:
-        files["y"] = handle_file(str(tmp_path / "other.npy"))
-        client.predict(**files, api_name="/mi")
-    assert "/" not in caught.value.message
-
-
-def test_a_cancelled_run_ends_early_and_frees_the_device(client, monkeypatch):
-    rendered, render = [], sample_run.render
-    monkeypatch.setattr(
-        sample_run, "render", lambda *x, **size: rendered.append(1) or render(*x, **size)
-    )
-    job = client.submit("grey", "pf_ode", 1, 200, 0, False, api_name="/generate")
-    for _ in job:
-        job.cancel()
-        break
-    client.predict("grey", "pf_ode", 1, 1, 0, False, api_name="/generate")
-    assert 2 <= len(rendered) < 100
 
 
 def test_strangers_are_kept_out(client):

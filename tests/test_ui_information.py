@@ -12,7 +12,6 @@ from conftest import error_of
 
 from ebm_app.ratios.training import RatioTrainer
 from ebm_app.tabular import classifier
-from ebm_app.tabular.classifier import Classifiers
 from ebm_app.tabular.mutual_information import mutual_information
 from ebm_app.web.information import gaussian, own_data
 
@@ -123,25 +122,6 @@ def test_columns_of_a_table_are_the_same_as_arrays_and_keep_their_names(tmp_path
     assert same["discrete"] == ["column 1 of y"] and same["value"] == found["value"]
 
 
-def test_who_stops_iterating_stops_the_estimate(tmp_path, monkeypatch):
-    steps, train = [], Classifiers.train
-
-    def counted(classifiers, *draws):
-        for step in train(classifiers, *draws):
-            steps.append(step)
-            yield step
-
-    monkeypatch.setattr(Classifiers, "train", counted)
-    x, y, _ = draw(tmp_path, num=120)
-    run = estimate(files(x, y), steps=100)
-    assert [next(run)[1].split(" ·")[0] for _ in range(3)][1:] == [
-        "Step 0 of 100",
-        "Step 2 of 100",
-    ]
-    run.close()
-    assert steps == [2]
-
-
 class Bad:
     """What a pickle would run."""
 
@@ -185,8 +165,3 @@ def test_bad_data_are_explained_without_folders(tmp_path, monkeypatch):
     for content, expected in ((b"", []), (b"\n a,b\n1,2\n", ["a", "b"]), (b"\xff\xfe", [])):
         (tmp_path / "table.csv").write_bytes(content)
         assert own_data.column_names(table) == expected
-
-
-def test_examples_are_tasks_that_can_be_estimated():
-    assert "student_2x2_df1" in own_data.EXAMPLES and "block_gaussian_80" not in own_data.EXAMPLES
-    assert "unknown task 'x'" in error_of(lambda: list(own_data.mi_example("x", 100, 0)))

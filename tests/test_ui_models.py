@@ -1,8 +1,6 @@
 """Which models the page offers, and when it opens them."""
 
 import shutil
-import threading
-from types import SimpleNamespace
 
 import pytest
 
@@ -45,24 +43,3 @@ def test_a_model_is_kept_until_its_files_change(folder, tmp_path):
     (tmp_path / "run" / "model.safetensors").unlink()
     with pytest.raises(UserError, match="^run/model.safetensors is missing"):
         models.load("run")
-
-
-def test_two_visitors_who_choose_models_at_once_each_get_their_own(folder, monkeypatch):
-    opened = threading.Event()
-
-    def open_slowly(path, device):
-        opened.wait(0.05)
-        return SimpleNamespace(name=path.name)
-
-    monkeypatch.setattr(page_models, "EBM", SimpleNamespace(from_pretrained=open_slowly))
-    models = Models({name: folder / name for name in ("grey", "colour")})
-    got = {}
-    threads = [
-        threading.Thread(target=lambda name=name: got.update({name: models.load(name).name}))
-        for name in ("grey", "colour")
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert got == {"grey": "grey", "colour": "colour"}

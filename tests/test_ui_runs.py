@@ -4,22 +4,18 @@ import asyncio
 import re
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import gradio as gr
 import pytest
-import torch
-from conftest import digit
 from starlette.exceptions import HTTPException
 
-from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
 from ebm_app.web.runs import (
     Upload,
     explained,
     stepwise,
 )
-from ebm_app.web.shared import Iterations, Rate, Seed, eval_every
+from ebm_app.web.shared import Iterations, Rate, Seed
 
 
 def test_visitors_read_mistakes_and_the_log_keeps_the_rest(caplog):
@@ -121,21 +117,3 @@ def test_who_stops_is_let_go_within_a_step_and_others_of_the_lane_wait_for_it():
     asyncio.run(stop_and_go_on())
     told = [entry[:2] for entry in log]
     assert told[2:4] == [("first", "closed"), ("second", 1)]
-
-
-def test_a_model_draws_and_scores_in_two_threads_what_it_does_in_one(models):
-    def draw():
-        return models.load("grey").sample(4, "annealed_hmc", seed=1, num_temperatures=8)
-
-    def score():
-        ebm = EBM.from_pretrained(models.folder("grey"))  # weights of its own are drawn first
-        return [ebm.log_prob(digit().expand(4, -1, -1, -1), seed=2).log_prob for _ in range(12)]
-
-    drawn, scored = draw(), score()
-    with ThreadPoolExecutor(2) as threads:
-        found, others = [thread.result() for thread in map(threads.submit, (draw, score))]
-    assert all(map(torch.equal, others, scored)) and torch.equal(found, drawn)
-
-
-def test_a_run_is_looked_at_often_enough_to_stop():
-    assert [eval_every(n) for n in (1, 20, 21, 1_000, 5_000)] == [1, 1, 2, 50, 100]

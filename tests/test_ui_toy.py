@@ -6,7 +6,6 @@ import pytest
 from conftest import error_of
 
 from ebm_app.ratios import trials
-from ebm_app.ratios.training import RatioTrainer
 from ebm_app.web.toy import tab as toy
 
 NO_PLANE = ("gaussians_d5", "variance_preserving")
@@ -43,23 +42,6 @@ def test_a_run_shows_itself_at_every_evaluation_and_ends_with_figures():
     assert judged == ["validation"] * 3 + ["test"]
 
 
-def test_who_stops_iterating_stops_the_training(monkeypatch):
-    steps = []
-    step = RatioTrainer.train_step
-    monkeypatch.setattr(
-        RatioTrainer, "train_step", lambda trainer: steps.append(1) or step(trainer)
-    )
-    run = train(iterations=50)
-    texts = [next(run)[1] for _ in range(4)]
-    run.close()
-    assert len(steps) == 6 and texts[-1].startswith("Step 6 of 50")
-
-
-def test_the_seed_decides_the_figures():
-    errors = [list(train("nce", 1, seed))[-1][-1]["error"] for seed in (5, 5, 6)]
-    assert errors[0] == errors[1] != errors[2]
-
-
 def test_a_run_that_is_not_finite_says_so():
     shot = next(trials.watch(trials.Trial(*NO_PLANE, "nce", training=trials.RatioTraining(1))))
     broken = shot._replace(scalars=dict.fromkeys(shot.scalars))
@@ -73,11 +55,3 @@ def test_mistakes_are_explained():
         ({"run": ("mixtures_k1", "variance_preserving")}, "starts at N(0, I)"),
     ):
         assert message in error_of(lambda a: list(train(**a)), arguments)
-
-
-def test_every_choice_has_a_label_and_paths_follow_the_problem():
-    assert len({toy.method_label(name) for name in trials.METHODS}) == len(trials.METHODS)
-    assert len({toy.problem_label(name) for name in trials.PAIRS}) == len(trials.PAIRS)
-    assert set(toy.PATHS) == set(trials.SIGMAS)
-    names = [name for _, name in toy.path_choices("mixtures_k1")]
-    assert names == ["bridge_sigma1", "bridge_sigma1.41"]
