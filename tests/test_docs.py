@@ -115,8 +115,7 @@ def kinds():
 
 
 @pytest.mark.parametrize(
-    "page",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in SNIPPETS],
+    "page", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in SNIPPETS]
 )
 def test_snippets_of_a_page_run(page, kinds, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -21,8 +21,7 @@ LONG = {"ebm_app.tabular.mutual_information", "ebm_app.tabular.two_samples"}
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.process] * (name in LONG)) for name in MODULES],
+    "name", [pytest.param(name, marks=[pytest.mark.process] * (name in LONG)) for name in MODULES]
 )
 def test_examples_of_a_module_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -4,14 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from exact import (
-    F64,
-    ExactBridge,
-    ExactModel,
-    normal,
-    two_modes,
-    z_score,
-)
+from exact import F64, ExactBridge, ExactModel, normal, two_modes, z_score
 
 from ebm_app.io.errors import UserError
 from ebm_app.likelihood import (

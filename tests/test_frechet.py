@@ -79,12 +79,7 @@ def test_histograms_and_the_share_of_clear_classes():
     features = normal((4, 3))
     reference = Reference(features + 1, torch.tensor([0.25, 0.75]))
     assert reference.metrics(features, logits) == pytest.approx(
-        {
-            "frechet": 3,
-            "histogram_distance": 0.5,
-            "class_balance": 1 / 3,
-            "clear_share": 0.25,
-        }
+        {"frechet": 3, "histogram_distance": 0.5, "class_balance": 1 / 3, "clear_share": 0.25}
     )
 
 

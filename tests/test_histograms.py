@@ -5,13 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from exact import (
-    F64,
-    PixelHistograms,
-    generator,
-    normal,
-    z_score,
-)
+from exact import F64, PixelHistograms, generator, normal, z_score
 
 from ebm_app.likelihood import Estimator, LogDensity, PFODEDensity, RatioIntegral
 from ebm_app.likelihood.bits import log_likelihood, to_bits_per_dim

@@ -15,11 +15,7 @@ from ebm_app.paths.midpoint import ImplicitMidpoint
 from ebm_app.paths.probability_flow import SOLVERS, ProbabilityFlow
 from ebm_app.paths.schedules import ARC_LENGTH, SCHEDULES
 
-PATHS = {
-    "linear": LinearVPPath(),
-    "linear c": LinearVPPath(c=0.4),
-    "vp": VPPath(),
-}
+PATHS = {"linear": LinearVPPath(), "linear c": LinearVPPath(c=0.4), "vp": VPPath()}
 START, END = 1e-2, 0.999
 STEPS = (16, 32, 64)
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
@@ -119,10 +115,7 @@ def test_mistakes_are_refused():
 
 @pytest.mark.parametrize(
     ("path", "shape", "ends"),
-    [
-        (LinearVPPath(c=0.4), (1, 2, 2), (END, START)),
-        (VPPath(), (1, 2, 2), (START, END)),
-    ],
+    [(LinearVPPath(c=0.4), (1, 2, 2), (END, START)), (VPPath(), (1, 2, 2), (START, END))],
     ids=["linear c", "vp"],
 )
 def test_the_density_falls_along_the_flow_by_the_log_determinant(path, shape, ends):
@@ -158,9 +151,7 @@ def midpoint(model, start, end, schedule=ARC_LENGTH):
 
 
 @pytest.mark.parametrize(
-    ("path", "shape"),
-    [(LinearVPPath(), (2,)), (VPPath(), (1, 2, 2))],
-    ids=["linear", "vp"],
+    ("path", "shape"), [(LinearVPPath(), (2,)), (VPPath(), (1, 2, 2))], ids=["linear", "vp"]
 )
 def test_a_midpoint_step_has_its_inverse_and_determinant_in_every_batch(path, shape):
     """Against the Jacobian of the step by fifty iterations, as it stands."""

@@ -48,13 +48,7 @@ CONTRACT = {
         "iterations": 500,
         "seed": 5,
     },
-    "/score": {
-        "model": "grey",
-        "image": None,
-        "repeats": 16,
-        "invert": False,
-        "frame": False,
-    },
+    "/score": {"model": "grey", "image": None, "repeats": 16, "invert": False, "frame": False},
     "/score_drawing": {"model": "grey", "drawing": ..., "repeats": 16},
     "/score_many": {
         **{"model": "grey", "files": None, "repeats": 16},

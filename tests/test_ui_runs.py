@@ -10,11 +10,7 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from ebm_app.io.errors import UserError
-from ebm_app.web.runs import (
-    Upload,
-    explained,
-    stepwise,
-)
+from ebm_app.web.runs import Upload, explained, stepwise
 from ebm_app.web.shared import Iterations, Rate, Seed
 
 

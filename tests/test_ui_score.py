@@ -7,16 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import (
-    COLOUR,
-    GREY,
-    NET,
-    call,
-    digit,
-    error_of,
-    save_digit,
-    write_mnist,
-)
+from conftest import COLOUR, GREY, NET, call, digit, error_of, save_digit, write_mnist
 
 from ebm_app.data.images import load_images
 from ebm_app.data.png import to_uint8
