@@ -195,4 +195,4 @@ def test_the_self_test_tells_a_good_model_from_a_bad_one(script, capsys, tmp_pat
     bad, _ = call(selftest, capsys, model, *flags, "--output_dir", tmp_path / "b")
     assert not bad["passed"]
     assert run_script(selftest.main, ["digits", "--num_times", "1"]) == 2
-    assert "at least 2" in capsys.readouterr().err
+    assert "greater than or equal to 2" in capsys.readouterr().err

@@ -67,7 +67,7 @@ CONTRACT = {
 RETURNS = {
     "/generate": "Image Textbox Number Dataframe File Gallery",
     "/mi": "Plot Textbox Json",
-    "/score": "Image Textbox Plot Textbox Plot Json Label",
+    "/score": "Image Textbox Plot Textbox Plot Label Json",
     "/score_many": "Dataframe Textbox",
     "/toy": "Plot Textbox Json",
 }

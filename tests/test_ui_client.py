@@ -50,7 +50,7 @@ def test_a_client_draws_exact_pixels_and_sees_them_come(client, page, models):
 def test_a_client_finds_the_log_likelihood_of_an_image(client, tmp_path, monkeypatch):
     image = handle_file(save_digit(tmp_path / "digit.png"))
     shown = client.predict("grey", image, 4, api_name="/score")
-    path, text, shares, place, histogram, metrics = shown
+    path, text, shares, place, histogram, _, metrics = shown
     assert metrics["repeats"] == 4 and metrics["bits_error"] > 0
     with Image.open(path) as picture:
         assert np.array_equal(tiles(picture, 1), to_uint8(digit())[..., 0])

@@ -37,15 +37,15 @@ NAMES = {"elbo": "the variational bound", "ratio": "the integral of the time sco
 class ShownLikelihood(NamedTuple):
     """What the page shows of an image's log-likelihood, as far as it is known: the image as the
     model sees it, the report, the map of the pixels' shares, the place among held-out images in
-    words and drawn, the numbers, and the probabilities of the classes that the model knows."""
+    words and drawn, the probabilities of the classes that the model knows, and the numbers."""
 
     seen: Image.Image | None = None
     text: str = ""
     shares: Figure | None = None
     place: str = ""
     histogram: Figure | None = None
-    metrics: dict[str, Any] | None = None
     classes: dict[str, float] | None = None
+    metrics: dict[str, Any] | None = None
 
 
 def score(
@@ -60,8 +60,8 @@ def score(
 ) -> Iterator[ShownLikelihood]:
     """The log-likelihood of an image file, which may be inverted and whose digit may be framed
     first; returns the image as the model sees it, the log-likelihood as text, a map of the
-    pixels' shares, the place among held-out images as text and drawn, the numbers, and the
-    probabilities of the classes."""
+    pixels' shares, the place among held-out images as text and drawn, the probabilities of the
+    classes, and the numbers."""
     prepared = read_upload(image, models.load(model).config, invert, frame)
     yield from find_likelihood(models, model, prepared, repeats, seed)
 

@@ -65,7 +65,7 @@ def build(
     with gr.Row():
         histogram = plot_box("Place among held-out images, drawn")
         shares = plot_box("Shares of the pixels")
-    shown = ShownLikelihood(seen, text, shares, place, histogram, metrics_box(), classes)
+    shown = ShownLikelihood(seen, text, shares, place, histogram, classes, metrics_box())
 
     def has_classes(name: str) -> dict[str, Any]:
         return gr.update(visible=models.load(name).config.num_classes > 0)
