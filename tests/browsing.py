@@ -4,9 +4,7 @@ import re
 import time
 
 from axe_playwright_python.sync_playwright import Axe
-from conftest import ROOT
 
-PICTURES = ROOT / "runs" / "browser"
 TABS = ("Generate", "Score", "Toy", "Mutual information", "Diagnostics")
 WAIT = 60_000
 #: what axe finds in the components of gradio itself, which no setting of the page changes; a table
@@ -26,11 +24,6 @@ def open_tab(page, name):
         return
     page.get_by_role("button", name="More tabs").click()
     page.locator(".overflow-dropdown:visible").get_by_role("button", name=name).click()
-
-
-def picture(page, name):
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
 
 
 def text_of(page, label, pattern):

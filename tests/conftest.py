@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import pickle
 import socket
 import struct
 import sys
@@ -139,31 +138,6 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
     """A part of a PNG file."""
     check = zlib.crc32(kind + data).to_bytes(4, "big")
     return len(data).to_bytes(4, "big") + kind + data + check
-
-
-def huge_png(data: bytes) -> bytes:
-    """A PNG file whose head claims 30,000 pixels on either side."""
-    side = (30_000).to_bytes(4, "big")
-    return data[:8] + png_chunk(b"IHDR", side + side + b"\1\0\0\0\0") + data[33:]
-
-
-def bad_files(folder: Path) -> dict[str, str]:
-    """Files that cannot be scored, with what is said of each."""
-    grey = np.random.RandomState(0).randint(0, 256, (9, 9)).astype(np.uint8)
-    whole = Path(save_picture(folder / "whole.png", grey)).read_bytes()
-    (folder / "truncated.png").write_bytes(whole[: len(whole) // 2])
-    (folder / "pickle.png").write_bytes(pickle.dumps({"weights": [1.0]}))
-    more = {"save_all": True, "append_images": [Image.fromarray(255 - grey)]}
-    save_picture(folder / "moving.png", grey, **more)
-    Image.fromarray(grey.astype(np.uint16) * 257).save(folder / "sixteen.png")
-    (folder / "huge.png").write_bytes(huge_png(whole))
-    return {
-        "truncated.png": "cannot read 'truncated.png' as an image: ",
-        "pickle.png": "cannot read 'pickle.png' as an image: ",
-        "moving.png": "the image 'moving.png' has several frames: ",
-        "sixteen.png": "the image 'sixteen.png' has more than 8 bits per channel: ",
-        "huge.png": "the image 'huge.png' has more than ",
-    }
 
 
 def pixels(picture) -> np.ndarray:

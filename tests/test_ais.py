@@ -141,22 +141,8 @@ def test_the_last_distribution_carries_the_weights_to_the_finer_rule():
     assert torch.allclose(step, state.log_density - coarse, rtol=0, atol=1e-9)
 
 
-def test_the_pilot_finds_steps_that_are_accepted_as_they_should_by_the_median_of_its_chains():
-    """Two chains in five that are refused whatever they propose change little."""
+def test_the_pilot_finds_steps_that_are_accepted_as_they_should():
     model = mixture((16,))
     chains = tuned(model, "plain")
     assert chains.step_sizes.shape == (16,)
     assert (forward(chains, 500).acceptance[4:-1] - 0.65).abs().max() < 0.15
-    walled = Chains(chains.energy, chains.settings)
-    x0, stuck = normal((50, 16)), torch.arange(50) < 20
-    walled.targets = [
-        target._replace(
-            log_density=lambda x, f=target.log_density: (
-                f(x) - 1e9 * (stuck & (x != x0).flatten(1).any(1))
-            )
-        )
-        for target in walled.targets
-    ]
-    list(walled.tune(x0, generator()))
-    ratio = walled.step_sizes[4:] / chains.step_sizes[4:]
-    assert (ratio.log().abs() < 0.6).all()

@@ -1,5 +1,5 @@
 """The page in a headless Chromium: what a visitor does, that nothing leaves the machine, and what
-a screen reader or a telephone makes of it. Pictures of it are left in runs/browser."""
+a screen reader or a telephone makes of it."""
 
 import json
 import re
@@ -13,7 +13,6 @@ from browsing import (
     choose_file,
     clipped,
     open_tab,
-    picture,
     press,
     set_number,
     text_of,
@@ -63,7 +62,6 @@ def test_images_are_drawn_and_sent_to_score(visit, width):
     assert min(box["width"] for box in boxes) >= (220 if width == 1280 else 120)
     assert boxes[0]["y"] == boxes[1]["y"]  # side by side on a telephone too
     first = captions.first.inner_text()
-    picture(page, f"gallery-{width}")
     assert clipped(page) == [] and barriers(page) == []
     tiles.first.click()
     page.get_by_alt_text("The image that was uploaded").wait_for(timeout=WAIT)
@@ -118,7 +116,6 @@ def test_an_upload_is_scored_large_and_sharp_and_a_bad_file_refused(visit, tmp_p
     for image in (uploaded, seen):
         assert image.bounding_box()["width"] >= 220
         assert image.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
-    picture(page, "score-example")
     assert barriers(page) == []
     page.get_by_label("Invert").first.check()
     text_of(page, "Log-likelihood", "^$")  # no result of another choice stays
@@ -155,7 +152,6 @@ def test_a_drawn_digit_has_a_log_likelihood(visit):
     page.get_by_role("button", name="Log-likelihood of the drawing").click()
     text = text_of(page, "Log-likelihood", "^Bits per dim")
     assert re.match(r"Bits per dim: -?\d+\.\d+ ± \d+\.\d+ \(-?[\d.]+ ± [\d.]+ nats\)", text)
-    picture(page, "score")
 
 
 def test_toy_and_information_learn_and_another_choice_leaves_no_result_of_the_old(visit):
@@ -212,31 +208,19 @@ def test_diagnostics_say_what_the_model_is_and_warn_of_a_failed_self_test(visit,
         set_number(page, "Temperatures", 3)
         press(page, "Estimate log Z")
         text_of(page, "log Z", "Effective sample size")
-        picture(page, "diagnostics")
         assert barriers(page) == []
     finally:
         for file in files:
             file.unlink()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_tab_is_accessible(visit, theme):
-    page, found = visit(theme=theme), []
-    for tab in TABS:
-        open_tab(page, tab)
-        page.wait_for_timeout(1000)
-        picture(page, f"{theme}-{tab.lower().replace(' ', '-')}")
-        found += barriers(page)
-    assert found == []
-
-
-def test_a_telephone_shows_every_tab_whole_without_scrolling_sideways(visit):
-    page, found = visit(width=390), {}
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+def test_every_tab_is_accessible_and_whole_without_scrolling_sideways(visit, width, theme):
+    page, found = visit(width=width, theme=theme), {}
     for tab in (*TABS[:2], "Upload", *TABS[2:4], "Your data", "Table", TABS[4]):
         open_tab(page, tab)
         unfold(page)
         page.wait_for_timeout(1000)
-        picture(page, f"telephone-{tab.lower().replace(' ', '-')}")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390, tab
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, tab
         found[tab] = clipped(page) + barriers(page)
     assert not any(found.values()), found

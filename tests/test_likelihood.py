@@ -90,14 +90,6 @@ def test_the_average_over_noise_is_the_expectation_over_the_bin():
     assert z_score(repeats[:, None], (log_density + math.log(2 / 5)).sum()) < 4
 
 
-def test_the_probabilities_of_all_images_of_one_pixel_sum_to_one():
-    """To the mass of [-1, 1], less what Jensen's inequality costs: at most 2e-3 for this bin."""
-    levels = torch.arange(64).reshape(64, 1, 1, 1)
-    total = likelihood(gaussian(), levels, 64, noise(20, levels)).log_prob.exp().sum()
-    inside = torch.special.ndtr(torch.tensor([(1 - MEAN) / STD, (-1 - MEAN) / STD], dtype=F64))
-    assert abs(total - (inside[0] - inside[1])) < 2e-3
-
-
 def test_repeats_are_averaged_and_counted_and_components_sum_to_the_value():
     levels, model = images(17), two_modes(LinearVPPath(), 1e-6, SHAPE)
     u = noise(3, levels)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from exact import z_score
 from path_cases import (
-    CASES,
     F64,
     assert_close,
     derivative,
@@ -24,12 +23,8 @@ from torch.distributions import Normal
 
 from ebm_app.io.errors import UserError
 from ebm_app.numerics.tensors import expand_like
-from ebm_app.paths import PATHS, GaussianPath, LinearVPPath, SchrodingerBridgePath, VPPath
+from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.paths.base import arc_length
-
-
-def test_cases_cover_every_path():
-    assert set(PATHS.values()) <= {type(path) for path in CASES.values()}
 
 
 @every_shape
@@ -99,20 +94,6 @@ def test_targets_have_their_stated_moments(path):
         skip, gain = (expand_like(f(t), sample.xt) for f in (path.score_skip, path.score_gain))
         target = (path.conditional_score(sample) - skip * sample.xt) / gain
         assert z_score(target.square(), 1) < 4
-
-
-@every_path
-def test_second_derivatives_in_time(path):
-    t = torch.tensor([0.2, 0.7], dtype=F64, requires_grad=True)
-    sample = draw(path, (2, 2), t.detach())
-
-    def everything(s):
-        x = path.complete(sample.x0, sample.x1, s, sample.eps).xt
-        moved = sample._replace(t=s, xt=x)
-        scalars = (path.clock(s), path.time_score_variance(s).log(), path.score_gain(s))
-        return (*scalars, x, path.conditional_components(moved), path.conditional_score(moved))
-
-    assert torch.autograd.gradgradcheck(everything, (t,), fast_mode=True)
 
 
 @pytest.mark.parametrize("k", [0.3, 1.0, 2.0, 9.0])

@@ -63,12 +63,6 @@ def test_a_schedule_is_even_in_its_reading_whose_derivative_is_its_rate(path, sc
     assert torch.allclose(schedule.rate(path, t), secant, rtol=1e-6)
 
 
-def test_the_log_signal_to_noise_ratio_by_hand():
-    t = torch.tensor([0.6], dtype=F64)
-    ratio = LinearVPPath(c=0.4).log_snr(t)
-    assert ratio.item() == pytest.approx(math.log(0.4 * 0.36 / 0.64))
-
-
 @pytest.mark.parametrize(
     ("path", "shape", "solver", "order", "ends", "smallest"),
     [

@@ -68,23 +68,6 @@ def test_a_study_leaves_its_record_and_goes_on(study, drawn, tmp_path):
     assert code == 2 and "holds a run of other settings" in error
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["--run", "gibbs num_steps=3"], "unknown sampler 'gibbs': choose one of annealed_hmc"),
-        (["--run", "pf_ode steps=3"], "unknown setting of PFODESampler 'steps': choose one of"),
-        (["--run", "pf_ode num_steps=few"], "num_steps must be a valid integer"),
-        (["--num_images", 1], "num_images must be greater than or equal to 2"),
-    ],
-)
-def test_a_users_mistake_is_one_sentence_before_anything_is_drawn(
-    study, drawn, tmp_path, arguments, message
-):
-    code, out, error = study(*arguments)
-    assert code == 2 and error.startswith("error: ") and message in error
-    assert not drawn and not out and not list(tmp_path.iterdir())
-
-
 def test_a_data_set_without_labels_is_refused(study, tmp_path, image_folder):
     ebm = EBM.from_pretrained("digits")
     folder = tmp_path / "model"

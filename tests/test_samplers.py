@@ -51,19 +51,13 @@ def test_the_flow_and_tweedie_are_exact_on_a_gaussian(name, score, shape, make_s
     assert (x - denoised).abs().max() < 1e-3
 
 
-def test_stein_score_takes_the_head_where_there_is_one():
-    x, calls = normal((4, 1, 2, 2)), []
+def test_the_stein_score_is_exact_by_the_head_and_by_the_integral():
+    x = normal((4, 1, 2, 2))
     for head in (1, 0):
         energy = gaussian(head=head)
         exact = energy.model.exact_score(x, 0.7)
         assert torch.allclose(energy.stein_score()(x, 0.7), exact, atol=1e-6)
         assert torch.allclose(energy.stein_score("integral")(x, 0.7), exact, atol=1e-6)
-    energy = gaussian()
-    energy.model.register_forward_hook(lambda *args: calls.append(len(args[1][0])))
-    energy.stein_score()(x, 0.7)
-    assert calls == [4]
-    energy.stein_score("integral")(x, 0.7)
-    assert sum(calls[1:]) == 4 * energy.log_ratio(x, 0.0, 0.7).nfe
 
 
 def test_frames_count_steps_and_evaluations():

@@ -190,12 +190,8 @@ def test_mistakes_in_scoring_and_sampling_end_in_one_sentence(trained, script, c
         (bpd, [trained, "--split", "all"], "unknown split"),
         (bpd, [trained, "--num_nodes", 2], "num_nodes must be greater than or equal to 3, not 2"),
         (bpd, [trained, "--eps", 0], "eps must be greater than or equal to"),
-        (bpd, [trained, "--limit", 1], "limit must be greater than or equal to 2"),
-        (bpd, [trained, "--repeats", 0], "repeats must be greater than or equal to 1"),
         (bpd, [damaged], "damaged or truncated"),
         (sample, [damaged], "damaged or truncated"),
-        (sample, [trained, "--num_images", 0], "num_images must be greater than or equal to 1"),
-        (sample, [trained, "--num_steps", 0], "num_steps must be greater than or equal to 1"),
         (sample, [trained, "--sampler_args", "score=guess"], "choose one of head, integral"),
         (sample, [trained, "--device", "tpu"], "choose one of auto, cpu, cuda"),
     ):

@@ -1,7 +1,6 @@
 """The costs that are reported: of whole training steps, and of integrals at equal error."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from exact import generator, two_modes
 from ebm_app.image_models.ebm import EBM
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath
-from ebm_app.spaces import build_space
 
 BATCH = 3
 
@@ -33,15 +31,6 @@ def test_objectives_are_timed_on_the_same_network(speed):
             trainer.train_step()
         pairs = zip(trainer.parameters, before, strict=True)
         assert any(not torch.equal(now, then) for now, then in pairs)
-
-
-def test_the_space_of_a_step_is_the_model_s(speed):
-    space = build_space("gaussian", (1, 8, 8), 17, {})
-    space.fit(torch.rand((400, 1, 8, 8), generator=generator(), dtype=torch.float64))
-    ebm = EBM(replace(GREY, space="gaussian", net_input="x"))
-    ebm.space.load_state_dict(space.state_dict())
-    found = speed.trainer_of(ebm, BATCH, "tsm").task.model.space.state_dict()
-    assert all(torch.equal(found[name], value) for name, value in space.state_dict().items())
 
 
 def test_integrals_of_an_exact_model_get_better_with_more_evaluations(speed):

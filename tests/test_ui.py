@@ -5,12 +5,12 @@ import socket
 
 import gradio as gr
 import pytest
-from conftest import GREY, ROOT, error_of
+from conftest import GREY, error_of
 from PIL import Image
 
 from ebm_app.io.start import run_script
 from ebm_app.web.score import uploads
-from ebm_app.web.server import MAX_FILE_SIZE, MAX_IMAGE_PIXELS, check_auth, check_hosts
+from ebm_app.web.server import MAX_IMAGE_PIXELS, check_auth, check_hosts
 
 #: what programs call: endpoint -> arguments in their order, with their defaults. Add at the end,
 #: with a default; any other change breaks the programs of others
@@ -21,32 +21,16 @@ CONTRACT = {
     },
     "/estimators": {"model": "grey", "image": None, "draws": 4},
     "/generate": {
-        "model": "grey",
-        "sampler": "pf_ode",
-        "num_images": 10,
-        "num_steps": 25,
-        "seed": 5,
-        "randomise": True,
-        "score_images": False,
-        "which": "any",
-        "guidance": 1.5,
+        **{"model": "grey", "sampler": "pf_ode", "num_images": 10, "num_steps": 25, "seed": 5},
+        **{"randomise": True, "score_images": False, "which": "any", "guidance": 1.5},
     },
     "/mi": {
-        "x": None,
-        "y": None,
-        "csv": None,
-        "x_columns": [],
-        "y_columns": [],
-        "steps": 1_000,
-        "seed": 5,
+        **{"x": None, "y": None, "csv": None, "x_columns": [], "y_columns": []},
+        **{"steps": 1_000, "seed": 5},
     },
     "/mi_example": {"task": "normal_1x1", "num_rows": 2_000, "seed": 5},
     "/mi_gaussian": {
-        "dim": 40,
-        "methods": ["CTSM-v"],
-        "learning_rate": 5e-3,
-        "iterations": 500,
-        "seed": 5,
+        **{"dim": 40, "methods": ["CTSM-v"], "learning_rate": 5e-3, "iterations": 500, "seed": 5},
     },
     "/score": {"model": "grey", "image": None, "repeats": 16, "invert": False, "frame": False},
     "/score_drawing": {"model": "grey", "drawing": ..., "repeats": 16},
@@ -55,12 +39,8 @@ CONTRACT = {
         **{"invert": False, "frame": False},
     },
     "/toy": {
-        "problem": "gaussians_d2",
-        "path": "variance_preserving",
-        "method": "ctsm_v_time1",
-        "learning_rate": 2e-3,
-        "iterations": 1_000,
-        "seed": 5,
+        **{"problem": "gaussians_d2", "path": "variance_preserving", "method": "ctsm_v_time1"},
+        **{"learning_rate": 2e-3, "iterations": 1_000, "seed": 5},
     },
 }
 #: what the endpoints return that programs read the most of
@@ -146,11 +126,8 @@ def test_a_page_of_this_machine_is_called_by_no_foreign_name():
         assert f"--allowed_hosts cannot be {name}" in error_of(check_hosts, "0.0.0.0", [name])
 
 
-def test_the_limits_of_uploads_are_those_of_the_documentation(tmp_path, monkeypatch):
+def test_uploads_have_a_limit_of_pixels(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", MAX_IMAGE_PIXELS)
-    words = " ".join((ROOT / "docs" / "page.md").read_text(encoding="utf-8").split())
-    assert f"{MAX_IMAGE_PIXELS // 10**6} million pixels" in words
-    assert f"{MAX_FILE_SIZE.removesuffix('mb')} MB" in words
     large = tmp_path / "large.png"
     for width, height in ((4_000, 4_000), (4_001, 4_000)):
         Image.new("L", (width, height), 255).save(large)

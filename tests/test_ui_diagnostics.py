@@ -13,7 +13,6 @@ from ebm_app.evaluation.selftest import Check, SelfTestBudget, iterate_checks
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.records import to_dict
 from ebm_app.likelihood import PFODEDensity
-from ebm_app.training.plots import training_figure
 from ebm_app.web.diagnostics import card, checks, log_z
 from ebm_app.web.models import Models
 
@@ -68,10 +67,6 @@ def test_a_checkpoint_has_the_curves_of_its_run(run, models):
     assert card.card(run, "run/checkpoint-20").curves is not None
     found = card.card(models, "colour")
     assert found.curves is None and "4 × 8 pixels, RGB, 256 levels" in found.facts
-    elbo = {"validation_elbo_bits_per_dim": 2.5, "validation_elbo_stderr": 0.25}
-    _, right = training_figure([*LINES[:2], {**LINES[2], **elbo}]).axes
-    names = ["validation bits per dim", "validation elbo bits per dim"]
-    assert [line.get_label() for line in right.lines] == names
 
 
 def test_nothing_tells_of_the_servers_folders_or_brings_html_and_pictures(run, tmp_path):

@@ -139,13 +139,3 @@ def test_a_click_sends_the_pixels_that_were_drawn(models, settings, tmp_path):
     for image, (picture, _) in zip(images, sent, strict=True):
         picture.save(tmp_path / "sent.png")
         assert torch.equal(read_upload(tmp_path / "sent.png", ebm.config).image[0], image)
-    with gr.Blocks() as app:
-        shown = gallery.image_tiles("images")
-        gallery.send_on_click(shown, gr.Image(), {gr.Tabs(): "score"})
-    (fn,) = (fn for fn in app.fns.values() if fn.name == "send")
-    event = gr.SelectData(target=None, data={"index": 1, "value": None})
-    path, update = fn.fn([("a.png", "1"), ("b.png", "2")], event)
-    assert path == "b.png" and update["selected"] == "score"
-    for there in (None, [("a.png", "1")]):
-        with pytest.raises(gr.Error, match="no longer there"):
-            fn.fn(there, event)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from conftest import error_of
 
-from ebm_app.ratios.training import RatioTrainer
 from ebm_app.tabular import classifier
 from ebm_app.tabular.mutual_information import mutual_information
 from ebm_app.web.information import gaussian, own_data
@@ -41,7 +40,7 @@ def test_the_estimate_approaches_the_true_value():
     assert below.patches[0].get_width() == method["step_ms"]
 
 
-def test_methods_are_trained_in_turns_until_a_visitor_stops(monkeypatch):
+def test_methods_are_trained_in_turns():
     names = list(gaussian.METHODS)
     shown = list(approach(names))
     heads = [text.split(" · ")[0] for _, text, _ in shown]
@@ -50,12 +49,6 @@ def test_methods_are_trained_in_turns_until_a_visitor_stops(monkeypatch):
     assert all(first[name]["mutual_information"] == 0 for name in names)  # Sigma = I
     assert list(last) == names and json.loads(json.dumps(last)) == last
     assert len({last[name]["mutual_information"] for name in names}) == 3
-    steps, step = [], RatioTrainer.train_step
-    monkeypatch.setattr(RatioTrainer, "train_step", lambda self: steps.append(1) or step(self))
-    run = approach(iterations=100)
-    next(run), next(run)
-    run.close()
-    assert len(steps) == 5
 
 
 def test_mistakes_with_gaussians_are_explained():

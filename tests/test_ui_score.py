@@ -1,7 +1,5 @@
 """The Score tab: the log-likelihood of images, and its place among held-out ones."""
 
-import math
-import re
 import shutil
 
 import numpy as np
@@ -17,7 +15,6 @@ from ebm_app.io.records import read_json, write_json
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.models.config import EBMConfig
-from ebm_app.models.folders import BUNDLED
 from ebm_app.web.models import Models
 from ebm_app.web.score import estimators, many_images, one_image, uploads
 from ebm_app.web.shared import mean_of
@@ -150,20 +147,6 @@ def test_likelihoods_of_a_record_are_used_for_its_weights_only(folder, tmp_path,
     write_json(copy / "held_out.json", {**record, "log_prob": [1.0, "2"]})
     said = error_of(lambda: list(models.likelihoods("run")))
     assert said.startswith("run/held_out.json is damaged") and str(tmp_path) not in said
-
-
-@pytest.mark.parametrize("name", ["digits", "mnist", "mnist-latent"])
-def test_bundled_models_have_likelihoods_of_their_weights_and_examples(name):
-    ebm = EBM.from_pretrained(name)
-    found = held.read_likelihoods(BUNDLED / name, ebm, held.fingerprint(ebm))
-    assert found.total == 297 and found.log_prob.std() > 1
-    card = (BUNDLED / name / "README.md").read_text(encoding="utf-8")
-    bits = float(re.search(r"bits per dim by `elbo` \| \*\*([\d.]+)", card)[1])
-    mean = to_bits_per_dim(found.log_prob, math.prod(ebm.config.image_shape)).mean().item()
-    assert mean == pytest.approx(bits, abs=0.05)
-    for file in held.examples(BUNDLED / name, "data"):
-        prepared = uploads.read_upload(file, ebm.config)
-        assert prepared.notes == ()
 
 
 def test_the_script_writes_what_the_page_reads(script, folder, tmp_path):

@@ -1,9 +1,12 @@
 """From a visitor's file or drawing to an image on the grid of a model's levels."""
 
+import pickle
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from conftest import COLOUR, GREY, bad_files, digit, error_of, save_digit, save_picture
+from conftest import COLOUR, GREY, digit, error_of, save_digit, save_picture
 from PIL import Image, ImageOps
 
 from ebm_app.data.images import load_images
@@ -74,7 +77,19 @@ def test_preprocessing_crops_averages_areas_and_takes_the_nearest_level(read, tm
 
 
 def test_every_bad_file_is_explained_in_a_sentence_without_paths(read, tmp_path):
-    for name, message in bad_files(tmp_path).items():
+    grey = np.random.RandomState(0).randint(0, 256, (9, 9)).astype(np.uint8)
+    whole = Path(save_picture(tmp_path / "whole.png", grey)).read_bytes()
+    (tmp_path / "truncated.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "pickle.png").write_bytes(pickle.dumps({"weights": [1.0]}))
+    more = {"save_all": True, "append_images": [Image.fromarray(255 - grey)]}
+    save_picture(tmp_path / "moving.png", grey, **more)
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "sixteen.png")
+    for name, message in (
+        ("truncated.png", "cannot read 'truncated.png' as an image: "),
+        ("pickle.png", "cannot read 'pickle.png' as an image: "),
+        ("moving.png", "the image 'moving.png' has several frames: "),
+        ("sixteen.png", "the image 'sixteen.png' has more than 8 bits per channel: "),
+    ):
         said = error_of(uploads.read_upload, tmp_path / name, GREY)
         assert said.startswith(message) and str(tmp_path) not in said
     assert "there is no image" in error_of(uploads.read_upload, None, GREY)
