@@ -70,10 +70,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     cells = {name: {**shared, "flags": flags} for name, flags in variants.items()}
     run = partial(trained_and_scored, args, variants)
     table = rows_of(fill(args.output_dir, cells, run, accelerator))
-    if accelerator.is_main_process:
-        print(to_markdown(table))
     answer = {"table": table, "split": "validation"}
     output.save(answer)
+    if accelerator.is_main_process:
+        print(to_markdown(table))
     shut_down(accelerator)
     return answer
 

@@ -23,6 +23,7 @@ from ebm_app.io.output import Output
 from ebm_app.io.processes import shut_down
 from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
+from ebm_app.io.writing import save_figure
 from ebm_app.likelihood import RatioIntegral
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.numerics.tensors import mixed_seed
@@ -92,13 +93,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         "methods": methods,
     }
     if is_main:
-        print_results(methods)
         from ebm_app.evaluation.log_z.plots import chains_figure  # a second to import
 
         tables = {k: v for result in results.values() for k, v in result.tables.items()}
         with output.saving(metrics):
             figure = chains_figure(tables, next(iter(runs.values())).chains.num_distributions)
-            figure.savefig(output.folder / "ais.png", dpi=110)
+            save_figure(figure, output.folder / "ais.png")
+        print_results(methods)
     shut_down(accelerator)
     return metrics if is_main else None
 

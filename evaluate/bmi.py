@@ -54,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         for seed in range(args.seed, args.seed + args.num_seeds):
             rows.append(data_set_row(name, TASKS[name], args.num_rows, seed, args.iterations))
         table.append(task_row(rows[-args.num_seeds :]))
-        print(to_markdown(table[-1:]), flush=True)
         output.write({"rows": rows})
+        print(to_markdown(table[-1:]), flush=True)
     right = {method: sum(is_right(row, method) for row in table) for method in METHODS}
     answer = {"table": table, "right": right, "num_rows": args.num_rows}
     output.save({**answer, "rows": rows})

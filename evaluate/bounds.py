@@ -20,6 +20,7 @@ from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
 from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
+from ebm_app.io.writing import save_figure
 from ebm_app.numerics.tensors import seeded, standard_error
 from ebm_app.paths import PATHS, LinearVPPath
 from studies.bounds import (
@@ -80,11 +81,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "theorem4": theorem4_rows(budget, args.seed, device),
         "proposition5": proposition5_rows(budget, args.seed, device),
     }
-    for name, rows in table.items():
-        print(f"{name}\n\n{to_markdown(rows)}\n")
     answer = {"table": table}
     with output.saving(answer):
         plot(table, output.folder / "bounds.png")
+    for name, rows in table.items():
+        print(f"{name}\n\n{to_markdown(rows)}\n")
     return answer
 
 
@@ -160,7 +161,7 @@ def plot(table: dict[str, Rows], target: Path) -> None:
         right.axhline(part["e"].iloc[0], color=f"C{color}", lw=1)
     left.set(xlabel="steps K", ylabel="nats", title="Theorem 4: |KL|, dashed: its bound")
     right.set(xlabel="examples N", title="Proposition 5: N E[(s_hat - s)²], lines: e")
-    figure.savefig(target, dpi=110)
+    save_figure(figure, target)
 
 
 def points(

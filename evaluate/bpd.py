@@ -99,8 +99,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         "disagreements": disagreements(bits),
     }
     if is_main:
-        print_results(metrics)
         output.save(metrics)
+        print_results(metrics)
     shut_down(accelerator)
     return metrics if is_main else None
 

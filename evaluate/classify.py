@@ -72,12 +72,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "num_images": len(levels),
         "split": split,
     }
+    output.save(metrics)
     print(
         f"{len(levels)} {split} images: accuracy {metrics['accuracy']:.4f} +- "
         f"{metrics['stderr']:.4f}, calibration error {metrics['calibration_error']:.4f}, "
         f"{metrics['nfe']:.0f} evaluations and {metrics['seconds_per_image']:.2f} s an image"
     )
-    output.write(metrics)
     return metrics
 
 

@@ -65,6 +65,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     }
     shown = min(args.num_shown, len(drawn))
     rows = torch.cat([drawn[:shown, None], train[of_drawn.indices[:shown]]], 1)
+    sheet = grid_of(rows.flatten(0, 1), columns=rows.shape[1])
+    with output.saving(metrics):
+        save_image(sheet, output.folder / "memorisation.png")
     print(
         f"{len(drawn)} images by {args.sampler}: median distance to the nearest training image "
         f"{metrics['median_distance']:.4f} of the range of a pixel, of {len(others)} held-out "
@@ -72,9 +75,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         f"lie nearer than all but {100 * QUANTILE:g} percent of those; "
         f"{metrics['identical']} identical"
     )
-    sheet = grid_of(rows.flatten(0, 1), columns=rows.shape[1])
-    with output.saving(metrics):
-        save_image(sheet, output.folder / "memorisation.png")
     return metrics
 
 

@@ -19,6 +19,7 @@ from ebm_app.io.fields import configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
+from ebm_app.io.writing import save_figure
 from ebm_app.ratios.problems import INFORMATION_PROBLEMS
 from studies.ratio_tables import StudyBudget, StudyFlags, budget_of, chosen_cells, run_study
 
@@ -68,10 +69,10 @@ def estimate(args: Arguments) -> dict[str, Any]:
             bar.update(at.step - bar.n)
             bar.set_postfix_str(f"at least {at.so_far:.3f} nats so far")
     found = estimation.result()
-    print(found.summary())
     answer = found.figures()
     with output.saving(answer):
-        found.plot().savefig(output.folder / "mi_data.png")
+        save_figure(found.plot(), output.folder / "mi_data.png")
+    print(found.summary())
     return answer
 
 

@@ -16,6 +16,7 @@ from torch.distributions import Normal
 
 from ebm_app.io.command_line import parse
 from ebm_app.io.fields import configuration, setting
+from ebm_app.io.writing import save_figure
 from ebm_app.paths import LinearVPPath
 from ebm_app.paths.probability_flow import ProbabilityFlow
 from studies.bounds import GaussianMixture
@@ -60,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     right.axhline(0, color="0.25", linewidth=0.8)
     title = rf"its area is $\log\,p_1(x)/p_0(x) = {ratio:.2f}$"
     right.set(xlabel="t", ylabel=f"time score at x = {POINT}", title=title)
-    figure.savefig(output, dpi=110)
+    save_figure(figure, output)
 
 
 def score(x: Tensor, t: float) -> Tensor:

@@ -5,6 +5,7 @@ python evaluate/ratio.py --x0 a.npy --x1 b.npy --at c.npy
 python evaluate/ratio.py --x0 last_year.csv --x1 this_year.csv --columns age income
 """
 
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from ebm_app.io.fields import Seed, Steps, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
+from ebm_app.io.writing import replace_file, save_figure
 from ebm_app.tabular.columns import read_csv, read_npy
 
 #: of the files with log ratios; errors are known at other rows than those of the samples
@@ -58,14 +60,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     tables = {"x0": [ratio.log_ratio0], "x1": [ratio.log_ratio1]}
     if at is not None:
         tables["at"] = list(ratio.score_samples(at, return_std=True))
-    print(ratio.summary())
     figures = ratio.figures()
     with output.saving(figures):
-        ratio.plot().savefig(output.folder / "ratio.png")
+        save_figure(ratio.plot(), output.folder / "ratio.png")
         for name, columns in tables.items():
             file, header = output.folder / f"{name}.csv", ",".join(HEADER[: len(columns)])
             table = np.stack(columns, 1)
-            np.savetxt(file, table, "%.10g", delimiter=",", header=header, comments="")
+            content = io.BytesIO()
+            np.savetxt(content, table, "%.10g", delimiter=",", header=header, comments="")
+            replace_file(file, content.getvalue())
+    print(ratio.summary())
     return figures
 
 

@@ -18,6 +18,7 @@ from ebm_app.io.fields import Steps, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
+from ebm_app.io.writing import save_figure
 from ebm_app.likelihood import PFODEDensity
 from ebm_app.likelihood.pf_ode import NumProbes
 
@@ -49,8 +50,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
     total = budget.num_reports(len(levels))
     *_, report = tqdm(iterate_checks(ebm, levels, budget), desc="self-test", total=total)
-    for check in report.checks:
-        print(check.describe())
     metrics = {
         "passed": all_passed(report.checks),
         "checks": [check.as_record() for check in report.checks],
@@ -60,7 +59,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "model": args.model,
     }
     with output.saving(metrics):
-        balance_figure(report.balance).savefig(output.folder / "selftest.png", dpi=110)
+        save_figure(balance_figure(report.balance), output.folder / "selftest.png")
+    for check in report.checks:
+        print(check.describe())
     return metrics
 
 

@@ -50,10 +50,10 @@ def test_a_place_that_cannot_be_is_refused(tmp_path, folder, image_folder, capsy
 
 
 class FailingDisk:
-    """No file below ``root`` whose name ends so can be opened for writing."""
+    """No file below ``root`` whose name ends so can be written."""
 
     def __init__(self, monkeypatch, root, ends):
-        self.root, self.ends = str(root), ends
+        self.root, self.ends = str(root), ends + ".tmp"
         self.own = io.open
         monkeypatch.setattr(builtins, "open", self.open)
         monkeypatch.setattr(io, "open", self.open)
@@ -67,13 +67,13 @@ class FailingDisk:
 
 #: script -> (the record that is written last, a figure in what is printed)
 RESULTS = {
-    "evaluate/bpd.py": ("bpd.json.tmp", "bits_per_dim"),
+    "evaluate/bpd.py": ("bpd.json", "bits_per_dim"),
     "evaluate/selftest.py": ("selftest.png", "passed"),
-    "evaluate/memorisation.py": ("memorisation.json.tmp", "copies"),
+    "evaluate/memorisation.py": ("memorisation.json", "copies"),
     "evaluate/ais.py": ("ais.png", "bits_per_dim"),
     "evaluate/bounds.py": ("bounds.png", "table"),
     "train/ebm.py": ("loss.png", "bits_per_dim"),
-    "train/flow.py": ("run.json.tmp", "bits_per_dim"),
+    "train/flow.py": ("run.json", "bits_per_dim"),
 }
 
 

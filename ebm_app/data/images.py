@@ -1,5 +1,6 @@
 """Image data sets as integer levels, by the name that ``--dataset`` takes."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,6 +114,15 @@ class ImageData:
     def display(self, levels: Tensor) -> Tensor:
         """Levels (*) of these images as values in [0, 1] for display."""
         return to_display(levels, self.num_levels, self.palette)
+
+
+def digest_of(levels: Tensor, labels: Tensor | None = None) -> str:
+    """The SHA-256 of images (N, C, H, W) and of their class labels."""
+    digest = hashlib.sha256(str(tuple(levels.shape)).encode())
+    for part in (levels, labels):
+        if part is not None:
+            digest.update(part.cpu().contiguous().numpy())
+    return digest.hexdigest()
 
 
 def load_images(

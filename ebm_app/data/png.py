@@ -1,11 +1,14 @@
 """Images to PNG files, with exact pixels."""
 
+import io
 import math
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 from torch import Tensor
+
+from ebm_app.io.writing import replace_file
 
 
 def to_uint8(images: Tensor) -> np.ndarray:
@@ -21,7 +24,9 @@ def to_picture(pixels: np.ndarray) -> Image.Image:
 def save_image(pixels: np.ndarray, path: Path) -> None:
     """Write pixels (H, W, 1 or 3) uint8 as a PNG."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    to_picture(pixels).save(path)
+    content = io.BytesIO()
+    to_picture(pixels).save(content, "PNG")
+    replace_file(path, content.getvalue())
 
 
 def grid_of(images: Tensor, min_pixels: int = 320, columns: int | None = None) -> np.ndarray:

@@ -10,7 +10,11 @@ from typing import Any
 
 
 class UserError(ValueError):
-    """A mistake of the user's: its message says what is wrong and what to do, in one sentence."""
+    """A mistake of the user's: its message says what is wrong and what to do, in one sentence on
+    one line, whatever the names in it hold."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.splitlines()))
 
 
 class NotSaved(UserError):

@@ -9,14 +9,14 @@ import sys
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, Self
 
 from ebm_app.io.errors import NotSaved, UserError
 from ebm_app.io.records import write_json
-from ebm_app.io.writing import explained_write
+from ebm_app.io.writing import explained_write, open_to_append
 
 PACKAGES = ("ebm_app", "torch", "torchvision", "diffusers", "accelerate", "numpy")
 
@@ -29,7 +29,7 @@ def hold(path: Path) -> IO[str]:
     """
     with explained_write(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a")
+        file = open_to_append(path)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
@@ -46,7 +46,8 @@ def hold(path: Path) -> IO[str]:
 
 
 def _release(path: Path, file: IO[str]) -> None:
-    path.unlink(missing_ok=True)
+    with suppress(OSError):  # of a folder that has become unwritable
+        path.unlink(missing_ok=True)
     file.close()
 
 

@@ -18,6 +18,7 @@ from ebm_app.io.writing import replace_file
 T = TypeVar("T")
 #: bytes of a record; those of long runs have some hundred thousand
 LARGEST_RECORD = 2**24
+JSON_VALUE = TypeAdapter(JsonValue, config=STRICT)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def parse_json(content: bytes, where: str) -> Any:
         UserError: where it is not JSON, nested too deep, or holds a number out of range.
     """
     try:
-        return TypeAdapter(JsonValue, config=STRICT).validate_python(from_json(content))
+        return JSON_VALUE.validate_python(from_json(content))
     except ValidationError as error:
         raise UserError(f"{where}: {faults(error)}") from None
     except ValueError as error:

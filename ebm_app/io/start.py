@@ -1,27 +1,88 @@
 """How a script starts and ends."""
 
 import json
+import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any, TextIO
 
 from ebm_app.io.errors import Interrupted, NotSaved, UserError
+from ebm_app.io.writing import REFUSALS
 
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
+
+
+class Terminal:
+    """A stream to a reader who may leave, or a disk that may be full: what can no longer be
+    written is dropped, and ends no run. A stream that was closed is None."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self.is_lost = stream is None
+        self.stream = open(os.devnull, "w") if stream is None else stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self.stream.write(text)
+        except OSError:
+            self._lose()
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self.stream.flush()
+        except OSError:
+            self._lose()
+
+    def _lose(self) -> None:
+        self.is_lost = True
+        # what waits in its buffers goes nowhere, now and when the program ends
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), self.stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def lasting_terminal() -> Iterator[Terminal]:
+    """Within it, neither stdout, which it gives, nor stderr ends a run by being lost."""
+    stdout = Terminal(sys.stdout)
+    with redirect_stdout(stdout), redirect_stderr(Terminal(sys.stderr)):
+        yield stdout
+        stdout.flush()
+        sys.stderr.flush()
 
 
 def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
     """Run a script's ``main`` and return its exit code.
 
     The metrics it returns are printed as one JSON object on the last line. A UserError becomes one
-    sentence on stderr and exit code 2; a run that a signal ended gives 128 + its number.
+    sentence on stderr and exit code 2, as does a stdout that did not take the metrics; a run that
+    a signal ended gives 128 + its number.
     """
+    with lasting_terminal() as stdout:
+        code = _run(main, argv)
+        stdout.flush()
+        if code == 0 and stdout.is_lost:
+            print("error: stdout took no metrics: read them in the record", file=sys.stderr)
+            return 2
+        return code
+
+
+def _run(main: Main, argv: Sequence[str] | None) -> int:
     try:
         metrics = main(argv)
     except UserError as error:
         if isinstance(error, NotSaved):
             print(json.dumps(error.metrics), flush=True)
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+        place = "a file" if error.filename is None else " ".join(str(error.filename).splitlines())
+        print(f"error: {place} cannot be used ({error.strerror}): mend that", file=sys.stderr)
         return 2
     except (MemoryError, RuntimeError) as error:
         if not is_memory_full(error):

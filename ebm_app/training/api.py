@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ebm_app.data.images import ImageData
@@ -12,6 +13,8 @@ from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.flow import Flow
 from ebm_app.io.fields import checked
 from ebm_app.io.processes import resolve_device
+from ebm_app.io.start import lasting_terminal
+from ebm_app.io.writing import explained_write
 from ebm_app.training.fine_tuning import flow_of
 from ebm_app.training.launch import train_ebm
 from ebm_app.training.options import RunOptions
@@ -69,5 +72,7 @@ def train(
     options = checked(RunOptions, {"output_dir": Path(output_dir), **chosen})
     flow = flow_of(options.init_from) if flow is None else flow
     ebm_config, config = resolve(data, settings, flow=flow)
-    train_ebm(data, ebm_config, config, options, flow)
+    generators = torch.random.fork_rng(range(torch.cuda.device_count()))
+    with lasting_terminal(), generators, explained_write(options.output_dir):
+        train_ebm(data, ebm_config, config, options, flow)
     return EBM.from_pretrained(output_dir, resolve_device(options.device))

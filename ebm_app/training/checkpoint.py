@@ -18,9 +18,9 @@ from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
-from ebm_app.io.records import read_json, write_json
+from ebm_app.io.records import open_plain, read_json, write_json
 from ebm_app.io.tensors import write_tensors
-from ebm_app.io.writing import explained_write, replace_file, sync_folder
+from ebm_app.io.writing import explained_write, remove_folder, replace_file, sync_folder
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE
 from ebm_app.models.pretrained import PretrainedModel
 
@@ -57,9 +57,10 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
         UserError: where there is none, or the one that was named is damaged.
     """
     if name != "latest":
-        folder = Path(name) if Path(name).is_dir() else output_dir / name
-        if not (folder / STATE).is_dir():
-            raise UserError(f"--resume_from_checkpoint {name}: no checkpoint in that folder")
+        with explained_write(output_dir):
+            folder = Path(name) if Path(name).is_dir() else output_dir / name
+            if not (folder / STATE).is_dir():
+                raise UserError(f"--resume_from_checkpoint {name}: no checkpoint in that folder")
         verify(folder)
         return folder
     for folder in reversed(checkpoints(output_dir)):
@@ -123,17 +124,18 @@ def save_checkpoint(
             shutil.rmtree(pending, ignore_errors=True)
             raise
     for former in checkpoints(output_dir)[:-limit]:
-        shutil.rmtree(former)
+        remove_folder(former)
 
 
 def digests(folder: Path) -> dict[str, str]:
     """The SHA-256 of every file of a checkpoint, by its path in it."""
-    files = sorted(path for path in folder.rglob("*") if path.name != DIGESTS_FILE)
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-        if path.is_file()
-    }
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.name != DIGESTS_FILE and path.is_file():
+            with open_plain(path) as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            found[path.relative_to(folder).as_posix()] = digest
+    return found
 
 
 def verify(folder: Path) -> None:

@@ -22,7 +22,7 @@ from ebm_app.io.processes import (
     shut_down,
 )
 from ebm_app.io.records import to_dict
-from ebm_app.io.writing import explained_write
+from ebm_app.io.writing import explained_write, save_figure
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
 from ebm_app.training import checkpoint, history, settings
 from ebm_app.training.fine_tuning import start_from
@@ -93,7 +93,8 @@ def launch(
             go_on(accelerator, trainer, options)
         else:
             clean_output(accelerator, options)
-        output.data["settings"] = recorded | trainer.now.origin
+        data = {"data": trainer.now.settings["data"]}
+        output.data["settings"] = recorded | data | trainer.now.origin
         output.write(None)
         result = trainer.fit()
         metrics = {
@@ -105,7 +106,7 @@ def launch(
         with output.saving(metrics):
             if output.is_main:
                 figure = training_figure(read_metrics(output.folder / METRICS_FILE))
-                figure.savefig(output.folder / "loss.png", dpi=120)
+                save_figure(figure, output.folder / "loss.png", dpi=120)
         shut_down(accelerator, trainer.loss_module, trainer.optimizer)
     return metrics if output.is_main else None
 

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 from collections.abc import Iterable, Mapping
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from types import NoneType
@@ -12,11 +13,13 @@ from accelerate import Accelerator
 
 from ebm_app.io import METRICS_FILE
 from ebm_app.io.errors import UserError
-from ebm_app.io.records import LARGEST_RECORD, parse_json, read_bytes, to_dict
-from ebm_app.io.writing import replace_file
+from ebm_app.io.records import open_plain, parse_json, to_dict
+from ebm_app.io.writing import open_to_append, replace_file
 from ebm_app.models.config import LoopConfig
 
 Row = dict[str, float | None]
+#: bytes of a line; those of a run have some hundred
+LONGEST_LINE = 2**16
 
 
 def check_report_to(report_to: str) -> None:
@@ -43,7 +46,7 @@ class MetricsLog:
     def write(self, step: int, **numbers: float) -> None:
         """Add a line."""
         if self.accelerator.is_main_process:
-            with self.path.open("a", encoding="utf-8") as file:
+            with open_to_append(self.path) as file:
                 file.write(json.dumps({"step": step, **finite(numbers)}) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -65,9 +68,13 @@ def read_metrics(path: Path) -> list[Row]:
     """
     if not path.exists():
         return []
-    content = read_bytes(path, LARGEST_RECORD)
-    lines = content[: content.rfind(b"\n") + 1].splitlines()
-    return [_row(line, f"line {number} of {path}") for number, line in enumerate(lines, 1)]
+    with open_plain(path) as file:
+        lines = iter(partial(file.readline, LONGEST_LINE), b"")
+        return [
+            _row(line, f"line {number} of {path}")
+            for number, line in enumerate(lines, 1)
+            if line.endswith(b"\n") or len(line) == LONGEST_LINE
+        ]
 
 
 def _row(line: bytes, where: str) -> Row:

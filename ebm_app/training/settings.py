@@ -62,6 +62,7 @@ class RunSettings:
     ebm: EBMConfig
     training: TrainingConfig
     init_from: dict[str, Any] | None = None  # whose weights it started with: no setting
+    data: dict[str, str] | None = None  # the digest of the images: no setting
 
 
 def resolve(

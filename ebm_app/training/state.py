@@ -15,7 +15,8 @@ from ebm_app.io.fields import STRICT, Count, NonNegative, PositiveInt, shortened
 from ebm_app.io.records import as_written, from_dict, read_json
 from ebm_app.io.tensors import read_tensors
 from ebm_app.models.config import FREE_ON_RESUME, changes_of
-from ebm_app.training.checkpoint import STATE, TENSORS_FILE, TRAINER_FILE
+from ebm_app.models.folders import load_weights, read_config
+from ebm_app.training.checkpoint import BEST_FILE, STATE, TENSORS_FILE, TRAINER_FILE
 from ebm_app.training.optimizers import OPEN_ENDED
 from ebm_app.training.tasks import Task
 
@@ -97,6 +98,9 @@ class TrainingState:
             if self.scaler is not None:
                 self.scaler.load_state_dict(before.scaler)
         self._check(tensors, folder / STATE / TENSORS_FILE)
+        if before.best is not None:  # that it fits; the run's own weights follow
+            read_config(self.task.model.config_class, folder, self.task.model.kind)
+            load_weights(self.task.model, folder / STATE / BEST_FILE)
         parts: dict[str, dict[str, Tensor]] = {}
         for name, value in tensors.items():
             part, _, rest = name.partition(".")
@@ -148,8 +152,9 @@ def check_same(before: Progress, now: Progress, folder: Path) -> None:
         before.step <= run["max_train_steps"] - run.get("lr_decay_steps", 0) for run in runs
     ):
         free |= {"max_train_steps", "lr_decay_steps"}
+    earlier = {"data": now.settings["data"], **before.settings}  # which old checkpoints lack
     for kind, own in now.settings.items():
-        changes += changes_of(before.settings.get(kind, {}), own, free)
+        changes += changes_of(earlier.get(kind, {}), own, free)
     if before.total_batch_size != now.total_batch_size:
         changes.append(
             "total batch (per process x accumulation x processes) was "

@@ -17,6 +17,7 @@ from accelerate import Accelerator
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from ebm_app.data.images import digest_of
 from ebm_app.io.errors import Interrupted, UserError
 from ebm_app.io.interrupts import StopRequested, StopSignals
 from ebm_app.io.records import to_dict
@@ -63,7 +64,8 @@ class Trainer:
         self.state = TrainingState(task, optimizer, self.ema, accelerator.scaler)
         self.metrics = MetricsLog(accelerator, output_dir, config)
         self.signals = StopSignals(accelerator)
-        settings = {**task.settings(), "training": to_dict(config)}
+        data = {"digest of the images": digest_of(task.levels, task.labels)}
+        settings = {**task.settings(), "training": to_dict(config), "data": data}
         self.now = Progress(settings, task.total_batch_size)
         #: of the run's start or its resume
         self.start = (0, 0.0)
@@ -152,7 +154,7 @@ class Trainer:
         self.now, losses = self.state.load(folder, self.now)
         self.pending = list(losses)
         self.start = (self.now.step, self.now.seconds)
-        if folder.parent == self.output_dir:
+        if folder.resolve().parent == self.output_dir.resolve():
             self.saved = self.now.step
 
     def train_step(self) -> None:

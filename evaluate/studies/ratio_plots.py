@@ -7,6 +7,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ebm_app.io.writing import save_figure
+
 Row = dict[str, Any]
 
 
@@ -39,4 +41,4 @@ def plot_curves(
             axes.set_ylim(0, 1.25 * row["divergence_truth"])
     figure.axes[0].set_ylabel(f"{name} in validation")
     figure.axes[0].legend(fontsize="x-small")
-    figure.savefig(target, dpi=120)
+    save_figure(figure, target, dpi=120)

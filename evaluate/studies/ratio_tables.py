@@ -253,12 +253,12 @@ def run_study(
         return shut_down(accelerator)
     from studies.ratio_plots import plot_curves  # a second to import
 
-    for metric in shown:
-        print(f"{METRICS[metric]}:\n\n{table(rows, metric)}")
     curves = [row.pop("curves") for row in rows]
     answer = {"table": rows}
     with output.saving(answer):
         plot_curves(rows, curves, shown[0], folder / f"{name}.png")
+    for metric in shown:
+        print(f"{METRICS[metric]}:\n\n{table(rows, metric)}")
     shut_down(accelerator)
     return answer
 
