@@ -39,8 +39,6 @@ BAD_ARRAYS = {
     "objects": (np.array([[1.0, None]] * 12, object), "Python objects"),
     "text": (np.array(["a"] * 12), "type <U1"),
     "complex": (NUMBERS * 1j, "complex"),
-    "dates": (np.array(["2020-01-01"] * 12, "M8[D]"), "datetime"),
-    "records": (np.zeros(12, [("a", "f8"), ("b", "f8")]), "type [("),
     "three dimensions": (np.zeros((12, 3, 1)), "shape (12, 3, 1)"),
     "a number": (np.float64(3), "shape ()"),
     "no columns": (np.zeros((12, 0)), ""),
@@ -64,16 +62,13 @@ class Bomb:
         return open, (str(self.path), "w")
 
 
-@pytest.mark.parametrize("form", ["array", "plain"])
-def test_no_pickle_is_opened(tmp_path, form):
-    bomb, path = Bomb(tmp_path / "exploded"), tmp_path / "bad.npy"
-    if form == "array":
-        save(path, np.array([bomb] * 12, object))
-    else:
-        write(path, pickle.dumps(bomb))
-    error_of(read_npy, path)
+def test_no_pickle_is_opened(tmp_path):
+    bomb = Bomb(tmp_path / "exploded")
+    array = save(tmp_path / "array.npy", np.array([bomb] * 12, object))
+    for path in (array, write(tmp_path / "plain.npy", pickle.dumps(bomb))):
+        error_of(read_npy, path)
     assert not bomb.path.exists()
-    np.load(path, allow_pickle=True)  # the bomb is a real one
+    np.load(array, allow_pickle=True)  # the bomb is a real one
     assert bomb.path.exists()
 
 
@@ -85,10 +80,8 @@ def with_header(text):
 BAD_FILES = {
     "empty": b"",
     "text": b"a,b\n1,2\n",
-    "cut in the header": with_header("{'descr': '<f8'}")[:-110],
     "header of no dictionary": with_header("("),
     "header that cannot be hashed": with_header("{[]: 1}"),
-    "dtype of nothing": with_header("{'descr':((),()),'fortran_order':False,'shape':(6,)}"),
     # 8 TB: refused by the size of the file, before memory is taken
     "shape of terabytes": with_header(
         "{'descr':'<f8','fortran_order':False,'shape':(1000000000000,)}"
@@ -101,14 +94,6 @@ def test_npy_that_is_damaged(tmp_path, content):
     path = write(tmp_path / "bad.npy", content)
     message = error_of(read_npy, path)
     assert str(path) in message and "numpy.save" in message
-
-
-def test_npy_that_is_cut_or_zipped(tmp_path):
-    good = save(tmp_path / "good.npy", NUMBERS).read_bytes()
-    for length in (4, 40, len(good) - 1):
-        assert "numpy.save" in error_of(read_npy, write(tmp_path / "cut.npy", good[:length]))
-    np.savez(tmp_path / "x.npz", NUMBERS)
-    assert "several arrays" in error_of(read_npy, tmp_path / "x.npz")
 
 
 @pytest.mark.parametrize("read", [read_npy, lambda path: read_csv(path, ["a"])])
@@ -217,7 +202,3 @@ MISTAKES = {
 @pytest.mark.parametrize("x, y, message", MISTAKES.values(), ids=MISTAKES)
 def test_values_that_cannot_be_estimated_from(x, y, message):
     assert message in error_of(check, x, y)
-
-
-def test_as_many_rows_as_are_asked_for():
-    check(NUMBERS[:10, :1], NUMBERS[:10, 1:])

@@ -21,7 +21,6 @@ from studies.mi_tasks import (
     TASKS,
     TRANSFORMS,
     dense_normal,
-    mixture_quantile,
     spiral,
     spirals,
     swiss_roll,
@@ -118,13 +117,6 @@ def test_every_task_draws_what_it_says(task):
     assert isinstance(task.mutual_information, float) and 0 < task.mutual_information < 100
 
 
-def test_the_packages_examples_are_the_tasks_of_their_names():
-    for name in set(EXAMPLES) & set(TASKS):
-        assert EXAMPLES[name].mutual_information == TASKS[name].mutual_information
-        assert all(map(np.array_equal, draws(EXAMPLES[name], 9), draws(TASKS[name], 9)))
-    assert len(TASKS) == 40
-
-
 def mixture(weight, low, high):
     return lambda v: weight * stats.norm.cdf(v, low) + (1 - weight) * stats.norm.cdf(v, high)
 
@@ -147,26 +139,6 @@ def test_transforms_increase_in_each_coordinate(name):
     assert np.array_equal(before.argsort(0), after.argsort(0))
     for side, distribution in enumerate(DISTRIBUTIONS.get(name, [])):
         assert stats.kstest(after[:, 4 * side], distribution).pvalue > 1e-3
-
-
-def test_wiggly_by_hand():
-    point = torch.tensor([[0.7]], dtype=F64)
-    of_x, of_y = (part(point).item() for part in TRANSFORMS["wiggly"])
-    sin = math.sin
-    assert of_x == pytest.approx(0.7 + 0.4 * sin(0.7) + 0.2 * sin(2.19) + 0.03 * sin(-0.19))
-    assert of_y == pytest.approx(0.7 - 0.4 * sin(0.28) + 0.17 * sin(4.41) + 0.02 * sin(0.51))
-
-
-@pytest.mark.parametrize("weight, low, high", [(0.3, 0, 5), (0.9, 0.0, 0.0)])
-def test_mixture_quantile_in_both_tails(weight, low, high):
-    z = torch.linspace(-12, 12, 97, dtype=F64)
-    q = mixture_quantile(z, weight, low, high).numpy()
-    logs = np.log([[weight], [1 - weight]])
-    for sign in (-1, 1):  # the nearer tail is compared by its logarithm
-        tail = (sign * z < 0).numpy()
-        parts = stats.norm.logcdf(sign * (q[tail] - np.array([[low], [high]])))
-        expected = stats.norm.logcdf(sign * z.numpy()[tail])
-        np.testing.assert_allclose(np.logaddexp(*(logs + parts)), expected, atol=1e-11)
 
 
 def rotation(dim, first, angle):

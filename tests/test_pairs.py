@@ -57,8 +57,7 @@ CASES = {
         information_pair(2),
         of_torch([[0.0] * 2], 1.0),
         distributions.MultivariateNormal(
-            torch.zeros(2, dtype=F64),
-            torch.tensor([[1, RHO], [RHO, 1]], dtype=F64),
+            torch.zeros(2, dtype=F64), torch.tensor([[1, RHO], [RHO, 1]], dtype=F64)
         ),
     ),
 }
@@ -150,11 +149,3 @@ def test_densities_of_the_plane_are_normalised_and_those_of_the_samples(name, fl
     assert histogram_p_value(x, masses) > 0.01
     for off in (1.03 * x, x + 0.04, x[:, [0, 0]]):
         assert histogram_p_value(off, masses) < 1e-3
-
-
-def test_no_point_of_the_checkerboard_is_rounded_out_of_its_square():
-    board = TOY_2D["checkerboard"]
-    x = board.sample(NUM, generator(4))
-    assert torch.equal(board.log_density(x), torch.full((NUM,), math.log(8 / 49), dtype=F64))
-    outside = torch.tensor([[0.4, -0.4], [2.0, 0.0], [1.7, 0.5], [math.nan, 0.0]], dtype=F64)
-    assert (board.log_density(outside) == -math.inf).all()

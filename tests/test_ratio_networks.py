@@ -9,7 +9,7 @@ from exact import F64, ExactBridge, ExactModel, generator, normal
 
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.ratios.gaussian_net import GaussianNet
-from ebm_app.ratios.mixture_base import MixtureBase, ResidualModel, fit_mixture, principal_axes
+from ebm_app.ratios.mixture_base import MixtureBase, ResidualModel, fit_mixture
 from ebm_app.ratios.pairs import GaussianMixture
 
 
@@ -111,13 +111,6 @@ def test_modes_on_both_sides_sum_to_the_derivative_of_the_marginal():
     model = ResidualModel(net, path, 1e-3, base)
     expected = rate + 0.5 * x.sum(1)
     assert torch.allclose(model.time_score(x, t.detach()), expected, rtol=1e-9, atol=1e-9)
-
-
-def test_axes_are_orthogonal_and_lead_along_what_varies_most():
-    x0, x1 = normal((5000, 4)), normal((5000, 4), 1) + 4.0
-    axes = principal_axes(x0, x1)
-    assert torch.allclose(axes.T @ axes, torch.eye(4, dtype=F64), atol=1e-12)
-    assert torch.allclose(axes[:, 0].abs(), torch.full((4,), 0.5, dtype=F64), atol=0.02)
 
 
 def test_the_criterion_finds_the_number_of_modes_and_where_they_are():

@@ -12,10 +12,10 @@ from ebm_app.ratios import trials
 from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import TimeScores
 from ebm_app.ratios.pairs import gaussian_pair
-from ebm_app.ratios.plots import plot_pair, plot_trial
+from ebm_app.ratios.plots import plot_trial
 from ebm_app.ratios.points import TIMES, DensityGrid
 from ebm_app.ratios.training import RatioTraining, draw
-from ebm_app.ratios.trials import METHODS, PAIRS, Trial, paths_of, watch
+from ebm_app.ratios.trials import PAIRS, Trial, watch
 
 SHORT = RatioTraining(2, 32, eval_every=1)
 SHIFT = 4.0
@@ -113,13 +113,6 @@ def test_toy_data_are_judged_at_points_of_their_own():
     assert shot.evaluator.points.truth.isfinite().all()  # no point of p_0 among them
 
 
-def test_every_method_is_built_on_its_path():
-    built = [Trial("gaussians_d2", "bridge_sigma1", method).build() for method in METHODS]
-    assert len(set(built)) == len(METHODS)
-    assert {method.sigma for method in built} == {1.0}
-    assert paths_of("gaussians_d2") == ["variance_preserving", "bridge_sigma1", "bridge_sigma1.41"]
-
-
 def test_what_is_no_trial_is_refused():
     good = ("gaussians_d2", "variance_preserving", "nce")
     for place, message in ((0, "unknown problem 'x'"), (1, "unknown path"), (2, "unknown method")):
@@ -132,10 +125,3 @@ def test_what_is_no_trial_is_refused():
     )
     for rate in (0.0, math.nan):
         assert f"the learning rate is {rate}: give" in error_of(Trial, *good, learning_rate=rate)
-
-
-def test_a_pair_is_drawn_without_training():
-    figure = plot_pair(PAIRS["gaussians_d20"], num=50)
-    for line, mean in zip(figure.axes[0].lines, (0.0, SHIFT), strict=True):
-        assert len(line.get_xdata()) == 50
-        assert abs(line.get_xdata().mean() - mean) < 0.8
