@@ -1,6 +1,5 @@
 """The outcome of a check: passed, failed or skipped, and of several together."""
 
-import json
 import math
 
 import pytest
@@ -30,13 +29,3 @@ def test_an_unknown_value_is_skipped_and_not_passed(value, stderr):
 def test_all_passed_needs_one_that_ran_and_none_that_failed():
     assert all_passed([PASSED]) and all_passed([PASSED, SKIPPED])
     assert not all_passed([PASSED, FAILED]) and not all_passed([SKIPPED]) and not all_passed([])
-
-
-@pytest.mark.parametrize(
-    ("check", "outcome"), [(PASSED, "passed"), (FAILED, "FAILED"), (SKIPPED, "skipped")]
-)
-def test_a_check_comes_back_from_json(check, outcome):
-    record = json.loads(json.dumps(check.as_record(), allow_nan=False))
-    assert record["passed"] is check.passed and record["outcome"] == outcome
-    assert Check.from_record(record) == check
-    assert check.describe().startswith(outcome) and check.note in check.describe()

@@ -15,7 +15,6 @@ from documents import (
     make_targets,
     script_of,
 )
-from test_layers import LAYERS
 
 from ebm_app.data.images import DATASETS
 from ebm_app.io.command_line import parse
@@ -58,14 +57,6 @@ def test_every_target_of_make_is_there():
     named = {name for page in PAGES for name in make_targets(page)}
     assert named >= {"demo", "test", "docs"}
     assert named - targets == set()
-
-
-def test_the_layers_are_those_of_the_code():
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d+) \| (.*) \|$", text, re.MULTILINE)
-    found = {name: int(layer) for layer, names in rows for name in re.findall(r"`(\w+)`", names)}
-    layers = {name: len(LAYERS) - index for index, names in enumerate(LAYERS) for name in names}
-    assert found == layers
 
 
 def test_the_reference_covers_the_package():

@@ -117,16 +117,8 @@ def test_scripts_fit_a_flow_and_train_score_and_sample_in_its_space(
     assert run_script(script("sample/ebm.py").main, draw) == 0
     assert EBM.from_pretrained(run).config.space == "copula"
     # and a run that goes on from it needs no other
-    longer = [
-        *dataset,
-        "--init_from",
-        run,
-        "--config",
-        f"{run}/run.json",
-        "--output_dir",
-        run + "2",
-    ]
-    assert run_script(script("train/ebm.py").main, longer) == 0
+    longer = [*dataset, "--init_from", run, "--config", f"{run}/run.json"]
+    assert run_script(script("train/ebm.py").main, [*longer, "--output_dir", run + "2"]) == 0
     ours, theirs = (EBM.from_pretrained(folder).space.state_dict() for folder in (run, run + "2"))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from exact import F64, generator, z_score
 from scipy import stats
-from scipy.linalg import expm
 
 from ebm_app.tabular.known import (
     EXAMPLES,
@@ -21,8 +20,6 @@ from studies.mi_tasks import (
     TASKS,
     TRANSFORMS,
     dense_normal,
-    spiral,
-    spirals,
     swiss_roll,
     transformed,
 )
@@ -139,26 +136,6 @@ def test_transforms_increase_in_each_coordinate(name):
     assert np.array_equal(before.argsort(0), after.argsort(0))
     for side, distribution in enumerate(DISTRIBUTIONS.get(name, [])):
         assert stats.kstest(after[:, 4 * side], distribution).pvalue > 1e-3
-
-
-def rotation(dim, first, angle):
-    matrix = np.zeros((dim, dim))
-    matrix[first, first + 1], matrix[first + 1, first] = -1, 1
-    return expm(angle * matrix)
-
-
-def test_spiral_is_undone_by_the_opposite_rotation():
-    base = correlated_normal((0.8, 0.8), 4, 3)
-    task = spirals(base)
-    assert task.mutual_information == base.mutual_information
-    for first, before, after in zip((0, 1), draws(base, 50), draws(task, 50), strict=True):
-        for point, image in zip(before, after, strict=True):
-            angle = (image**2).mean()
-            turned = rotation(len(point), first, -angle) @ image
-            np.testing.assert_allclose(turned, point, atol=1e-13)
-    # |x|^2 / d = pi / 2 turns (a, b) into (-b, a)
-    point = torch.tensor([[0.5, math.sqrt(math.pi - 0.25)]], dtype=F64)
-    np.testing.assert_allclose(spiral(point, 0), [[-point[0, 1], 0.5]], atol=1e-15)
 
 
 def test_swiss_roll_inverts():

@@ -17,12 +17,8 @@ pytestmark = pytest.mark.process
 META = {"_type": "gradio.FileData"}
 HTML = "<img src=x onerror=alert(1)>"
 ALWAYS_BAD = [{"a": 1}, [[]], 10**400, float("nan")]
-NO_FILE = [
-    *("/etc/passwd", HTML, 3, [3], {"path": "/etc/passwd"}),
-    {"path": "/etc/passwd", "meta": META},
-    {"path": "http://127.0.0.1:1/a.png", "meta": META},
-    {"path": "x" * 5000, "meta": META},
-]
+PATHS = ("/etc/passwd", "http://127.0.0.1:1/a.png", "x" * 5000)
+NO_FILE = [*PATHS, HTML, 3, [3], *({"path": path, "meta": META} for path in PATHS)]
 #: what is none of a kind of argument, by arguments of that kind
 BAD = {
     ("seed", "num_images", "repeats", "draws", "learning_rate"): [None, "", HTML, [], -1, 1e10],

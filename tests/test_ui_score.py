@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import COLOUR, GREY, NET, call, digit, error_of, save_digit, write_mnist
+from conftest import COLOUR, GREY, call, digit, error_of, save_digit
 
 from ebm_app.data.images import load_images
 from ebm_app.data.png import to_uint8
@@ -157,20 +157,3 @@ def test_the_script_writes_what_the_page_reads(script, folder, tmp_path):
     found = held.read_likelihoods(copy, ebm, held.fingerprint(ebm))
     *_, computed = held.likelihoods(ebm, held.held_out_images(ebm.config, "data"))
     assert torch.allclose(found.log_prob, computed.log_prob, atol=0.0051)
-
-
-def test_every_model_is_offered_examples_of_its_data(folder, tmp_path, monkeypatch):
-    write_mnist(tmp_path / "FashionMNIST" / "raw")
-    config = EBMConfig("fashion_mnist", (1, 28, 28), 256, net=NET)
-    EBM(config).save_pretrained(tmp_path / "fashion")
-    pictures = held.examples(tmp_path / "fashion", str(tmp_path))
-    images = held.held_out_images(config, str(tmp_path))
-    for levels, picture in zip(images, pictures, strict=False):
-        picture.save(tmp_path / "example.png")
-        assert torch.equal(
-            uploads.read_upload(tmp_path / "example.png", config).image[0], levels / 255
-        )
-    assert len(held.examples(folder / "grey", "data")) == 10
-    for other in (folder / "colour", folder):
-        assert held.examples(other, str(tmp_path)) == []
-    assert held.examples(tmp_path / "fashion", str(folder)) == []
