@@ -51,6 +51,7 @@ def test_images_are_drawn_and_sent_to_score(visit, width):
     set_number(page, "Steps", 2)
     set_number(page, "Images", 3)
     page.get_by_label("Log-likelihoods of the images").check()
+    page.get_by_label("New seed for every run").uncheck()
     press(page, "Generate")
     text_of(page, "Run", "^3 images · 3 log-likelihoods")
     grid = page.get_by_alt_text("Grid of the images that were drawn")
@@ -157,6 +158,7 @@ def test_a_drawn_digit_has_a_log_likelihood(visit):
 def test_toy_and_information_learn_and_another_choice_leaves_no_result_of_the_old(visit):
     page = visit()
     open_tab(page, "Toy")
+    set_number(page, "Iterations", 5000)  # longer than it takes to press
     press(page, "Train")
     text_of(page, "Run", "^Step")
     press(page, "Stop")
