@@ -8,7 +8,7 @@ from ebm_app import EBM, train
 from ebm_app.data.images import load_images
 from ebm_app.io.errors import UserError
 from ebm_app.likelihood.classes import ClassBounds
-from ebm_app.models.config import EarlyConfig, UNetConfig
+from ebm_app.models.config import EarlyConfig, EBMConfig, PathConfig, UNetConfig
 from ebm_app.models.early import EarlyNet, SplitNet
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.models.labelled import LabelledModel, class_labels
@@ -121,6 +121,18 @@ def test_networks_read_labels_and_times_of_their_own():
     assert (net(x, t)[0] - out[0]).abs().max() > 1e-3
     assert torch.equal(early(x, t), early(torch.cat([x[:, :1], 0 * x[:, 1:]], 1), t))
     assert [net.reads_labels(t[i : i + 1]) for i in range(4)] == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    "shape, last, message",
+    [((1, 9, 8), 0.0, "no squares of 2 pixels"), ((1, 8, 8), -15.0, "does not pass between -10")],
+)
+def test_an_early_network_that_does_not_fit_is_a_sentence(shape, last, message):
+    small = UNetConfig((8,), norm_num_groups=4)
+    early = EarlyConfig(small, max_log_snr=last)
+    config = EBMConfig("images", shape, 17, net=small, path=PathConfig("vp"), early=early)
+    with pytest.raises(UserError, match=message):
+        EBM(config)
 
 
 def test_an_early_network_is_trained_alone_in_front_of_a_given_model(tmp_path):

@@ -104,8 +104,14 @@ class EBM(PretrainedModel):
 
     def _switch(self, path: GaussianPath) -> float:
         """What a network reads as the time at which the early one ends."""
-        ends = path.interval(self.config.eps)
-        time = find_time(lambda t: path.log_snr(t) - self.config.early.max_log_snr, *ends)
+        ends, last = path.interval(self.config.eps), self.config.early.max_log_snr
+        least, most = path.log_snr(torch.tensor(ends, dtype=torch.float64, device="cpu")).tolist()
+        if not least < last < most:
+            raise UserError(
+                f"the early network ends at a log signal-to-noise ratio of {last:g}, which the "
+                f"path does not pass between {least:g} and {most:g}: give another"
+            )
+        time = find_time(lambda t: path.log_snr(t) - last, *ends)
         time = torch.tensor([time], dtype=torch.float64, device="cpu")
         return TIME_INPUTS[self.config.time_input].read(path, ends, time).item()
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pixel_shuffle, pixel_unshuffle
 
+from ebm_app.io.errors import UserError
 from ebm_app.models.config import EarlyConfig
 from ebm_app.models.unet import UNet
 
@@ -24,6 +25,9 @@ class EarlyNet(nn.Module):
     Args:
         image_shape: (C, H, W). out_channels: of the output. config: see ``EarlyConfig``.
         num_classes: as for ``UNet``.
+
+    Raises:
+        UserError: where the image has no whole number of squares, and as ``UNet``.
     """
 
     def __init__(
@@ -36,6 +40,11 @@ class EarlyNet(nn.Module):
         super().__init__()
         self.channels, height, width = image_shape
         self.patch, squares = config.patch, config.patch**2
+        if height % self.patch or width % self.patch:
+            raise UserError(
+                f"images of {height}x{width} have no squares of {self.patch} pixels: leave the "
+                "early network out, or resize the images"
+            )
         shape = (self.channels * squares, height // config.patch, width // config.patch)
         self.net = UNet(shape, out_channels * squares, config.net, num_classes)
 
