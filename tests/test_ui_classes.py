@@ -35,6 +35,9 @@ def test_images_of_a_class_are_drawn_and_told(classes):
     for model, which, message in (("told", "3", "unknown class"), ("plain", "1", "without class")):
         run = generate.generate(model, "dpm", 1, 2, 3, False, False, which, models=classes)
         assert message in error_of(list, run)
+    labels = generate.labels_of("any", 3, 300, 5)
+    assert set(labels) == {0, 1, 2} and labels == generate.labels_of("any", 3, 300, 5)
+    assert len(labels) == 300 and generate.labels_of("any", 0, 300, 5) == ()
     shown, slider = generate.own_classes("told", models=classes)
     assert shown["choices"] == ["any", "one of each", "0", "1", "2"] and slider["visible"]
     assert not generate.own_classes("plain", models=classes)[0]["visible"]

@@ -27,6 +27,8 @@ PNG_KEY = "ebm_app"
 #: dequantisation draws of an image, and images whose log-likelihoods are found together
 REPEATS, BATCH_SIZE = 4, 8
 HEADERS = ("Image", "Log p (nats)", "± (nats)", "Bits per dim")
+#: classes that a caption names
+MAX_NAMED = 10
 #: a mean acceptance below which the chains hardly move
 FEW_ACCEPTED = 0.1
 WARNING = (
@@ -96,7 +98,8 @@ class SampleRun:
         if self.likelihoods:
             parts.append(f"{len(self.likelihoods)} log-likelihoods")
         if self.settings.labels:
-            named = ", ".join(map(str, self.settings.labels))
+            few = len(self.settings.labels) <= MAX_NAMED
+            named = ", ".join(map(str, self.settings.labels)) if few else "any class"
             parts.append(f"of {named} with guidance {self.settings.guidance:g}")
         parts += [self.settings.model, f"seed {self.settings.seed}", f"{self.seconds:.1f} s"]
         parts.append(f"{self.frame.nfe} evaluations of the score")

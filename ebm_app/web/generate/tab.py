@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple
 
 import gradio as gr
+import torch
 from annotated_types import Ge, Le
 from PIL import Image
 
@@ -71,7 +72,7 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
     seed = secrets.randbelow(MAX_SEED + 1) if randomise else seed
     ebm = models.load(model)
     choose("sampler", sampler, SAMPLERS)
-    labels = labels_of(which, ebm.config.num_classes)
+    labels = labels_of(which, ebm.config.num_classes, num_images, seed)
     settings = RunSettings(
         *(model, sampler, num_images, num_steps, seed, labels),
         guidance if labels else 1.0,
@@ -96,18 +97,20 @@ def halt(run: SampleRun | None) -> Iterator[ShownRun]:
         yield shown._replace(caption=gr.skip())
 
 
-def labels_of(which: str, num_classes: int) -> tuple[int, ...]:
-    """The class labels that take turns in a run.
+def labels_of(which: str, num_classes: int, num_images: int, seed: int) -> tuple[int, ...]:
+    """The class labels that take turns in a run; of any class, they are drawn at random.
 
-    >>> labels_of("7", 10), labels_of("one of each", 3), labels_of("any", 10)
+    >>> labels_of("7", 10, 4, 0), labels_of("one of each", 3, 4, 0), labels_of("any", 0, 4, 0)
     ((7,), (0, 1, 2), ())
     """
-    if which == ANY:
-        return ()
-    classes = [str(label) for label in range(num_classes)]
-    if not classes:
+    if not num_classes:
+        if which == ANY:
+            return ()
         raise UserError(f"this model was trained without class labels: choose {ANY}")
-    choose("class", which, [ANY, EACH, *classes])
+    choose("class", which, [ANY, EACH, *map(str, range(num_classes))])
+    if which == ANY:
+        generator = torch.Generator().manual_seed(seed)
+        return tuple(torch.randint(num_classes, (num_images,), generator=generator).tolist())
     return tuple(range(num_classes)) if which == EACH else (int(which),)
 
 
@@ -155,7 +158,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Gallery:
                 value=1.5,
                 step=0.1,
                 label="Guidance",
-                info="1 is the model's own; more is clearer and less varied",
+                info="1 is the model's own, 0 tells it no class; more is clearer and less varied",
                 visible=False,
             )
             num_images = slider(1, MAX_IMAGES, 10, "Images")
