@@ -5,7 +5,7 @@ import time
 
 from axe_playwright_python.sync_playwright import Axe
 
-TABS = ("Generate", "Score", "Toy", "Mutual information", "Diagnostics")
+TABS = ("Generate", "Score", "Complete", "Toy", "Mutual information", "Diagnostics")
 WAIT = 60_000
 #: what axe finds in the components of gradio itself, which no setting of the page changes; a table
 #: wider than a telephone has cells for the keyboard once it has rows

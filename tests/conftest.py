@@ -6,6 +6,7 @@ import socket
 import struct
 import sys
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import urlsplit
@@ -161,10 +162,13 @@ def page_files(tmp_path_factory) -> None:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory) -> Path:
-    """A folder with the runs "grey", with a checkpoint, and "colour": tiny, untrained models."""
+    """A folder with the runs "grey", with a checkpoint, "colour", and "told", which knows three
+    classes: tiny, untrained models."""
     folder = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
-    for name, config in (("grey", GREY), ("grey/checkpoint-5", GREY), ("colour", COLOUR)):
+    configs = {"grey": GREY, "grey/checkpoint-5": GREY, "colour": COLOUR}
+    configs["told"] = replace(GREY, num_classes=3)
+    for name, config in configs.items():
         ebm = EBM(config)
         torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.1)
         ebm.save_pretrained(folder / name)
@@ -174,7 +178,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def models(page_files, folder):
-    """The models of the page: "grey", "colour" and a checkpoint of "grey"."""
+    """The models of the page: those of ``folder``, "grey" first."""
     from ebm_app.web.models import Models, find_models
 
     return Models(find_models(str(folder / "grey"), str(folder)))

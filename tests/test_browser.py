@@ -155,6 +155,33 @@ def test_a_drawn_digit_has_a_log_likelihood(visit):
     assert re.match(r"Bits per dim: -?\d+\.\d+ ± \d+\.\d+ \(-?[\d.]+ ± [\d.]+ nats\)", text)
 
 
+def test_a_class_is_drawn_and_a_drawing_completed(visit):
+    page = visit()
+    page.get_by_label("Model", exact=True).click()
+    page.get_by_role("option", name="told", exact=True).click()
+    page.get_by_label("2", exact=True).check()
+    set_number(page, "Steps", 2)
+    set_number(page, "Images", 3)
+    press(page, "Generate")
+    text_of(page, "Run", "^3 images · of 2 with guidance 1.5")
+    open_tab(page, "Complete")
+    canvas = page.locator("canvas:visible").first
+    canvas.wait_for(timeout=WAIT)
+    page.wait_for_timeout(1000)
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 150, steps=5)
+    page.mouse.up()
+    page.get_by_label("upper half").check()
+    set_number(page, "Temperatures", 3)
+    press(page, "Complete")
+    text_of(page, "Run", "^Step 3 of 3 · told")
+    assert page.get_by_alt_text("Completions of the drawing").is_visible()
+    page.wait_for_timeout(1000)  # the buttons have their colours again
+    assert clipped(page) == [] and barriers(page) == []
+
+
 def test_toy_and_information_learn_and_another_choice_leaves_no_result_of_the_old(visit):
     page = visit()
     open_tab(page, "Toy")
