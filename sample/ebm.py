@@ -35,7 +35,7 @@ class Arguments(CommonFlags, ModelFlag):
     """The command line."""
 
     sampler: str = setting(
-        "; ".join(f"{name}: {kind.note}" for name, kind in SAMPLERS.items()), "pf_ode"
+        "; ".join(f"{name}: {kind.note}" for name, kind in SAMPLERS.items()), "dpm"
     )
     num_images: PositiveInt = setting("how many", 64)
     labels: tuple[Count, ...] = setting(

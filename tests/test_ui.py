@@ -21,7 +21,7 @@ CONTRACT = {
     },
     "/estimators": {"model": "grey", "image": None, "draws": 4},
     "/generate": {
-        **{"model": "grey", "sampler": "pf_ode", "num_images": 10, "num_steps": 25, "seed": 5},
+        **{"model": "grey", "sampler": "dpm", "num_images": 10, "num_steps": 25, "seed": 5},
         **{"randomise": True, "score_images": False, "which": "any", "guidance": 1.5},
     },
     "/mi": {

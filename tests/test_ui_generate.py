@@ -40,7 +40,7 @@ def test_a_run_tells_every_step_and_ends_with_the_samples(models, settings):
     assert heads == ["Step 1 of 3", "Step 2 of 3", "5 images"]
     pattern = r"5 images · grey · seed 7 · \d+\.\d s · \d+ evaluations of the score"
     assert re.fullmatch(pattern, runs[-1].caption())
-    drawn = models.load("grey").sample(5, seed=7, num_steps=3)
+    drawn = models.load("grey").sample(5, "pf_ode", seed=7, num_steps=3)
     assert torch.equal(runs[-1].images, drawn) and not torch.equal(runs[0].images, drawn)
     stuck = replace(runs[0], frame=Frame(drawn, 1, 3, 9, acceptance=0.09)).caption()
     assert stuck.endswith(f" · acceptance 0.09 · {sample_run.WARNING}")

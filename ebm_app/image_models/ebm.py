@@ -219,7 +219,7 @@ class EBM(PretrainedModel):
     def sample(
         self,
         num_images: int,
-        sampler: str | Sampler = "pf_ode",
+        sampler: str | Sampler = "dpm",
         seed: int = 0,
         labels: Labels | None = None,
         guidance: float = 1.0,
@@ -227,7 +227,7 @@ class EBM(PretrainedModel):
     ) -> Tensor:
         """Draw images (num_images, C, H, W), quantised to the model's levels, in [0, 1].
 
-        >>> EBM.from_pretrained("digits").sample(2, sampler="pf_ode", num_steps=3).shape
+        >>> EBM.from_pretrained("digits").sample(2, sampler="dpm", num_steps=3).shape
         torch.Size([2, 1, 8, 8])
 
         Args:
@@ -247,7 +247,7 @@ class EBM(PretrainedModel):
     def iterate_sample(
         self,
         num_images: int,
-        sampler: str | Sampler = "pf_ode",
+        sampler: str | Sampler = "dpm",
         seed: int = 0,
         labels: Labels | None = None,
         guidance: float = 1.0,

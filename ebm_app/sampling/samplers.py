@@ -9,8 +9,8 @@ from ebm_app.sampling.dpm import DPMSampler
 from ebm_app.sampling.pf_ode import PFODESampler
 
 SAMPLERS: dict[str, type[Sampler]] = {
-    "pf_ode": PFODESampler,
     "dpm": DPMSampler,
+    "pf_ode": PFODESampler,
     "annealed_hmc": AnnealedHMC,
 }
 

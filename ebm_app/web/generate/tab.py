@@ -28,8 +28,8 @@ ANY, EACH = "any", "one of each"
 #: a grid that a bundled model drew before, in its folder
 FIRST_GRID = "samples_grid.png"
 LABELS = {
-    "pf_ode": "Probability-flow ODE (seconds)",
     "dpm": "DPM-Solver++ (seconds)",
+    "pf_ode": "Probability-flow ODE by Heun's method (twice the time)",
     "annealed_hmc": "Annealed HMC (minutes)",
 }
 HINT = (
