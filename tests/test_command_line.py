@@ -81,15 +81,6 @@ def test_a_value_out_of_its_range_ends_in_a_sentence(words, message):
         parse(Walk, "A walk.", ["here", *words.split()])
 
 
-def test_help_leaves_rare_flags_out(capsys):
-    for flag, is_there in (("--help", False), ("--help_advanced", True)):
-        with pytest.raises(SystemExit) as stop:
-            parse(Walk, "A walk.", [flag])
-        text = capsys.readouterr().out
-        assert stop.value.code == 0 and "how many (default: 3)" in " ".join(text.split())
-        assert ("--pace" in text) == is_there and "--hidden" not in text
-
-
 @configuration
 class Rest:
     pace: Share = 0.0

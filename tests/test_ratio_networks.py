@@ -9,7 +9,7 @@ from exact import F64, ExactBridge, ExactModel, generator, normal
 
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.ratios.gaussian_net import GaussianNet
-from ebm_app.ratios.mixture_base import MixtureBase, ResidualModel, fit_mixture
+from ebm_app.ratios.mixture_base import MixtureBase, ResidualModel, fit_mixture, principal_axes
 from ebm_app.ratios.pairs import GaussianMixture
 
 
@@ -123,3 +123,10 @@ def test_the_criterion_finds_the_number_of_modes_and_where_they_are():
     assert torch.allclose(found.means[order, 0], torch.tensor([-2.0, 1.0], dtype=F64), atol=0.05)
     assert found.log_weight.exp()[order[0]].item() == pytest.approx(0.3, abs=0.03)
     assert torch.allclose(found.variances, torch.full((2, 2), 0.25, dtype=F64), atol=0.03)
+
+
+def test_axes_are_orthogonal_and_lead_along_what_varies_most():
+    x0, x1 = normal((5000, 4)), normal((5000, 4), 1) + 4.0
+    axes = principal_axes(x0, x1)
+    assert torch.allclose(axes.T @ axes, torch.eye(4, dtype=F64), atol=1e-12)
+    assert torch.allclose(axes[:, 0].abs(), torch.full((4,), 0.5, dtype=F64), atol=0.02)

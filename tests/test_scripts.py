@@ -12,6 +12,7 @@ import torch
 from conftest import ROOT, TINY, call
 from PIL import Image
 
+from ebm_app.evaluation.frechet import METRICS
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.start import run_script
 
@@ -104,12 +105,18 @@ def test_score_then_report(trained, script, capsys, tmp_path):
     assert "| 3 of the split `train`, 2 |\n| bits per dim by `ratio` | " in text
     assert " | 3 × 2 | " in text
     assert text.index("| elbo | ") < text.rindex("| elbo | ") and " | 2 × 1 | " in text
+    judged = dict.fromkeys(METRICS, 0.5)
+    floor = {**judged, "spread": judged, "num_images": 4}
+    drawn = {"run": "pf_ode", "nfe": 7, "seconds": 1.0, **judged}
+    samplers = {"classifier_accuracy": 0.99, "floor": floor, "table": [drawn]}
     keys = ("median_distance", "median_distance_held_out", "copies", "quantile")
     copies = dict.fromkeys(keys, 0.25) | {"num_images": 7, "num_held_out": 8, "identical": 9}
-    record = {"command": ["memorisation.py"], "figures": copies}
-    (run / "memorisation.json").write_text(json.dumps(record))
+    for name, found in {"memorisation": copies, "samplers": samplers}.items():
+        record = {"command": [f"{name}.py"], "figures": found}
+        (run / f"{name}.json").write_text(json.dumps(record))
     assert call(script("evaluate/report.py"), run) == 0
     text = (run / "report.md").read_text()
+    assert "by a classifier of 99.0 percent accuracy" in text and "| pf_ode | 7 | " in text
     assert "0.2500 of 7 drawn images" in text and "25.0 percent" in text
     record = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**record, "figures": None}))

@@ -2,7 +2,9 @@
 
 import json
 import math
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -166,3 +168,25 @@ def test_variants_are_compared_with_the_base_on_validation_images(
         assert row["gain"] == pytest.approx(base["bits_per_dim"] - row["bits_per_dim"], abs=1e-9)
     assert call(module, *SHORT, "--output_dir", tmp_path, "--max_train_steps", "3") == 2
     assert "base holds a run of other settings" in capsys.readouterr().err
+
+
+def test_a_training_is_run_once_and_goes_on_where_it_was_cut_off(script, monkeypatch, tmp_path):
+    module, started = script("evaluate/ablations.py"), []
+
+    def run(command, **_):
+        started.append(command[1:])
+        folder = Path(command[command.index("--output_dir") + 1])
+        folder.mkdir(exist_ok=True)
+        (folder / "run.json").write_text(json.dumps({"figures": {"steps": 1}}))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    flags = module.flags_of(["seed=1", "block_out_channels=8,16"])
+    for _ in range(2):
+        module.train_once(Path("train/ebm.py"), flags, tmp_path / "run")
+    words = ["--seed", "1", "--block_out_channels", "8", "16", "--output_dir"]
+    assert started == [["train/ebm.py", *words, str(tmp_path / "run"), "--overwrite_output_dir"]]
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"figures": None}))
+    (tmp_path / "run" / "checkpoint-5").mkdir()
+    module.train_once(Path("train/ebm.py"), flags, tmp_path / "run")
+    assert started[1][-2:] == ["--resume_from_checkpoint", "latest"]
