@@ -17,7 +17,6 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.fields import configuration, setting
 from ebm_app.io.processes import resolve_device
 from ebm_app.io.start import run_script
-from ebm_app.io.writing import explained_write
 
 
 @configuration(kw_only=True)
@@ -47,13 +46,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             f"there are no held-out images of '{ebm.config.dataset}' in the form that the model "
             "takes: give the folder of the data sets with --data_root"
         )
-    with explained_write(folder):  # before minutes of work
-        folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)  # before minutes of work
     with tqdm(total=len(images)) as bar:
         for found in likelihoods(ebm, images):
             bar.update(len(found.log_prob) - bar.n)
-    with explained_write(folder):
-        write_held_out(folder, ebm, found.log_prob, images)
+    write_held_out(folder, ebm, found.log_prob, images)
     return {"num_images": found.total, "mean_log_prob": found.log_prob.mean().item()}
 
 

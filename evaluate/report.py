@@ -19,7 +19,7 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.fields import configuration
 from ebm_app.io.records import as_written, read_json
 from ebm_app.io.start import run_script
-from ebm_app.io.writing import explained_write, replace_file
+from ebm_app.io.writing import replace_file
 from ebm_app.training.metrics import best_validation, read_metrics
 
 HEAD = """# {name}
@@ -84,8 +84,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         *(f"![{what}]({file})\n" for file, what in PICTURES.items() if (folder / file).is_file()),
         section(folder / RUN_FILE, foot),
     ]
-    with explained_write(folder):
-        replace_file(target, "\n".join(part for part in parts if part).encode())
+    replace_file(target, "\n".join(part for part in parts if part).encode())
     print(
         f"{folder.name}, held out: {metrics['bits_per_dim']:.4f} +- {metrics['stderr']:.4f} "
         f"bits per dim at eps {metrics['eps']:g}; see {target}"

@@ -20,7 +20,6 @@ from ebm_app.io.processes import resolve_device
 from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.io.start import run_script
-from ebm_app.io.writing import explained_write
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 
 
@@ -83,10 +82,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     files = [output.folder / f"{index:05d}.png" for index in range(len(images))]
     written = [str(file) for file in (grid, *files)]
     figures = {"files": written, "seconds": seconds, "nfe": frame.nfe}
-    with explained_write(output.folder):
-        save_grid(images, grid)
-        for pixels, file in zip(to_uint8(images), files, strict=True):
-            save_image(pixels, file)
+    save_grid(images, grid)
+    for pixels, file in zip(to_uint8(images), files, strict=True):
+        save_image(pixels, file)
     output.write(figures)
     return figures
 

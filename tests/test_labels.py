@@ -161,7 +161,7 @@ def test_an_early_network_is_trained_alone_in_front_of_a_given_model(tmp_path):
     for call, message in (
         (lambda: again.sample(2, labels=3), "between 0 and 2"),
         (lambda: again.sample(2, labels=[0, 1, 2]), "one to 2 whole numbers"),
-        (lambda: again.sample(2, labels=1, guidance=-1.0), "at least 0"),
+        (lambda: again.sample(2, labels=1, guidance=-1.0), "equal to 0"),
         (lambda: again.sample(2, guidance=2.0), "give labels"),
         (lambda: first.sample(2, labels=1), "without class labels"),
         (lambda: first.classify(levels), "without class labels"),

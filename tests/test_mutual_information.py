@@ -157,7 +157,7 @@ def test_mistakes_end_in_a_sentence():
         ((np.repeat(x[:20], 5), np.repeat(y[:20], 5)), "20 rows differ from each other"),
     ):
         assert message in error_of(lambda a: mutual_information(*a), arguments)
-    assert "give at least 3" in error_of(mutual_information, x, y, num_folds=2)
+    assert "equal to 3" in error_of(mutual_information, x, y, num_folds=2)
 
 
 def test_networks_side_by_side_are_the_networks_one_by_one():

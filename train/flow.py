@@ -20,7 +20,6 @@ from ebm_app.io.processes import make_accelerator, resolve_device, shut_down
 from ebm_app.io.records import from_dict, to_dict
 from ebm_app.io.registry import choose
 from ebm_app.io.start import run_script
-from ebm_app.io.writing import explained_write
 from ebm_app.models.config import Layers, LoopConfig, Margin, Width
 from ebm_app.numerics.tensors import seeded
 from ebm_app.spaces import SPACES
@@ -98,11 +97,10 @@ def save(
     with held(accelerator, options.output_dir, settings) as output:
         task = build(accelerator)
         clean_output(accelerator, options)
-        with explained_write(output.folder):
-            if output.is_main:
-                task.model.save_pretrained(output.folder)
-            accelerator.wait_for_everyone()
-            found = task.validate(0)
+        if output.is_main:
+            task.model.save_pretrained(output.folder)
+        accelerator.wait_for_everyone()
+        found = task.validate(0)
         metrics = {
             "output_dir": str(output.folder),
             "bits_per_dim": found["validation_bits_per_dim"],

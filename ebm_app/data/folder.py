@@ -58,7 +58,7 @@ def read_folder(path: str | Path, resolution: int | None = None) -> tuple[Splits
             an empty one, images of different sizes, and whatever ``read_image`` refuses.
     """
     folder = Path(path).expanduser()
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # nor one that cannot be read
         raise UserError(f"there is no folder '{folder}': check the path after 'folder:'")
     files = list_images(folder)
     if len(files) < MIN_IMAGES:

@@ -3,9 +3,11 @@
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from ebm_app.data.folder import SPLITS, read_folder
@@ -13,9 +15,12 @@ from ebm_app.data.levels import check_levels, to_display, to_levels
 from ebm_app.data.named import DATASETS, Splits
 from ebm_app.data.palette import NUM_VALUES, Palette, check_palette, find_palette, to_indices
 from ebm_app.io.errors import UserError
+from ebm_app.io.fields import argument_of
 from ebm_app.io.registry import choose
+from ebm_app.io.tensors import as_tensor
 
 FOLDER = "folder:"
+NumLevels = Annotated[int, Ge(2), Le(NUM_VALUES)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +31,8 @@ class ImageData:
     where they are evenly spaced. ``labels`` are the class labels of the splits, int64 (N,) each.
 
     Raises:
-        ValueError: for splits that are not of this form. UserError: for a palette that is not of
-            as many levels.
+        UserError: for splits that are not of this form, and a palette that is not of as many
+            levels.
     """
 
     name: str
@@ -42,7 +47,7 @@ class ImageData:
         check_palette(self.palette, self.num_levels)
         for split in (self.train, self.validation, self.test):
             if split.dtype != torch.uint8 or split.ndim != 4 or not split.numel():
-                raise ValueError(f"a split is uint8 (N, C, H, W) and not empty: {split.shape}")
+                raise UserError(f"a split is uint8 (N, C, H, W) and not empty: {split.shape}")
             check_levels(split, self.num_levels)
 
     @classmethod
@@ -66,12 +71,17 @@ class ImageData:
             UserError: for tensors that are not images of ``num_levels`` levels, or too few, and
                 labels that are not one an image.
         """
-        parts = [part for part in (images, validation) if part is not None]
+        num_levels = argument_of(NumLevels, "num_levels", num_levels)
+        images = as_tensor(images, "images")
+        parts = [images] if validation is None else [images, as_tensor(validation, "validation")]
         if any(part.ndim != 4 or part.shape[1:] != images.shape[1:] for part in parts):
             shapes = " and ".join(str(tuple(part.shape)) for part in parts)
             raise UserError(f"images are (N, C, H, W) and of one size, not {shapes}: reshape them")
-        if labels is not None and (labels.shape != images.shape[:1] or labels.min() < 0):
-            raise UserError("labels are whole numbers from 0 on, one for each image")
+        if labels is not None:
+            labels = as_tensor(labels, "labels")
+            is_whole = not (labels.is_floating_point() or labels.is_complex())
+            if labels.shape != images.shape[:1] or not is_whole or (labels < 0).any():
+                raise UserError("labels are whole numbers from 0 on, one for each image")
         levels, *others = (to_levels(part, num_levels).cpu() for part in parts)
         known = labels if labels is None else labels.long().cpu()
         unknown = torch.full((len(others[0]),), -1) if others else None

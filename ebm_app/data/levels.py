@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ebm_app.data.palette import NUM_VALUES, to_indices
 from ebm_app.io.errors import UserError
+from ebm_app.io.tensors import as_tensor
 
 
 def dequantise(levels: Tensor, num_levels: int, noise: Tensor) -> Tensor:
@@ -35,13 +36,13 @@ def dequantise(levels: Tensor, num_levels: int, noise: Tensor) -> Tensor:
         noise: u (*) in [0, 1), float32 or float64.
 
     Raises:
-        ValueError: for levels or noise out of range, of another dtype, or of different shapes.
+        UserError: for levels or noise out of range, of another dtype, or of different shapes.
     """
     check_levels(levels, num_levels)
     if noise.dtype not in (torch.float32, torch.float64) or noise.shape != levels.shape:
-        raise ValueError(f"noise is float {tuple(levels.shape)}: {noise.dtype} {noise.shape}")
+        raise UserError(f"noise is float {tuple(levels.shape)}: {noise.dtype} {noise.shape}")
     if not ((noise >= 0) & (noise < 1)).all():
-        raise ValueError("noise is in [0, 1)")
+        raise UserError("noise is in [0, 1)")
     k = levels.to(noise.dtype)
     x = (k + noise) / num_levels
     for _ in range(2):  # at an edge, x and x L are each half a unit off at most
@@ -95,6 +96,7 @@ def to_levels(images: Tensor, num_levels: int, palette: Sequence[int] = ()) -> T
         UserError: for values that are not finite, outside [0, 1], off the grid or not of the
             palette, for levels of L or more, and for any other dtype.
     """
+    images = as_tensor(images, "images")
     if palette and images.dtype != torch.uint8:
         return to_indices(to_levels(images, NUM_VALUES), palette)
     if images.dtype == torch.uint8:
@@ -120,11 +122,11 @@ def to_levels(images: Tensor, num_levels: int, palette: Sequence[int] = ()) -> T
 
 
 def check_levels(levels: Tensor, num_levels: int) -> None:
-    """Raise a ValueError for values that are not integers in 0..num_levels - 1."""
+    """Raise a UserError for values that are not integers in 0..num_levels - 1."""
     if not 2 <= num_levels <= NUM_VALUES:
-        raise ValueError(f"the number of levels is between 2 and {NUM_VALUES}, not {num_levels}")
+        raise UserError(f"the number of levels is between 2 and {NUM_VALUES}, not {num_levels}")
     if levels.is_floating_point() or levels.dtype == torch.bool:
-        raise ValueError(f"levels are integers, not {levels.dtype}")
+        raise UserError(f"levels are integers, not {levels.dtype}")
     low, high = levels.aminmax() if levels.numel() else (0, 0)
     if int(low) < 0 or int(high) >= num_levels:  # as int: a tensor would wrap 256 to its own dtype
-        raise ValueError(f"levels are in 0..{num_levels - 1}")
+        raise UserError(f"levels are in 0..{num_levels - 1}")

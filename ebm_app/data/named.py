@@ -1,5 +1,6 @@
 """The named data sets: digits inside scikit-learn, and those that torchvision reads from files."""
 
+import os
 import pickle
 import zlib
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class Source:
 
     def _missing(self, root: Path) -> str:
         """Names of the files that are not there, separated by commas."""
-        return ", ".join(f for f in self.files if not (root / self.folder / f).is_file())
+        return ", ".join(f for f in self.files if not os.path.isfile(root / self.folder / f))
 
     def _read_part(self, root: Path, train: bool, download: bool) -> tuple[Tensor, Tensor]:
         """All levels (N, C, H, W) and labels (N,) of the training or test files."""

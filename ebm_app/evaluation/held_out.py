@@ -2,11 +2,14 @@
 
 import sys
 from collections.abc import Iterable
+from typing import Annotated
 
 from accelerate import Accelerator
+from pydantic import AfterValidator
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from ebm_app.data.folder import SPLITS
 from ebm_app.data.images import FOLDER, ImageData, load_images
 from ebm_app.data.palette import form_of
 from ebm_app.image_models.ebm import EBM
@@ -14,8 +17,11 @@ from ebm_app.io.command_line import CommonFlags, ModelFlag
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import BatchSize, Draws, Several, configuration, setting
 from ebm_app.io.processes import make_accelerator, resolve_device
+from ebm_app.io.registry import choose
 from ebm_app.models.config import Margin
 from ebm_app.sampling.base import Frame
+
+Split = Annotated[str, AfterValidator(lambda name: choose("split", name, SPLITS))]
 
 
 @configuration(kw_only=True)
@@ -25,7 +31,7 @@ class HeldOutFlags(CommonFlags, ModelFlag):
     dataset: str | None = setting("the model's own if not given", None)
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     download: bool = setting("fetch a missing data set", False)
-    split: str = setting("train, validation or test", "test")
+    split: Split = setting("train, validation or test", "test")
     limit: Several | None = setting("take the first images only", None)
     repeats: Draws = setting("dequantisation draws of each image", 4)
     batch_size: BatchSize = setting("images taken together", 128)

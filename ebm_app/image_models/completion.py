@@ -10,6 +10,7 @@ from ebm_app.data.levels import dequantise, to_display
 from ebm_app.image_models.ebm import EBM, Labels
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import checked
+from ebm_app.io.tensors import as_tensor
 from ebm_app.likelihood.bits import checked_levels
 from ebm_app.models.config import EBMConfig
 from ebm_app.sampling.known import KnownEnergy
@@ -85,6 +86,7 @@ def known_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
     Raises:
         UserError: for a mask of another shape or kind.
     """
+    mask = as_tensor(mask, "the mask")
     if mask.dtype != torch.bool or not 2 <= mask.ndim <= 4:
         raise UserError("a mask is a bool tensor (H, W), (C, H, W) or (B, C, H, W): true is known")
     try:

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from ebm_app.data.levels import quantise
 from ebm_app.data.palette import check_palette
 from ebm_app.io.errors import UserError
+from ebm_app.io.fields import PositiveInt, Seed, argument_of, checked
 from ebm_app.io.registry import choose, make
 from ebm_app.likelihood import Estimator, make_estimator
-from ebm_app.likelihood.bits import Likelihood, checked_levels, log_likelihood
+from ebm_app.likelihood.bits import Likelihood, checked_levels, checked_noise, log_likelihood
 from ebm_app.likelihood.classes import ClassBounds, ClassPosterior
 from ebm_app.likelihood.dequantisation import (
     DEQUANTISERS,
@@ -20,7 +21,7 @@ from ebm_app.likelihood.dequantisation import (
     Dequantiser,
     dequantisation_noise,
 )
-from ebm_app.models.config import EBMConfig
+from ebm_app.models.config import EBMConfig, Margin
 from ebm_app.models.early import EarlyNet, SplitNet
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.models.folders import ENERGY_MODEL
@@ -157,9 +158,10 @@ class EBM(PretrainedModel):
         levels = checked_levels(images, config.image_shape, config.num_levels, config.palette)
         if noise is None:
             noise = dequantisation_noise(repeats, levels, seed)
+        noise = checked_noise(noise, levels, self.dtype)
         energy = self.energy_given(len(levels), labels)
         return log_likelihood(
-            energy if eps is None else energy.with_eps(eps),
+            energy if eps is None else energy.with_eps(argument_of(Margin, "eps", eps)),
             self.space,
             levels.to(self.device),
             self.config.num_levels,
@@ -183,9 +185,10 @@ class EBM(PretrainedModel):
         levels = checked_levels(images, config.image_shape, config.num_levels, config.palette)
         if not config.num_classes:
             raise UserError("this model was trained without class labels: it tells no classes")
-        point = self.dequantise(levels, dequantisation_noise(1, levels, seed)[0])
+        noise = dequantisation_noise(1, levels, seed)
+        point = self.dequantise(levels, checked_noise(noise, levels, self.dtype)[0])
         highest = config.early.max_log_snr if config.early else ClassBounds.max_log_snr
-        bounds = ClassBounds(**{"max_log_snr": highest, "seed": seed, **settings})
+        bounds = checked(ClassBounds, {"max_log_snr": highest, "seed": seed, **settings})
         parts = [
             bounds(self.model, y, point.t, config.num_classes)
             for y in point.y.split(MAX_CLASSIFIED)
@@ -271,8 +274,7 @@ class EBM(PretrainedModel):
 
     def start(self, num_images: int, seed: int) -> tuple[torch.Generator, Tensor]:
         """Draws of N(0, I) and the generator that they are from."""
-        if num_images < 1:
-            raise UserError(f"at least 1 image can be sampled, not {num_images}")
+        num_images = argument_of(PositiveInt, "num_images", num_images)
         shape = (num_images, *self.config.image_shape)
         if math.prod(shape) > MAX_DRAWN:
             most = MAX_DRAWN // math.prod(self.config.image_shape)
@@ -280,8 +282,9 @@ class EBM(PretrainedModel):
                 f"{num_images} images do not fit the memory at once: draw at most {most}, more in "
                 "several calls of other seeds"
             )
-        generator = torch.Generator(self.device).manual_seed(seed)
-        return generator, torch.randn(shape, device=self.device, generator=generator)
+        generator = torch.Generator(self.device).manual_seed(argument_of(Seed, "seed", seed))
+        options = {"device": self.device, "dtype": self.dtype, "generator": generator}
+        return generator, torch.randn(shape, **options)
 
     def to_images(self, x: Tensor) -> Tensor:
         """Points of the path's space as quantised images in [0, 1], on the CPU."""

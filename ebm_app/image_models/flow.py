@@ -9,8 +9,14 @@ from torch import Tensor
 
 from ebm_app.data.levels import dequantise, quantise
 from ebm_app.data.palette import check_palette
-from ebm_app.io.fields import Number, configuration
-from ebm_app.likelihood.bits import Likelihood, check_finite, checked_levels, to_bits_per_dim
+from ebm_app.io.fields import Number, PositiveInt, Seed, argument_of, configuration
+from ebm_app.likelihood.bits import (
+    Likelihood,
+    check_finite,
+    checked_levels,
+    checked_noise,
+    to_bits_per_dim,
+)
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import FORMAT_VERSION, ImageShape, NumLevels, PaletteLevels
 from ebm_app.models.folders import FLOW
@@ -86,7 +92,8 @@ class Flow(PretrainedModel):
         levels = checked_levels(images, config.image_shape, config.num_levels, config.palette)
         if noise is None:
             noise = dequantisation_noise(repeats, levels, seed)
-        levels, noise = levels.to(self.device), noise.to(self.device)
+        levels = levels.to(self.device)
+        noise = checked_noise(noise, levels, self.dtype).to(self.device)
         num_dims = levels[0].numel()
         draws = [self.log_density(self.dequantise(levels, u)) for u in noise]
         log_prob = torch.stack(draws).mean(0) - num_dims * math.log(self.config.num_levels)
@@ -97,7 +104,8 @@ class Flow(PretrainedModel):
     @torch.no_grad()
     def sample(self, num_images: int, seed: int = 0) -> Tensor:
         """Images (num_images, C, H, W) of the flow, quantised to its levels, in [0, 1]."""
-        shape = (num_images, *self.config.image_shape)
-        u = torch.randn(shape, generator=seeded("cpu", seed))
+        num_images = argument_of(PositiveInt, "num_images", num_images)
+        generator = seeded("cpu", argument_of(Seed, "seed", seed))
+        u = torch.randn((num_images, *self.config.image_shape), generator=generator).to(self.dtype)
         x = self.space.decode(u.to(self.device))
         return quantise(x, self.config.num_levels, self.config.palette).cpu()

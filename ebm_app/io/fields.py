@@ -17,6 +17,7 @@ from ebm_app.io.errors import UserError
 T = TypeVar("T")
 #: no key too many, no type converted, no NaN
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+ARGUMENT = ConfigDict(strict=True, allow_inf_nan=False)
 LARGEST = 2**31 - 1
 PositiveInt = Annotated[int, Ge(1), Le(LARGEST)]
 Count = Annotated[int, Ge(0), Le(LARGEST)]
@@ -80,9 +81,32 @@ def checked(kind: type[T], data: dict[str, Any], where: str = "", texts: bool = 
         UserError: naming the keys that are wrong, and what they must be.
     """
     try:
-        return TypeAdapter(kind).validate_strings(data) if texts else kind(**data)
+        if texts:
+            return TypeAdapter(kind).validate_strings(data)
+        return kind(**{key: plain(value) for key, value in data.items()})
     except ValidationError as error:
         raise UserError(": ".join(filter(None, [where, faults(error)]))) from None
+
+
+def plain(value: Any) -> Any:
+    """Numbers of numpy and torch, alone or in arrays, as Python's; anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def argument_of(kind: Any, name: str, value: Any) -> Any:
+    """The ``value`` of an argument, which must be of the type ``kind`` and in its range.
+
+    >>> import numpy as np
+    >>> argument_of(Seed, "seed", np.int64(3))
+    3
+
+    Raises:
+        UserError: naming the argument, and what it must be.
+    """
+    try:
+        return TypeAdapter(kind, config=ARGUMENT).validate_python(plain(value))
+    except ValidationError as error:
+        raise UserError(f"{name}: {faults(error)}") from None
 
 
 def part(kind: type[T], flat: Any, **others: Any) -> T:

@@ -12,7 +12,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import STRICT, faults, shortened
+from ebm_app.io.fields import STRICT, faults, plain, shortened
 from ebm_app.io.writing import replace_file
 
 T = TypeVar("T")
@@ -34,12 +34,19 @@ def from_dict(cls: type[T], data: Any, where: str) -> T:
         UserError: naming the keys and ``where`` they stand.
     """
     try:
-        text = to_json(data, inf_nan_mode="constants")
+        text = to_json(data, inf_nan_mode="constants", fallback=_as_json)
         return TypeAdapter(cls).validate_json(text, strict=True)
     except ValidationError as error:
         raise UserError(f"{where}: {faults(error)}") from None
     except ValueError as error:  # what JSON cannot say
         raise UserError(f"{where}: {shortened(error)}") from None
+
+
+def _as_json(value: Any) -> Any:
+    found = plain(value)
+    if found is value:
+        raise ValueError(f"a {type(value).__name__} is no setting: give numbers and texts")
+    return found
 
 
 def read_json(path: Path, largest: int = LARGEST_RECORD) -> dict[str, Any]:

@@ -1,8 +1,11 @@
-"""Safetensors files, read and written."""
+"""Safetensors files, read and written, and the tensors that a user gives."""
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -51,6 +54,22 @@ def read_forms(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
             return {name: (x.get_dtype(), tuple(x.get_shape())) for name, x in parts.items()}
     except ERRORS as error:
         raise _damaged(path, error) from None
+
+
+def as_tensor(value: Any, what: str) -> Tensor:
+    """What a user gives as a tensor: one, which loses its gradient, an array or lists of numbers.
+
+    Raises:
+        UserError: for anything else.
+    """
+    if isinstance(value, Tensor):
+        return value.detach()
+    try:
+        array = np.asarray(value)
+        return torch.tensor(array.astype(array.dtype.newbyteorder("=")))
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        reason = shortened(error)
+        raise UserError(f"{what}: give a tensor or an array of numbers ({reason})") from None
 
 
 def _damaged(path: Path, reason: object) -> UserError:

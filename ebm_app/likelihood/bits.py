@@ -11,13 +11,14 @@ log p_t(y). A uniform density on L levels costs log2(L) bits per dim.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ebm_app.data.levels import to_levels
 from ebm_app.io.errors import UserError
+from ebm_app.io.tensors import as_tensor
 from ebm_app.likelihood.dequantisation import Dequantiser
 from ebm_app.likelihood.estimator import Estimator
 from ebm_app.models.energy import TimeScoreEnergy
@@ -63,22 +64,45 @@ def check_finite(log_prob: Tensor) -> None:
 
 
 def checked_levels(
-    images: Tensor, image_shape: tuple[int, ...], num_levels: int, palette: Sequence[int] = ()
+    images: Any, image_shape: tuple[int, ...], num_levels: int, palette: Sequence[int] = ()
 ) -> Tensor:
     """The levels, uint8 (B, C, H, W), of images for a model of this shape and these levels.
 
     Args:
-        images: (B, C, H, W), floats in [0, 1] on the grid of the levels, or uint8 levels.
+        images: (B, C, H, W), floats in [0, 1] on the grid of the levels, or uint8 levels; a
+            tensor, an array or lists.
 
     Raises:
-        UserError: for images of another shape, values off the grid, and levels out of range.
+        UserError: for images of another shape, or none, values off the grid, and levels out of
+            range.
     """
+    images = as_tensor(images, "images")
+    if not images.numel():
+        raise UserError(f"images of shape {tuple(images.shape)} are none: give at least one")
     if tuple(images.shape[1:]) != tuple(image_shape):
         raise UserError(
             f"the model takes images of shape {tuple(image_shape)} (channels, height, width), not "
-            f"{tuple(images.shape[1:])}"
+            f"{tuple(images.shape[1:])}: reshape them"
         )
     return to_levels(images, num_levels, palette)
+
+
+def checked_noise(noise: Any, levels: Tensor, dtype: torch.dtype) -> Tensor:
+    """Noise (K, B, C, H, W) in [0, 1) for the levels (B, C, H, W), in a model's ``dtype``.
+
+    Raises:
+        UserError: for noise of another shape, or that is no floats in [0, 1).
+    """
+    noise = as_tensor(noise, "noise")
+    if noise.shape[1:] != levels.shape or not len(noise):
+        raise UserError(
+            f"noise of shape {tuple(noise.shape)} does not fit images of shape "
+            f"{tuple(levels.shape)}: give (repeats, *images.shape)"
+        )
+    if not (noise.is_floating_point() and ((noise >= 0) & (noise < 1)).all()):
+        raise UserError("noise is floats in [0, 1): draw it uniformly")
+    # what rounds up to 1 belongs below it
+    return noise.to(dtype).clamp(max=1 - torch.finfo(dtype).eps / 2)
 
 
 def log_likelihood(
@@ -99,13 +123,8 @@ def log_likelihood(
         estimator: of log p_t.
 
     Raises:
-        UserError: for noise of another shape, and a likelihood that is not finite.
+        UserError: for a likelihood that is not finite.
     """
-    if noise.shape[1:] != levels.shape or not len(noise):
-        raise UserError(
-            f"noise of shape {tuple(noise.shape)} does not fit images of shape "
-            f"{tuple(levels.shape)}: give (repeats, *images.shape)"
-        )
     values, errors, parts, nfe = [], [], [], 0
     for u in noise:
         point = dequantiser.points(levels, num_levels, space, u, energy)

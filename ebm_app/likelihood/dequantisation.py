@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ebm_app.data.levels import check_levels, dequantise
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import configuration
+from ebm_app.io.fields import Draws, Seed, argument_of, configuration
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics.tensors import expand_like
 from ebm_app.paths import GaussianPath
@@ -158,10 +158,10 @@ def dequantisation_noise(repeats: int, levels: Tensor, seed: int) -> Tensor:
     """Uniform numbers (repeats, B, C, H, W), drawn on the CPU: the same on every device.
 
     Raises:
-        UserError: for no repeat, or more numbers than the memory of most machines holds.
+        UserError: for a number of repeats or a seed out of range, or more numbers than the memory
+            of most machines holds.
     """
-    if repeats < 1:
-        raise UserError(f"dequantisation needs at least 1 repeat, not {repeats}")
+    repeats, seed = argument_of(Draws, "repeats", repeats), argument_of(Seed, "seed", seed)
     if repeats * levels.numel() > MAX_NOISE:
         most = MAX_NOISE // levels.numel()
         raise UserError(

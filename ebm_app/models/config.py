@@ -38,6 +38,8 @@ Side = Annotated[int, Ge(1), Le(LARGEST_SIDE)]
 Frequency = Annotated[float, Gt(0), Le(1e6)]
 Frequencies = Annotated[tuple[Frequency, ...], Len(0, 64)]
 Margin = Annotated[float, Ge(1e-12), Lt(0.5)]
+#: of data; beyond, a path holds nothing but noise or nothing but data
+Moment = Annotated[float, Ge(1e-6), Le(1e6)]
 ImageShape = Annotated[tuple[Side, ...], Len(3, 3)]
 NumLevels = Annotated[int, Ge(2), Le(256)]
 PaletteLevels = Annotated[tuple[Annotated[int, Ge(0), Le(255)], ...], Len(0, 256)]
@@ -57,7 +59,7 @@ class PathConfig:
     arguments."""
 
     name: str = "linear_vp"
-    c: Positive = 1.0
+    c: Moment = 1.0
     arguments: dict[str, Number] = field(default_factory=dict)
 
 
@@ -183,7 +185,7 @@ class Settings(TrainingConfig, ModelSettings, UNetConfig):
         "channels of a network of its own for the times at which an image takes its shape", ()
     )
     early_max_log_snr: LogSNR = rare("log signal-to-noise ratio at which these times end", 0.0)
-    c: Positive | Literal["data"] = rare("second moment of the data, or data to measure it", 1.0)
+    c: Moment | Literal["data"] = rare("second moment of the data, or data to measure it", 1.0)
 
 
 #: Settings of a run that may differ when it is resumed: they change no weight.

@@ -1,12 +1,13 @@
 """A model told class labels: p_t(x | y) in place of p_t(x), and what guidance makes of both."""
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ebm_app.io.errors import UserError
+from ebm_app.io.fields import NonNegative, argument_of
+from ebm_app.io.tensors import as_tensor
 from ebm_app.models.time_score import ModelOutput, TimeScoreModel
 from ebm_app.numerics.tensors import sum_except_batch
 
@@ -30,9 +31,8 @@ class LabelledModel(nn.Module):
 
     def __init__(self, model: TimeScoreModel, labels: Tensor, guidance: float = 1.0) -> None:
         super().__init__()
-        if not (math.isfinite(guidance) and guidance >= 0):
-            raise UserError(f"guidance is a number of at least 0, not {guidance}")
-        self.model, self.labels, self.guidance = model, labels, guidance
+        self.model, self.labels = model, labels
+        self.guidance = argument_of(NonNegative, "guidance", guidance)
         self.path, self.interval = model.path, model.interval
         self.stein_channels = model.stein_channels
 
@@ -62,7 +62,7 @@ def class_labels(labels: int | Sequence[int] | Tensor, num: int, num_classes: in
     """
     if not num_classes:
         raise UserError("this model was trained without class labels: leave labels out")
-    given = torch.atleast_1d(torch.as_tensor(labels))
+    given = torch.atleast_1d(as_tensor(labels, "labels"))
     if given.is_floating_point() or given.ndim != 1 or not 0 < len(given) <= num:
         raise UserError(f"labels are one to {num} whole numbers, one for each image at most")
     if given.min() < 0 or given.max() >= num_classes:

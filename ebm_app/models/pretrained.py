@@ -44,6 +44,18 @@ class PretrainedModel(nn.Module):
         """Where the weights are."""
         return next(chain(self.parameters(), self.buffers())).device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the weights are kept in.
+
+        Raises:
+            UserError: where that has too few digits for a likelihood.
+        """
+        found = next(chain(self.parameters(), self.buffers())).dtype
+        if found not in (torch.float32, torch.float64):
+            raise UserError(f"weights are {found}: convert the model to float32 or float64")
+        return found
+
     @classmethod
     def from_pretrained(cls, name_or_path: str | os.PathLike, device: str = "cpu") -> Self:
         """Load a folder, a bundled model by name, or a repository of the Hugging Face hub by its

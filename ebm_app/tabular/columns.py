@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
+from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
@@ -109,15 +110,20 @@ class Columns(NamedTuple):
             UserError: for another kind of content or another number of dimensions.
         """
         names = getattr(values, "columns", None)
-        values = np.asarray(values)
+        if isinstance(values, Tensor):
+            values = values.detach().cpu()
+        try:
+            values = np.asarray(values)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UserError(f"{what} is no array ({shortened(error)}): give numbers") from None
         if values.dtype.kind not in "biuf":
             raise UserError(f"{what} holds values of type {values.dtype}: give real numbers")
         if values.ndim == 1:
             values = values[:, None]
-        if values.ndim != 2 or not values.shape[1]:
+        if values.ndim != 2 or not values.size:
             raise UserError(
                 f"{what} has the shape {values.shape}: give rows by columns (N, d) or one column "
-                "(N,)"
+                "(N,), and at least one row"
             )
         names = None if names is None else [str(name) for name in names]
         return cls(np.array(values, np.float64), what, names)

@@ -29,13 +29,15 @@ Gao, Ver Steeg and Galstyan 2015, arXiv:1411.2003, on what nearest neighbours mi
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from ebm_app.io.errors import UserError
+from ebm_app.io.fields import LARGEST, Seed, Steps, argument_of
 from ebm_app.numerics.tensors import seeded
 from ebm_app.tabular.classifier import BATCH_SIZE, Classifiers, Draws
 from ebm_app.tabular.columns import Columns
@@ -45,6 +47,7 @@ from ebm_app.tabular.neighbours import neighbour_information
 from ebm_app.tabular.scores import Side, row_groups
 from ebm_app.tabular.t_copula import TCopula
 
+NumFolds = Annotated[int, Ge(3), Le(LARGEST)]
 #: streams of random numbers
 FOLDS, BATCHES, SHUFFLES = range(3)
 #: distinct rows that a fold has at least
@@ -119,9 +122,10 @@ class Estimation:
     def __init__(
         self, x: Any, y: Any, num_folds: int = 3, steps: int = 2_000, random_state: int = 0
     ) -> None:
-        if num_folds < 3:
-            raise UserError(f"there are {num_folds} folds: give at least 3")
-        self.num_folds, self.steps, self.seed = num_folds, steps, random_state
+        num_folds = argument_of(NumFolds, "num_folds", num_folds)
+        random_state = argument_of(Seed, "random_state", random_state)
+        self.steps = argument_of(Steps, "steps", steps)
+        self.num_folds, self.seed = num_folds, random_state
         least = ROWS_PER_FOLD * num_folds
         sides = Columns.of(x, "x"), Columns.of(y, "y")
         check_pair(*sides, least)

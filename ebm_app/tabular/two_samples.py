@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.io.errors import UserError
+from ebm_app.io.fields import Seed, Several, Steps, argument_of
 from ebm_app.numerics.tensors import seeded
 from ebm_app.tabular.classifier import BATCH_SIZE, Classifiers, Draws
 from ebm_app.tabular.columns import Columns
@@ -89,15 +90,16 @@ class RatioEstimation:
     def __init__(
         self, x0: Any, x1: Any, num_folds: int = 10, steps: int = 2_000, random_state: int = 0
     ) -> None:
-        if num_folds < 2:
-            raise UserError(f"there are {num_folds} folds: give at least 2")
+        num_folds = argument_of(Several, "num_folds", num_folds)
+        steps = argument_of(Steps, "steps", steps)
+        random_state = argument_of(Seed, "random_state", random_state)
         samples = Columns.of(x0, "x0"), Columns.of(x1, "x1")
         samples[0].check_same(samples[1])
         for sample in samples:
             sample.check_finite()
+            sample.check_vary()
         self.sample0, (x0, x1) = samples[0], (sample.values for sample in samples)
         both = np.concatenate([x0, x1])
-        self.sample0._replace(values=both).check_vary()
         self.num_folds = num_folds
         self.groups = torch.from_numpy(row_groups(x0)), torch.from_numpy(row_groups(x1))
         least = ROWS_PER_FOLD * num_folds
@@ -118,7 +120,13 @@ class RatioEstimation:
         for of0, of1 in self.splits:
             train = self.scores[0][of0.train], self.scores[1][of1.train]
             validation = self.scores[0][of0.validation], self.scores[1][of1.validation]
-            self.bases.append(best_base(train, validation))
+            try:
+                self.bases.append(best_base(train, validation))
+            except ValueError:  # as numpy and scipy say of a singular covariance
+                raise UserError(
+                    "columns of x0 and x1 are of scales too far apart, or determine each other: "
+                    "rescale them, or leave some out"
+                ) from None
         self.generator = seeded("cpu", random_state, BATCHES)
         dim = x0.shape[1] + 1
         self.classifiers = Classifiers(num_folds, dim, steps, self.generator)

@@ -57,10 +57,9 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
         UserError: where there is none, or the one that was named is damaged.
     """
     if name != "latest":
-        with explained_write(output_dir):
-            folder = Path(name) if Path(name).is_dir() else output_dir / name
-            if not (folder / STATE).is_dir():
-                raise UserError(f"--resume_from_checkpoint {name}: no checkpoint in that folder")
+        folder = Path(name) if os.path.isdir(name) else output_dir / name
+        if not os.path.isdir(folder / STATE):  # nor one that cannot be read
+            raise UserError(f"--resume_from_checkpoint {name}: no checkpoint in that folder")
         verify(folder)
         return folder
     for folder in reversed(checkpoints(output_dir)):

@@ -11,7 +11,6 @@ from tqdm.auto import tqdm
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import read_json, write_json
-from ebm_app.io.writing import explained_write
 
 RECORD = "cell.json"
 Settings = dict[str, Any]
@@ -50,9 +49,8 @@ def fill(
 
 
 def _write(folder: Path, settings: Settings, figures: Figures | None) -> None:
-    with explained_write(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / RECORD, {"settings": settings, "figures": figures})
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / RECORD, {"settings": settings, "figures": figures})
 
 
 def figures_of(folder: Path, settings: Settings) -> Figures | None:
