@@ -40,6 +40,22 @@ def score_example(page: Page) -> None:
     wait_for(page, "Place among held-out images", r"than \d+ of 297")
 
 
+def complete_drawing(page: Page) -> None:
+    """The upper half of a digit, drawn by the mouse, and lower halves for it."""
+    canvas = page.locator("canvas:visible").first
+    canvas.wait_for(timeout=WAIT)
+    page.wait_for_timeout(1000)
+    box = canvas.bounding_box()
+    middle, top = box["x"] + box["width"] / 2, box["y"] + 95
+    page.mouse.move(middle - 50, top)
+    page.mouse.down()
+    for x, y in ((middle, top - 20), (middle + 40, top), (middle + 35, top + 55)):
+        page.mouse.move(x, y, steps=8)
+    page.mouse.up()
+    press(page, "Complete")
+    wait_for(page, "Run", r"^Step (\d+) of \1 ")
+
+
 def train(page: Page) -> None:
     """A training to its end."""
     press(page, "Train")
@@ -56,6 +72,7 @@ def diagnose(page: Page) -> None:
 ACTIONS: dict[str, Callable[[Page], None]] = {
     "Generate": draw_images,
     "Score": score_example,
+    "Complete": complete_drawing,
     "Toy": train,
     "Mutual information": train,
     "Diagnostics": diagnose,
@@ -104,7 +121,7 @@ def take(page: Page, tab: str, file: Path) -> None:
 class Arguments:
     """The command line."""
 
-    model: str = setting("a folder or a bundled name", "digits")
+    model: str = setting("a folder or a bundled name", "mnist")
     output_dir: Path = setting("where the pictures go", Path("runs/screenshots"))
 
 
