@@ -14,6 +14,8 @@ from PIL import Image
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
+from ebm_app.models.config import EBMConfig
+from ebm_app.models.folders import read_config
 from ebm_app.sampling.samplers import SAMPLERS
 
 from ..models import Models
@@ -115,12 +117,11 @@ def labels_of(which: str, num_classes: int, num_images: int, seed: int) -> tuple
 
 
 def own_classes(model: str, *, models: Models) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Updates of the choices of a class and of the guidance, for a model that knows some."""
-    known = models.load(model).config.num_classes
+    """The choices of a class and that of the guidance, for a model that knows some or none."""
+    known = read_config(EBMConfig, models.folder(model)).num_classes
     choices = [ANY, EACH, *map(str, range(known))]
     first = EACH if known else ANY
-    shown = gr.update(choices=choices, value=first, visible=known > 0)
-    return shown, gr.update(visible=known > 0)
+    return {"choices": choices, "value": first, "visible": known > 0}, {"visible": known > 0}
 
 
 def first_grid(model: str, models: Models) -> str | None:
@@ -152,14 +153,15 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Gallery:
             choices = [(LABELS.get(name, name), name) for name in SAMPLERS]
             info = "how images are made out of noise"
             sampler = gr.Dropdown(choices, value=first, label="Sampler", info=info)
-            which = gr.Radio([ANY], value=ANY, label="Which", elem_id="which", visible=False)
+            classes, guided = own_classes(model.value, models=models)
+            which = gr.Radio(label="Which", **classes)
             guidance = gr.Slider(
                 *(0, MAX_GUIDANCE),
                 value=1.5,
                 step=0.1,
                 label="Guidance",
                 info="1 is the model's own, 0 tells it no class; more is clearer and less varied",
-                visible=False,
+                **guided,
             )
             num_images = slider(1, MAX_IMAGES, 10, "Images")
             buttons = start_and_stop("Generate")
@@ -191,6 +193,9 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Gallery:
     triggers, in_turn = [sampler.change, model.change], {"trigger_mode": "always_last"}
     offer = explained(own_steps, models=models)
     gr.on(triggers, offer, [model, sampler], steps, **AT_ONCE, **in_turn)
-    classes = explained(own_classes, models=models)
-    gr.on(None, classes, model, [which, guidance], **AT_ONCE)
+
+    def offer_classes(name: str) -> list[dict[str, Any]]:
+        return [gr.update(**found) for found in own_classes(name, models=models)]
+
+    model.change(explained(offer_classes), model, [which, guidance], **AT_ONCE)
     return pictures
