@@ -18,11 +18,11 @@ def arguments_of(path: str) -> type:
     return load_script(path).Arguments
 
 
-def required(kind: type) -> dict[str, str]:
+def required(kind: type) -> dict[str, str | tuple[str]]:
     """Something for every field that must be given."""
     absent = dataclasses.MISSING
     return {
-        item.name: "digits"
+        item.name: ("digits",) if "tuple[" in str(item.type) else "digits"
         for item in dataclasses.fields(kind)
         if item.default is absent and item.default_factory is absent
     }
