@@ -46,10 +46,10 @@ def complete_drawing(page: Page) -> None:
     canvas.wait_for(timeout=WAIT)
     page.wait_for_timeout(1000)
     box = canvas.bounding_box()
-    middle, top = box["x"] + box["width"] / 2, box["y"] + 95
-    page.mouse.move(middle - 50, top)
+    middle, top = box["x"] + box["width"] / 2, box["y"] + 115
+    page.mouse.move(middle - 45, top)
     page.mouse.down()
-    for x, y in ((middle, top - 20), (middle + 40, top), (middle + 35, top + 55)):
+    for x, y in ((middle, top - 25), (middle + 40, top), (middle + 25, top + 80)):
         page.mouse.move(x, y, steps=8)
     page.mouse.up()
     press(page, "Complete")
