@@ -35,7 +35,7 @@ def test_a_client_draws_exact_pixels_and_sees_them_come(client, page, models):
     path, text, seed, table, archive, single = job.result(timeout=60)
     assert len(job.outputs()) == 1 + 3 + 1 + 1  # a start, steps, log-likelihoods and files
     assert text.startswith("4 images · 4 log-likelihoods · grey · seed 9 · ") and seed == 9
-    drawn = models.load("grey").sample(4, seed=9, num_steps=3)
+    drawn = models.load("grey").sample(4, "pf_ode", seed=9, num_steps=3)
     with Image.open(path) as picture:
         assert picture.format == "PNG"
         assert np.array_equal(tiles(picture, 4), to_uint8(drawn)[..., 0])
