@@ -32,7 +32,8 @@ STEPS = "--max_train_steps 4 --checkpointing_steps 2 --validation_steps 4 --mixe
 BUDGETS = {
     "train/ebm.py": f"{STEPS} {' '.join(TINY)}",
     "train/flow.py": "--validation_repeats 1",
-    "sample/ebm.py": "--num_images 2",
+    "sample/ebm.py": "--num_images 10",  # as many as there are labels
+    "evaluate/denoising.py": "--limit 2",
     "evaluate/bpd.py": "--limit 2 --repeats 1",
     "evaluate/ais.py": "--limit 3 --num_chains 4 --num_temperatures 24 --num_leapfrog_steps 1",
     "evaluate/selftest.py": "--limit 3 --num_times 2 --num_reference 4 --pf_ode_steps 2",
