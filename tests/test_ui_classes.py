@@ -37,7 +37,7 @@ def test_images_of_a_class_are_drawn_and_told(classes):
         assert message in error_of(list, run)
     labels = generate.labels_of("any", 3, 300, 5)
     assert set(labels) == {0, 1, 2} and labels == generate.labels_of("any", 3, 300, 5)
-    assert len(labels) == 300 and generate.labels_of("any", 0, 300, 5) == ()
+    assert len(labels) == 300 and generate.labels_of("one of each", 0, 300, 5) == ()
     shown, slider = generate.own_classes("told", models=classes)
     assert shown["choices"] == ["any", "one of each", "0", "1", "2"] and slider["visible"]
     assert not generate.own_classes("plain", models=classes)[0]["visible"]

@@ -106,7 +106,7 @@ def labels_of(which: str, num_classes: int, num_images: int, seed: int) -> tuple
     ((7,), (0, 1, 2), ())
     """
     if not num_classes:
-        if which == ANY:
+        if which in (ANY, EACH):  # what stands there by itself
             return ()
         raise UserError(f"this model was trained without class labels: choose {ANY}")
     choose("class", which, [ANY, EACH, *map(str, range(num_classes))])
