@@ -63,6 +63,9 @@ def press(page, name):
 
 def barriers(page):
     """What axe calls serious or critical, short of what is gradio's own."""
+    # a button that a run has given back fades into its colour
+    page.wait_for_function("!document.querySelector('button.primary:disabled')", timeout=WAIT)
+    page.wait_for_timeout(1000)
     violations = Axe().run(page).response["violations"]
     nodes = [
         (violation["id"], node["html"][:200], node["failureSummary"][-120:])

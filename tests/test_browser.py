@@ -178,7 +178,6 @@ def test_a_class_is_drawn_and_a_drawing_completed(visit):
     press(page, "Complete")
     text_of(page, "Run", "^Step 3 of 3 · told")
     assert page.get_by_alt_text("Completions of the drawing").is_visible()
-    page.wait_for_timeout(1000)  # the buttons have their colours again
     assert clipped(page) == [] and barriers(page) == []
 
 
