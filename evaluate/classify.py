@@ -20,7 +20,6 @@ from ebm_app.data.folder import SPLITS
 from ebm_app.evaluation.held_out import images_for
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag, parse, settings_of
-from ebm_app.io.errors import UserError
 from ebm_app.io.fields import BatchSize, Several, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
@@ -50,10 +49,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     split, settings = choose("split", args.split, SPLITS), settings_of(ClassBounds, args.args)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     data = images_for(ebm, ebm.config.dataset, args.data_root, args.download)
-    if data.labels is None:
-        raise UserError(f"the images of {data.name} have no class labels: give a named data set")
     levels = data.split(split)[: args.limit]
-    labels = data.labels[SPLITS.index(split)][: args.limit]
+    labels = data.split_labels(split)[: args.limit]
     output = Output(args.output_dir / "classify.json", to_dict(args))
     begin, found = time.perf_counter(), []
     for part in tqdm(levels.split(args.batch_size), desc="classify"):

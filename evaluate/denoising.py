@@ -51,16 +51,16 @@ class Arguments(CommonFlags):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Predict the noise of every model and print the table."""
     args = parse(Arguments, __doc__, argv)
-    split = SPLITS.index(choose("split", args.split, SPLITS))
+    split = choose("split", args.split, SPLITS)
     device, rows = resolve_device(args.device), []
     output = Output(args.output_dir / "denoising.json", to_dict(args))
     for name in args.models:
         ebm = EBM.from_pretrained(name, device)
         data = images_for(ebm, ebm.config.dataset, args.data_root, args.download)
-        levels = data.split(args.split)[: args.limit]
+        levels = data.split(split)[: args.limit]
         rows.append({"model": name, **errors(ebm.energy, ebm, levels, None, args)})
         if ebm.config.num_classes:
-            labels = data.labels[split][: args.limit].to(device)
+            labels = data.split_labels(split)[: args.limit].to(device)
             told = {"model": f"{name}, told the label"}
             rows.append(told | errors(ebm.energy, ebm, levels, labels, args))
     print("log snr" + "".join(f"{ratio:>16g}" for ratio in args.log_snr))

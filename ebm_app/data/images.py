@@ -121,6 +121,19 @@ class ImageData:
         """
         return getattr(self, choose("split", name, SPLITS))
 
+    def split_labels(self, name: str) -> Tensor:
+        """Class labels (N,) of a split.
+
+        Raises:
+            UserError: for another name, or images without labels.
+        """
+        index = SPLITS.index(choose("split", name, SPLITS))
+        if self.labels is None:
+            raise UserError(
+                f"the images of {self.name} have no class labels: give a named data set"
+            )
+        return self.labels[index]
+
     def display(self, levels: Tensor) -> Tensor:
         """Levels (*) of these images as values in [0, 1] for display."""
         return to_display(levels, self.num_levels, self.palette)

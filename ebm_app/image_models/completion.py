@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebm_app.data.levels import dequantise, to_display
+from ebm_app.data.levels import dequantise
 from ebm_app.image_models.ebm import EBM, Labels
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import checked
@@ -41,17 +41,14 @@ def complete(
         images: (B, C, H, W), as for ``EBM.log_prob``; what is unknown is not read.
         mask: bool, (H, W), (C, H, W) or (B, C, H, W), true where a pixel is known.
         seed, labels, guidance: as for ``EBM.sample``.
-            settings: of ``AnnealedHMC``, whose temperatures are 60 if not given.
+        settings: of ``AnnealedHMC``, whose temperatures are 60 if not given.
 
     Raises:
         UserError: for a mask of another shape, a model in a latent space, whose components are no
             pixels, and as ``EBM.sample``.
     """
-    config = ebm.config
     *_, last = iterate_completion(ebm, images, mask, seed, labels, guidance, **settings)
-    levels = checked_levels(images, config.image_shape, config.num_levels, config.palette)
-    known = to_display(levels, config.num_levels, config.palette)
-    return torch.where(known_mask(mask, known.shape), known, ebm.to_images(last.x))
+    return ebm.to_images(last.x)
 
 
 def iterate_completion(
@@ -63,7 +60,7 @@ def iterate_completion(
     guidance: float = 1.0,
     **settings: Any,
 ) -> Iterator[Frame]:
-    """The frames of ``complete``, in which the known pixels are only nearly right."""
+    """The frames of ``complete``, in the space of the path, with the known pixels as they are."""
     config = ebm.config
     if config.space != EBMConfig.space:
         raise UserError(
@@ -74,10 +71,12 @@ def iterate_completion(
     where = known_mask(mask, levels.shape).to(ebm.device)
     middle = dequantise(levels, config.num_levels, torch.full(levels.shape, 0.5))
     energy = ebm.energy_given(len(levels), labels, guidance)
-    energy = KnownEnergy(energy, ebm.space.encode(middle.to(ebm.device)), where)
+    known = ebm.space.encode(middle.to(ebm.device))
+    energy = KnownEnergy(energy, known, where)
     generator, x0 = ebm.start(len(levels), seed)
     settings = {"num_temperatures": NUM_TEMPERATURES, **settings}
-    yield from checked(AnnealedHMC, settings).iterate(energy, x0, generator)
+    for frame in checked(AnnealedHMC, settings).iterate(energy, x0, generator):
+        yield frame._replace(x=torch.where(where, known.to(frame.x), frame.x))
 
 
 def known_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:

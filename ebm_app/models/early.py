@@ -1,6 +1,6 @@
 """Two networks in one, split in time: a wide one where an image takes its shape, another after it.
 
-What an image shows is decided at log signal-to-noise ratios below about 1, on a small part of the
+What an image shows is decided at log signal-to-noise ratios below about 0, on a small part of the
 path's arc length, which is what a likelihood follows. The early network sees squares of pixels as
 channels, so that it is cheap, and its weights serve these times alone.
 

@@ -97,15 +97,15 @@ class TimeScoreEnergy:
 
     def with_nodes(self, num_nodes: int) -> "TimeScoreEnergy":
         """The same energy by a rule of another size."""
-        other = TimeScoreEnergy(self.model, num_nodes, self.chunk_size)
-        other.start, other.end = self.start, self.end
-        return other
+        return self._on_interval(self.model, num_nodes)
 
     def given(self, labels: Tensor, guidance: float = 1.0) -> "TimeScoreEnergy":
         """The energy of p(x | y), y the ``labels`` (B,) of the points; see ``LabelledModel``."""
-        other = TimeScoreEnergy(
-            LabelledModel(self.model, labels, guidance), self.num_nodes, self.chunk_size
-        )
+        return self._on_interval(LabelledModel(self.model, labels, guidance), self.num_nodes)
+
+    def _on_interval(self, model: TimeScoreModel, num_nodes: int) -> "TimeScoreEnergy":
+        """The energy of a model by a rule of some size, on the interval of this one."""
+        other = TimeScoreEnergy(model, num_nodes, self.chunk_size)
         other.start, other.end = self.start, self.end
         return other
 

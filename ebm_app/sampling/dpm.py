@@ -53,7 +53,7 @@ class DPMSampler(Sampler):
         times = SCHEDULES["log_snr"].times(path, self.start, end, self.num_steps)
         alpha, sigma = path.alpha(times), path.variance(times).sqrt()
         half = (alpha / sigma).log()
-        x, before, seen = x0, None, 0
+        x, before = x0, None
         for index, t in enumerate(times[:-1].tolist()):
             with torch.no_grad():
                 found = denoised(energy, x, score(x, t), t)
@@ -62,15 +62,15 @@ class DPMSampler(Sampler):
                 guess = found + h / (2 * (half[index] - half[index - 1])) * (found - before)
             shrink = sigma[index + 1] / sigma[index] * torch.exp(-self.noise * h)
             pull = alpha[index + 1] * -torch.expm1(-(1 + self.noise) * h)
-            x, before, seen = shrink * x + pull * guess, found, seen + 1
+            x, before = shrink * x + pull * guess, found
             if self.noise:
                 z = torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
                 x = x + sigma[index + 1] * (-torch.expm1(-2 * self.noise * h)).sqrt() * z
-            if seen < self.num_steps:
-                yield Frame(x, seen, self.num_steps, seen)
+            if index + 1 < self.num_steps:
+                yield Frame(x, index + 1, self.num_steps, index + 1)
         with torch.no_grad():
             x = denoised(energy, x, score(x, end), end)
-        yield Frame(x, self.num_steps, self.num_steps, seen + 1)
+        yield Frame(x, self.num_steps, self.num_steps, self.num_steps + 1)
 
     def count_steps(self, energy: TimeScoreEnergy, num_dims: int) -> int:
         return self.num_steps

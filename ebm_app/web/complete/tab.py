@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import gradio as gr
 import numpy as np
@@ -20,9 +20,8 @@ from ebm_app.io.registry import choose
 from ebm_app.models.config import EBMConfig
 
 from ..models import Models
-from ..runs import AT_ONCE, start_and_stop, start_by
-from ..score.digits import SIDE
-from ..score.uploads import NO_COLOUR, drawn_path, on_levels
+from ..runs import start_and_stop, start_by
+from ..score.uploads import NO_COLOUR, WHITE, black_canvas, drawn_path, on_levels
 from ..shared import Seed, picture, progress, render, seed_box, slider, text_box
 
 MAX_IMAGES, MAX_TEMPERATURES = 16, 300
@@ -34,7 +33,7 @@ HALVES = {
     "right half": (0.0, 1.0, 0.5, 1.0),
 }
 MARKED = "what is red"
-KNOWN, UNKNOWN = "#ffffff", "#e02020"
+RED = "#e02020"
 HINT = (
     "Draw a part of a digit, say which part is **unknown**, and press **Complete**: the model "
     "draws that part, several times, given the rest. What is black and known stays empty."
@@ -70,9 +69,8 @@ def complete(
     many = levels.expand(num_images, -1, -1, -1)
     yield ShownCompletion(None, f"Starting · {model} · seed {seed}")
     for frame in iterate_completion(ebm, many, mask, seed, num_temperatures=num_temperatures):
-        drawn = torch.where(mask, image, ebm.to_images(frame.x))
         text = f"{progress(frame.step, frame.num_steps)} · {model} · seed {seed}"
-        yield ShownCompletion(render(drawn), text)
+        yield ShownCompletion(render(ebm.to_images(frame.x)), text)
 
 
 def read_marked(path: str | None, config: EBMConfig) -> tuple[Tensor, Tensor]:
@@ -108,24 +106,9 @@ def half(name: str, like: Tensor) -> Tensor:
 def build(models: Models, model: gr.Dropdown, seed: int) -> None:
     """Put the tab on the page, with its endpoint /complete."""
     gr.Markdown(HINT)
-    black = np.zeros((SIDE, SIDE, 3), dtype=np.uint8)
-    blank: dict[str, Any] = {"background": black, "layers": [], "composite": black}
     with gr.Row():
         with gr.Column():
-            canvas = gr.ImageEditor(
-                value=blank,
-                label="A part of a digit",
-                image_mode="RGB",
-                type="numpy",
-                sources=(),
-                transforms=(),
-                layers=False,
-                canvas_size=(SIDE, SIDE),
-                fixed_canvas=True,
-                brush=gr.Brush(default_size=17, colors=[KNOWN, UNKNOWN], color_mode="fixed"),
-                format="png",
-            )
-            canvas.clear(lambda: blank, None, canvas, **AT_ONCE)
+            canvas = black_canvas("A part of a digit", "RGB", [WHITE, RED])
             choices = [*HALVES, MARKED]
             info = "the second colour of the brush is red"
             unknown = gr.Radio(choices, value=choices[0], label="Unknown", info=info)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
-import numpy as np
 
 from ebm_app.evaluation.held_out_likelihoods import examples
 
@@ -13,13 +12,11 @@ from ..models import Models
 from ..runs import AT_ONCE, empty_by, start_by
 from ..shared import metrics_box, picture, plot_box, slider, text_box
 from . import estimators, many_images
-from .digits import SIDE
 from .one_image import CAVEAT, MAX_REPEATS, ShownLikelihood, score, score_drawing
-from .uploads import preparation
+from .uploads import WHITE, black_canvas, preparation
 
 #: the tab of the upload
 UPLOAD = "upload"
-BRUSH = 17  # half the width of a stroke, which leaves about as much ink as the digits have
 ACCEPTED = (
     "PNG, JPEG, WebP, BMP or TIFF with 8 bits per channel, one frame and no transparency; "
     "anything else is refused with the reason. JPEG and resizing change pixels, which costs bits."
@@ -91,24 +88,8 @@ def build(
 
 
 def add_canvas() -> tuple[gr.ImageEditor, gr.Button]:
-    """A black canvas with a white brush, ready for a stroke, and its button."""
-    black = np.zeros((SIDE, SIDE, 3), dtype=np.uint8)
-    blank = {"background": black, "layers": [], "composite": black}
-    drawing = gr.ImageEditor(
-        value=blank,
-        label="Drawing",
-        image_mode="L",
-        type="numpy",
-        sources=(),
-        transforms=(),
-        layers=False,
-        canvas_size=(SIDE, SIDE),
-        fixed_canvas=True,
-        brush=gr.Brush(default_size=BRUSH, colors=["#ffffff"], color_mode="fixed"),
-        format="png",
-    )
-    # clearing also takes the background and the brush away, until a value is set again
-    drawing.clear(lambda: blank, None, drawing, **AT_ONCE)
+    """A canvas with a white brush, and its button."""
+    drawing = black_canvas("Drawing", "L", [WHITE])
     return drawing, gr.Button("Log-likelihood of the drawing", variant="primary")
 
 

@@ -16,8 +16,11 @@ from ebm_app.io.errors import UserError
 from ebm_app.models.config import EBMConfig
 
 from ..models import without_path
-from .digits import FRAMES, framed, ground, ink_box
+from ..runs import AT_ONCE
+from .digits import FRAMES, SIDE, framed, ground, ink_box
 
+BRUSH = 17  # half the width of a stroke, which leaves about as much ink as the digits have
+WHITE = "#ffffff"
 NO_COLOUR = "the model's images are in colour: upload an image instead of drawing one"
 CHANGED = (
     "Pixels were changed on the way to the model, which costs bits: an image of {width}x{height} "
@@ -93,6 +96,28 @@ def read_drawing(path: str | Path | None, config: EBMConfig) -> Prepared:
     if config.dataset in FRAMES:
         picture = framed(picture, picture.getbbox(), config)
     return Prepared(on_levels(picture.resize((width, height), Image.Resampling.BOX), config))
+
+
+def black_canvas(label: str, image_mode: str, colours: list[str]) -> gr.ImageEditor:
+    """A black canvas, ready for a stroke, with a brush of these colours."""
+    black = np.zeros((SIDE, SIDE, 3), dtype=np.uint8)
+    blank = {"background": black, "layers": [], "composite": black}
+    canvas = gr.ImageEditor(
+        value=blank,
+        label=label,
+        image_mode=image_mode,
+        type="numpy",
+        sources=(),
+        transforms=(),
+        layers=False,
+        canvas_size=(SIDE, SIDE),
+        fixed_canvas=True,
+        brush=gr.Brush(default_size=BRUSH, colors=colours, color_mode="fixed"),
+        format="png",
+    )
+    # clearing also takes the background and the brush away, until a value is set again
+    canvas.clear(lambda: blank, None, canvas, **AT_ONCE)
+    return canvas
 
 
 def drawn_path(drawing: Any) -> Any:
