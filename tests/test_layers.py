@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGE = "ebm_app"
 SCRIPTS = ("train", "sample", "evaluate", "ui")
-MAX_LINES, MAX_UNITS, MAX_LAYERS, MAX_EDGES = 300, 20, 9, 110
+MAX_LINES, MAX_UNITS, MAX_LAYERS, MAX_EDGES = 300, 22, 9, 125
 
 #: From the top. A folder is one unit, whose modules may use each other; a unit imports from lower
 #: layers only. "ebm_app" itself is the package's own __init__, which gathers what a user imports.
