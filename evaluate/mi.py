@@ -36,7 +36,7 @@ class Arguments(StudyFlags):
     csv: str | None = setting("a CSV file with a header, in place of --x and --y", None)
     x_columns: tuple[str, ...] = setting("columns of the CSV that are X", ())
     y_columns: tuple[str, ...] = setting("columns of the CSV that are Y", ())
-    output_dir: Path = setting("where runs, table and plots go; it is resumed", Path("runs/mi"))
+    output_dir: Path = setting("where runs and table go; it is resumed", Path("runs/mi"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         return estimate(args)
     problems = args.problems or (QUICK_PROBLEMS if args.quick else [])
     cells = chosen_cells(problems, args.methods, list(INFORMATION_PROBLEMS))
-    return run_study(args, cells, budget_of(args, QUICK), "mi", ["divergence", "matrix"])
+    return run_study(args, cells, budget_of(args, QUICK), "mi")
 
 
 def estimate(args: Arguments) -> dict[str, Any]:

@@ -1,16 +1,13 @@
-"""Time scores in closed form that networks start from: a matrix to learn, and mixtures along a
-path."""
+"""A time score in closed form with a matrix to learn."""
 
 import math
 
 import pytest
 import torch
-from exact import F64, ExactBridge, ExactModel, generator, normal
+from exact import F64, normal
 
-from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
+from ebm_app.paths import LinearVPPath
 from ebm_app.ratios.gaussian_net import GaussianNet
-from ebm_app.ratios.mixture_base import MixtureBase, ResidualModel, fit_mixture, principal_axes
-from ebm_app.ratios.pairs import GaussianMixture
 
 
 def with_covariance(sigma):
@@ -64,69 +61,3 @@ def test_mutual_information_of_the_matrix():
     assert indefinite.mutual_information().isnan()
     upper = with_covariance(torch.tensor([[1.0, 1.6], [0.0, 1.0]], dtype=F64))
     assert torch.allclose(upper.covariance(), sigma)  # the symmetric part
-
-
-def modes(means, std, weights):
-    means = torch.tensor(means, dtype=F64)
-    log_weight = torch.tensor(weights, dtype=F64).log()
-    return GaussianMixture(log_weight, means, torch.full_like(means, std**2))
-
-
-def cases():
-    means, weights, noise = [[-1.0, 2.0], [1.5, 0.0]], [0.3, 0.7], modes([[0.0, 0.0]], 1.0, [1.0])
-    for path in (LinearVPPath(), VPPath()):
-        exact = ExactModel(path, 1e-3, means, (0.6, 0.6), weights)
-        yield path, noise, modes(means, 0.6, weights), exact
-    for sigma in (0.0, 1.4):
-        path = SchrodingerBridgePath(sigma)
-        ends = modes([[0.5, 0.5]], 0.7, [1.0]), modes([[2.0, 2.0]], 1.2, [1.0])
-        yield path, *ends, ExactBridge(path, 1e-3, (0.5, 0.7), (2.0, 1.2))
-
-
-@pytest.mark.parametrize("path, p0, p1, exact", list(cases()))
-def test_the_base_of_mixtures_is_the_exact_model(path, p0, p1, exact):
-    base, x = MixtureBase(path, p0, p1), 2 * normal((50, 2))
-    t = torch.linspace(0.01, 0.99, 50, dtype=F64)
-    assert torch.allclose(base(x, t), exact(x, t).components, rtol=1e-9, atol=1e-9)
-
-
-def test_modes_on_both_sides_sum_to_the_derivative_of_the_marginal():
-    """d/dt of the log of the explicit mixture over pairs, by automatic differentiation."""
-    path, x = SchrodingerBridgePath(0.9), normal((20, 2))
-    left = modes([[-1.0, 0.0], [1.0, 1.0]], 0.5, [0.2, 0.8])
-    right = modes([[3.0, 2.0], [2.0, -1.0], [0.0, 4.0]], 0.8, [0.5, 0.3, 0.2])
-    t = torch.linspace(0.05, 0.95, 20, dtype=F64).requires_grad_()
-    a, logs = t[:, None], []
-    for j in range(2):
-        for k in range(3):
-            m = (1 - a) * left.means[j] + a * right.means[k]
-            u = (1 - a) ** 2 * 0.25 + a**2 * 0.64 + 0.81 * a * (1 - a)
-            log_mode = -0.5 * ((x - m) ** 2 / u + torch.log(2 * math.pi * u)).sum(1)
-            logs.append(left.log_weight[j] + right.log_weight[k] + log_mode)
-    (rate,) = torch.autograd.grad(torch.logsumexp(torch.stack(logs), 0).sum(), t)
-    base = MixtureBase(path, left, right)
-    assert torch.allclose(base(x, t.detach()).sum(1), rate, rtol=1e-9, atol=1e-9)
-    net = torch.nn.Module()
-    net.forward = lambda x, t: 0.5 * x
-    model = ResidualModel(net, path, 1e-3, base)
-    expected = rate + 0.5 * x.sum(1)
-    assert torch.allclose(model.time_score(x, t.detach()), expected, rtol=1e-9, atol=1e-9)
-
-
-def test_the_criterion_finds_the_number_of_modes_and_where_they_are():
-    g = generator(3)
-    which = torch.rand(6000, 1, generator=g) < 0.3
-    y = torch.where(which, -2.0, 1.0) + 0.5 * torch.randn(6000, 2, generator=g)
-    found = fit_mixture(y)
-    assert found.means.shape == (2, 2)
-    order = found.means[:, 0].argsort()
-    assert torch.allclose(found.means[order, 0], torch.tensor([-2.0, 1.0], dtype=F64), atol=0.05)
-    assert found.log_weight.exp()[order[0]].item() == pytest.approx(0.3, abs=0.03)
-    assert torch.allclose(found.variances, torch.full((2, 2), 0.25, dtype=F64), atol=0.03)
-
-
-def test_axes_are_orthogonal_and_lead_along_what_varies_most():
-    x0, x1 = normal((5000, 4)), normal((5000, 4), 1) + 4.0
-    axes = principal_axes(x0, x1)
-    assert torch.allclose(axes.T @ axes, torch.eye(4, dtype=F64), atol=1e-12)
-    assert torch.allclose(axes[:, 0].abs(), torch.full((4,), 0.5, dtype=F64), atol=0.02)

@@ -55,7 +55,7 @@ def test_a_cell_with_a_record_is_not_run_again_and_one_that_was_cut_off_is(tmp_p
 
 def test_a_table_tries_the_rates_and_repeats_the_best(tmp_path):
     before = torch.random.get_rng_state()
-    cells = [("gaussians_d2", "ctsm_v_time1"), ("gaussians_d2", "nce")]
+    cells = [("gaussians_d2", "ctsm_v_time1"), ("gaussians_d2", "tsm_stein")]
     budget = replace(SMALL, first_seed=4)
     rows = train_cells(tmp_path, cells, budget)
     assert torch.equal(before, torch.random.get_rng_state())
@@ -73,8 +73,7 @@ def test_a_table_tries_the_rates_and_repeats_the_best(tmp_path):
         errors = [records[f"{best},seed={seed}"]["test"]["error"] for seed in (4, 5)]
         assert row["error"] == pytest.approx(sum(errors) / 2)
         assert row["error_deviation"] == pytest.approx(abs(errors[0] - errors[1]) / math.sqrt(2))
-        assert [len(curve) for curve in row["curves"]] == [2, 2]
-    assert rows[0]["nfe"] > 20 and rows[1]["nfe"] == 1
+        assert row["nfe"] > 20
     assert "other settings" in error_of(
         train_cells, tmp_path, cells[:1], replace(budget, iterations=5)
     )
@@ -85,9 +84,7 @@ def test_every_method_of_a_problem_can_be_trained(name):
     """One step of each, on the pairs and paths that ship; the large matrices apart."""
     problem, training = PROBLEMS[name], RatioTraining(1, 16)
     points = EvaluationPoints(problem.pair, 4, generator())
-    for key, method in problem.methods.items():
-        if key == "ctsm_v_mixture":
-            method = replace(method, fit_draws=200, max_modes=1)
+    for method in problem.methods.values():
         *_, last = RatioTrainer(method, problem.pair, 0, 1e-3, training, points.criterion).run()
         assert 0 < last.metrics["error"] < math.inf
 
@@ -95,16 +92,15 @@ def test_every_method_of_a_problem_can_be_trained(name):
 def test_the_toy_script_writes_its_table(script, capsys, tmp_path, monkeypatch):
     toy = script("evaluate/toy.py")
     monkeypatch.setattr(toy, "QUICK", SMALL)
-    cells = "--problems gaussians_d2 --methods nce ctsm_v_time1".split()
+    cells = "--problems gaussians_d2 --methods tsm_stein ctsm_v_time1".split()
     answer = toy.main([*cells, "--quick", "--device", "cpu", "--output_dir", str(tmp_path)])
     assert len(answer["table"]) == 2
     assert json.loads((tmp_path / "toy.json").read_text())["figures"] == answer
-    assert (tmp_path / "toy.png").stat().st_size > 1000
-    assert "(0.104)" in capsys.readouterr().out  # the paper's figure beside ours
+    assert "| 0.104 |" in capsys.readouterr().out  # the paper's figure beside ours
     for flags, message in (
         (["--problems", "gaussians_d3"], "unknown problem 'gaussians_d3'"),
         (["--methods", "gan"], "unknown method 'gan'"),
-        (["--problems", "mixtures_k1_sigma0", "--methods", "nce"], "do not belong"),
+        (["--problems", "mixtures_k1_sigma0", "--methods", "ctsm_time1"], "do not belong"),
     ):
         assert call(toy, *flags) == 2 and message in capsys.readouterr().err
 
@@ -115,7 +111,6 @@ def test_the_mi_script_on_the_paper_s_gaussians(script, tmp_path, monkeypatch):
     flags = ["--problems", "mi_d40", "--methods", "ctsm_v_time1", *TINY, "--quick"]
     (row,) = mi.main([*flags, "--output_dir", str(tmp_path)])["table"]
     assert row["matrix"] is not None and row["divergence_truth"] > 0
-    assert (tmp_path / "mi.png").exists()
 
 
 def test_estimates_are_compared_with_known_information(script, tmp_path):

@@ -43,7 +43,8 @@ def test_a_run_shows_itself_at_every_evaluation_and_ends_with_figures():
 
 
 def test_a_run_that_is_not_finite_says_so():
-    shot = next(trials.watch(trials.Trial(*NO_PLANE, "nce", training=trials.RatioTraining(1))))
+    trial = trials.Trial(*NO_PLANE, "ctsm_time1", training=trials.RatioTraining(1))
+    shot = next(trials.watch(trial))
     broken = shot._replace(scalars=dict.fromkeys(shot.scalars))
     assert "no longer finite: lower the learning rate" in toy.report(broken, 0.0)
 

@@ -71,7 +71,7 @@ RESULTS = {
     "evaluate/selftest.py": ("selftest.png", "passed"),
     "evaluate/memorisation.py": ("memorisation.json", "copies"),
     "evaluate/ais.py": ("ais.png", "bits_per_dim"),
-    "evaluate/bounds.py": ("bounds.png", "table"),
+    "evaluate/bounds.py": ("bounds.json", "table"),
     "train/ebm.py": ("loss.png", "bits_per_dim"),
     "train/flow.py": ("run.json", "bits_per_dim"),
 }

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
@@ -94,9 +93,6 @@ def _densities(place: SubplotSpec, shot: Snapshot) -> None:
         panels[0, column].set_title(f"t = {time:g}", fontsize="small")
         for axes, values in zip(panels[:, column], (drawn, learned), strict=True):
             axes.set(xticks=[], yticks=[], aspect="equal")
-            if np.isnan(values[column]).all():
-                axes.text(0.5, 0.5, "not\nlearned", transform=axes.transAxes, ha="center")
-                continue
             axes.imshow(
                 values[column],
                 origin="lower",

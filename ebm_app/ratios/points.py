@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.paths import GaussianPath
-from ebm_app.ratios.estimators import EndPoints, RatioEstimator
+from ebm_app.ratios.estimators import EndPoints, TimeScoreRatio
 from ebm_app.ratios.gaussian_net import GaussianNet
 from ebm_app.ratios.pairs import DensityPair
 from ebm_app.ratios.toy_2d import Toy2D
@@ -42,12 +42,12 @@ class EvaluationPoints:
         error = (log_ratio - self.truth).square().mean()
         return {"error": error, "divergence": log_ratio[-self.num1 :].mean()}
 
-    def criterion(self, ratio: RatioEstimator) -> dict[str, Tensor]:
+    def criterion(self, ratio: TimeScoreRatio) -> dict[str, Tensor]:
         """The metrics of the fixed-node integral, and those of ``matrix_metrics``."""
         return self.metrics(ratio.log_ratio(self.x)) | matrix_metrics(ratio)
 
 
-def matrix_metrics(ratio: RatioEstimator) -> dict[str, Tensor]:
+def matrix_metrics(ratio: TimeScoreRatio) -> dict[str, Tensor]:
     """ "matrix", -1/2 log det Sigma in nats, of an estimator that learns a Sigma; else nothing."""
     net = next((net for net in ratio.modules() if isinstance(net, GaussianNet)), None)
     return {} if net is None else {"matrix": net.mutual_information()}
@@ -88,9 +88,8 @@ class DensityGrid:
         counts = torch.stack([torch.histogramdd(part.flip(1), edges).hist for part in drawn])
         self.drawn = counts / (len(draw.x0) * self.cell_area)
 
-    def log_densities(self, ratio: RatioEstimator) -> Tensor:
-        """log p_t at ``TIMES`` and the centres of the cells, in nats: (T, side, side); NaN at
-        times of which the method has no density."""
+    def log_densities(self, ratio: TimeScoreRatio) -> Tensor:
+        """log p_t at ``TIMES`` and the centres of the cells, in nats: (T, side, side);"""
         log_ratios = ratio.log_ratios_at(self.centres, TIMES)
         values = log_ratios + self.pair.p0.log_density(self.centres)
         return values.unflatten(1, (self.side, self.side))

@@ -32,14 +32,14 @@ from ebm_app.io.errors import UserError
 from ebm_app.numerics.fitting import fit
 from ebm_app.numerics.tensors import seeded
 from ebm_app.objectives.time_sampling import TimeSample
-from ebm_app.ratios.estimators import EndPoints, RatioEstimator
-from ebm_app.ratios.methods import Method
+from ebm_app.ratios.estimators import EndPoints, TimeScoreRatio
+from ebm_app.ratios.methods import TimeScores
 from ebm_app.ratios.pairs import DensityPair
 
 TRAIN, VALIDATION, TEST = range(3)
 Metrics = dict[str, Tensor]
 #: (estimator) -> metrics by name; the best estimator has the least "error" ()
-Criterion = Callable[[RatioEstimator], Metrics]
+Criterion = Callable[[TimeScoreRatio], Metrics]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class RatioTrainer:
 
     def __init__(
         self,
-        method: Method,
+        method: TimeScores,
         pair: DensityPair,
         seed: int,
         lr: float,
@@ -101,7 +101,7 @@ class RatioTrainer:
     ) -> None:
         self.ratio = method.build(pair, seed, device)
         self.pair, self.training, self.criterion = pair, training, criterion
-        self.sampler, self.ema_decay = method.sampler, method.ema_decay
+        self.sampler = method.sampler
         self.generator = seeded(device, seed, TRAIN)
         self.steps = fit(
             self.ratio.parameters(),
@@ -110,7 +110,6 @@ class RatioTrainer:
             lr,
             factor=training.learning_rate_factor,
         )
-        self.evaluated = copy.deepcopy(self.ratio) if self.ema_decay else self.ratio
         self.best_state = copy.deepcopy(self.ratio.state_dict())
         self.best_error, self.best_step = math.inf, 0
         self.step, self.seconds = 0, 0.0
@@ -126,41 +125,29 @@ class RatioTrainer:
         yield self._evaluate()
         begin = time.perf_counter()
         while self.step < training.iterations:
-            self.train_step()
+            self.step = next(self.steps)
             if self.step % training.eval_every and self.step < training.iterations:
                 continue
             self.seconds += time.perf_counter() - begin
             yield self._evaluate()
             begin = time.perf_counter()
 
-    def train_step(self) -> None:
-        """One update."""
-        self.step = next(self.steps)
-        if self.ema_decay:
-            self._average(1 - min(self.ema_decay, self.step / (self.step + 10)))
-
     def draw(self) -> EndPoints:
         """The rows of one step."""
         return draw(self.pair, self.sampler.sample, self.training.batch_size, self.generator)
 
-    def best_ratio(self) -> RatioEstimator:
+    def best_ratio(self) -> TimeScoreRatio:
         """An estimator with the weights of the best evaluation."""
         best = copy.deepcopy(self.ratio)
         best.load_state_dict(self.best_state)
         return best
 
-    @torch.no_grad()
-    def _average(self, weight: float) -> None:
-        pairs = zip(self.evaluated.parameters(), self.ratio.parameters(), strict=True)
-        for mean, value in pairs:
-            mean.lerp_(value, weight)
-
     def _evaluate(self) -> Evaluation:
-        metrics = {name: value.cpu() for name, value in self.criterion(self.evaluated).items()}
+        metrics = {name: value.cpu() for name, value in self.criterion(self.ratio).items()}
         error = metrics["error"].item()
         if error < self.best_error:
             self.best_error, self.best_step = error, self.step
-            self.best_state = copy.deepcopy(self.evaluated.state_dict())
+            self.best_state = copy.deepcopy(self.ratio.state_dict())
         return Evaluation(self.step, self.seconds, metrics)
 
 

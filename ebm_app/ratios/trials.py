@@ -6,7 +6,7 @@ draws and have the same evaluation points, so that methods can be compared.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -15,8 +15,8 @@ from torch import Tensor
 from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 from ebm_app.numerics.tensors import seeded
-from ebm_app.ratios.estimators import RatioEstimator
-from ebm_app.ratios.methods import Method, MixtureResidual, methods_of
+from ebm_app.ratios.estimators import TimeScoreRatio
+from ebm_app.ratios.methods import TimeScores, methods_of
 from ebm_app.ratios.pairs import DensityPair, standard_normal
 from ebm_app.ratios.points import DensityGrid, EvaluationPoints, as_numbers
 from ebm_app.ratios.problems import TOY_PROBLEMS
@@ -32,8 +32,6 @@ from ebm_app.ratios.training import (
 
 #: small enough that an evaluation takes about as long as the steps between two of them
 NUM_POINTS, NUM_LOSS_DRAWS, NUM_GRID_DRAWS = 600, 2_048, 40_000
-#: modes of the mixtures that are fitted to two-dimensional toy data
-TOY_2D_MODES = 16
 PAIRS: dict[str, DensityPair] = {
     **{name: problem.pair for name, problem in TOY_PROBLEMS.items() if "sigma" not in name},
     **{name: DensityPair(standard_normal(2), data) for name, data in TOY_2D.items()},
@@ -90,12 +88,9 @@ class Trial:
         """The two densities."""
         return PAIRS[self.problem]
 
-    def build(self) -> Method:
-        """The method on its path; 2-D toy data take more modes than the tables' mixtures have."""
-        method = methods_of(SIGMAS[self.path])[self.method]
-        if self.problem in TOY_2D and isinstance(method, MixtureResidual):
-            return replace(method, max_modes=TOY_2D_MODES, fit_draws=5_000)
-        return method
+    def build(self) -> TimeScores:
+        """The method on its path."""
+        return methods_of(SIGMAS[self.path])[self.method]
 
 
 class TrialEvaluator:
@@ -106,7 +101,7 @@ class TrialEvaluator:
         generator: of the draws; the same one gives every method the same.
     """
 
-    def __init__(self, pair: DensityPair, method: Method, generator: torch.Generator) -> None:
+    def __init__(self, pair: DensityPair, method: TimeScores, generator: torch.Generator) -> None:
         self.points = EvaluationPoints(pair, NUM_POINTS, generator)
         times = method.sampler.sample
         self.draw = draw(pair, times, NUM_LOSS_DRAWS, generator)
@@ -115,7 +110,7 @@ class TrialEvaluator:
             rows = draw(pair, times, NUM_GRID_DRAWS, generator)
             self.grid = DensityGrid(pair, method.path, rows)
 
-    def criterion(self, ratio: RatioEstimator) -> dict[str, Tensor]:
+    def criterion(self, ratio: TimeScoreRatio) -> dict[str, Tensor]:
         """Metrics by name: "loss"; "error", the mean squared error in nats^2; "divergence", the
         mean log ratio over p_1 in nats; "estimate" (N,), the log ratios; and on the plane
         "log_densities" (T, side, side) and "mass", the integral of the learned p_1."""

@@ -31,10 +31,7 @@ WEIGHTINGS = {
     "stein": "Stein score weighting",
     "time0": "time score weighting, c of the data",
     "time1": "time score weighting, c = 1",
-    "stratified": "c = 1, stratified times",
-    "mixture": "c = 1, over Gaussian mixtures",
 }
-BASELINES = {"nce": "NCE, one classifier", "tre": "TRE, eight classifiers"}
 PATHS = {
     "variance_preserving": "variance preserving",
     "bridge_sigma1": "Schrödinger bridge, σ = 1",
@@ -70,7 +67,7 @@ def toy(
 def method_label(method: str) -> str:
     """A method in words."""
     objective, _, weighting = method.rpartition("_")
-    return BASELINES.get(method) or f"{NAMES[objective]} · {WEIGHTINGS[weighting]}"
+    return f"{NAMES[objective]} · {WEIGHTINGS[weighting]}"
 
 
 def problem_label(problem: str) -> str:
