@@ -28,8 +28,8 @@ from ebm_app.ratios.problems import PROBLEMS, Problem
 from ebm_app.ratios.training import TEST, VALIDATION, RatioTrainer
 from studies.grid import Figures, fill, to_markdown
 
-#: (problem, method) -> the mean squared error of the log ratio, in nats^2, over three runs that the
-#: paper reports (arXiv:2502.02300, appendices E and F)
+#: (problem, method) -> the mean squared error of the log ratio, in nats^2, over three runs that
+#: the paper reports (arXiv:2502.02300, appendices E and F)
 with Path(__file__).with_name("reported.csv").open(encoding="utf-8", newline="") as _file:
     _rows = list(csv.DictReader(_file))
 REPORTED = {(row["problem"], row["method"]): float(row["mean"]) for row in _rows}
