@@ -13,6 +13,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
+from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.scoring import bits_by_estimator, disagreements
 from ebm_app.io.command_line import parse, settings_of, settings_of_each
 from ebm_app.io.fields import Nodes, configuration, setting
@@ -59,11 +60,11 @@ class Arguments(HeldOutFlags):
             choose("dequantisation", self.dequantisation, DEQUANTISERS)
 
 
-def make_estimators(args: Arguments, default: str) -> dict[str, Estimator]:
-    """The estimators asked for, by name, with their settings."""
-    names = dict.fromkeys(args.estimator or [default])
+def make_estimators(args: Arguments, ebm: EBM) -> dict[str, Estimator]:
+    """The estimators asked for, by name, with their settings; all are those for the model."""
+    names = dict.fromkeys(args.estimator or [ebm.default_estimator])
     if ALL in names:
-        names = list(ESTIMATORS)
+        names = [name for name, kind in ESTIMATORS.items() if kind.suits(ebm.energy)]
     settings = settings_of_each({name: ESTIMATORS[name] for name in names}, args.estimator_args)
     return {name: make_estimator(name, settings[name], args.seed) for name in names}
 
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Evaluate a split; the metrics, on the main process."""
     args = parse(Arguments, __doc__, argv)
     accelerator, ebm = open_model(args)
-    estimators = make_estimators(args, ebm.default_estimator)
+    estimators = make_estimators(args, ebm)
     if args.num_nodes is not None:
         ebm.energy = ebm.energy.with_nodes(args.num_nodes)
     dequantiser_name = args.dequantisation or ebm.config.dequantisation

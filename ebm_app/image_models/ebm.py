@@ -24,9 +24,11 @@ from ebm_app.likelihood.dequantisation import (
 from ebm_app.models.config import EBMConfig, Margin
 from ebm_app.models.early import EarlyNet, SplitNet
 from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.models.energy_net import EnergyModel, OnePassEnergy
 from ebm_app.models.folders import ENERGY_MODEL
 from ebm_app.models.inputs import NET_INPUTS, Decoded
 from ebm_app.models.labelled import class_labels
+from ebm_app.models.parametrisation import ENERGY
 from ebm_app.models.pretrained import PretrainedModel
 from ebm_app.models.time_score import TIME_INPUTS, TimeScoreModel
 from ebm_app.models.unet import UNet
@@ -91,15 +93,19 @@ class EBM(PretrainedModel):
                 config.image_shape, heads * channels, config.early, config.num_classes
             )
             net = SplitNet(early, net, self._switch(path))
+        names = ("time_input", "input_frequencies", "condition_dim")
+        inputs = {name: getattr(config, name) for name in names}
+        if config.prediction == ENERGY:
+            self.model = EnergyModel(net, path, config.eps, **inputs)
+            self.energy = OnePassEnergy(self.model, config.num_nodes, residual=config.residual)
+            return
         self.model = TimeScoreModel(
             net,
             path,
             config.eps,
             prediction=config.prediction,
-            time_input=config.time_input,
             stein_channels=channels if config.stein_head else 0,
-            input_frequencies=config.input_frequencies,
-            condition_dim=config.condition_dim,
+            **inputs,
         )
         self.energy = TimeScoreEnergy(self.model, config.num_nodes)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ebm_app.io.registry import make
 from ebm_app.likelihood.elbo import VariationalBound
+from ebm_app.likelihood.energy import OnePassDensity
 from ebm_app.likelihood.estimator import Estimator, LogDensity
 from ebm_app.likelihood.noised import NoisedIntegral
 from ebm_app.likelihood.pf_ode import PFODEDensity
@@ -21,6 +22,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "pf_ode": PFODEDensity,
     "ratio": RatioIntegral,
     "paper": RatioODE,
+    "energy": OnePassDensity,
 }
 
 
@@ -47,6 +49,7 @@ __all__ = [
     "Estimator",
     "LogDensity",
     "NoisedIntegral",
+    "OnePassDensity",
     "PFODEDensity",
     "RatioIntegral",
     "RatioODE",

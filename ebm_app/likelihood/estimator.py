@@ -31,6 +31,11 @@ class Estimator(ABC):
     normalised: ClassVar[bool]
     error_is_drawn: ClassVar[bool] = False
 
+    @classmethod
+    def suits(cls, energy: TimeScoreEnergy) -> bool:
+        """Whether it is for models of this kind."""
+        return True
+
     @abstractmethod
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
         """log p_t at ``x`` (B, *)."""

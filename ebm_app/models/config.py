@@ -98,6 +98,17 @@ class EarlyConfig:
     max_log_snr: LogSNR = 0.0
 
 
+@configuration
+class Residual:
+    """By how much one pass of an energy is off at the last time, against the bound of the model's
+    own score: its mean over validation images, the standard error of that mean, and its standard
+    deviation over images, in nats."""
+
+    mean: Number = 0.0
+    stderr: NonNegative = 0.0
+    spread: NonNegative = 0.0
+
+
 @configuration(kw_only=True)
 class ModelSettings:
     """What a user chooses of a model, beside its path and its network."""
@@ -128,6 +139,7 @@ class EBMConfig(ModelSettings):
     palette: PaletteLevels = ()
     num_classes: Classes = 0
     early: EarlyConfig | None = None
+    residual: Residual | None = None
     format_version: PositiveInt = FORMAT_VERSION
 
 

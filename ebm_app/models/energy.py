@@ -116,7 +116,7 @@ class TimeScoreEnergy:
             UserError: for a margin outside (0, 0.5).
         """
         check_eps(eps)
-        other = TimeScoreEnergy(self.model, self.num_nodes, self.chunk_size)
+        other = self.with_nodes(self.num_nodes)
         other.start, other.end = self.path.interval(eps)
         return other
 

@@ -103,6 +103,8 @@ def _sum(*terms: tuple[Tensor, Tensor]) -> Tensor:
     return sum(expand_like(coefficient, tensor) * tensor for coefficient, tensor in terms)
 
 
+#: in a configuration, in place of a key of PREDICTIONS: the log density itself
+ENERGY = "energy"
 PREDICTIONS: dict[str, Prediction] = {
     "raw": Raw(),
     "normalised": Normalised(),

@@ -1,0 +1,167 @@
+"""What the training of an energy network learns: a trained model's score and time score, as the
+two derivatives of one function."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from ebm_app.data.images import ImageData
+from ebm_app.image_models.ebm import EBM
+from ebm_app.image_models.scoring import bits_of_images
+from ebm_app.io.errors import UserError
+from ebm_app.io.records import to_dict
+from ebm_app.likelihood import VariationalBound
+from ebm_app.models.config import EBMConfig, LoopConfig, Residual
+from ebm_app.models.energy_net import EnergyModel
+from ebm_app.models.parametrisation import ENERGY
+from ebm_app.models.time_score import TimeScoreModel
+from ebm_app.numerics.tensors import expand_like, seeded, standard_error, sum_except_batch
+from ebm_app.objectives.time_sampling import ArcLength
+from ebm_app.training.tasks import Check, Task
+
+#: draws of the bound at each of its nodes, from which the residual of one pass is measured
+BOUND_DRAWS = 16
+#: the gain of a Stein head vanishes at t = 0, where there is nothing to learn
+LEAST_GAIN = 1e-3
+
+
+def energy_config(teacher: EBMConfig) -> EBMConfig:
+    """The configuration of the energy network that learns from a model: its network, without
+    dropout, labels or a network for early times.
+
+    Raises:
+        UserError: for a model without a Stein head.
+    """
+    if not teacher.stein_head:
+        raise UserError("a model without a Stein head teaches no score: give one that has it")
+    return replace(
+        teacher,
+        prediction=ENERGY,
+        net=replace(teacher.net, dropout=0.0),
+        num_classes=0,
+        early=None,
+        residual=None,
+    )
+
+
+class Distillation(nn.Module):
+    r"""How far both derivatives of an energy are from the outputs of another model,
+
+        |grad log p - s|^2 / (D b_t^2) + (d/dt log p - r)^2 / (D tau'(t)^2),
+
+    s and r the Stein score and the time score of the teacher, b_t the gain of a Stein head and
+    tau' the rate of the path's clock: both parts are of order 1 per component at every time.
+
+    Args:
+        model: what learns. teacher: a model of the same path, whose weights stay as they are.
+    """
+
+    def __init__(self, model: EnergyModel, teacher: TimeScoreModel) -> None:
+        super().__init__()
+        self.model = model
+        # not a part of this module: neither trained nor put in the mode of training
+        self.taught = partial(_outputs, teacher.eval().requires_grad_(False))
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        """Losses (B,) at points x (B, *) and times t (B,) float64."""
+        path, (score, rate) = self.model.path, self.taught(x, t)
+        found = self.model(x, t)
+        gain = path.score_gain(t).abs().clamp_min(LEAST_GAIN)
+        miss = ((found.score - score) / expand_like(gain, x)).square().flatten(1).mean(1)
+        late = sum_except_batch(found.components) - rate
+        return miss + late.square() / (path.time_score_variance(t) * x[0].numel())
+
+
+@torch.no_grad()
+def _outputs(teacher: TimeScoreModel, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """The Stein score (B, *) and the time score (B,) of a model, in full precision."""
+    with torch.autocast(x.device.type, enabled=False):
+        output = teacher(x, t)
+    return output.score, sum_except_batch(output.components)
+
+
+class EnergyTask(Task):
+    """An energy network distilled from a model, on noisy copies of training images. It starts
+    with the model's weights, but for a last layer of zeros.
+
+    Args:
+        accelerator, config, data, output_dir: as for ``Task``. teacher: on any device.
+        name: of the teacher, for the record.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        teacher: EBM,
+        name: str,
+        config: LoopConfig,
+        data: ImageData,
+        output_dir: Path,
+    ) -> None:
+        torch.manual_seed(config.seed)
+        ebm = EBM(energy_config(teacher.config))
+        own = ebm.state_dict()
+        last = {id(weight) for weight in ebm.model.net.last_layer.parameters()}
+        kept = {key for key, weight in ebm.named_parameters() if id(weight) in last}
+        given = {
+            key: weight
+            for key, weight in teacher.state_dict().items()
+            if key in own and own[key].shape == weight.shape and key not in kept
+        }
+        ebm.load_state_dict(own | given)
+        ebm.to(accelerator.device)
+        loss = Distillation(ebm.model, teacher.to(accelerator.device).model)
+        super().__init__(accelerator, ebm, loss, config, data, output_dir)
+        self.sampler, self.name = ArcLength(ebm.model.path, ebm.config.eps), name
+
+    def draw(self, levels: Tensor, labels: Tensor | None, step: int) -> tuple[Tensor, Tensor]:
+        ebm, seed = self.model, self.config.seed
+        generator = seeded(levels.device, seed, 0, step)
+        noise = torch.rand(levels.shape, device=levels.device, generator=generator)
+        x1 = ebm.dequantiser.training_points(levels, ebm.config.num_levels, ebm.space, noise)
+        x0 = torch.randn(x1.shape, device=levels.device, generator=generator)
+        t = self.sampler.sample(len(levels), seeded("cpu", seed, 1, step)).t.to(levels.device)
+        return ebm.model.path.sample(x0, x1, t).xt, t
+
+    def metrics(self, check: Check) -> dict[str, float]:
+        levels, losses = self.validation.to(self.model.device), []
+        for repeat in range(self.config.validation_repeats):
+            check()
+            losses.append(self.loss_module(*self.draw(levels, None, repeat)).detach())
+        one_pass = self.bits("validation_energy", estimator="energy", check=check)
+        bound = self.bits(seed=self.config.seed, check=check)
+        return {"validation_loss": torch.cat(losses).mean().item(), **bound, **one_pass}
+
+    def final_metrics(self, output_dir: Path) -> dict[str, Any]:
+        """The residual of one pass, which is written into the model's folder as well."""
+        best = EBM.from_pretrained(output_dir, str(self.accelerator.device))
+        best.energy.residual = Residual()
+        residual = self._residual(best)
+        if self.accelerator.is_main_process:
+            best.config = replace(best.config, residual=residual)
+            best.save_pretrained(output_dir)
+        self.accelerator.wait_for_everyone()
+        return {"residual_nats": to_dict(residual)}
+
+    def _residual(self, ebm: EBM) -> Residual:
+        nats = [
+            bits_of_images(
+                self.accelerator, ebm, self.validation, self.noise[:1], estimator=estimator
+            ).bits_per_dim.double()
+            for estimator in ("energy", VariationalBound(num_draws=BOUND_DRAWS))
+        ]
+        to_nats = -torch.tensor(2.0).log().item() * self.validation[0].numel()
+        difference = to_nats * (nats[0] - nats[1])
+        return Residual(
+            difference.mean().item(),
+            standard_error(difference).item(),
+            difference.std().item(),
+        )
+
+    def settings(self) -> dict[str, Any]:
+        return {"ebm": to_dict(self.model.config), "teacher": {"model": self.name}}

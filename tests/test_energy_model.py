@@ -1,0 +1,196 @@
+"""An energy network: one pass, both derivatives, distillation, and its estimator."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from exact import F64, ExactModel, normal, two_modes
+from torch import nn
+
+from ebm_app import EBM
+from ebm_app.io.errors import UserError
+from ebm_app.likelihood import OnePassDensity
+from ebm_app.models.config import Residual
+from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.models.energy_net import GAIN, EnergyModel, OnePassEnergy
+from ebm_app.numerics.tensors import expand_like
+from ebm_app.objectives.time_sampling import ArcLength
+from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
+from ebm_app.training.energy_task import Distillation, energy_config
+
+EPS = 1e-3
+
+
+class Bilinear(nn.Module):
+    """f = 0.3 x t^2 and g = 0.2 x + t: an energy whose derivatives are written down below."""
+
+    def forward(self, x, t):
+        t = expand_like(t, x)
+        return torch.cat([0.3 * x * t.square(), 0.2 * x + t], 1)
+
+
+class SmallNet(nn.Module):
+    """Of (x, t) with as many outputs f and g as there are dimensions."""
+
+    def __init__(self, dim, width=48):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(dim + 3, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()
+        )
+        self.last = nn.Linear(width, 2 * dim)
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)
+
+    def forward(self, x, t):
+        t = t[:, None]
+        return self.last(self.layers(torch.cat([x, t, (3 * t).sin(), (6 * t).cos()], 1)))
+
+
+def times(path, num=6):
+    start, end = path.interval(EPS)
+    return torch.linspace(start, end, num, dtype=F64)
+
+
+@pytest.mark.parametrize("path", [LinearVPPath(), LinearVPPath(c=0.4), VPPath()])
+def test_both_derivatives_of_one_pass_are_those_of_the_closed_form(path):
+    """With u the share of the clock, du/dt is the rate of the clock over its length."""
+    model, t = EnergyModel(Bilinear(), path, EPS), times(path)
+    x = normal((6, 2, 3, 3))
+    first, last = path.clock(torch.tensor(model.interval, dtype=F64))
+    u = (path.clock(t) - first) / (last - first)
+    rate = path.time_score_variance(t).sqrt() / (last - first)
+    u_x = expand_like(u, x)
+    part = 0.3 * x * u_x.square() + x * (0.2 * x + u_x)
+    normal_part = -(x.square() + math.log(2 * math.pi)) / 2
+    expected = (normal_part + GAIN * u_x * part).flatten(1).sum(1)
+    assert torch.allclose(model.log_density(x, t), expected, rtol=1e-12)
+    by_u = GAIN * (part + u_x * (0.6 * x * u_x + x)).flatten(1).sum(1)
+    assert torch.allclose(model.time_score(x, t), by_u * rate, rtol=1e-8)
+    score = -x + GAIN * u_x * (0.3 * u_x.square() + 0.4 * x + u_x)
+    assert torch.allclose(model(x, t).score, score, rtol=1e-12)
+
+
+def test_at_time_zero_it_is_the_reference_whatever_the_network():
+    path, x = LinearVPPath(), normal((4, 2, 3, 3))
+    model = EnergyModel(Bilinear(), path, EPS)
+    start = torch.zeros(4, dtype=F64)
+    reference = path.reference_log_density(x).flatten(1).sum(1)
+    assert torch.equal(model.log_density(x, start), reference)
+    assert torch.equal(model(x, start).score, -x)
+    with pytest.raises(UserError, match="no known reference density"):
+        EnergyModel(Bilinear(), SchrodingerBridgePath(), EPS)
+
+
+def test_second_derivatives_are_there_where_they_are_asked_for():
+    """As the divergence of a probability flow and training need them."""
+    model, x = EnergyModel(Bilinear(), LinearVPPath(), EPS), normal((3, 4))
+    t = torch.full((3,), 0.5, dtype=F64)
+    point = x.clone().requires_grad_()
+    (second,) = torch.autograd.grad(model(point, t).score.sum(), point)
+    u = model.time_input.read(model.path, model.interval, t)
+    assert torch.allclose(second, (-1 + 0.4 * GAIN * u)[:, None].expand(3, 4), rtol=1e-12)
+    with torch.no_grad():
+        assert not model(x, t).score.requires_grad
+
+
+def test_the_energy_takes_one_pass_and_agrees_with_its_own_integral():
+    """The integral of the time derivative is the log density itself, up to the rule's error."""
+    model = EnergyModel(Bilinear(), LinearVPPath(), EPS)
+    energy, x = OnePassEnergy(model, 24, residual=Residual(0.5, 0.1, 0.2)), normal((5, 4))
+    integral = TimeScoreEnergy(model, 24)
+    assert torch.allclose(energy.log_density(x), integral.log_density(x), atol=1e-6)
+    for t in (None, 0.7):
+        value, score = energy.log_density_and_score(x, t)
+        exact, exact_score = integral.log_density_and_score(x, t)
+        assert torch.allclose(value, exact, atol=1e-6)
+        assert torch.allclose(score, exact_score, atol=1e-5)
+    other = energy.with_nodes(8).with_eps(0.1)
+    assert (other.num_nodes, other.end, other.residual.mean) == (8, 0.9, 0.5)
+    assert torch.equal(other.log_density(x), energy.log_density(x, 0.9))
+    assert energy.score_cost("integral", 0.5) == energy.score_cost("head", 0.5) == 1
+
+
+def test_the_estimator_takes_the_constant_off_and_says_what_it_leaves():
+    model = EnergyModel(Bilinear(), LinearVPPath(), EPS)
+    energy, x = OnePassEnergy(model, residual=Residual(0.5, 0.1, 0.2)), normal((5, 4))
+    found = OnePassDensity()(energy, x, 0.9)
+    assert torch.allclose(found.value, energy.log_density(x, 0.9) - 0.5, rtol=1e-12)
+    assert torch.allclose(found.components.sum(1), found.value, rtol=1e-12)
+    assert found.error.tolist() == [0.2] * 5 and found.nfe == 1
+    with pytest.raises(UserError, match="no energy to read in one evaluation"):
+        OnePassDensity()(TimeScoreEnergy(model), x, 0.9)
+
+
+def exact_teacher(kind, path):
+    if kind == "gaussian":
+        return ExactModel(path, EPS, [[0.5]], [0.6], stein_channels=1)
+    return two_modes(path, EPS, (2,), stein_channels=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dim"),
+    [("gaussian", 4)] + [pytest.param("mixture", 2, marks=pytest.mark.slow)],
+)
+def test_distilled_from_an_exact_teacher_it_is_the_log_density(kind, dim):
+    """Within 0.02 nats a dimension at points that it did not see."""
+    torch.manual_seed(0)
+    path = LinearVPPath()
+    teacher = exact_teacher(kind, path)
+    model = EnergyModel(SmallNet(dim).double(), path, EPS)
+    loss = Distillation(model, teacher)
+    assert {id(weight) for weight in loss.parameters()} == {id(w) for w in model.parameters()}
+    num, sampler, losses = 600 if kind == "gaussian" else 3000, ArcLength(path, EPS), []
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num)
+    for step in range(num):
+        t = sampler.sample(128, torch.Generator().manual_seed(step)).t
+        sample = path.sample(normal((128, dim), step), teacher.data((128, dim), step), t)
+        losses.append(loss(sample.xt, t).mean())
+        optimizer.zero_grad()
+        losses[-1].backward()
+        optimizer.step()
+        schedule.step()
+    assert losses[-1] < losses[0] / 50
+    x = teacher.data((500, dim), 10_000)
+    error = OnePassEnergy(model).log_density(x) - teacher.log_density(x, 1 - EPS)
+    assert error.square().mean().sqrt() < 0.02 * dim
+
+
+def test_the_loss_of_what_the_teacher_says_is_zero_and_of_a_shift_is_known():
+    """A time score off by delta per unit of the clock costs delta^2 / D."""
+    path = LinearVPPath()
+    teacher = EnergyModel(Bilinear(), path, EPS)
+    x, t = normal((6, 4)), times(path)
+    assert Distillation(teacher, teacher)(x, t).abs().max() < 1e-20
+
+    class Shifted(EnergyModel):
+        def forward(self, x, t):
+            output = super().forward(x, t)
+            gain, rate = path.score_gain(t), path.time_score_variance(t).sqrt()
+            return output._replace(
+                score=output.score + 0.3 * expand_like(gain, x),
+                components=output.components + expand_like(rate, x) * 0.1,
+            )
+
+    found = Distillation(Shifted(Bilinear(), path, EPS), teacher)(x[1:], t[1:])
+    assert torch.allclose(found, torch.full((5,), 0.3**2 + 0.4**2 / 4, dtype=F64), rtol=1e-9)
+
+
+def test_an_energy_of_images_is_kept_with_its_constant(tmp_path):
+    config = energy_config(EBM.from_pretrained("digits").config)
+    assert config.prediction == "energy" and config.net.dropout == 0
+    ebm = EBM(dataclasses.replace(config, residual=Residual(1.5, 0.2, 2.5)))
+    ebm.save_pretrained(tmp_path)
+    again, images = EBM.from_pretrained(tmp_path), torch.zeros(2, 1, 8, 8)
+    found = again.log_prob(images, estimator="energy")
+    assert found.nfe == 1 and found.error.tolist() == [2.5] * 2
+    plain = dataclasses.replace(config, residual=None)
+    other = EBM(plain)
+    other.load_state_dict(again.state_dict())
+    free = other.log_prob(images, estimator="energy")
+    assert torch.allclose(free.log_prob - found.log_prob, torch.full((2,), 1.5, dtype=F64))
+    assert again.sample(2, num_steps=2).shape == (2, 1, 8, 8)
+    no_head = dataclasses.replace(config, stein_head=False)
+    with pytest.raises(UserError, match="without a Stein head"):
+        energy_config(no_head)

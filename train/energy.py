@@ -1,0 +1,66 @@
+"""Distil an energy network from a trained model: log p, its score and its time score in one pass.
+
+accelerate launch train/energy.py digits --output_dir runs/digits-energy
+
+The model's outputs are its targets, at noisy copies of its training images. At the end the mean
+difference of one pass from the variational bound on validation images is stored with the model.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from ebm_app.io.command_line import ModelFlag, given, parse
+from ebm_app.io.fields import configuration, setting
+from ebm_app.io.records import from_dict, to_dict
+from ebm_app.io.start import run_script
+from ebm_app.models.config import LoopConfig
+from ebm_app.training.options import RunOptions, options_of
+
+#: what suits a distillation, in place of the defaults
+SUITED: dict[str, Any] = dict(max_train_steps=5000, train_batch_size=64, learning_rate=6e-4)
+SUITED |= dict(max_grad_norm=1.0, validation_steps=1000, checkpointing_steps=500)
+SUITED |= dict(validation_images=200, validation_repeats=1)
+
+
+@configuration(kw_only=True)
+class Arguments(LoopConfig, RunOptions, ModelFlag):
+    """The command line; settings that are not given are those of ``SUITED``."""
+
+    dataset: str | None = setting("the model's own if not given", None)
+    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
+    download: bool = setting("fetch a missing data set", False)
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
+    """Distil; the metrics of the run, on the main process."""
+    args = parse(Arguments, __doc__, argv)
+    # seconds to import: --help does without
+    from accelerate import Accelerator
+
+    from ebm_app.evaluation.held_out import images_for
+    from ebm_app.image_models.ebm import EBM
+    from ebm_app.training.energy_task import EnergyTask, energy_config
+    from ebm_app.training.launch import launch
+    from ebm_app.training.settings import KINDS, check_loop, check_names
+
+    names = {field.name for field in fields(LoopConfig)}
+    own = {name: value for name, value in given(args, argv).items() if name in names}
+    config = from_dict(LoopConfig, SUITED | own, "training settings")
+    check_names(config, {key: KINDS[key] for key in ("optimizer", "lr_scheduler")})
+    teacher = EBM.from_pretrained(args.model)
+    recorded = {"ebm": to_dict(energy_config(teacher.config)), "teacher": {"model": args.model}}
+    name = args.dataset or teacher.config.dataset
+    data = images_for(teacher, name, args.data_root, args.download)
+    check_loop(config, data)
+    options = options_of(args, name, "energy")
+
+    def build(accelerator: Accelerator) -> EnergyTask:
+        return EnergyTask(accelerator, teacher, args.model, config, data, options.output_dir)
+
+    return launch(config, recorded | {"training": to_dict(config)}, options, build)
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))
