@@ -7,6 +7,7 @@ import torch
 
 from ebm_app.data import load_images
 from ebm_app.data.augmentation import AUGMENTATIONS, Affine
+from ebm_app.data.row_noise import RowNoise
 from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.models.unet import UNet, UNetConfig
 from ebm_app.paths import LinearVPPath
@@ -23,18 +24,18 @@ def only(position, value, monkeypatch, levels):
     monkeypatch.setattr(Affine, "deviations", deviations)
     monkeypatch.setattr(torch, "rand", lambda *size, **options: torch.zeros(*size))
     monkeypatch.setattr(torch, "randn", lambda *size, **options: torch.ones(*size))
-    return Affine()(levels, generator()).levels
+    return Affine()(levels, RowNoise(generator())).levels
 
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
 def test_levels_stay_levels_and_condition_zero_means_no_change(name):
     levels = load_images("digits").train[:200]
-    changed, condition = AUGMENTATIONS[name]()(levels, generator())
+    changed, condition = AUGMENTATIONS[name]()(levels, RowNoise(generator()))
     assert changed.dtype == torch.uint8 and changed.shape == levels.shape and changed.max() <= 16
     assert condition.shape == (200, AUGMENTATIONS[name].dim)
     same = (condition == 0).all(1)
     assert torch.equal(changed[same], levels[same])
-    again = AUGMENTATIONS[name]()(levels, generator())
+    again = AUGMENTATIONS[name]()(levels, RowNoise(generator()))
     assert torch.equal(again.levels, changed) and torch.equal(again.condition, condition)
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import huggingface_hub
 import pytest
 import torch
+from conftest import error_of
 from safetensors.torch import load_file, save_file
 
 from ebm_app import EBM
@@ -70,6 +71,19 @@ def test_log_prob_and_sample_have_the_stated_form(ebm):
 def test_the_same_seed_gives_the_same_likelihood_and_another_does_not(ebm):
     a, b, c = (ebm.log_prob(images(), seed=seed).log_prob for seed in (1, 1, 2))
     assert torch.equal(a, b) and not torch.equal(a, c)
+
+
+@pytest.mark.parametrize("settings", [{"repeats": 2}, {"estimator": "ratio"}])
+def test_batches_change_neither_likelihoods_nor_samples(ebm, settings):
+    whole, parts = (ebm.log_prob(images(5), batch_size=n, **settings) for n in (5, 2))
+    assert whole.nfe == parts.nfe
+    for a, b in zip(whole[:4], parts[:4], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-4)
+    drawn = [[*ebm.iterate_sample(5, batch_size=n, num_steps=3)] for n in (5, 2)]
+    torch.testing.assert_close(drawn[0][-1].x, drawn[1][-1].x, rtol=1e-4, atol=1e-5)
+    assert [frame.step for frame in drawn[1]] == list(range(1, 10))
+    assert drawn[1][0].x.shape == drawn[0][0].x.shape
+    assert "batch_size" in error_of(ebm.sample, 2, batch_size=0)
 
 
 def test_a_likelihood_by_name_is_that_of_the_object(ebm):

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
+from ebm_app.data.row_noise import RowNoise
+
 
 class Augmented(NamedTuple):
     """Integer levels (B, C, H, W) and the conditions (B, dim) they were changed by."""
@@ -28,7 +30,7 @@ class NoAugmentation:
     note: ClassVar[str] = "images as they are"
     dim: ClassVar[int] = 0
 
-    def __call__(self, levels: Tensor, generator: torch.Generator) -> Augmented:
+    def __call__(self, levels: Tensor, noise: RowNoise) -> Augmented:
         return Augmented(levels, torch.zeros(len(levels), 0, device=levels.device))
 
 
@@ -44,10 +46,9 @@ class Affine(NoAugmentation):
     deviations = (0.12, 0.08, 0.08, 0.08, 0.08, 0.08)
     dim = len(deviations)
 
-    def __call__(self, levels: Tensor, generator: torch.Generator) -> Augmented:
-        options = {"device": levels.device, "generator": generator}
-        chosen = torch.rand(len(levels), 1, **options) < 0.5
-        condition = torch.randn(len(levels), self.dim, **options) * chosen
+    def __call__(self, levels: Tensor, noise: RowNoise) -> Augmented:
+        chosen = noise.uniform(len(levels), 1) < 0.5
+        condition = noise.normal(len(levels), self.dim) * chosen
         angle, shear, log_x, log_y, shift_x, shift_y = (
             condition * torch.tensor(self.deviations, device=levels.device)
         ).unbind(1)

@@ -9,11 +9,20 @@ from torch import Tensor, nn
 
 from ebm_app.data.levels import quantise
 from ebm_app.data.palette import check_palette
+from ebm_app.image_models.path import build_path, switch_time
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import PositiveInt, Seed, argument_of, checked
 from ebm_app.io.registry import choose, make
 from ebm_app.likelihood import Estimator, make_estimator
-from ebm_app.likelihood.bits import Likelihood, checked_levels, checked_noise, log_likelihood
+from ebm_app.likelihood.bits import (
+    SCORED_TOGETHER,
+    Likelihood,
+    batches,
+    checked_levels,
+    checked_noise,
+    joined,
+    log_likelihood,
+)
 from ebm_app.likelihood.classes import ClassBounds, ClassPosterior
 from ebm_app.likelihood.dequantisation import (
     DEQUANTISERS,
@@ -30,32 +39,17 @@ from ebm_app.models.inputs import NET_INPUTS, Decoded
 from ebm_app.models.labelled import class_labels
 from ebm_app.models.parametrisation import ENERGY
 from ebm_app.models.pretrained import PretrainedModel
-from ebm_app.models.time_score import TIME_INPUTS, TimeScoreModel
+from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.models.unet import UNet
-from ebm_app.numerics.tensors import find_time
-from ebm_app.paths import PATHS, GaussianPath
+from ebm_app.sampling.base import in_batches
 from ebm_app.sampling.samplers import SAMPLERS, Frame, Sampler
 from ebm_app.spaces import build_space
 
-#: numbers of the images that are drawn at once; a network holds many times as many
-MAX_DRAWN = 2**24
+#: numbers of the images of a call of ``sample``, and of those that are drawn together
+MAX_DRAWN, DRAWN_TOGETHER = 2**24, 2**20
 #: images whose classes are found together, by ten times as many points
 MAX_CLASSIFIED = 50
 Labels = int | Sequence[int] | Tensor
-
-
-def build_path(config: EBMConfig) -> GaussianPath:
-    """The path of a configuration.
-
-    Raises:
-        UserError: for an unknown name or argument.
-    """
-    path = config.path
-    if "c" in path.arguments:
-        raise UserError(
-            "the arguments of a path hold c, which is a setting of its own: leave it out"
-        )
-    return make(PATHS, "path", path.name, {"c": path.c, **path.arguments})
 
 
 class EBM(PretrainedModel):
@@ -92,7 +86,7 @@ class EBM(PretrainedModel):
             early = EarlyNet(
                 config.image_shape, heads * channels, config.early, config.num_classes
             )
-            net = SplitNet(early, net, self._switch(path))
+            net = SplitNet(early, net, switch_time(config, path))
         names = ("time_input", "input_frequencies", "condition_dim")
         inputs = {name: getattr(config, name) for name in names}
         if config.prediction == ENERGY:
@@ -109,20 +103,7 @@ class EBM(PretrainedModel):
         )
         self.energy = TimeScoreEnergy(self.model, config.num_nodes)
 
-    def _switch(self, path: GaussianPath) -> float:
-        """What a network reads as the time at which the early one ends."""
-        ends, last = path.interval(self.config.eps), self.config.early.max_log_snr
-        least, most = path.log_snr(torch.tensor(ends, dtype=torch.float64, device="cpu")).tolist()
-        if not least < last < most:
-            raise UserError(
-                f"the early network ends at a log signal-to-noise ratio of {last:g}, which the "
-                f"path does not pass between {least:g} and {most:g}: give another"
-            )
-        time = find_time(lambda t: path.log_snr(t) - last, *ends)
-        time = torch.tensor([time], dtype=torch.float64, device="cpu")
-        return TIME_INPUTS[self.config.time_input].read(path, ends, time).item()
-
-    def log_prob(
+    def log_prob(  # noqa: PLR0913 - what a likelihood may be told
         self,
         images: Tensor,
         estimator: str | Estimator | None = None,
@@ -132,6 +113,7 @@ class EBM(PretrainedModel):
         repeats: int = 1,
         seed: int = 0,
         labels: Labels | None = None,
+        batch_size: int | None = None,
         **estimator_args: Any,
     ) -> Likelihood:
         """A lower bound on the log-likelihood of quantised images, in nats and bits per dim; the
@@ -155,6 +137,8 @@ class EBM(PretrainedModel):
                 averaged; None draws ``repeats`` of them.
             seed: of the noise drawn here, and of the estimator's own.
             labels: class labels (B,), for log P(image | label) by a model that was told them.
+            batch_size: images that are scored together; None for as many as hold 2^17 numbers.
+                Batches change the result by rounding alone, and that of ``pf_ode`` by its steps.
 
         Raises:
             UserError: for images of another shape or with values off the grid, unknown names or
@@ -165,16 +149,17 @@ class EBM(PretrainedModel):
         if noise is None:
             noise = dequantisation_noise(repeats, levels, seed)
         noise = checked_noise(noise, levels, self.dtype)
-        energy = self.energy_given(len(levels), labels)
-        return log_likelihood(
-            energy if eps is None else energy.with_eps(argument_of(Margin, "eps", eps)),
-            self.space,
-            levels.to(self.device),
-            self.config.num_levels,
-            noise.to(self.device),
-            self.make_dequantiser(dequantiser),
-            make_estimator(estimator or self.default_estimator, estimator_args, seed),
-        )
+        dequantiser = self.make_dequantiser(dequantiser)
+        estimator = make_estimator(estimator or self.default_estimator, estimator_args, seed)
+        parts = []
+        labels = self._labels(labels, len(levels))
+        for rows in batches(len(levels), batch_size, SCORED_TOGETHER // levels[0].numel()):
+            energy = self.energy_given(len(levels[rows]), labels and labels[rows])
+            energy = energy if eps is None else energy.with_eps(argument_of(Margin, "eps", eps))
+            own, u = levels[rows].to(self.device), noise[:, rows].to(self.device)
+            found = (energy, self.space, own, config.num_levels, u, dequantiser, estimator)
+            parts.append(log_likelihood(*found))
+        return joined(parts)
 
     def classify(self, images: Tensor, seed: int = 0, **settings: Any) -> ClassPosterior:
         """Probabilities of the classes of images, p(y | x) for classes that are equally frequent;
@@ -232,6 +217,7 @@ class EBM(PretrainedModel):
         seed: int = 0,
         labels: Labels | None = None,
         guidance: float = 1.0,
+        batch_size: int | None = None,
         **settings: Any,
     ) -> Tensor:
         """Draw images (num_images, C, H, W), quantised to the model's levels, in [0, 1].
@@ -246,11 +232,14 @@ class EBM(PretrainedModel):
                 images, or several that take turns.
             guidance: see ``LabelledModel``; 1 draws from p(x | label), more is clearer and less
                 varied.
+            batch_size: images that are drawn together, by the same starts; None for as many as
+                hold 2^20 numbers. What a sampler draws of its own depends on the batches.
 
         Raises:
             UserError: for labels that the model has not, and guidance below 0 or without labels.
         """
-        *_, last = self.iterate_sample(num_images, sampler, seed, labels, guidance, **settings)
+        given = (num_images, sampler, seed, labels, guidance, batch_size)
+        *_, last = self.iterate_sample(*given, **settings)
         return self.to_images(last.x)
 
     def iterate_sample(
@@ -260,12 +249,25 @@ class EBM(PretrainedModel):
         seed: int = 0,
         labels: Labels | None = None,
         guidance: float = 1.0,
+        batch_size: int | None = None,
         **settings: Any,
     ) -> Iterator[Frame]:
-        """The frames of ``sample``, in the space of the path."""
-        energy = self.energy_given(num_images, labels, guidance)
+        """The frames of ``sample``, in the space of the path; each holds all images, of which
+        those of later batches are still noise."""
         generator, x0 = self.start(num_images, seed)
-        return make(SAMPLERS, "sampler", sampler, settings).iterate(energy, x0, generator)
+        parts = batches(num_images, batch_size, DRAWN_TOGETHER // x0[0].numel())
+        labels = self._labels(labels, num_images)
+        sampler = make(SAMPLERS, "sampler", sampler, settings)
+        energies = [
+            self.energy_given(len(x0[rows]), labels and labels[rows], guidance) for rows in parts
+        ]
+        return in_batches(sampler, energies, parts, x0, generator)
+
+    def _labels(self, labels: Labels | None, num: int) -> list[int] | None:
+        """A label for each of ``num`` images, if any are given."""
+        if labels is None:
+            return None
+        return class_labels(labels, num, self.config.num_classes).tolist()
 
     def energy_given(
         self, num: int, labels: Labels | None, guidance: float = 1.0

@@ -18,12 +18,16 @@ from torch import Tensor
 
 from ebm_app.data.levels import to_levels
 from ebm_app.io.errors import UserError
+from ebm_app.io.fields import PositiveInt, argument_of
 from ebm_app.io.tensors import as_tensor
 from ebm_app.likelihood.dequantisation import Dequantiser
 from ebm_app.likelihood.estimator import Estimator
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.spaces import Space
+
+#: numbers of the images that are scored together: an estimator holds tens of copies of them
+SCORED_TOGETHER = 2**17
 
 
 class Likelihood(NamedTuple):
@@ -43,6 +47,23 @@ class Likelihood(NamedTuple):
     error: Tensor
     components: Tensor | None
     nfe: int
+
+
+def joined(parts: Sequence[Likelihood]) -> Likelihood:
+    """One of all images, from those of batches; ``nfe`` is the largest."""
+    *columns, nfe = zip(*parts, strict=True)
+    return Likelihood(*(None if c[0] is None else torch.cat(c) for c in columns), max(nfe))
+
+
+def batches(num: int, batch_size: int | None, default: int) -> list[slice]:
+    """The rows of consecutive batches of ``num``, of ``default`` rows each if no size is given.
+
+    >>> batches(5, None, 2)
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    size = max(1, default) if batch_size is None else batch_size
+    size = argument_of(PositiveInt, "batch_size", size)
+    return [slice(begin, min(begin + size, num)) for begin in range(0, num, size)]
 
 
 def to_bits_per_dim(log_prob: Tensor, num_dims: int) -> Tensor:

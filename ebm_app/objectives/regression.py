@@ -153,6 +153,7 @@ class TSM(Objective):
 
     note = "the baseline, by integration by parts"
 
+    @torch.enable_grad()  # a validation has none
     def __call__(
         self, model: Model, path: GaussianPath, sample: PathSample, weight: Tensor
     ) -> Tensor:

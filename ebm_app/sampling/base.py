@@ -2,7 +2,7 @@
 and stop."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -43,6 +43,23 @@ class Sampler(ABC):
     @abstractmethod
     def count_steps(self, energy: TimeScoreEnergy, num_dims: int) -> int:
         """How many steps it takes for points of ``num_dims`` numbers."""
+
+
+def in_batches(
+    sampler: Sampler,
+    energies: Sequence[TimeScoreEnergy],
+    parts: Sequence[slice],
+    x0: Tensor,
+    generator: torch.Generator,
+) -> Iterator[Frame]:
+    """The frames of one batch after the other, rows ``parts`` of ``x0`` by ``energies``. Each
+    holds all points, of which those of later batches are still noise."""
+    for index, (rows, energy) in enumerate(zip(parts, energies, strict=True)):
+        for frame in sampler.iterate(energy, x0[rows], generator):
+            x = torch.cat([x0[: rows.start], frame.x, x0[rows.stop :]])
+            step, num_steps = index * frame.num_steps + frame.step, len(parts) * frame.num_steps
+            yield frame._replace(x=x, step=step, num_steps=num_steps)
+        x0 = x
 
 
 def end_time(energy: TimeScoreEnergy, start: float, variance: float) -> float:

@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 from tqdm.auto import tqdm
@@ -17,8 +16,8 @@ from ebm_app.image_models.scoring import bits_of_images
 from ebm_app.io.records import to_dict
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import LoopConfig
-from ebm_app.numerics.tensors import seeded, standard_error
-from ebm_app.training.tasks import Check, Task
+from ebm_app.numerics.tensors import standard_error
+from ebm_app.training.tasks import Check, Part, Task
 
 
 class NegativeLogDensity(nn.Module):
@@ -54,9 +53,8 @@ class FlowTask(Task):
         super().__init__(accelerator, flow, loss, config, data, output_dir)
         self.test = data.test
 
-    def draw(self, levels: Tensor, labels: Tensor | None, step: int) -> tuple[Tensor]:
-        generator = seeded(levels.device, self.config.seed, 0, step)
-        noise = torch.rand(levels.shape, device=levels.device, generator=generator)
+    def draw(self, levels: Tensor, labels: Tensor | None, part: Part) -> tuple[Tensor]:
+        noise = part.noise(levels.device, self.config.seed).uniform(*levels.shape)
         return (dequantise(levels, self.model.config.num_levels, noise),)
 
     def metrics(self, check: Check) -> dict[str, float]:

@@ -1,16 +1,16 @@
 """What a training run learns: a model, its batches, the loss of a batch, and its validation.
 
 The loop (``trainer``) needs no more than this. Everything is built before the run begins or is
-resumed. All processes draw the whole batch of an optimizer step and keep their rows: a step
-depends neither on how many processes or accumulation steps share its batch, nor on what was drawn
-before, so that a run resumes exactly from its step number alone.
+resumed. A process reads its own rows of the batch of an optimizer step, and draws the noise of all
+of them: a step depends neither on how many processes or accumulation steps share its batch, nor on
+what was drawn before, so that a run resumes exactly from its step number alone.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -20,10 +20,12 @@ from tqdm.auto import tqdm
 from ebm_app.data.augmentation import AUGMENTATIONS, NoAugmentation
 from ebm_app.data.images import ImageData
 from ebm_app.data.png import save_grid
+from ebm_app.data.row_noise import RowNoise
 from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.flow import Flow
 from ebm_app.image_models.scoring import bits_of_images
 from ebm_app.io import PREVIEWS
+from ebm_app.io.processes import sharded
 from ebm_app.io.records import to_dict
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
@@ -66,6 +68,18 @@ class Order:
         return self._order[1]
 
 
+class Part(NamedTuple):
+    """Rows (b,) of the batch of ``num`` images of a step."""
+
+    step: int
+    rows: Tensor
+    num: int
+
+    def noise(self, device: torch.device, seed: int) -> RowNoise:
+        """Where a run of this seed draws the noise of these rows."""
+        return RowNoise(seeded(device, seed, 0, self.step), self.rows, self.num)
+
+
 class Task(ABC):
     """A model and how it is trained and validated.
 
@@ -99,16 +113,16 @@ class Task(ABC):
         """The weights that are trained."""
         return [weight for weight in self.model.parameters() if weight.requires_grad]
 
-    def batch(self, step: int) -> tuple[Tensor, ...]:
-        """The whole batch of ``step`` = 0, 1, ..., over all processes: tensors (B, *)."""
-        rows = self.order.indices(step).to(self.levels.device)
-        labels = None if self.labels is None else self.labels[rows]
-        return self.draw(self.levels[rows], labels, step)
+    def batch(self, step: int, rows: Tensor) -> tuple[Tensor, ...]:
+        """These rows (b,) of the batch of ``step`` = 0, 1, ..., over all processes: (b, *)."""
+        chosen = self.order.indices(step)[rows].to(self.levels.device)
+        labels = None if self.labels is None else self.labels[chosen]
+        return self.draw(self.levels[chosen], labels, Part(step, rows, self.total_batch_size))
 
     @abstractmethod
-    def draw(self, levels: Tensor, labels: Tensor | None, step: int) -> tuple[Tensor, ...]:
-        """The arguments of the loss for images (B, C, H, W) and their class labels (B,), by the
-        noise of ``step``."""
+    def draw(self, levels: Tensor, labels: Tensor | None, part: Part) -> tuple[Tensor, ...]:
+        """The arguments of the loss for the images (b, C, H, W) of a part and their class labels
+        (b,)."""
 
     def validate(self, step: int, check: Check = lambda: None) -> dict[str, float]:
         """``validation_loss``, and ``validation_bits_per_dim`` with ``validation_stderr``, its
@@ -211,21 +225,22 @@ class EBMTask(Task):
         self,
         levels: Tensor,
         labels: Tensor | None,
-        step: int,
+        part: Part,
         augmentation: NoAugmentation | None = None,
     ) -> tuple[Tensor, ...]:
         device, seed, ebm = levels.device, self.config.seed, self.model
-        generator = seeded(device, seed, 0, step)
-        levels, condition = (augmentation or self.augmentation)(levels, generator)
-        noise = torch.rand(levels.shape, device=device, generator=generator)
+        noise = part.noise(device, seed)
+        levels, condition = (augmentation or self.augmentation)(levels, noise)
+        uniform = noise.uniform(*levels.shape)
         num_levels = self.ebm_config.num_levels
-        u1 = ebm.dequantiser.training_points(levels, num_levels, ebm.space, noise)
-        u0 = torch.randn(u1.shape, device=device, generator=generator)
-        times = self.sampler.sample(len(levels), seeded("cpu", seed, 1, step))
-        batch = u0, u1, times.t.to(device), times.weight.to(device), condition
+        u1 = ebm.dequantiser.training_points(levels, num_levels, ebm.space, uniform)
+        u0 = noise.normal(*u1.shape)
+        times = self.sampler.sample(part.num, seeded("cpu", seed, 1, part.step))
+        t, weight = (column[part.rows].to(device) for column in (times.t, times.weight))
+        batch = u0, u1, t, weight, condition
         if labels is None:
             return batch
-        hidden = torch.rand(len(labels), device=device, generator=generator)
+        hidden = noise.uniform(len(labels))
         return *batch, labels.masked_fill(hidden < self.config.label_dropout, -1)
 
     def metrics(self, check: Check) -> dict[str, float]:
@@ -236,12 +251,19 @@ class EBMTask(Task):
         return metrics
 
     def _validation_loss(self, check: Check) -> float:
-        model, levels, losses = self.model.model, self.validation.to(self.model.device), []
-        for repeat in range(self.config.validation_repeats):
-            check()
-            u0, u1, t, weight, _ = self.draw(levels, None, repeat, NoAugmentation())
+        """Of batches as large as those of the training, shared among the processes."""
+        model, num, losses = self.model.model, len(self.validation), []
+
+        @torch.no_grad()
+        def losses_of(rows: Tensor, repeat: int) -> Tensor:
+            part, levels = Part(repeat, rows, num), self.validation[rows].to(self.model.device)
+            u0, u1, t, weight, _ = self.draw(levels, None, part, NoAugmentation())
             sample = model.path.sample(u0, u1, t)
-            losses.append(self.loss_module.objective(model, model.path, sample, weight).detach())
+            return self.loss_module.objective(model, model.path, sample, weight)[:, None]
+
+        for repeat in range(self.config.validation_repeats):
+            of_repeat, size = partial(losses_of, repeat=repeat), self.config.train_batch_size
+            losses.append(sharded(self.accelerator, num, 1, size, of_repeat, check=check))
         return torch.cat(losses).mean().item()
 
     def settings(self) -> dict[str, Any]:

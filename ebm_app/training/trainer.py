@@ -6,9 +6,10 @@ on bit for bit with as many processes and accumulation steps. With others, sums 
 another order, and dropout draws other noise.
 """
 
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from ebm_app.training.optimizers import OPTIMIZERS, learning_rate
 from ebm_app.training.state import Progress, TrainingState
 from ebm_app.training.tasks import Task
 
+#: after which the first speed is told
+TIMED_STEPS = 20
 REMEDY = (
     "try a smaller --learning_rate or --max_grad_norm, --mixed_precision no, or a larger --eps"
 )
@@ -90,11 +93,14 @@ class Trainer:
         bar = tqdm(total=total, initial=self.now.step, disable=hidden, desc="train", mininterval=1)
         with bar, self.signals, explained_write(self.output_dir):
             self.metrics.start(self.now.step)
+            self._say(self._size())
             try:
                 self._validate()  # a run may have been stopped in the middle of it
                 while self.now.step < total:
                     self._advance()
                     bar.update()
+                    if self.now.step - self.start[0] == TIMED_STEPS:
+                        self._say(self._end())
                     if self.now.loss is not None:
                         text = f"loss {self.now.loss:.4f}, {self._speed():.0f} images/s"
                         bar.set_postfix_str(text, refresh=False)
@@ -162,15 +168,19 @@ class Trainer:
         self.loss_module.train()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.config, self.now.step)
-        whole = self.task.batch(self.now.step)
+        parts = self.own_rows()
+        own = self.task.batch(self.now.step, torch.cat(parts))
         # dropout is the only user of the global generator
         rank = self.accelerator.process_index
         torch.manual_seed(mixed_seed(self.config.seed, 3, self.now.step, rank))
         losses = []
-        for rows, context in self._own_rows(whole):
-            with context:
-                loss = self.loss_module(*rows)
-                self.accelerator.backward(loss.mean() / self.config.gradient_accumulation_steps)
+        for index in range(len(parts)):
+            rows = slice(index * len(parts[0]), (index + 1) * len(parts[0]))
+            is_last = index + 1 == len(parts)  # in which gradients are exchanged
+            alone = nullcontext() if is_last else self.accelerator.no_sync(self.loss_module)
+            with alone:
+                loss = self.loss_module(*(column[rows] for column in own))
+                self.accelerator.backward(loss.mean() / len(parts))
             losses.append(loss.detach())
         self.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
         self.optimizer.step()
@@ -178,19 +188,34 @@ class Trainer:
         self.ema.step(self.parameters)
         self.pending.append(torch.cat(losses).mean())
 
-    def _own_rows(
-        self, whole: tuple[Tensor, ...]
-    ) -> Iterator[tuple[tuple[Tensor, ...], AbstractContextManager[Any]]]:
-        """This process's parts of a batch; gradients are exchanged in the last one only."""
+    def own_rows(self) -> list[Tensor]:
+        """The rows of a batch that are this process's, (train_batch_size,) for each accumulation
+        step."""
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        size, last = self.config.train_batch_size, self.config.gradient_accumulation_steps - 1
-        for micro in range(last + 1):
-            start = (micro * world + rank) * size
-            alone = nullcontext() if micro == last else self.accelerator.no_sync(self.loss_module)
-            yield tuple(part[start : start + size] for part in whole), alone
+        blocks = torch.arange(self.task.total_batch_size).split(self.config.train_batch_size)
+        return list(blocks[rank::world])
 
     def _due(self, period: int) -> bool:
         return self.now.step % period == 0 or self.now.step == self.config.max_train_steps
+
+    def _say(self, text: str) -> None:
+        """Print a line on stderr, above the bar."""
+        if self.accelerator.is_main_process:
+            tqdm.write(text, file=sys.stderr)
+
+    def _size(self) -> str:
+        """What the run is, in words."""
+        weights = sum(weight.numel() for weight in self.parameters)
+        return (
+            f"{self.config.max_train_steps} steps of {self.now.total_batch_size} images, of which "
+            f"{self.now.step} are done, by {weights / 1e6:.2f} million weights"
+        )
+
+    def _end(self) -> str:
+        """When the run ends, in words."""
+        left = (self.config.max_train_steps - self.now.step) * self.now.total_batch_size
+        end = datetime.now() + timedelta(seconds=left / self._speed())
+        return f"{self._speed():.0f} images/s: ends {end:%d %B %H:%M}, and later by validations"
 
     def _speed(self) -> float:
         step, seconds = self.start
