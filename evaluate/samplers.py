@@ -10,7 +10,8 @@ the training labels, the balance the rarest class over the most frequent one; cl
 images whose class has a probability of 0.9 or more. Held-out images show what a perfect sampler
 would reach. A run with "guidance=1.5" asks for every class in turn; two columns more are then the
 shares that the classifier, and the nearest neighbour among raw training images, take for the class
-asked for.
+asked for. Copies are the images nearer to one of 10,000 training images than all but 1 percent of
+as many validation images are.
 """
 
 import hashlib
@@ -30,7 +31,7 @@ from tqdm.auto import tqdm
 from ebm_app.data.images import load_images
 from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import Reference, label_histogram, samplers_table
-from ebm_app.evaluation.memorisation import nearest
+from ebm_app.evaluation.memorisation import nearest, share_of_copies
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag, Repeated, parse, settings_of
 from ebm_app.io.fields import BatchSize, NonNegative, PositiveInt, configuration, setting
@@ -160,14 +161,18 @@ def prepare(ebm: EBM, args: Arguments) -> tuple[Measure, dict[str, Any]]:
     features, logits = classifier.features_and_logits(validation)
     reference = Reference(features, label_histogram(labels, num_classes))
     held_out, neighbours = classifier.features_and_logits(train[pool]), fitted[:NUM_NEIGHBOURS]
+    usual = nearest(validation[: args.num_images], train[neighbours], 1).distances[:, 0]
 
     def measure(images: Tensor, asked: Tensor | None) -> dict[str, float]:
         features, logits = classifier.features_and_logits(images)
+        near = nearest(images, train[neighbours], 1)
+        distances, index = near.distances[:, 0], near.indices[:, 0]
         found = reference.metrics(features, logits)
+        found |= {"copies": share_of_copies(distances, usual)}
+        found |= {"identical": (distances == 0).double().mean().item()}
         if asked is None:
             return found
-        near = labels[neighbours][nearest(images, train[neighbours], 1).indices[:, 0]]
-        seen = {"of_class": logits.argmax(1), "of_class_by_neighbour": near}
+        seen = {"of_class": logits.argmax(1), "of_class_by_neighbour": labels[neighbours][index]}
         return found | {key: (told == asked).double().mean().item() for key, told in seen.items()}
 
     return measure, {

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ebm_app.data.png import save_grid, save_image, to_uint8
 from ebm_app.evaluation.held_out import last_frame
@@ -20,6 +20,7 @@ from ebm_app.io.processes import resolve_device
 from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.io.start import run_script
+from ebm_app.models.labelled import RANDOM
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 
 
@@ -37,8 +38,8 @@ class Arguments(CommonFlags, ModelFlag):
         "; ".join(f"{name}: {kind.note}" for name, kind in SAMPLERS.items()), "dpm"
     )
     num_images: PositiveInt = setting("how many", 64)
-    labels: tuple[Count, ...] = setting(
-        "class labels to draw, which take turns, of a model that was told them", ()
+    labels: tuple[Count | Literal["random"], ...] = setting(
+        "class labels to draw, which take turns, or random; of a model that was told them", ()
     )
     guidance: NonNegative = setting(
         "towards the labels: 1 draws from p(x | label), more is clearer and less varied", 1.0
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         args.num_images,
         args.sampler,
         args.seed,
-        args.labels or None,
+        RANDOM if args.labels == (RANDOM,) else args.labels or None,
         args.guidance,
         **settings,
     )

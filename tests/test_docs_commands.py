@@ -38,7 +38,6 @@ BUDGETS = {
     "evaluate/ais.py": "--limit 3 --num_chains 4 --num_temperatures 24 --num_leapfrog_steps 1",
     "evaluate/selftest.py": "--limit 3 --num_times 2 --num_reference 4 --pf_ode_steps 2",
     "evaluate/samplers.py": "--num_images 4 --classifier_steps 5",
-    "evaluate/memorisation.py": "--num_images 4 --num_shown 2",
     "evaluate/speed.py": "--quick --parts likelihood",
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods nce",
     "evaluate/mi.py": "--iterations 2",

@@ -172,7 +172,11 @@ def test_an_early_network_is_trained_alone_in_front_of_a_given_model(tmp_path):
 
 def test_labels_take_turns_and_are_checked():
     assert class_labels(2, 3, 5).tolist() == [2, 2, 2]
-    for labels in (0.5, [[1]], [], [-1]):
+    drawn = class_labels("random", 3000, 5, seed=1)
+    assert torch.equal(drawn, class_labels("random", 3000, 5, seed=1))
+    counts = drawn.bincount()  # each 600 with a standard deviation of 22
+    assert len(counts) == 5 and (counts - 600).abs().max() < 100
+    for labels in (0.5, [[1]], [], [-1], "any"):
         with pytest.raises(UserError):
             class_labels(labels, 3, 5)
 

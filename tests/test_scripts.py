@@ -12,7 +12,6 @@ import torch
 from conftest import ROOT, TINY, call
 from PIL import Image
 
-from ebm_app.evaluation.frechet import METRICS
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.start import run_script
 
@@ -73,7 +72,7 @@ def test_a_run_starts_from_the_weights_of_a_model(trained, script, image_folder,
     assert "has to learn the new times" in capsys.readouterr().err
 
 
-def test_score_then_report(trained, script, capsys, tmp_path):
+def test_bits_by_several_estimators(trained, script, capsys, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(trained, run)
     scored = call(
@@ -85,43 +84,13 @@ def test_score_then_report(trained, script, capsys, tmp_path):
     out = capsys.readouterr().out
     figures = last_json(out)
     assert {"bits_per_dim", "stderr", "eps", "nfe", "num_images"} <= set(figures)
-    both = figures["estimators"]
+    assert set(figures["estimators"]) == {"ratio", "pf_ode", "elbo"}
     assert figures["num_images"] == 3
     assert "estimator" in out
     few = ["--estimator", "elbo", "ratio", "--limit", 2, "--repeats", 1, "--device", "cpu"]
     few += ["--estimator_args", "num_draws=1"]
     assert call(script("evaluate/bpd.py"), run, *few, "--output_dir", run / "few") == 0
     assert last_json(capsys.readouterr().out)["estimator"] == "elbo"
-    (run / "samples").mkdir()
-    (run / "samples" / "grid.png").write_bytes((run / "loss.png").read_bytes())
-    validations = ({"step": step, "validation_loss": loss} for step, loss in ((1, 0.5), (2, 0.7)))
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in validations))
-    assert call(script("evaluate/report.py"), run) == 0
-    text = (run / "report.md").read_text()
-    assert "![samples](samples/grid.png)" in text and "validation loss | 4; 1 |" in text
-    assert "; 1 x cpu |\n| bits per dim in validation, " in text
-    assert f"| pf_ode | uniform | {both['pf_ode']['bits_per_dim']:.4f} ± " in text
-    assert "## Samples" not in text
-    assert "| 3 of the split `train`, 2 |\n| bits per dim by `ratio` | " in text
-    assert " | 3 × 2 | " in text
-    assert text.index("| elbo | ") < text.rindex("| elbo | ") and " | 2 × 1 | " in text
-    judged = dict.fromkeys(METRICS, 0.5)
-    floor = {**judged, "spread": judged, "num_images": 4}
-    drawn = {"run": "pf_ode", "nfe": 7, "seconds": 1.0, **judged}
-    samplers = {"classifier_accuracy": 0.99, "floor": floor, "table": [drawn]}
-    keys = ("median_distance", "median_distance_held_out", "copies", "quantile")
-    copies = dict.fromkeys(keys, 0.25) | {"num_images": 7, "num_held_out": 8, "identical": 9}
-    for name, found in {"memorisation": copies, "samplers": samplers}.items():
-        record = {"command": [f"{name}.py"], "figures": found}
-        (run / f"{name}.json").write_text(json.dumps(record))
-    assert call(script("evaluate/report.py"), run) == 0
-    text = (run / "report.md").read_text()
-    assert "by a classifier of 99.0 percent accuracy" in text and "| pf_ode | 7 | " in text
-    assert "0.2500 of 7 drawn images" in text and "25.0 percent" in text
-    record = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps({**record, "figures": None}))
-    assert call(script("evaluate/report.py"), run) == 2
-    assert "has not ended" in capsys.readouterr().err
 
 
 #: settings that make annealed HMC short

@@ -14,7 +14,6 @@ BPD = ["{model}", "--limit", "2", "--repeats", "1"]
 SCRIPTS = {
     "evaluate/bpd.py": BPD,
     "evaluate/selftest.py": [*BPD, "--num_times", "2", "--num_reference", "4"],
-    "evaluate/memorisation.py": ["{model}", "--num_images", "2", "--num_shown", "1"],
     "evaluate/ais.py": [*BPD, "--num_chains", "4", "--num_temperatures", "2", "--method", "ais"],
     "sample/ebm.py": ["{model}", "--num_images", "2", "--num_steps", "2"],
     "evaluate/bounds.py": ["--quick"],
@@ -69,7 +68,6 @@ class FailingDisk:
 RESULTS = {
     "evaluate/bpd.py": ("bpd.json", "bits_per_dim"),
     "evaluate/selftest.py": ("selftest.png", "passed"),
-    "evaluate/memorisation.py": ("memorisation.json", "copies"),
     "evaluate/ais.py": ("ais.png", "bits_per_dim"),
     "evaluate/bounds.py": ("bounds.json", "table"),
     "train/ebm.py": ("loss.png", "bits_per_dim"),

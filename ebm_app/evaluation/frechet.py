@@ -24,8 +24,13 @@ METRICS = {
     "class_balance": "balance",
     "clear_share": "clear",
 }
-#: the same for images of which a class was asked for
-ASKED = {"of_class": "of the class", "of_class_by_neighbour": "by the nearest neighbour"}
+#: the same of a run alone, the last two where a class was asked for
+OF_RUNS = {
+    "copies": "copies",
+    "identical": "identical",
+    "of_class": "of the class",
+    "of_class_by_neighbour": "by the nearest neighbour",
+}
 
 
 def frechet_distance(features_a: Tensor, features_b: Tensor) -> float:
@@ -165,7 +170,7 @@ def samplers_table(rows: Sequence[dict[str, Any]], floor: dict[str, Any]) -> str
         rows: each with ``run``, ``nfe``, ``seconds`` and the keys of ``METRICS``.
         floor: as ``Reference.floor`` returns it.
     """
-    columns = METRICS | {key: name for key, name in ASKED.items() if any(key in r for r in rows)}
+    columns = METRICS | {key: name for key, name in OF_RUNS.items() if any(key in r for r in rows)}
     lines = [["run", "nfe", "seconds", *columns.values()], ["---", *["---:"] * (2 + len(columns))]]
     for row in rows:
         costs = [f"{row['nfe']:.0f}", f"{row['seconds']:.1f}"]

@@ -1,7 +1,7 @@
 """``EBM``: an energy-based model of images, its likelihoods and its samples."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.models.energy_net import EnergyModel, OnePassEnergy
 from ebm_app.models.folders import ENERGY_MODEL
 from ebm_app.models.inputs import NET_INPUTS, Decoded
-from ebm_app.models.labelled import class_labels
+from ebm_app.models.labelled import Labels, class_labels
 from ebm_app.models.parametrisation import ENERGY
 from ebm_app.models.pretrained import PretrainedModel
 from ebm_app.models.time_score import TimeScoreModel
@@ -49,7 +49,6 @@ from ebm_app.spaces import build_space
 MAX_DRAWN, DRAWN_TOGETHER = 2**24, 2**20
 #: images whose classes are found together, by ten times as many points
 MAX_CLASSIFIED = 50
-Labels = int | Sequence[int] | Tensor
 
 
 class EBM(PretrainedModel):
@@ -229,7 +228,7 @@ class EBM(PretrainedModel):
             sampler: a name in ``SAMPLERS``, with its ``settings``, or a sampler.
             seed: of the start and of the sampler's own noise.
             labels: class labels of what is drawn, by a model that was told them: one for all
-                images, or several that take turns.
+                images, several that take turns, or "random" for one drawn for each image.
             guidance: see ``LabelledModel``; 1 draws from p(x | label), more is clearer and less
                 varied.
             batch_size: images that are drawn together, by the same starts; None for as many as
@@ -256,18 +255,18 @@ class EBM(PretrainedModel):
         those of later batches are still noise."""
         generator, x0 = self.start(num_images, seed)
         parts = batches(num_images, batch_size, DRAWN_TOGETHER // x0[0].numel())
-        labels = self._labels(labels, num_images)
+        labels = self._labels(labels, num_images, seed)
         sampler = make(SAMPLERS, "sampler", sampler, settings)
         energies = [
             self.energy_given(len(x0[rows]), labels and labels[rows], guidance) for rows in parts
         ]
         return in_batches(sampler, energies, parts, x0, generator)
 
-    def _labels(self, labels: Labels | None, num: int) -> list[int] | None:
+    def _labels(self, labels: Labels | None, num: int, seed: int) -> list[int] | None:
         """A label for each of ``num`` images, if any are given."""
         if labels is None:
             return None
-        return class_labels(labels, num, self.config.num_classes).tolist()
+        return class_labels(labels, num, self.config.num_classes, seed).tolist()
 
     def energy_given(
         self, num: int, labels: Labels | None, guidance: float = 1.0

@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import NonNegative, argument_of
+from ebm_app.io.registry import choose
 from ebm_app.io.tensors import as_tensor
 from ebm_app.models.time_score import ModelOutput, TimeScoreModel
-from ebm_app.numerics.tensors import sum_except_batch
+from ebm_app.numerics.tensors import seeded, sum_except_batch
 
 
 class LabelledModel(nn.Module):
@@ -51,8 +52,14 @@ class LabelledModel(nn.Module):
         return sum_except_batch(self(x, t).components)
 
 
-def class_labels(labels: int | Sequence[int] | Tensor, num: int, num_classes: int) -> Tensor:
-    """Labels (num,) int64 of as many points; a single one is of all, several take turns.
+#: labels drawn for every point anew, all classes being equally frequent
+RANDOM = "random"
+Labels = int | str | Sequence[int] | Tensor
+
+
+def class_labels(labels: Labels, num: int, num_classes: int, seed: int = 0) -> Tensor:
+    """Labels (num,) int64 of as many points; a single one is of all, several take turns, and
+    "random" draws them: the points are then of the mixture of p(x | y) over all classes.
 
     >>> class_labels([3, 5], 4, num_classes=10)
     tensor([3, 5, 3, 5])
@@ -62,6 +69,9 @@ def class_labels(labels: int | Sequence[int] | Tensor, num: int, num_classes: in
     """
     if not num_classes:
         raise UserError("this model was trained without class labels: leave labels out")
+    if isinstance(labels, str):
+        choose("labels", labels, (RANDOM,))
+        return torch.randint(num_classes, (num,), generator=seeded("cpu", seed, num))
     given = torch.atleast_1d(as_tensor(labels, "labels"))
     if given.is_floating_point() or given.ndim != 1 or not 0 < len(given) <= num:
         raise UserError(f"labels are one to {num} whole numbers, one for each image at most")

@@ -3,7 +3,7 @@
 import importlib.util
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -83,9 +83,3 @@ def _row(line: bytes, where: str) -> Row:
     if any(type(value) not in (int, float, NoneType) for value in numbers):
         raise UserError(f"{where} does not hold a step and numbers: remove the line")
     return row
-
-
-def best_validation(rows: Iterable[Row]) -> Row | None:
-    """The line of the model that a run keeps, of least validation loss; None before the first."""
-    validations = [row for row in rows if "validation_loss" in row]
-    return min(validations, key=lambda row: row["validation_loss"], default=None)
