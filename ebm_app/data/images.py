@@ -1,6 +1,7 @@
 """Image data sets as integer levels, by the name that ``--dataset`` takes."""
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +16,7 @@ from ebm_app.data.levels import check_levels, to_display, to_levels
 from ebm_app.data.named import DATASETS, Splits
 from ebm_app.data.palette import NUM_VALUES, Palette, check_palette, find_palette, to_indices
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import argument_of
+from ebm_app.io.fields import argument_of, shortened
 from ebm_app.io.registry import choose
 from ebm_app.io.tensors import as_tensor
 
@@ -175,6 +176,7 @@ def load_images(
             image with a value that is not of the palette, and a resolution or a palette with any
             other name than folder:PATH.
     """
+    name = argument_of(str, "name", name)
     if name.startswith(FOLDER):
         path = name.removeprefix(FOLDER)
         if not path:
@@ -185,8 +187,11 @@ def load_images(
         return ImageData(name, len(used) or NUM_VALUES, *levels, palette=used, labels=labels)
     for what, given in (("resolution", resolution), ("palette", palette)):
         if given is not None:
-            raise UserError(f"a {what} is for folder:PATH only: leave it out for {name}")
+            raise UserError(
+                f"a {what} is for folder:PATH only: leave it out for {shortened(name)}"
+            )
     source = DATASETS[choose("data set", name, [*DATASETS, "folder:PATH"])]
-    root = Path("data" if data_root is None else data_root).expanduser()
+    given = "data" if data_root is None else data_root
+    root = Path(argument_of(str | os.PathLike, "data_root", given)).expanduser()
     images, labels = source.read(root, download)
     return ImageData(name, source.num_levels, *images, labels=labels)

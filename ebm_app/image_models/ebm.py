@@ -11,7 +11,7 @@ from ebm_app.data.levels import quantise
 from ebm_app.data.palette import check_palette
 from ebm_app.image_models.path import build_path, switch_time
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import PositiveInt, Seed, argument_of, checked
+from ebm_app.io.fields import NonNegative, PositiveInt, Seed, argument_of, checked
 from ebm_app.io.registry import choose, make
 from ebm_app.likelihood import Estimator, make_estimator
 from ebm_app.likelihood.bits import (
@@ -149,9 +149,10 @@ class EBM(PretrainedModel):
             noise = dequantisation_noise(repeats, levels, seed)
         noise = checked_noise(noise, levels, self.dtype)
         dequantiser = self.make_dequantiser(dequantiser)
-        estimator = make_estimator(estimator or self.default_estimator, estimator_args, seed)
+        estimator = self.default_estimator if estimator is None else estimator
+        estimator = make_estimator(estimator, estimator_args, seed)
         parts = []
-        labels = self._labels(labels, len(levels))
+        labels = self._labels(labels, len(levels), seed)
         for rows in batches(len(levels), batch_size, SCORED_TOGETHER // levels[0].numel()):
             energy = self.energy_given(len(levels[rows]), labels and labels[rows])
             energy = energy if eps is None else energy.with_eps(argument_of(Margin, "eps", eps))
@@ -275,7 +276,7 @@ class EBM(PretrainedModel):
         if labels is not None:
             found = class_labels(labels, num, self.config.num_classes)
             return self.energy.given(found, guidance)
-        if guidance != 1:
+        if argument_of(NonNegative, "guidance", guidance) != 1:
             raise UserError("guidance is towards a class: give labels too")
         return self.energy
 

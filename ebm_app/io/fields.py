@@ -4,8 +4,8 @@ JSON files, command lines and Python calls are held to the same ones, by pydanti
 """
 
 from dataclasses import field, fields
-from functools import partial
-from typing import Annotated, Any, TypeVar
+from functools import partial, wraps
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -47,8 +47,30 @@ Fraction = Annotated[float, Gt(0), Lt(1)]
 SHOWN = 60
 #: mistakes that a message names at most
 SHOWN_FAULTS = 3
-#: a frozen dataclass whose fields are checked when it is made, wherever it is made
-configuration = partial(dataclass, frozen=True, config=STRICT)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def configuration(kind: type | None = None, **options: Any) -> Any:
+    """A frozen dataclass whose fields are checked when it is made, wherever it is made: by
+    decoration, with the ``options`` of dataclasses.
+
+    Raises (the class, when it is made):
+        UserError: naming the fields that are wrong, and what they must be.
+    """
+    if kind is None:
+        return partial(configuration, **options)
+    made = dataclass(kind, frozen=True, config=STRICT, **options)
+    strict = made.__init__
+
+    @wraps(strict)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            strict(self, *map(plain, args), **{key: plain(v) for key, v in kwargs.items()})
+        except ValidationError as error:
+            raise UserError(faults(error)) from None
+
+    made.__init__ = init
+    return made
 
 
 def setting(text: str, default: Any, rare: bool = False) -> Any:
@@ -83,9 +105,10 @@ def checked(kind: type[T], data: dict[str, Any], where: str = "", texts: bool = 
     try:
         if texts:
             return TypeAdapter(kind).validate_strings(data)
-        return kind(**{key: plain(value) for key, value in data.items()})
-    except ValidationError as error:
-        raise UserError(": ".join(filter(None, [where, faults(error)]))) from None
+        return kind(**data)
+    except (ValidationError, UserError) as error:
+        found = faults(error) if isinstance(error, ValidationError) else str(error)
+        raise UserError(": ".join(filter(None, [where, found]))) from None
 
 
 def plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ebm_app.io.errors import UserError
+from ebm_app.io.fields import argument_of, shortened
 from ebm_app.io.records import to_dict, write_json
 from ebm_app.io.tensors import write_tensors
 from ebm_app.models.folders import (
@@ -70,7 +71,13 @@ class PretrainedModel(nn.Module):
                 finite or do not fit the configuration, a format of another version, or another
                 kind of model.
         """
-        folder = find_folder(name_or_path)
+        folder = find_folder(argument_of(str | os.PathLike, "name_or_path", name_or_path))
+        try:
+            device = torch.empty(0, device=device).device
+        except (RuntimeError, TypeError, AssertionError):
+            raise UserError(
+                f"{shortened(repr(device))} is no device: give cpu, or cuda where there is one"
+            ) from None
         config = read_config(cls.config_class, folder, cls.kind)
         with torch.device("meta"):  # names and shapes alone: no model is larger than its file
             check_weights(cls(config), folder / WEIGHTS_FILE)

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.io.errors import UserError
+from ebm_app.io.fields import Positive, argument_of
 from ebm_app.numerics.tensors import (
     expand_like,
     slope,
@@ -80,9 +81,7 @@ class GaussianPath(ABC):
     note: ClassVar[str]
 
     def __init__(self, c: float = 1.0) -> None:
-        if not (c > 0 and math.isfinite(c)):
-            raise UserError(f"the second moment c of a path must be positive and finite, not {c}")
-        self.c = float(c)
+        self.c = argument_of(Positive, "c", c)
 
     @abstractmethod
     def alpha(self, t: Tensor) -> Tensor:

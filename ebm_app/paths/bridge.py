@@ -1,11 +1,10 @@
 """The path between any two densities."""
 
-import math
-
 import torch
 from torch import Tensor
 
 from ebm_app.io.errors import UserError
+from ebm_app.io.fields import NonNegative, argument_of
 from ebm_app.paths.base import GaussianPath, PathSample, arc_length
 
 
@@ -20,9 +19,7 @@ class SchrodingerBridgePath(GaussianPath):
 
     def __init__(self, sigma: float = 1.0, c: float = 1.0) -> None:
         super().__init__(c)
-        if not 0 <= sigma < math.inf:
-            raise UserError(f"SchrodingerBridgePath needs a finite sigma >= 0, not {sigma}")
-        self.sigma = float(sigma)
+        self.sigma = argument_of(NonNegative, "sigma", sigma)
 
     def alpha(self, t: Tensor) -> Tensor:
         return t

@@ -1,0 +1,135 @@
+"""The Python API under random arguments: an answer or one sentence, never another error."""
+
+import inspect
+import random
+
+import numpy as np
+import pytest
+import torch
+from conftest import GREY
+
+from ebm_app import EBM, complete
+from ebm_app.data.images import load_images
+from ebm_app.io.errors import UserError
+from ebm_app.likelihood import ESTIMATORS
+from ebm_app.likelihood.dequantisation import DEQUANTISERS
+from ebm_app.models.config import EBMConfig, PathConfig, UNetConfig
+from ebm_app.paths import PATHS
+from ebm_app.sampling.samplers import SAMPLERS
+
+IMAGES = torch.randint(17, (2, 1, 8, 8), generator=torch.Generator().manual_seed(0)) / 16
+NUMBERS = (
+    -1,
+    0,
+    1,
+    2,
+    3,
+    17,
+    0.5,
+    1.0,
+    1e-20,
+    1e300,
+    -1e300,
+    np.nan,
+    np.inf,
+    2**31,
+    2**64,
+    10**12,
+)
+OTHERS = (None, True, "", "a\nb", "x" * 10_000, b"bytes", [], [1, 2], {}, {"a": 1}, object(), int)
+ARRAYS = (
+    np.int64(2),
+    np.float32(0.5),
+    np.zeros(0),
+    np.array("a"),
+    torch.tensor(2),
+    torch.zeros(3),
+)
+IMAGES_OF = (
+    IMAGES,
+    IMAGES.numpy(),
+    IMAGES.tolist(),
+    IMAGES[:1],
+    IMAGES[0],
+    IMAGES * 2,
+    IMAGES[:0],
+)
+NAMES = (*ESTIMATORS, *DEQUANTISERS, *SAMPLERS, *PATHS, "digits", "nothing", "../x", "/dev/zero")
+POOL = (*NUMBERS, *OTHERS, *ARRAYS, *IMAGES_OF, *NAMES)
+#: short settings that a call has where no others were drawn
+STEPS = {"num_steps": 2}
+
+
+def of_config(**settings):
+    """A configuration, and the model that it names, where it is one of a small one."""
+    config = EBMConfig("digits", (1, 8, 8), 17, **{"net": UNetConfig((8,)), **settings})
+    return EBM(config).sample(1, **STEPS)
+
+
+def calls(ebm):
+    """Function -> its arguments where nothing is drawn."""
+    mask = torch.ones(8, 8, dtype=torch.bool)
+    return {
+        ebm.log_prob: {"images": IMAGES, "estimator": "elbo", "num_draws": 1, "num_nodes": 4}
+        | dict.fromkeys(("dequantiser", "eps", "noise", "labels"))
+        | {"repeats": 1, "seed": 0},
+        ebm.sample: {"num_images": 1, "sampler": "dpm", "seed": 0, "labels": None}
+        | {"guidance": 1.0, **STEPS},
+        ebm.classify: {"images": IMAGES, "seed": 0},
+        ebm.start: {"num_images": 1, "seed": 0},
+        complete: {"ebm": ebm, "images": IMAGES, "mask": mask, "seed": 0, "num_temperatures": 2},
+        EBM.from_pretrained: {"name_or_path": "digits", "device": "cpu"},
+        load_images: {"name": "digits", "data_root": "data"},
+        of_config: {"space": "ambient", "eps": 0.01, "prediction": "v", "num_nodes": 4},
+        PathConfig: {"name": "vp", "c": 1.0, "arguments": {}},
+        UNetConfig: {"block_out_channels": (8,), "layers_per_block": 1, "dropout": 0.0},
+        **{kind: {} for kind in SAMPLERS.values()},
+        **{kind: {} for kind in PATHS.values()},
+        **{kind: {} for kind in ESTIMATORS.values()},
+    }
+
+
+def tried(function, arguments):
+    """What goes wrong in a call beside a sentence for its user, or None."""
+    try:
+        function(**arguments)
+    except UserError as error:
+        text = str(error)
+        return None if text and "\n" not in text and len(text) < 2000 else f"message: {text[:200]}"
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    return None
+
+
+def parameters(function):
+    """The names of what a function takes."""
+    found = inspect.signature(function).parameters.values()
+    return [each.name for each in found if each.kind is not each.VAR_KEYWORD]
+
+
+def fuzz(seed, num_calls):
+    """The wrong answers of as many calls, each with one or two arguments drawn at random."""
+    numbers, ebm, wrong = random.Random(seed), EBM(GREY).eval(), []
+    table = calls(ebm)
+    for _ in range(num_calls):
+        function = numbers.choice(list(table))
+        names = sorted({*table[function], *parameters(function)} - {"self", "ebm"})
+        drawn = {
+            name: numbers.choice(POOL)
+            for name in numbers.sample(names, min(numbers.choice((1, 1, 2)), len(names)))
+        }
+        found = tried(function, {**table[function], **drawn})
+        if found:
+            shown = {name: repr(value)[:60] for name, value in drawn.items()}
+            wrong.append(f"{getattr(function, '__name__', function)}({shown}): {found}")
+    return wrong
+
+
+def test_a_few_calls():
+    assert fuzz(0, 60) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_many_calls(seed):
+    assert fuzz(seed, 1000) == []
