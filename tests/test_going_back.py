@@ -14,7 +14,7 @@ from ebm_app import train
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import LARGEST_RECORD, read_json, write_json
 from ebm_app.training.checkpoint import checkpoints, digests, find_checkpoint
-from ebm_app.training.metrics import best_validation, read_metrics
+from ebm_app.training.metrics import read_metrics
 
 pytestmark = pytest.mark.process
 
@@ -41,6 +41,11 @@ def whole(images, tmp_path_factory) -> Path:
 @pytest.fixture
 def run(whole, tmp_path) -> Path:
     return shutil.copytree(whole, tmp_path / "run")
+
+
+def best_validation(rows):
+    """The line of the model that a run keeps, of least validation loss."""
+    return min((r for r in rows if "validation_loss" in r), key=lambda r: r["validation_loss"])
 
 
 def names(folder: Path) -> list[str]:
