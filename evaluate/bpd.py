@@ -118,9 +118,11 @@ def print_results(metrics: dict[str, Any]) -> None:
             f"{row['eps']:8.1e} {row['nfe']:7.0f} {row['seconds']:7.1f}"
         )
     for pair in metrics["disagreements"]:
+        correlation = pair["correlation"]
         print(
             f"{pair['first']} - {pair['second']}: {pair['difference']:+.4f} "
             f"+- {pair['stderr']:.4f} bits per dim"
+            + ("" if correlation is None else f", correlation {correlation:.3f}")
         )
     if len(metrics["estimators"]) > 1:
         print(

@@ -1,15 +1,19 @@
 """An energy network: one pass, both derivatives, distillation, and its estimator."""
 
 import dataclasses
+import json
 import math
+import shutil
 
 import pytest
 import torch
+from conftest import GREY, call
 from exact import F64, ExactModel, normal, two_modes
 from torch import nn
 
 from ebm_app import EBM
 from ebm_app.io.errors import UserError
+from ebm_app.io.tensors import read_tensors
 from ebm_app.likelihood import OnePassDensity
 from ebm_app.models.config import Residual
 from ebm_app.models.energy import TimeScoreEnergy
@@ -178,19 +182,40 @@ def test_the_loss_of_what_the_teacher_says_is_zero_and_of_a_shift_is_known():
 
 
 def test_an_energy_of_images_is_kept_with_its_constant(tmp_path):
-    config = energy_config(EBM.from_pretrained("digits").config)
+    config = dataclasses.replace(energy_config(GREY), residual=Residual(1.5, 0.2, 2.5))
     assert config.prediction == "energy" and config.net.dropout == 0
-    ebm = EBM(dataclasses.replace(config, residual=Residual(1.5, 0.2, 2.5)))
+    ebm, images = EBM(config), torch.zeros(2, 1, 8, 8)
     ebm.save_pretrained(tmp_path)
-    again, images = EBM.from_pretrained(tmp_path), torch.zeros(2, 1, 8, 8)
-    found = again.log_prob(images, estimator="energy")
+    found = EBM.from_pretrained(tmp_path).log_prob(images, estimator="energy")
     assert found.nfe == 1 and found.error.tolist() == [2.5] * 2
-    plain = dataclasses.replace(config, residual=None)
-    other = EBM(plain)
-    other.load_state_dict(again.state_dict())
-    free = other.log_prob(images, estimator="energy")
+    ebm.energy.residual = Residual()
+    free = ebm.log_prob(images, estimator="energy")
     assert torch.allclose(free.log_prob - found.log_prob, torch.full((2,), 1.5, dtype=F64))
-    assert again.sample(2, num_steps=2).shape == (2, 1, 8, 8)
-    no_head = dataclasses.replace(config, stein_head=False)
+    sampled = ebm.sample(2, "annealed_hmc", num_temperatures=3, acceptance="energy")
+    assert sampled.shape == (2, 1, 8, 8)
     with pytest.raises(UserError, match="without a Stein head"):
-        energy_config(no_head)
+        energy_config(dataclasses.replace(config, stein_head=False))
+
+
+@pytest.mark.process
+def test_the_script_distils_resumes_exactly_and_stores_the_constant(
+    folder, tmp_path, script, capsys
+):
+    runs = tmp_path / "whole", tmp_path / "part"
+    flags = "--max_train_steps 4 --checkpointing_steps 2 --validation_steps 4 --logging_steps 1"
+    flags += " --train_batch_size 4 --validation_images 4 --num_preview_images 0 --device cpu"
+    module, words = script("train/energy.py"), [folder / "grey", *flags.split(), "--output_dir"]
+    assert call(module, *words, runs[0]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    config = json.loads((runs[0] / "config.json").read_text())
+    assert config["residual"] == figures["residual_nats"] and config["residual"]["spread"] > 0
+    shutil.copytree(*runs)
+    shutil.rmtree(runs[1] / "checkpoint-4")  # as if cut off after step 2
+    assert call(module, *words, runs[1], "--resume_from_checkpoint", "latest") == 0
+    whole, part = (read_tensors(run / "checkpoint-4" / "model.safetensors") for run in runs)
+    assert all(torch.equal(whole[name], part[name]) for name in whole)
+    assert EBM.from_pretrained(runs[1]).config.residual == Residual(**config["residual"])
+    bpd = [runs[1], "--estimator", "energy", "elbo", "--limit", 2, "--repeats", 1]
+    assert call(script("evaluate/bpd.py"), *bpd, "--output_dir", tmp_path) == 0
+    assert call(script("evaluate/bpd.py"), folder / "grey", *bpd[1:]) == 2
+    assert "train/energy.py" in capsys.readouterr().err

@@ -50,7 +50,9 @@ def points(model, shape, num=6):
 
 
 def test_every_estimator_is_tried_here():
-    assert {name: type(estimator) for name, estimator in QUICK.items()} == ESTIMATORS
+    """But for one pass of an energy network, of which test_energy_model is."""
+    found = {name: type(estimator) for name, estimator in QUICK.items()}
+    assert found == {name: kind for name, kind in ESTIMATORS.items() if name != "energy"}
     normalised = {name for name, kind in ESTIMATORS.items() if kind.normalised}
     assert normalised == {"pf_ode", "elbo"}
 

@@ -19,8 +19,8 @@ from ebm_app.models.config import LoopConfig
 from ebm_app.training.options import RunOptions, options_of
 
 #: what suits a distillation, in place of the defaults
-SUITED: dict[str, Any] = dict(max_train_steps=5000, train_batch_size=64, learning_rate=6e-4)
-SUITED |= dict(max_grad_norm=1.0, validation_steps=1000, checkpointing_steps=500)
+SUITED: dict[str, Any] = dict(optimizer="muon", max_train_steps=4500, train_batch_size=64)
+SUITED |= dict(max_grad_norm=1.0, validation_steps=1500, checkpointing_steps=250)
 SUITED |= dict(validation_images=200, validation_repeats=1)
 
 

@@ -93,13 +93,18 @@ def bits_by_estimator(
 
 def disagreements(bits: dict[str, Tensor]) -> list[dict[str, Any]]:
     """For each pair of estimators the mean difference of bits per dim on the same images, first
-    less second, with the standard error of that mean."""
-    return [
-        {
-            "first": a,
-            "second": b,
-            "difference": (bits[a] - bits[b]).mean().item(),
-            "stderr": standard_error(bits[a] - bits[b]).item(),
-        }
-        for a, b in combinations(bits, 2)
-    ]
+    less second, with the standard error of that mean, and the correlation over images (None where
+    there is no spread)."""
+    found = []
+    for a, b in combinations(bits, 2):
+        correlation = torch.corrcoef(torch.stack([bits[a], bits[b]]))[0, 1].item()
+        found.append(
+            {
+                "first": a,
+                "second": b,
+                "difference": (bits[a] - bits[b]).mean().item(),
+                "stderr": standard_error(bits[a] - bits[b]).item(),
+                "correlation": correlation if isfinite(correlation) else None,
+            }
+        )
+    return found
