@@ -16,7 +16,7 @@ MAX_LINES, MAX_UNITS, MAX_LAYERS, MAX_EDGES = 300, 22, 9, 125
 LAYERS = (
     ("train", "sample", "evaluate", "ui"),
     ("web", "ebm_app"),
-    ("training", "evaluation", "ratios"),
+    ("training", "evaluation", "anomaly", "ratios"),
     ("image_models",),
     ("sampling", "likelihood", "objectives"),
     ("models", "spaces", "tabular"),

@@ -1,7 +1,6 @@
 """Held-out images of a model's own data with their log-likelihoods, which are read from the
 model's folder or computed once a model."""
 
-import hashlib
 import math
 from collections.abc import Iterator
 from functools import lru_cache
@@ -23,6 +22,7 @@ from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import read_config
+from ebm_app.models.pretrained import fingerprint
 
 HELD_OUT_FILE, EXAMPLE_FILE = "held_out.json", "example_{}.png"
 NUM_EXAMPLES = 10
@@ -105,14 +105,6 @@ def likelihoods(ebm: EBM, images: Tensor) -> Iterator[HeldOutLikelihoods]:
         result = ebm.log_prob(images[group], noise=noise[:, group], seed=SEED)
         found.append(result.log_prob.cpu())
         yield HeldOutLikelihoods(torch.cat(found), len(images))
-
-
-def fingerprint(ebm: EBM) -> str:
-    """A digest of a model's weights."""
-    digest = hashlib.sha256()
-    for tensor in ebm.state_dict().values():
-        digest.update(tensor.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def read_likelihoods(folder: Path, ebm: EBM, digest: str) -> HeldOutLikelihoods | None:

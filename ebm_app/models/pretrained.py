@@ -1,5 +1,6 @@
 """``PretrainedModel``: a model that is built from its configuration and kept in a folder."""
 
+import hashlib
 import os
 from itertools import chain
 from pathlib import Path
@@ -121,3 +122,11 @@ class PretrainedModel(nn.Module):
                     f"the hub did not take the model as '{repository}': {first_line(error)}"
                 ) from None
         return commit.commit_url
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A digest of a model's weights."""
+    digest = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
