@@ -1,0 +1,248 @@
+r"""``AnomalyDetector``: whether images are odd for a model, at a false-alarm rate, and where."""
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d
+
+from ebm_app.anomaly.passes import Passes, passes
+from ebm_app.anomaly.scores import JOINED, RANKS, SCORES, log_rank
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import Fraction, argument_of
+from ebm_app.io.records import as_written, read_json, write_json
+from ebm_app.io.registry import choose
+from ebm_app.io.tensors import read_tensors, write_tensors
+from ebm_app.models.folders import find_folder
+from ebm_app.models.pretrained import fingerprint
+
+FITTED_FILE, RECORD_FILE = "anomaly.safetensors", "anomaly.json"
+#: fewer images to fit do not tell the spread of residuals
+MIN_IMAGES = 80
+#: side of the squares over which residuals are averaged for a map
+SMOOTH = 5
+
+
+class Findings(NamedTuple):
+    """Of B images: scores (B,), higher is more ordinary; conformal p-values (B,); those of every
+    single score, by name in ``SCORES``; and maps of where they are odd (B, H, W), see
+    ``AnomalyDetector.explain``."""
+
+    score: np.ndarray
+    p_value: np.ndarray
+    p_values: dict[str, np.ndarray]
+    maps: np.ndarray
+
+
+class AnomalyDetector:
+    r"""Tell odd images by a model of ordinary ones, in the conventions of scikit-learn.
+
+    The images given to ``fit`` are split: the first half fits the scores, the next quarter says
+    how they rank and what maps look like, the last quarter calibrates. With n calibration scores
+    s_i, the p-value of an image of score s is
+
+        p = (1 + #{i: s_i <= s}) / (n + 1),
+
+    for which P(p <= a) <= a whatever the score, where the image is drawn as those were (Bates et
+    al. 2023, arXiv:2104.08279).
+
+    >>> detector = AnomalyDetector("digits")
+    >>> detector.predict(torch.zeros(1, 1, 8, 8), false_alarm_rate=0.05)
+    array([-1])
+
+    Args:
+        model: an ``EBM`` with a Stein head, or its name, folder or hub id, whose folder may hold
+            what was fitted; bundled models come fitted.
+        score: a key of ``SCORES``, or "ranks": the sum of the log ranks of ``JOINED`` scores among
+            images that fitted neither. device: of a model that is loaded.
+
+    Raises:
+        UserError: for an unknown score, a model without a Stein head, and as
+            ``EBM.from_pretrained``.
+    """
+
+    def __init__(
+        self, model: EBM | str | os.PathLike, score: str = RANKS, device: str = "cpu"
+    ) -> None:
+        self.score = choose("score", score, (*SCORES, RANKS))
+        self.model = model if isinstance(model, EBM) else EBM.from_pretrained(model, device)
+        if not self.model.config.stein_head:
+            raise UserError(
+                "this model has no Stein head, whose residuals tell odd images: train one with it"
+            )
+        self.scores = {name: kind() for name, kind in SCORES.items()}
+        self.reference, self.calibration, self.usual = {}, {}, None
+        if not isinstance(model, EBM):
+            self._load(find_folder(model))
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether it needs no ``fit``."""
+        return self.usual is not None
+
+    def fit(self, images: Any) -> Self:
+        """Fit to ordinary images (N, C, H, W) that the model was not trained on, in [0, 1] or
+        uint8 levels; they are taken in the order given, which should tell nothing.
+
+        Raises:
+            UserError: for fewer than 80 images, or images that are not of the model's form.
+        """
+        if len(images) < MIN_IMAGES:
+            raise UserError(
+                f"{len(images)} images are too few to fit a detector: give at least {MIN_IMAGES}"
+            )
+        found = passes(self.model, images)
+        ends = (len(images) // 2, 3 * len(images) // 4, len(images))
+        first, second, third = (
+            Passes(*(part[a:b] for part in found)) for a, b in zip((0, *ends), ends, strict=False)
+        )
+        self.scores = {name: kind().fit(first) for name, kind in SCORES.items()}
+        self.reference = {name: score(second) for name, score in self.scores.items()}
+        self.calibration = {name: score(third) for name, score in self.scores.items()}
+        smooth = _smoothed(second)
+        self.usual = torch.stack([smooth.mean(0), smooth.std(0)])
+        return self
+
+    def score_samples(self, images: Any) -> np.ndarray:
+        """Scores (B,) of images (B, C, H, W), higher for more ordinary ones."""
+        return self.examine(images).score
+
+    def p_value(self, images: Any) -> np.ndarray:
+        """Conformal p-values (B,) of images: the probability that an ordinary image scores no
+        higher, at most."""
+        return self.examine(images).p_value
+
+    def decision_function(self, images: Any, false_alarm_rate: float = 0.05) -> np.ndarray:
+        """Scores (B,) less the threshold of a false-alarm rate: negative for odd images.
+
+        Raises:
+            UserError: for a rate outside (0, 1), or one that takes more images to calibrate.
+        """
+        return self.score_samples(images) - self.threshold(false_alarm_rate)
+
+    def predict(self, images: Any, false_alarm_rate: float = 0.05) -> np.ndarray:
+        """1 for images (B,) that are ordinary and -1 for odd ones, where ordinary images are
+        called odd with a probability of ``false_alarm_rate`` at most: p <= rate."""
+        threshold = self.threshold(false_alarm_rate)
+        return np.where(self.score_samples(images) < threshold, -1, 1)
+
+    def explain(self, images: Any) -> np.ndarray:
+        """Maps (B, H, W) of where images are odd: the excess of the squared residual, averaged
+        over squares, over its mean on ordinary images there, in standard deviations; each image
+        at the noise level at which it is most."""
+        return self.examine(images).maps
+
+    def threshold(self, false_alarm_rate: float) -> float:
+        """The score below which images are odd at a false-alarm rate; raises as
+        ``decision_function`` does."""
+        rate = argument_of(Fraction, "false_alarm_rate", false_alarm_rate)
+        scores = self._calibrated().sort().values
+        index = int(rate * (len(scores) + 1) + 1e-9)
+        if index < 1:
+            raise UserError(
+                f"a false-alarm rate of {rate:g} takes {int(np.ceil(1 / rate)) - 1} images to "
+                f"calibrate, a quarter of those fitted, and there are {len(scores)}: fit to more "
+                "images, or raise the rate"
+            )
+        return scores[index - 1].item()
+
+    def examine(self, images: Any) -> Findings:
+        """All that is found of images (B, C, H, W) by one pass.
+
+        Raises:
+            UserError: before ``fit``, and for images that are not of the model's form.
+        """
+        calibration = self._calibrated()
+        found = passes(self.model, images)
+        single = {name: score(found) for name, score in self.scores.items()}
+        score = self._joined(single)
+        p_values = {name: conformal(s, self.calibration[name]) for name, s in single.items()}
+        mean, std = self.usual
+        excess = (_smoothed(found) - mean) / (std + 1e-3 + 0.1 * std.mean())
+        worst = excess.flatten(2).amax(2).argmax(1)
+        maps = excess[torch.arange(len(worst)), worst]
+        return Findings(score.numpy(), conformal(score, calibration), p_values, maps.numpy())
+
+    def save(self, folder: str | os.PathLike, **about: Any) -> None:
+        """Write what was fitted into a model's folder, as anomaly.safetensors and anomaly.json,
+        the latter with the digest of the model's weights and what ``about`` says of the images;
+        ``AnomalyDetector(folder)`` then needs no fit."""
+        self._calibrated()
+        tensors = {"usual": self.usual}
+        for name, score in self.scores.items():
+            tensors |= {f"{name}.{key}": value for key, value in score.state.items()}
+            tensors[f"{name}.reference"] = self.reference[name]
+            tensors[f"{name}.calibration"] = self.calibration[name]
+        ready = {name: tensor.float() for name, tensor in tensors.items()}
+        write_tensors(Path(folder) / FITTED_FILE, ready)
+        write_json(Path(folder) / RECORD_FILE, {**about, "weights": fingerprint(self.model)})
+
+    def _load(self, folder: Path) -> None:
+        path = folder / FITTED_FILE
+        if not path.exists() or not (folder / RECORD_FILE).exists():
+            return
+        with as_written(path):
+            if read_json(folder / RECORD_FILE)["weights"] != fingerprint(self.model):
+                return
+            tensors = read_tensors(path)
+            self.usual = tensors.pop("usual")
+            for name, score in self.scores.items():
+                parts = {
+                    key.removeprefix(f"{name}."): value
+                    for key, value in tensors.items()
+                    if key.startswith(f"{name}.")
+                }
+                self.reference[name] = parts.pop("reference")
+                self.calibration[name] = parts.pop("calibration")
+                score.state = parts
+
+    def _joined(self, single: dict[str, Tensor]) -> Tensor:
+        """The detector's own score (B,) of single ones, by name."""
+        if self.score != RANKS:
+            return single[self.score]
+        return sum(log_rank(single[name], self.reference[name]) for name in JOINED)
+
+    def _calibrated(self) -> Tensor:
+        if not self.is_fitted:
+            raise UserError("this detector is not fitted: call fit with ordinary images first")
+        return self._joined(self.calibration)
+
+
+def conformal(scores: Tensor, calibration: Tensor) -> np.ndarray:
+    """Conformal p-values (B,) float64 of scores (B,) by n calibration scores.
+
+    >>> conformal(torch.tensor([0.5, 9.0]), torch.tensor([1.0, 2.0, 3.0]))
+    array([0.25, 1.  ])
+    """
+    ordered = calibration.double().sort().values
+    below = torch.searchsorted(ordered, scores.double(), right=True)
+    return ((1 + below).double() / (1 + len(ordered))).numpy()
+
+
+def benjamini_hochberg(p_values: Any, rate: float) -> np.ndarray:
+    """Which of m images are odd, (m,) bool, where the expected share of ordinary ones among those
+    called odd is ``rate`` at most: the k with the smallest p-values, k the largest for which the
+    k-th is at most k rate / m.
+
+    >>> benjamini_hochberg([0.01, 0.5, 0.03], 0.1)
+    array([ True, False,  True])
+
+    Raises:
+        UserError: for a rate outside (0, 1).
+
+    Source: Benjamini and Hochberg 1995; for conformal p-values, arXiv:2104.08279.
+    """
+    p = np.asarray(p_values, dtype=float)
+    rate, order = argument_of(Fraction, "rate", rate), np.sort(p)
+    passed = np.flatnonzero(order <= rate * np.arange(1, len(p) + 1) / max(1, len(p)))
+    return p <= order[passed[-1]] if len(passed) else np.zeros(len(p), dtype=bool)
+
+
+def _smoothed(found: Passes) -> Tensor:
+    """Normalised residuals averaged over squares, (B, n, H, W)."""
+    values = found.normalised().float()
+    return avg_pool2d(values, SMOOTH, 1, SMOOTH // 2, count_include_pad=False)
