@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
+from ebm_app.evaluation.held_out import HeldOutFlags, held_out, held_out_labels, open_model
 from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.scoring import bits_by_estimator, disagreements
 from ebm_app.io.command_line import parse, settings_of, settings_of_each
@@ -50,6 +50,7 @@ class Arguments(HeldOutFlags):
         f"the model's own if not given. {notes_of(DEQUANTISERS)}", None
     )
     dequantiser_args: tuple[str, ...] = setting("settings KEY=VALUE of the dequantisation", ())
+    labels: bool = setting("tell the model the class of every image: bits of p(x | label)", False)
     num_nodes: Nodes | None = setting("quadrature nodes; the model's own if not given", None)
     output_dir: Path = setting("where the record goes", Path("runs/bpd"))
 
@@ -80,14 +81,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     kind = DEQUANTISERS[dequantiser_name]
     dequantiser = kind(**settings_of(kind, args.dequantiser_args))
     levels = held_out(args, ebm)
+    labels = held_out_labels(args, ebm) if args.labels else None
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     is_main = accelerator.is_main_process
     output = Output(args.output_dir / "bpd.json", to_dict(args), is_main)
     bits, results = {}, {}
     for name, estimator in estimators.items():
         bar = partial(tqdm, desc=name, disable=not is_main)
+        of_model = (accelerator, ebm, levels, noise, estimator, dequantiser)
         bits[name], results[name] = bits_by_estimator(
-            accelerator, ebm, levels, noise, estimator, dequantiser, args.batch_size, bar
+            *of_model, args.batch_size, bar, labels=labels
         )
     first = next(iter(results))
     metrics = {

@@ -1,7 +1,10 @@
 """Class labels: p(x | y), guidance, class probabilities, and an early network told of them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from conftest import GREY
 from exact import F64, ExactModel, generator, like_modes, normal
 
 from ebm_app import EBM, train
@@ -198,3 +201,17 @@ def test_the_table_of_noise_levels_is_the_mean_squared_error_of_the_predicted_no
     squares = (e - predicted).square().flatten(1).sum(1)
     assert found["error"][1] == pytest.approx(squares.mean().item(), rel=1e-4)
     assert found["stderr"][1] == pytest.approx(squares.std().item() / 3**0.5, rel=1e-4)
+
+
+def test_bits_given_the_labels_of_the_images(script, tmp_path):
+    ebm, data = EBM(replace(GREY, num_classes=10)).eval(), load_images("digits")
+    torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.1)
+    ebm.save_pretrained(tmp_path)
+    given = [str(tmp_path), "--limit", "4", "--repeats", "1", "--split", "validation"]
+    found = [
+        script("evaluate/bpd.py").main([*given, *told, "--output_dir", str(tmp_path)])
+        for told in ([], ["--labels"])
+    ]
+    told = ebm.log_prob(data.validation[:4], labels=data.split_labels("validation")[:4])
+    assert found[1]["bits_per_dim"] == pytest.approx(told.bits_per_dim.mean().item(), abs=1e-6)
+    assert found[0]["bits_per_dim"] != pytest.approx(found[1]["bits_per_dim"], abs=1e-4)

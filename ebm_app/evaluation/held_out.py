@@ -75,6 +75,16 @@ def held_out(args: HeldOutFlags, ebm: EBM) -> Tensor:
     return data
 
 
+def held_out_labels(args: HeldOutFlags, ebm: EBM) -> Tensor:
+    """The class labels of the images of ``held_out``.
+
+    Raises:
+        UserError: for images that have none.
+    """
+    data = images_for(ebm, args.dataset or ebm.config.dataset, args.data_root, args.download)
+    return data.split_labels(args.split)[: args.limit]
+
+
 def held_out_levels(
     ebm: EBM, dataset: str, split: str = "test", data_root: str = "data", download: bool = False
 ) -> Tensor:

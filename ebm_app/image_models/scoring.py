@@ -34,19 +34,21 @@ def bits_of_images(
     batch_size: int = 128,
     wrap: Wrap = iter,
     check: Callable[[], None] | None = None,
+    labels: Tensor | None = None,
     **options: Any,
 ) -> ImageBits:
     """``model.log_prob`` of images, shared among the processes.
 
     Args:
         levels: (N, C, H, W). noise: (K, N, C, H, W), drawn for all images beforehand, so that the
-            result does not depend on batches or processes.
+            result does not depend on batches or processes. labels: (N,), for log P(image | label).
         wrap: put around the batches, for a progress bar. check: called before each of them.
         options: of ``model.log_prob``.
     """
 
     def rows_of(indices: Tensor) -> Tensor:
-        found = model.log_prob(levels[indices], noise=noise[:, indices], **options)
+        told = {} if labels is None else {"labels": labels[indices]}
+        found = model.log_prob(levels[indices], noise=noise[:, indices], **told, **options)
         nfe = torch.full_like(found.error, found.nfe)
         return torch.stack([found.bits_per_dim, found.error, nfe], 1)
 
@@ -63,12 +65,16 @@ def bits_by_estimator(
     dequantiser: Dequantiser,
     batch_size: int,
     wrap: Wrap = iter,
+    **options: Any,
 ) -> tuple[Tensor, dict[str, Any]]:
     """Bits per dim of every image (N,), and the metrics of a table: their mean, its standard
     error over images, the estimator's own error of one image (root mean square) and the part of
-    the mean's error that these make, the time at which the density is read, and the cost."""
+    the mean's error that these make, the time at which the density is read, and the cost.
+
+    ``options`` are those of ``bits_of_images``.
+    """
     begin, path = time.perf_counter(), ebm.energy.path
-    options = {"estimator": estimator, "dequantiser": dequantiser}
+    options |= {"estimator": estimator, "dequantiser": dequantiser}
     found = bits_of_images(accelerator, ebm, levels, noise, batch_size, wrap, **options)
     end = dequantiser.time(ebm.config.num_levels, ebm.space, path, ebm.energy.end)
     image_error = found.error.square().mean().sqrt().item() / (levels[0].numel() * log(2))
