@@ -200,11 +200,17 @@ class Hub:
         return SimpleNamespace(commit_url=f"https://hub/{repo_id}/commit/1")
 
 
-def test_a_model_goes_to_the_hub_as_its_two_files(ebm, tmp_path, monkeypatch):
+def test_a_model_goes_to_the_hub_as_its_two_files_and_a_card(ebm, tmp_path, monkeypatch):
     hub = Hub()
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: hub)
-    assert ebm.push_to_hub("me/mine", private=True) == "https://hub/me/mine/commit/1"
+    pushed = ebm.push_to_hub("me/mine", private=True, license="mit", bits_per_dim=1.5)
+    assert pushed == "https://hub/me/mine/commit/1"
     assert hub.repositories == {"me/mine": True}
+    card = huggingface_hub.ModelCard(hub.files["README.md"].decode())
+    assert (card.data.library_name, card.data.license) == ("ebm_app", "mit")
+    (result,) = card.data.eval_results
+    assert (result.metric_type, result.metric_value) == ("bits_per_dim", 1.5)
+    assert 'EBM.from_pretrained("me/mine")' in card.text
     for name, content in hub.files.items():
         (tmp_path / name).write_bytes(content)
     again = EBM.from_pretrained(tmp_path)

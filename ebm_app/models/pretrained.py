@@ -14,6 +14,7 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.fields import argument_of, shortened
 from ebm_app.io.records import to_dict, write_json
 from ebm_app.io.tensors import write_tensors
+from ebm_app.models.card import CARD_FILE, model_card
 from ebm_app.models.folders import (
     CONFIG_FILE,
     WEIGHTS_FILE,
@@ -94,13 +95,13 @@ class PretrainedModel(nn.Module):
         write_tensors(folder / WEIGHTS_FILE, self.state_dict())
         write_json(folder / CONFIG_FILE, {"kind": self.kind, **to_dict(self.config)})
 
-    def push_to_hub(self, repository: str, private: bool = False) -> str:
-        """Upload the two files to a repository of the Hugging Face hub, which is made if it is
-        missing; the address of the commit.
+    def push_to_hub(self, repository: str, private: bool = False, **card: Any) -> str:
+        """Upload the two files and a card to a repository of the Hugging Face hub, which is made
+        if it is missing; the address of the commit.
 
         Args:
             repository: "owner/name", what ``from_pretrained`` then takes. private: if it is
-                made.
+                made. card: ``license`` and ``bits_per_dim`` of ``model_card``.
 
         Raises:
             UserError: where the hub refuses, for instance without a login.
@@ -110,12 +111,14 @@ class PretrainedModel(nn.Module):
         api = HfApi()
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
+            text = model_card(repository, type(self).__name__, self.config, **card)
+            (Path(folder) / CARD_FILE).write_text(text, encoding="utf-8")
             try:
                 api.create_repo(repository, private=private, exist_ok=True)
                 commit = api.upload_folder(
                     repo_id=repository,
                     folder_path=folder,
-                    allow_patterns=[CONFIG_FILE, WEIGHTS_FILE],
+                    allow_patterns=[CONFIG_FILE, WEIGHTS_FILE, CARD_FILE],
                 )
             except Exception as error:
                 raise UserError(
