@@ -10,7 +10,9 @@ Source: Poole et al. 2019, arXiv:1905.06922, section 2.1.
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from scipy.optimize import minimize
 from torch import Tensor
 
 from ebm_app.numerics.tensors import effective_sample_size, log_mean_exp
@@ -49,3 +51,21 @@ def influences(ratios: PairRatios) -> Tensor:
     as_x = weight.mean(0)
     as_y = torch.stack([part.roll(s) for part, s in zip(weight, ratios.shifts, strict=True)])
     return ratios.joint - ratios.joint.mean() - (as_x - 1) - (as_y.mean(0) - 1)
+
+
+def weighted(parts: PairRatios, weights: Tensor) -> PairRatios:
+    """The sum of several log ratios, joint (M, m) and apart (M, S, m), with weights (M,)."""
+    joint, apart = (torch.tensordot(weights, part, 1) for part in parts[:2])
+    return PairRatios(joint, apart, parts.shifts)
+
+
+def best_weights(parts: PairRatios) -> Tensor:
+    """The weights (M,) in [0, 1] of several log ratios of which the sum has the largest bound,
+    which is concave in them."""
+
+    def cost(weights: np.ndarray) -> float:
+        return -donsker_varadhan(weighted(parts, torch.from_numpy(weights)))
+
+    num = len(parts.joint)
+    found = minimize(cost, np.full(num, 1 / num), bounds=[(0, 1)] * num, method="L-BFGS-B")
+    return torch.from_numpy(found.x)
