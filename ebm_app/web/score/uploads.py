@@ -5,12 +5,10 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 import numpy as np
-import torch
 from PIL import Image, ImageChops, ImageOps
 from torch import Tensor
 
-from ebm_app.data.folder import read_image
-from ebm_app.data.levels import to_display
+from ebm_app.data.folder import on_levels, read_image
 from ebm_app.data.png import to_picture, to_uint8
 from ebm_app.io.errors import UserError
 from ebm_app.models.config import EBMConfig
@@ -131,15 +129,6 @@ def _read(path: str | Path) -> Image.Image:
     path = Path(path)
     with without_path(path, path.name):
         return read_image(path)
-
-
-def on_levels(image: Image.Image, config: EBMConfig) -> Tensor:
-    """A picture of the model's size and colours, (1, C, H, W) at the nearest levels."""
-    channels, height, width = config.image_shape
-    pixels = torch.from_numpy(np.array(image)).reshape(height, width, channels).permute(2, 0, 1)
-    shades = to_display(torch.arange(config.num_levels), config.num_levels, config.palette)
-    middles = (shades[1:] + shades[:-1]) / 2
-    return shades[torch.bucketize(pixels.contiguous() / 255, middles)].unsqueeze(0)
 
 
 def preparation() -> tuple[gr.Checkbox, gr.Checkbox]:
