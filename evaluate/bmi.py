@@ -1,26 +1,24 @@
 """Mutual information of forty known distributions (arXiv:2306.11078), beside the truth.
 
+The distributions are those of the package benchmark-mi (pip install benchmark-mi).
+
 python evaluate/bmi.py
-python evaluate/bmi.py --tasks normal_1x1 spiral_3x3 --num_seeds 3
+python evaluate/bmi.py --tasks 1v1-normal-0.75 --num_seeds 3
 """
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import Any
 
 from ebm_app.io.command_line import parse
+from ebm_app.io.errors import UserError
 from ebm_app.io.fields import PositiveInt, Seed, Steps, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.io.start import run_script
 from studies.grid import to_markdown
-
-if TYPE_CHECKING:
-    from ebm_app.tabular.known import KnownInformation
 
 #: right is what is within a share of the truth, or so many nats
 SHARE, NATS = 0.05, 0.02
@@ -31,7 +29,7 @@ Row = dict[str, Any]
 class Arguments:
     """The command line."""
 
-    tasks: tuple[str, ...] = setting("such as normal_1x1; all if not given", ())
+    tasks: tuple[str, ...] = setting("such as 1v1-normal-0.75; all if not given", ())
     num_rows: PositiveInt = setting("rows drawn of each task", 10_000)
     num_seeds: PositiveInt = setting("data sets of each task", 1)
     iterations: Steps = setting("steps of the classifiers at most", 2_000)
@@ -43,14 +41,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Estimate: a row a data set, and how many estimates are right, how many intervals hold the
     truth, and how many of those that do not come with a warning."""
     args = parse(Arguments, __doc__, argv)
-    from studies.mi_tasks import TASKS  # seconds to import: --help does without
-
-    names = [choose("task", name, TASKS) for name in args.tasks] or list(TASKS)
+    tasks = benchmark_tasks()
+    names = [choose("task", name, tasks) for name in args.tasks] or list(tasks)
     output = Output(args.output_dir / "bmi.json", to_dict(args))
     rows: list[Row] = []
     for name in names:
         for seed in range(args.seed, args.seed + args.num_seeds):
-            row = data_set_row(TASKS[name], args.num_rows, seed, args.iterations)
+            row = data_set_row(tasks[name], args.num_rows, seed, args.iterations)
             rows.append({"task": name, "seed": seed, **row})
             output.write({"table": rows})
             print(to_markdown(rows[-1:]), flush=True)
@@ -65,11 +62,20 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     return answer
 
 
-def data_set_row(task: "KnownInformation", num_rows: int, seed: int, steps: int) -> Row:
+def benchmark_tasks() -> dict[str, Any]:
+    """By the names of the benchmark."""
+    try:
+        from bmi.benchmark import BENCHMARK_TASKS
+    except ImportError as error:
+        raise UserError(f"no tasks ({error}): pip install benchmark-mi") from None
+    return BENCHMARK_TASKS
+
+
+def data_set_row(task: Any, num_rows: int, seed: int, steps: int) -> Row:
     """The truth and the estimate from one data set, in nats."""
     from ebm_app.tabular.mutual_information import mutual_information
 
-    x, y = (part.numpy() for part in task.draw(num_rows, torch.Generator().manual_seed(seed)))
+    x, y = task.sample(num_rows, seed)
     found, truth = (
         mutual_information(x, y, steps=steps, random_state=seed),
         task.mutual_information,

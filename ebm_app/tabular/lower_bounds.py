@@ -10,9 +10,8 @@ Source: Poole et al. 2019, arXiv:1905.06922, section 2.1.
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from scipy.optimize import minimize
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from ebm_app.numerics.tensors import effective_sample_size, log_mean_exp
@@ -60,12 +59,15 @@ def weighted(parts: PairRatios, weights: Tensor) -> PairRatios:
 
 
 def best_weights(parts: PairRatios) -> Tensor:
-    """The weights (M,) in [0, 1] of several log ratios of which the sum has the largest bound,
-    which is concave in them."""
+    """The shares (M,) of one or two log ratios, summing to 1, of which the sum has the largest
+    bound, which is concave in them."""
+    if len(parts.joint) == 1:
+        return torch.ones(1, dtype=torch.float64)
 
-    def cost(weights: np.ndarray) -> float:
-        return -donsker_varadhan(weighted(parts, torch.from_numpy(weights)))
+    def shares(second: float) -> Tensor:
+        return torch.tensor([1 - second, second], dtype=torch.float64)
 
-    num = len(parts.joint)
-    found = minimize(cost, np.full(num, 1 / num), bounds=[(0, 1)] * num, method="L-BFGS-B")
-    return torch.from_numpy(found.x)
+    def cost(second: float) -> float:
+        return -donsker_varadhan(weighted(parts, shares(second)))
+
+    return shares(minimize_scalar(cost, bounds=(0, 1), method="bounded").x)

@@ -4,11 +4,10 @@ r"""Mutual information of data, with an interval, from log ratios learned on oth
 
 The rows are cut into K folds. The log ratio at a fold is learned from the K - 1 others, by
 classifiers over the Student-t copula of ranks, and the Donsker-Varadhan bound of the fold is taken
-with it: a normalised estimate that too few rows make too small. Of fewer than a thousand rows the
-log ratio is a sum, with weights in [0, 1], of that and, where X or Y is a class, of logistic
-regression; the weights are those of the largest bound on rows that were not learned from. To see
-what more rows would teach, the same is done with ratios of a single fold. If what is missing falls
-as 1/rows,
+with it: a normalised estimate that too few rows make too small. Where X or Y is a class, and rows
+are fewer than a thousand, the log ratio is a mean of that one and of logistic regression, by the
+shares of the largest bound on rows that were not learned from. To see what more rows would teach,
+the same is done with ratios of a single fold. If what is missing falls as 1/rows,
 
     I = B_{K-1} + max(B_{K-1} - B_1, 0) / (K - 2),
 
@@ -62,7 +61,7 @@ NUM_MEMBERS = 2
 VALIDATION_SHARE, MIN_VALIDATION = 0.15, 100
 #: shuffled pairs for each row: of a step, of the bound while it is learned, and of the result
 STEP_SHUFFLES, SHUFFLES_SO_FAR, RESULT_SHUFFLES = 4, 4, 20
-#: with more distinct rows the classifiers are alone
+#: with as many distinct rows the classifiers are alone
 SMALL = 1_000
 #: nearest neighbours are asked in few dimensions
 MAX_NEIGHBOUR_DIM = 6
@@ -146,6 +145,7 @@ class Estimation:
         order = torch.randperm(self.num_distinct, generator=generator)
         self.fold = (order % num_folds)[self.groups]
         self.order = torch.randperm(self.num_distinct, generator=generator)[self.groups]
+        self.shuffle = torch.randperm(len(x), generator=generator)
         #: the side that is a class, if one is, and the class of every row
         self.of_class = next((n for n in (1, 0) if self.sides[n].is_class), None)
         if self.num_distinct >= SMALL:
@@ -198,13 +198,12 @@ class Estimation:
 
     def _weights(self, number: int) -> Tensor:
         """Of the log ratios of one fit, by the rows it was validated on."""
-        if self.num_distinct >= SMALL:
-            return torch.ones(1, dtype=torch.float64)
         return best_weights(self._validated(number))
 
     def _validated(self, number: int) -> PairRatios:
-        shifts = list(range(1, SHUFFLES_SO_FAR + 1))
-        return self._ratios(number, self.fits[number].validation, shifts, final=False)
+        rows = self.fits[number].validation
+        num = SHUFFLES_SO_FAR if self.of_class is None else RESULT_SHUFFLES
+        return self._ratios(number, rows, list(range(1, min(num + 1, len(rows)))), final=False)
 
     def _fits(self) -> list[Fit]:
         """Fits 2 k and 2 k + 1 are of all folds but k, and of the one after k."""
@@ -242,7 +241,9 @@ class Estimation:
         least = min(MIN_VALIDATION, len(order) // 2)
         num = max(round(VALIDATION_SHARE * len(order)), least)
         validates = inside & (self.order < order[num])
-        return (inside & ~validates).nonzero().flatten(), validates.nonzero().flatten()
+        # shuffled: rows that follow each other in a file may be alike
+        train, validation = (inside & ~validates)[self.shuffle], validates[self.shuffle]
+        return self.shuffle[train], self.shuffle[validation]
 
     def _learners(self) -> list[Fit]:
         """The fit of every classifier."""
