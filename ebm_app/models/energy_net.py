@@ -3,15 +3,15 @@ r"""One network for log p_t(x), its Stein score and its time score.
     log p_t(x) = log N(x; 0, I) + 4 u sum_i [f_i(x, t) + x_i g_i(x, t)],
 
 u the share of the path's clock up to t, f and g the two outputs of the network. At t = 0 it is
-N(0, I) exactly. Later it integrates to 1 as far as the time derivative was learned: where that
-derivative is exact, so is the density, normalisation with it. Both derivatives come from one
-backward pass and belong to the same function, which the two heads of ``TimeScoreModel`` do not.
+N(0, I) exactly; later it integrates to 1 as far as the time derivative is exact. Both derivatives
+come from one backward pass and belong to the same function, as the two heads of
+``TimeScoreModel`` do not.
 
 Source: Guth, Kadkhodaie, Simoncelli 2025, arXiv:2506.05310, for an energy whose two derivatives
 are trained. Theirs are trained on data; here they are distilled (``training.energy_task``).
 """
 
-from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +32,8 @@ class EnergyModel(TimeScoreModel):
     Args:
         net: (x (B, C, ...), time (B,)) -> (B, 2 C', ...) with as many outputs f as components of
             the point, then as many g.
-        path: from N(0, I). eps, time_input, input_frequencies, condition_dim: as for
-            ``TimeScoreModel``.
+        path: from N(0, I). eps: as for ``TimeScoreModel``.
+        inputs: ``time_input``, ``input_frequencies`` and ``condition_dim``, as there.
 
     Raises:
         UserError: for a path that does not start from N(0, I).
@@ -45,25 +45,9 @@ class EnergyModel(TimeScoreModel):
     (torch.Size([3]), torch.Size([3, 2]), torch.Size([3]))
     """
 
-    def __init__(
-        self,
-        net: nn.Module | Callable[[Tensor, Tensor], Tensor],
-        path: GaussianPath,
-        eps: float,
-        time_input: str = "clock",
-        input_frequencies: Sequence[float] = (),
-        condition_dim: int = 0,
-    ) -> None:
+    def __init__(self, net: nn.Module, path: GaussianPath, eps: float, **inputs: Any) -> None:
         path.check_reference()
-        super().__init__(
-            net,
-            path,
-            eps,
-            prediction="raw",  # of nothing: ``forward`` differentiates
-            time_input=time_input,
-            input_frequencies=input_frequencies,
-            condition_dim=condition_dim,
-        )
+        super().__init__(net, path, eps, prediction="raw", **inputs)
         self.stein_channels = 1  # there is a Stein score, if from no channel of its own
 
     def terms(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
@@ -104,10 +88,8 @@ class EnergyModel(TimeScoreModel):
 class OnePassEnergy(TimeScoreEnergy):
     """The energy of an ``EnergyModel``: log densities and their gradients without an integral.
 
-    ``log_ratio`` still integrates the time score, which tells how consistent a rule is.
-
     Args:
-        model, num_nodes: as for ``TimeScoreEnergy``.
+        model, num_nodes, chunk_size: as for ``TimeScoreEnergy``, of ``log_ratio``.
         residual: what one pass is known to be off by, at the model's last time.
     """
 
@@ -134,9 +116,7 @@ class OnePassEnergy(TimeScoreEnergy):
         with torch.no_grad():
             return sum_except_batch(self.terms(x, self.end if t is None else t))
 
-    def proposal_log_density(self, x: Tensor, t: float) -> Tensor:
-        """The same."""
-        return self.log_density(x, t)
+    proposal_log_density = log_density
 
     def log_density_and_score(self, x: Tensor, t: float | None = None) -> tuple[Tensor, Tensor]:
         """log p_t(x) (B,) and its gradient (B, *)."""

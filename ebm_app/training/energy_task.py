@@ -1,6 +1,7 @@
 """What the training of an energy network learns: a trained model's score and time score, as the
 two derivatives of one function."""
 
+import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -105,15 +106,11 @@ class EnergyTask(Task):
     ) -> None:
         torch.manual_seed(config.seed)
         ebm = EBM(energy_config(teacher.config))
-        own = ebm.state_dict()
-        last = {id(weight) for weight in ebm.model.net.last_layer.parameters()}
-        kept = {key for key, weight in ebm.named_parameters() if id(weight) in last}
-        given = {
-            key: weight
-            for key, weight in teacher.state_dict().items()
-            if key in own and own[key].shape == weight.shape and key not in kept
-        }
-        ebm.load_state_dict(own | given)
+        own, theirs = ebm.state_dict(), teacher.state_dict()
+        same = [key for key in own if key in theirs and own[key].shape == theirs[key].shape]
+        ebm.load_state_dict(own | {key: theirs[key] for key in same})
+        for weight in ebm.model.net.last_layer.parameters():
+            nn.init.zeros_(weight)
         ebm.to(accelerator.device)
         loss = Distillation(ebm.model, teacher.to(accelerator.device).model)
         super().__init__(accelerator, ebm, loss, config, data, output_dir)
@@ -141,27 +138,20 @@ class EnergyTask(Task):
         """The residual of one pass, which is written into the model's folder as well."""
         best = EBM.from_pretrained(output_dir, str(self.accelerator.device))
         best.energy.residual = Residual()
-        residual = self._residual(best)
+        pass_, bound = (
+            bits_of_images(
+                self.accelerator, best, self.validation, self.noise[:1], estimator=estimator
+            ).bits_per_dim.double()
+            for estimator in ("energy", VariationalBound(num_draws=BOUND_DRAWS))
+        )
+        nats = (bound - pass_) * math.log(2) * self.validation[0].numel()
+        mean, stderr, spread = nats.mean(), standard_error(nats), nats.std()
+        residual = Residual(mean.item(), stderr.item(), spread.item())
         if self.accelerator.is_main_process:
             best.config = replace(best.config, residual=residual)
             best.save_pretrained(output_dir)
         self.accelerator.wait_for_everyone()
         return {"residual_nats": to_dict(residual)}
-
-    def _residual(self, ebm: EBM) -> Residual:
-        nats = [
-            bits_of_images(
-                self.accelerator, ebm, self.validation, self.noise[:1], estimator=estimator
-            ).bits_per_dim.double()
-            for estimator in ("energy", VariationalBound(num_draws=BOUND_DRAWS))
-        ]
-        to_nats = -torch.tensor(2.0).log().item() * self.validation[0].numel()
-        difference = to_nats * (nats[0] - nats[1])
-        return Residual(
-            difference.mean().item(),
-            standard_error(difference).item(),
-            difference.std().item(),
-        )
 
     def settings(self) -> dict[str, Any]:
         return {"ebm": to_dict(self.model.config), "teacher": {"model": self.name}}
