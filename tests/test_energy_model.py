@@ -39,16 +39,14 @@ class SmallNet(nn.Module):
 
     def __init__(self, dim, width=48):
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(dim + 3, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()
-        )
-        self.last = nn.Linear(width, 2 * dim)
-        nn.init.zeros_(self.last.weight)
-        nn.init.zeros_(self.last.bias)
+        inner = nn.Linear(dim + 3, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()
+        self.layers = nn.Sequential(*inner, nn.Linear(width, 2 * dim))
+        for weight in self.layers[-1].parameters():
+            nn.init.zeros_(weight)
 
     def forward(self, x, t):
         t = t[:, None]
-        return self.last(self.layers(torch.cat([x, t, (3 * t).sin(), (6 * t).cos()], 1)))
+        return self.layers(torch.cat([x, t, (3 * t).sin(), (6 * t).cos()], 1))
 
 
 def times(path, num=6):
