@@ -178,7 +178,7 @@ def test_the_self_test_tells_a_good_model_from_a_bad_one(script, capsys, tmp_pat
     assert good["passed"] and "quadrature" in captured.out
     names = [check["name"] for check in good["checks"]]
     assert names[:3] == ["mean time score", "E[p_1/p_0]", "predicted noise"]
-    assert names[3:] == ["quadrature", "ratio against pf_ode"]
+    assert names[3:] == ["quadrature", "elbo against pf_ode"]
     assert "skipped E[p_1/p_0]" in captured.out  # 64 dimensions, 50 draws
     assert [check["passed"] for check in good["checks"]] == [True, None, True, True, True]
     assert (tmp_path / "a" / "selftest.png").stat().st_size > 1000

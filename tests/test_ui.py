@@ -19,7 +19,6 @@ CONTRACT = {
         **{"model": "grey", "drawing": ..., "unknown": "lower half", "num_images": 4},
         **{"num_temperatures": 60, "seed": 5},
     },
-    "/estimators": {"model": "grey", "image": None, "draws": 4},
     "/generate": {
         **{"model": "grey", "sampler": "dpm", "num_images": 10, "num_steps": 25, "seed": 5},
         **{"randomise": True, "score_images": False, "which": "any", "guidance": 1.5},
@@ -32,12 +31,9 @@ CONTRACT = {
     "/mi_gaussian": {
         **{"dim": 40, "methods": ["CTSM-v"], "learning_rate": 5e-3, "iterations": 500, "seed": 5},
     },
-    "/score": {"model": "grey", "image": None, "repeats": 16, "invert": False, "frame": False},
+    "/score": {"model": "grey", "image": None, "repeats": 16, "as_it_is": False},
     "/score_drawing": {"model": "grey", "drawing": ..., "repeats": 16},
-    "/score_many": {
-        **{"model": "grey", "files": None, "repeats": 16},
-        **{"invert": False, "frame": False},
-    },
+    "/score_many": {"model": "grey", "files": None, "repeats": 16, "as_it_is": False},
     "/toy": {
         **{"problem": "gaussians_d2", "path": "variance_preserving", "method": "ctsm_v_time1"},
         **{"learning_rate": 2e-3, "iterations": 1_000, "seed": 5},
@@ -45,7 +41,7 @@ CONTRACT = {
 }
 #: what the endpoints return that programs read the most of
 RETURNS = {
-    "/generate": "Image Textbox Number Dataframe File Gallery",
+    "/generate": "Image Textbox Number Dataframe File",
     "/mi": "Plot Textbox Json",
     "/score": "Image Textbox Plot Textbox Plot Label Json",
     "/score_many": "Dataframe Textbox",

@@ -1,19 +1,17 @@
 """The diagnostics tab: the card of a model, its self-test and its log Z by temperature."""
 
 import json
-import math
 import re
 
 import pytest
 from conftest import GREY, error_of
 
 from ebm_app.evaluation.held_out import held_out_levels
-from ebm_app.evaluation.log_z.estimates import from_forward
 from ebm_app.evaluation.selftest import Check, SelfTestBudget, iterate_checks
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.records import to_dict
 from ebm_app.likelihood import PFODEDensity
-from ebm_app.web.diagnostics import card, checks, log_z
+from ebm_app.web.diagnostics import card, checks
 from ebm_app.web.models import Models
 
 LINES = [
@@ -127,27 +125,3 @@ def test_a_record_in_the_folder_of_a_model_is_shown_and_a_failed_one_is_a_line(t
     line, (figure, text) = checks.recorded(tmp_path, "run")
     assert "run/selftest.json" in line and "run/selftest.json" in text and figure is None
     assert str(tmp_path) not in line + text
-
-
-def test_log_z_goes_temperature_by_temperature_and_is_that_of_the_weights(models, monkeypatch):
-    states, report = [], log_z.report
-    monkeypatch.setattr(log_z, "report", lambda state: states.append(state) or report(state))
-    shown = list(log_z.log_z("grey", "ais", 3, 2, models=models, seed=1))
-    heads = [text.split(" · ")[0] for _, text in shown]
-    assert heads[:-1] == [
-        *("Step 0 of 5", "Step 1 of 5, pilot chains", "Step 2 of 5, pilot chains"),
-        *("Step 3 of 5", "Step 4 of 5", "Step 5 of 5"),
-    ]
-    assert [figure is None for figure, _ in shown] == [True] * 3 + [False] * 4
-    (state,), (_, text) = states, shown[-1]
-    estimate = from_forward(state.log_weight[-1])
-    assert text.startswith(f"log Z: {estimate.log_z:+.2f} ± {estimate.stderr:.2f} nats;")
-    assert f"changes by {estimate.log_z / (64 * math.log(2)):+.4f} ± " in text
-    assert f"of 3, acceptance {state.acceptance[:2].mean():.2f}" in text
-    assert estimate.warnings
-    assert all(f"Warning: {warning}" in text for warning in estimate.warnings)
-    left, right = shown[-1][0].axes
-    assert left.lines[0].get_ydata() == pytest.approx(state.log_weight.mean(1).numpy())
-    assert len(right.lines[0].get_ydata()) == 3
-    mistake = log_z.log_z("grey", "gibbs", 3, 2, models=models, seed=0)
-    assert "unknown method" in error_of(lambda: list(mistake))

@@ -21,11 +21,11 @@ PATHS = ("/etc/passwd", "http://127.0.0.1:1/a.png", "x" * 5000)
 NO_FILE = [*PATHS, HTML, 3, [3], *({"path": path, "meta": META} for path in PATHS)]
 #: what is none of a kind of argument, by arguments of that kind
 BAD = {
-    ("seed", "num_images", "repeats", "draws", "learning_rate"): [None, "", HTML, [], -1, 1e10],
+    ("seed", "num_images", "repeats", "learning_rate"): [None, "", HTML, [], -1, 1e10],
     ("model", "task", "problem", "dim"): [None, 40.5, True, [], "nowhere", "../grey", HTML],
     ("methods",): [None, 3, ["nowhere"], [HTML], [None]],
     ("x_columns",): [None, 3, [3], [None]],
-    ("randomise", "invert"): [None, 2, "maybe", [], HTML],
+    ("randomise", "as_it_is"): [None, 2, "maybe", [], HTML],
     ("image", "drawing", "x"): NO_FILE,
     ("files",): [*NO_FILE, [{"path": "/etc/passwd", "meta": META}], [None]],
 }

@@ -4,13 +4,14 @@ import asyncio
 import re
 import threading
 import time
+from types import SimpleNamespace
 
 import gradio as gr
 import pytest
 from starlette.exceptions import HTTPException
 
 from ebm_app.io.errors import UserError
-from ebm_app.web.runs import Upload, explained, stepwise
+from ebm_app.web.runs import Upload, explained, stepwise, with_reason
 from ebm_app.web.shared import Iterations, Rate, Seed
 
 
@@ -77,18 +78,37 @@ def steps_of(log, name, going=None):
     return run
 
 
-async def all_of(run, lane="long"):
-    return [step async for step in stepwise(run, lane)()]
+async def all_of(run, lane="long", visitor="a"):
+    request = SimpleNamespace(session_hash=visitor)
+    return [step async for step in stepwise(run, lane)(request)]
 
 
-def test_runs_of_all_visitors_are_computed_by_one_thread_step_by_step():
+@pytest.mark.parametrize(
+    ("visitors", "steps"), [("ab", [1, 1, 2, 2]), ("aa", [1, 2, "closed", 1])]
+)
+def test_visitors_take_turns_by_one_thread_and_each_has_one_long_run(visitors, steps):
     log = []
 
     async def together():
-        return await asyncio.gather(*(all_of(steps_of(log, name)) for name in "ab"))
+        runs = [all_of(steps_of(log, n), "long", name) for n, name in enumerate(visitors)]
+        return await asyncio.gather(*runs)
 
     assert asyncio.run(together()) == [[1, 2], [1, 2]]
+    assert [step for _, step, _ in log][:4] == steps
     assert len({thread for *_, thread in log} | {threading.get_ident()}) == 2
+
+
+def test_the_reason_of_an_error_stays_in_the_text():
+    def fail():
+        yield ["picture", "text"]
+        raise gr.Error("no &lt;ink&gt;: draw some")
+
+    outputs = [object(), object()]
+    run = with_reason(fail, outputs, outputs[1])()
+    assert next(run) == ["picture", "text"]
+    assert next(run) == [gr.skip(), "Not done: no <ink>: draw some"]
+    with pytest.raises(gr.Error):
+        next(run)
 
 
 def test_who_stops_is_let_go_within_a_step_and_others_of_the_lane_wait_for_it():

@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 import torch
 from conftest import COLOUR, GREY, call, digit, error_of, save_digit
+from PIL import Image
 
+from ebm_app.anomaly.detector import AnomalyDetector
 from ebm_app.data.images import load_images
 from ebm_app.data.png import to_uint8
 from ebm_app.evaluation import held_out_likelihoods as held
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.records import read_json, write_json
-from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.models.config import EBMConfig
 from ebm_app.web.models import Models
-from ebm_app.web.score import estimators, many_images, one_image, uploads
+from ebm_app.web.score import many_images, one_image, uploads
 from ebm_app.web.shared import mean_of
 
 pytestmark = pytest.mark.usefixtures("page_files")
@@ -26,29 +27,57 @@ MNIST = EBMConfig("mnist", (1, 28, 28), 256)
 
 def test_a_score_is_the_mean_over_draws_with_its_standard_error(models, tmp_path):
     path = save_digit(tmp_path / "digit.png")
-    first, scored, *rest = one_image.score("grey", path, 12, models=models, seed=3)
-    side = first.seen.width // 8
-    assert np.array_equal(np.asarray(first.seen)[::side, ::side], to_uint8(digit())[0, ..., 0])
+    shown = []
+    for step in one_image.score("grey", path, 12, models=models, seed=3):
+        with Image.open(step.seen) as seen:
+            side = seen.width // 8
+            assert np.array_equal(np.asarray(seen)[::side, ::side], to_uint8(digit())[0, ..., 0])
+        shown.append(step)
+    first, quick, scored, *_, last = shown
+    assert first.metrics is None and quick.metrics["repeats"] == 2
     result = models.load("grey").log_prob(digit().expand(12, -1, -1, -1), seed=3)
     values = result.log_prob.numpy()
     mean, error, bits = values.mean(), values.std(ddof=1) / np.sqrt(12), 64 * np.log(2)
     in_bits = one_image.with_error(-mean / bits, error / bits)
     in_nats = one_image.with_error(mean, error)
-    lead = f"Bits per dim: {in_bits} ({in_nats} nats), by the variational bound (elbo)\n"
-    assert scored.text.startswith(lead) and one_image.CAVEAT in scored.text
-    assert "17 levels equally likely, every image would cost 4.09.\n" in scored.text
+    assert f"Bits per dim: {in_bits} ({in_nats} nats), by elbo: " in scored.details
+    assert "17 levels equally likely, every image would cost 4.09.\n" in scored.details
     assert scored.metrics["log_prob"] == pytest.approx(mean)
     assert scored.metrics["log_prob_error"] == pytest.approx(error) and error > 0
     assert scored.metrics["bits_per_dim"] == pytest.approx(-mean / bits)
-    (image,) = scored.shares.axes[0].images
-    assert np.allclose(image.get_array(), result.components.mean((0, 1)))
-    assert scored.place == "" and scored.histogram is None  # does not wait for it
-    assert "of 40 held-out" in rest[-1].place and rest[-1].text == scored.text
-    assert rest[-1].histogram.axes[0].lines[0].get_xdata()[0] == pytest.approx(mean)
-    inverted = [*one_image.score("grey", path, 2, True, models=models, seed=3)][0].seen
-    assert np.array_equal(255 - np.asarray(inverted), np.asarray(first.seen))
+    assert "of 40 held-out" in last.details and last.answer.startswith(last.metrics["answer"])
+    assert last.histogram.axes[0].lines[0].get_xdata()[0] == pytest.approx(mean)
     *_, drawn = one_image.score_drawing("grey", path, 2, models=models, seed=3)
-    assert drawn.text.startswith("Bits per dim")
+    assert f"{drawn.metrics['bits_per_dim']:.3f} bits per dim" in drawn.answer
+
+
+def test_the_answer_says_in_words_whether_an_image_is_ordinary_and_where_it_is_odd():
+    found = {"p_value": None, "percentile": 50.0, "class": 7, "oddest": "lower left"}
+    for change, words in (
+        ({}, "An ordinary 7: more usual than 100 percent of held-out images"),
+        ({"p_value": 0.64, "class": None}, "An ordinary image: more usual than 64 percent"),
+        ({"p_value": 0.002}, "Odd: p = 0.002, mostly at the lower left"),
+        ({"percentile": 0.5, "oddest": None}, "Odd: p = 0.01"),
+        ({"p_value": 0.01, "percentile": 100.0}, "Suspiciously simple: "),
+        ({"percentile": None}, one_image.COUNTING),
+    ):
+        assert one_image.in_words(found | change).startswith(words)
+    excess = np.zeros((9, 9))
+    for row, column, place in ((0, 8, "upper right"), (4, 0, "left"), (4, 4, "middle")):
+        excess[row, column] = excess.max() + 1
+        assert one_image.place_of(excess) == place
+
+
+def test_a_fitted_detector_says_where_an_image_is_odd(folder, tmp_path):
+    copy = shutil.copytree(folder / "grey", tmp_path / "run")
+    AnomalyDetector(copy).fit(load_images("digits").test[:120]).save(copy)
+    models = Models({"run": copy}, data_root="nowhere")
+    assert models.detector("run") is models.detector("run")
+    path = save_digit(tmp_path / "digit.png")
+    *_, last = one_image.score("run", path, 2, models=models, seed=3)
+    expected = AnomalyDetector(copy).p_value(digit())
+    assert last.metrics["p_value"] == pytest.approx(expected[0])
+    assert np.array_equal(last.where.axes[0].images[0].get_array(), digit()[0, 0])
 
 
 def test_the_error_of_a_fixed_quadrature_is_no_smaller_for_more_draws(models):
@@ -83,7 +112,7 @@ def test_the_place_of_a_score_is_counted_among_held_out_images(models):
     assert torch.equal(computed.log_prob, steps[-1].log_prob)
     assert len(list(models.likelihoods("grey"))) == 1  # kept
     *_, shown = one_image.find_likelihood(models, "colour", _prepared(COLOUR), 2, 0)
-    assert shown.place == one_image.ABSENT
+    assert shown.answer.startswith(one_image.ABSENT)
 
 
 def _prepared(config):
@@ -97,35 +126,14 @@ def test_many_files_have_a_row_each(models, tmp_path):
     *_, (rows, text) = many_images.score_many("grey", [*good, str(bad)], 4, models=models, seed=3)
     assert text == "2 of 3 files have a log-likelihood"
     result = models.load("grey").log_prob(digit(1).expand(4, -1, -1, -1), seed=3)
-    assert rows[1][1] == pytest.approx(result.log_prob.mean().item(), abs=0.01)
-    assert all(0 <= row[4] <= 100 for row in rows[:2])
-    assert rows[2][1:5] == [None] * 4 and "cannot read 'bad.png'" in rows[2][5]
+    (nats,) = (row[2] for row in rows if row[0] == "b.png")
+    assert nats == pytest.approx(result.log_prob.mean().item(), abs=0.01)
+    assert rows[0][2] < rows[1][2]  # the oddest first, as far as is known
+    assert all(0 <= row[5] <= 100 for row in rows[:2])
+    assert rows[2][1:6] == [None] * 5 and "cannot read 'bad.png'" in rows[2][6]
     for files, message in (([], "there are no files"), (good * 51, "102 files are more than 100")):
         run = many_images.score_many("grey", files, 4, models=models, seed=3)
         assert message in error_of(lambda run: list(run), run)
-
-
-def test_estimators_stand_side_by_side_on_the_same_draws(models, tmp_path, monkeypatch):
-    offered = estimators.rows_for(GREY)
-    assert set(ESTIMATORS) < set(offered) and GREY.dequantisation not in offered
-    named = {name: {"estimator": name} for name in ("elbo", "ratio", "pf_ode")}
-    monkeypatch.setattr(estimators, "rows_for", lambda config: named)
-    log_prob = EBM.log_prob
-
-    def refuse(ebm, images, estimator, **options):
-        if estimator == "pf_ode":
-            uploads.read_upload(None, GREY)
-        return log_prob(ebm, images, estimator=estimator, **options)
-
-    monkeypatch.setattr(EBM, "log_prob", refuse)
-    path = save_digit(tmp_path / "digit.png")
-    shown = list(estimators.estimators("grey", path, 3, models=models, seed=5))
-    assert [text for _, text in shown[:2]] == ["3 draws · running elbo", "3 draws · running ratio"]
-    rows, text = shown[-1]
-    assert [row[0] for row in rows] == ["elbo", "ratio"] and len(rows[0]) == 7
-    assert text.startswith("2 estimators · 3 draws · without pf_ode: there is no image")
-    result = models.load("grey").log_prob(digit().expand(3, -1, -1, -1), estimator="ratio", seed=5)
-    assert rows[1][1] == pytest.approx(result.log_prob.mean().item(), abs=0.01)
 
 
 def test_likelihoods_of_a_record_are_used_for_its_weights_only(folder, tmp_path, monkeypatch):

@@ -24,9 +24,7 @@ Page = Any  # playwright.sync_api.Page, of an optional package
 
 
 def draw_images(page: Page) -> None:
-    """A grid of images with their log-likelihoods."""
-    page.get_by_role("button", name="Advanced").click()
-    page.get_by_label("Log-likelihoods of the images").check()
+    """A grid of images."""
     press(page, "Generate")
     page.locator("a[download$='.zip']").wait_for(timeout=WAIT)
 
@@ -36,8 +34,10 @@ def score_example(page: Page) -> None:
     open_tab(page, "Upload")
     page.locator(".small img").first.click()
     page.get_by_alt_text("The image that was uploaded").wait_for(timeout=WAIT)
-    press(page, "Log-likelihood of the image")
-    wait_for(page, "Place among held-out images", r"than \d+ of 297")
+    press(page, "Is the image ordinary?")
+    wait_for(page, "Answer", "bits per dim")
+    page.get_by_role("button", name="Details", exact=True).click()
+    wait_for(page, "Log-likelihood", r"over 16 draws")
 
 
 def complete_drawing(page: Page) -> None:

@@ -1,14 +1,14 @@
 """Plots of likelihoods and of a self-test."""
 
 import numpy as np
-from matplotlib.colors import CenteredNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from ebm_app.evaluation.selftest import Balance
 
 SIZE, DPI = (5.2, 3.8), 130
-MAX_NUMBERS = 100
+#: of a map of where an image is odd, in standard deviations
+MAX_EXCESS = 6
 
 
 def plot_place(log_prob: Tensor, value: float) -> Figure:
@@ -39,27 +39,16 @@ def plot_place(log_prob: Tensor, value: float) -> Figure:
     return figure
 
 
-def plot_shares(components: Tensor) -> Figure:
-    """A map of what each pixel adds to a log-likelihood, around the mean of the pixels.
-
-    Args:
-        components: (C, H, W) in nats; channels are summed. Small maps carry their numbers.
-    """
-    shares = components.sum(0).numpy()
+def plot_over(image: Tensor, excess: np.ndarray) -> Figure:
+    """A map (H, W) of where an image (C, H, W) in [0, 1] is odd, laid over it; nothing of it where
+    the excess is below one standard deviation."""
     figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
     axes = figure.subplots()
-    norm = CenteredNorm(vcenter=shares.mean())
-    image = axes.imshow(shares, cmap="RdBu", norm=norm)
-    figure.colorbar(image, ax=axes, label="nats added by a pixel; white is their mean")
-    axes.set(xticks=[], yticks=[], xlabel=f"sum: {shares.sum():.1f} nats")
-    if shares.size <= MAX_NUMBERS:
-        for (row, column), share in np.ndenumerate(shares):
-            dark = abs(norm(share) - 0.5) > 0.3
-            axes.text(
-                *(column, row, f"{share:z.1f}"),
-                **{"ha": "center", "va": "center", "fontsize": 7.5},
-                color="white" if dark else "black",
-            )
+    axes.imshow(image.mean(0).numpy(), cmap="gray", vmin=0, vmax=1)
+    opacity = ((excess - 1) / 3).clip(0, 0.7)
+    shown = axes.imshow(excess, cmap="autumn_r", vmin=0, vmax=MAX_EXCESS, alpha=opacity)
+    figure.colorbar(shown, ax=axes, label="standard deviations above ordinary images")
+    axes.set(xticks=[], yticks=[])
     return figure
 
 

@@ -7,7 +7,6 @@ import gradio as gr
 from .complete import tab as complete
 from .diagnostics import tab as diagnostics
 from .generate import tab as generate
-from .generate.gallery import send_on_click
 from .information import gaussian, own_data
 from .models import Models
 from .runs import AT_ONCE
@@ -32,9 +31,9 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
             warning = gr.Markdown(visible=False)
         with gr.Tabs() as tabs:
             with gr.Tab("Generate") as drawing:
-                pictures = generate.build(models, model, seed)
+                grid = generate.build(models, model, seed)
             with gr.Tab("Score", id="score") as scoring:
-                upload, ways = score.build(models, model, pictures, seed)
+                upload, ways = score.build(models, model, seed)
             with gr.Tab("Complete") as completing:
                 complete.build(models, model, seed)
             with gr.Tab("Toy") as training:
@@ -46,7 +45,8 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
                     own_data.build(seed)
             with gr.Tab("Diagnostics") as checking:
                 diagnostics.build(models, model, warning, checking, seed)
-        send_on_click(pictures, upload, {tabs: "score", ways: score.UPLOAD})
+        shown = {tabs: "score", ways: score.UPLOAD}
+        generate.send_on_click(grid, model, upload, shown, models)
         for selected, visible in (
             ([drawing, scoring, completing, checking], True),
             ([training, information], "hidden"),  # they use none of the models

@@ -1,10 +1,11 @@
 """The models that the page offers: found once at the start, opened when a visitor chooses one."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 
+from ebm_app.anomaly.detector import AnomalyDetector
 from ebm_app.evaluation.held_out_likelihoods import (
     HeldOutLikelihoods,
     fingerprint,
@@ -33,6 +34,7 @@ class Models:
     ) -> None:
         self.folders, self.device, self.data_root = folders, device, data_root
         self._key, self._ebm, self._lock = None, None, Lock()
+        self._detector: tuple[EBM | None, AnomalyDetector | None] = None, None
         self._likelihoods: dict[str, HeldOutLikelihoods] = {}
 
     def folder(self, name: str) -> Path:
@@ -58,6 +60,20 @@ class Models:
                     self._ebm = EBM.from_pretrained(folder, self.device)
                 self._key = key
             return self._ebm
+
+    def detector(self, name: str) -> AnomalyDetector | None:
+        """What tells odd images from ordinary ones by the model of a name: it is read from its
+        folder, or fitted to held-out images; None where there are neither, or too few."""
+        ebm, folder = self.load(name), self.folder(name)
+        if self._detector[0] is not ebm:
+            found, images = None, held_out_images(ebm.config, self.data_root)
+            with suppress(UserError):
+                found = AnomalyDetector(folder)
+                found.model = ebm
+                if found.usual is None:
+                    found.fit([] if images is None else images)
+            self._detector = ebm, found if found and found.usual is not None else None
+        return self._detector[1]
 
     def likelihoods(self, name: str) -> Iterator[HeldOutLikelihoods]:
         """The log-likelihoods of held-out images by the model of a name so far; the last are

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import wraps
-from html import escape
+from html import escape, unescape
 from typing import Annotated, Any
+from weakref import WeakValueDictionary
 
 import gradio as gr
 from gradio.components import Component
@@ -20,9 +21,13 @@ from pydantic import BeforeValidator, ConfigDict, ValidationError, validate_call
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
 
-#: runs of minutes wait for each other; those of seconds wait for each other and for no others
+#: runs of minutes take turns, a step each, and so do those of seconds, which wait for no others
 LANES = {name: ThreadPoolExecutor(1, name) for name in ("long", "quick")}
-WAITING = "Waiting for a free place: one run of its kind is computed at a time"
+#: runs of a lane that take turns; others wait until one of them has ended
+MAX_RUNS = 8
+#: of every visitor, the turn of a run of minutes
+TURNS: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+WAITING = "Waiting: visitors take turns, and each has one run at a time"
 STOPPED, NEVER_BEGUN = "Stopped · ", "Stopped before the first step"
 #: settings of an event that is answered at once, and is no endpoint for programs
 AT_ONCE = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
@@ -105,23 +110,48 @@ def in_words(error: ValidationError, names: Sequence[str] = ()) -> str:
 
 
 def stepwise(run: Callable[..., Iterator[Any]], lane: str) -> Callable[..., AsyncIterator[Any]]:
-    """A generator whose steps are computed by the thread of a lane.
+    """A generator whose steps are computed by the thread of a lane, in turns with others; of
+    "long" ones, those of a visitor are computed one after the other.
 
     Whoever cancels it is let go at once. The step at which it was is computed to its end, since no
     thread can be interrupted; its result is dropped, and the steps of others come after it.
     """
 
-    @wraps(run)
-    async def steps(*args: Any) -> AsyncIterator[Any]:
+    async def steps(request: gr.Request, *args: Any) -> AsyncIterator[Any]:
         iterator, loop = run(*args), asyncio.get_running_loop()
+        visitor = f"{lane}{request.session_hash if lane == 'long' else id(iterator)}"
+        async with TURNS.setdefault(visitor, asyncio.Lock()):
+            try:
+                while True:
+                    shown = await loop.run_in_executor(LANES[lane], next, iterator, None)
+                    if shown is None:
+                        return
+                    yield shown
+            finally:
+                LANES[lane].submit(iterator.close)  # by that thread: after the step
+
+    signature = inspect.signature(run)
+    asked = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = [asked.replace(annotation=gr.Request), *signature.parameters.values()]
+    steps.__signature__ = signature.replace(parameters=parameters)
+    steps.__name__, steps.__doc__ = run.__name__, run.__doc__
+    return steps
+
+
+def with_reason(
+    run: Callable[..., Iterator[Any]], outputs: Sequence[Component], text: Component
+) -> Callable[..., Iterator[Any]]:
+    """A generator that writes why it fails into the text among its outputs, where the reason stays
+    when the message of it is gone."""
+
+    @wraps(run)
+    def steps(*args: Any) -> Iterator[Any]:
         try:
-            while True:
-                shown = await loop.run_in_executor(LANES[lane], next, iterator, None)
-                if shown is None:
-                    return
-                yield shown
-        finally:
-            LANES[lane].submit(iterator.close)  # by that thread: after the step
+            yield from run(*args)
+        except gr.Error as error:
+            reason = f"Not done: {unescape(error.message)}"
+            yield [reason if output is text else gr.skip() for output in outputs]
+            raise
 
     return steps
 
@@ -142,8 +172,8 @@ def start_by(
     lane: str = "long",
     is_public: bool = True,
 ) -> Dependency:
-    """Let a button start a run, which waits for the others of its lane and says so in the first
-    text among its outputs. Only while it waits or goes on can it be stopped.
+    """Let a button start a run, which takes turns with others of its lane; the first text among
+    its outputs says where it stands. Only while it waits or goes on can it be stopped.
 
     Args:
         buttons: what starts it, what stops it, and others that start runs with the same outputs.
@@ -159,14 +189,13 @@ def start_by(
     start.click(lambda: [WAITING, *pressed(True)], None, [text, *buttons], **AT_ONCE)
     # the listeners of a button are called in turn. Arguments are checked by ``explained``
     event = start.click(
-        stepwise(explained(run, **given or {}), lane),
+        stepwise(with_reason(explained(run, **given or {}), outputs, text), lane),
         list(inputs),
         list(outputs),
         preprocess=False,
         concurrency_id=lane,
-        concurrency_limit=1,
-        show_progress="minimal",
-        show_progress_on=text,
+        concurrency_limit=MAX_RUNS,
+        show_progress="hidden",  # its waiting time is that of an empty queue
         api_name=run.__name__,
         api_visibility="public" if is_public else "private",
     )

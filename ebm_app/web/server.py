@@ -27,11 +27,8 @@ CSS = """
 [data-testid="matplotlib"] { padding-top: 2rem; }
 /* plots are drawn on white: their lightness is turned round, their hues stay */
 .dark [data-testid="matplotlib"] img { filter: invert(0.88) hue-rotate(180deg); }
-/* as many columns as have room, on a telephone two, and as many rows as there are */
-.tiles .grid-wrap, .small .grid-wrap { min-height: 0 !important; max-height: none !important; }
-.tiles .grid-container {
-  grid-template-columns: repeat(auto-fill, minmax(min(220px, 40%), 1fr)) !important;
-}
+/* as many rows as there are */
+.small .grid-wrap { min-height: 0 !important; max-height: none !important; }
 .small .grid-container { grid-template-columns: repeat(5, 1fr) !important; }
 .small .grid-wrap { padding-top: 2rem; }
 .prose table th, .prose table td {

@@ -25,7 +25,7 @@ from ..models import Models, without_path
 from ..shared import progress
 
 RECORD_FILE = "selftest.json"
-MIN_IMAGES, MAX_IMAGES, DEFAULT_IMAGES = 8, 297, 32
+SIZES, DEFAULT_IMAGES = (8, 297), 32
 NUM_TIMES, NUM_REFERENCE, PF_ODE_STEPS = 16, 100, 20
 #: the mean time score, and a text
 ShownTest = tuple[Figure | None, str]
@@ -33,7 +33,7 @@ ShownTest = tuple[Figure | None, str]
 
 def self_test(
     model: str,
-    num_images: Annotated[int, Ge(MIN_IMAGES), Le(MAX_IMAGES)],
+    num_images: Annotated[int, Ge(SIZES[0]), Le(SIZES[1])],
     *,
     models: Models,
     seed: int,

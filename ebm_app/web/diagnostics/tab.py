@@ -9,15 +9,12 @@ from ebm_app.io.errors import UserError
 from ..models import Models
 from ..runs import AT_ONCE, explained, start_and_stop, start_by
 from ..shared import plot_box, slider, text_box
-from . import card, checks, log_z
+from . import card, checks
 
 SELF_TEST = """### Self-test
-Identities that every exact model satisfies, on held-out images of the model's data. With a larger
-budget: `python evaluate/selftest.py MODEL`; a record in the folder of the model is shown here."""
-LOG_Z = """### log Z, temperature by temperature
-It is 0 where the time score is exact. Chains go from noise to the model through intermediate
-distributions, with `transported` moved by the probability-flow ODE. More chains and methods:
-`python evaluate/ais.py MODEL`."""
+Identities that every exact model satisfies, on held-out images of the model's data. For experts,
+from a shell: the same with a larger budget by `python evaluate/selftest.py MODEL`, whose record in
+the folder of the model is shown here, and log Z by `python evaluate/ais.py MODEL`."""
 
 
 def build(models: Models, model: gr.Dropdown, line: gr.Markdown, tab: gr.Tab, seed: int) -> None:
@@ -30,29 +27,14 @@ def build(models: Models, model: gr.Dropdown, line: gr.Markdown, tab: gr.Tab, se
     with gr.Accordion("Description and configuration", open=False):
         readme = gr.Markdown(label="Description", container=True)
         config = gr.JSON(label="Configuration")
-    with gr.Row():
-        with gr.Column(min_width=300):
-            gr.Markdown(SELF_TEST)
-            sizes = checks.MIN_IMAGES, checks.MAX_IMAGES
-            num_images = slider(*sizes, checks.DEFAULT_IMAGES, "Held-out images")
-            test_buttons = start_and_stop("Run the self-test")
-            text = text_box("Result of the self-test", 6)
-            test = [plot_box("Mean time score: 0 in an exact model"), text]
-        with gr.Column(min_width=300):
-            gr.Markdown(LOG_Z)
-            method = gr.Dropdown(list(log_z.METHODS), label="Method")
-            with gr.Row():
-                num_chains = slider(2, log_z.MAX_CHAINS, 8, "Chains", min_width=110)
-                limit = log_z.MAX_TEMPERATURES
-                temperatures = slider(2, limit, 16, "Temperatures", min_width=110)
-            chain_buttons = start_and_stop("Estimate log Z")
-            text = text_box("log Z", 2)
-            chains = [plot_box("Weights and acceptance by temperature"), text]
-
-    given = {"given": {"models": models, "seed": seed}, "is_public": False}
-    testing = start_by(test_buttons, checks.self_test, [model, num_images], test, **given)
-    inputs = [model, method, num_chains, temperatures]
-    moving = start_by(chain_buttons, log_z.log_z, inputs, chains, **given)
+    gr.Markdown(SELF_TEST)
+    num_images = slider(*checks.SIZES, checks.DEFAULT_IMAGES, "Held-out images")
+    buttons = start_and_stop("Run the self-test")
+    text = text_box("Result of the self-test", 6)
+    test = [plot_box("Mean time score: 0 in an exact model"), text]
+    given = {"models": models, "seed": seed}
+    inputs = [model, num_images]
+    testing = start_by(buttons, checks.self_test, inputs, test, given, is_public=False)
 
     def fill(name: str) -> tuple[Any, ...]:
         try:
@@ -62,11 +44,11 @@ def build(models: Models, model: gr.Dropdown, line: gr.Markdown, tab: gr.Tab, se
 
     def begin(name: str) -> tuple[Any, ...]:
         warning, shown = checks.recorded(models.folder(name), name)
-        return gr.update(value=warning, visible=bool(warning)), *shown, None, ""
+        return gr.update(value=warning, visible=bool(warning)), *shown
 
     # a run goes on while its card is looked at
     outputs = [facts, curves, readme, config]
     gr.on([tab.select, model.change], explained(fill), model, outputs, **AT_ONCE)
     # a result never stands beside another model than its own, and stays when the tab is left
-    model.change(None, cancels=[testing, moving], **AT_ONCE)
-    gr.on(None, explained(begin), model, [line, *test, *chains], **AT_ONCE)
+    model.change(None, cancels=[testing], **AT_ONCE)
+    gr.on(None, explained(begin), model, [line, *test], **AT_ONCE)

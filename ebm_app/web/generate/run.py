@@ -27,8 +27,6 @@ PNG_KEY = "ebm_app"
 #: dequantisation draws of an image, and images whose log-likelihoods are found together
 REPEATS, BATCH_SIZE = 4, 8
 HEADERS = ("Image", "Log p (nats)", "± (nats)", "Bits per dim")
-#: classes that a caption names
-MAX_NAMED = 10
 #: a mean acceptance below which the chains hardly move
 FEW_ACCEPTED = 0.1
 WARNING = (
@@ -46,7 +44,7 @@ class RunSettings:
     num_images: int
     num_steps: int
     seed: int
-    labels: tuple[int, ...] = ()
+    labels: tuple[int, ...] | str = ()
     guidance: float = 1.0
 
 
@@ -98,8 +96,8 @@ class SampleRun:
         if self.likelihoods:
             parts.append(f"{len(self.likelihoods)} log-likelihoods")
         if self.settings.labels:
-            few = len(self.settings.labels) <= MAX_NAMED
-            named = ", ".join(map(str, self.settings.labels)) if few else "any class"
+            labels = self.settings.labels
+            named = "any class" if isinstance(labels, str) else ", ".join(map(str, labels))
             parts.append(f"of {named} with guidance {self.settings.guidance:g}")
         parts += [self.settings.model, f"seed {self.settings.seed}", f"{self.seconds:.1f} s"]
         parts.append(f"{self.frame.nfe} evaluations of the score")

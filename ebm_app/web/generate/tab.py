@@ -1,14 +1,14 @@
 """The tab that draws images."""
 
+import json
+import math
 import secrets
-from collections.abc import Iterator
-from math import prod
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple
 
 import gradio as gr
-import torch
 from annotated_types import Ge, Le
 from PIL import Image
 
@@ -19,16 +19,15 @@ from ebm_app.models.folders import read_config
 from ebm_app.sampling.samplers import SAMPLERS
 
 from ..models import Models
-from ..runs import AT_ONCE, explained, start_and_stop, start_by
+from ..runs import AT_ONCE, Upload, explained, start_and_stop, start_by
 from ..shared import MAX_SEED, Seed, picture, seed_box, slider, table_box, text_box
-from .gallery import image_tiles, tiles
-from .run import HEADERS, REPEATS, RunSettings, SampleRun, draw, write_files
+from .run import HEADERS, PNG_KEY, REPEATS, RunSettings, SampleRun, draw, write_files
 
 MAX_IMAGES, MAX_STEPS, MAX_GUIDANCE = 64, 200, 5.0
 Guidance = Annotated[float, Ge(0), Le(MAX_GUIDANCE)]
 ANY, EACH = "any", "one of each"
 #: a grid that a bundled model drew before, in its folder
-FIRST_GRID = "samples_grid.png"
+FIRST_GRID, FIRST_IMAGES = "samples_grid.png", 100
 LABELS = {
     "dpm": "DPM-Solver++ (seconds)",
     "pf_ode": "Probability-flow ODE by Heun's method (twice the time)",
@@ -36,7 +35,7 @@ LABELS = {
 }
 HINT = (
     "Press **Generate** and watch images come out of noise, of the class that you choose; then "
-    "click on one of them below to send it to the Score tab, which finds its log-likelihood."
+    "click on one of them to send it to the Score tab, which says whether it is ordinary."
 )
 #: how long a run that was left alone can still be stopped
 STATE_SECONDS = 3600
@@ -44,14 +43,13 @@ STATE_SECONDS = 3600
 
 class ShownRun(NamedTuple):
     """What the page shows of a run: the grid, a caption, the seed and the log-likelihoods; of an
-    ended run the archive and the single images too; the run itself, once it has a step."""
+    ended run the archive too; the run itself, once it has a step."""
 
     grid: Image.Image | str | None
     caption: str
     seed: int
     likelihoods: list[list[float]] | None = None
     archive: str | None = None
-    images: list[tuple[Image.Image, str]] | None = None
     run: SampleRun | None = None
 
 
@@ -69,19 +67,20 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
     models: Models,
 ) -> Iterator[ShownRun]:
     """Draw images; returns the grid as a PNG, a caption, the seed that was used, a table of
-    log-likelihoods, a ZIP of all files, and the single images. ``which`` is a class, "any" or
-    "one of each"."""
+    log-likelihoods, and a ZIP of all files. ``which`` is a class, "any" or "one of each"."""
     seed = secrets.randbelow(MAX_SEED + 1) if randomise else seed
     ebm = models.load(model)
     choose("sampler", sampler, SAMPLERS)
-    labels = labels_of(which, ebm.config.num_classes, num_images, seed)
+    labels = labels_of(which, ebm.config.num_classes)
     settings = RunSettings(
         *(model, sampler, num_images, num_steps, seed, labels),
         guidance if labels else 1.0,
     )
     yield ShownRun(None, f"Starting · {model} · seed {seed}", seed)
     for run in draw(ebm, settings, score_images):
-        yield ShownRun(run.grid(), run.caption(), seed, run.table(), run=run)
+        # a picture that stays is not sent again: it may be read while it is written
+        grid = gr.skip() if run.likelihoods else run.grid()
+        yield ShownRun(grid, run.caption(), seed, run.table(), run=run)
     yield from finish(run)
 
 
@@ -90,7 +89,7 @@ def finish(run: SampleRun) -> Iterator[ShownRun]:
     with TemporaryDirectory() as folder:  # the page keeps copies
         grid, archive = write_files(run, Path(folder))
         seed = run.settings.seed
-        yield ShownRun(grid, run.caption(), seed, run.table(), archive, tiles(run), run)
+        yield ShownRun(grid, run.caption(), seed, run.table(), archive, run)
 
 
 def halt(run: SampleRun | None) -> Iterator[ShownRun]:
@@ -99,21 +98,18 @@ def halt(run: SampleRun | None) -> Iterator[ShownRun]:
         yield shown._replace(caption=gr.skip())
 
 
-def labels_of(which: str, num_classes: int, num_images: int, seed: int) -> tuple[int, ...]:
+def labels_of(which: str, num_classes: int) -> tuple[int, ...] | str:
     """The class labels that take turns in a run; of any class, they are drawn at random.
 
-    >>> labels_of("7", 10, 4, 0), labels_of("one of each", 3, 4, 0), labels_of("any", 0, 4, 0)
-    ((7,), (0, 1, 2), ())
+    >>> labels_of("7", 10), labels_of("one of each", 3), labels_of("any", 3), labels_of("any", 0)
+    ((7,), (0, 1, 2), 'random', ())
     """
     if not num_classes:
         if which in (ANY, EACH):  # what stands there by itself
             return ()
         raise UserError(f"this model was trained without class labels: choose {ANY}")
     choose("class", which, [ANY, EACH, *map(str, range(num_classes))])
-    if which == ANY:
-        generator = torch.Generator().manual_seed(seed)
-        return tuple(torch.randint(num_classes, (num_images,), generator=generator).tolist())
-    return tuple(range(num_classes)) if which == EACH else (int(which),)
+    return {ANY: "random", EACH: tuple(range(num_classes))}.get(which) or (int(which),)
 
 
 def own_classes(model: str, *, models: Models) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -134,14 +130,32 @@ def own_steps(model: str, sampler: str, *, models: Models) -> dict[str, Any]:
     """An update of the choice of steps to the sampler's own number for a model; where that is more
     than the page allows, the most, and a note of it."""
     ebm, info = models.load(model), SAMPLERS[sampler].steps
-    own = SAMPLERS[sampler]().count_steps(ebm.energy, prod(ebm.config.image_shape))
+    own = SAMPLERS[sampler]().count_steps(ebm.energy, math.prod(ebm.config.image_shape))
     if own > MAX_STEPS:
         info += f"; by itself the sampler takes {own} for this model, the page {MAX_STEPS}"
     return gr.update(value=min(own, MAX_STEPS), info=info)
 
 
-def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Gallery:
-    """Put the tab on the page, with its endpoint /generate; the gallery of its images.
+def cell(picture: Image.Image, config: EBMConfig, place: Sequence[int]) -> Image.Image:
+    """The image at a place (x, y) of a grid that a run or ``FIRST_GRID`` shows.
+
+    Raises:
+        UserError: where there is none.
+    """
+    settings = json.loads(picture.info.get(PNG_KEY, "{}"))
+    num, (height, width) = settings.get("num_images", FIRST_IMAGES), config.image_shape[1:]
+    columns = math.ceil(math.sqrt(num))
+    # every pixel is repeated, and one lies between two images
+    factor = picture.width // (columns * (width + 1) - 1)
+    column, row = place[0] // (factor * (width + 1)), place[1] // (factor * (height + 1))
+    if row * columns + column >= num:
+        raise UserError("there is no image at this place: click on one")
+    left, top = column * factor * (width + 1), row * factor * (height + 1)
+    return picture.crop((left, top, left + factor * width, top + factor * height))
+
+
+def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Image:
+    """Put the tab on the page, with its endpoint /generate; the picture of its images.
 
     Args:
         model: the page's choice of a model. seed: the one to begin with.
@@ -180,12 +194,10 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Gallery:
             title = "Row by row from the top left; ± holds draws and estimator"
             with gr.Accordion("Log-likelihoods", open=False):
                 table = table_box(title, dict(zip(HEADERS, (90, 130, 120, 130), strict=True)))
-    # a label would cover the first of them
-    pictures = image_tiles("The images, one by one", show_label=False)
     run = gr.State(time_to_live=STATE_SECONDS)
-    shown = list(ShownRun(grid, text, seeds, table, archive, pictures, run))
+    shown = list(ShownRun(grid, text, seeds, table, archive, run))
     inputs = [model, sampler, num_images, steps, seeds, randomise, scored, which, guidance]
-    start_by(buttons, generate, inputs, shown, {"models": models})
+    event = start_by(buttons, generate, inputs, shown, {"models": models})
     # last, as files take a while to write
     private = {"show_progress": "hidden", "api_visibility": "private"}
     buttons[1].click(explained(halt), run, shown, **private)
@@ -194,8 +206,28 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Gallery:
     offer = explained(own_steps, models=models)
     gr.on(triggers, offer, [model, sampler], steps, **AT_ONCE, **in_turn)
 
-    def offer_classes(name: str) -> list[dict[str, Any]]:
-        return [gr.update(**found) for found in own_classes(name, models=models)]
+    def begin(name: str) -> list[Any]:
+        classes = [gr.update(**found) for found in own_classes(name, models=models)]
+        return [*classes, first_grid(name, models), "", None, None, None]
 
-    model.change(explained(offer_classes), model, [which, guidance], **AT_ONCE)
-    return pictures
+    model.change(None, cancels=[event], **AT_ONCE)
+    emptied = [which, guidance, grid, text, table, archive, run]
+    model.change(explained(begin), model, emptied, **AT_ONCE)
+    return grid
+
+
+def send_on_click(
+    grid: gr.Image, model: gr.Dropdown, upload: gr.Image, tabs: dict[gr.Tabs, str], models: Models
+) -> None:
+    """Let a click on an image of the grid hand it to an upload and open the tabs where that is."""
+
+    def send(name: str, shown: Upload | None, event: gr.SelectData) -> list[Any]:
+        if shown is None:
+            raise UserError("there is no image here: draw some and click on one")
+        with Image.open(shown) as picture:
+            found = cell(picture, read_config(EBMConfig, models.folder(name)), event.index)
+        return [found, *(gr.update(selected=tab) for tab in tabs.values())]
+
+    inputs, outputs = [model, grid], [upload, *tabs]
+    sent = grid.select(explained(send), inputs, outputs, preprocess=False, **AT_ONCE)
+    sent.then(None, js="() => window.scrollTo(0, 0)", **AT_ONCE)

@@ -1,19 +1,25 @@
-"""A digit in the frame of an image as in the model's data: its size, and its centre of mass."""
+"""A digit in the frame of an image as in the model's data: its size, and its centre of mass; and
+the digit in a photograph."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
+from scipy import ndimage
 
-from ebm_app.io.errors import UserError
 from ebm_app.models.config import EBMConfig
 
 #: pixels of the canvas on either side
 SIDE = 280
-#: of 255, by which ink is lighter than the ground of an uploaded file
+#: a photograph is made as small as this before its ink is found, in pixels of the longer side
+PHOTO = 168
+#: of 255, by which ink differs at least from its ground
 CONTRAST = 26
-Box = tuple[int, int, int, int]
+#: a part of the ink is dropped that has less than this share of the largest part's
+SPECK = 0.05
+#: of the edge of the ink, in units of its height
+SLOPE = 5.0
 
 
 class DigitFrame(NamedTuple):
@@ -41,12 +47,12 @@ FRAMES = {
 }
 
 
-def framed(picture: Image.Image, box: Box, config: EBMConfig) -> Image.Image:
-    """The box (left, top, right, bottom) of a grey picture, scaled as the model's data are, in a
+def framed(picture: Image.Image, config: EBMConfig) -> Image.Image:
+    """The ink of a grey picture, whose ground is black, scaled as the model's data are, in a
     black square of ``SIDE`` pixels; its centre of mass is where theirs is, short of the edges."""
-    frame, (left, top, right, bottom) = FRAMES[config.dataset], box
+    frame, box = FRAMES[config.dataset], picture.getbbox()
     grid = max(1, round(frame.grid * SIDE))
-    shares = frame.size(right - left, bottom - top)
+    shares = frame.size(box[2] - box[0], box[3] - box[1])
     size = tuple(max(1, round(share * SIDE / grid)) * grid for share in shares)
     part = picture.crop(box).resize(size, Image.Resampling.BOX)
     ink, corner = np.asarray(part, dtype=float), []
@@ -59,28 +65,44 @@ def framed(picture: Image.Image, box: Box, config: EBMConfig) -> Image.Image:
     return square
 
 
-def ink_box(picture: Image.Image, config: EBMConfig) -> Box:
-    """The box of what is lighter than the ground of a grey picture, for a model of digits.
+def ink_of(picture: Image.Image) -> Image.Image | None:
+    """The ink of a grey photograph of a digit, light on black: what differs from the ground about
+    it, darker or lighter, stretched to the whole range; without specks and lines thinner than the
+    strokes. None where nothing stands out from the ground."""
+    picture = picture.copy()
+    picture.thumbnail((PHOTO, PHOTO), Image.Resampling.BOX)
+    grey = np.asarray(picture, dtype=float)
+    # strokes cover less than half of a window so wide, so that its median is the ground
+    ground = ndimage.median_filter(grey, max(3, min(grey.shape) // 2), mode="nearest")
+    flat = ndimage.gaussian_filter(grey - ground, min(grey.shape) / 200)
+    if (flat**3).sum() < 0:  # what stands out is darker
+        flat = -flat
+    inked = flat > max(between_two(flat), CONTRAST)
+    depth = ndimage.distance_transform_edt(inked)
+    thin = depth.max() / 3
+    inked &= ndimage.distance_transform_edt(depth <= thin) <= thin + 1
+    parts, num = ndimage.label(inked, np.ones((3, 3)))
+    if not num:
+        return None
+    sizes = ndimage.sum_labels(flat, parts, range(1, num + 1))
+    kept = np.isin(parts, 1 + np.flatnonzero(sizes >= SPECK * sizes.max()))
+    full = np.quantile(flat[kept], 0.6)
+    # nearly of two levels, as the digits of the data were before they were made small
+    ink = np.clip(SLOPE * (flat / full - 0.5) + 0.5, 0, 1) * ndimage.binary_dilation(kept)
+    return Image.fromarray((255 * ink).round().astype(np.uint8))
 
-    Raises:
-        UserError: for a model of other data, and a picture without ink.
-    """
-    if config.dataset not in FRAMES:
-        raise UserError(
-            "the model's data are not digits in a frame: send the image without framing it"
-        )
-    limit = ground(picture) + CONTRAST
-    box = picture.point(lambda value: 255 * (value > limit)).getbbox()
-    if box is None:
-        raise UserError(
-            "nothing in the image is lighter than its ground, so there is no digit to frame: "
-            "invert dark digits on a light ground"
-        )
-    return box
+
+def between_two(values: np.ndarray) -> float:
+    """The value that parts others into two groups of the least variance within (Otsu)."""
+    ordered = np.sort(values, axis=None)
+    total, num = ordered.cumsum(), np.arange(1, ordered.size + 1)
+    low, high = total[:-1] / num[:-1], (total[-1] - total[:-1]) / num[:-1][::-1]
+    best = np.argmax(num[:-1] * num[:-1][::-1] * (high - low) ** 2)
+    return (low[best] + high[best]) / 2
 
 
-def ground(picture: Image.Image) -> float:
-    """The brightness of the ground of a grey picture, 0 to 255: the median of its edge."""
+def has_light_edge(picture: Image.Image) -> bool:
+    """Whether the median of the edge of a grey picture is light."""
     pixels = np.asarray(picture)
     edge = (pixels[0], pixels[-1], pixels[1:-1, 0], pixels[1:-1, -1])
-    return float(np.median(np.concatenate(edge)))
+    return float(np.median(np.concatenate(edge))) >= 128

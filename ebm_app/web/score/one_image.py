@@ -1,16 +1,18 @@
-"""The log-likelihood of one image with its uncertainty, what each pixel adds to it, and its place
-among those of held-out images."""
+"""Whether an image is ordinary or odd, and where; its class and its log-likelihood."""
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
-from PIL import Image
 from pydantic import BeforeValidator
 
-from ebm_app.evaluation.plots import plot_place, plot_shares
+from ebm_app.evaluation.held_out_likelihoods import HeldOutLikelihoods
+from ebm_app.evaluation.plots import plot_over, plot_place
 from ebm_app.image_models.ebm import EBM
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.bits import Likelihood
@@ -22,27 +24,26 @@ from .uploads import Prepared, drawn_path, read_drawing, read_upload
 
 MAX_REPEATS = 64
 Repeats = Annotated[int, Ge(2), Le(MAX_REPEATS)]
+#: an image is odd where p is no higher; and a percentile above which it is simpler than images are
+ODD, SIMPLE = 0.02, 99.5
 ABSENT = (
-    "There is no percentile: held-out images of this model's data, in the form that it takes, are "
-    "not on the server."
+    "Held-out images of this model's data, in the form that it takes, are not on the server, so "
+    "that nothing says whether this is ordinary."
 )
-CAVEAT = (
-    "A high likelihood does not mean that an image is like the training data: smooth or empty "
-    "images can have a higher one than any of them."
-)
-#: what the estimators that lead are called
-NAMES = {"elbo": "the variational bound", "ratio": "the integral of the time score"}
+COUNTING = "Held-out images are still being counted"
+#: of a map, by thirds of its height and width
+ROWS, COLUMNS = ("upper", "", "lower"), ("left", "", "right")
 
 
 class ShownLikelihood(NamedTuple):
-    """What the page shows of an image's log-likelihood, as far as it is known: the image as the
-    model sees it, the report, the map of the pixels' shares, the place among held-out images in
-    words and drawn, the probabilities of the classes that the model knows, and the numbers."""
+    """What the page shows of an image, as far as it is known: the image as the model sees it, the
+    answer in words, where it is odd, the details, its place among held-out images, the
+    probabilities of the classes that the model knows, and the numbers."""
 
-    seen: Image.Image | None = None
-    text: str = ""
-    shares: Figure | None = None
-    place: str = ""
+    seen: str | None = None
+    answer: str = ""
+    where: Figure | None = None
+    details: str = ""
     histogram: Figure | None = None
     classes: dict[str, float] | None = None
     metrics: dict[str, Any] | None = None
@@ -52,17 +53,16 @@ def score(
     model: str,
     image: Upload | None,
     repeats: Repeats,
-    invert: bool = False,
-    frame: bool = False,
+    as_it_is: bool = False,
     *,
     models: Models,
     seed: int,
 ) -> Iterator[ShownLikelihood]:
-    """The log-likelihood of an image file, which may be inverted and whose digit may be framed
-    first; returns the image as the model sees it, the log-likelihood as text, a map of the
-    pixels' shares, the place among held-out images as text and drawn, the probabilities of the
+    """Whether an image file is ordinary or odd; a digit on paper is found and framed first, unless
+    it is taken as it is. Returns the image as the model sees it, the answer in words, a map of
+    where it is odd, the details, the place among held-out images, the probabilities of the
     classes, and the numbers."""
-    prepared = read_upload(image, models.load(model).config, invert, frame)
+    prepared = read_upload(image, models.load(model).config, as_it_is)
     yield from find_likelihood(models, model, prepared, repeats, seed)
 
 
@@ -74,7 +74,7 @@ def score_drawing(
     models: Models,
     seed: int,
 ) -> Iterator[ShownLikelihood]:
-    """The log-likelihood of a drawing, light strokes on a dark ground; returns what /score
+    """Whether a drawing, light strokes on a dark ground, is ordinary or odd; returns what /score
     does."""
     prepared = read_drawing(drawing, models.load(model).config)
     yield from find_likelihood(models, model, prepared, repeats, seed)
@@ -83,62 +83,111 @@ def score_drawing(
 def find_likelihood(
     models: Models, model: str, prepared: Prepared, repeats: int, seed: int
 ) -> Iterator[ShownLikelihood]:
-    """First the image as the model of a name sees it, then its log-likelihood under ``repeats``
-    draws of the noise by the default estimator, then its place among held-out images."""
-    ebm = models.load(model)
-    shown = ShownLikelihood(render(prepared.image, 256), "Computing the log-likelihood")
-    yield shown
-    result = ebm.log_prob(prepared.image.expand(repeats, -1, -1, -1), seed=seed)
-    shares = None if result.components is None else plot_shares(result.components.mean(0).cpu())
-    numbers = metrics(result, ebm, prepared)
-    text = report(numbers, ebm.config.num_levels)
-    shown = shown._replace(text=text, shares=shares, metrics=numbers)
-    yield shown
-    if ebm.config.num_classes:
-        (told,) = ebm.classify(prepared.image, seed=seed).probabilities.tolist()
-        shown = shown._replace(classes={str(label): p for label, p in enumerate(told)})
+    """First the image as the model of a name sees it; then the answer with two draws of noise;
+    then with ``repeats`` draws, by the default estimator; then beside all held-out images."""
+    ebm, image = models.load(model), prepared.image
+    with TemporaryDirectory() as folder:  # the page keeps one copy, however often it is shown
+        seen = Path(folder) / "seen.png"
+        render(image, 256).save(seen)
+        shown = ShownLikelihood(str(seen), "Looking at the image")
         yield shown
-    found, value = None, result.log_prob.mean().item()
-    for found in models.likelihoods(model):
-        place = found.describe(value, prepared.image.numel())
-        yield shown._replace(place=place, histogram=plot_place(found.log_prob, value))
-    if found is None:
-        yield shown._replace(place=ABSENT)
+        found: dict[str, Any] = {"p_value": None, "oddest": None, "class": None}
+        if (detector := models.detector(model)) is not None:
+            odd = detector.examine(image)
+            found |= {"p_value": odd.p_value.item(), "oddest": place_of(odd.maps[0])}
+            shown = shown._replace(where=plot_over(image[0], odd.maps[0]))
+        if ebm.config.num_classes:
+            (told,) = ebm.classify(image, seed=seed).probabilities.tolist()
+            found["class"] = max(range(len(told)), key=told.__getitem__)
+            shown = shown._replace(classes={str(label): p for label, p in enumerate(told)})
+        so_far = next(models.likelihoods(model), None)
+        for num in (2, repeats):
+            draws = ebm.log_prob(image.expand(num, -1, -1, -1), seed=seed)
+            found |= numbers(draws, ebm, prepared)
+            yield with_answer(shown, found, so_far, ebm.config.num_levels)
+        for so_far in models.likelihoods(model):
+            yield with_answer(shown, found, so_far, ebm.config.num_levels)
 
 
-def metrics(result: Likelihood, ebm: EBM, prepared: Prepared) -> dict[str, Any]:
+def with_answer(
+    shown: ShownLikelihood,
+    found: dict[str, Any],
+    held_out: HeldOutLikelihoods | None,
+    num_levels: int,
+) -> ShownLikelihood:
+    """What is shown with the answer, the details and the place among held-out images so far."""
+    lines, histogram, found = report(found, num_levels), None, found | {"percentile": None}
+    if held_out is not None:
+        if held_out.complete:
+            found["percentile"] = held_out.percentile(found["log_prob"])
+        histogram = plot_place(held_out.log_prob, found["log_prob"])
+        lines.insert(0, held_out.describe(found["log_prob"], found["num_dims"]))
+    found["answer"] = ABSENT if held_out is None else in_words(found)
+    answer = [found["answer"], f"{found['bits_per_dim']:.3f} bits per dim", *found["notes"]]
+    return shown._replace(
+        answer="\n".join(answer), details="\n".join(lines), histogram=histogram, metrics=found
+    )
+
+
+def in_words(found: dict[str, Any]) -> str:
+    """Whether an image is ordinary, from its p-value if there is one, or else from the percentile
+    of its likelihood.
+
+    >>> in_words({"p_value": 0.64, "percentile": 30.0, "class": 7, "oddest": "left"})
+    'An ordinary 7: more usual than 64 percent of held-out images'
+    >>> in_words({"p_value": 0.002, "percentile": 3.0, "class": None, "oddest": "lower left"})
+    'Odd: p = 0.002, mostly at the lower left'
+    """
+    p, percentile = found["p_value"], found["percentile"]
+    if p is None and percentile is None:
+        return COUNTING
+    if p is None:
+        p = 2 * min(percentile, 100 - percentile) / 100
+    name = "image" if found["class"] is None else found["class"]
+    if percentile is not None and percentile > SIMPLE:
+        return f"Suspiciously simple: it costs fewer bits than held-out images do (p = {p:.2g})"
+    if p <= ODD:
+        where = f", mostly at the {found['oddest']}" if found["oddest"] else ""
+        return f"Odd: p = {p:.2g}{where}"
+    return f"An ordinary {name}: more usual than {100 * p:.0f} percent of held-out images"
+
+
+def place_of(excess: np.ndarray) -> str:
+    """Where in an image a map (H, W) is highest, in words."""
+    row, column = divmod(int(excess.argmax()), excess.shape[1])
+    names = ROWS[3 * row // excess.shape[0]], COLUMNS[3 * column // excess.shape[1]]
+    return " ".join(filter(None, names)) or "middle"
+
+
+def numbers(draws: Likelihood, ebm: EBM, prepared: Prepared) -> dict[str, Any]:
     """The mean over draws by the default estimator, in nats and bits per dim with its errors, and
     what it depends on."""
-    estimator = ebm.default_estimator
+    estimator, num_dims = ebm.default_estimator, prepared.image.numel()
     return {
-        **mean_of(result, estimator, prepared.image.numel())._asdict(),
+        **mean_of(draws, estimator, num_dims)._asdict(),
         "estimator": estimator,
         "normalised": ESTIMATORS[estimator].normalised,
         "eps": ebm.config.eps,
-        "repeats": len(result.log_prob),
-        "nfe": result.nfe,
+        "num_dims": num_dims,
+        "repeats": len(draws.log_prob),
+        "nfe": draws.nfe,
         "notes": list(prepared.notes),
     }
 
 
-def report(found: dict[str, Any], num_levels: int) -> str:
-    """``metrics`` in words."""
+def report(found: dict[str, Any], num_levels: int) -> list[str]:
+    """``numbers`` in words."""
     name, kind = found["estimator"], ESTIMATORS[found["estimator"]]
     bits = with_error(found["bits_per_dim"], found["bits_error"])
     nats = with_error(found["log_prob"], found["log_prob_error"])
-    unnormalised = "" if kind.normalised else ", not normalised"
-    lines = [
-        f"Bits per dim: {bits} ({nats} nats), by {NAMES.get(name, name)} ({name}){unnormalised}",
+    return [
+        f"Bits per dim: {bits} ({nats} nats), by {name}: {kind.note}.",
         f"Fewer bits are better: were all {num_levels} levels equally likely, every image would "
         f"cost {math.log2(num_levels):.2f}.",
-        *found["notes"],
-        f"{name}: {kind.note}.",
         f"± is one standard error over {found['repeats']} draws of the noise of dequantisation, "
         f"with what the estimator itself may be off by. Each took {found['nfe']} evaluations of "
         f"the network, up to eps {found['eps']:g}.",
-        CAVEAT,
     ]
-    return "\n".join(lines)
 
 
 def with_error(value: float, error: float) -> str:

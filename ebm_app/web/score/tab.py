@@ -1,4 +1,4 @@
-"""The tab that finds the log-likelihood of images."""
+"""The tab that says whether images are ordinary."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,32 +7,26 @@ import gradio as gr
 
 from ebm_app.evaluation.held_out_likelihoods import examples
 
-from ..generate.gallery import image_tiles, send_on_click
 from ..models import Models
 from ..runs import AT_ONCE, empty_by, start_by
 from ..shared import metrics_box, picture, plot_box, slider, text_box
-from . import estimators, many_images
-from .one_image import CAVEAT, MAX_REPEATS, ShownLikelihood, score, score_drawing
+from . import many_images
+from .one_image import MAX_REPEATS, ShownLikelihood, score, score_drawing
 from .uploads import WHITE, black_canvas, preparation
 
 #: the tab of the upload
 UPLOAD = "upload"
-ACCEPTED = (
-    "PNG, JPEG, WebP, BMP or TIFF with 8 bits per channel, one frame and no transparency; "
-    "anything else is refused with the reason. JPEG and resizing change pixels, which costs bits."
-)
+ACCEPTED = "PNG, JPEG, WebP, BMP or TIFF with 8 bits per channel and one frame."
 
 
-def build(
-    models: Models, model: gr.Dropdown, drawn: gr.Gallery, seed: int
-) -> tuple[gr.Image, gr.Tabs]:
-    """Put the tab on the page, with its endpoints /score, /score_drawing, /score_many and
-    /estimators; the upload, and the tabs of which ``UPLOAD`` shows it. Images that were ``drawn``
-    are sent here when they are chosen."""
+def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.Tabs]:
+    """Put the tab on the page, with its endpoints /score, /score_drawing and
+    /score_many; the upload, and the tabs of which ``UPLOAD`` shows it."""
     with gr.Row():
         with gr.Column():
             with gr.Tabs() as ways, gr.Tab("Draw"):
-                drawing, start_drawing = add_canvas()
+                drawing = black_canvas("Drawing", "L", [WHITE])
+                start_drawing = gr.Button("Is the drawing ordinary?", variant="primary")
             with ways, gr.Tab("Upload", id=UPLOAD):
                 upload = gr.Image(
                     label="Image",
@@ -43,69 +37,68 @@ def build(
                     alt_text="The image that was uploaded",
                     elem_classes="pixels",
                 )
+                start_upload = gr.Button("Is the image ordinary?", variant="primary")
+                chosen = add_examples(upload, model, models)
+                as_it_is = preparation()
                 gr.Markdown(ACCEPTED)
-                chosen = add_examples(upload, ways, model, models)
-                invert, frame = preparation()
-                start_upload = gr.Button("Log-likelihood of the image", variant="primary")
-            info = "draws of the dequantisation noise: more of them, less uncertainty"
-            repeats = slider(2, MAX_REPEATS, 16, "Repeats", info=info)
             stop = gr.Button("Stop", interactive=False)
         with gr.Column():
+            text = text_box("Answer", 3, "Draw or upload an image, and press the button.")
             after = "The image after resizing and rounding to the levels of the model"
             seen = picture("As the model sees it", after, 300)
-            hint = f"The log-likelihood of the image appears here. {CAVEAT}"
-            text = text_box("Log-likelihood", 9, hint)
-            place = text_box("Place among held-out images", 3, "")
-            classes = gr.Label(
-                label="Class, by p(class | image)", num_top_classes=3, visible=False
-            )
-    with gr.Row():
-        histogram = plot_box("Place among held-out images, drawn")
-        shares = plot_box("Shares of the pixels")
-    shown = ShownLikelihood(seen, text, shares, place, histogram, classes, metrics_box())
+            classes = gr.Label(label="Class", num_top_classes=3, visible=False)
+        where = plot_box("Where it is odd")
+    with gr.Accordion("Details", open=False):
+        info = "draws of the dequantisation noise: more of them, less uncertainty"
+        repeats = slider(2, MAX_REPEATS, 16, "Repeats", info=info)
+        details = text_box("Log-likelihood", 7)
+        histogram = plot_box("Place among held-out images")
+        metrics = metrics_box()
+    shown = list(ShownLikelihood(seen, text, where, details, histogram, classes, metrics))
 
     def has_classes(name: str) -> dict[str, Any]:
         return gr.update(visible=models.load(name).config.num_classes > 0)
 
     gr.on(None, has_classes, model, classes, **AT_ONCE)
-    with gr.Accordion("Other estimators of the same log-likelihood", open=False):
-        estimators.build(models, model, seen, text, seed)
     with gr.Accordion("Many files", open=False):
         many_images.build(models, model, repeats, seed)
 
     given = {"models": models, "seed": seed}
     events = [
-        start_by([start, stop, other], run, inputs, list(shown), given, "quick")
+        start_by([start, stop, other], run, inputs, shown, given, "quick")
         for start, other, run, inputs in (
-            (start_upload, start_drawing, score, [model, upload, repeats, invert, frame]),
+            (start_upload, start_drawing, score, [model, upload, repeats, as_it_is]),
             (start_drawing, start_upload, score_drawing, [model, drawing, repeats]),
         )
     ]
     # what a visitor does, and not the changes that follow: they may come after the next press
-    acts = [upload.upload, upload.clear, chosen, drawn.select, invert.input, frame.input]
-    empty_by([*acts, model.change], events, list(shown))
+    acts = [upload.upload, upload.clear, chosen, as_it_is.input]
+    empty_by([*acts, model.change], events, shown)
     return upload, ways
 
 
-def add_canvas() -> tuple[gr.ImageEditor, gr.Button]:
-    """A canvas with a white brush, and its button."""
-    drawing = black_canvas("Drawing", "L", [WHITE])
-    return drawing, gr.Button("Log-likelihood of the drawing", variant="primary")
-
-
-def add_examples(
-    upload: gr.Image,
-    ways: gr.Tabs,
-    model: gr.Dropdown,
-    models: Models,
-) -> Callable[..., Any]:
+def add_examples(upload: gr.Image, model: gr.Dropdown, models: Models) -> Callable[..., Any]:
     """Held-out images to try, of the data of the model that is chosen; the click on one."""
-    label = "Held-out images of the model's data: click on one to take it"
-    row = image_tiles(label, "small", visible=False)
+    row = gr.Gallery(
+        label="Held-out images of the model's data: click on one to take it",
+        format="png",  # exact pixels
+        height="auto",
+        object_fit="contain",
+        allow_preview=False,
+        interactive=False,
+        buttons=[],
+        elem_classes=["small", "pixels"],
+        visible=False,
+    )
 
     def offer(name: str) -> dict[str, Any]:
         pictures = examples(models.folder(name), models.data_root)
         return gr.update(value=pictures, visible=bool(pictures))
 
+    def take(pictures: list[tuple[str, str | None]] | None, event: gr.SelectData) -> Any:
+        is_there = pictures and event.index in range(len(pictures))
+        return pictures[event.index][0] if is_there else gr.skip()
+
     gr.on(None, offer, model, row, **AT_ONCE)
-    return send_on_click(row, upload, {ways: UPLOAD})
+    row.select(take, row, upload, **AT_ONCE)
+    return row.select

@@ -5,17 +5,19 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 import numpy as np
+import torch
 from PIL import Image, ImageChops, ImageOps
 from torch import Tensor
 
-from ebm_app.data.folder import on_levels, read_image
+from ebm_app.data.folder import read_image
+from ebm_app.data.levels import to_display
 from ebm_app.data.png import to_picture, to_uint8
 from ebm_app.io.errors import UserError
 from ebm_app.models.config import EBMConfig
 
 from ..models import without_path
 from ..runs import AT_ONCE
-from .digits import FRAMES, SIDE, framed, ground, ink_box
+from .digits import FRAMES, SIDE, framed, has_light_edge, ink_of
 
 BRUSH = 17  # half the width of a stroke, which leaves about as much ink as the digits have
 WHITE = "#ffffff"
@@ -24,9 +26,7 @@ CHANGED = (
     "Pixels were changed on the way to the model, which costs bits: an image of {width}x{height} "
     "pixels and the model's {levels} levels needs no change."
 )
-LIGHT_GROUND = (
-    "The ground is light, but the model's data are light digits on a dark ground: {} Invert."
-)
+FOUND = "The digit was taken out of its ground and framed as the model's data are."
 
 
 class Prepared(NamedTuple):
@@ -37,43 +37,38 @@ class Prepared(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def read_upload(
-    path: str | Path | None, config: EBMConfig, invert: bool = False, frame: bool = False
-) -> Prepared:
+def read_upload(path: str | Path | None, config: EBMConfig, as_it_is: bool = False) -> Prepared:
     """An image file on the model's grid of levels in [0, 1].
 
     Its colours are kept or made grey, the centre of the model's aspect ratio is cut out, areas are
     averaged to the model's pixels, and each value goes to the nearest level. A picture whose
-    pixels are repeated in blocks gives them back unchanged.
+    pixels are repeated in blocks gives them back unchanged. Where the data are digits, the ink of
+    a picture that is not so, or that has a light ground, is found and framed first.
 
     Args:
-        invert: light and dark change places first. frame: in place of the centre, the box of a
-            digit is cut out and laid into the frame as those of the model's data are.
+        as_it_is: no ink is looked for.
 
     Raises:
-        UserError: for no file or one that cannot be used, a model of neither grey nor RGB images,
-            and a frame for a model of other data than digits or an image without ink.
+        UserError: for no file or one that cannot be used, and a model of neither grey nor RGB
+            images.
     """
     if not path:
         raise UserError("there is no image: upload one, or click on an example if there are any")
     channels, height, width = config.image_shape
     if channels not in (1, 3):
         raise UserError(f"the model's images have {channels} channels: choose one of grey or RGB")
-    whole = _read(path).convert("RGB")
-    if invert:
-        whole = ImageOps.invert(whole)
-    picture = whole.convert("L") if channels == 1 else whole
-    part = framed(picture, ink_box(picture, config), config) if frame else picture
-    image = on_levels(ImageOps.fit(part, (width, height), Image.Resampling.BOX), config)
+    whole = _read(path)
+    image = _fitted(whole, config)
     seen = to_picture(to_uint8(image)[0]).convert("RGB")
     enlarged = seen.resize(whole.size, Image.Resampling.NEAREST)
     is_small = whole.width < width or whole.height < height
-    notes = []
-    if is_small or np.asarray(ImageChops.difference(enlarged, whole)).any():
-        notes.append(CHANGED.format(width=width, height=height, levels=config.num_levels))
-    if config.dataset in FRAMES and ground(picture) >= 128:
-        notes.append(LIGHT_GROUND.format("untick" if invert else "tick"))
-    return Prepared(image, tuple(notes))
+    is_changed = is_small or np.asarray(ImageChops.difference(enlarged, whole)).any()
+    grey = whole.convert("L")
+    if config.dataset in FRAMES and not as_it_is and (is_changed or has_light_edge(grey)):
+        if (ink := ink_of(grey)) is not None:
+            return Prepared(_fitted(framed(ink, config), config), (FOUND,))
+    changed = CHANGED.format(width=width, height=height, levels=config.num_levels)
+    return Prepared(image, (changed,) if is_changed else ())
 
 
 def read_drawing(path: str | Path | None, config: EBMConfig) -> Prepared:
@@ -85,15 +80,14 @@ def read_drawing(path: str | Path | None, config: EBMConfig) -> Prepared:
     Raises:
         UserError: for an empty canvas, a file that is no image, and a model of colour images.
     """
-    channels, height, width = config.image_shape
-    if channels != 1:
+    if config.image_shape[0] != 1:
         raise UserError(NO_COLOUR)
     picture = _read(path).convert("L") if path else None
     if picture is None or picture.getbbox() is None:
         raise UserError("the canvas is empty: draw a digit on it")
     if config.dataset in FRAMES:
-        picture = framed(picture, picture.getbbox(), config)
-    return Prepared(on_levels(picture.resize((width, height), Image.Resampling.BOX), config))
+        picture = framed(picture, config)
+    return Prepared(_fitted(picture, config))
 
 
 def black_canvas(label: str, image_mode: str, colours: list[str]) -> gr.ImageEditor:
@@ -125,21 +119,38 @@ def drawn_path(drawing: Any) -> Any:
 
 
 def _read(path: str | Path) -> Image.Image:
-    """``read_image``; its folder is the server's own."""
+    """An image file in RGB, one with transparent parts on white, or on black where its ink is
+    light; the folder is the server's own."""
     path = Path(path)
     with without_path(path, path.name):
-        return read_image(path)
+        picture = read_image(path, keep_alpha=True)
+    if picture.mode != "RGBA":
+        return picture.convert("RGB")
+    shade, alpha = (np.asarray(part, float) for part in picture.convert("LA").split())
+    is_light = (shade * alpha).sum() > 127.5 * alpha.sum()
+    ground = Image.new("RGBA", picture.size, "black" if is_light else "white")
+    return Image.alpha_composite(ground, picture).convert("RGB")
 
 
-def preparation() -> tuple[gr.Checkbox, gr.Checkbox]:
-    """The choices of what may be done to files before they are scored: ``invert`` and ``frame``
-    of ``read_upload``."""
-    invert = gr.Checkbox(
-        label="Invert",
-        info="for dark digits on a light ground, where the model's data are light on dark",
+def _fitted(picture: Image.Image, config: EBMConfig) -> Tensor:
+    """The centre of a picture at the model's size and levels, (1, C, H, W)."""
+    channels, height, width = config.image_shape
+    coloured = picture.convert("L" if channels == 1 else "RGB")
+    return on_levels(ImageOps.fit(coloured, (width, height), Image.Resampling.BOX), config)
+
+
+def on_levels(image: Image.Image, config: EBMConfig) -> Tensor:
+    """A picture of the model's size and colours, (1, C, H, W) at the nearest levels."""
+    channels, height, width = config.image_shape
+    pixels = torch.from_numpy(np.array(image)).reshape(height, width, channels).permute(2, 0, 1)
+    shades = to_display(torch.arange(config.num_levels), config.num_levels, config.palette)
+    middles = (shades[1:] + shades[:-1]) / 2
+    return shades[torch.bucketize(pixels.contiguous() / 255, middles)].unsqueeze(0)
+
+
+def preparation() -> gr.Checkbox:
+    """Whether files are scored as they are: ``as_it_is`` of ``read_upload``."""
+    return gr.Checkbox(
+        label="Take it as it is",
+        info="otherwise a digit on paper is found, turned light on dark, and framed",
     )
-    frame = gr.Checkbox(
-        label="Frame the digit as the data are framed",
-        info="cut out what is lighter than the ground, then scale and centre it; digits only",
-    )
-    return invert, frame
