@@ -7,7 +7,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY ebm_app ebm_app
 RUN if [ -n "$TORCH_INDEX" ]; then \
       pip install --no-cache-dir --index-url "$TORCH_INDEX" torch torchvision; \
-    fi && pip install --no-cache-dir .
+    fi && pip install --no-cache-dir '.[ui]'
 COPY train train
 COPY sample sample
 COPY evaluate evaluate

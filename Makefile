@@ -89,7 +89,6 @@ FIGURES := runs/figures
 figures: $(SETUP)
 	$(BIN)/python evaluate/selftest.py digits --output_dir $(FIGURES)
 	$(BIN)/python sample/ebm.py digits --num_images 100 --output_dir $(FIGURES)/digits
-	$(BIN)/python evaluate/path_drawing.py --output docs/path.png
 	cp $(FIGURES)/selftest.png docs/
 	cp $(FIGURES)/digits/grid.png docs/digits.png
 

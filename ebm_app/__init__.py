@@ -2,7 +2,8 @@
 
 ``EBM`` is an energy-based model of images, ``Flow`` a normalising flow in whose latent space one
 can live, and ``train`` makes an ``EBM`` from a tensor of images. ``mutual_information`` estimates
-what two groups of columns say about each other, ``log_density_ratio`` how two samples differ.
+what two groups of columns say about each other, ``log_density_ratio`` how two samples differ;
+``MutualInformation`` and ``DensityRatio`` are the same in the manner of scikit-learn.
 ``PATHS``, ``OBJECTIVES``, ``ESTIMATORS`` and ``SAMPLERS`` name what can be chosen. The parts live
 in the modules of this package, each of which states its equations.
 """
@@ -18,15 +19,18 @@ if TYPE_CHECKING:
     from ebm_app.objectives.regression import OBJECTIVES
     from ebm_app.paths import PATHS
     from ebm_app.sampling.samplers import SAMPLERS
+    from ebm_app.tabular.estimators import DensityRatio, MutualInformation
     from ebm_app.tabular.mutual_information import mutual_information
     from ebm_app.tabular.two_samples import log_density_ratio
     from ebm_app.training.api import train
 
 #: public name -> its module, which is imported when it is asked for: all of them take seconds
 HOMES = {
+    "DensityRatio": "tabular.estimators",
     "EBM": "image_models.ebm",
     "Flow": "image_models.flow",
     "ESTIMATORS": "likelihood",
+    "MutualInformation": "tabular.estimators",
     "OBJECTIVES": "objectives.regression",
     "PATHS": "paths",
     "SAMPLERS": "sampling.samplers",
@@ -41,8 +45,10 @@ __all__ = [
     "OBJECTIVES",
     "PATHS",
     "SAMPLERS",
+    "DensityRatio",
     "EBM",
     "Flow",
+    "MutualInformation",
     "complete",
     "log_density_ratio",
     "mutual_information",

@@ -9,7 +9,7 @@ SCRIPTS = [
     str(path.relative_to(ROOT))
     for folder in ("train", "sample", "evaluate", "ui")
     for path in sorted((ROOT / folder).glob("*.py"))
-    if "parse(Arguments" in path.read_text(encoding="utf-8")
+    if " Arguments" in path.read_text(encoding="utf-8")
 ]
 
 

@@ -15,7 +15,7 @@ MAX_LINES, MAX_UNITS, MAX_LAYERS, MAX_EDGES = 300, 22, 9, 125
 #: layers only. "ebm_app" itself is the package's own __init__, which gathers what a user imports.
 LAYERS = (
     ("train", "sample", "evaluate", "ui"),
-    ("web", "ebm_app"),
+    ("web", "commands", "ebm_app"),
     ("training", "evaluation", "anomaly", "ratios"),
     ("image_models",),
     ("sampling", "likelihood", "objectives"),

@@ -1,31 +1,26 @@
-"""What a user installs: the wheel holds all that the page and the bundled models need."""
+"""What a user installs: the wheel of a Space holds all that page and bundled models need."""
 
-import shutil
-import subprocess
-import sys
 from zipfile import ZipFile
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, error_of
 
 pytestmark = pytest.mark.process
 
 
-def test_a_wheel_holds_the_bundled_models_with_all_their_files(tmp_path):
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path)
-    left_out = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "ebm_app", tmp_path / "ebm_app", ignore=left_out)
-    command = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation"]
-    done = subprocess.run([*command, "--quiet"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (wheel,) = tmp_path.glob("*.whl")
+def test_the_folder_of_a_space_holds_the_package_and_its_models(script, tmp_path):
+    main = script("ui/space.py").main
+    files = main([str(tmp_path / "space"), "--model", str(ROOT / "ebm_app/pretrained/digits")])
+    names = {name.rpartition("/")[2] for name in files["files"]}
+    assert {"app.py", "README.md", "requirements.txt", "model"} < names
+    (wheel,) = (tmp_path / "space").glob("*.whl")
+    assert (tmp_path / "space" / "requirements.txt").read_text() == f"./{wheel.name}[ui]\n"
+    assert "find_models('model', None)" in (tmp_path / "space" / "app.py").read_text()
     with ZipFile(wheel) as file:
-        names = set(file.namelist())
-    package = (tmp_path / "ebm_app").rglob("*")
-    files = {path.relative_to(tmp_path).as_posix() for path in package if path.is_file()}
-    assert files <= names
-    examples = [f"example_{index}.png" for index in range(10)]
-    for model in ("digits", "mnist", "mnist-latent"):
-        for name in ("config.json", "model.safetensors", "held_out.json", *examples):
-            assert f"ebm_app/pretrained/{model}/{name}" in names
+        packed = set(file.namelist())
+    package = (path for path in (ROOT / "ebm_app").rglob("*") if path.is_file())
+    ours = {
+        path.relative_to(ROOT).as_posix() for path in package if "__pycache__" not in str(path)
+    }
+    assert ours <= packed and "ebm_app/pretrained/mnist/model.safetensors" in ours
+    error_of(main, [str(tmp_path / "space")])

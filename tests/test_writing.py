@@ -4,6 +4,8 @@ import os
 import stat
 import sys
 import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -63,6 +65,37 @@ def test_a_place_that_cannot_be_is_one_sentence(tmp_path, place):
             WRITE["record"](path)
 
     error_of(write, tmp_path / place)
+
+
+@pytest.fixture
+def as_nobody():
+    """A folder of root's, or of the user's own, that the process may read but not write."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "kept").write_text("{}")
+        (folder / "kept").chmod(0)
+        folder.chmod(0o555)
+        is_root = os.geteuid() == 0
+        try:
+            if is_root:
+                os.seteuid(65_534)
+            yield folder
+        finally:
+            if is_root:
+                os.seteuid(0)
+            folder.chmod(0o755)
+
+
+def test_what_may_not_be_written_or_read_is_one_sentence(as_nobody):
+    def written(write, path):
+        with explained_write(as_nobody):
+            write(path)
+
+    for write in WRITE.values():
+        for name in ("new", "kept"):
+            assert str(as_nobody) in error_of(written, write, as_nobody / name)
+    for read in READ.values():
+        error_of(read, as_nobody / "kept")
 
 
 def test_of_a_link_to_a_folder_the_link_is_deleted(tmp_path):

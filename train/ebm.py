@@ -1,68 +1,11 @@
-"""Train an energy-based model of images.
+"""Train an energy-based model of images: ``ebm train``."""
 
-accelerate launch train/ebm.py --dataset digits --output_dir runs/digits
-
-A preset for the data set replaces some of the defaults: --dry_run prints what a run would use.
-"""
-
-import json
 import sys
-from collections.abc import Sequence
-from dataclasses import fields
-from pathlib import Path
-from typing import Any
 
-from ebm_app.io.command_line import given, parse
-from ebm_app.io.fields import configuration, setting
-from ebm_app.io.records import read_json
+from ebm_app.commands.train import Arguments, main
 from ebm_app.io.start import run_script
-from ebm_app.models.config import Settings
-from ebm_app.training.options import DataFlags, RunOptions, options_of
 
-
-@configuration(kw_only=True)
-class Arguments(Settings, RunOptions, DataFlags):
-    """The command line; settings that are not given are the preset's."""
-
-    flow: str | None = setting(
-        "folder made by train/flow.py: the path lives in its latent space", None
-    )
-    dry_run: bool = setting("print the resolved settings and stop", False)
-    config: Path | None = setting(
-        "a run.json to take the settings from; flags override it", None, rare=True
-    )
-    init_from: str | None = setting(
-        "folder, bundled name or hub id of a model whose weights a new run takes", None, rare=True
-    )
-
-
-def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Train; the metrics of the run, on the main process."""
-    args = parse(Arguments, __doc__, argv)
-    # seconds to import: --help does without
-    from ebm_app.data.images import digest_of, load_images
-    from ebm_app.image_models.flow import Flow
-    from ebm_app.training import settings
-    from ebm_app.training.fine_tuning import flow_of
-    from ebm_app.training.launch import train_ebm
-
-    data = load_images(args.dataset, args.data_root, args.download, args.resolution)
-    names = {field.name for field in fields(Settings)}
-    own = {name: value for name, value in given(args, argv).items() if name in names}
-    base = read_json(args.config).get("settings", {}) if args.config else None
-    flow = Flow.from_pretrained(args.flow) if args.flow else flow_of(args.init_from)
-    ebm_config, config = settings.resolve(data, own, base, flow)
-    labels = data.labels[0] if ebm_config.num_classes else None
-    if base and (recorded := base.get("data")):
-        same = [digest_of(data.train, labels)] == list(recorded.values())
-        if not same and base["ebm"]["dataset"] == data.name:
-            print(f"note: the images are not those of {args.config}", file=sys.stderr)
-    if args.dry_run:
-        print(json.dumps(settings.record(ebm_config, config), indent=2))
-        return None
-    options = options_of(args, args.dataset, ebm_config.space)
-    return train_ebm(data, ebm_config, config, options, flow)
-
+__all__ = ["Arguments", "main"]
 
 if __name__ == "__main__":
     sys.exit(run_script(main))

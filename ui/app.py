@@ -1,63 +1,11 @@
-"""A web page that draws images from a trained model and finds the log-likelihood of images.
+"""The web page: ``ebm ui``."""
 
-python ui/app.py --model runs/digits
-"""
-
-import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated
 
 from ebm_app.io.start import run_script
+from ebm_app.web.command import Arguments, main
 
-# before torch is imported: threads that have nothing to do sleep. Those that spin leave no core
-# to the other lane of the page, or to other programs, and a step takes ten times as long
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-from annotated_types import Ge, Le
-
-from ebm_app.io.command_line import CommonFlags, parse
-from ebm_app.io.fields import Count, configuration, setting
-
-
-@configuration(kw_only=True)
-class Arguments(CommonFlags):
-    """The command line."""
-
-    model: str | None = setting("a folder, a bundled name or a hub id; offered first", None)
-    models_dir: str | None = setting("a folder of runs, all of which are offered", None)
-    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
-    host: str = setting("address to listen on; others need --auth", "127.0.0.1")
-    port: Annotated[int, Ge(1), Le(65_535)] = setting("port to listen on", 7860)
-    auth: str | None = setting(
-        "user:password that visitors must give; EBM_AUTH in the environment if not given", None
-    )
-    no_auth: bool = setting("let in everyone who can reach --host", False)
-    allowed_hosts: tuple[str, ...] = setting(
-        "names by which the page may be called; any if --host lets others in", ()
-    )
-    seed: Count = setting("seed that the boxes of the page begin with", 0)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Find the models and serve the page."""
-    args = parse(Arguments, __doc__, argv)
-    # seconds to import: --help does without
-    from ebm_app.io.processes import resolve_device
-    from ebm_app.web.app import build_app
-    from ebm_app.web.models import Models, find_models
-    from ebm_app.web.server import check_auth, check_hosts, serve
-
-    auth = check_auth(args.host, args.auth or os.environ.get("EBM_AUTH"), args.no_auth)
-    hosts = check_hosts(args.host, args.allowed_hosts)
-    folders, device = find_models(args.model, args.models_dir), resolve_device(args.device)
-    models = Models(folders, device, args.data_root)
-    if args.model is not None:
-        models.load(next(iter(models.folders)))  # a mistake shows now, not on the page
-    app = build_app(models, args.seed)
-    print(f"{serve(app, args.host, args.port, auth, hosts)} - end with Ctrl-C", flush=True)
-    app.block_thread()
-
+__all__ = ["Arguments", "main"]
 
 if __name__ == "__main__":
     sys.exit(run_script(main))

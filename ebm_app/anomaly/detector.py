@@ -23,8 +23,8 @@ from ebm_app.models.pretrained import fingerprint
 FITTED_FILE, RECORD_FILE = "anomaly.safetensors", "anomaly.json"
 #: fewer images to fit do not tell the spread of residuals
 MIN_IMAGES = 80
-#: side of the squares over which residuals are averaged for a map
-SMOOTH = 5
+#: share of a side by which the squares reach over which residuals are averaged for a map
+REACH = 1 / 12
 
 
 class Findings(NamedTuple):
@@ -245,4 +245,5 @@ def benjamini_hochberg(p_values: Any, rate: float) -> np.ndarray:
 def _smoothed(found: Passes) -> Tensor:
     """Normalised residuals averaged over squares, (B, n, H, W)."""
     values = found.normalised().float()
-    return avg_pool2d(values, SMOOTH, 1, SMOOTH // 2, count_include_pad=False)
+    reach = int(REACH * min(values.shape[-2:]))
+    return avg_pool2d(values, 2 * reach + 1, 1, reach, count_include_pad=False)

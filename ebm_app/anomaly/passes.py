@@ -20,7 +20,7 @@ from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.numerics.tensors import sum_except_batch
 
 #: levels of images of 28 x 28; more pixels show the same at more noise
-SHAPE_LEVELS, FINE_LEVELS, PIXELS = (-2.0, -0.3), (2.5, 5.0), 784
+SHAPE_LEVELS, FINE_LEVELS, PIXELS = (-1.0, -0.1), (2.5, 6.0), 784
 #: rows that a network gets together, and cells of a side of an image
 ROWS, CELLS = 128, 7
 SEED = 0
@@ -28,14 +28,14 @@ SEED = 0
 
 class Passes(NamedTuple):
     """Of B images at n levels: mean squared residuals e - e_s by pixel, and the variance that the
-    model expects of them, (B, n, H, W); time scores (B, n) in nats per unit of t; and log p(g x) -
-    log p(x) in nats (B, G) for the turned and mirrored copies g x, as far as the levels at which
-    shapes are decided tell them."""
+    model expects of them, (B, n, H, W); time scores (B, n) in nats per unit of t; and losses
+    (B, G) in nats of the image, first, and of its turned and mirrored copies, which are -log p up
+    to a constant, as far as the levels at which shapes are decided tell."""
 
     squares: Tensor
     expected: Tensor
     time_scores: Tensor
-    log_ratios: Tensor
+    losses: Tensor
 
     def normalised(self) -> Tensor:
         """Squared residuals over what the model expects, (B, n, H, W): 1 on average."""
@@ -76,8 +76,8 @@ def passes(ebm: EBM, images: Any) -> Passes:
     """One pass of images (B, C, H, W), in [0, 1] or uint8 levels, over the noise levels.
 
     >>> from ebm_app import EBM
-    >>> passes(EBM.from_pretrained("digits"), torch.zeros(2, 1, 8, 8)).log_ratios.shape
-    torch.Size([2, 7])
+    >>> passes(EBM.from_pretrained("digits"), torch.zeros(2, 1, 8, 8)).losses.shape
+    torch.Size([2, 8])
 
     Raises:
         UserError: for images that are not of the model's form, and as ``noise_levels``.
@@ -120,15 +120,8 @@ def _pass(
         known = output.variance is not None
         expected.append(output.variance[:num].mean(1) if known else torch.ones_like(squares[-1]))
         scores.append(sum_except_batch(output.components[:num].double()))
-    # the levels stand for as wide a range of l as lies between them
-    width = SHAPE_LEVELS[-1] - SHAPE_LEVELS[0]
-    loss = width * torch.stack(losses).sum(0)
-    return Passes(
-        torch.stack(squares, 1),
-        torch.stack(expected, 1),
-        torch.stack(scores, 1),
-        loss[:, :1] - loss[:, 1:],
-    )
+    columns = [torch.stack(column, 1) for column in (squares, expected, scores)]
+    return Passes(*columns, torch.stack(losses).sum(0))
 
 
 def noise_of_copies(noise: Tensor, num: int) -> Tensor:

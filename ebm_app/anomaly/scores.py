@@ -33,12 +33,12 @@ class Score(ABC):
 
 
 class Likelihood(Score):
-    """Minus the sum of the squared residuals, which is the bound on log p(x) at these levels."""
+    """Minus the loss, log p(x) up to a constant, at the levels at which shapes are decided."""
 
     note = "improbable"
 
     def __call__(self, found: Passes) -> Tensor:
-        return -found.squares.double().flatten(1).sum(1) / 2
+        return -found.losses[:, 0]
 
 
 class Typicality(Likelihood):
@@ -93,13 +93,15 @@ class Residuals(Mahalanobis):
 
 
 class TimeScores(Mahalanobis):
-    """Of the time scores by noise level."""
+    """Of the time scores by noise level, beside the norms of the residuals and what the model
+    expects of these."""
 
-    note = "its density changes with noise unlike that of ordinary images"
+    note = "changes with noise unlike ordinary images"
 
     @staticmethod
     def features(found: Passes) -> Tensor:
-        return found.time_scores
+        norms = [part.double().flatten(2).mean(2) for part in (found.squares, found.expected)]
+        return torch.cat([found.time_scores, *(norm.log() for norm in norms)], 1)
 
 
 class Symmetry(Score):
@@ -113,8 +115,7 @@ class Symmetry(Score):
     note = "more probable when turned or mirrored"
 
     def __call__(self, found: Passes) -> Tensor:
-        ratios = torch.cat([torch.zeros_like(found.log_ratios[:, :1]), found.log_ratios], 1)
-        return -ratios.logsumexp(1)
+        return -found.losses[:, 0] - (-found.losses).logsumexp(1)
 
 
 SCORES: dict[str, type[Score]] = {
@@ -125,7 +126,7 @@ SCORES: dict[str, type[Score]] = {
     "symmetry": Symmetry,
 }
 #: scores that the combination by ranks joins
-JOINED = ("residuals", "symmetry")
+JOINED = ("likelihood", "residuals", "symmetry", "time_scores")
 RANKS = "ranks"
 #: share of the reference images whose scores tell how a score falls off beyond them
 TAIL = 0.1

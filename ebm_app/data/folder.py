@@ -11,13 +11,14 @@ import warnings
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from ebm_app.data.levels import to_display
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import open_plain
 
@@ -134,6 +135,29 @@ def read_image(path: Path, keep_alpha: bool = False) -> Image.Image:
         raise UserError(f"the image '{path}' is transparent: save it without an alpha channel")
     image.info.pop("transparency", None)  # an opaque one carries nothing
     return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+
+
+def fitted(image: Image.Image, form: Any) -> Image.Image:
+    """The centre of an image in a model's size and colours, areas averaged; ``form`` is the
+    model's configuration.
+
+    Raises:
+        UserError: for a model of neither grey nor RGB images.
+    """
+    channels, height, width = form.image_shape
+    if channels not in (1, 3):
+        raise UserError(f"the model's images have {channels} channels: choose one of grey or RGB")
+    image = image.convert("L" if channels == 1 else "RGB")
+    return ImageOps.fit(image, (width, height), Image.Resampling.BOX)
+
+
+def on_levels(image: Image.Image, form: Any) -> Tensor:
+    """An image of a model's size and colours, (1, C, H, W) in [0, 1] at the nearest levels."""
+    channels, height, width = form.image_shape
+    pixels = torch.from_numpy(np.array(image)).reshape(height, width, channels).permute(2, 0, 1)
+    shades = to_display(torch.arange(form.num_levels), form.num_levels, form.palette)
+    middles = (shades[1:] + shades[:-1]) / 2
+    return shades[torch.bucketize(pixels.contiguous() / 255, middles)].unsqueeze(0)
 
 
 def _stack(files: Sequence[Path], resolution: int | None) -> Tensor:

@@ -12,6 +12,7 @@ Flags are written ``--num_images 64``, lists ``--x 1 2``. ``--help`` shows the c
 ``--help_advanced`` all. What would take seconds to import is imported after parsing.
 """
 
+import argparse
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from tyro.conf import Positional
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import Seed, checked, configuration, setting
-from ebm_app.io.registry import choose
+from ebm_app.io.registry import choose, import_extension, load_extensions
 
 __all__ = [
     "CommonFlags",
@@ -39,6 +40,10 @@ __all__ = [
 T = TypeVar("T")
 #: a list of which every word has its own flag: ``--run a --run b``
 Repeated = tyro.conf.UseAppendAction
+HELP = (
+    "--help_advanced shows all flags. --import MODULE, of any script, imports a module of yours "
+    "first, which may add paths, objectives, data sets and more (docs/extending.md)."
+)
 ADVANCED = ("--help_advanced", "--help-advanced")
 
 
@@ -71,10 +76,16 @@ def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = N
         SystemExit: with code 2 for a flag that does not exist or a text of another type.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    load_extensions()
+    importer = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    importer.add_argument("--import", dest="modules", action="append", default=[])
+    extensions, words = importer.parse_known_args(words)
+    for module in extensions.modules:
+        import_extension(module)
     is_advanced = any(word in ADVANCED for word in words)
     is_short = not is_advanced and any(word in ("-h", "--help") for word in words)
     if is_short and any(item.metadata.get("rare") for item in dataclasses.fields(kind)):
-        description = f"{(description or '').strip()}\n\n--help_advanced shows all flags."
+        description = f"{(description or '').strip()}\n\n{HELP}"
     values = tyro.cli(
         _flags(kind, leave_rare=is_short),
         args=["--help" if word in ADVANCED else word for word in words],

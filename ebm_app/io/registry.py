@@ -1,13 +1,39 @@
 """A kind of thing is chosen by its name in a dict, beside the classes that it holds."""
 
 import inspect
+import os
+import sys
 from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import checked, shortened
 
 T = TypeVar("T")
+
+
+@cache
+def load_extensions() -> None:
+    """Import what installed packages register: the modules of their entry points in the group
+    ``ebm_app.extensions``, which add to the dicts."""
+    for point in entry_points(group="ebm_app.extensions"):
+        point.load()
+
+
+def import_extension(module: str) -> None:
+    """Import a user's own module, which adds to the dicts, also from the working directory.
+
+    Raises:
+        UserError: where there is none of that name.
+    """
+    sys.path.append(os.getcwd())
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(f"--import {shortened(module)}: there is no module {error.name}") from None
 
 
 def choose(kind: str, name: str, options: Iterable[str]) -> str:

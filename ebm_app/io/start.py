@@ -10,6 +10,8 @@ from typing import Any, TextIO
 from ebm_app.io.errors import Interrupted, NotSaved, UserError
 from ebm_app.io.writing import REFUSALS
 
+#: packages that not every installation has, by the extra that brings them
+EXTRAS = {"datasets": "data", "gradio": "ui", "matplotlib": "plots", "pandas": "plots"}
 Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
 
 
@@ -78,17 +80,11 @@ def _run(main: Main, argv: Sequence[str] | None) -> int:
             print(json.dumps(error.metrics), flush=True)
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except OSError as error:
-        if error.errno not in REFUSALS:
+    except (ImportError, OSError, MemoryError, RuntimeError) as error:
+        text = explained(error)
+        if text is None:
             raise
-        place = "a file" if error.filename is None else " ".join(str(error.filename).splitlines())
-        print(f"error: {place} cannot be used ({error.strerror}): mend that", file=sys.stderr)
-        return 2
-    except (MemoryError, RuntimeError) as error:
-        if not is_memory_full(error):
-            raise
-        remedy = "give smaller batches, or fewer images, draws or steps"
-        print(f"error: the memory is full: {remedy}", file=sys.stderr)
+        print(f"error: {text}", file=sys.stderr)
         return 2
     except Interrupted as stop:
         print(f"stopped by {stop}; go on with --resume_from_checkpoint latest", file=sys.stderr)
@@ -99,6 +95,21 @@ def _run(main: Main, argv: Sequence[str] | None) -> int:
     if metrics is not None:
         print(json.dumps(metrics), flush=True)
     return 0
+
+
+def explained(error: Exception) -> str | None:
+    """What a user can do about an exception that is no ``UserError``; None for a bug."""
+    if isinstance(error, ModuleNotFoundError):
+        name = (error.name or "").partition(".")[0]
+        return (
+            f"this needs {name}: pip install 'ebm_app[{EXTRAS[name]}]'" if name in EXTRAS else None
+        )
+    if isinstance(error, OSError) and error.errno in REFUSALS:
+        place = "a file" if error.filename is None else " ".join(str(error.filename).splitlines())
+        return f"{place} cannot be used ({error.strerror}): mend that"
+    if is_memory_full(error):
+        return "the memory is full: give smaller batches, or fewer images, draws or steps"
+    return None
 
 
 def is_memory_full(error: BaseException) -> bool:

@@ -91,6 +91,12 @@ def read_csv_pair(
     return table[list(x_columns)], table[list(y_columns)]
 
 
+#: distinct rows that a fold has at least
+ROWS_PER_FOLD = 5
+#: squares of larger values have no digits
+LARGEST_VALUE = 1e100
+
+
 class Columns(NamedTuple):
     """A user's rows: ``values`` (N, d) in float64, what messages call them, and the ``names`` of
     the columns of a data frame; an array has none."""
@@ -109,6 +115,7 @@ class Columns(NamedTuple):
         Raises:
             UserError: for another kind of content or another number of dimensions.
         """
+        check_table(values)
         names = getattr(values, "columns", None)
         if isinstance(values, Tensor):
             values = values.detach().cpu()
@@ -150,13 +157,18 @@ class Columns(NamedTuple):
             )
 
     def check_vary(self) -> None:
-        """Raise a UserError for columns that are constant."""
+        """Raise a UserError for columns that are constant, or whose squares have no digits."""
+        spread = np.ptp(self.values / 2, axis=0) * 2
+        largest = np.abs(self.values).max(0)
+        extreme = (largest > LARGEST_VALUE) | (spread < 1 / LARGEST_VALUE)
         constant = (self.values == self.values[:1]).all(0)
-        if constant.any():
-            names = ", ".join(
-                label for label, is_so in zip(self.labels, constant, strict=True) if is_so
-            )
-            raise UserError(f"constant over all rows are {names}: leave them out")
+        for wrong, text in (
+            (constant, "constant over all rows are {}: leave them out"),
+            (extreme, "of values beyond 1e100, or closer than 1e-100, are {}: rescale them"),
+        ):
+            names = [label for label, is_so in zip(self.labels, wrong, strict=True) if is_so]
+            if names:
+                raise UserError(text.format(", ".join(names)))
 
     def check_same(self, other: "Columns") -> None:
         """Raise a UserError for columns that differ by number, name or order."""
@@ -170,6 +182,46 @@ class Columns(NamedTuple):
             raise UserError(
                 f"{self.what} has the columns {shortened(', '.join(self.names))} and {other.what} "
                 f"has {shortened(', '.join(other.names))}: give both the same, in the same order"
+            )
+
+
+def check_pair(x: Columns, y: Columns) -> None:
+    """Check that x and y can be estimated from.
+
+    Raises:
+        UserError: see ``mutual_information``.
+    """
+    num_x, num_y = len(x.values), len(y.values)
+    if num_x != num_y:
+        raise UserError(f"x has {num_x} rows and y has {num_y}: row i of both is one draw")
+    for side in (x, y):
+        side.check_finite()
+        side.check_vary()
+    seen = {column.tobytes(): label for label, column in zip(x.labels, x.values.T, strict=True)}
+    for label, column in zip(y.labels, y.values.T, strict=True):
+        if column.tobytes() in seen:
+            raise UserError(
+                f"{seen[column.tobytes()]} and {label} hold the same values, so that their mutual "
+                "information has no bound: leave one out"
+            )
+
+
+def check_rows(num: int, what: str, num_folds: int, least_folds: int) -> None:
+    """Raise a UserError where so many folds have fewer than ``ROWS_PER_FOLD`` of the rows."""
+    if num < ROWS_PER_FOLD * num_folds:
+        fewer = num // ROWS_PER_FOLD
+        instead = f", or set num_folds to {fewer}" if fewer >= least_folds else ""
+        raise UserError(f"{what}: give at least {ROWS_PER_FOLD * num_folds}{instead}")
+
+
+def check_table(values: Any) -> None:
+    """Raise a UserError for a data frame with a column that holds no numbers."""
+    columns = getattr(values, "columns", None)
+    for name, kind in zip(columns, values.dtypes, strict=True) if columns is not None else ():
+        if getattr(kind, "kind", "O") not in "biuf":
+            raise UserError(
+                f"the column '{name}' holds {kind}: encode it as numbers, a class by "
+                f"pandas.factorize(table[{str(name)!r}])[0]"
             )
 
 

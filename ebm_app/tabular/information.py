@@ -27,7 +27,7 @@ FEWEST_PAIRS = 100
 
 
 @dataclass(frozen=True)
-class MutualInformation:
+class InformationEstimate:
     """Nats.
 
     Attributes:
@@ -102,7 +102,7 @@ def combined(
     groups: Tensor,
     neighbours: float | None,
     discrete: list[str],
-) -> MutualInformation:
+) -> InformationEstimate:
     """The estimate from the log ratios of all folds, by ratios of all other folds and of one.
 
     Args:
@@ -111,16 +111,19 @@ def combined(
     gain_factor = 1 / (len(whole) - 2)
     bound, of_bound = _bound(whole, len(groups))
     fewer, of_fewer = _bound(single, len(groups))
-    gain = gain_factor * (bound - fewer)
-    # what the ratios may have missed, as nearest neighbours find more
-    beyond = 0.0 if neighbours is None else max(neighbours - bound - gain, 0.0)
-    influence = of_bound + gain_factor * (of_bound - of_fewer)
+    gain, short = gain_factor * max(bound - fewer, 0.0), max(fewer - bound, 0.0)
+    value = bound + gain + short
+    beyond = 0.0 if neighbours is None else max(neighbours - value, 0.0)
+    influence = of_bound + gain_factor * (of_bound - of_fewer) if gain else of_bound
+    of_folds = torch.tensor([donsker_varadhan(ratios) for _, ratios in whole])
+    spread = of_folds.std().item() / math.sqrt(len(whole))
     log_ratio = torch.zeros(len(groups), dtype=torch.float64)
     for rows, ratios in whole:
         log_ratio[rows] = ratios.joint
-    found = MutualInformation(
-        value=bound + gain + beyond / 2,
-        stderr=math.hypot(error_of_rows(influence, groups), gain / 2, beyond / 2),
+    of_rows = max(error_of_rows(influence, groups), spread)
+    found = InformationEstimate(
+        value=value,
+        stderr=math.hypot(of_rows, gain, short, beyond / 2),
         lower_bound=bound,
         fewer_rows=fewer,
         mean_log_ratio=log_ratio.mean().item(),
@@ -144,9 +147,9 @@ def _bound(parts: LeftOut, num_rows: int) -> tuple[float, Tensor]:
     return total, influence
 
 
-def warnings_of(found: MutualInformation, gain: float, beyond: float) -> list[str]:
-    """Reasons to doubt a value, of which ``gain`` is by more rows and half of ``beyond`` by
-    nearest neighbours."""
+def warnings_of(found: InformationEstimate, gain: float, beyond: float) -> list[str]:
+    """Reasons to doubt a value, of which ``gain`` is extrapolated; nearest neighbours find
+    ``beyond`` more."""
     half = HALF_WIDTH * found.stderr
     low, high = min(found.lower_bound, found.value), max(found.value, found.mean_log_ratio)
     doubts = {
@@ -160,8 +163,10 @@ def warnings_of(found: MutualInformation, gain: float, beyond: float) -> list[st
         f"{gain:.3f} nats of the value are extrapolated from {found.fewer_rows:.3f} and "
         f"{found.lower_bound:.3f} with fewer rows: give more rows, or quote the lower "
         "bound": gain > max(0.02, 0.05 * found.value),
-        f"nearest neighbours find {found.lower_bound + gain + beyond:.3f} nats, {beyond:.3f} more "
-        "than the ratios; the value holds half of it: look for rows that nearly repeat and fine "
-        "structure, or train longer": beyond > max(half, 0.02),
+        f"ratios of fewer rows find more, {found.fewer_rows:.3f} for {found.lower_bound:.3f} "
+        "nats: give more rows, or fewer columns": found.fewer_rows - found.lower_bound > half / 2,
+        f"nearest neighbours find {found.value + beyond:.3f} nats, {beyond:.3f} more than the "
+        "ratios: look for rows that nearly repeat and fine structure, or train "
+        "longer": beyond > max(half / 2, 0.02),
     }
     return reasons(doubts)

@@ -4,15 +4,17 @@ r"""Mutual information of data, with an interval, from log ratios learned on oth
 
 The rows are cut into K folds. The log ratio at a fold is learned from the K - 1 others, by
 classifiers over the Student-t copula of ranks, and the Donsker-Varadhan bound of the fold is taken
-with it: a normalised estimate that too few rows make too small. To see by how much, the same is
-done with ratios of a single fold. If what is missing falls as 1/rows,
+with it: a normalised estimate that too few rows make too small. Where X or Y is a class, and rows
+are fewer than a thousand, the log ratio is a mean of that one and of logistic regression, by the
+shares of the largest bound on rows that were not learned from. To see what more rows would teach,
+the same is done with ratios of a single fold. If what is missing falls as 1/rows,
 
-    I = B_{K-1} + (B_{K-1} - B_1) / (K - 2),
+    I = B_{K-1} + max(B_{K-1} - B_1, 0) / (K - 2),
 
-with B_k the bound by ratios of k folds, averaged over the rows. Both a learned ratio and nearest
-neighbours find too little of fine structure. So, in few dimensions, half of what these find beyond
-I is added to it. The error holds the influence of every row on I, copies of a row being one, half
-of what I adds to B_{K-1}, and the other half of what neighbours find.
+with B_k the bound by ratios of k folds, averaged over the rows; I is B_1 where that is larger. The
+error is the larger of the influence of the rows on I, copies of a row being one, and the spread of
+the bounds over the folds; to which are added, as squares, what was extrapolated, by how much B_1
+is larger, and half of what nearest neighbours find beyond I.
 
 >>> import numpy as np
 >>> from ebm_app import mutual_information
@@ -36,13 +38,13 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
 from ebm_app.io.fields import LARGEST, Seed, Steps, argument_of
 from ebm_app.numerics.tensors import seeded
 from ebm_app.tabular.classifier import BATCH_SIZE, Classifiers, Draws
-from ebm_app.tabular.columns import Columns
-from ebm_app.tabular.information import MutualInformation, combined
-from ebm_app.tabular.lower_bounds import PairRatios, donsker_varadhan
+from ebm_app.tabular.columns import Columns, check_pair, check_rows
+from ebm_app.tabular.information import InformationEstimate, combined
+from ebm_app.tabular.logistic import class_log_ratios
+from ebm_app.tabular.lower_bounds import PairRatios, best_weights, donsker_varadhan, weighted
 from ebm_app.tabular.neighbours import neighbour_information
 from ebm_app.tabular.scores import Side, row_groups
 from ebm_app.tabular.t_copula import TCopula
@@ -50,8 +52,6 @@ from ebm_app.tabular.t_copula import TCopula
 NumFolds = Annotated[int, Ge(3), Le(LARGEST)]
 #: streams of random numbers
 FOLDS, BATCHES, SHUFFLES = range(3)
-#: distinct rows that a fold has at least
-ROWS_PER_FOLD = 10
 #: with fewer rows of a fold for each column, the correlation of the copula is shrunk
 ROWS_PER_COLUMN = 10
 #: classifiers of every fit, of other weights and batches, whose log ratios are averaged
@@ -61,6 +61,8 @@ NUM_MEMBERS = 2
 VALIDATION_SHARE, MIN_VALIDATION = 0.15, 100
 #: shuffled pairs for each row: of a step, of the bound while it is learned, and of the result
 STEP_SHUFFLES, SHUFFLES_SO_FAR, RESULT_SHUFFLES = 4, 4, 20
+#: with as many distinct rows the classifiers are alone
+SMALL = 1_000
 #: nearest neighbours are asked in few dimensions
 MAX_NEIGHBOUR_DIM = 6
 
@@ -76,7 +78,7 @@ class Progress(NamedTuple):
 
 def mutual_information(
     x: Any, y: Any, num_folds: int = 3, steps: int = 2_000, random_state: int = 0
-) -> MutualInformation:
+) -> InformationEstimate:
     """I(X; Y) in nats from independent rows of both.
 
     Args:
@@ -93,7 +95,7 @@ def mutual_information(
     (['column 1 of x', 'column 1 of y'], True)
 
     Raises:
-        UserError: for data that are not real numbers or not as many rows each, fewer than 10
+        UserError: for data that are not real numbers or not as many rows each, fewer than 5
             distinct rows a fold, NaN or infinite values, constant columns, and a column that X
             and Y share.
     """
@@ -105,13 +107,15 @@ def mutual_information(
 
 class Fit(NamedTuple):
     """A ratio to learn: its ``copula``, the quantiles (N, dx) and (N, dy) of all rows by it, and
-    the numbers of the rows it is learned from and validated on."""
+    the numbers of the rows it is learned from and validated on. Where one side is a class,
+    ``tables`` (N, C) are logistic regressions of the rows learned from, and of both."""
 
     copula: TCopula
     s_x: np.ndarray
     s_y: np.ndarray
     train: Tensor
     validation: Tensor
+    tables: tuple[Tensor, Tensor] | None
 
 
 class Estimation:
@@ -126,9 +130,8 @@ class Estimation:
         random_state = argument_of(Seed, "random_state", random_state)
         self.steps = argument_of(Steps, "steps", steps)
         self.num_folds, self.seed = num_folds, random_state
-        least = ROWS_PER_FOLD * num_folds
         sides = Columns.of(x, "x"), Columns.of(y, "y")
-        check_pair(*sides, least)
+        check_pair(*sides)
         labels = [*sides[0].labels, *sides[1].labels]
         x, y = (side.values for side in sides)
         self.sides = Side.of(x, random_state), Side.of(y, random_state + 1)
@@ -136,12 +139,20 @@ class Estimation:
         self.discrete = [labels[number] for number in discrete]
         self.groups = torch.from_numpy(row_groups(np.concatenate([x, y], 1)))
         self.num_distinct = int(self.groups.max()) + 1
-        if self.num_distinct < least:
-            raise UserError(f"{self.num_distinct} rows differ from each other: give more of them")
+        distinct = f"of {len(x)} rows {self.num_distinct} differ from each other"
+        check_rows(self.num_distinct, distinct, num_folds, 3)
         generator = seeded("cpu", random_state, FOLDS)
         order = torch.randperm(self.num_distinct, generator=generator)
         self.fold = (order % num_folds)[self.groups]
         self.order = torch.randperm(self.num_distinct, generator=generator)[self.groups]
+        self.shuffle = torch.randperm(len(x), generator=generator)
+        #: the side that is a class, if one is, and the class of every row
+        self.of_class = next((n for n in (1, 0) if self.sides[n].is_class), None)
+        if self.num_distinct >= SMALL:
+            self.of_class = None
+        if self.of_class is not None:
+            labels = np.unique((x, y)[self.of_class], return_inverse=True)[1].reshape(-1)
+            self.labels = torch.from_numpy(labels)
         self.features = [torch.from_numpy(side.features).float() for side in self.sides]
 
     def run(self) -> Iterator[Progress]:
@@ -156,7 +167,7 @@ class Estimation:
         for step in self.classifiers.train(self._draws_of_step, validation):
             yield Progress(step, self.steps, self._so_far())
 
-    def result(self) -> MutualInformation:
+    def result(self) -> InformationEstimate:
         """The estimate from what is learned so far."""
         generator = seeded("cpu", self.seed, SHUFFLES)
         whole, single = [], []
@@ -166,15 +177,33 @@ class Estimation:
             shifts = torch.randperm(len(rows) - 1, generator=generator) + 1
             shifts = shifts[:RESULT_SHUFFLES].tolist()
             for part, ratios in enumerate((whole, single)):
-                ratios.append((rows, self._ratios(2 * fold + part, rows, shifts)))
+                number = 2 * fold + part
+                found = self._ratios(number, rows, shifts, final=True)
+                ratios.append((rows, weighted(found, self._weights(number))))
         return combined(whole, single, self.groups, self._neighbours(), self.discrete)
 
     @torch.no_grad()
-    def log_ratio(self, number: int, x_rows: Tensor, y_rows: Tensor) -> Tensor:
-        """The log ratio of one fit at pairs of rows (n,) and (n,): (n,), float64."""
+    def log_ratios(self, number: int, x_rows: Tensor, y_rows: Tensor, final: bool) -> Tensor:
+        """The log ratios of one fit at pairs of rows (n,) and (n,): (1, n) or (2, n), float64, by
+        classifiers and by logistic regression, the ``final`` one or that without validation."""
         members = slice(number * NUM_MEMBERS, (number + 1) * NUM_MEMBERS)
-        base, inputs = self._pairs(self.fits[number], x_rows, y_rows)
-        return base + self.classifiers.residual(members, inputs)
+        fit = self.fits[number]
+        base, inputs = self._pairs(fit, x_rows, y_rows)
+        parts = [base + self.classifiers.residual(members, inputs)]
+        if fit.tables is not None:
+            rows = (x_rows, y_rows)
+            table, of_class = fit.tables[final], self.of_class
+            parts.append(table[rows[1 - of_class], self.labels[rows[of_class]]])
+        return torch.stack(parts)
+
+    def _weights(self, number: int) -> Tensor:
+        """Of the log ratios of one fit, by the rows it was validated on."""
+        return best_weights(self._validated(number))
+
+    def _validated(self, number: int) -> PairRatios:
+        rows = self.fits[number].validation
+        num = SHUFFLES_SO_FAR if self.of_class is None else RESULT_SHUFFLES
+        return self._ratios(number, rows, list(range(1, min(num + 1, len(rows)))), final=False)
 
     def _fits(self) -> list[Fit]:
         """Fits 2 k and 2 k + 1 are of all folds but k, and of the one after k."""
@@ -193,8 +222,18 @@ class Estimation:
                 held_out = (torch.arange(len(rows)) >= len(train)).numpy()
                 copula = TCopula.fit(untied[rows.numpy()], dim_x, held_out if is_small else None)
                 s = copula.quantiles(scores)
-                fits.append(Fit(copula, s[:, :dim_x], s[:, dim_x:], train, validation))
+                tables = self._tables(train, rows)
+                fits.append(Fit(copula, s[:, :dim_x], s[:, dim_x:], train, validation, tables))
         return fits
+
+    def _tables(self, *rows: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Logistic regressions (N, C) of several choices of rows, where a side is a class."""
+        if self.of_class is None:
+            return None
+        side = self.sides[1 - self.of_class]
+        given = side.asinh, self.labels.numpy(), self.groups.numpy()
+        found = [class_log_ratios(*given, part.numpy(), self.seed) for part in rows]
+        return None if any(part is None for part in found) else tuple(map(torch.from_numpy, found))
 
     def _split(self, inside: Tensor) -> tuple[Tensor, Tensor]:
         """Rows to learn from and to validate on; copies of a row stay together."""
@@ -202,7 +241,9 @@ class Estimation:
         least = min(MIN_VALIDATION, len(order) // 2)
         num = max(round(VALIDATION_SHARE * len(order)), least)
         validates = inside & (self.order < order[num])
-        return (inside & ~validates).nonzero().flatten(), validates.nonzero().flatten()
+        # shuffled: rows that follow each other in a file may be alike
+        train, validation = (inside & ~validates)[self.shuffle], validates[self.shuffle]
+        return self.shuffle[train], self.shuffle[validation]
 
     def _learners(self) -> list[Fit]:
         """The fit of every classifier."""
@@ -236,18 +277,18 @@ class Estimation:
         inputs = torch.cat([self.features[0][x_rows], self.features[1][y_rows]], 1)
         return torch.from_numpy(base), inputs
 
-    def _ratios(self, number: int, rows: Tensor, shifts: list[int]) -> PairRatios:
-        joint = self.log_ratio(number, rows, rows)
-        apart = [self.log_ratio(number, rows, rows.roll(-shift)) for shift in shifts]
-        return PairRatios(joint, torch.stack(apart), shifts)
+    def _ratios(self, number: int, rows: Tensor, shifts: list[int], final: bool) -> PairRatios:
+        """Of all members: ``joint`` (1 or 2, m) and ``apart`` (1 or 2, S, m)."""
+        joint = self.log_ratios(number, rows, rows, final)
+        apart = [self.log_ratios(number, rows, rows.roll(-shift), final) for shift in shifts]
+        return PairRatios(joint, torch.stack(apart, 1), shifts)
 
     def _so_far(self) -> float:
-        shifts = list(range(1, SHUFFLES_SO_FAR + 1))
-        bounds = [
-            donsker_varadhan(self._ratios(number, self.fits[number].validation, shifts))
+        found = [
+            donsker_varadhan(weighted(self._validated(number), self._weights(number)))
             for number in range(0, 2 * self.num_folds, 2)
         ]
-        return sum(bounds) / len(bounds)
+        return sum(found) / len(found)
 
     def _neighbours(self) -> float | None:
         """By nearest neighbours among distinct rows of normal scores, whose ties would look like
@@ -257,26 +298,3 @@ class Estimation:
             return None
         first = np.unique(self.groups.numpy(), return_index=True)[1]
         return neighbour_information(*(side.spaced()[first] for side in self.sides))
-
-
-def check_pair(x: Columns, y: Columns, least: int) -> None:
-    """Check that x and y can be estimated from.
-
-    Raises:
-        UserError: see ``mutual_information``.
-    """
-    num_x, num_y = len(x.values), len(y.values)
-    if num_x != num_y:
-        raise UserError(f"x has {num_x} rows and y has {num_y}: row i of both is one draw")
-    if num_x < least:
-        raise UserError(f"there are {num_x} rows, fewer than {least}: give more of them")
-    for side in (x, y):
-        side.check_finite()
-        side.check_vary()
-    seen = {column.tobytes(): label for label, column in zip(x.labels, x.values.T, strict=True)}
-    for label, column in zip(y.labels, y.values.T, strict=True):
-        if column.tobytes() in seen:
-            raise UserError(
-                f"{seen[column.tobytes()]} and {label} hold the same values, so that their mutual "
-                "information has no bound: leave one out"
-            )

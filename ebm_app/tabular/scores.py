@@ -65,11 +65,13 @@ class AsinhScores(NamedTuple):
 
 class Side(NamedTuple):
     """One side of the pairs: ``scores`` (N, d), the normal scores of the ranks, and ``untied``,
-    the same with ties broken at random, which are normal whatever the column is; ``features``
-    (N, f), all that a network reads, and the ``discrete`` columns, counted from 0."""
+    the same with ties broken at random, which are normal whatever the column is; their ``asinh``
+    scores (N, d); ``features`` (N, f), all that a network reads, and the ``discrete`` columns,
+    counted from 0."""
 
     scores: np.ndarray
     untied: np.ndarray
+    asinh: np.ndarray
     features: np.ndarray
     discrete: list[int]
 
@@ -96,10 +98,16 @@ class Side(NamedTuple):
         discrete = [number for number, column in enumerate(x.T) if is_discrete(column)]
         indicators = [x[:, [number]] == np.unique(x[:, number]) for number in discrete]
         radius = (scores**2).mean(1, keepdims=True) - 1
-        features = np.concatenate([scores, AsinhScores.fit(x)(x), radius, *indicators], 1)
+        asinh = AsinhScores.fit(x)(x)
+        features = np.concatenate([scores, asinh, radius, *indicators], 1)
         chance = np.random.default_rng(random_state).random(x.shape)
         ranks = np.argsort(np.lexsort((chance, x), axis=0), axis=0)
-        return cls(scores, normal_scores(ranks), features, discrete)
+        return cls(scores, normal_scores(ranks), asinh, features, discrete)
+
+    @property
+    def is_class(self) -> bool:
+        """Whether it is one discrete column."""
+        return self.scores.shape[1] == len(self.discrete) == 1
 
     def spaced(self) -> np.ndarray:
         """(N, d), in which nearest neighbours are sought: ``untied``, but of discrete columns the

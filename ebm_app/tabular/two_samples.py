@@ -34,22 +34,20 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.fields import Seed, Several, Steps, argument_of
 from ebm_app.numerics.tensors import seeded
 from ebm_app.tabular.classifier import BATCH_SIZE, Classifiers, Draws
-from ebm_app.tabular.columns import Columns
-from ebm_app.tabular.density_ratio import DensityRatio, combined
+from ebm_app.tabular.columns import Columns, check_rows
 from ebm_app.tabular.gaussian_base import best_base
+from ebm_app.tabular.ratio_estimate import RatioEstimate, combined
 from ebm_app.tabular.scores import AsinhScores, row_groups
 
 #: streams of random numbers
 FOLDS, BATCHES = range(2)
-#: distinct rows that a fold has at least
-ROWS_PER_FOLD = 10
 #: of the rows learned from, by which the step of least loss is found
 VALIDATION_SHARE = 0.2
 
 
 def log_density_ratio(
     x0: Any, x1: Any, num_folds: int = 10, steps: int = 2_000, random_state: int = 0
-) -> DensityRatio:
+) -> RatioEstimate:
     """log p_1 / p_0 from independent rows of both densities.
 
     Args:
@@ -64,7 +62,7 @@ def log_density_ratio(
 
     Raises:
         UserError: for data that are not real numbers, or not of the same columns, NaN or infinite
-            values, columns that never vary, and fewer than 10 distinct rows a fold.
+            values, columns that never vary, and fewer than 5 distinct rows a fold.
     """
     estimation = RatioEstimation(x0, x1, num_folds, steps, random_state)
     for _ in estimation.run():
@@ -102,13 +100,9 @@ class RatioEstimation:
         both = np.concatenate([x0, x1])
         self.num_folds = num_folds
         self.groups = torch.from_numpy(row_groups(x0)), torch.from_numpy(row_groups(x1))
-        least = ROWS_PER_FOLD * num_folds
         for name, group in zip(("x0", "x1"), self.groups, strict=True):
             num = int(group.max()) + 1
-            if num < least:
-                raise UserError(
-                    f"{name} has {num} rows that differ from each other: give at least {least}"
-                )
+            check_rows(num, f"{name} has {num} rows that differ from each other", num_folds, 2)
         self.scaling = AsinhScores.fit(both)
         self.scores = self.scaling(x0), self.scaling(x1)
         generator = seeded("cpu", random_state, FOLDS)
@@ -118,8 +112,11 @@ class RatioEstimation:
         self.splits = list(zip(of0[1], of1[1], strict=True))
         self.bases = []
         for of0, of1 in self.splits:
-            train = self.scores[0][of0.train], self.scores[1][of1.train]
-            validation = self.scores[0][of0.validation], self.scores[1][of1.validation]
+            train = self.scores[0][of0.train.numpy()], self.scores[1][of1.train.numpy()]
+            validation = (
+                self.scores[0][of0.validation.numpy()],
+                self.scores[1][of1.validation.numpy()],
+            )
             try:
                 self.bases.append(best_base(train, validation))
             except ValueError:  # as numpy and scipy say of a singular covariance
@@ -135,14 +132,14 @@ class RatioEstimation:
         """Train; yields the step after every validation."""
         return self.classifiers.train(self._draws_of_step, self._validation())
 
-    def result(self) -> DensityRatio:
+    def result(self) -> RatioEstimate:
         """The ratio from what is learned so far."""
         found = []
         for scores, fold in zip(self.scores, self.folds, strict=True):
             values = torch.empty(len(fold), dtype=torch.float64)
             for number in range(self.num_folds):
                 rows = (fold == number).nonzero().flatten()
-                values[rows] = self._log_ratio(number, scores[rows])
+                values[rows] = self._log_ratio(number, scores[rows.numpy()])
             found.append(values)
         return combined(*found, self.groups, self.at, self.sample0)
 
@@ -183,7 +180,7 @@ class RatioEstimation:
         """Of row numbers (B,) of p_1 and (B,) of p_0 for each classifier."""
         bases, inputs = [], []
         for base, (of1, of0) in zip(self.bases, rows, strict=True):
-            scores = np.concatenate([self.scores[1][of1], self.scores[0][of0]])
+            scores = np.concatenate([self.scores[1][of1.numpy()], self.scores[0][of0.numpy()]])
             bases.append(torch.from_numpy(base(scores)).view(2, -1))
             inputs.append(inputs_of(scores).unflatten(0, (2, -1)))
         return Draws.padded(bases, inputs)

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def launch(
             **trainer.task.final_metrics(output.folder),
         }
         with output.saving(metrics):
-            if output.is_main:
+            if output.is_main and find_spec("matplotlib"):
                 figure = training_figure(read_metrics(output.folder / METRICS_FILE))
                 save_figure(figure, output.folder / "loss.png", dpi=120)
         shut_down(accelerator, trainer.loss_module, trainer.optimizer)

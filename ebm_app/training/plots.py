@@ -13,17 +13,17 @@ def training_figure(lines: list[dict[str, float]]) -> "Figure":
     Args:
         lines: of a run's metrics.
     """
-    # a second to import, only for this
-    import pandas as pd
+    # a second to import, and not in every installation
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.5), layout="constrained")
-    frame = pd.DataFrame(lines).set_index("step")
-    bits = [name for name in frame if name.endswith("bits_per_dim")]
+    found = list(dict.fromkeys(name for line in lines for name in line))
+    bits = [name for name in found if name.endswith("bits_per_dim")]
     panels = {"loss": ["loss", "validation_loss"], "validation bits per dim": bits}
     for axes, (label, names) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        for name in frame.columns.intersection(names):
-            axes.plot(frame[name].dropna(), ".-", label=name.replace("_", " "))
+        for name in (name for name in found if name in names):
+            points = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
+            axes.plot(*zip(*points, strict=True), ".-", label=name.replace("_", " "))
         axes.set(xlabel="step", ylabel=label)
         if axes.lines:
             axes.legend()

@@ -12,7 +12,7 @@ from PIL import Image
 from pydantic import BeforeValidator
 from torch import Tensor
 
-from ebm_app.data.folder import read_image
+from ebm_app.data.folder import on_levels, read_image
 from ebm_app.data.levels import to_levels
 from ebm_app.image_models.completion import iterate_completion
 from ebm_app.io.errors import UserError
@@ -21,7 +21,7 @@ from ebm_app.models.config import EBMConfig
 
 from ..models import Models
 from ..runs import start_and_stop, start_by
-from ..score.uploads import NO_COLOUR, WHITE, black_canvas, drawn_path, on_levels
+from ..score.uploads import NO_COLOUR, WHITE, black_canvas, drawn_path
 from ..shared import Seed, picture, progress, render, seed_box, slider, text_box
 
 MAX_IMAGES, MAX_TEMPERATURES = 16, 300

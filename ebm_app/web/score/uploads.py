@@ -5,12 +5,10 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 import numpy as np
-import torch
-from PIL import Image, ImageChops, ImageOps
+from PIL import Image, ImageChops
 from torch import Tensor
 
-from ebm_app.data.folder import read_image
-from ebm_app.data.levels import to_display
+from ebm_app.data.folder import fitted, on_levels, read_image
 from ebm_app.data.png import to_picture, to_uint8
 from ebm_app.io.errors import UserError
 from ebm_app.models.config import EBMConfig
@@ -54,11 +52,9 @@ def read_upload(path: str | Path | None, config: EBMConfig, as_it_is: bool = Fal
     """
     if not path:
         raise UserError("there is no image: upload one, or click on an example if there are any")
-    channels, height, width = config.image_shape
-    if channels not in (1, 3):
-        raise UserError(f"the model's images have {channels} channels: choose one of grey or RGB")
+    _, height, width = config.image_shape
     whole = _read(path)
-    image = _fitted(whole, config)
+    image = on_levels(fitted(whole, config), config)
     seen = to_picture(to_uint8(image)[0]).convert("RGB")
     enlarged = seen.resize(whole.size, Image.Resampling.NEAREST)
     is_small = whole.width < width or whole.height < height
@@ -66,7 +62,7 @@ def read_upload(path: str | Path | None, config: EBMConfig, as_it_is: bool = Fal
     grey = whole.convert("L")
     if config.dataset in FRAMES and not as_it_is and (is_changed or has_light_edge(grey)):
         if (ink := ink_of(grey)) is not None:
-            return Prepared(_fitted(framed(ink, config), config), (FOUND,))
+            return Prepared(on_levels(fitted(framed(ink, config), config), config), (FOUND,))
     changed = CHANGED.format(width=width, height=height, levels=config.num_levels)
     return Prepared(image, (changed,) if is_changed else ())
 
@@ -87,7 +83,7 @@ def read_drawing(path: str | Path | None, config: EBMConfig) -> Prepared:
         raise UserError("the canvas is empty: draw a digit on it")
     if config.dataset in FRAMES:
         picture = framed(picture, config)
-    return Prepared(_fitted(picture, config))
+    return Prepared(on_levels(fitted(picture, config), config))
 
 
 def black_canvas(label: str, image_mode: str, colours: list[str]) -> gr.ImageEditor:
@@ -130,22 +126,6 @@ def _read(path: str | Path) -> Image.Image:
     is_light = (shade * alpha).sum() > 127.5 * alpha.sum()
     ground = Image.new("RGBA", picture.size, "black" if is_light else "white")
     return Image.alpha_composite(ground, picture).convert("RGB")
-
-
-def _fitted(picture: Image.Image, config: EBMConfig) -> Tensor:
-    """The centre of a picture at the model's size and levels, (1, C, H, W)."""
-    channels, height, width = config.image_shape
-    coloured = picture.convert("L" if channels == 1 else "RGB")
-    return on_levels(ImageOps.fit(coloured, (width, height), Image.Resampling.BOX), config)
-
-
-def on_levels(image: Image.Image, config: EBMConfig) -> Tensor:
-    """A picture of the model's size and colours, (1, C, H, W) at the nearest levels."""
-    channels, height, width = config.image_shape
-    pixels = torch.from_numpy(np.array(image)).reshape(height, width, channels).permute(2, 0, 1)
-    shades = to_display(torch.arange(config.num_levels), config.num_levels, config.palette)
-    middles = (shades[1:] + shades[:-1]) / 2
-    return shades[torch.bucketize(pixels.contiguous() / 255, middles)].unsqueeze(0)
 
 
 def preparation() -> gr.Checkbox:

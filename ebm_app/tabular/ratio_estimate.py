@@ -26,7 +26,7 @@ LEAST_P = 1e-6
 
 
 @dataclass(frozen=True)
-class DensityRatio:
+class RatioEstimate:
     """log p_1(x) / p_0(x), in nats.
 
     Attributes:
@@ -128,7 +128,7 @@ def combined(
     groups: tuple[Tensor, Tensor],
     at: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
     sample0: Columns,
-) -> DensityRatio:
+) -> RatioEstimate:
     """The ratio from log ratios before the normaliser, float64, at rows (N0,) and (N1,) that they
     were learned without.
 
@@ -157,7 +157,7 @@ def combined(
         "than the error: give more rows, or fewer columns": abs(log_normaliser)
         > max(2 * kl_stderr, 0.05),
     }
-    return DensityRatio(
+    return RatioEstimate(
         kl_bound=of1.mean().item(),
         kl_stderr=kl_stderr,
         p_value=NormalDist().cdf((test0.mean() - test1.mean()).item() / error) if error else 1.0,

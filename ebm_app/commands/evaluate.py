@@ -1,0 +1,132 @@
+"""Bits per dim of a model on held-out images, by one estimator of log p or several.
+
+python evaluate/bpd.py digits --estimator all
+python evaluate/bpd.py digits --estimator pf_ode --estimator_args num_steps=40 num_probes=4
+"""
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from ebm_app.evaluation.held_out import HeldOutFlags, held_out, held_out_labels, open_model
+from ebm_app.image_models.ebm import EBM
+from ebm_app.image_models.scoring import bits_by_estimator, disagreements
+from ebm_app.io.command_line import parse, settings_of, settings_of_each
+from ebm_app.io.fields import Nodes, configuration, setting
+from ebm_app.io.output import Output
+from ebm_app.io.processes import shut_down
+from ebm_app.io.records import to_dict
+from ebm_app.io.registry import choose
+from ebm_app.likelihood import ESTIMATORS, Estimator, make_estimator
+from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
+
+ALL = "all"
+
+
+def notes_of(kinds: dict[str, Any], separator: str = "; ") -> str:
+    """What every kind does."""
+    return separator.join(f"{name}: {kind.note}" for name, kind in kinds.items())
+
+
+@configuration(kw_only=True)
+class Arguments(HeldOutFlags):
+    """The command line."""
+
+    estimator: tuple[str, ...] = setting(
+        "how log p is found; elbo if not given, or ratio for a model without a Stein head. The "
+        f"last line begins with the first one's metrics. {notes_of(ESTIMATORS)}; {ALL}: all of "
+        "them",
+        (),
+    )
+    estimator_args: tuple[str, ...] = setting(
+        "settings KEY=VALUE of the estimators; each goes to all that have it", ()
+    )
+    dequantisation: str | None = setting(
+        f"the model's own if not given. {notes_of(DEQUANTISERS)}", None
+    )
+    dequantiser_args: tuple[str, ...] = setting("settings KEY=VALUE of the dequantisation", ())
+    labels: bool = setting("tell the model the class of every image: bits of p(x | label)", False)
+    num_nodes: Nodes | None = setting("quadrature nodes; the model's own if not given", None)
+    output_dir: Path = setting("where the record goes", Path("runs/bpd"))
+
+    def __post_init__(self) -> None:
+        for name in self.estimator:
+            choose("estimator", name, [*ESTIMATORS, ALL])
+        if self.dequantisation is not None:
+            choose("dequantisation", self.dequantisation, DEQUANTISERS)
+
+
+def make_estimators(args: Arguments, ebm: EBM) -> dict[str, Estimator]:
+    """The estimators asked for, by name, with their settings; all are those for the model."""
+    names = dict.fromkeys(args.estimator or [ebm.default_estimator])
+    if ALL in names:
+        names = [name for name, kind in ESTIMATORS.items() if kind.suits(ebm.energy)]
+    settings = settings_of_each({name: ESTIMATORS[name] for name in names}, args.estimator_args)
+    return {name: make_estimator(name, settings[name], args.seed) for name in names}
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
+    """Evaluate a split; the metrics, on the main process."""
+    args = parse(Arguments, __doc__, argv)
+    accelerator, ebm = open_model(args)
+    estimators = make_estimators(args, ebm)
+    if args.num_nodes is not None:
+        ebm.energy = ebm.energy.with_nodes(args.num_nodes)
+    dequantiser_name = args.dequantisation or ebm.config.dequantisation
+    kind = DEQUANTISERS[dequantiser_name]
+    dequantiser = kind(**settings_of(kind, args.dequantiser_args))
+    levels = held_out(args, ebm)
+    labels = held_out_labels(args, ebm) if args.labels else None
+    noise = dequantisation_noise(args.repeats, levels, args.seed)
+    is_main = accelerator.is_main_process
+    output = Output(args.output_dir / "bpd.json", to_dict(args), is_main)
+    bits, results = {}, {}
+    for name, estimator in estimators.items():
+        bar = partial(tqdm, desc=name, disable=not is_main)
+        of_model = (accelerator, ebm, levels, noise, estimator, dequantiser)
+        bits[name], results[name] = bits_by_estimator(
+            *of_model, args.batch_size, bar, labels=labels
+        )
+    first = next(iter(results))
+    metrics = {
+        **results[first],
+        "estimator": first,
+        "dequantisation": dequantiser_name,
+        "split": args.split,
+        "model": args.model,
+        "estimators": results,
+        "disagreements": disagreements(bits),
+    }
+    if is_main:
+        output.save(metrics)
+        print_results(metrics)
+    shut_down(accelerator)
+    return metrics if is_main else None
+
+
+def print_results(metrics: dict[str, Any]) -> None:
+    """A line for each estimator, with its own error in the mean and in one image, and a line for
+    each pair of them."""
+    print("estimator     bits/dim  stderr  num.err  an image      eps     nfe       s")
+    for name, row in metrics["estimators"].items():
+        errors = [row["numerical_error"], row["image_error"]]
+        error, image = ("" if value is None else f"{value:.1e}" for value in errors)
+        print(
+            f"{name:13}{row['bits_per_dim']:9.4f} {row['stderr']:7.4f} {error:>8}  {image:>8} "
+            f"{row['eps']:8.1e} {row['nfe']:7.0f} {row['seconds']:7.1f}"
+        )
+    for pair in metrics["disagreements"]:
+        correlation = pair["correlation"]
+        print(
+            f"{pair['first']} - {pair['second']}: {pair['difference']:+.4f} "
+            f"+- {pair['stderr']:.4f} bits per dim"
+            + ("" if correlation is None else f", correlation {correlation:.3f}")
+        )
+    if len(metrics["estimators"]) > 1:
+        print(
+            notes_of(ESTIMATORS, "\n"), "Compare bits at one eps only.", sep="\n", file=sys.stderr
+        )
