@@ -116,7 +116,7 @@ def test_the_mi_script_on_the_paper_s_gaussians(script, tmp_path, monkeypatch):
 
 
 def test_estimates_are_compared_with_known_information(script, tmp_path, monkeypatch, capsys):
-    bmi, normal = script("evaluate/bmi.py"), EXAMPLES["normal_1x1"]
+    bmi, normal = script("evaluate/mi_benchmark.py"), EXAMPLES["normal_1x1"]
     monkeypatch.setitem(sys.modules, "bmi.benchmark", None)
     assert call(bmi) == 2 and "pip install benchmark-mi" in capsys.readouterr().err
     task = SimpleNamespace(

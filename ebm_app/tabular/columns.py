@@ -133,7 +133,7 @@ class Columns(NamedTuple):
                 "(N,), and at least one row"
             )
         names = None if names is None else [str(name) for name in names]
-        return cls(np.array(values, np.float64), what, names)
+        return cls(np.array(values, np.float64, order="C"), what, names)
 
     @property
     def labels(self) -> list[str]:

@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import scipy
 import torch
 from torch import Generator, Tensor
 
@@ -56,44 +55,6 @@ def correlated_normal(correlations: Sequence[float], dim_x: int, dim_y: int) -> 
         return x, y
 
     information = -0.5 * sum(math.log1p(-(rho**2)) for rho in correlations)
-    return KnownInformation(dim_x, dim_y, information, draw)
-
-
-def student_t(
-    correlations: Sequence[float], df: float, dim_x: int, dim_y: int
-) -> KnownInformation:
-    r"""Multivariate Student-t: a ``correlated_normal`` pair times sqrt(df / w), w ~ chi^2_df.
-
-    With a = df / 2 and psi the digamma function, E log(1 + |t|^2 / df) = psi(a + k/2) - psi(a) for
-    k coordinates of identity dispersion. Their entropy is hence
-
-        h_k = log Gamma(a) - log Gamma(a + k/2) + k/2 log(pi df) + g(k),
-        g(k) = (a + k/2) (psi(a + k/2) - psi(a))
-
-    (Arellano-Valle, Contreras-Reyes and Genton, Scand. J. Statist. 40, 2013, eq. 7). A dispersion
-    adds half its log-determinant, so that with m = dim_x and n = dim_y
-
-        I = -1/2 sum_i log(1 - rho_i^2) + c,   c = h_m + h_n - h_{m + n}.
-
-    The shared w makes c > 0 even without correlation.
-    """
-    normal = correlated_normal(correlations, dim_x, dim_y)
-    a, m, n = df / 2, dim_x / 2, dim_y / 2
-    g_m, g_n, g_mn = (
-        (a + k) * (scipy.special.psi(a + k) - scipy.special.psi(a)) for k in (m, n, m + n)
-    )
-    # log Gamma(a) - log Gamma(a + m) - log Gamma(a + n) + log Gamma(a + m + n)
-    log_gammas = scipy.special.betaln(a, m) - scipy.special.betaln(a + n, m)
-
-    def draw(num: int, generator: Generator) -> Pairs:
-        x, y = normal.draw(num, generator)
-        u = torch.rand(num, 1, generator=generator, device=generator.device, dtype=x.dtype)
-        # 1 - u is never 0, where w would be 0 too
-        half_w = scipy.special.gammaincinv(a, (1 - u).cpu().numpy())
-        scale = (a / torch.from_numpy(half_w).to(x.device)).sqrt()
-        return x * scale, y * scale
-
-    information = normal.mutual_information + float(log_gammas + g_m + g_n - g_mn)
     return KnownInformation(dim_x, dim_y, information, draw)
 
 
@@ -143,7 +104,6 @@ def standard_normal(num: int, dim: int, generator: Generator) -> Tensor:
 EXAMPLES: dict[str, KnownInformation] = {
     "normal_1x1": correlated_normal((0.75,), 1, 1),
     **{f"sparse_{dim}x{dim}": correlated_normal((0.8, 0.8), dim, dim) for dim in (2, 5, 25)},
-    "student_2x2_df1": student_t((), 1, 2, 2),
     "additive_uniform_0.1": additive_uniform(0.1),
     "additive_uniform_0.75": additive_uniform(0.75),
     "discrete_uniform_4": discrete_uniform(4),

@@ -1,9 +1,9 @@
 """Mutual information of forty known distributions (arXiv:2306.11078), beside the truth.
 
-The distributions are those of the package benchmark-mi (pip install benchmark-mi).
+The distributions are those of another package: pip install benchmark-mi "jax<0.4.34".
 
-python evaluate/bmi.py
-python evaluate/bmi.py --tasks 1v1-normal-0.75 --num_seeds 3
+python evaluate/mi_benchmark.py
+python evaluate/mi_benchmark.py --tasks 1v1-normal-0.75 --num_seeds 3
 """
 
 import sys
@@ -34,7 +34,7 @@ class Arguments:
     num_seeds: PositiveInt = setting("data sets of each task", 1)
     iterations: Steps = setting("steps of the classifiers at most", 2_000)
     seed: Seed = setting("the first of the seeds", 0)
-    output_dir: Path = setting("where the record goes", Path("runs/bmi"))
+    output_dir: Path = setting("where the record goes", Path("runs/mi_benchmark"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parse(Arguments, __doc__, argv)
     tasks = benchmark_tasks()
     names = [choose("task", name, tasks) for name in args.tasks] or list(tasks)
-    output = Output(args.output_dir / "bmi.json", to_dict(args))
+    output = Output(args.output_dir / "mi_benchmark.json", to_dict(args))
     rows: list[Row] = []
     for name in names:
         for seed in range(args.seed, args.seed + args.num_seeds):
@@ -66,8 +66,8 @@ def benchmark_tasks() -> dict[str, Any]:
     """By the names of the benchmark."""
     try:
         from bmi.benchmark import BENCHMARK_TASKS
-    except ImportError as error:
-        raise UserError(f"no tasks ({error}): pip install benchmark-mi") from None
+    except (ImportError, AttributeError) as error:  # newer versions of jax lack what it asks for
+        raise UserError(f'no tasks ({error}): pip install benchmark-mi "jax<0.4.34"') from None
     return BENCHMARK_TASKS
 
 
