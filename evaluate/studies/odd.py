@@ -154,3 +154,24 @@ def odd_images(
     """
     found = ODD[kind](images, labels, np.random.default_rng(seed)).clamp(0, 1)
     return (found * (num_levels - 1)).round() / (num_levels - 1)
+
+
+def planted(images: Tensor, what: str, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Images (N, C, H, W) in [0, 1] with a square of the middle of another one somewhere, a
+    quarter of a side wide, or a white scratch of as many pixels, and where it is, (N, H, W)."""
+    draw, side = np.random.default_rng(seed), images.shape[-1] // 4
+    found, where = images.clone(), torch.zeros_like(images[:, 0], dtype=torch.bool)
+    others = images.roll(1, 0)
+    height, width = images.shape[-2:]
+    top, left = (height - side) // 2, (width - side) // 2
+    for image, mask, other in zip(found, where, others, strict=True):
+        y, x = draw.integers(height - side), draw.integers(width - side)
+        if what == "square":
+            patch = other[:, top : top + side, left : left + side]
+            image[:, y : y + side, x : x + side] = patch
+            mask[y : y + side, x : x + side] = True
+        else:
+            steps = torch.arange(side)
+            image[:, y + steps, x + steps] = 1
+            mask[y + steps, x + steps] = True
+    return found, where
