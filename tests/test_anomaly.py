@@ -162,7 +162,7 @@ def test_what_is_fitted_is_kept_with_the_model(tmp_path, digits):
     assert not AnomalyDetector(tmp_path).is_fitted
 
 
-@pytest.mark.parametrize("name", ["digits", "mnist"])
+@pytest.mark.parametrize("name", ["digits", "mnist", "mnist-latent"])
 def test_bundled_models_come_fitted(name):
     record = json.loads((BUNDLED / name / RECORD_FILE).read_text())
     assert record["split"] == "validation" and AnomalyDetector(name).is_fitted

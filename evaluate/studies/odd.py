@@ -23,20 +23,8 @@ LETTERS = "ABCDEFGHJKLMNPQRTUVWXYadefhkmnrtuwxy"
 Maker = Callable[[Tensor, Tensor | None, np.random.Generator], Tensor]
 
 
-def _turned(images: Tensor, labels: Tensor | None, draw: np.random.Generator, k: int) -> Tensor:
-    return images.rot90(k, (-2, -1))
-
-
 def _chiral(images: Tensor, labels: Tensor | None) -> Tensor:
     return images if labels is None else images[torch.isin(labels, torch.tensor(CHIRAL))]
-
-
-def _upside_down(images: Tensor, labels: Tensor | None, draw: np.random.Generator) -> Tensor:
-    return _chiral(images, labels).rot90(2, (-2, -1))
-
-
-def _mirrored(images: Tensor, labels: Tensor | None, draw: np.random.Generator) -> Tensor:
-    return _chiral(images, labels).flip(-1)
 
 
 def _letters(images: Tensor, labels: Tensor | None, draw: np.random.Generator) -> Tensor:
@@ -79,9 +67,7 @@ def _shuffled(images: Tensor, labels: Tensor | None, draw: np.random.Generator) 
     return torch.stack([x[:, k] for x, k in zip(pixels, orders, strict=True)]).view_as(images)
 
 
-def _filtered(
-    images: Tensor, labels: Tensor | None, draw: np.random.Generator, by: Callable
-) -> Tensor:
+def _filtered(images: Tensor, by: Callable[[np.ndarray], np.ndarray]) -> Tensor:
     return torch.from_numpy(np.stack([by(x) for x in images.flatten(0, 1).numpy()])).view_as(
         images
     )
@@ -93,10 +79,6 @@ def _blur(pixels: np.ndarray) -> np.ndarray:
 
 def _noisy(images: Tensor, labels: Tensor | None, draw: np.random.Generator, by: float) -> Tensor:
     return images + by * torch.from_numpy(draw.standard_normal(images.shape)).to(images)
-
-
-def _inverted(images: Tensor, labels: Tensor | None, draw: np.random.Generator) -> Tensor:
-    return 1 - images
 
 
 def _constant(images: Tensor, labels: Tensor | None, draw: np.random.Generator) -> Tensor:
@@ -125,19 +107,19 @@ def _enlarged(images: Tensor, labels: Tensor | None, draw: np.random.Generator) 
 
 
 ODD: dict[str, Maker] = {
-    "rotated by 90 degrees": partial(_turned, k=1),
-    "rotated by 180 degrees": _upside_down,
-    "rotated by 270 degrees": partial(_turned, k=3),
-    "mirrored": _mirrored,
+    "rotated by 90 degrees": lambda x, y, draw: x.rot90(1, (-2, -1)),
+    "rotated by 180 degrees": lambda x, y, draw: _chiral(x, y).rot90(2, (-2, -1)),
+    "rotated by 270 degrees": lambda x, y, draw: x.rot90(3, (-2, -1)),
+    "mirrored": lambda x, y, draw: _chiral(x, y).flip(-1),
     "letters": _letters,
     "shuffled pixels": _shuffled,
-    "blurred": partial(_filtered, by=_blur),
+    "blurred": lambda x, y, draw: _filtered(x, _blur),
     "noise 0.1": partial(_noisy, by=0.1),
     "noise 0.3": partial(_noisy, by=0.3),
     "noise 1": partial(_noisy, by=1.0),
-    "inverted": _inverted,
-    "thick strokes": partial(_filtered, by=partial(ndimage.grey_dilation, size=3)),
-    "thin strokes": partial(_filtered, by=partial(ndimage.grey_erosion, size=2)),
+    "inverted": lambda x, y, draw: 1 - x,
+    "thick strokes": lambda x, y, draw: _filtered(x, partial(ndimage.grey_dilation, size=3)),
+    "thin strokes": lambda x, y, draw: _filtered(x, partial(ndimage.grey_erosion, size=2)),
     "constant": _constant,
     "halves of two": _halves,
     "8x8 digits enlarged": _enlarged,
