@@ -17,8 +17,9 @@ from sklearn.datasets import load_wine
 from ebm_app import mutual_information
 from ebm_app.io.start import run_script
 from ebm_app.tabular import classifier
-from ebm_app.tabular.information import warnings_of
+from ebm_app.tabular.information import combined, warnings_of
 from ebm_app.tabular.known import EXAMPLES, discrete_uniform
+from ebm_app.tabular.lower_bounds import PairRatios
 from ebm_app.tabular.mutual_information import Estimation
 
 
@@ -91,6 +92,29 @@ def test_a_class_of_few_rows_is_as_well_told_as_by_logistic_regression():
         low, high = found.interval
         assert low < 1.02 < high and found.stderr < 0.15
         assert found.value >= max(found.lower_bound, found.fewer_rows)
+
+
+@pytest.mark.parametrize("fewer, value, stderr", [(0.2, 0.6, 0.2), (0.7, 0.7, 0.3)])
+def test_the_value_is_never_below_a_bound_and_the_error_holds_the_spread(fewer, value, stderr):
+    """Three folds of bounds 0.3, 0.4 and 0.5: B_2 = 0.4; what is added is squared in the error."""
+
+    def left_out(*bounds):
+        rows, apart = torch.arange(6).view(3, 2), torch.zeros(2, 2, dtype=torch.float64)
+        joint = [torch.full((2,), bound, dtype=torch.float64) for bound in bounds]
+        return [(r, PairRatios(j, apart, [1, 1])) for r, j in zip(rows, joint, strict=True)]
+
+    whole, single = left_out(0.3, 0.4, 0.5), left_out(*[fewer] * 3)
+    found = combined(whole, single, torch.arange(6), None, [])
+    assert (found.lower_bound, found.fewer_rows) == (pytest.approx(0.4), pytest.approx(fewer))
+    assert found.value == pytest.approx(value)
+    # over rows: deviations of 0.1, twice as large where half of B_2 is added again
+    of_rows = (2 if fewer < 0.4 else 1) * 0.04**0.5 / 6
+    spread = 0.1 / 3**0.5
+    assert found.stderr == pytest.approx(math.hypot(max(of_rows, spread), stderr))
+    wide = combined(whole, single, torch.arange(6), value + 1.0, [])
+    assert wide.value == found.value and wide.stderr == pytest.approx(
+        math.hypot(found.stderr, 0.5)
+    )
 
 
 def test_copies_of_rows_are_one_observation():
