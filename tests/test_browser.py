@@ -186,7 +186,6 @@ def test_toy_and_information_learn_and_another_choice_leaves_no_result_of_the_ol
     page.get_by_role("option", name="NCE, one classifier").locator("visible=true").click()
     text_of(page, "Run", "^$")
     open_tab(page, "Mutual information")
-    open_tab(page, "Your data")
     set_number(page, "Rows to draw", 200)
     set_number(page, "Steps at most", 5)
     press(page, "Draw X and Y")
@@ -234,7 +233,7 @@ def test_diagnostics_say_what_the_model_is_and_warn_of_a_failed_self_test(visit,
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (1280, "dark"), (390, "light")])
 def test_every_tab_is_accessible_and_whole_without_scrolling_sideways(visit, width, theme):
     page, found = visit(width=width, theme=theme), {}
-    for tab in (*TABS[:2], "Upload", *TABS[2:5], "Your data", "Table", TABS[5]):
+    for tab in (*TABS[:2], "Upload", *TABS[2:5], "Table", TABS[5]):
         open_tab(page, tab)
         unfold(page)
         page.wait_for_timeout(1000)

@@ -28,9 +28,6 @@ CONTRACT = {
         **{"steps": 1_000, "seed": 5},
     },
     "/mi_example": {"task": "normal_1x1", "num_rows": 2_000, "seed": 5},
-    "/mi_gaussian": {
-        **{"dim": 40, "methods": ["CTSM-v"], "learning_rate": 5e-3, "iterations": 500, "seed": 5},
-    },
     "/score": {"model": "grey", "image": None, "repeats": 16, "as_it_is": False},
     "/score_drawing": {"model": "grey", "drawing": ..., "repeats": 16},
     "/score_many": {"model": "grey", "files": None, "repeats": 16, "as_it_is": False},

@@ -22,8 +22,7 @@ NO_FILE = [*PATHS, HTML, 3, [3], *({"path": path, "meta": META} for path in PATH
 #: what is none of a kind of argument, by arguments of that kind
 BAD = {
     ("seed", "num_images", "repeats", "learning_rate"): [None, "", HTML, [], -1, 1e10],
-    ("model", "task", "problem", "dim"): [None, 40.5, True, [], "nowhere", "../grey", HTML],
-    ("methods",): [None, 3, ["nowhere"], [HTML], [None]],
+    ("model", "task", "problem"): [None, 40.5, True, [], "nowhere", "../grey", HTML],
     ("x_columns",): [None, 3, [3], [None]],
     ("randomise", "as_it_is"): [None, 2, "maybe", [], HTML],
     ("image", "drawing", "x"): NO_FILE,

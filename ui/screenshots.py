@@ -62,6 +62,12 @@ def train(page: Page) -> None:
     wait_for(page, "Run", r"^\d+ steps")
 
 
+def estimate(page: Page) -> None:
+    """The example that is there."""
+    press(page, "Estimate")
+    wait_for(page, "Estimate", r"rows, 1 \+ 1 columns")
+
+
 def diagnose(page: Page) -> None:
     """The self-test."""
     press(page, "Run the self-test")
@@ -74,7 +80,7 @@ ACTIONS: dict[str, Callable[[Page], None]] = {
     "Score": score_example,
     "Complete": complete_drawing,
     "Toy": train,
-    "Mutual information": train,
+    "Mutual information": estimate,
     "Diagnostics": diagnose,
 }
 

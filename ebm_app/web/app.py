@@ -7,7 +7,7 @@ import gradio as gr
 from .complete import tab as complete
 from .diagnostics import tab as diagnostics
 from .generate import tab as generate
-from .information import gaussian, own_data
+from .information import own_data
 from .models import Models
 from .runs import AT_ONCE
 from .score import tab as score
@@ -39,10 +39,7 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
             with gr.Tab("Toy") as training:
                 toy.build(seed, models.device)
             with gr.Tab("Mutual information") as information:
-                with gr.Tab("Paired Gaussians"):
-                    gaussian.build(seed, models.device)
-                with gr.Tab("Your data"):
-                    own_data.build(seed)
+                own_data.build(app, seed)
             with gr.Tab("Diagnostics") as checking:
                 diagnostics.build(models, model, warning, checking, seed)
         shown = {tabs: "score", ways: score.UPLOAD}

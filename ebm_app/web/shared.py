@@ -56,10 +56,9 @@ def render(images: Tensor, min_pixels: int = 480) -> Image.Image:
     return to_picture(grid_of(images, min_pixels))
 
 
-def eval_every(iterations: int, most: int = MAX_EVERY) -> int:
-    """Steps between two evaluations of a training of so many; at most ``most``, fewer where steps
-    take long."""
-    return min(most, math.ceil(iterations / TIMES))
+def eval_every(iterations: int) -> int:
+    """Steps between two evaluations of a training of so many."""
+    return min(MAX_EVERY, math.ceil(iterations / TIMES))
 
 
 def progress(step: int, total: int) -> str:

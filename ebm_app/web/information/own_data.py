@@ -123,8 +123,9 @@ def column_names(path: str | None) -> list[str]:
     return [name.strip() for name in names[:MAX_LISTED]]
 
 
-def build(seed: int) -> None:
-    """Put the estimate on the page, with its endpoints /mi and /mi_example."""
+def build(app: gr.Blocks, seed: int) -> None:
+    """Put the estimate on the page, with its endpoints /mi and /mi_example; an example is there
+    when it is opened."""
     gr.Markdown(
         "How much do X and Y say about each other? Row i of both is one draw, and "
         f"the rows are independent; up to {MAX_ROWS:,} rows and {MAX_COLUMNS} columns."
@@ -144,7 +145,7 @@ def build(seed: int) -> None:
             text = text_box("Estimate", 8)
             plot = plot_box("Bounds and estimate")
             shown = [plot, text, metrics_box()]
-    add_examples(group, [x, y, table], seeds)
+    add_examples(app, group, [x, y, table], seeds)
 
     def list_columns(path: str | None) -> tuple[dict[str, Any], ...]:
         names = column_names(path)
@@ -156,7 +157,7 @@ def build(seed: int) -> None:
     empty_by([part.change for part in chosen], [event], shown)
 
 
-def add_examples(group: gr.Group, files: list[gr.File], seed: gr.Number) -> None:
+def add_examples(app: gr.Blocks, group: gr.Group, files: list[gr.File], seed: gr.Number) -> None:
     """Data of known mutual information in place of a visitor's own."""
     with group:
         label = "Try data of known mutual information"
@@ -168,6 +169,7 @@ def add_examples(group: gr.Group, files: list[gr.File], seed: gr.Number) -> None
     inputs, outputs = [task, num_rows, seed], [*files, truth]
     example = explained(mi_example)
     draw.click(example, inputs, outputs, preprocess=False, api_name="mi_example")
+    app.load(example, inputs, outputs, preprocess=False, **AT_ONCE)
     for file in files:
         gr.on([file.upload, file.clear, file.delete], lambda: "", outputs=truth, **AT_ONCE)
 
