@@ -119,6 +119,8 @@ def print_results(metrics: dict[str, Any]) -> None:
             f"{name:13}{row['bits_per_dim']:9.4f} {row['stderr']:7.4f} {error:>8}  {image:>8} "
             f"{row['eps']:8.1e} {row['nfe']:7.0f} {row['seconds']:7.1f}"
         )
+        if parts := row.get("parts"):
+            print(", ".join(f"{part} {bits:.4f}" for part, bits in parts.items()))
     for pair in metrics["disagreements"]:
         correlation = pair["correlation"]
         print(

@@ -18,7 +18,7 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.fields import BatchSize, Draws, Several, configuration, setting
 from ebm_app.io.processes import make_accelerator, resolve_device
 from ebm_app.io.registry import choose
-from ebm_app.models.config import Margin
+from ebm_app.models.config import Margin, NumLevels
 from ebm_app.sampling.base import Frame
 
 Split = Annotated[str, AfterValidator(lambda name: choose("split", name, SPLITS))]
@@ -36,12 +36,18 @@ class HeldOutFlags(CommonFlags, ModelFlag):
     repeats: Draws = setting("dequantisation draws of each image", 4)
     batch_size: BatchSize = setting("images taken together", 128)
     eps: Margin | None = setting("margin left at t = 1; the model's own if not given", None)
+    num_levels: NumLevels | None = setting(
+        "of the images of a diffusers pipeline; 256 if not given", None
+    )
 
 
 def open_model(args: HeldOutFlags) -> tuple[Accelerator, EBM]:
     """The processes and the model of a script, with the margin asked for."""
     accelerator = make_accelerator(device=resolve_device(args.device))
-    ebm = EBM.from_pretrained(args.model, str(accelerator.device))
+    if args.num_levels is None:
+        ebm = EBM.from_pretrained(args.model, str(accelerator.device))
+    else:
+        ebm = EBM.from_diffusers(args.model, str(accelerator.device), args.num_levels)
     if args.eps is not None:
         ebm.energy = ebm.energy.with_eps(args.eps)
         if args.eps < ebm.model.eps:

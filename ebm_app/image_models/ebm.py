@@ -1,15 +1,16 @@
 """``EBM``: an energy-based model of images, its likelihoods and its samples."""
 
 import math
+import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from ebm_app.data.levels import quantise
 from ebm_app.data.palette import check_palette
-from ebm_app.image_models.path import build_path, switch_time
+from ebm_app.image_models.building import build_energy
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import NonNegative, PositiveInt, Seed, argument_of, checked
 from ebm_app.io.registry import choose, make
@@ -31,16 +32,11 @@ from ebm_app.likelihood.dequantisation import (
     dequantisation_noise,
 )
 from ebm_app.models.config import EBMConfig, Margin
-from ebm_app.models.early import EarlyNet, SplitNet
 from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.models.energy_net import EnergyModel, OnePassEnergy
-from ebm_app.models.folders import ENERGY_MODEL
-from ebm_app.models.inputs import NET_INPUTS, Decoded
+from ebm_app.models.folders import ENERGY_MODEL, PIPELINE_FILE, find_folder
 from ebm_app.models.labelled import Labels, class_labels
-from ebm_app.models.parametrisation import ENERGY
 from ebm_app.models.pretrained import PretrainedModel
 from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.models.unet import UNet
 from ebm_app.sampling.base import in_batches
 from ebm_app.sampling.samplers import SAMPLERS, Frame, Sampler
 from ebm_app.spaces import build_space
@@ -52,7 +48,8 @@ MAX_CLASSIFIED = 50
 
 
 class EBM(PretrainedModel):
-    """An energy-based model of images, built from its configuration with fresh weights.
+    """An energy-based model of images, built from its configuration with fresh weights, or around
+    a ``model`` given.
 
     >>> ebm = EBM.from_pretrained("digits")
     >>> images = ebm.sample(2, num_steps=3)
@@ -62,45 +59,48 @@ class EBM(PretrainedModel):
 
     config_class, kind = EBMConfig, ENERGY_MODEL
 
-    def __init__(self, config: EBMConfig) -> None:
+    def __init__(self, config: EBMConfig, model: nn.Module | None = None) -> None:
         super().__init__(config)
         check_palette(config.palette, config.num_levels)
-        channels, height, width = config.image_shape
-        choose("net_input", config.net_input, NET_INPUTS)
-        net_channels = channels * (1 + 2 * len(config.input_frequencies)) + config.condition_dim
-        heads = 2 if config.stein_head else 1
         choose("dequantisation", config.dequantisation, DEQUANTISERS)
         self.space = build_space(
             config.space, config.image_shape, config.num_levels, config.space_arguments
         )
         self.dequantiser = DEQUANTISERS[config.dequantisation]()
-        num_classes = 0 if config.early else config.num_classes
-        net: nn.Module = UNet(
-            (net_channels, height, width), heads * channels, config.net, num_classes
-        )
-        if config.net_input == "x":
-            net = Decoded(net, self.space.decode, channels)
-        path = build_path(config)
-        if config.early:
-            early = EarlyNet(
-                config.image_shape, heads * channels, config.early, config.num_classes
-            )
-            net = SplitNet(early, net, switch_time(config, path))
-        names = ("time_input", "input_frequencies", "condition_dim")
-        inputs = {name: getattr(config, name) for name in names}
-        if config.prediction == ENERGY:
-            self.model = EnergyModel(net, path, config.eps, **inputs)
-            self.energy = OnePassEnergy(self.model, config.num_nodes, residual=config.residual)
-            return
-        self.model = TimeScoreModel(
-            net,
-            path,
-            config.eps,
-            prediction=config.prediction,
-            stein_channels=channels if config.stein_head else 0,
-            **inputs,
-        )
-        self.energy = TimeScoreEnergy(self.model, config.num_nodes)
+        given = model and TimeScoreEnergy(model, config.num_nodes)
+        self.energy = given or build_energy(config, self.space)
+        self.model = self.energy.model
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: str | os.PathLike, device: str = "cpu") -> Self:
+        folder = find_folder(name_or_path)
+        if (folder / PIPELINE_FILE).is_file():
+            return cls.from_diffusers(folder, device)
+        return super().from_pretrained(folder, device)
+
+    @classmethod
+    def from_diffusers(cls, pipeline: Any, device: str = "cpu", num_levels: int = 256) -> Self:
+        """The diffusion model of a pipeline of diffusers, with its own weights, not copies. It has
+        no time score: its estimators are "elbo", "discrete" and "pf_ode".
+
+        Args:
+            pipeline: a ``DDPMPipeline`` or ``DDIMPipeline``; its folder or hub id, of which
+                safetensors alone are read; or a pair of a ``UNet2DModel`` and its scheduler.
+            num_levels: of the images that it was trained on, level k at 2 k / (num_levels - 1) - 1
+                for the network.
+
+        Raises:
+            UserError: for another kind of pipeline, network or scheduler.
+        """
+        from ebm_app.models.pipelines import read_pipeline  # importing diffusers takes a while
+
+        model, config = read_pipeline(pipeline, num_levels)
+        return cls(config, model).to(device).eval()
+
+    def save_pretrained(self, folder: str | os.PathLike) -> None:
+        if not isinstance(self.model, TimeScoreModel):
+            raise UserError("this model is diffusers' own: save its pipeline by save_pretrained")
+        super().save_pretrained(folder)
 
     def log_prob(  # noqa: PLR0913 - what a likelihood may be told
         self,

@@ -19,11 +19,13 @@ from ebm_app.numerics.tensors import standard_error
 
 
 class ImageBits(NamedTuple):
-    """Of N images: bits per dim, integration error in nats and network evaluations, each (N,)."""
+    """Of N images: bits per dim, integration error in nats, network evaluations, and the parts of
+    the bits that the estimator tells apart, each (N,)."""
 
     bits_per_dim: Tensor
     error: Tensor
     nfe: Tensor
+    parts: dict[str, Tensor]
 
 
 def bits_of_images(
@@ -45,15 +47,18 @@ def bits_of_images(
         wrap: put around the batches, for a progress bar. check: called before each of them.
         options: of ``model.log_prob``.
     """
+    parts = getattr(options.get("estimator"), "parts", ())
 
     def rows_of(indices: Tensor) -> Tensor:
         told = {} if labels is None else {"labels": labels[indices]}
         found = model.log_prob(levels[indices], noise=noise[:, indices], **told, **options)
         nfe = torch.full_like(found.error, found.nfe)
-        return torch.stack([found.bits_per_dim, found.error, nfe], 1)
+        columns = [found.bits_per_dim, found.error, nfe, *(found.parts[name] for name in parts)]
+        return torch.stack(columns, 1)
 
-    num = len(levels)
-    return ImageBits(*sharded(accelerator, num, 3, batch_size, rows_of, wrap, check).unbind(1))
+    count = 3 + len(parts)
+    table = sharded(accelerator, len(levels), count, batch_size, rows_of, wrap, check).unbind(1)
+    return ImageBits(*table[:3], dict(zip(parts, table[3:], strict=True)))
 
 
 def bits_by_estimator(
@@ -78,6 +83,7 @@ def bits_by_estimator(
     found = bits_of_images(accelerator, ebm, levels, noise, batch_size, wrap, **options)
     end = dequantiser.time(ebm.config.num_levels, ebm.space, path, ebm.energy.end)
     image_error = found.error.square().mean().sqrt().item() / (levels[0].numel() * log(2))
+    parts = {name: part.mean().item() for name, part in found.parts.items()}
     # one probe or draw has no error
     of_image, of_mean = (
         error if isfinite(error) else None
@@ -94,6 +100,7 @@ def bits_by_estimator(
         "num_images": len(levels),
         "repeats": len(noise),
         "seconds": time.perf_counter() - begin,
+        **({"parts": parts} if parts else {}),
     }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ebm_app.io.registry import make
+from ebm_app.likelihood.discrete import DiscreteBound
 from ebm_app.likelihood.elbo import VariationalBound
 from ebm_app.likelihood.energy import OnePassDensity
 from ebm_app.likelihood.estimator import Estimator, LogDensity
@@ -23,6 +24,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "ratio": RatioIntegral,
     "paper": RatioODE,
     "energy": OnePassDensity,
+    "discrete": DiscreteBound,
 }
 
 
@@ -46,6 +48,7 @@ def make_estimator(name: str | Estimator, settings: Mapping[str, Any], seed: int
 
 __all__ = [
     "ESTIMATORS",
+    "DiscreteBound",
     "Estimator",
     "LogDensity",
     "NoisedIntegral",

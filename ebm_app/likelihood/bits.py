@@ -10,7 +10,8 @@ log p_t(y). A uniform density on L levels costs log2(L) bits per dim.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.fields import PositiveInt, argument_of
 from ebm_app.io.tensors import as_tensor
 from ebm_app.likelihood.dequantisation import Dequantiser
+from ebm_app.likelihood.discrete import DiscreteBound
 from ebm_app.likelihood.estimator import Estimator
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics.tensors import sum_except_batch
@@ -32,8 +34,9 @@ SCORED_TOGETHER = 2**17
 
 class Likelihood(NamedTuple):
     """Of B images: log probability in nats (B,), bits per dim (B,), the integration error in nats
-    (B,), the parts of the log probability by component (B, C, H, W) or None, and the network
-    evaluations for one image.
+    (B,), the parts of the log probability by component (B, C, H, W) or None, the network
+    evaluations for one image, and the bits per dim (B,) by what they are spent on, which only
+    "discrete" tells apart.
 
     >>> from ebm_app import EBM
     >>> ebm = EBM.from_pretrained("digits")
@@ -47,12 +50,15 @@ class Likelihood(NamedTuple):
     error: Tensor
     components: Tensor | None
     nfe: int
+    parts: Mapping[str, Tensor] = MappingProxyType({})
 
 
 def joined(parts: Sequence[Likelihood]) -> Likelihood:
     """One of all images, from those of batches; ``nfe`` is the largest."""
-    *columns, nfe = zip(*parts, strict=True)
-    return Likelihood(*(None if c[0] is None else torch.cat(c) for c in columns), max(nfe))
+    *columns, nfe, spent = zip(*parts, strict=True)
+    columns = [None if c[0] is None else torch.cat(c) for c in columns]
+    spent = {name: torch.cat([part[name] for part in spent]) for name in spent[0]}
+    return Likelihood(*columns, max(nfe), spent)
 
 
 def batches(num: int, batch_size: int | None, default: int) -> list[slice]:
@@ -146,6 +152,17 @@ def log_likelihood(
     Raises:
         UserError: for a likelihood that is not finite.
     """
+    num_dims = levels[0].numel()
+    if isinstance(estimator, DiscreteBound):  # of levels: it draws no points of a dequantiser
+        bound = estimator.of_levels(energy, space, levels, num_levels)
+        check_finite(bound.log_prob)
+        bits = to_bits_per_dim(bound.log_prob, num_dims)
+        parts = {
+            name: to_bits_per_dim(sum_except_batch(part), num_dims)
+            for name, part in bound.parts.items()
+        }
+        components = sum(bound.parts.values())
+        return Likelihood(bound.log_prob, bits, bound.error, components, bound.nfe, parts)
     values, errors, parts, nfe = [], [], [], 0
     for u in noise:
         point = dequantiser.points(levels, num_levels, space, u, energy)
@@ -159,7 +176,7 @@ def log_likelihood(
     check_finite(log_prob)
     return Likelihood(
         log_prob,
-        to_bits_per_dim(log_prob, levels[0].numel()),
+        to_bits_per_dim(log_prob, num_dims),
         torch.stack(errors).mean(0),
         torch.stack(parts).mean(0) if parts else None,
         nfe,

@@ -100,6 +100,10 @@ class NoisedIntegral(Estimator):
     )
     normalised: ClassVar[bool] = False
 
+    @classmethod
+    def suits(cls, energy: TimeScoreEnergy) -> bool:
+        return getattr(energy.model, "has_time_score", True)
+
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
         energy.path.check_reference()
         if not energy.is_head(None):
@@ -129,6 +133,6 @@ class NoisedIntegral(Estimator):
         for node in rule.nodes:
             output = energy.output(node.a * x + node.deviation * e, node.time)
             velocity = node.a_dt * x + node.deviation_dt * e
-            rate = output.components.double() + output.score.double() * velocity.double()
+            rate = output.parts() + output.score.double() * velocity.double()
             fine, coarse = fine + node.weight * rate, coarse + node.coarse_weight * rate
         return reference + fine, reference + coarse

@@ -26,6 +26,10 @@ class RatioIntegral(Estimator):
     )
     normalised: ClassVar[bool] = False
 
+    @classmethod
+    def suits(cls, energy: TimeScoreEnergy) -> bool:
+        return getattr(energy.model, "has_time_score", True)
+
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
         reference = energy.path.reference_log_density(x)
         ratio = energy.log_ratio(x, t1=t, integrator=self.integrator)

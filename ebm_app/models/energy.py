@@ -267,8 +267,8 @@ class TimeScoreEnergy:
         """Components of the time score of every x at every time: (n, B, *) float64."""
         num = len(times)
         t = times.to(x.device).repeat_interleave(len(x))
-        components = self.model(x.repeat(num, *(1,) * (x.ndim - 1)), t).components
-        return components.double().unflatten(0, (num, len(x)))
+        parts = self.model(x.repeat(num, *(1,) * (x.ndim - 1)), t).parts()
+        return parts.unflatten(0, (num, len(x)))
 
 
 class CountedScore:

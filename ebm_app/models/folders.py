@@ -15,6 +15,9 @@ from ebm_app.models.config import FORMAT_VERSION
 #: kinds of model; a config.json that names none is of the first
 ENERGY_MODEL, FLOW = "energy model", "flow"
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+#: of a pipeline of diffusers: what names its parts, and the files of those that are read
+PIPELINE_FILE = "model_index.json"
+PIPELINE_FILES = [PIPELINE_FILE, "unet/*.json", "unet/*.safetensors", "scheduler/*.json"]
 #: bytes of a config.json; those of models have a thousand
 LARGEST_CONFIG = 2**18
 #: kinds of numbers that weights may be stored in, as safetensors writes them
@@ -73,8 +76,9 @@ def find_folder(name_or_path: str | os.PathLike) -> Path:
 def _from_hub(repository: str) -> Path:
     from huggingface_hub import snapshot_download  # network code, only where it is asked for
 
+    patterns = [CONFIG_FILE, WEIGHTS_FILE, *PIPELINE_FILES]
     try:
-        return Path(snapshot_download(repository, allow_patterns=[CONFIG_FILE, WEIGHTS_FILE]))
+        return Path(snapshot_download(repository, allow_patterns=patterns))
     except Exception as error:
         raise UserError(
             f"no folder '{shortened(repository)}', and the hub did not give a model of that id: "

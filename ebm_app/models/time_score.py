@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 from ebm_app.models.parametrisation import PREDICTIONS
 from ebm_app.numerics.tensors import expand_like, sum_except_batch
@@ -18,13 +19,26 @@ from ebm_app.paths import GaussianPath
 
 
 class ModelOutput(NamedTuple):
-    """Components of the time score (B, *) in nats per unit of t, which sum to it, the Stein score
-    (B, *) where the model has that head, and the posterior variance (B, *) of that head's target
-    where the model predicts it."""
+    """Components of the time score (B, *) in nats per unit of t, which sum to it, None of a model
+    without; the Stein score (B, *) where the model has that head, and the posterior variance
+    (B, *) of that head's target where the model predicts it."""
 
-    components: Tensor
+    components: Tensor | None
     score: Tensor | None
     variance: Tensor | None = None
+
+    def parts(self) -> Tensor:
+        """The components in float64.
+
+        Raises:
+            UserError: for a model without a time score.
+        """
+        if self.components is None:
+            raise UserError(
+                "this model has a Stein score and no time score: take the estimator elbo, "
+                "discrete or pf_ode"
+            )
+        return self.components.double()
 
 
 class TimeInput(NamedTuple):
@@ -72,6 +86,8 @@ class TimeScoreModel(nn.Module):
         UserError: for an unknown prediction or time_input, or a prediction that is not for this
             path or this head.
     """
+
+    has_time_score = True
 
     def __init__(
         self,

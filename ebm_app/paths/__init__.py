@@ -2,7 +2,7 @@
 
 from ebm_app.paths.base import GaussianPath, PathSample, check_eps
 from ebm_app.paths.bridge import SchrodingerBridgePath
-from ebm_app.paths.one_sided import LinearVPPath, OneSidedPath, VPPath
+from ebm_app.paths.one_sided import LinearVPPath, LogSNRPath, OneSidedPath, VPPath
 
 PATHS: dict[str, type[GaussianPath]] = {
     "linear_vp": LinearVPPath,
@@ -14,6 +14,7 @@ __all__ = [
     "PATHS",
     "GaussianPath",
     "LinearVPPath",
+    "LogSNRPath",
     "OneSidedPath",
     "PathSample",
     "SchrodingerBridgePath",

@@ -142,3 +142,27 @@ class VPPath(_VariancePreservingPath):
     def alpha_dt(self, t: Tensor) -> Tensor:
         rate = (1 - t) * (self.beta_max - self.beta_min) + self.beta_min
         return self.alpha(t) * rate / 2
+
+
+class LogSNRPath(_VariancePreservingPath):
+    """The log signal-to-noise ratio l = log(alpha_t^2 / v_t) runs evenly from ``first`` to
+    ``last``: alpha_t^2 = sigmoid(l), v_t = sigmoid(-l). Its ends are those of the scheduler of a
+    diffusion model, neither noise alone nor data alone."""
+
+    note = "the noise levels of a diffusion model, even in their log ratio"
+
+    def __init__(self, first: float, last: float) -> None:
+        super().__init__()
+        self.first, self.last = first, last
+
+    def _log_ratio(self, t: Tensor) -> Tensor:
+        return self.first + (self.last - self.first) * t
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return torch.sigmoid(self._log_ratio(t)).sqrt()
+
+    def variance(self, t: Tensor) -> Tensor:
+        return torch.sigmoid(-self._log_ratio(t))
+
+    def alpha_dt(self, t: Tensor) -> Tensor:
+        return self.alpha(t) * self.variance(t) * (self.last - self.first) / 2

@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 
 from ebm_app.io.registry import choose
 from ebm_app.spaces.base import Space
-from ebm_app.spaces.elementwise import PixelSpace
+from ebm_app.spaces.elementwise import DisplaySpace, PixelSpace
 from ebm_app.spaces.gaussian import CopulaSpace, GaussianSpace
 from ebm_app.spaces.spline import SplineSpace
 
 SPACES: dict[str, type[Space]] = {
     "ambient": PixelSpace,
+    "display": DisplaySpace,
     "gaussian": GaussianSpace,
     "copula": CopulaSpace,
     "spline": SplineSpace,

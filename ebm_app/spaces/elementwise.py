@@ -25,6 +25,33 @@ class PixelSpace(Space):
         return (u + 1) / 2
 
 
+class DisplaySpace(Space):
+    """u = 2 k / (L - 1) - 1 at the centre x = (k + 1/2) / L of the cell of a level k: images of
+    [0, 1] scaled to [-1, 1], as diffusers' pipelines read and show them.
+
+    Args:
+        num_levels: L.
+    """
+
+    note = "levels 0 to L - 1 scaled to [-1, 1]"
+
+    def __init__(self, num_levels: int) -> None:
+        super().__init__()
+        self.num_levels, self.scale = num_levels, 2 * num_levels / (num_levels - 1)
+
+    @classmethod
+    def build(cls, image_shape: Sequence[int], num_levels: int) -> "DisplaySpace":
+        return cls(num_levels)
+
+    def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value = x[0].numel() * math.log(self.scale)
+        u = self.scale * (x - 0.5)
+        return u, torch.full((len(x),), value, dtype=torch.float64, device=x.device)
+
+    def decode(self, u: Tensor) -> Tensor:
+        return u / self.scale + 0.5
+
+
 class Logit(Space):
     r"""u = log p / (1 - p) with p = m + (1 - 2 m) x, and log du/dx = log (1 - 2 m) / (p (1 - p)).
 

@@ -10,8 +10,8 @@ from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
 from ebm_app.data.palette import form_of
+from ebm_app.image_models.building import build_path
 from ebm_app.image_models.flow import Flow
-from ebm_app.image_models.path import build_path
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import configuration, part
 from ebm_app.io.records import from_dict, to_dict

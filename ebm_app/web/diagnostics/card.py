@@ -8,10 +8,8 @@ from matplotlib.figure import Figure
 
 from ebm_app.data.images import FOLDER
 from ebm_app.io import METRICS_FILE, RUN_FILE
-from ebm_app.io.records import as_written, read_json
-from ebm_app.io.tensors import read_tensors
+from ebm_app.io.records import as_written, read_json, to_dict
 from ebm_app.models.config import EBMConfig
-from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE, read_config
 from ebm_app.training.checkpoint import PREFIX
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.plots import training_figure
@@ -43,12 +41,12 @@ def card(models: Models, name: str) -> Card:
     folder = models.folder(name)
     # the records of a model's training are beside it, or above a checkpoint
     run = folder.parent if folder.name.startswith(PREFIX) else folder
+    ebm = models.load(name)
+    config, weights = ebm.config, ebm.state_dict()
     with without_path(folder, name):
-        config = read_config(EBMConfig, folder)
-        weights = read_tensors(folder / WEIGHTS_FILE)
         lines = read_metrics(run / METRICS_FILE)
         rows = facts(config) | {"weights": f"{sum(part.numel() for part in weights.values()):,}"}
-        stored = read_json(folder / CONFIG_FILE) | {"dataset": without_folder(config.dataset)}
+        stored = to_dict(config) | {"dataset": without_folder(config.dataset)}
         readme = folder / "README.md"
         text = shown_readme(readme.read_text("utf-8")) if readme.is_file() else NO_README
         table = [f"| model | {name} |", "| --- | --- |"]
