@@ -29,8 +29,8 @@ from ebm_app.training.options import DataFlags, RunOptions, options_of
 from ebm_app.training.presets import flow_preset
 from ebm_app.training.settings import KINDS, check_loop, check_names
 
-#: dequantised images that a flow is fitted to, at least: small data sets are repeated
-MIN_FIT_IMAGES = 30_000
+#: dequantised images that a flow is fitted to: small data sets are repeated
+MIN_FIT_IMAGES, MAX_FIT_IMAGES = 30_000, 100_000
 
 
 @configuration(kw_only=True)
@@ -83,8 +83,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
 def fit(flow: Flow, data: ImageData, seed: int) -> None:
     """Set what the flow has in closed form, from dequantised training images."""
-    repeats = max(1, -(-MIN_FIT_IMAGES // len(data.train)))
-    levels = data.train.repeat(repeats, 1, 1, 1)
+    num = min(len(data.train), MAX_FIT_IMAGES)
+    repeats = max(1, -(-MIN_FIT_IMAGES // num))
+    levels = data.train[torch.arange(num)].repeat(repeats, 1, 1, 1)
     noise = torch.rand(levels.shape, generator=seeded("cpu", seed))
     flow.space.fit(flow.dequantise(levels, noise), repeats)
 

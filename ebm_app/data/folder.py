@@ -18,9 +18,12 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from ebm_app.data.levels import to_display
+from ebm_app.data.levels import to_display, to_levels
+from ebm_app.data.palette import NUM_VALUES
+from ebm_app.data.stored import Images, gathered, parts_of
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import open_plain
+from ebm_app.io.tensors import as_tensor
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 # Only these decoders may run: the content of a file decides its format, not its name.
@@ -34,7 +37,9 @@ UNREADABLE = (OSError, EOFError, SyntaxError, ValueError, struct.error, zlib.err
 UNREADABLE += (TypeError, AttributeError, ArithmeticError, MemoryError)
 
 
-def read_folder(path: str | Path, resolution: int | None = None) -> tuple[Splits, Splits | None]:
+def read_folder(
+    path: str | Path, resolution: int | None = None
+) -> tuple[tuple[Images, ...], Splits | None]:
     """Read all images below ``path`` and split them.
 
     The folders ``train``, ``validation`` and ``test`` are the splits where all three exist.
@@ -51,8 +56,9 @@ def read_folder(path: str | Path, resolution: int | None = None) -> tuple[Splits
             images as they are, of one size.
 
     Returns:
-        Train, validation and test values, uint8 (N, C, H, W), C = 1 (grey) or 3 (RGB), and their
-        class labels, int64 (N,), or None.
+        Train, validation and test values, uint8 (N, C, H, W), C = 1 (grey) or 3 (RGB), on the disk
+        where they do not fit the memory (``gathered``), and their class labels, int64 (N,), or
+        None.
 
     Raises:
         UserError: for a missing folder, fewer than 10 images, two of the three split folders or
@@ -70,7 +76,11 @@ def read_folder(path: str | Path, resolution: int | None = None) -> tuple[Splits
     order, sizes = _splits(folder, files)
     order = torch.as_tensor(order)
     labels = _labels(folder, files)
-    splits = _stack(files, resolution)[order].split(sizes)
+
+    def read(number: int) -> Tensor:
+        return pixels_of(read_image(files[number]), str(files[number]), resolution)
+
+    splits = parts_of(gathered(read, len(files), lambda n: str(files[n])), order, sizes)
     return splits, None if labels is None else labels[order].split(sizes)
 
 
@@ -125,7 +135,18 @@ def read_image(path: Path, keep_alpha: bool = False) -> Image.Image:
         raise UserError(f"cannot read '{path}' as an image: repair or remove it") from error
     if animated:
         raise UserError(f"the image '{path}' has several frames: save each as a file of its own")
-    if sixteen_bit or image.mode[0] in "IF":
+    if sixteen_bit:
+        raise UserError(f"the image '{path}' has more than 8 bits per channel: save it as 8-bit")
+    return opaque(image, str(path), keep_alpha)
+
+
+def opaque(image: Image.Image, path: str, keep_alpha: bool = False) -> Image.Image:
+    """An image in mode L (grey) or RGB.
+
+    Raises:
+        UserError: naming its path, for one whose mode would lose content.
+    """
+    if image.mode[0] in "IF":
         raise UserError(f"the image '{path}' has more than 8 bits per channel: save it as 8-bit")
     if image.mode not in MODES:
         raise UserError(f"the image '{path}' has mode {image.mode}: save it as grey or RGB")
@@ -135,6 +156,25 @@ def read_image(path: Path, keep_alpha: bool = False) -> Image.Image:
         raise UserError(f"the image '{path}' is transparent: save it without an alpha channel")
     image.info.pop("transparency", None)  # an opaque one carries nothing
     return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+
+
+def pixels_of(item: Any, name: str, resolution: int | None = None) -> Tensor:
+    """The values of one image, uint8 (C, H, W): one of Pillow's, of which the centre is brought to
+    ``resolution`` if that is given, or (C, H, W) as uint8 or as floats in [0, 1].
+
+    Raises:
+        UserError: naming the image, for anything else.
+    """
+    if not isinstance(item, Image.Image):
+        values = as_tensor(item, name)
+        if values.ndim != 3 or len(values) not in (1, 3):
+            raise UserError(f"{name} has shape {tuple(values.shape)}: give (C, H, W), grey or RGB")
+        return to_levels(values, NUM_VALUES)
+    image = opaque(item, name)
+    if resolution is not None:
+        image = ImageOps.fit(image, (resolution,) * 2, method=Image.Resampling.BILINEAR)
+    pixels = torch.from_numpy(np.array(image))
+    return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
 
 
 def fitted(image: Image.Image, form: Any) -> Image.Image:
@@ -158,26 +198,6 @@ def on_levels(image: Image.Image, form: Any) -> Tensor:
     shades = to_display(torch.arange(form.num_levels), form.num_levels, form.palette)
     middles = (shades[1:] + shades[:-1]) / 2
     return shades[torch.bucketize(pixels.contiguous() / 255, middles)].unsqueeze(0)
-
-
-def _stack(files: Sequence[Path], resolution: int | None) -> Tensor:
-    """Values (N, C, H, W) uint8 of all files, in their order."""
-    images: list[Image.Image] = []
-    for file in files:
-        image = read_image(file)
-        if resolution is not None:
-            size = (resolution, resolution)
-            image = ImageOps.fit(image, size, method=Image.Resampling.BILINEAR)
-        elif images and image.size != images[0].size:
-            (width, height), (first_width, first_height) = image.size, images[0].size
-            raise UserError(
-                f"images differ in size, '{files[0]}' is {first_width}x{first_height} and "
-                f"'{file}' is {width}x{height}: give --resolution N to bring all of them to NxN"
-            )
-        images.append(image)
-    mode = "L" if all(image.mode == "L" for image in images) else "RGB"
-    pixels = torch.from_numpy(np.stack([np.asarray(image.convert(mode)) for image in images]))
-    return pixels.unsqueeze(1) if mode == "L" else pixels.permute(0, 3, 1, 2).contiguous()
 
 
 def _splits(folder: Path, files: Sequence[Path]) -> tuple[Sequence[int], list[int]]:

@@ -4,7 +4,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ from ebm_app.data.folder import SPLITS, read_folder
 from ebm_app.data.levels import check_levels, to_display, to_levels
 from ebm_app.data.named import DATASETS, Splits
 from ebm_app.data.palette import NUM_VALUES, Palette, check_palette, find_palette, to_indices
+from ebm_app.data.sources import HUB, images_of, read_hub
+from ebm_app.data.stored import Images, parts_of
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import argument_of, shortened
 from ebm_app.io.registry import choose
@@ -38,9 +40,9 @@ class ImageData:
 
     name: str
     num_levels: int
-    train: Tensor
-    validation: Tensor
-    test: Tensor
+    train: Images
+    validation: Images
+    test: Images
     palette: Palette = ()
     labels: Splits | None = None
 
@@ -49,13 +51,14 @@ class ImageData:
         for split in (self.train, self.validation, self.test):
             if split.dtype != torch.uint8 or split.ndim != 4 or not split.numel():
                 raise UserError(f"a split is uint8 (N, C, H, W) and not empty: {split.shape}")
-            check_levels(split, self.num_levels)
+            if isinstance(split, Tensor):
+                check_levels(split, self.num_levels)
 
     @classmethod
     def from_tensors(
         cls,
-        images: Tensor,
-        validation: Tensor | None,
+        images: Any,
+        validation: Any,
         num_levels: int,
         name: str = "images",
         labels: Tensor | None = None,
@@ -63,18 +66,21 @@ class ImageData:
         """A data set of images in memory; the validation images stand for the test split too.
 
         Args:
-            images, validation: (N, C, H, W) as ``ebm_app.data.levels.to_levels`` takes them.
+            images, validation: (N, C, H, W) as ``ebm_app.data.levels.to_levels`` takes them, or
+                what else ``ebm_app.data.sources.images_of`` takes.
                 Without ``validation``, ``numpy.random.RandomState(0)`` permutes the images and
                 the last tenth of them, at least 2, is held out.
-            labels: class labels (N,) of ``images``; those of ``validation`` are not known, -1.
+            labels: class labels (N,) of ``images`` in place of their own; those of ``validation``
+                are not known, -1.
 
         Raises:
             UserError: for tensors that are not images of ``num_levels`` levels, or too few, and
                 labels that are not one an image.
         """
         num_levels = argument_of(NumLevels, "num_levels", num_levels)
-        images = as_tensor(images, "images")
-        parts = [images] if validation is None else [images, as_tensor(validation, "validation")]
+        images, own = images_of(images)
+        labels = own if labels is None else labels
+        parts = [images] if validation is None else [images, images_of(validation)[0]]
         if any(part.ndim != 4 or part.shape[1:] != images.shape[1:] for part in parts):
             shapes = " and ".join(str(tuple(part.shape)) for part in parts)
             raise UserError(f"images are (N, C, H, W) and of one size, not {shapes}: reshape them")
@@ -83,7 +89,7 @@ class ImageData:
             is_whole = not (labels.is_floating_point() or labels.is_complex())
             if labels.shape != images.shape[:1] or not is_whole or (labels < 0).any():
                 raise UserError("labels are whole numbers from 0 on, one for each image")
-        levels, *others = (to_levels(part, num_levels).cpu() for part in parts)
+        levels, *others = (_on_levels(part, num_levels) for part in parts)
         known = labels if labels is None else labels.long().cpu()
         unknown = torch.full((len(others[0]),), -1) if others else None
         if not others:
@@ -91,7 +97,7 @@ class ImageData:
             if num_train < 1:
                 raise UserError(f"{len(levels)} images are too few to train on: give at least 3")
             order = torch.from_numpy(np.random.RandomState(0).permutation(len(levels)))
-            levels, others = levels[order[:num_train]], [levels[order[num_train:]]]
+            levels, *others = parts_of(levels, order, [num_train, len(levels) - num_train])
             if known is not None:
                 known, unknown = known[order[:num_train]], known[order[num_train:]]
         given = None if known is None else (known, unknown, unknown)
@@ -140,12 +146,21 @@ class ImageData:
         return to_display(levels, self.num_levels, self.palette)
 
 
-def digest_of(levels: Tensor, labels: Tensor | None = None) -> str:
+def _on_levels(images: Images, num_levels: int) -> Images:
+    if isinstance(images, Tensor):
+        return to_levels(images, num_levels).cpu()
+    if num_levels != NUM_VALUES:
+        raise UserError(f"images that are read from the disk have {NUM_VALUES} levels: give that")
+    return images
+
+
+def digest_of(levels: Images, labels: Tensor | None = None) -> str:
     """The SHA-256 of images (N, C, H, W) and of their class labels."""
     digest = hashlib.sha256(str(tuple(levels.shape)).encode())
-    for part in (levels, labels):
-        if part is not None:
-            digest.update(part.cpu().contiguous().numpy())
+    for rows in torch.arange(len(levels)).split(1024):
+        digest.update(levels[rows.to(levels.device)].cpu().contiguous().numpy())
+    if labels is not None:
+        digest.update(labels.cpu().contiguous().numpy())
     return digest.hexdigest()
 
 
@@ -162,8 +177,9 @@ def load_images(
     (1, 8, 8)
 
     Args:
-        name: A key of ``DATASETS``, or "folder:PATH" for a user's image files, which
-            ``ebm_app.data.folder.read_folder`` reads.
+        name: A key of ``DATASETS``, "folder:PATH" for a user's image files, which
+            ``ebm_app.data.folder.read_folder`` reads, or "hf:NAME" for a data set of Hugging Face,
+            by a folder or its name on the hub, which ``ebm_app.data.sources.read_hub`` reads.
         data_root: Folder of the files of mnist, fashion_mnist and cifar10, None for "data"; digits
             and folder:PATH need none.
         download: Fetch those files if they are missing; nothing is fetched otherwise.
@@ -182,15 +198,19 @@ def load_images(
         if not path:
             raise UserError("'folder:' names no folder: write folder:PATH")
         splits, labels = read_folder(path, resolution)
-        used = find_palette(splits[0]) if palette is None else palette
-        levels = (to_indices(split, used) for split in splits)
+        in_memory = isinstance(splits[0], Tensor)
+        used = (find_palette(splits[0]) if in_memory else ()) if palette is None else palette
+        levels = (to_indices(split, used) if used else split for split in splits)
         return ImageData(name, len(used) or NUM_VALUES, *levels, palette=used, labels=labels)
+    if name.startswith(HUB):
+        splits, labels = read_hub(name.removeprefix(HUB), resolution)
+        return ImageData(name, NUM_VALUES, *splits, labels=labels)
     for what, given in (("resolution", resolution), ("palette", palette)):
         if given is not None:
             raise UserError(
                 f"a {what} is for folder:PATH only: leave it out for {shortened(name)}"
             )
-    source = DATASETS[choose("data set", name, [*DATASETS, "folder:PATH"])]
+    source = DATASETS[choose("data set", name, [*DATASETS, "folder:PATH", "hf:NAME"])]
     given = "data" if data_root is None else data_root
     root = Path(argument_of(str | os.PathLike, "data_root", given)).expanduser()
     images, labels = source.read(root, download)

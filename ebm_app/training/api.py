@@ -24,9 +24,9 @@ OPTIONS = {field.name for field in fields(RunOptions)} - {"output_dir"}
 
 
 def train(
-    images: Tensor,
+    images: Any,
     output_dir: str | os.PathLike,
-    validation: Tensor | None = None,
+    validation: Any = None,
     num_levels: int = 256,
     dataset: str = "images",
     flow: Flow | None = None,
@@ -40,7 +40,9 @@ def train(
 
     Args:
         images: (N, C, H, W), levels 0..num_levels - 1 as uint8, or levels / (num_levels - 1) as
-            floats in [0, 1].
+            floats in [0, 1]. Also (N, H, W, C) where that is plain, a list of Pillow's images, a
+            ``torch.utils.data.Dataset`` of images or of (image, label), and a
+            ``datasets.Dataset``, which are read from the disk at every step where they are large.
         output_dir: folder of everything that the run writes.
         validation: held-out images of the same form; None holds out a tenth of ``images``, drawn
             at random, and at least 2.
@@ -49,7 +51,7 @@ def train(
             takes it. Other names take the preset of the image size.
         flow: in whose latent space the path lives; None for that of the model of ``init_from``,
             or for pixels.
-        labels: class labels (N,), which the model is told.
+        labels: class labels (N,), which the model is told; a data set's own by classes="all".
         settings: any field of ``ebm_app.models.config.Settings`` or ``RunOptions`` by its name,
             in place of the preset's.
 

@@ -13,7 +13,9 @@ class DataFlags:
     """What is trained on."""
 
     dataset: str = setting(
-        "digits, mnist, fashion_mnist, cifar10, or folder:PATH for your own image files", "digits"
+        "digits, mnist, fashion_mnist, cifar10, folder:PATH for your own image files, or hf:NAME "
+        "for a data set of Hugging Face, by a folder or its name on the hub",
+        "digits",
     )
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     download: bool = setting("fetch a missing data set", False)

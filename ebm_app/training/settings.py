@@ -55,6 +55,10 @@ KINDS: dict[str, Mapping[str, Any]] = {
 }
 
 
+#: training images that the second moment is measured on
+MOMENT_IMAGES = 100_000
+
+
 @configuration
 class RunSettings:
     """What the record of a training run holds under "settings"."""
@@ -241,5 +245,6 @@ def _moment(settings: Settings, data: ImageData, space: Space) -> float:
     """The second moment that the path assumes."""
     if settings.c != "data":
         return settings.c
-    middle = dequantise(data.train, data.num_levels, torch.full(data.train.shape, 0.5))
+    levels = data.train[torch.arange(min(len(data.train), MOMENT_IMAGES))]
+    middle = dequantise(levels, data.num_levels, torch.full(levels.shape, 0.5))
     return second_moment(space.encode(middle))

@@ -21,6 +21,7 @@ from ebm_app.data.augmentation import AUGMENTATIONS, NoAugmentation
 from ebm_app.data.images import ImageData
 from ebm_app.data.png import save_grid
 from ebm_app.data.row_noise import RowNoise
+from ebm_app.data.stored import StoredImages
 from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.flow import Flow
 from ebm_app.image_models.scoring import bits_of_images
@@ -117,7 +118,10 @@ class Task(ABC):
         """These rows (b,) of the batch of ``step`` = 0, 1, ..., over all processes: (b, *)."""
         chosen = self.order.indices(step)[rows].to(self.levels.device)
         labels = None if self.labels is None else self.labels[chosen]
-        return self.draw(self.levels[chosen], labels, Part(step, rows, self.total_batch_size))
+        levels = self.levels[chosen].to(self.accelerator.device)
+        if isinstance(self.levels, StoredImages):  # while the network has this batch
+            self.levels.ahead(self.order.indices(step + 1)[rows])
+        return self.draw(levels, labels, Part(step, rows, self.total_batch_size))
 
     @abstractmethod
     def draw(self, levels: Tensor, labels: Tensor | None, part: Part) -> tuple[Tensor, ...]:

@@ -1,0 +1,121 @@
+"""Where images come from, beside files and named data sets: Hugging Face data sets, and what a
+user holds in Python."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ebm_app.data.folder import SPLITS, Splits, pixels_of
+from ebm_app.data.stored import Images, gathered, parts_of
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import shortened
+from ebm_app.io.tensors import as_tensor
+
+HUB = "hf:"
+COLOURS = (1, 3)
+#: of a data set that was written by ``save_to_disk``
+SAVED = ("dataset_dict.json", "state.json")
+Labelled = tuple[Images, Tensor | None]
+
+
+def read_hub(name: str, resolution: int | None = None) -> tuple[tuple[Images, ...], Splits | None]:
+    """The splits of a data set of the package ``datasets``: a folder of ``save_to_disk``, of
+    parquet files or of images, or a name on the hub.
+
+    Splits that it lacks are taken from its training split, a tenth each, in the order of
+    ``numpy.random.RandomState(0)``. The images are its first column of that kind, the class labels
+    its first column of class labels.
+
+    Raises:
+        UserError: where it cannot be read, or has no column of images.
+    """
+    from datasets import Dataset, DatasetDict, load_dataset, load_from_disk  # seconds to import
+
+    folder = Path(name).expanduser()
+    try:
+        if any((folder / file).is_file() for file in SAVED):
+            found = load_from_disk(str(folder))
+        else:
+            found = load_dataset(str(folder) if folder.exists() else name)
+    except Exception as error:  # of any kind, by what is there
+        raise UserError(f"cannot read the data set '{name}': {shortened(error)}") from error
+    parts: dict[str, Dataset] = found if isinstance(found, DatasetDict) else {"train": found}
+    if "train" not in parts:
+        raise UserError(f"the data set '{name}' has no split train: it has {', '.join(parts)}")
+    made = {split: of_dataset(parts[split], resolution) for split in SPLITS if split in parts}
+    images, labels = made.pop("train")
+    missing = [split for split in SPLITS[1:] if split not in made]
+    num = len(images) // 10
+    order = torch.from_numpy(np.random.RandomState(0).permutation(len(images)))
+    sizes = [len(images) - num * len(missing), *(num for _ in missing)]
+    taken = zip(
+        ["train", *missing], parts_of(images, order, sizes), order.split(sizes), strict=True
+    )
+    for split, part, rows in taken:
+        made[split] = part, None if labels is None else labels[rows]
+    splits, known = zip(*(made[split] for split in SPLITS), strict=True)
+    return splits, None if any(own is None for own in known) else known
+
+
+def of_dataset(dataset: Any, resolution: int | None = None) -> Labelled:
+    """The images and labels of a ``datasets.Dataset``."""
+    kinds = {name: type(kind).__name__ for name, kind in dataset.features.items()}
+    columns = [name for name, kind in kinds.items() if kind == "Image"]
+    if not columns:
+        raise UserError(f"the data set has no column of images: it has {', '.join(kinds)}")
+    classes = [name for name, kind in kinds.items() if kind == "ClassLabel"]
+
+    def read(number: int) -> Tensor:
+        return pixels_of(dataset[number][columns[0]], f"image {number}", resolution)
+
+    labels = torch.tensor(dataset[classes[0]][:]) if classes else None
+    return gathered(read, len(dataset), "image {}".format), labels
+
+
+def images_of(given: Any) -> Labelled:
+    """Images (N, C, H, W), and their class labels where they have some, of what ``train`` takes: a
+    tensor, an array, a list of Pillow's images, or a data set of torch or of Hugging Face.
+
+    Raises:
+        UserError: for anything else, and for an array that may be (N, C, H, W) or (N, H, W, C).
+    """
+    if hasattr(given, "features") and hasattr(given, "column_names"):
+        return of_dataset(given)
+    if isinstance(given, Tensor | np.ndarray) or not hasattr(given, "__getitem__"):
+        return channels_first(as_tensor(given, "images")), None
+    first = given[0] if len(given) else None
+    is_pair = isinstance(first, tuple) and len(first) == 2
+    if not (isinstance(first, Image.Image) or is_pair or not isinstance(given, Sequence)):
+        return channels_first(as_tensor(given, "images")), None
+
+    def read(number: int) -> Tensor:
+        item = given[number][0] if is_pair else given[number]
+        return pixels_of(item, f"image {number}")
+
+    labels = None
+    if is_pair:
+        targets = getattr(given, "targets", None)
+        targets = [given[i][1] for i in range(len(given))] if targets is None else targets
+        labels = torch.as_tensor(targets)
+    return gathered(read, len(given), "image {}".format), labels
+
+
+def channels_first(images: Tensor) -> Tensor:
+    """Images (N, C, H, W), of which the channels may be last where they can be nothing else.
+
+    >>> channels_first(torch.zeros(2, 8, 8, 3)).shape
+    torch.Size([2, 3, 8, 8])
+    """
+    if images.ndim != 4 or images.shape[3] not in COLOURS or len(set(images.shape[1:])) == 1:
+        return images
+    if images.shape[1] in COLOURS:
+        raise UserError(
+            f"images of shape {tuple(images.shape)} may have their channels first or last: give "
+            "(N, C, H, W) with a width of neither 1 nor 3"
+        )
+    return images.permute(0, 3, 1, 2)

@@ -1,0 +1,114 @@
+"""Images that are decoded when they are asked for: those of a data set larger than memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from ebm_app.io.errors import UserError
+
+#: bytes of images that are kept in memory; more are read from the disk at every step
+MEMORY = 2**30
+#: threads that decode: Pillow does so outside of Python's lock
+WORKERS = min(16, os.cpu_count() or 1)
+#: images that are checked together
+BLOCK = 256
+#: the pixels of an image by its number, uint8 (C, H, W)
+Read = Callable[[int], Tensor]
+
+
+class StoredImages:
+    """Images uint8 (N, C, H, W), which an index of rows decodes as it would take them from a
+    tensor; a slice decodes nothing.
+
+    Args:
+        read: a grey image may stand among colour ones. rows: their numbers (N,).
+        shape: (C, H, W).
+    """
+
+    dtype, device, ndim = torch.uint8, torch.device("cpu"), 4
+
+    def __init__(self, read: Read, rows: Tensor, shape: tuple[int, int, int]) -> None:
+        self.read, self.rows, self.shape = read, rows, torch.Size([len(rows), *shape])
+        self.pool: ThreadPoolExecutor | None = None
+        self.coming: tuple[Tensor, list[Future[Tensor]]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def only(self, rows: Tensor | slice) -> StoredImages:
+        """Some of them, not yet decoded."""
+        return StoredImages(self.read, self.rows[rows], tuple(self.shape[1:]))
+
+    def __getitem__(self, rows: Tensor | slice) -> Tensor | StoredImages:
+        if isinstance(rows, slice):
+            return self.only(rows)
+        if self.coming is None or not torch.equal(self.coming[0], rows):
+            self.ahead(rows)
+        futures, self.coming = self.coming[1], None
+        channels = self.shape[1]
+        return torch.stack([future.result().expand(channels, -1, -1) for future in futures])
+
+    def ahead(self, rows: Tensor) -> None:
+        """Begin to decode the rows that are asked for next."""
+        if self.pool is None:
+            self.pool = ThreadPoolExecutor(WORKERS)
+        numbers = self.rows[rows].tolist()
+        self.coming = rows, [self.pool.submit(self.read, number) for number in numbers]
+
+    def to(self, device: torch.device) -> StoredImages:
+        """Themselves: what is decoded goes to a device by itself."""
+        return self
+
+    def numel(self) -> int:
+        """How many numbers they hold."""
+        return self.shape.numel()
+
+
+Images = Tensor | StoredImages
+
+
+def gathered(read: Read, num: int, name: Callable[[int], str]) -> Images:
+    """Images 0..num - 1, in memory where they hold at most ``MEMORY`` bytes. Each is decoded once,
+    so that a bad one is found before a training.
+
+    Args:
+        name: of an image by its number, for messages.
+
+    Raises:
+        UserError: for images of different sizes, and as ``read``.
+    """
+    kept: list[Tensor] | None = []
+    size, channels, used = None, 1, 0
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for begin in range(0, num, BLOCK):
+            block = range(begin, min(begin + BLOCK, num))
+            for number, pixels in zip(block, pool.map(read, block), strict=True):
+                size = pixels.shape[1:] if size is None else size
+                if pixels.shape[1:] != size:
+                    (height, width), (own_height, own_width) = size, pixels.shape[1:]
+                    raise UserError(
+                        f"images differ in size, '{name(0)}' is {width}x{height} and "
+                        f"'{name(number)}' is {own_width}x{own_height}: give --resolution N to "
+                        "bring all of them to NxN"
+                    )
+                channels, used = max(channels, len(pixels)), used + pixels.numel()
+                if used > MEMORY:
+                    kept = None
+                elif kept is not None:
+                    kept.append(pixels)
+    if kept is None:
+        return StoredImages(read, torch.arange(num), (channels, *size))
+    return torch.stack([pixels.expand(channels, -1, -1) for pixels in kept])
+
+
+def parts_of(images: Images, order: Tensor, sizes: Sequence[int]) -> tuple[Images, ...]:
+    """Consecutive parts, of these sizes, of the images in this order."""
+    rows = order.split(list(sizes))
+    if isinstance(images, Tensor):
+        return tuple(images[part] for part in rows)
+    return tuple(images.only(part) for part in rows)

@@ -1,0 +1,111 @@
+"""Images of any size and from anywhere: from the disk as from memory, and what Python holds."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import error_of
+from PIL import Image
+from test_train_api import SMALL, weights_of
+
+from ebm_app import train
+from ebm_app.data import stored
+from ebm_app.data.images import ImageData, digest_of, load_images
+from ebm_app.data.sources import images_of
+from ebm_app.data.stored import StoredImages
+
+PIXELS = np.random.RandomState(0).randint(0, 256, (30, 8, 8, 3)).astype(np.uint8)
+TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
+PICTURES = [Image.fromarray(each) for each in PIXELS]
+LABELS = torch.arange(30) % 3
+
+
+class Pairs(torch.utils.data.Dataset):
+    """Images and labels, as torchvision's data sets give them."""
+
+    def __len__(self):
+        return len(PIXELS)
+
+    def __getitem__(self, number):
+        if number >= len(PIXELS):
+            raise IndexError
+        return PICTURES[number], int(LABELS[number])
+
+
+def hub(folder):
+    """A data set of Hugging Face."""
+    datasets = pytest.importorskip("datasets")
+    kinds = {"picture": datasets.Image(), "kind": datasets.ClassLabel(names=["a", "b", "c"])}
+    columns = {"picture": PICTURES, "kind": LABELS.tolist()}
+    return datasets.Dataset.from_dict(columns, features=datasets.Features(kinds))
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_what_python_holds_gives_the_same_images_and_its_labels(monkeypatch, tmp_path, on_disk):
+    for given, labelled in ((PIXELS, False), (TENSOR, False), (PICTURES, False), (Pairs(), True)):
+        monkeypatch.setattr(stored, "MEMORY", 0 if on_disk else 2**30)
+        images, labels = images_of(given)
+        is_stored = on_disk and given is not PIXELS and given is not TENSOR
+        assert isinstance(images, StoredImages) == is_stored
+        assert torch.equal(images[torch.arange(30)], TENSOR)
+        assert torch.equal(labels, LABELS) if labelled else labels is None
+        data = ImageData.from_tensors(given, None, 256)
+        assert digest_of(data.train) == digest_of(ImageData.from_tensors(TENSOR, None, 256).train)
+    images, labels = images_of(hub(tmp_path))
+    assert torch.equal(images[torch.arange(30)], TENSOR) and torch.equal(labels, LABELS)
+
+
+def test_a_data_set_of_hugging_face_by_its_folder(tmp_path):
+    datasets, made = pytest.importorskip("datasets"), hub(tmp_path)
+    made.save_to_disk(tmp_path / "one")
+    splits = {"train": made.select(range(20)), "test": made.select(range(20, 30))}
+    datasets.DatasetDict(splits).save_to_disk(tmp_path / "two")
+    one, two = (load_images(f"hf:{tmp_path / name}") for name in ("one", "two"))
+    assert [len(each.split(s)) for each in (one, two) for s in ("validation", "test")] == [
+        3,
+        3,
+        2,
+        10,
+    ]
+    assert torch.equal(two.test, TENSOR[20:]) and torch.equal(two.labels[2], LABELS[20:])
+    assert one.num_classes == 3
+    whole = torch.cat([one.train, one.validation, one.test]).flatten(1)
+    assert sorted(map(tuple, whole.tolist())) == sorted(map(tuple, TENSOR.flatten(1).tolist()))
+    assert "cannot read" in error_of(load_images, f"hf:{tmp_path / 'none'}")
+    made.remove_columns("picture").save_to_disk(tmp_path / "bare")
+    assert "no column of images" in error_of(load_images, f"hf:{tmp_path / 'bare'}")
+
+
+def test_training_from_the_disk_is_that_from_memory_and_resumes(
+    monkeypatch, tmp_path, image_folder
+):
+    """Bit for bit, also in mid-epoch."""
+    runs, data = {}, {}
+    steps = {"checkpointing_steps": 2, "validation_steps": 4, **SMALL}
+    for place, memory in (("memory", 2**30), ("disk", 0)):
+        monkeypatch.setattr(stored, "MEMORY", memory)
+        data[place] = load_images(f"folder:{image_folder}").train
+        runs[place] = tmp_path / place
+        train(PICTURES, runs[place], max_train_steps=4, **steps)
+    assert isinstance(data["disk"], StoredImages) and digest_of(data["disk"]) == digest_of(
+        data["memory"]
+    )
+    train(PICTURES, tmp_path / "part", max_train_steps=4, **steps)
+    (tmp_path / "part" / "checkpoint-4").rename(tmp_path / "gone")
+    again = {**steps, "resume_from_checkpoint": "latest"}
+    train(PICTURES, tmp_path / "part", max_train_steps=4, **again)
+    found = [weights_of(run) for run in (*runs.values(), tmp_path / "part")]
+    assert all(torch.equal(found[0][name], each[name]) for each in found for name in found[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.zeros((4, 3, 8, 3), np.uint8), "channels first or last"),
+        ([*PICTURES[:3], PICTURES[0].resize((4, 8))], "'image 3' is 4x8"),
+        ([*PICTURES[:3], PICTURES[0].convert("F")], "'image 3' has more than 8 bits"),
+        (["a", "b"], "images: give a tensor"),
+        (7, "images are (N, C, H, W)"),
+    ],
+)
+def test_mistakes_are_named(given, message):
+    assert message in error_of(ImageData.from_tensors, given, None, 256)
