@@ -6,7 +6,6 @@ numbers (B,) float64, higher for more ordinary images.
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 import torch
 from sklearn.covariance import LedoitWolf
@@ -16,9 +15,7 @@ from ebm_app.anomaly.passes import Passes
 
 
 class Score(ABC):
-    """A score; ``note`` says in words what makes an image odd by it."""
-
-    note: ClassVar[str]
+    """A score."""
 
     def __init__(self, state: dict[str, Tensor] | None = None) -> None:
         self.state = state or {}
@@ -35,8 +32,6 @@ class Score(ABC):
 class Likelihood(Score):
     """Minus the loss, log p(x) up to a constant, at the levels at which shapes are decided."""
 
-    note = "improbable"
-
     def __call__(self, found: Passes) -> Tensor:
         return -found.losses[:, 0]
 
@@ -46,8 +41,6 @@ class Typicality(Likelihood):
 
     Source: Nalisnick et al. 2019, arXiv:1906.02994.
     """
-
-    note = "too simple or too complex"
 
     def fit(self, found: Passes) -> Score:
         self.state = {"median": super().__call__(found).median()}
@@ -85,8 +78,6 @@ class Residuals(Mahalanobis):
     Source: Mahmood et al. 2021, arXiv:2010.13132, for norms of a score at several noise levels.
     """
 
-    note = "details unlike those of ordinary images"
-
     @staticmethod
     def features(found: Passes) -> Tensor:
         return found.cells()
@@ -95,8 +86,6 @@ class Residuals(Mahalanobis):
 class TimeScores(Mahalanobis):
     """Of the time scores by noise level, beside the norms of the residuals and what the model
     expects of these."""
-
-    note = "changes with noise unlike ordinary images"
 
     @staticmethod
     def features(found: Passes) -> Tensor:
@@ -111,8 +100,6 @@ class Symmetry(Score):
     complexity cancels. Sources: Ren et al. 2019, arXiv:1906.02845, for a ratio to a background
     model; Golan and El-Yaniv 2018, arXiv:1805.10917, for turned copies.
     """
-
-    note = "more probable when turned or mirrored"
 
     def __call__(self, found: Passes) -> Tensor:
         return -found.losses[:, 0] - (-found.losses).logsumexp(1)
