@@ -46,7 +46,9 @@ def card(models: Models, name: str) -> Card:
     with without_path(folder, name):
         lines = read_metrics(run / METRICS_FILE)
         rows = facts(config) | {"weights": f"{sum(part.numel() for part in weights.values()):,}"}
-        stored = to_dict(config) | {"dataset": without_folder(config.dataset)}
+        stored = {"kind": ebm.kind, **to_dict(config)} | {
+            "dataset": without_folder(config.dataset)
+        }
         readme = folder / "README.md"
         text = shown_readme(readme.read_text("utf-8")) if readme.is_file() else NO_README
         table = [f"| model | {name} |", "| --- | --- |"]
