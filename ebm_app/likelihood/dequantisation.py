@@ -89,8 +89,18 @@ class UniformDequantisation(Dequantiser):
         return Dequantised(y, energy.end, share.reshape(-1, *(1,) * (y.ndim - 1)).expand(y.shape))
 
 
+class CentreDequantiser(Dequantiser):
+    """A q about the centres c_k of the cells, which are the points that a model is trained on."""
+
+    def training_points(
+        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor
+    ) -> Tensor:
+        check_levels(levels, num_levels)
+        return space.encode((levels.to(noise.dtype) + 0.5) / num_levels)
+
+
 @configuration
-class TruncatedNormal(Dequantiser):
+class TruncatedNormal(CentreDequantiser):
     r"""y = alpha_t c_k + sqrt(v_t) e, with c_k the centre of the cell and e a standard normal
     truncated to [-tau, tau], read at the time t where the cell's half-width is tau sqrt(v_t).
 
@@ -111,12 +121,6 @@ class TruncatedNormal(Dequantiser):
         "a normal truncated to the cell of a level, read where half a cell is tau standard "
         "deviations; loose by about half a bit per dim for a model that was not trained with it"
     )
-
-    def training_points(
-        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor
-    ) -> Tensor:
-        check_levels(levels, num_levels)
-        return space.encode((levels.to(noise.dtype) + 0.5) / num_levels)
 
     def points(
         self, levels: Tensor, num_levels: int, space: Space, noise: Tensor, energy: TimeScoreEnergy
@@ -168,7 +172,7 @@ def decoder_log_prob(ratio: float, num_levels: int) -> Tensor:
 
 
 @configuration
-class Decoder(Dequantiser):
+class Decoder(CentreDequantiser):
     r"""y = alpha_t c_k + sqrt(v_t) e with c_k the centre of the cell and e ~ N(0, I), read at the
     model's last time t; the level is told from y by P(k | y) proportional to
     exp(-(y - alpha_t c_k)^2 / (2 v_t)),
@@ -187,12 +191,6 @@ class Decoder(Dequantiser):
     note: ClassVar[str] = (
         "a normal about the level, from which a decoder tells the level, at the model's last time"
     )
-
-    def training_points(
-        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor
-    ) -> Tensor:
-        check_levels(levels, num_levels)
-        return space.encode((levels.to(noise.dtype) + 0.5) / num_levels)
 
     def points(
         self, levels: Tensor, num_levels: int, space: Space, noise: Tensor, energy: TimeScoreEnergy
