@@ -36,7 +36,7 @@ def score_example(page: Page) -> None:
     page.get_by_alt_text("The image that was uploaded").wait_for(timeout=WAIT)
     press(page, "Is the image ordinary?")
     wait_for(page, "Answer", "bits per dim")
-    page.get_by_role("button", name="Details", exact=True).click()
+    page.get_by_role("button", name="Details").click()
     wait_for(page, "Log-likelihood", r"over 16 draws")
 
 

@@ -150,7 +150,9 @@ def with_reason(
             yield from run(*args)
         except gr.Error as error:
             reason = f"Not done: {unescape(error.message)}"
-            yield [reason if output is text else gr.skip() for output in outputs]
+            # a component that is skipped no longer has its files deleted in time
+            kept = {output: gr.skip() for output in outputs if isinstance(output, gr.Number)}
+            yield [reason if output is text else kept.get(output) for output in outputs]
             raise
 
     return steps

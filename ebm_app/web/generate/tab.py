@@ -77,10 +77,15 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
         guidance if labels else 1.0,
     )
     yield ShownRun(None, f"Starting · {model} · seed {seed}", seed)
-    for run in draw(ebm, settings, score_images):
-        # a picture that stays is not sent again: it may be read while it is written
-        grid = gr.skip() if run.likelihoods else run.grid()
-        yield ShownRun(grid, run.caption(), seed, run.table(), run=run)
+    with TemporaryDirectory() as folder:
+        last = Path(folder) / "grid.png"
+        for run in draw(ebm, settings, score_images):
+            grid = run.grid()
+            if run.likelihoods:  # the picture stays: a file that is not written while it is read
+                if not last.exists():
+                    grid.save(last)
+                grid = str(last)
+            yield ShownRun(grid, run.caption(), seed, run.table(), run=run)
     yield from finish(run)
 
 

@@ -47,7 +47,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
             after = "The image after resizing and rounding to the levels of the model"
             seen = picture("As the model sees it", after, 300)
             classes = gr.Label(label="Class", num_top_classes=3, visible=False)
-        where = plot_box("Where it is odd")
+            where = plot_box("Where it is odd")
     with gr.Accordion("Details", open=False):
         info = "draws of the dequantisation noise: more of them, less uncertainty"
         repeats = slider(2, MAX_REPEATS, 16, "Repeats", info=info)
