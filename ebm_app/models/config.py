@@ -166,7 +166,7 @@ class LoopConfig:
     validation_repeats: Draws = rare("dequantisation draws of each", 4)
     num_preview_images: Count = rare("images drawn at each validation; 0 for none", 16)
     logging_steps: PositiveInt = rare("steps between lines of metrics.jsonl", 10)
-    report_to: Literal["jsonl", "tensorboard"] = rare("where the metrics are written", "jsonl")
+    report_to: str = rare("jsonl, or beside it a tracker of accelerate, or all of them", "jsonl")
     seed: Seed = setting("seed of weights, batches and noise", 0)
 
 

@@ -1,6 +1,5 @@
-"""What a training run logs: ``metrics.jsonl`` always, TensorBoard where asked for."""
+"""What a training run logs: ``metrics.jsonl`` always, a tracker of accelerate where asked for."""
 
-import importlib.util
 import json
 import os
 from collections.abc import Mapping
@@ -10,10 +9,12 @@ from pathlib import Path
 from types import NoneType
 
 from accelerate import Accelerator
+from accelerate.tracking import LoggerType, get_available_trackers
 
 from ebm_app.io import METRICS_FILE
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import open_plain, parse_json, to_dict
+from ebm_app.io.registry import choose
 from ebm_app.io.writing import open_to_append, replace_file
 from ebm_app.models.config import LoopConfig
 
@@ -23,9 +24,11 @@ LONGEST_LINE = 2**16
 
 
 def check_report_to(report_to: str) -> None:
-    """Raise a UserError for a tracker that is not installed."""
-    if report_to == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
-        raise UserError("--report_to tensorboard needs it installed: pip install tensorboard")
+    """Raise a UserError for a tracker that accelerate does not know, or that is not installed."""
+    trackers = [tracker.value for tracker in LoggerType]
+    choose("tracker", report_to, ["jsonl", *trackers])
+    if report_to not in ("jsonl", "all", *map(str, get_available_trackers())):
+        raise UserError(f"--report_to {report_to} needs it installed: pip install {report_to}")
 
 
 class MetricsLog:
@@ -40,8 +43,8 @@ class MetricsLog:
             rows = read_metrics(self.path)
             text = "".join(json.dumps(row) + "\n" for row in rows if row["step"] <= step)
             replace_file(self.path, text.encode())
-        if self.config.report_to == "tensorboard":
-            self.accelerator.init_trackers("tensorboard", config=to_dict(self.config))
+        if self.config.report_to != "jsonl":
+            self.accelerator.init_trackers("ebm_app", config=to_dict(self.config))
 
     def write(self, step: int, **numbers: float) -> None:
         """Add a line."""
@@ -50,7 +53,7 @@ class MetricsLog:
                 file.write(json.dumps({"step": step, **finite(numbers)}) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
-        if self.config.report_to == "tensorboard":
+        if self.config.report_to != "jsonl":
             self.accelerator.log(numbers, step=step)
 
 
