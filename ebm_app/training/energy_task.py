@@ -23,7 +23,7 @@ from ebm_app.models.parametrisation import ENERGY
 from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.numerics.tensors import expand_like, seeded, standard_error, sum_except_batch
 from ebm_app.objectives.time_sampling import ArcLength
-from ebm_app.training.tasks import Check, Task
+from ebm_app.training.tasks import Check, Part, Task
 
 #: draws of the bound at each of its nodes, from which the residual of one pass is measured
 BOUND_DRAWS = 16
@@ -116,20 +116,22 @@ class EnergyTask(Task):
         super().__init__(accelerator, ebm, loss, config, data, output_dir)
         self.sampler, self.name = ArcLength(ebm.model.path, ebm.config.eps), name
 
-    def draw(self, levels: Tensor, labels: Tensor | None, step: int) -> tuple[Tensor, Tensor]:
+    def draw(self, levels: Tensor, labels: Tensor | None, part: Part) -> tuple[Tensor, Tensor]:
         ebm, seed = self.model, self.config.seed
-        generator = seeded(levels.device, seed, 0, step)
-        noise = torch.rand(levels.shape, device=levels.device, generator=generator)
-        x1 = ebm.dequantiser.training_points(levels, ebm.config.num_levels, ebm.space, noise)
-        x0 = torch.randn(x1.shape, device=levels.device, generator=generator)
-        t = self.sampler.sample(len(levels), seeded("cpu", seed, 1, step)).t.to(levels.device)
+        noise = part.noise(levels.device, seed)
+        uniform = noise.uniform(*levels.shape)
+        x1 = ebm.dequantiser.training_points(levels, ebm.config.num_levels, ebm.space, uniform)
+        x0 = noise.normal(*x1.shape)
+        times = self.sampler.sample(part.num, seeded("cpu", seed, 1, part.step)).t
+        t = times[part.rows].to(levels.device)
         return ebm.model.path.sample(x0, x1, t).xt, t
 
     def metrics(self, check: Check) -> dict[str, float]:
         levels, losses = self.validation.to(self.model.device), []
         for repeat in range(self.config.validation_repeats):
             check()
-            losses.append(self.loss_module(*self.draw(levels, None, repeat)).detach())
+            whole = Part(repeat, torch.arange(len(levels)), len(levels))
+            losses.append(self.loss_module(*self.draw(levels, None, whole)).detach())
         one_pass = self.bits("validation_energy", estimator="energy", check=check)
         bound = self.bits(seed=self.config.seed, check=check)
         return {"validation_loss": torch.cat(losses).mean().item(), **bound, **one_pass}
