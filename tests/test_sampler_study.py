@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from ebm_app.data.images import load_images
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.start import run_script
 
@@ -78,3 +79,13 @@ def test_a_data_set_without_labels_is_refused(study, tmp_path, image_folder):
     )
     code, _, error = study("--run", FLOW, model=folder)
     assert code == 2 and "have no class labels" in error
+
+
+def test_training_images_are_copies_and_held_out_ones_are_not(script):
+    module, data = script("evaluate/samplers.py"), load_images("digits")
+    args = module.Arguments(model="digits", num_images=60, classifier_steps=5, device="cpu")
+    measure, _ = module.prepare(EBM.from_pretrained("digits"), args)
+    # a third of them judge, and the others are those that copies would be of
+    seen, unseen = (measure(data.display(part[:60]), None) for part in (data.train, data.test))
+    assert seen["copies"] == seen["identical"] > 0.5
+    assert unseen["copies"] < 0.1 and unseen["identical"] == 0
