@@ -29,8 +29,13 @@ def test_only_folders_with_a_model_are_offered_each_once(page_files, folder, tmp
 
 def test_the_bundled_models_are_offered_by_default(monkeypatch):
     monkeypatch.setattr(page_models, "BUNDLED", BUNDLED)
-    assert list(find_models(None, None)) == ["mnist", "digits", "mnist-latent"]
-    assert list(find_models("digits", None)) == ["digits", "mnist", "mnist-latent"]
+    assert list(find_models(None, None)) == ["mnist", "digits", "digits-energy", "mnist-latent"]
+    assert list(find_models("digits", None)) == [
+        "digits",
+        "mnist",
+        "digits-energy",
+        "mnist-latent",
+    ]
 
 
 def test_a_model_is_kept_until_its_files_change(folder, tmp_path):
