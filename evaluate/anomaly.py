@@ -17,11 +17,6 @@ from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
-from sklearn.decomposition import PCA
-from sklearn.ensemble import IsolationForest
-from sklearn.metrics import average_precision_score, roc_auc_score
-from sklearn.neighbors import LocalOutlierFactor
-from sklearn.svm import OneClassSVM
 from torch import Tensor
 
 from ebm_app.anomaly import AnomalyDetector
@@ -123,6 +118,12 @@ def fit(detector: AnomalyDetector, data: ImageData, num: int, folder: Path) -> d
 
 def other_detectors(pixels: np.ndarray, seed: int) -> dict[str, Callable]:
     """Detectors fitted to pixels (N, D) in [0, 1], which give scores, higher for more ordinary."""
+    # a second to import
+    from sklearn.decomposition import PCA
+    from sklearn.ensemble import IsolationForest
+    from sklearn.neighbors import LocalOutlierFactor
+    from sklearn.svm import OneClassSVM
+
     models = {
         "isolation forest": IsolationForest(random_state=seed),
         "one-class SVM": OneClassSVM(nu=0.1),
@@ -139,6 +140,8 @@ def other_detectors(pixels: np.ndarray, seed: int) -> dict[str, Callable]:
 
 def auroc(ordinary: np.ndarray, odd: np.ndarray) -> float:
     """The probability that an odd image scores below an ordinary one, ties by half."""
+    from sklearn.metrics import roc_auc_score
+
     is_odd = np.repeat([0, 1], [len(ordinary), len(odd)])
     return float(roc_auc_score(is_odd, -np.concatenate([ordinary, odd])))
 
@@ -150,6 +153,8 @@ def false_positive_rate(ordinary: np.ndarray, odd: np.ndarray) -> float:
 
 def precision_of_maps(detector: AnomalyDetector, images: Tensor, what: str) -> dict[str, float]:
     """The mean average precision of maps for the pixels of what is planted, and by chance."""
+    from sklearn.metrics import average_precision_score
+
     found, where = planted(images, what)
     pairs = zip(detector.explain(found), where.numpy(), strict=True)
     precisions = [average_precision_score(mask.ravel(), map_.ravel()) for map_, mask in pairs]

@@ -174,7 +174,7 @@ def test_mistakes_with_images_and_samplers_are_explained(ebm):
         ebm.log_prob(images(), noise=torch.rand(3, 1, 8, 8))
     with pytest.raises(UserError, match="unknown dequantiser 'gaussian': choose one of"):
         ebm.log_prob(images(), dequantiser="gaussian")
-    with pytest.raises(UserError, match="unknown estimator 'flow': choose one of elbo"):
+    with pytest.raises(UserError, match="unknown estimator 'flow': choose one of discrete, elbo"):
         ebm.log_prob(images(), estimator="flow")
     with pytest.raises(UserError, match="setting of the estimator elbo 'num_steps'"):
         ebm.log_prob(images(), num_steps=3)

@@ -44,7 +44,7 @@ Draw images from an energy-based model, and find the log-likelihood of images.
 class Arguments:
     """The command line."""
 
-    output_dir: Positional[Path] = argument("folder of the Space, which is made")
+    output_dir: Positional[str] = argument("folder of the Space, which is made")
     model: str = setting("a bundled name, a hub id, or a folder, which is copied", "mnist")
     title: str = setting("of the Space", "Energy-based model of images")
 
@@ -52,7 +52,7 @@ class Arguments:
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Write the folder; the files in it."""
     args = parse(Arguments, __doc__, argv)
-    folder = args.output_dir
+    folder = Path(args.output_dir)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty: give another folder")
     folder.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,6 @@ import math
 from abc import ABC, abstractmethod
 
 import torch
-from sklearn.covariance import LedoitWolf
 from torch import Tensor
 
 from ebm_app.anomaly.passes import Passes
@@ -60,6 +59,8 @@ class Mahalanobis(Score):
         """Features (B, F) float64."""
 
     def fit(self, found: Passes) -> Score:
+        from sklearn.covariance import LedoitWolf  # a second to import
+
         features = self.features(found)
         mean, scale = features.mean(0), features.std(0) + 1e-9
         fitted = LedoitWolf().fit(((features - mean) / scale).numpy())

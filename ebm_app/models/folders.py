@@ -7,7 +7,7 @@ from typing import TypeVar
 from torch import nn
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import shortened
+from ebm_app.io.fields import argument_of, shortened
 from ebm_app.io.records import from_dict, read_json
 from ebm_app.io.tensors import read_forms, read_tensors
 from ebm_app.models.config import FORMAT_VERSION
@@ -54,7 +54,8 @@ def find_folder(name_or_path: str | os.PathLike) -> Path:
     Raises:
         UserError: where there is none of these.
     """
-    path, name = Path(name_or_path), os.fspath(name_or_path)
+    name = os.fspath(argument_of(str | os.PathLike, "name_or_path", name_or_path))
+    path = Path(name)
     try:
         if path.is_dir():
             return path

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import argument_of, shortened
+from ebm_app.io.fields import shortened
 from ebm_app.io.records import to_dict, write_json
 from ebm_app.io.registry import load_extensions
 from ebm_app.io.tensors import write_tensors
@@ -75,7 +75,7 @@ class PretrainedModel(nn.Module):
                 kind of model.
         """
         load_extensions()
-        folder = find_folder(argument_of(str | os.PathLike, "name_or_path", name_or_path))
+        folder = find_folder(name_or_path)
         try:
             device = torch.empty(0, device=device).device
         except (RuntimeError, TypeError, AssertionError):

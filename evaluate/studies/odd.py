@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from scipy import ndimage
-from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
@@ -99,6 +98,8 @@ def _halves(images: Tensor, labels: Tensor | None, draw: np.random.Generator) ->
 def _enlarged(images: Tensor, labels: Tensor | None, draw: np.random.Generator) -> Tensor:
     if images.shape[1] != 1 or images.shape[-1] < 16:
         raise UserError("the 8x8 digits are enlarged for larger grey images only: no such row")
+    from sklearn.datasets import load_digits  # a second to import
+
     small = torch.from_numpy(load_digits().images[: len(images), None] / 16).to(images)
     side, inner = images.shape[-1], images.shape[-1] * 22 // 28
     large = interpolate(small, (inner, inner), mode="bilinear", antialias=True)
