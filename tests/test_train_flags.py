@@ -61,7 +61,8 @@ def test_help_of_training_shows_few_flags_and_the_others_when_asked(script, caps
     assert len(common - {"help", "help_advanced", "import"}) <= 25
     assert {"space", "net_input", "checkpoints_total_limit", "report_to", "config"} <= everything
     for kinds in KINDS.values():
-        assert all(re.search(rf"\b{name}\b", text) for name in kinds)
+        trained = set(kinds) - {"display", "decoder"}  # of diffusers' pipelines alone
+        assert all(re.search(rf"\b{name}\b", text) for name in trained)
 
 
 def test_help_of_training_comes_before_torch_is_imported():
