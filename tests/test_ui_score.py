@@ -16,6 +16,7 @@ from ebm_app.image_models.ebm import EBM
 from ebm_app.io.records import read_json, write_json
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.models.config import EBMConfig
+from ebm_app.models.pretrained import fingerprint
 from ebm_app.web.models import Models
 from ebm_app.web.score import many_images, one_image, uploads
 from ebm_app.web.shared import mean_of
@@ -162,6 +163,6 @@ def test_the_script_writes_what_the_page_reads(script, folder, tmp_path):
     copy = shutil.copytree(folder / "grey", tmp_path / "run")
     assert call(tool, copy, "--output_dir", copy, "--device", "cpu") == 0
     ebm = EBM.from_pretrained(copy)
-    found = held.read_likelihoods(copy, ebm, held.fingerprint(ebm))
+    found = held.read_likelihoods(copy, ebm, fingerprint(ebm))
     *_, computed = held.likelihoods(ebm, held.held_out_images(ebm.config, "data"))
     assert torch.allclose(found.log_prob, computed.log_prob, atol=0.0051)

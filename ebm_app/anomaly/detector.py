@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from ebm_app.anomaly.passes import Passes, passes
+from ebm_app.anomaly.passes import Passes, noise_levels, passes
 from ebm_app.anomaly.scores import JOINED, RANKS, SCORES, log_rank
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
@@ -61,8 +61,7 @@ class AnomalyDetector:
             images that fitted neither. device: of a model that is loaded.
 
     Raises:
-        UserError: for an unknown score, a model without a Stein head, and as
-            ``EBM.from_pretrained``.
+        UserError: for an unknown score, and as ``noise_levels`` and ``EBM.from_pretrained``.
     """
 
     def __init__(
@@ -70,14 +69,11 @@ class AnomalyDetector:
     ) -> None:
         self.score = choose("score", score, (*SCORES, RANKS))
         self.model = model if isinstance(model, EBM) else EBM.from_pretrained(model, device)
-        if not self.model.config.stein_head:
-            raise UserError(
-                "this model has no Stein head, whose residuals tell odd images: train one with it"
-            )
+        noise_levels(self.model)  # a mistake shows now
         self.scores = {name: kind() for name, kind in SCORES.items()}
         self.reference, self.calibration, self.usual = {}, {}, None
         if not isinstance(model, EBM):
-            self._load(find_folder(model))
+            self.read(find_folder(model))
 
     @property
     def is_fitted(self) -> bool:
@@ -181,7 +177,12 @@ class AnomalyDetector:
         write_tensors(Path(folder) / FITTED_FILE, ready)
         write_json(Path(folder) / RECORD_FILE, {**about, "weights": fingerprint(self.model)})
 
-    def _load(self, folder: Path) -> None:
+    def read(self, folder: Path) -> None:
+        """Take what ``save`` wrote into a folder, if that is of these weights.
+
+        Raises:
+            UserError: for damaged files.
+        """
         path = folder / FITTED_FILE
         if not path.exists() or not (folder / RECORD_FILE).exists():
             return

@@ -67,7 +67,7 @@ class EBM(PretrainedModel):
             config.space, config.image_shape, config.num_levels, config.space_arguments
         )
         self.dequantiser = DEQUANTISERS[config.dequantisation]()
-        given = model and TimeScoreEnergy(model, config.num_nodes)
+        given = None if model is None else TimeScoreEnergy(model, config.num_nodes)
         self.energy = given or build_energy(config, self.space)
         self.model = self.energy.model
 
@@ -151,11 +151,11 @@ class EBM(PretrainedModel):
         dequantiser = self.make_dequantiser(dequantiser)
         estimator = self.default_estimator if estimator is None else estimator
         estimator = make_estimator(estimator, estimator_args, seed)
-        parts = []
-        labels = self._labels(labels, len(levels), seed)
+        eps = None if eps is None else argument_of(Margin, "eps", eps)
+        parts, labels = [], self._labels(labels, len(levels), seed)
         for rows in batches(len(levels), batch_size, SCORED_TOGETHER // levels[0].numel()):
             energy = self.energy_given(len(levels[rows]), labels and labels[rows])
-            energy = energy if eps is None else energy.with_eps(argument_of(Margin, "eps", eps))
+            energy = energy if eps is None else energy.with_eps(eps)
             own, u = levels[rows].to(self.device), noise[:, rows].to(self.device)
             found = (energy, self.space, own, config.num_levels, u, dequantiser, estimator)
             parts.append(log_likelihood(*found))

@@ -40,9 +40,10 @@ __all__ = [
 T = TypeVar("T")
 #: a list of which every word has its own flag: ``--run a --run b``
 Repeated = tyro.conf.UseAppendAction
-HELP = (
-    "--help_advanced shows all flags. --import MODULE, of any script, imports a module of yours "
-    "first, which may add paths, objectives, data sets and more (docs/extending.md)."
+MORE = "--help_advanced shows all flags. "
+IMPORT = (
+    "--import MODULE, of any script, imports a module of yours first, which may add paths, "
+    "objectives, data sets and more (docs/extending.md)."
 )
 ADVANCED = ("--help_advanced", "--help-advanced")
 
@@ -84,8 +85,9 @@ def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = N
         import_extension(module)
     is_advanced = any(word in ADVANCED for word in words)
     is_short = not is_advanced and any(word in ("-h", "--help") for word in words)
-    if is_short and any(item.metadata.get("rare") for item in dataclasses.fields(kind)):
-        description = f"{(description or '').strip()}\n\n{HELP}"
+    has_rare = any(item.metadata.get("rare") for item in dataclasses.fields(kind))
+    more = MORE if is_short and has_rare else ""
+    description = f"{(description or '').strip()}\n\n{more}{IMPORT}"
     values = tyro.cli(
         _flags(kind, leave_rare=is_short),
         args=["--help" if word in ADVANCED else word for word in words],

@@ -98,6 +98,28 @@ class CentreDequantiser(Dequantiser):
         check_levels(levels, num_levels)
         return space.encode((levels.to(noise.dtype) + 0.5) / num_levels)
 
+    def around(
+        self, centre: Tensor, e: Tensor, path: GaussianPath, t: float
+    ) -> tuple[Tensor, float]:
+        """y = alpha_t c + sqrt(v_t) e (B, *), and log sqrt(2 pi v_t)."""
+        time = torch.tensor(t, dtype=torch.float64)
+        alpha, sigma = path.alpha(time), path.variance(time).sqrt()
+        y = expand_like(alpha, centre) * centre + expand_like(sigma, centre) * e.to(centre.dtype)
+        return y, math.log(sigma.item()) + 0.5 * math.log(2 * math.pi)
+
+    def scale_of(self, space: Space, path: GaussianPath) -> float:
+        """The width of all cells together at t = 1.
+
+        Raises:
+            UserError: for a space that stretches the cells unequally, and a two-sided path.
+        """
+        if space.scale is None:
+            raise UserError(
+                f"{type(space).__name__} stretches the cells unequally: use uniform dequantisation"
+            )
+        path.check_reference()
+        return space.scale
+
 
 @configuration
 class TruncatedNormal(CentreDequantiser):
@@ -125,25 +147,17 @@ class TruncatedNormal(CentreDequantiser):
     def points(
         self, levels: Tensor, num_levels: int, space: Space, noise: Tensor, energy: TimeScoreEnergy
     ) -> Dequantised:
-        path, t = energy.path, self.time(num_levels, space, energy.path, energy.end)
+        t = self.time(num_levels, space, energy.path, energy.end)
         centre = self.training_points(levels, num_levels, space, noise)
         # Phi(e) is uniform between the truncations; symmetric in u, so that no tail loses digits
         mass = math.erf(self.tau / SQRT2)
         e = SQRT2 * torch.erfinv(mass * (2 * noise.double() - 1))
-        time = torch.tensor(t, dtype=torch.float64)
-        alpha, sigma = path.alpha(time), path.variance(time).sqrt()
-        y = expand_like(alpha, centre) * centre + expand_like(sigma, centre) * e.to(centre.dtype)
-        log_scale = math.log(sigma.item()) + 0.5 * math.log(2 * math.pi) + math.log(mass)
-        return Dequantised(y, t, 0.5 * e.square() + log_scale)
+        y, log_scale = self.around(centre, e, energy.path, t)
+        return Dequantised(y, t, 0.5 * e.square() + (log_scale + math.log(mass)))
 
     def time(self, num_levels: int, space: Space, path: GaussianPath, end: float = 1.0) -> float:
         """The time t with alpha_t w = tau sqrt(v_t), w the half-width of a cell at t = 1."""
-        if space.scale is None:
-            raise UserError(
-                f"{type(space).__name__} stretches the cells unequally: use uniform dequantisation"
-            )
-        path.check_reference()
-        half_width = space.scale / (2 * num_levels)
+        half_width = self.scale_of(space, path) / (2 * num_levels)
         t = path.time_of_ratio(half_width / self.tau)
         if t > end:
             raise UserError(
@@ -197,10 +211,7 @@ class Decoder(CentreDequantiser):
     ) -> Dequantised:
         centre = self.training_points(levels, num_levels, space, noise)
         e = torch.special.ndtri(noise.double().clamp_min(2**-26))
-        time = torch.tensor(energy.end, dtype=torch.float64)
-        alpha, sigma = energy.path.alpha(time), energy.path.variance(time).sqrt()
-        y = expand_like(alpha, centre) * centre + expand_like(sigma, centre) * e.to(centre.dtype)
-        log_scale = math.log(sigma.item()) + 0.5 * math.log(2 * math.pi)
+        y, log_scale = self.around(centre, e, energy.path, energy.end)
         decoded = self.log_prob(levels, num_levels, space, energy.path, energy.end)
         return Dequantised(y, energy.end, 0.5 * e.square() + log_scale + decoded)
 
@@ -208,14 +219,9 @@ class Decoder(CentreDequantiser):
         self, levels: Tensor, num_levels: int, space: Space, path: GaussianPath, t: float
     ) -> Tensor:
         """E[log P(k | y)] in nats at the time t, (B, *) float64."""
-        path.check_reference()
-        if space.scale is None:
-            raise UserError(
-                f"{type(space).__name__} stretches the cells unequally: use uniform dequantisation"
-            )
-        time = torch.tensor(t, dtype=torch.float64)
+        scale, time = self.scale_of(space, path), torch.tensor(t, dtype=torch.float64)
         ratio = (path.variance(time).sqrt() / path.alpha(time)).item()
-        table = decoder_log_prob(ratio * num_levels / space.scale, num_levels)
+        table = decoder_log_prob(ratio * num_levels / scale, num_levels)
         return table.to(levels.device)[levels.long()]
 
 

@@ -99,10 +99,7 @@ class NoisedIntegral(Estimator):
         "normalised only as far as both are exact"
     )
     normalised: ClassVar[bool] = False
-
-    @classmethod
-    def suits(cls, energy: TimeScoreEnergy) -> bool:
-        return getattr(energy.model, "has_time_score", True)
+    reads_time_score: ClassVar[bool] = True
 
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
         energy.path.check_reference()

@@ -25,10 +25,7 @@ class RatioIntegral(Estimator):
         "as the time score is exact"
     )
     normalised: ClassVar[bool] = False
-
-    @classmethod
-    def suits(cls, energy: TimeScoreEnergy) -> bool:
-        return getattr(energy.model, "has_time_score", True)
+    reads_time_score: ClassVar[bool] = True
 
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
         reference = energy.path.reference_log_density(x)

@@ -113,9 +113,9 @@ class Residual:
 class ModelSettings:
     """What a user chooses of a model, beside its path and its network."""
 
-    space: str = rare("ambient, or the kind of --flow: gaussian, copula, spline", "ambient")
-    net_input: str = rare("what the network reads of a latent u: u, x (its image), ux (both)", "u")
-    dequantisation: str = setting("of grey levels: uniform, truncated_normal", "uniform")
+    space: str = rare("ambient, display, or that of --flow: gaussian, copula, spline", "ambient")
+    net_input: str = rare("what the network reads of a latent u: u, x (its image)", "u")
+    dequantisation: str = setting("of grey levels: uniform, truncated_normal, decoder", "uniform")
     eps: Margin = rare("margin of the times at t = 1", 5e-7)
     prediction: str = rare("what the network predicts: moments, raw, normalised", "moments")
     time_input: str = rare("time that the network reads: clock (arc length), time", "clock")

@@ -53,8 +53,7 @@ class EnergyModel(TimeScoreModel):
     def terms(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         """The terms (B, *) float64 whose sum is log p_t(x), in nats, at x (B, *) and t (B,)
         float64."""
-        time = self.time_input.read(self.path, self.interval, t).to(x.dtype)
-        f, g = self.net(self.features(x, t, condition), time).double().chunk(2, dim=1)
+        f, g = self.outputs(x, t, condition).double().chunk(2, dim=1)
         share = share_of_clock(self.path, self.interval, t)
         point = x.double()
         own = GAIN * expand_like(share, point) * (f + point * g)

@@ -118,9 +118,7 @@ class TimeScoreModel(nn.Module):
     ) -> ModelOutput:
         """x (B, *), t (B,) float64, condition (B, condition_dim), zero if None, and class labels
         (B,) int64, of a net that takes them -> ``ModelOutput``."""
-        time = self.time_input.read(self.path, self.interval, t).to(x.dtype)
-        given = () if labels is None else (labels,)
-        out = self.net(self.features(x, t, condition), time, *given)
+        out = self.outputs(x, t, condition, *(() if labels is None else (labels,)))
         # the scales reach 1e5: out of a half-precision network's range
         out = out if out.dtype == torch.float64 else out.float()
         raw, head = out.tensor_split([out.shape[1] - self.stein_channels], dim=1)
@@ -130,6 +128,11 @@ class TimeScoreModel(nn.Module):
         skip, gain = self.path.score_skip(t), self.path.score_gain(t)
         score = expand_like(skip, x) * x + expand_like(gain, x) * head
         return ModelOutput(components, score, variance)
+
+    def outputs(self, x: Tensor, t: Tensor, condition: Tensor | None, *labels: Tensor) -> Tensor:
+        """What the network gives at x (B, *), t (B,) float64."""
+        time = self.time_input.read(self.path, self.interval, t).to(x.dtype)
+        return self.net(self.features(x, t, condition), time, *labels)
 
     def reads_labels(self, t: Tensor) -> bool:
         """Whether labels change the output at any of the times t (B,)."""

@@ -119,7 +119,8 @@ class MutualInformation(BaseEstimator):
 
 def checked(estimator: BaseEstimator, X: Any, y: Any, **options: Any) -> Any:  # noqa: N803
     """X and y as scikit-learn takes them; columns of a table that are no numbers are named."""
-    check_table(X), check_table(y)
+    check_table(X)
+    check_table(y)
     return validate_data(estimator, X, y, ensure_min_samples=2, **options)
 
 

@@ -179,7 +179,7 @@ class Estimation:
             for part, ratios in enumerate((whole, single)):
                 number = 2 * fold + part
                 found = self._ratios(number, rows, shifts, final=True)
-                ratios.append((rows, weighted(found, self._weights(number))))
+                ratios.append((rows, weighted(found, best_weights(self._validated(number)))))
         return combined(whole, single, self.groups, self._neighbours(), self.discrete)
 
     @torch.no_grad()
@@ -196,11 +196,8 @@ class Estimation:
             parts.append(table[rows[1 - of_class], self.labels[rows[of_class]]])
         return torch.stack(parts)
 
-    def _weights(self, number: int) -> Tensor:
-        """Of the log ratios of one fit, by the rows it was validated on."""
-        return best_weights(self._validated(number))
-
     def _validated(self, number: int) -> PairRatios:
+        """The log ratios of one fit at the rows it was validated on."""
         rows = self.fits[number].validation
         num = SHUFFLES_SO_FAR if self.of_class is None else RESULT_SHUFFLES
         return self._ratios(number, rows, list(range(1, min(num + 1, len(rows)))), final=False)
@@ -284,11 +281,9 @@ class Estimation:
         return PairRatios(joint, torch.stack(apart, 1), shifts)
 
     def _so_far(self) -> float:
-        found = [
-            donsker_varadhan(weighted(self._validated(number), self._weights(number)))
-            for number in range(0, 2 * self.num_folds, 2)
-        ]
-        return sum(found) / len(found)
+        found = [self._validated(number) for number in range(0, 2 * self.num_folds, 2)]
+        bounds = [donsker_varadhan(weighted(parts, best_weights(parts))) for parts in found]
+        return sum(bounds) / len(bounds)
 
     def _neighbours(self) -> float | None:
         """By nearest neighbours among distinct rows of normal scores, whose ties would look like

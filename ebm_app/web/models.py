@@ -8,7 +8,6 @@ from threading import Lock
 from ebm_app.anomaly.detector import AnomalyDetector
 from ebm_app.evaluation.held_out_likelihoods import (
     HeldOutLikelihoods,
-    fingerprint,
     held_out_images,
     likelihoods,
     read_likelihoods,
@@ -17,6 +16,7 @@ from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 from ebm_app.models.folders import BUNDLED, CONFIG_FILE, WEIGHTS_FILE, find_folder
+from ebm_app.models.pretrained import fingerprint
 
 #: the bundled model that a visitor sees first
 FIRST = "mnist"
@@ -66,13 +66,15 @@ class Models:
         folder, or fitted to held-out images; None where there are neither, or too few."""
         ebm, folder = self.load(name), self.folder(name)
         if self._detector[0] is not ebm:
-            found, images = None, held_out_images(ebm.config, self.data_root)
+            found = None
             with suppress(UserError):
-                found = AnomalyDetector(folder)
-                found.model = ebm
-                if found.usual is None:
-                    found.fit([] if images is None else images)
-            self._detector = ebm, found if found and found.usual is not None else None
+                fitted = AnomalyDetector(ebm)
+                fitted.read(folder)
+                if not fitted.is_fitted:
+                    images = held_out_images(ebm.config, self.data_root)
+                    fitted.fit([] if images is None else images)
+                found = fitted
+            self._detector = ebm, found
         return self._detector[1]
 
     def likelihoods(self, name: str) -> Iterator[HeldOutLikelihoods]:

@@ -16,6 +16,7 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import read_config
+from ebm_app.models.labelled import RANDOM
 from ebm_app.sampling.samplers import SAMPLERS
 
 from ..models import Models
@@ -114,7 +115,7 @@ def labels_of(which: str, num_classes: int) -> tuple[int, ...] | str:
             return ()
         raise UserError(f"this model was trained without class labels: choose {ANY}")
     choose("class", which, [ANY, EACH, *map(str, range(num_classes))])
-    return {ANY: "random", EACH: tuple(range(num_classes))}.get(which) or (int(which),)
+    return {ANY: RANDOM, EACH: tuple(range(num_classes))}.get(which) or (int(which),)
 
 
 def own_classes(model: str, *, models: Models) -> tuple[dict[str, Any], dict[str, Any]]:
