@@ -51,7 +51,7 @@ ui: $(SETUP)
 
 # the pictures of the page in docs
 screenshots: $(SETUP)
-	$(BIN)/python ui/screenshots.py --output_dir docs
+	$(BIN)/python ui/screenshots.py --data_root $(DATA) --output_dir docs
 
 # models like the bundled ones, a run each. The bundled weights are those of an earlier chain of runs:
 # these recipes, with the settings of their records, make the same kind of model and not these weights

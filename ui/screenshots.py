@@ -128,6 +128,7 @@ class Arguments:
     """The command line."""
 
     model: str = setting("a folder or a bundled name", "mnist")
+    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     output_dir: Path = setting("where the pictures go", Path("runs/screenshots"))
 
 
@@ -142,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     from ebm_app.web.models import Models, find_models
     from ebm_app.web.server import serve
 
-    app = build_app(Models(find_models(args.model, None)))
+    app = build_app(Models(find_models(args.model, None), data_root=args.data_root))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
