@@ -106,6 +106,7 @@ def test_scripts_fit_a_flow_and_train_score_and_sample_in_its_space(
     (tmp_path / "flow" / "model.safetensors").unlink()
     score = [run, "--limit", "2", "--repeats", "1", "--estimator", "ratio", "elbo", "pf_ode"]
     score += ["--eps", "0.01", "--estimator_args", "num_steps=2", "num_draws=1"]
+    score += ["--output_dir", str(tmp_path / "bpd")]
     capsys.readouterr()
     assert run_script(script("evaluate/bpd.py").main, score) == 0
     out = capsys.readouterr().out
