@@ -40,7 +40,7 @@ BUDGETS = {
     "evaluate/selftest.py": "--limit 3 --num_times 2 --num_reference 4 --pf_ode_steps 2",
     "evaluate/samplers.py": "--num_images 4 --classifier_steps 5",
     "evaluate/speed.py": "--quick --parts likelihood",
-    "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods nce",
+    "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods ctsm_v_time1",
     "evaluate/mi.py": "--iterations 2",
     "evaluate/ratio.py": "--iterations 2",
     "evaluate/bounds.py": "--quick",
