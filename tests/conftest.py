@@ -149,14 +149,14 @@ def pixels(picture) -> np.ndarray:
 @pytest.fixture(scope="session")
 def page_files(tmp_path_factory) -> None:
     """Folders of its own for the files of the page, which offers no bundled model and compares
-    with forty held-out images."""
+    with eighty held-out images."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("gradio")))
         patch.setenv("NO_PROXY", "")
         patch.setenv("no_proxy", "")
         patch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
         patch.setattr("ebm_app.web.models.BUNDLED", tmp_path_factory.mktemp("none"))
-        patch.setattr("ebm_app.evaluation.held_out_likelihoods.MAX_IMAGES", 40)
+        patch.setattr("ebm_app.evaluation.examples.MAX_IMAGES", 80)
         yield
 
 

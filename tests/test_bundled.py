@@ -1,6 +1,5 @@
 """The bundled models give their published bits: no change of numerics passes unseen."""
 
-import json
 import math
 from pathlib import Path
 
@@ -47,11 +46,6 @@ def test_bits_are_those_published(name):
     mean, first, published, error = BITS[name]
     assert bits.mean().item() == pytest.approx(mean, abs=TOLERANCE)
     assert bits[0].item() == pytest.approx(first, abs=TOLERANCE)
-    # of these images, and of all: the draws differ, and so do the images
-    record = json.loads((BUNDLED / name / "held_out.json").read_text())["log_prob"]
-    nats_to_bits = -1 / (levels[0].numel() * math.log(2))
-    difference = bits - nats_to_bits * torch.tensor(record[: len(levels)])
-    assert difference.mean().abs() < 3 * standard_error(difference)
     assert abs(mean - published) < 3 * math.hypot(standard_error(bits).item(), error)
 
 

@@ -1,11 +1,9 @@
-"""Studies: the grid of cells, tables of log ratios and of mutual information, and ablations."""
+"""Studies: the grid of cells, tables of log ratios and of mutual information."""
 
 import json
 import math
-import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,10 +11,7 @@ import torch
 from conftest import call, error_of
 from exact import generator
 
-from ebm_app.data.images import load_images
-from ebm_app.image_models.ebm import EBM
 from ebm_app.io.processes import make_accelerator
-from ebm_app.io.start import run_script
 from ebm_app.ratios.points import EvaluationPoints
 from ebm_app.ratios.problems import PROBLEMS
 from ebm_app.ratios.training import RatioTrainer, RatioTraining
@@ -133,64 +128,3 @@ def test_estimates_are_compared_with_known_information(script, tmp_path, monkeyp
         error = abs(row["value"] - row["truth"])
         assert row["held"] == (error <= 1.96 * row["stderr"]) and row["right"] == (error <= 0.0207)
     assert answer["held"] == sum(row["held"] for row in answer["table"])
-
-
-#: the flags of TINY, as an ablation passes them on
-TRAINING = (
-    "block_out_channels=8 norm_num_groups=4 num_nodes=8 dropout=0 train_batch_size=4 "
-    "validation_images=4 validation_repeats=1 lr_warmup_steps=2 ema_decay=0.9"
-).split()
-SHORT = ["--limit", "3", "--device", "cpu", "--training_args", *TRAINING]
-
-
-@pytest.mark.process
-def test_variants_are_compared_with_the_base_on_validation_images(
-    tmp_path, script, monkeypatch, capsys
-):
-    """Its trainings run in this process."""
-
-    def train(path, flags, output_dir):
-        main = script(f"train/{path.name}").main
-        assert run_script(main, [*flags, "--output_dir", str(output_dir)]) == 0
-
-    module = script("evaluate/ablations.py")
-    monkeypatch.setattr(module, "train_once", train)
-    own = [*SHORT, "--max_train_steps", 2, "--output_dir", tmp_path]
-    variants = ["--variant", "max_train_steps=3", "--variant", "objective=tsm stein_factor=0"]
-    assert call(module, *own, *variants) == 0
-    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
-    base, *_ = rows = answer["table"]
-    assert [row["steps"] for row in rows] == [2, 3, 2]
-    names = ["base", "max_train_steps=3", "objective=tsm,stein_factor=0"]
-    assert [row["variant"] for row in rows] == names and answer["split"] == "validation"
-    assert base["gain"] == base["gain_stderr"] == 0
-    levels = load_images("digits").split("validation")[:3]
-    for row in rows:
-        folder = tmp_path / row["variant"]
-        bits = EBM.from_pretrained(folder / "run").log_prob(levels).bits_per_dim
-        assert row["bits_per_dim"] == pytest.approx(bits.mean().item(), abs=1e-9)
-        assert row["gain"] == pytest.approx(base["bits_per_dim"] - row["bits_per_dim"], abs=1e-9)
-    assert call(module, *SHORT, "--output_dir", tmp_path, "--max_train_steps", "3") == 2
-    assert "base holds a run of other settings" in capsys.readouterr().err
-
-
-def test_a_training_is_run_once_and_goes_on_where_it_was_cut_off(script, monkeypatch, tmp_path):
-    module, started = script("evaluate/ablations.py"), []
-
-    def run(command, **_):
-        started.append(command[1:])
-        folder = Path(command[command.index("--output_dir") + 1])
-        folder.mkdir(exist_ok=True)
-        (folder / "run.json").write_text(json.dumps({"figures": {"steps": 1}}))
-        return SimpleNamespace(returncode=0)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    flags = module.flags_of(["seed=1", "block_out_channels=8,16"])
-    for _ in range(2):
-        module.train_once(Path("train/ebm.py"), flags, tmp_path / "run")
-    words = ["--seed", "1", "--block_out_channels", "8", "16", "--output_dir"]
-    assert started == [["train/ebm.py", *words, str(tmp_path / "run"), "--overwrite_output_dir"]]
-    (tmp_path / "run" / "run.json").write_text(json.dumps({"figures": None}))
-    (tmp_path / "run" / "checkpoint-5").mkdir()
-    module.train_once(Path("train/ebm.py"), flags, tmp_path / "run")
-    assert started[1][-2:] == ["--resume_from_checkpoint", "latest"]

@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 
 from ebm_app.data.images import load_images
 from ebm_app.data.png import to_uint8
-from ebm_app.evaluation.held_out_likelihoods import examples
+from ebm_app.evaluation.examples import examples
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import BUNDLED
 from ebm_app.web.score import uploads

@@ -1,4 +1,4 @@
-"""Plots of likelihoods and of a self-test."""
+"""Plots of where an image is odd, and of a self-test."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -9,34 +9,6 @@ from ebm_app.evaluation.selftest import Balance
 SIZE, DPI = (5.2, 3.8), 130
 #: of a map of where an image is odd, in standard deviations
 MAX_EXCESS = 6
-
-
-def plot_place(log_prob: Tensor, value: float) -> Figure:
-    """A histogram of log-likelihoods (N,) in nats, with that of one image as a labelled line.
-
-    An image far outside of the others is not drawn to scale: an arrow points to where it lies.
-    """
-    figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
-    axes = figure.subplots()
-    axes.hist(log_prob.numpy(), bins="auto", color="tab:blue", alpha=0.6, label="held-out images")
-    low, high = log_prob.min().item(), log_prob.max().item()
-    margin = max(0.5 * (high - low), 1.0)
-    if low - margin <= value <= high + margin:
-        axes.axvline(value, color="black", label=f"this image, {value:.1f}")
-    else:
-        axes.annotate(
-            f"this image, {value:.1f}",
-            xy=(float(value > high), 0.75),
-            xytext=(0.5, 0.75),
-            xycoords="axes fraction",
-            ha="center",
-            va="center",
-            arrowprops={"arrowstyle": "->", "lw": 2},
-        )
-    axes.set(xlabel="log-likelihood (nats)", ylabel="images")
-    axes.legend(loc="upper left")
-    axes.set_ylim(top=1.45 * axes.get_ylim()[1])  # room for what is written above the bars
-    return figure
 
 
 def plot_over(image: Tensor, excess: np.ndarray) -> Figure:

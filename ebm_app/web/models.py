@@ -6,17 +6,11 @@ from pathlib import Path
 from threading import Lock
 
 from ebm_app.anomaly.detector import AnomalyDetector
-from ebm_app.evaluation.held_out_likelihoods import (
-    HeldOutLikelihoods,
-    held_out_images,
-    likelihoods,
-    read_likelihoods,
-)
+from ebm_app.evaluation.examples import held_out_images
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 from ebm_app.models.folders import BUNDLED, CONFIG_FILE, WEIGHTS_FILE, find_folder
-from ebm_app.models.pretrained import fingerprint
 
 #: the bundled model that a visitor sees first
 FIRST = "mnist"
@@ -35,7 +29,6 @@ class Models:
         self.folders, self.device, self.data_root = folders, device, data_root
         self._key, self._ebm, self._lock = None, None, Lock()
         self._detector: tuple[EBM | None, AnomalyDetector | None] = None, None
-        self._likelihoods: dict[str, HeldOutLikelihoods] = {}
 
     def folder(self, name: str) -> Path:
         """The folder of a name.
@@ -76,21 +69,6 @@ class Models:
                 found = fitted
             self._detector = ebm, found
         return self._detector[1]
-
-    def likelihoods(self, name: str) -> Iterator[HeldOutLikelihoods]:
-        """The log-likelihoods of held-out images by the model of a name so far; the last are
-        complete. They are read from its folder, or computed and then kept for its weights; nothing
-        where there are neither a record nor images."""
-        ebm, folder = self.load(name), self.folder(name)
-        digest = fingerprint(ebm)
-        with without_path(folder, name):
-            found = read_likelihoods(folder, ebm, digest) or self._likelihoods.get(digest)
-        if found is not None:
-            yield found
-        elif (images := held_out_images(ebm.config, self.data_root)) is not None:
-            for found in likelihoods(ebm, images):
-                yield found
-            self._likelihoods[digest] = found
 
 
 @contextmanager

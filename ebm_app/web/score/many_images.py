@@ -20,9 +20,9 @@ RATE = 0.05
 #: width by heading
 COLUMNS = {
     **{"File": 150, "p-value": 90, "Nats": 100, "± nats": 90, "Bits per dim": 90},
-    **{"Percentile": 110, "Notes": 400},
+    **{"Notes": 400},
 }
-P_VALUE, NATS, PERCENTILE = 1, 2, 5
+P_VALUE, NATS = 1, 2
 #: under ``COLUMNS``
 FileRow = list[str | float | None]
 
@@ -54,13 +54,8 @@ def score_many(
             result = ebm.log_prob(images, seed=seed)
             mean = mean_of(result, ebm.default_estimator, images[0].numel())
             p = detector and round(detector.examine(images[:1]).p_value.item(), 4)
-            rows.append([path.name, p, *mean.rounded()[:3], None, " ".join(prepared.notes)])
+            rows.append([path.name, p, *mean.rounded()[:3], " ".join(prepared.notes)])
         yield list(rows), f"{progress(len(rows), len(files))} files"
-    for found in models.likelihoods(model):
-        for row in rows if found.complete else ():
-            if row[NATS] is not None:
-                row[PERCENTILE] = round(found.percentile(row[NATS]))
-        yield list(rows), f"{progress(len(found.log_prob), found.total)} held-out images"
     rows.sort(key=lambda row: (row[NATS] is None, row[P_VALUE] or 0, row[NATS]))
     read = [row for row in rows if row[NATS] is not None]
     text = f"{len(read)} of {len(rows)} files have a log-likelihood"

@@ -11,8 +11,7 @@ from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 from pydantic import BeforeValidator
 
-from ebm_app.evaluation.held_out_likelihoods import HeldOutLikelihoods
-from ebm_app.evaluation.plots import plot_over, plot_place
+from ebm_app.evaluation.plots import plot_over
 from ebm_app.image_models.ebm import EBM
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.bits import Likelihood
@@ -24,27 +23,26 @@ from .uploads import Prepared, drawn_path, read_drawing, read_upload
 
 MAX_REPEATS = 64
 Repeats = Annotated[int, Ge(2), Le(MAX_REPEATS)]
-#: an image is odd where p is no higher; and a percentile above which it is simpler than images are
-ODD, SIMPLE = 0.02, 99.5
+#: an image is odd where p is no higher, and one simpler than all held-out images where it is not
+#: above the second
+ODD, SIMPLE = 0.02, 0.05
 ABSENT = (
-    "Held-out images of this model's data, in the form that it takes, are not on the server, so "
-    "that nothing says whether this is ordinary."
+    "No detector of odd images is fitted to this model, and its held-out images are not on the "
+    "server, so that nothing says whether this is ordinary."
 )
-COUNTING = "Held-out images are still being counted"
 #: of a map, by thirds of its height and width
 ROWS, COLUMNS = ("upper", "", "lower"), ("left", "", "right")
 
 
 class ShownLikelihood(NamedTuple):
     """What the page shows of an image, as far as it is known: the image as the model sees it, the
-    answer in words, where it is odd, the details, its place among held-out images, the
-    probabilities of the classes that the model knows, and the numbers."""
+    answer in words, where it is odd, the details, the probabilities of the classes that the model
+    knows, and the numbers."""
 
     seen: str | None = None
     answer: str = ""
     where: Figure | None = None
     details: str = ""
-    histogram: Figure | None = None
     classes: dict[str, float] | None = None
     metrics: dict[str, Any] | None = None
 
@@ -60,8 +58,7 @@ def score(
 ) -> Iterator[ShownLikelihood]:
     """Whether an image file is ordinary or odd; a digit on paper is found and framed first, unless
     it is taken as it is. Returns the image as the model sees it, the answer in words, a map of
-    where it is odd, the details, the place among held-out images, the probabilities of the
-    classes, and the numbers."""
+    where it is odd, the details, the probabilities of the classes, and the numbers."""
     prepared = read_upload(image, models.load(model).config, as_it_is)
     yield from find_likelihood(models, model, prepared, repeats, seed)
 
@@ -84,71 +81,50 @@ def find_likelihood(
     models: Models, model: str, prepared: Prepared, repeats: int, seed: int
 ) -> Iterator[ShownLikelihood]:
     """First the image as the model of a name sees it; then the answer with two draws of noise;
-    then with ``repeats`` draws, by the default estimator; then beside all held-out images."""
+    then with ``repeats`` draws, by the default estimator."""
     ebm, image = models.load(model), prepared.image
     with TemporaryDirectory() as folder:  # the page keeps one copy, however often it is shown
         seen = Path(folder) / "seen.png"
         render(image, 256).save(seen)
         shown = ShownLikelihood(str(seen), "Looking at the image")
         yield shown
-        found: dict[str, Any] = {"p_value": None, "oddest": None, "class": None}
+        found: dict[str, Any] = dict.fromkeys(("p_value", "percentile", "oddest", "class"))
         if (detector := models.detector(model)) is not None:
             odd = detector.examine(image)
             found |= {"p_value": odd.p_value.item(), "oddest": place_of(odd.maps[0])}
+            found["percentile"] = 100 * odd.p_values["likelihood"].item()
             shown = shown._replace(where=plot_over(image[0], odd.maps[0]))
         if ebm.config.num_classes:
             (told,) = ebm.classify(image, seed=seed).probabilities.tolist()
             found["class"] = max(range(len(told)), key=told.__getitem__)
             shown = shown._replace(classes={str(label): p for label, p in enumerate(told)})
-        so_far = next(models.likelihoods(model), None)
         for num in (2, repeats):
             draws = ebm.log_prob(image.expand(num, -1, -1, -1), seed=seed)
-            found |= numbers(draws, ebm, prepared)
-            yield with_answer(shown, found, so_far, ebm.config.num_levels)
-        for so_far in models.likelihoods(model):
-            yield with_answer(shown, found, so_far, ebm.config.num_levels)
-
-
-def with_answer(
-    shown: ShownLikelihood,
-    found: dict[str, Any],
-    held_out: HeldOutLikelihoods | None,
-    num_levels: int,
-) -> ShownLikelihood:
-    """What is shown with the answer, the details and the place among held-out images so far."""
-    lines, histogram, found = report(found, num_levels), None, found | {"percentile": None}
-    if held_out is not None:
-        if held_out.complete:
-            found["percentile"] = held_out.percentile(found["log_prob"])
-        histogram = plot_place(held_out.log_prob, found["log_prob"])
-        lines.insert(0, held_out.describe(found["log_prob"], found["num_dims"]))
-    found["answer"] = ABSENT if held_out is None else in_words(found)
-    answer = [found["answer"], f"{found['bits_per_dim']:.3f} bits per dim", *found["notes"]]
-    return shown._replace(
-        answer="\n".join(answer), details="\n".join(lines), histogram=histogram, metrics=found
-    )
+            found = found | numbers(draws, ebm, prepared) | {"answer": in_words(found)}
+            answer = [found["answer"], f"{found['bits_per_dim']:.3f} bits per dim"]
+            yield shown._replace(
+                answer="\n".join([*answer, *found["notes"]]),
+                details="\n".join(report(found, ebm.config.num_levels)),
+                metrics=found,
+            )
 
 
 def in_words(found: dict[str, Any]) -> str:
-    """Whether an image is ordinary, from its p-value if there is one, or else from the percentile
-    of its likelihood.
+    """Whether an image is ordinary, from its p-value, and whether it is odd because it is too
+    simple, from the percentile of its likelihood.
 
     >>> in_words({"p_value": 0.64, "percentile": 30.0, "class": 7, "oddest": "left"})
     'An ordinary 7: more usual than 64 percent of held-out images'
     >>> in_words({"p_value": 0.002, "percentile": 3.0, "class": None, "oddest": "lower left"})
     'Odd: p = 0.002, mostly at the lower left'
     """
-    p, percentile = found["p_value"], found["percentile"]
-    if p is None and percentile is None:
-        return COUNTING
-    if p is None:
-        p = 2 * min(percentile, 100 - percentile) / 100
+    if (p := found["p_value"]) is None:
+        return ABSENT
     name = "image" if found["class"] is None else found["class"]
-    if percentile is not None and percentile > SIMPLE:
+    if p <= SIMPLE and found["percentile"] == 100:
         return f"Suspiciously simple: it costs fewer bits than held-out images do (p = {p:.2g})"
     if p <= ODD:
-        where = f", mostly at the {found['oddest']}" if found["oddest"] else ""
-        return f"Odd: p = {p:.2g}{where}"
+        return f"Odd: p = {p:.2g}, mostly at the {found['oddest']}"
     return f"An ordinary {name}: more usual than {100 * p:.0f} percent of held-out images"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import gradio as gr
 
-from ebm_app.evaluation.held_out_likelihoods import examples
+from ebm_app.evaluation.examples import examples
 
 from ..models import Models
 from ..runs import AT_ONCE, empty_by, start_by
@@ -52,9 +52,8 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
         info = "draws of the dequantisation noise: more of them, less uncertainty"
         repeats = slider(2, MAX_REPEATS, 16, "Repeats", info=info)
         details = text_box("Log-likelihood", 7)
-        histogram = plot_box("Place among held-out images")
         metrics = metrics_box()
-    shown = list(ShownLikelihood(seen, text, where, details, histogram, classes, metrics))
+    shown = list(ShownLikelihood(seen, text, where, details, classes, metrics))
 
     def has_classes(name: str) -> dict[str, Any]:
         return gr.update(visible=models.load(name).config.num_classes > 0)

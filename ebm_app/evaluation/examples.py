@@ -1,0 +1,54 @@
+"""Held-out images of a model's own data: ten to try, and those that fit a detector."""
+
+from functools import lru_cache
+from pathlib import Path
+
+from PIL import Image
+from torch import Tensor
+
+from ebm_app.data.images import DATASETS, load_images
+from ebm_app.data.levels import to_display
+from ebm_app.data.palette import form_of
+from ebm_app.data.png import grid_of, to_picture
+from ebm_app.io.errors import UserError
+from ebm_app.models.config import EBMConfig
+from ebm_app.models.folders import read_config
+
+EXAMPLE_FILE, NUM_EXAMPLES = "example_{}.png", 10
+#: every pixel of an example is repeated until it is as wide: a page shows an image no larger
+EXAMPLE_PIXELS = 224
+MAX_IMAGES = 297
+
+
+def held_out_images(config: EBMConfig, data_root: str) -> Tensor | None:
+    """Levels (N, C, H, W) of the first held-out images of a model's data set, None where they are
+    not on this machine or do not fit the model."""
+    if config.dataset not in DATASETS:
+        return None
+    try:
+        form, images = _first_images(config.dataset, data_root, MAX_IMAGES)
+    except UserError:
+        return None
+    return images if form == form_of(config) else None
+
+
+@lru_cache
+def _first_images(dataset: str, data_root: str, num: int) -> tuple[str, Tensor]:
+    data = load_images(dataset, data_root)
+    return form_of(data), data.test[:num].clone()  # a view would keep the others too
+
+
+def examples(folder: Path, data_root: str) -> list[Path | Image.Image]:
+    """Held-out images for the model in a folder: its own files, or from data on this machine."""
+    files = [folder / EXAMPLE_FILE.format(index) for index in range(NUM_EXAMPLES)]
+    if files[0].is_file():
+        return files
+    try:
+        config = read_config(EBMConfig, folder)
+    except UserError:  # such a model is explained when it is chosen
+        return []
+    levels = held_out_images(config, data_root)
+    if levels is None:
+        return []
+    images = to_display(levels[:NUM_EXAMPLES], config.num_levels, config.palette)
+    return [to_picture(grid_of(image, EXAMPLE_PIXELS)) for image in images.split(1)]
