@@ -1,15 +1,33 @@
-"""The paper's error bound (Theorem 4) beside the error that it bounds.
+r"""The paper's error bound of log densities (Theorem 4) beside the error that it bounds.
 
 python evaluate/bounds.py --quick
+
+Let s(x, t) = d/dt log p_t(x), estimated by s_hat at t_i = i/K, i = 1, ..., K. With
+
+    log p1_hat(x) = (1/K) sum_i s_hat(x, t_i) + log p_0(x),     KL = E_{p1}[log p1 - log p1_hat],
+
+and |s(x, t) - s(x, t')| <= L(x) |t - t'|, it says
+
+    KL^2 <= E_{p1}[(log p1 - log p1_hat)^2]
+         <= E_{p1}[L^2] / (2 K^2) + 2 E_{p1, p_K(t)}[(s - s_hat)^2],     p_K uniform on the grid.
+
+Its steps hold x by x, hence for averages over any draws of p1. p1_hat is not normalised: this KL
+may be negative. The data are mixtures of Gaussians, whose time scores are known.
+
+Source: Yu, Klami, Hyvarinen, Korba, Chehab (ICML 2025), section 5 and appendix D
+(arXiv:2502.02300).
 """
 
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.func import jvp, vmap
 from tqdm.auto import tqdm
 
 from ebm_app.io.command_line import CommonFlags, parse
@@ -18,22 +36,24 @@ from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
 from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
-from ebm_app.numerics.tensors import seeded
-from ebm_app.paths import PATHS
-from studies.bounds import GaussianMixture, kl_bound, lipschitz_constant, ripple
+from ebm_app.numerics.tensors import seeded, standard_error
+from ebm_app.paths import PATHS, GaussianPath, PathSample
+from ebm_app.ratios.pairs import GaussianMixture
 from studies.grid import to_markdown
 
 #: draws of the data, and the numbers K of steps; a minute where quick
 DRAWS, NUM_STEPS = 10_000, tuple(2**k for k in range(9))
 QUICK_DRAWS, QUICK_STEPS = 1_000, (1, 4, 16, 64)
-#: name -> means (K, D), standard deviations and weights of a mixture of Gaussians
+#: name -> weights (J,), means (J, D) and standard deviations (J,) of a mixture
 PROBLEMS = {
-    "shift": ([[1.0, -0.5]], (1.0,), (1.0,)),
-    "narrow": ([[0.7, 0.7]], (0.6,), (1.0,)),
-    "mixture": ([[-1.0, 0.5], [1.5, 0.5]], (0.6, 0.6), (0.3, 0.7)),
+    "shift": ([1.0], [[1.0, -0.5]], [1.0]),
+    "narrow": ([1.0], [[0.7, 0.7]], [0.6]),
+    "mixture": ([0.3, 0.7], [[-1.0, 0.5], [1.5, 0.5]], [0.6, 0.6]),
 }
 #: sizes of the error added to the time score
 ERRORS = (0.0, 0.1)
+#: (x (B, D), t ()) -> (B,)
+Function = Callable[[Tensor, Tensor], Tensor]
 
 
 @configuration(kw_only=True)
@@ -53,18 +73,92 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     output = Output(args.output_dir / "bounds.json", to_dict(args))
     rows = []
     for (name, problem), path in tqdm(list(product(PROBLEMS.items(), PATHS))):
-        means, stds, weights = problem
-        means = torch.tensor(means, dtype=torch.float64)
-        problem = GaussianMixture(PATHS[path](), means, stds, weights)
-        x = problem.draw(num_draws, seeded(device, args.seed, 0))
-        constant = lipschitz_constant(problem, x)
+        data = mixture(*problem)
+        x = data.sample(num_draws, seeded(device, args.seed, 0)).double()
+        log_density = log_density_of(data, PATHS[path]())
+        constant = lipschitz_constant(log_density, x)
         for error, steps in product(ERRORS, num_steps):
-            found = kl_bound(problem, x, constant, steps, ripple(error))
+            found = kl_bound(log_density, x, constant, steps, error)
             rows.append({"problem": name, "path": path, "error": error, **found})
     answer = {"table": rows}
     output.save(answer)
     print(to_markdown(rows))
     return answer
+
+
+def mixture(
+    weights: Sequence[float], means: Sequence[Sequence[float]], stds: Sequence[float]
+) -> GaussianMixture:
+    """sum_j w_j N(m_j, s_j^2 I)."""
+    weight, mean, std = (
+        torch.tensor(part, dtype=torch.float64) for part in (weights, means, stds)
+    )
+    return GaussianMixture(weight.log(), mean, std.square()[:, None].expand_as(mean))
+
+
+def log_density_of(data: GaussianMixture, path: GaussianPath) -> Function:
+    """log p_t of a path from N(0, I) to a mixture, float64: with n_t the variance of x_t given x1,
+
+        p_t = sum_j w_j N(alpha_t m_j, (alpha_t^2 s_j^2 + n_t) I),
+
+    regular at both ends, where the path's conditional densities are not."""
+
+    def log_density(x: Tensor, t: Tensor) -> Tensor:
+        one, zero = torch.ones_like(t), torch.zeros_like(t)
+        alpha, share_of_x0 = path.alpha(t), path.mean(PathSample(one, zero, t, zero, t))
+        variances = alpha.square() * data.variances.to(x)
+        variances = variances + path.variance(t) + share_of_x0.square()
+        return GaussianMixture(data.log_weight, alpha * data.means.to(x), variances).log_density(x)
+
+    return log_density
+
+
+def time_derivative(function: Function) -> Function:
+    """d/dt of a function, such as the time score of a log density."""
+    return lambda x, t: jvp(lambda time: function(x, time), (t,), (torch.ones_like(t),))[1]
+
+
+def at_times(function: Function, x: Tensor, times: Tensor) -> Tensor:
+    """function(x, t) (B,) at every one of ``times`` (T,): (T, B)."""
+    return vmap(lambda t: function(x, t), chunk_size=max(1, 20_000 // len(x)))(times)
+
+
+def lipschitz_constant(log_density: Function, x: Tensor, num_times: int = 129) -> Tensor:
+    """L(x), the largest |ds/dt| over ``num_times`` times evenly spread over [0, 1]: (B,)."""
+    times = torch.linspace(0, 1, num_times).to(x)
+    return at_times(time_derivative(time_derivative(log_density)), x, times).abs().amax(0)
+
+
+def kl_bound(
+    log_density: Function, x: Tensor, lipschitz: Tensor, num_steps: int, error: float
+) -> dict[str, float]:
+    """Both sides of Theorem 4 at K steps from draws ``x`` (B, D) of p1 and their L(x) (B,), with
+    s_hat - s = error (1 + sin(x_1 + ... + x_D + 2 pi t)).
+
+    Returns:
+        ``kl``: E[log p1 - log p1_hat] (nats), of either sign; ``mean_square``: E[(log p1 - log
+        p1_hat)^2]; ``discretisation`` and ``estimation``, the two terms of ``bound`` (nats^2);
+        ``ratio``: sqrt(bound) / |kl|; standard errors.
+    """
+    times = torch.arange(1, num_steps + 1).to(x) / num_steps
+    difference = error * (1 + torch.sin(x.sum(1) + 2 * math.pi * times[:, None]))
+    integral = (at_times(time_derivative(log_density), x, times) + difference).mean(0)
+    start, end = torch.tensor([0.0, 1.0]).to(x)
+    # not quite N(0, I) at the start of VPPath
+    gap = log_density(x, end) - log_density(x, start) - integral
+    terms = lipschitz.square() / (2 * num_steps**2), 2 * difference.square().mean(0)
+    kl, bound = gap.mean().item(), sum(terms).mean().item()
+    return {
+        "num_steps": num_steps,
+        "kl": kl,
+        "kl_stderr": standard_error(gap).item(),
+        "mean_square": gap.square().mean().item(),
+        "discretisation": terms[0].mean().item(),
+        "estimation": terms[1].mean().item(),
+        "bound": bound,
+        "bound_stderr": standard_error(sum(terms)).item(),
+        "ratio": math.sqrt(bound) / abs(kl) if kl else math.inf,
+    }
 
 
 if __name__ == "__main__":
