@@ -37,7 +37,6 @@ TINY = (
 
 #: a run of the page
 SETTINGS = {"model": "grey", "sampler": "pf_ode", "num_images": 5, "num_steps": 3, "seed": 7}
-SETTINGS |= {"labels": [], "guidance": 1.0}
 #: who may see the page
 AUTH = ("user", "word")
 #: models that the page is tried with

@@ -1,4 +1,4 @@
-"""The diagnostics tab: the card of a model, its self-test and its log Z by temperature."""
+"""The diagnostics tab: the card of a model and its self-test."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from ebm_app.evaluation.selftest import Check, SelfTestBudget, iterate_checks
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.records import to_dict
 from ebm_app.likelihood import PFODEDensity
-from ebm_app.web.diagnostics import card, checks
+from ebm_app.web import diagnostics
 from ebm_app.web.models import Models
 
 LINES = [
@@ -39,7 +39,7 @@ def run(tmp_path):
 
 
 def test_a_card_says_what_the_files_say(run, tmp_path):
-    found = card.card(run, "run")
+    found = diagnostics.card(run, "run")
     num_weights = sum(tensor.numel() for tensor in EBM(GREY).state_dict().values())
     for part in (
         "| model | run |\n| --- | --- |\n| data | digits |",
@@ -49,39 +49,38 @@ def test_a_card_says_what_the_files_say(run, tmp_path):
     ):
         assert part in found.facts
     assert {**to_dict(GREY), "kind": "energy model"} == found.config
-    assert found.readme == card.NO_README and found.curves is not None
+    assert found.readme == diagnostics.NO_README and found.curves is not None
     settings = {"init_from": {"model": str(tmp_path), "steps": 17000}}
     figures = {"steps": 8000, "bits_per_dim": 1.65, "output_dir": str(tmp_path)}
     record = {**RECORD, "settings": settings, "figures": figures}
     (tmp_path / "run" / "run.json").write_text(json.dumps(record))
     (tmp_path / "run" / "README.md").write_text("![samples](grid.png)\n\nTrained on digits.")
-    found = card.card(run, "run")
-    assert "| steps | 8,000 |\n| validation | 1.6500 bits per dim |" in found.facts
-    assert "| started from | the weights of 17,000 steps |" in found.facts
+    found = diagnostics.card(run, "run")
+    assert "| steps | 8,000, after 17,000 of another run |" in found.facts
+    assert "| validation | 1.6500 bits per dim |" in found.facts
     assert found.readme == "Trained on digits." and str(tmp_path) not in str(found)
 
 
 def test_a_checkpoint_has_the_curves_of_its_run(run, models):
-    assert card.card(run, "run/checkpoint-20").curves is not None
-    found = card.card(models, "colour")
+    assert diagnostics.card(run, "run/checkpoint-20").curves is not None
+    found = diagnostics.card(models, "colour")
     assert found.curves is None and "4 × 8 pixels, RGB, 256 levels" in found.facts
 
 
 def test_nothing_tells_of_the_servers_folders_or_brings_html_and_pictures(run, tmp_path):
     (tmp_path / "run" / "model.safetensors").write_bytes(b"no weights")
-    message = error_of(card.card, run, "run")
+    message = error_of(diagnostics.card, run, "run")
     assert message.startswith("run/model.safetensors is damaged")
-    assert "unknown model" in error_of(card.card, run, "../run")
-    assert card.without_folder("folder:/home/me/photos") == "folder:photos"
+    assert "unknown model" in error_of(diagnostics.card, run, "../run")
     text = "---\nlicense: mit\n---\n# A\n<script>x</script> ![p](a.png) ![q][1] [link](b)\n"
-    assert card.shown_readme(text) == "# A\n&lt;script>x&lt;/script>   [link](b)\n"
+    assert diagnostics.shown_readme(text) == "# A\n&lt;script>x&lt;/script>   [link](b)\n"
 
 
 @pytest.mark.process
 def test_the_self_test_reports_as_it_goes_and_ends_with_its_checks(models, monkeypatch):
     for name, value in (("NUM_TIMES", 5), ("NUM_REFERENCE", 4), ("PF_ODE_STEPS", 2)):
-        monkeypatch.setattr(checks, name, value)
-    reports = list(checks.self_test("grey", 8, models=models, seed=3))
+        monkeypatch.setattr(diagnostics, name, value)
+    reports = list(diagnostics.self_test("grey", 8, models=models, seed=3))
     heads = [text.split(" · ")[0] for _, text in reports]
     total = 5 + 2 + 2 * 2
     assert heads[:2] == [f"Step 0 of {total}", f"Step 1 of {total}, time 1 of 5"]
@@ -94,12 +93,12 @@ def test_the_self_test_reports_as_it_goes_and_ends_with_its_checks(models, monke
     budget = SelfTestBudget(5, 4, PFODEDensity(num_steps=2, seed=3), seed=3)
     *_, exact = iterate_checks(ebm, held_out_levels(ebm, "digits")[:8], budget)
     assert all(check.describe() in reports[-1][1] for check in exact.checks)
-    message = error_of(lambda: list(checks.self_test("colour", 8, models=models, seed=3)))
+    message = error_of(lambda: list(diagnostics.self_test("colour", 8, models=models, seed=3)))
     assert str(models.folder("colour").parent) not in message
 
 
 def test_a_record_in_the_folder_of_a_model_is_shown_and_a_failed_one_is_a_line(tmp_path):
-    assert checks.recorded(tmp_path, "run") == ("", (None, ""))
+    assert diagnostics.recorded(tmp_path, "run") == ("", (None, ""))
     assert all(Check.from_record(check.as_record()) == check for check in (BAD, SKIPPED))
     time_score = {"shares": [0.3, 0.7], "mean": [0.1, -0.2], "stderr": [0.1, 0.1]}
     for outcomes, warning, head in (
@@ -113,7 +112,7 @@ def test_a_record_in_the_folder_of_a_model_is_shown_and_a_failed_one_is_a_line(t
         figures = {"checks": list(map(Check.as_record, outcomes)), "mean_time_score": time_score}
         record = {"started": "2025-01-01T00:00:00Z", "figures": figures}
         (tmp_path / "selftest.json").write_text(json.dumps(record))
-        line, (figure, text) = checks.recorded(tmp_path, "run")
+        line, (figure, text) = diagnostics.recorded(tmp_path, "run")
         assert line.startswith(warning) and bool(line) == bool(warning) and "\n" not in line
         assert text.splitlines() == [
             f"{head} · recorded 2025-01-01T00:00:00Z",
@@ -122,6 +121,6 @@ def test_a_record_in_the_folder_of_a_model_is_shown_and_a_failed_one_is_a_line(t
         (points,) = figure.axes[0].containers
         assert points.lines[0].get_ydata() == pytest.approx([0.1, -0.2])
     (tmp_path / "selftest.json").write_text("{")
-    line, (figure, text) = checks.recorded(tmp_path, "run")
+    line, (figure, text) = diagnostics.recorded(tmp_path, "run")
     assert "run/selftest.json" in line and "run/selftest.json" in text and figure is None
     assert str(tmp_path) not in line + text

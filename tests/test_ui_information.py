@@ -9,7 +9,7 @@ from conftest import error_of
 
 from ebm_app.tabular import classifier
 from ebm_app.tabular.mutual_information import mutual_information
-from ebm_app.web.information import own_data
+from ebm_app.web import information as own_data
 
 
 @pytest.fixture(autouse=True)

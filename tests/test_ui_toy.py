@@ -6,7 +6,7 @@ import pytest
 from conftest import error_of
 
 from ebm_app.ratios import trials
-from ebm_app.web.toy import tab as toy
+from ebm_app.web import toy
 
 NO_PLANE = ("gaussians_d5", "variance_preserving")
 

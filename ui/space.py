@@ -1,5 +1,5 @@
 """Write the folder of a Hugging Face Space that serves the page: app.py, requirements.txt, a card,
-and this package as a wheel.
+and this package.
 
 python ui/space.py runs/space --model digits
 
@@ -7,12 +7,11 @@ Started on this machine: pip install -r requirements.txt and python app.py, in t
 """
 
 import shutil
-import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ebm_app.io.command_line import Positional, argument, parse
@@ -62,17 +61,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         (folder / model).mkdir()
         for name in (CONFIG_FILE, WEIGHTS_FILE):
             shutil.copy(find_folder(args.model) / name, folder / model / name)
-    with TemporaryDirectory() as source:  # what an earlier build left must not come along
-        shutil.copytree(ROOT / "ebm_app", Path(source) / "ebm_app")
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
-            shutil.copy(ROOT / name, source)
-        build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", source]
-        if subprocess.run([*build, "--wheel-dir", str(folder)]).returncode:
-            raise UserError("pip could not build the wheel: see its message above")
-    (wheel,) = folder.glob("*.whl")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "ebm_app", folder / "ebm_app", ignore=ignored)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    needed = [*project["dependencies"], *extras["plots"], *extras["ui"][1:]]  # the first: plots
     card = CARD.format(title=args.title, gradio=version("gradio"))
     texts = {"app.py": APP.format(model=model), "README.md": card}
-    for name, text in {**texts, "requirements.txt": f"./{wheel.name}[ui]\n"}.items():
+    for name, text in {**texts, "requirements.txt": "\n".join(needed) + "\n"}.items():
         (folder / name).write_text(text, encoding="utf-8")
     return {"files": sorted(str(file) for file in folder.iterdir())}
 

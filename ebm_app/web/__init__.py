@@ -1,4 +1,4 @@
-"""The web page: a folder for each tab, and what the tabs share."""
+"""The web page: a module for each tab, and what the tabs share."""
 
 import os
 

@@ -4,14 +4,10 @@ from functools import partial
 
 import gradio as gr
 
-from .complete import tab as complete
-from .diagnostics import tab as diagnostics
-from .generate import tab as generate
-from .information import own_data
+from . import complete, diagnostics, generate, information, toy
 from .models import Models
 from .runs import AT_ONCE
 from .score import tab as score
-from .toy import tab as toy
 
 CACHE_SECONDS = 3600
 
@@ -38,15 +34,15 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
                 complete.build(models, model, seed)
             with gr.Tab("Toy") as training:
                 toy.build(seed, models.device)
-            with gr.Tab("Mutual information") as information:
-                own_data.build(app, seed)
+            with gr.Tab("Mutual information") as estimating:
+                information.build(app, seed)
             with gr.Tab("Diagnostics") as checking:
                 diagnostics.build(models, model, warning, checking, seed)
         shown = {tabs: "score", ways: score.UPLOAD}
         generate.send_on_click(grid, model, upload, shown, models)
         for selected, visible in (
             ([drawing, scoring, completing, checking], True),
-            ([training, information], "hidden"),  # they use none of the models
+            ([training, estimating], "hidden"),  # they use none of the models
         ):
             triggers = [tab.select for tab in selected]
             gr.on(triggers, partial(gr.update, visible=visible), outputs=choice, **AT_ONCE)

@@ -19,10 +19,10 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 from ebm_app.models.config import EBMConfig
 
-from ..models import Models
-from ..runs import start_and_stop, start_by
-from ..score.uploads import NO_COLOUR, WHITE, black_canvas, drawn_path
-from ..shared import Seed, picture, progress, render, seed_box, slider, text_box
+from .models import Models
+from .runs import start_and_stop, start_by
+from .score.uploads import NO_COLOUR, WHITE, black_canvas, drawn_path
+from .shared import Seed, picture, progress, render, seed_box, slider, text_box
 
 MAX_IMAGES, MAX_TEMPERATURES = 16, 300
 #: what may be unknown: rows and columns as shares of the height and the width, or what is red

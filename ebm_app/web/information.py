@@ -22,9 +22,9 @@ from ebm_app.tabular.columns import read_csv_pair, read_npy
 from ebm_app.tabular.mutual_information import Estimation
 from ebm_app.tabular.plots import plot_progress
 
-from ..models import without_path
-from ..runs import AT_ONCE, Upload, empty_by, explained, start_and_stop, start_by
-from ..shared import Seed, metrics_box, plot_box, progress, seed_box, slider, text_box
+from .models import without_path
+from .runs import AT_ONCE, Upload, empty_by, explained, start_and_stop, start_by
+from .shared import Seed, metrics_box, plot_box, progress, seed_box, slider, text_box
 
 MAX_STEPS = 2_000
 #: fewer rows leave too little to learn from; more rows or columns would keep others waiting

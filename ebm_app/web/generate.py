@@ -1,34 +1,56 @@
 """The tab that draws images."""
 
+import csv
+import io
 import json
 import math
+import re
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple
+from zipfile import ZipFile
 
 import gradio as gr
 from annotated_types import Ge, Le
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
+from ebm_app.data.png import to_picture, to_uint8
 from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import read_config
 from ebm_app.models.labelled import RANDOM
-from ebm_app.sampling.samplers import SAMPLERS
+from ebm_app.sampling.samplers import SAMPLERS, Frame
 
-from ..models import Models
-from ..runs import AT_ONCE, Upload, explained, start_and_stop, start_by
-from ..shared import MAX_SEED, Seed, picture, seed_box, slider, table_box, text_box
-from .run import HEADERS, PNG_KEY, REPEATS, RunSettings, SampleRun, draw, write_files
+from .models import Models
+from .runs import AT_ONCE, Upload, explained, start_and_stop, start_by
+from .shared import (
+    MAX_SEED,
+    Seed,
+    mean_of,
+    picture,
+    progress,
+    render,
+    seed_box,
+    slider,
+    table_box,
+    text_box,
+)
 
 MAX_IMAGES, MAX_STEPS, MAX_GUIDANCE = 64, 200, 5.0
 Guidance = Annotated[float, Ge(0), Le(MAX_GUIDANCE)]
 ANY, EACH = "any", "one of each"
 #: a grid that a bundled model drew before, in its folder
 FIRST_GRID, FIRST_IMAGES = "samples_grid.png", 100
+#: where a PNG keeps the settings, as JSON
+PNG_KEY = "ebm_app"
+#: dequantisation draws of an image
+REPEATS = 4
+HEADERS = ("Image", "Log p (nats)", "± (nats)", "Bits per dim")
 LABELS = {
     "dpm": "DPM-Solver++ (seconds)",
     "pf_ode": "Probability-flow ODE by Heun's method (twice the time)",
@@ -38,20 +60,23 @@ HINT = (
     "Press **Generate** and watch images come out of noise, of the class that you choose; then "
     "click on one of them to send it to the Score tab, which says whether it is ordinary."
 )
-#: how long a run that was left alone can still be stopped
-STATE_SECONDS = 3600
+#: a mean acceptance below which the chains hardly move
+FEW_ACCEPTED = 0.1
+WARNING = (
+    f"Fewer than {FEW_ACCEPTED:.0%} of the moves are accepted, so that the images may be far from "
+    "the model's: take more steps or another sampler"
+)
 
 
 class ShownRun(NamedTuple):
     """What the page shows of a run: the grid, a caption, the seed and the log-likelihoods; of an
-    ended run the archive too; the run itself, once it has a step."""
+    ended run the archive too."""
 
     grid: Image.Image | str | None
     caption: str
     seed: int
     likelihoods: list[list[float]] | None = None
     archive: str | None = None
-    run: SampleRun | None = None
 
 
 def generate(  # noqa: PLR0913 - the inputs of an endpoint
@@ -71,37 +96,58 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
     log-likelihoods, and a ZIP of all files. ``which`` is a class, "any" or "one of each"."""
     seed = secrets.randbelow(MAX_SEED + 1) if randomise else seed
     ebm = models.load(model)
-    choose("sampler", sampler, SAMPLERS)
+    kind = SAMPLERS[choose("sampler", sampler, SAMPLERS)]
     labels = labels_of(which, ebm.config.num_classes)
-    settings = RunSettings(
-        *(model, sampler, num_images, num_steps, seed, labels),
-        guidance if labels else 1.0,
-    )
+    told = {"labels": labels, "guidance": guidance} if labels else {}
+    settings = {"model": model, "sampler": sampler, "num_images": num_images}
+    settings |= {"num_steps": num_steps, "seed": seed, **told}
     yield ShownRun(None, f"Starting · {model} · seed {seed}", seed)
-    with TemporaryDirectory() as folder:
-        last = Path(folder) / "grid.png"
-        for run in draw(ebm, settings, score_images):
-            grid = run.grid()
-            if run.likelihoods:  # the picture stays: a file that is not written while it is read
-                if not last.exists():
-                    grid.save(last)
-                grid = str(last)
-            yield ShownRun(grid, run.caption(), seed, run.table(), run=run)
-    yield from finish(run)
-
-
-def finish(run: SampleRun) -> Iterator[ShownRun]:
-    """A run that has ended or was stopped, with its files."""
+    begin = time.perf_counter()
+    steps = {kind.counts: num_steps}
+    for frame in ebm.iterate_sample(num_images, sampler, seed, **steps, **told):
+        images = ebm.to_images(frame.x)
+        grid, text = render(images), caption(frame, settings, time.perf_counter() - begin)
+        grid.info[PNG_KEY] = json.dumps({**settings, "step": frame.step})
+        yield ShownRun(grid, text, seed)
     with TemporaryDirectory() as folder:  # the page keeps copies
-        grid, archive = write_files(run, Path(folder))
-        seed = run.settings.seed
-        yield ShownRun(grid, run.caption(), seed, run.table(), archive, run)
+        stem = "-".join(re.sub(r"[^\w.]+", "-", part) for part in (model, sampler, f"seed{seed}"))
+        drawn = Path(folder) / f"{stem.strip('-.')}.png"
+        info = PngInfo()
+        info.add_text(PNG_KEY, grid.info[PNG_KEY])
+        grid.save(drawn, pnginfo=info)
+        rows: list[list[float]] = []
+        for number, image in enumerate(images if score_images else (), 1):
+            draws = ebm.log_prob(image.expand(REPEATS, -1, -1, -1), seed=seed)
+            mean = mean_of(draws, ebm.default_estimator, image.numel())
+            rows.append([number, *mean.rounded()[:3]])
+            done = f"{progress(number, num_images)} log-likelihoods"
+            yield ShownRun(str(drawn), f"{done} · {text}", seed, list(rows))
+        archive = drawn.with_suffix(".zip")
+        with ZipFile(archive, "w") as file:
+            file.write(drawn, "grid.png")
+            file.writestr("settings.json", json.dumps(settings) + "\n")
+            for number, pixels in enumerate(to_uint8(images), 1):
+                with file.open(f"{number:02d}.png", "w") as part:
+                    to_picture(pixels).save(part, "PNG")
+            if rows:
+                table = io.StringIO(newline="")
+                csv.writer(table).writerows([HEADERS, *rows])
+                file.writestr("scores.csv", table.getvalue())
+        yield ShownRun(str(drawn), text, seed, rows, str(archive))
 
 
-def halt(run: SampleRun | None) -> Iterator[ShownRun]:
-    """What is shown of a run that was stopped, if it has a step; its caption stays."""
-    for shown in finish(run) if run else ():
-        yield shown._replace(caption=gr.skip())
+def caption(frame: Frame, settings: dict[str, Any], seconds: float) -> str:
+    """Where a run stands; where few moves are accepted, a warning."""
+    is_done = frame.step == frame.num_steps
+    head = f"{settings['num_images']} images" if is_done else progress(frame.step, frame.num_steps)
+    parts = [f"{head} in {seconds:.1f} s"]
+    if labels := settings.get("labels"):
+        named = "any class" if labels == RANDOM else ", ".join(map(str, labels))
+        parts.append(f"of {named} with guidance {settings['guidance']:g}")
+    parts += [settings["model"], f"seed {settings['seed']}"]
+    if frame.acceptance is not None and frame.acceptance < FEW_ACCEPTED:
+        parts.append(WARNING)
+    return " · ".join(parts)
 
 
 def labels_of(which: str, num_classes: int) -> tuple[int, ...] | str:
@@ -133,13 +179,11 @@ def first_grid(model: str, models: Models) -> str | None:
 
 
 def own_steps(model: str, sampler: str, *, models: Models) -> dict[str, Any]:
-    """An update of the choice of steps to the sampler's own number for a model; where that is more
-    than the page allows, the most, and a note of it."""
-    ebm, info = models.load(model), SAMPLERS[sampler].steps
-    own = SAMPLERS[sampler]().count_steps(ebm.energy, math.prod(ebm.config.image_shape))
-    if own > MAX_STEPS:
-        info += f"; by itself the sampler takes {own} for this model, the page {MAX_STEPS}"
-    return gr.update(value=min(own, MAX_STEPS), info=info)
+    """An update of the choice of steps to the sampler's own number for a model, which the page
+    limits."""
+    ebm, kind = models.load(model), SAMPLERS[sampler]
+    own = kind().count_steps(ebm.energy, math.prod(ebm.config.image_shape))
+    return gr.update(value=min(own, MAX_STEPS), info=kind.steps)
 
 
 def cell(picture: Image.Image, config: EBMConfig, place: Sequence[int]) -> Image.Image:
@@ -200,13 +244,9 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Image:
             title = "Row by row from the top left; ± holds draws and estimator"
             with gr.Accordion("Log-likelihoods", open=False):
                 table = table_box(title, dict(zip(HEADERS, (90, 130, 120, 130), strict=True)))
-    run = gr.State(time_to_live=STATE_SECONDS)
-    shown = list(ShownRun(grid, text, seeds, table, archive, run))
+    shown = list(ShownRun(grid, text, seeds, table, archive))
     inputs = [model, sampler, num_images, steps, seeds, randomise, scored, which, guidance]
     event = start_by(buttons, generate, inputs, shown, {"models": models})
-    # last, as files take a while to write
-    private = {"show_progress": "hidden", "api_visibility": "private"}
-    buttons[1].click(explained(halt), run, shown, **private)
     # the answer to the last choice comes last, however long a model takes to load
     triggers, in_turn = [sampler.change, model.change], {"trigger_mode": "always_last"}
     offer = explained(own_steps, models=models)
@@ -214,10 +254,10 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Image:
 
     def begin(name: str) -> list[Any]:
         classes = [gr.update(**found) for found in own_classes(name, models=models)]
-        return [*classes, first_grid(name, models), "", None, None, None]
+        return [*classes, first_grid(name, models), "", None, None]
 
     model.change(None, cancels=[event], **AT_ONCE)
-    emptied = [which, guidance, grid, text, table, archive, run]
+    emptied = [which, guidance, grid, text, table, archive]
     model.change(explained(begin), model, emptied, **AT_ONCE)
     return grid
 

@@ -12,8 +12,8 @@ from ebm_app.ratios.plots import plot_pair, plot_trial
 from ebm_app.ratios.training import RatioTraining
 from ebm_app.ratios.trials import METHODS, PAIRS, Snapshot, Trial, paths_of, watch
 
-from ..runs import AT_ONCE, start_and_stop, start_by
-from ..shared import (
+from .runs import AT_ONCE, start_and_stop, start_by
+from .shared import (
     Iterations,
     Rate,
     Seed,

@@ -1,1 +1,0 @@
-"""The tab that shows a model's card and checks it."""

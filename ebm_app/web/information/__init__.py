@@ -1,1 +1,0 @@
-"""The tab that estimates mutual information."""

@@ -1,1 +1,0 @@
-"""The tab that trains density ratios in the plane."""
