@@ -29,7 +29,6 @@ MODELS = {
             net_input="x",
             path=PathConfig("vp", 0.5, {"beta_max": 10.0}),
             net=UNetConfig((8, 16), attention_levels=(1,), num_heads=2),
-            palette=tuple(range(17)),
         ),
     ),
     "spline": (

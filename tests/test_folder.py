@@ -107,12 +107,12 @@ def test_class_folders_give_labels(tmp_path, splits):
             folder.mkdir(parents=True)
             for index in range(6):
                 save_picture(folder / f"{index}.png", np.full((4, 4), value + index))
-    data = load_images(f"folder:{tmp_path}", palette=())
+    data = load_folder(tmp_path)
     assert data.num_classes == 2
     for levels, labels in zip((data.train, data.validation, data.test), data.labels, strict=True):
         assert torch.equal(labels, (levels[:, 0, 0, 0] >= 200).long())
     save_picture(tmp_path / splits[0] / "alone.png", np.full((4, 4), 1))
-    assert load_images(f"folder:{tmp_path}", palette=()).labels is None
+    assert load_folder(tmp_path).labels is None
 
 
 def test_folder_of_mixed_sizes_needs_a_resolution(tmp_path):

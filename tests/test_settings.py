@@ -6,6 +6,7 @@ import pytest
 
 from ebm_app.data import load_images
 from ebm_app.training import settings
+from ebm_app.training.presets import suited_to_levels
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +76,15 @@ def test_the_warm_up_of_a_preset_is_a_tenth_of_a_short_run_at_most(digits):
         ({"max_train_steps": 4000, "lr_warmup_steps": 900}, 900),
     ):
         assert settings.resolve(other, given)[1].lr_warmup_steps == warmup
+
+
+def test_frequencies_and_margin_by_the_number_of_levels():
+    bins = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+    assert suited_to_levels(256) == {"input_frequencies": bins, "eps": 5e-9}
+    for num_levels in (2, 3, 5, 16, 17, 64, 200):
+        found = suited_to_levels(num_levels)
+        frequencies = found["input_frequencies"]
+        assert frequencies[-1] == num_levels / 2, "a period for each bin of width 2 / L"
+        assert all(2 * a == b for a, b in zip(frequencies, frequencies[1:], strict=False))
+        assert 2 <= frequencies[0] < 4 or num_levels < 4
+        assert num_levels * found["eps"] ** 0.5 == pytest.approx(256 * 5e-9**0.5)

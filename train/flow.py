@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     options = options_of(args, args.dataset, f"{kind}-flow")
     torch.manual_seed(config.seed)  # the weights that a flow starts with
     made_for = (data.name, data.image_shape, data.num_levels)
-    flow = Flow(FlowConfig(*made_for, kind, arguments, palette=data.palette))
+    flow = Flow(FlowConfig(*made_for, kind, arguments))
     settings = {"flow": to_dict(flow.config), "training": to_dict(config)}
     fit(flow, data, config.seed)
 

@@ -83,7 +83,7 @@ def passes(ebm: EBM, images: Any) -> Passes:
         UserError: for images that are not of the model's form, and as ``noise_levels``.
     """
     config = ebm.config
-    levels = checked_levels(images, config.image_shape, config.num_levels, config.palette)
+    levels = checked_levels(images, config.image_shape, config.num_levels)
     times, num_shapes = noise_levels(ebm)
     generator = torch.Generator().manual_seed(SEED)
     noises = torch.randn((len(times), *config.image_shape), generator=generator).to(ebm.dtype)

@@ -18,8 +18,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from ebm_app.data.levels import to_display, to_levels
-from ebm_app.data.palette import NUM_VALUES
+from ebm_app.data.levels import NUM_VALUES, to_display, to_levels
 from ebm_app.data.stored import Images, gathered, parts_of
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import open_plain
@@ -195,7 +194,7 @@ def on_levels(image: Image.Image, form: Any) -> Tensor:
     """An image of a model's size and colours, (1, C, H, W) in [0, 1] at the nearest levels."""
     channels, height, width = form.image_shape
     pixels = torch.from_numpy(np.array(image)).reshape(height, width, channels).permute(2, 0, 1)
-    shades = to_display(torch.arange(form.num_levels), form.num_levels, form.palette)
+    shades = to_display(torch.arange(form.num_levels), form.num_levels)
     middles = (shades[1:] + shades[:-1]) / 2
     return shades[torch.bucketize(pixels.contiguous() / 255, middles)].unsqueeze(0)
 

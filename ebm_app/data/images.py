@@ -12,13 +12,12 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from ebm_app.data.folder import SPLITS, read_folder
-from ebm_app.data.levels import check_levels, to_display, to_levels
+from ebm_app.data.levels import NUM_VALUES, check_levels, to_display, to_levels
 from ebm_app.data.named import DATASETS, Splits
-from ebm_app.data.palette import NUM_VALUES, Palette, check_palette, find_palette, to_indices
 from ebm_app.data.sources import HUB, images_of, read_hub
 from ebm_app.data.stored import Images, parts_of
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import argument_of, shortened
+from ebm_app.io.fields import argument_of
 from ebm_app.io.registry import choose
 from ebm_app.io.tensors import as_tensor
 
@@ -30,12 +29,10 @@ NumLevels = Annotated[int, Ge(2), Le(NUM_VALUES)]
 class ImageData:
     """Three splits of integer levels 0..num_levels-1, each uint8 (N, C, H, W).
 
-    ``palette`` has the grey values 0..255 of the levels where these are few of the 256, and is ()
-    where they are evenly spaced. ``labels`` are the class labels of the splits, int64 (N,) each.
+    ``labels`` are the class labels of the splits, int64 (N,) each.
 
     Raises:
-        UserError: for splits that are not of this form, and a palette that is not of as many
-            levels.
+        UserError: for splits that are not of this form.
     """
 
     name: str
@@ -43,11 +40,9 @@ class ImageData:
     train: Images
     validation: Images
     test: Images
-    palette: Palette = ()
     labels: Splits | None = None
 
     def __post_init__(self) -> None:
-        check_palette(self.palette, self.num_levels)
         for split in (self.train, self.validation, self.test):
             if split.dtype != torch.uint8 or split.ndim != 4 or not split.numel():
                 raise UserError(f"a split is uint8 (N, C, H, W) and not empty: {split.shape}")
@@ -143,7 +138,7 @@ class ImageData:
 
     def display(self, levels: Tensor) -> Tensor:
         """Levels (*) of these images as values in [0, 1] for display."""
-        return to_display(levels, self.num_levels, self.palette)
+        return to_display(levels, self.num_levels)
 
 
 def _on_levels(images: Images, num_levels: int) -> Images:
@@ -169,7 +164,6 @@ def load_images(
     data_root: str | Path | None = None,
     download: bool = False,
     resolution: int | None = None,
-    palette: Palette | None = None,
 ) -> ImageData:
     """Load a data set by name.
 
@@ -184,13 +178,10 @@ def load_images(
             and folder:PATH need none.
         download: Fetch those files if they are missing; nothing is fetched otherwise.
         resolution: Side in pixels for folder:PATH; None keeps the images as they are.
-        palette: Grey values that folder:PATH may use, () for all 256; None finds them in the
-            training split.
 
     Raises:
-        UserError: for an unknown name, missing or unreadable files, a download that fails, an
-            image with a value that is not of the palette, and a resolution or a palette with any
-            other name than folder:PATH.
+        UserError: for an unknown name, missing or unreadable files, a download that fails, and a
+            resolution with a name of ``DATASETS``.
     """
     name = argument_of(str, "name", name)
     if name.startswith(FOLDER):
@@ -198,19 +189,13 @@ def load_images(
         if not path:
             raise UserError("'folder:' names no folder: write folder:PATH")
         splits, labels = read_folder(path, resolution)
-        in_memory = isinstance(splits[0], Tensor)
-        used = (find_palette(splits[0]) if in_memory else ()) if palette is None else palette
-        levels = (to_indices(split, used) if used else split for split in splits)
-        return ImageData(name, len(used) or NUM_VALUES, *levels, palette=used, labels=labels)
+        return ImageData(name, NUM_VALUES, *splits, labels=labels)
     if name.startswith(HUB):
         splits, labels = read_hub(name.removeprefix(HUB), resolution)
         return ImageData(name, NUM_VALUES, *splits, labels=labels)
-    for what, given in (("resolution", resolution), ("palette", palette)):
-        if given is not None:
-            raise UserError(
-                f"a {what} is for folder:PATH only: leave it out for {shortened(name)}"
-            )
     source = DATASETS[choose("data set", name, [*DATASETS, "folder:PATH", "hf:NAME"])]
+    if resolution is not None:
+        raise UserError(f"a resolution is for folder:PATH only: leave it out for {name}")
     given = "data" if data_root is None else data_root
     root = Path(argument_of(str | os.PathLike, "data_root", given)).expanduser()
     images, labels = source.read(root, download)

@@ -6,21 +6,22 @@ A data set with L levels holds integers k = 0..L-1. Three kinds of value are kep
 - continuous values x = (k + u) / L with u in [0, 1), uniform dequantisation (Theis et al.,
   arXiv:1511.01844, section 3.1): what a density model sees, level k being the cell
   [k / L, (k + 1) / L);
-- display values k / (L - 1): the grid on [0, 1] that is shown and saved, from black to white; of a
-  palette (see ``palette``) the k-th of its values / 255.
+- display values k / (L - 1): the grid on [0, 1] that is shown and saved, from black to white.
 
 ``dequantise`` maps levels to continuous values, ``quantise`` continuous to display values and
 ``to_levels`` display values to levels; one after the other they give the levels back.
 """
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ebm_app.data.palette import NUM_VALUES, to_indices
 from ebm_app.io.errors import UserError
 from ebm_app.io.tensors import as_tensor
+
+#: levels of an image file
+NUM_VALUES = 256
 
 
 def dequantise(levels: Tensor, num_levels: int, noise: Tensor) -> Tensor:
@@ -51,7 +52,7 @@ def dequantise(levels: Tensor, num_levels: int, noise: Tensor) -> Tensor:
     return x
 
 
-def quantise(x: Tensor, num_levels: int, palette: Sequence[int] = ()) -> Tensor:
+def quantise(x: Tensor, num_levels: int) -> Tensor:
     """Display values of the levels k = floor(x L) of continuous x: ``(*) -> (*)``.
 
     Values below 0 take level 0, and values from 1 on level L - 1. This saturation is part of the
@@ -59,7 +60,7 @@ def quantise(x: Tensor, num_levels: int, palette: Sequence[int] = ()) -> Tensor:
 
     Args:
         x: Continuous values (*), floating point; half precision is returned in float32.
-        num_levels: L. palette: of the levels, () for evenly spaced ones.
+        num_levels: L.
 
     Raises:
         UserError: for values that are not finite, which a model may draw.
@@ -70,35 +71,26 @@ def quantise(x: Tensor, num_levels: int, palette: Sequence[int] = ()) -> Tensor:
             "whose training has not diverged"
         )
     x = x.to(torch.promote_types(x.dtype, torch.float32))
-    return to_display((x * num_levels).floor().clamp(0, num_levels - 1), num_levels, palette)
+    return to_display((x * num_levels).floor().clamp(0, num_levels - 1), num_levels)
 
 
-def to_display(levels: Tensor, num_levels: int, palette: Sequence[int] = ()) -> Tensor:
-    """Display values in [0, 1] of levels k, ``(*) -> (*)``: k / (L - 1), or the palette's / 255.
-
-    >>> to_display(torch.tensor([0, 2]), 3), to_display(torch.tensor([0, 2]), 3, (0, 51, 102))
-    (tensor([0., 1.]), tensor([0.0000, 0.4000]))
-    """
-    if not palette:
-        return levels / (num_levels - 1)
-    dtype = levels.dtype if levels.is_floating_point() else torch.get_default_dtype()
-    return torch.tensor(palette, device=levels.device, dtype=dtype)[levels.long()] / 255
+def to_display(levels: Tensor, num_levels: int) -> Tensor:
+    """Display values k / (L - 1) in [0, 1] of levels k, ``(*) -> (*)``."""
+    return levels / (num_levels - 1)
 
 
-def to_levels(images: Tensor, num_levels: int, palette: Sequence[int] = ()) -> Tensor:
+def to_levels(images: Tensor, num_levels: int) -> Tensor:
     """Levels k, uint8 ``(*)``, of display values, ``(*)``.
 
     Args:
         images: Floats at most 1e-3 spacings off the grid; or levels, uint8, returned as they are.
-        num_levels: L. palette: of the levels, () for evenly spaced ones.
+        num_levels: L.
 
     Raises:
-        UserError: for values that are not finite, outside [0, 1], off the grid or not of the
-            palette, for levels of L or more, and for any other dtype.
+        UserError: for values that are not finite, outside [0, 1] or off the grid, for levels of L
+            or more, and for any other dtype.
     """
     images = as_tensor(images, "images")
-    if palette and images.dtype != torch.uint8:
-        return to_indices(to_levels(images, NUM_VALUES), palette)
     if images.dtype == torch.uint8:
         if images.numel() and int(images.max()) >= num_levels:
             raise UserError(
@@ -130,3 +122,9 @@ def check_levels(levels: Tensor, num_levels: int) -> None:
     low, high = levels.aminmax() if levels.numel() else (0, 0)
     if int(low) < 0 or int(high) >= num_levels:  # as int: a tensor would wrap 256 to its own dtype
         raise UserError(f"levels are in 0..{num_levels - 1}")
+
+
+def form_of(part: Any) -> str:
+    """Shape and levels of images, or of a model's configuration, in words: a model and images with
+    the same words fit one another."""
+    return f"shape {tuple(part.image_shape)} with {part.num_levels} levels"

@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.data.folder import SPLITS
 from ebm_app.data.images import FOLDER, ImageData, load_images
-from ebm_app.data.palette import form_of
+from ebm_app.data.levels import form_of
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag
 from ebm_app.io.errors import UserError
@@ -111,9 +111,9 @@ def images_for(
         UserError: where it cannot be read, or does not fit the model.
     """
     _, height, width = ebm.config.image_shape
-    # a folder's images are brought to the model's size and levels as they were for training
-    given = {"resolution": height if height == width else None, "palette": ebm.config.palette}
-    data = load_images(dataset, data_root, download, **given if dataset.startswith(FOLDER) else {})
+    # a folder's images are brought to the model's size
+    is_square_folder = dataset.startswith(FOLDER) and height == width
+    data = load_images(dataset, data_root, download, height if is_square_folder else None)
     expected, found = form_of(ebm.config), form_of(data)
     if expected != found:
         raise UserError(

@@ -67,7 +67,7 @@ def iterate_completion(
             f"this model lives in the latent space {config.space}, where no component is a pixel: "
             "take a model of the ambient space"
         )
-    levels = checked_levels(images, config.image_shape, config.num_levels, config.palette)
+    levels = checked_levels(images, config.image_shape, config.num_levels)
     where = known_mask(mask, levels.shape).to(ebm.device)
     middle = dequantise(levels, config.num_levels, torch.full(levels.shape, 0.5))
     energy = ebm.energy_given(len(levels), labels, guidance)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from ebm_app.data.levels import quantise
-from ebm_app.data.palette import check_palette
 from ebm_app.image_models.building import build_energy
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import NonNegative, PositiveInt, Seed, argument_of, checked
@@ -61,7 +60,6 @@ class EBM(PretrainedModel):
 
     def __init__(self, config: EBMConfig, model: nn.Module | None = None) -> None:
         super().__init__(config)
-        check_palette(config.palette, config.num_levels)
         choose("dequantisation", config.dequantisation, DEQUANTISERS)
         self.space = build_space(
             config.space, config.image_shape, config.num_levels, config.space_arguments
@@ -125,7 +123,7 @@ class EBM(PretrainedModel):
         16
 
         Args:
-            images: (B, C, H, W), floats in [0, 1] on the grid or the palette of the model's
+            images: (B, C, H, W), floats in [0, 1] on the grid of the model's
                 levels, or uint8 levels.
             estimator: of log p_t: a name in ``ESTIMATORS`` with its settings as
                 ``estimator_args``, an object, or None for ``default_estimator``.
@@ -144,7 +142,7 @@ class EBM(PretrainedModel):
                 settings, noise of another shape, and a likelihood that is not finite.
         """
         config = self.config
-        levels = checked_levels(images, config.image_shape, config.num_levels, config.palette)
+        levels = checked_levels(images, config.image_shape, config.num_levels)
         if noise is None:
             noise = dequantisation_noise(repeats, levels, seed)
         noise = checked_noise(noise, levels, self.dtype)
@@ -173,7 +171,7 @@ class EBM(PretrainedModel):
             UserError: for a model that was trained without class labels, and as ``log_prob``.
         """
         config = self.config
-        levels = checked_levels(images, config.image_shape, config.num_levels, config.palette)
+        levels = checked_levels(images, config.image_shape, config.num_levels)
         if not config.num_classes:
             raise UserError("this model was trained without class labels: it tells no classes")
         noise = dequantisation_noise(1, levels, seed)
@@ -297,4 +295,4 @@ class EBM(PretrainedModel):
     def to_images(self, x: Tensor) -> Tensor:
         """Points of the path's space as quantised images in [0, 1], on the CPU."""
         config = self.config
-        return quantise(self.space.decode(x), config.num_levels, config.palette).cpu()
+        return quantise(self.space.decode(x), config.num_levels).cpu()

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.levels import dequantise, quantise
-from ebm_app.data.palette import check_palette
 from ebm_app.io.fields import Number, PositiveInt, Seed, argument_of, configuration
 from ebm_app.likelihood.bits import (
     Likelihood,
@@ -18,7 +17,7 @@ from ebm_app.likelihood.bits import (
     to_bits_per_dim,
 )
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.models.config import FORMAT_VERSION, ImageShape, NumLevels, PaletteLevels
+from ebm_app.models.config import FORMAT_VERSION, ImageShape, NoPalette, NumLevels
 from ebm_app.models.folders import FLOW
 from ebm_app.models.pretrained import PretrainedModel
 from ebm_app.numerics.tensors import seeded, standard_normal_log_density, sum_except_batch
@@ -34,7 +33,7 @@ class FlowConfig:
     num_levels: NumLevels
     space: str
     space_arguments: dict[str, Number] = field(default_factory=dict)
-    palette: PaletteLevels = ()
+    palette: NoPalette = ()
     format_version: int = FORMAT_VERSION
 
 
@@ -53,7 +52,6 @@ class Flow(PretrainedModel):
 
     def __init__(self, config: FlowConfig) -> None:
         super().__init__(config)
-        check_palette(config.palette, config.num_levels)
         self.space = build_space(
             config.space, config.image_shape, config.num_levels, config.space_arguments
         )
@@ -89,7 +87,7 @@ class Flow(PretrainedModel):
                 not finite.
         """
         config = self.config
-        levels = checked_levels(images, config.image_shape, config.num_levels, config.palette)
+        levels = checked_levels(images, config.image_shape, config.num_levels)
         if noise is None:
             noise = dequantisation_noise(repeats, levels, seed)
         levels = levels.to(self.device)
@@ -108,4 +106,4 @@ class Flow(PretrainedModel):
         generator = seeded("cpu", argument_of(Seed, "seed", seed))
         u = torch.randn((num_images, *self.config.image_shape), generator=generator).to(self.dtype)
         x = self.space.decode(u.to(self.device))
-        return quantise(x, self.config.num_levels, self.config.palette).cpu()
+        return quantise(x, self.config.num_levels).cpu()

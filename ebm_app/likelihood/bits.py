@@ -90,9 +90,7 @@ def check_finite(log_prob: Tensor) -> None:
         )
 
 
-def checked_levels(
-    images: Any, image_shape: tuple[int, ...], num_levels: int, palette: Sequence[int] = ()
-) -> Tensor:
+def checked_levels(images: Any, image_shape: tuple[int, ...], num_levels: int) -> Tensor:
     """The levels, uint8 (B, C, H, W), of images for a model of this shape and these levels.
 
     Args:
@@ -111,7 +109,7 @@ def checked_levels(
             f"the model takes images of shape {tuple(image_shape)} (channels, height, width), not "
             f"{tuple(images.shape[1:])}: reshape them"
         )
-    return to_levels(images, num_levels, palette)
+    return to_levels(images, num_levels)
 
 
 def checked_noise(noise: Any, levels: Tensor, dtype: torch.dtype) -> Tensor:

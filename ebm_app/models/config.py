@@ -42,7 +42,8 @@ Margin = Annotated[float, Ge(1e-12), Lt(0.5)]
 Moment = Annotated[float, Ge(1e-6), Le(1e6)]
 ImageShape = Annotated[tuple[Side, ...], Len(3, 3)]
 NumLevels = Annotated[int, Ge(2), Le(256)]
-PaletteLevels = Annotated[tuple[Annotated[int, Ge(0), Le(255)], ...], Len(0, 256)]
+#: older folders hold it empty
+NoPalette = Annotated[tuple[int, ...], Len(0, 0)]
 Width = Annotated[int, Ge(1), Le(4096)]
 Widths = Annotated[tuple[Width, ...], Len(1, MOST_RESOLUTIONS)]
 Layers = Annotated[int, Ge(1), Le(16)]
@@ -136,7 +137,7 @@ class EBMConfig(ModelSettings):
     net: UNetConfig = UNetConfig()
     stein_head: bool = True
     condition_dim: Annotated[int, Ge(0), Le(LARGEST_SIDE)] = 0
-    palette: PaletteLevels = ()
+    palette: NoPalette = ()
     num_classes: Classes = 0
     early: EarlyConfig | None = None
     residual: Residual | None = None

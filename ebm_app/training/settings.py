@@ -8,8 +8,7 @@ import torch
 
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
-from ebm_app.data.levels import dequantise
-from ebm_app.data.palette import form_of
+from ebm_app.data.levels import dequantise, form_of
 from ebm_app.image_models.building import build_path
 from ebm_app.image_models.flow import Flow
 from ebm_app.io.errors import UserError
@@ -107,7 +106,6 @@ def resolve(
         dataset=data.name,
         image_shape=data.image_shape,
         num_levels=data.num_levels,
-        palette=data.palette,
         stein_head=settings.stein_factor > 0,
         num_classes=data.num_classes if settings.classes == "all" else 0,
         early=_early(settings),

@@ -65,7 +65,7 @@ def complete(
     mask = ~(red if unknown == MARKED else half(unknown, red))
     if mask.all():
         raise UserError("nothing is marked as unknown: cover a part with the red brush")
-    levels = to_levels(image, ebm.config.num_levels, ebm.config.palette)
+    levels = to_levels(image, ebm.config.num_levels)
     many = levels.expand(num_images, -1, -1, -1)
     yield ShownCompletion(None, f"Starting · {model} · seed {seed}")
     for frame in iterate_completion(ebm, many, mask, seed, num_temperatures=num_temperatures):
