@@ -63,7 +63,7 @@ def test_forty_kills_lose_nothing(tmp_path, image_folder):
     (rows, tensors), (rows_of_whole, whole) = outcome(folder), outcome(tmp_path / "whole")
     assert rows == rows_of_whole and tensors.keys() == whole.keys()
     assert all(torch.equal(tensors[key], whole[key]) for key in whole)
-    assert not list(folder.glob("set-aside-*")) and not list(folder.glob("*.tmp"))
+    assert not list(folder.glob("checkpoint-*.tmp"))
 
 
 @pytest.mark.process

@@ -67,9 +67,6 @@ def test_a_run_starts_from_the_weights_of_a_model(trained, script, image_folder,
     assert call(script("train/ebm.py"), *flags, *other) == 2
     assert "prediction was moments, now raw" in capsys.readouterr().err
     assert not (tmp_path / "other" / "run.json").exists()
-    eps = ["--init_from", trained, "--eps", 1e-3, "--output_dir", tmp_path / "eps"]
-    assert call(script("train/ebm.py"), *flags, *eps) == 0
-    assert "has to learn the new times" in capsys.readouterr().err
 
 
 def test_bits_by_several_estimators(trained, script, capsys, tmp_path):

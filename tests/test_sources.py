@@ -9,7 +9,7 @@ from test_train_api import SMALL, weights_of
 
 from ebm_app import train
 from ebm_app.data import stored
-from ebm_app.data.images import ImageData, digest_of, load_images
+from ebm_app.data.images import ImageData, load_images
 from ebm_app.data.sources import images_of
 from ebm_app.data.stored import StoredImages
 
@@ -48,8 +48,9 @@ def test_what_python_holds_gives_the_same_images_and_its_labels(monkeypatch, tmp
         assert isinstance(images, StoredImages) == is_stored
         assert torch.equal(images[torch.arange(30)], TENSOR)
         assert torch.equal(labels, LABELS) if labelled else labels is None
-        data = ImageData.from_tensors(given, None, 256)
-        assert digest_of(data.train) == digest_of(ImageData.from_tensors(TENSOR, None, 256).train)
+        rows = torch.arange(27)
+        ours, plain = (ImageData.from_tensors(x, None, 256).train[rows] for x in (given, TENSOR))
+        assert torch.equal(ours, plain)
     images, labels = images_of(hub(tmp_path))
     assert torch.equal(images[torch.arange(30)], TENSOR) and torch.equal(labels, LABELS)
 
@@ -86,9 +87,9 @@ def test_training_from_the_disk_is_that_from_memory_and_resumes(
         data[place] = load_images(f"folder:{image_folder}").train
         runs[place] = tmp_path / place
         train(PICTURES, runs[place], max_train_steps=4, **steps)
-    assert isinstance(data["disk"], StoredImages) and digest_of(data["disk"]) == digest_of(
-        data["memory"]
-    )
+    rows = torch.arange(len(data["disk"]))
+    assert isinstance(data["disk"], StoredImages)
+    assert torch.equal(data["disk"][rows], data["memory"][rows])
     train(PICTURES, tmp_path / "part", max_train_steps=4, **steps)
     (tmp_path / "part" / "checkpoint-4").rename(tmp_path / "gone")
     again = {**steps, "resume_from_checkpoint": "latest"}

@@ -22,7 +22,7 @@ from ebm_app.io.command_line import CommonFlags, ModelFlag, Positional, argument
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import BatchSize, Several, configuration, setting
 from ebm_app.io.processes import resolve_device
-from ebm_app.io.writing import explained_write, replace_file
+from ebm_app.io.writing import replace_file
 from ebm_app.numerics.tensors import seeded, standard_error
 
 COLUMNS = ("file", "log_prob", "stderr", "bits_per_dim")
@@ -63,9 +63,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         raise UserError(f"the folder '{args.folder}' holds no images: give another")
     table = io.StringIO()
     csv.writer(table, lineterminator="\n").writerows([COLUMNS, *rows])
-    with explained_write(args.output.parent):
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(args.output, table.getvalue().encode())
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(args.output, table.getvalue().encode())
     bits = sum(row[-1] for row in rows) / len(rows)
     return {"output": str(args.output), "images": len(rows), "bad": bad, "bits_per_dim": bits}
 

@@ -6,7 +6,6 @@ ends in a traceback.
 
 import signal
 from pathlib import Path
-from typing import Any
 
 
 class UserError(ValueError):
@@ -15,15 +14,6 @@ class UserError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.splitlines()))
-
-
-class NotSaved(UserError):
-    """A result that was computed and could not be written: a script prints its ``metrics`` all the
-    same."""
-
-    def __init__(self, message: str, metrics: dict[str, Any]) -> None:
-        super().__init__(message)
-        self.metrics = metrics
 
 
 class NumericalError(UserError, RuntimeError):

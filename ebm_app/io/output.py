@@ -1,6 +1,7 @@
 """What a run leaves: a record in a folder that is made, tried and locked before the work."""
 
 import fcntl
+import json
 import os
 import platform
 import shutil
@@ -14,9 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, Self
 
-from ebm_app.io.errors import NotSaved, UserError
+from ebm_app.io.errors import UserError
 from ebm_app.io.records import write_json
-from ebm_app.io.writing import explained_write, open_to_append
 
 PACKAGES = ("ebm_app", "torch", "torchvision", "diffusers", "accelerate", "numpy")
 
@@ -25,11 +25,10 @@ def hold(path: Path) -> IO[str]:
     """The file ``path``, which this process alone holds until it is closed or the process ends.
 
     Raises:
-        UserError: where another holds it, or the folder cannot be written.
+        UserError: where another holds it. OSError: where the folder cannot be written.
     """
-    with explained_write(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open_to_append(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
@@ -60,8 +59,8 @@ class Output:
         is_main: one of several processes writes; the others do nothing.
 
     Raises:
-        UserError: at once, where the folder cannot be written or another process writes the same
-            record.
+        UserError: at once, where another process writes the same record. OSError: where the folder
+            cannot be written.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], is_main: bool = True) -> None:
@@ -90,27 +89,23 @@ class Output:
         """The record with its metrics under the key "figures", None while there are none."""
         if self.is_main:
             seconds = round(time.time() - self.begin, 2)
-            with explained_write(self.folder):
-                write_json(self.path, {**self.data, "seconds": seconds, "figures": metrics})
+            write_json(self.path, {**self.data, "seconds": seconds, "figures": metrics})
 
     def save(self, metrics: dict[str, Any]) -> None:
-        """The record of the result; raises as ``saving`` does."""
+        """The record of the result; see ``saving``."""
         with self.saving(metrics):
             pass
 
     @contextmanager
     def saving(self, metrics: dict[str, Any]) -> Iterator[None]:
-        """Write the record; within it, what else belongs to the result is written.
-
-        Raises:
-            NotSaved: where the disk refuses, with the metrics, which a script prints all the same.
-        """
+        """Write the record; within it, what else belongs to the result is written. Where the disk
+        refuses, the metrics are printed all the same."""
         try:
-            with explained_write(self.folder):
-                self.write(metrics)
-                yield
-        except UserError as error:
-            raise NotSaved(str(error), metrics) from None
+            self.write(metrics)
+            yield
+        except OSError:
+            print(json.dumps(metrics), flush=True)
+            raise
 
 
 def git_revision() -> str | None:

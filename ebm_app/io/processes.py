@@ -92,13 +92,13 @@ def on_main(accelerator: Accelerator, action: Callable[[], T]) -> T | None:
     """What ``action`` returns on the main process, which alone takes it.
 
     Raises:
-        UserError: on all processes, where it raised one there.
+        UserError: on all processes, where it raised one there, or the disk refused.
     """
     result, message = None, [None]
     if accelerator.is_main_process:
         try:
             result = action()
-        except UserError as error:
+        except (UserError, OSError) as error:
             message = [str(error)]
     broadcast_object_list(message)
     if message[0] is not None:

@@ -55,28 +55,12 @@ def make(kinds: dict[str, type[T]], what: str, name: str | T, settings: dict[str
     is not a name is returned as it is.
 
     Raises:
-        UserError: for an unknown name or setting, a value that a dataclass does not take, and an
-            object that is none of the kind.
+        UserError: for an unknown name or setting, and a value that a dataclass does not take.
     """
     if not isinstance(name, str):
-        if missing := sorted(methods(*kinds.values()) - set(dir(name))):
-            raise UserError(
-                f"a {what} is a name or an object with the methods of one, and "
-                f"{shortened(repr(name))} lacks {missing[0]}: choose one of {', '.join(kinds)}"
-            )
         return name
     kind = kinds[choose(what, name, kinds)]
     given = {key: value for key, value in settings.items() if value is not None}
     for key in given:
         choose(f"setting of the {what} {name}", key, inspect.signature(kind).parameters)
     return checked(kind, given, f"{what} '{name}'")
-
-
-def methods(*kinds: type) -> set[str]:
-    """The public methods, and ``__call__``, that all of some classes have."""
-    return {
-        name
-        for name in set.intersection(*(set(dir(kind)) for kind in kinds))
-        if inspect.isfunction(getattr(kinds[0], name))
-        and (name == "__call__" or not name.startswith("_"))
-    }

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, TextIO
 
-from ebm_app.io.errors import Interrupted, NotSaved, UserError
-from ebm_app.io.writing import REFUSALS
+from ebm_app.io.errors import Interrupted, UserError
 
 #: packages that not every installation has, by the extra that brings them
 EXTRAS = {"datasets": "data", "gradio": "ui", "matplotlib": "plots", "pandas": "plots"}
@@ -76,8 +75,6 @@ def _run(main: Main, argv: Sequence[str] | None) -> int:
     try:
         metrics = main(argv)
     except UserError as error:
-        if isinstance(error, NotSaved):
-            print(json.dumps(error.metrics), flush=True)
         print(f"error: {error}", file=sys.stderr)
         return 2
     except (ImportError, OSError, MemoryError, RuntimeError) as error:
@@ -104,15 +101,11 @@ def explained(error: Exception) -> str | None:
         return (
             f"this needs {name}: pip install 'ebm_app[{EXTRAS[name]}]'" if name in EXTRAS else None
         )
-    if isinstance(error, OSError) and error.errno in REFUSALS:
+    if isinstance(error, OSError) and error.errno is not None:
         place = "a file" if error.filename is None else " ".join(str(error.filename).splitlines())
         return f"{place} cannot be used ({error.strerror}): mend that"
-    if is_memory_full(error):
+    # numpy, torch on a device, and torch on the CPU
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if names & {"MemoryError", "OutOfMemoryError"} or "allocate memory" in str(error):
         return "the memory is full: give smaller batches, or fewer images, draws or steps"
     return None
-
-
-def is_memory_full(error: BaseException) -> bool:
-    """Whether an exception says that numpy, torch or a device could not get memory."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & {"MemoryError", "OutOfMemoryError"}) or "allocate memory" in str(error)

@@ -12,11 +12,8 @@ from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
-from ebm_app.io.records import read_start
 from ebm_app.io.writing import replace_file
 
-#: bytes of a header; a model of some thousand tensors has a million
-LARGEST_HEADER = 2**23
 ERRORS = (SafetensorError, OSError, ValueError, AttributeError)
 
 
@@ -35,7 +32,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     Raises:
         UserError: where the file is missing, truncated or not safetensors.
     """
-    read_forms(path)
     try:
         return load_file(path)
     except ERRORS as error:
@@ -45,9 +41,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def read_forms(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The tensors of a safetensors file by name, from its header alone: dtype in the words of
     safetensors, such as "F32", and shape. Raises as ``read_tensors`` does."""
-    header = int.from_bytes(read_start(path, 8), "little")
-    if header > LARGEST_HEADER:
-        raise _damaged(path, f"its header would have {header} bytes")
     try:
         with safe_open(path, "pt") as file:
             parts = {name: file.get_slice(name) for name in file.keys()}
@@ -73,4 +66,5 @@ def as_tensor(value: Any, what: str) -> Tensor:
 
 
 def _damaged(path: Path, reason: object) -> UserError:
-    return UserError(f"{path} is damaged or truncated ({shortened(reason)}): copy it anew")
+    text = f"{path} is missing, damaged or truncated ({shortened(reason)}): copy it anew"
+    return UserError(text)

@@ -1,62 +1,17 @@
-"""Writing files to the disk, and the message where that fails."""
+"""Writing files to the disk, whole or not at all."""
 
-import errno
 import io
 import os
-import shutil
-import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
-
-from ebm_app.io.errors import UserError
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: errors of the disk, and not of the program
-REFUSALS = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
-    *(errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
-    *(errno.EIO, errno.ESTALE, errno.ENOENT, errno.ENOTEMPTY, errno.ENXIO),
-)
-
-
-@contextmanager
-def explained_write(folder: Path, consequence: str = "") -> Iterator[None]:
-    """Turn what a disk refuses into a UserError that names the folder, or a file elsewhere, what
-    to do, and the ``consequence``."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in REFUSALS:
-            raise
-        place, verb = str(folder), "written"
-        if isinstance(error.filename, str | bytes):
-            file = os.fsdecode(error.filename)
-            if not file.startswith(place):
-                place, verb = file, "used"
-        text = f"{place} cannot be {verb} ({os.strerror(error.errno)}): mend that, or give "
-        text += "another folder"
-        raise UserError("; ".join(filter(None, [text, consequence]))) from None
-
-
-def open_to_append(path: Path) -> IO[str]:
-    """A plain file to append to, made where it is missing; a link is not followed, and a pipe in
-    its place never waited for."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
-    descriptor = os.open(path, flags, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise UserError(f"{path} is not a plain file: remove it, or give another folder")
-    return open(descriptor, "a", encoding="utf-8")
-
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file aside, force it to the disk and rename it: a reader finds the old one
-    or the new one, complete, at whatever time of a crash. A link or a pipe in its place is
-    replaced, not written to."""
+    or the new one, complete, at whatever time of a crash."""
     pending = path.with_name(path.name + ".tmp")
     pending.unlink(missing_ok=True)
     try:
@@ -76,14 +31,6 @@ def save_figure(figure: "Figure", path: Path, dpi: int = 110) -> None:
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=dpi)
     replace_file(path, content.getvalue())
-
-
-def remove_folder(folder: Path) -> None:
-    """Delete a folder, of a link the link alone; nothing where there is none."""
-    if folder.is_symlink():
-        folder.unlink()
-    elif folder.exists():
-        shutil.rmtree(folder)
 
 
 def sync_folder(folder: Path) -> None:

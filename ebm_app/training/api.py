@@ -14,7 +14,6 @@ from ebm_app.image_models.flow import Flow
 from ebm_app.io.fields import checked
 from ebm_app.io.processes import resolve_device
 from ebm_app.io.start import lasting_terminal
-from ebm_app.io.writing import explained_write
 from ebm_app.training.fine_tuning import flow_of
 from ebm_app.training.launch import train_ebm
 from ebm_app.training.options import RunOptions
@@ -75,6 +74,6 @@ def train(
     flow = flow_of(options.init_from) if flow is None else flow
     ebm_config, config = resolve(data, settings, flow=flow)
     generators = torch.random.fork_rng(range(torch.cuda.device_count()))
-    with lasting_terminal(), generators, explained_write(options.output_dir):
+    with lasting_terminal(), generators:
         train_ebm(data, ebm_config, config, options, flow)
     return EBM.from_pretrained(output_dir, resolve_device(options.device))

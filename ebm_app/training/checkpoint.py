@@ -16,11 +16,12 @@ from typing import Any
 
 from torch import Tensor
 
+from ebm_app.io import METRICS_FILE, PREVIEWS, RUN_FILE
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
-from ebm_app.io.records import open_plain, read_json, write_json
+from ebm_app.io.records import read_json, write_json
 from ebm_app.io.tensors import write_tensors
-from ebm_app.io.writing import explained_write, remove_folder, replace_file, sync_folder
+from ebm_app.io.writing import replace_file, sync_folder
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE
 from ebm_app.models.pretrained import PretrainedModel
 
@@ -29,6 +30,8 @@ PREFIX, STATE = "checkpoint-", "state"
 PENDING = ".tmp"
 TENSORS_FILE, TRAINER_FILE, BEST_FILE = "trainer.safetensors", "trainer.json", "best.safetensors"
 DIGESTS_FILE = "digests.json"
+#: files at the top of a run
+RECORDS = (CONFIG_FILE, WEIGHTS_FILE, METRICS_FILE, RUN_FILE, "loss.png")
 
 
 def step_of(folder: Path) -> int:
@@ -43,30 +46,33 @@ def checkpoints(output_dir: Path) -> list[Path]:
     return sorted((folder for folder in found if folder.is_dir()), key=step_of)
 
 
-def kept(output_dir: Path) -> str:
-    """Which checkpoint is kept when a run stops now, in words."""
-    found = checkpoints(output_dir)
-    return f"{found[-1]} is intact: go on from it" if found else "no checkpoint was saved yet"
-
-
 def find_checkpoint(output_dir: Path, name: str) -> Path:
     """The checkpoint to resume from: "latest", the last whole one in ``output_dir``, or a path.
-    Damaged ones that "latest" passes over are named on stderr.
+    Damaged ones that "latest" passes over are renamed, and named on stderr.
 
     Raises:
-        UserError: where there is none, or the one that was named is damaged.
+        UserError: where there is none, the one that was named is damaged, or what is in
+            ``output_dir`` did not come before it.
     """
     if name != "latest":
         folder = Path(name) if os.path.isdir(name) else output_dir / name
         if not os.path.isdir(folder / STATE):  # nor one that cannot be read
             raise UserError(f"--resume_from_checkpoint {name}: no checkpoint in that folder")
         verify(folder)
+        if folder.resolve().parent != output_dir.resolve():
+            refuse_to_overwrite(output_dir)
+        elif step_of(folder) < step_of(checkpoints(output_dir)[-1]):
+            raise UserError(
+                f"{output_dir} has later checkpoints than {folder.name}: give another "
+                "--output_dir, where the run goes on from it"
+            )
         return folder
     for folder in reversed(checkpoints(output_dir)):
         try:
             verify(folder)
         except UserError as error:
             print(f"passing over a damaged checkpoint: {error}", file=sys.stderr)
+            folder.rename(folder.with_name(folder.name + ".damaged"))
             continue
         return folder
     raise UserError(
@@ -103,27 +109,38 @@ def save_checkpoint(
         limit: checkpoints kept.
 
     Raises:
-        UserError: where the disk is full or not writable; earlier checkpoints are intact.
+        OSError: where the disk is full or not writable; earlier checkpoints are intact.
     """
     folder = output_dir / f"{PREFIX}{step}"
     pending = folder.with_name(folder.name + PENDING)
-    with explained_write(output_dir, kept(output_dir)):
-        try:
-            model.save_pretrained(pending)
-            (pending / STATE).mkdir()
-            write_tensors(pending / STATE / TENSORS_FILE, tensors)
-            write_json(pending / STATE / TRAINER_FILE, trainer)
-            if trainer["best"] is not None:
-                best = (output_dir / WEIGHTS_FILE).read_bytes()
-                replace_file(pending / STATE / BEST_FILE, best)
-            write_json(pending / STATE / DIGESTS_FILE, digests(pending))
-            os.replace(pending, folder)
-            sync_folder(output_dir)
-        except BaseException:
-            shutil.rmtree(pending, ignore_errors=True)
-            raise
+    for cut_off in output_dir.glob(f"{PREFIX}[0-9]*{PENDING}"):
+        shutil.rmtree(cut_off)
+    model.save_pretrained(pending)
+    (pending / STATE).mkdir()
+    write_tensors(pending / STATE / TENSORS_FILE, tensors)
+    write_json(pending / STATE / TRAINER_FILE, trainer)
+    if trainer["best"] is not None:
+        best = (output_dir / WEIGHTS_FILE).read_bytes()
+        replace_file(pending / STATE / BEST_FILE, best)
+    write_json(pending / STATE / DIGESTS_FILE, digests(pending))
+    os.replace(pending, folder)
+    sync_folder(output_dir)
     for former in checkpoints(output_dir)[:-limit]:
-        remove_folder(former)
+        shutil.rmtree(former)
+
+
+def restore_best(output_dir: Path, folder: Path) -> None:
+    """Put the best model as of a checkpoint at the top."""
+    replace_file(output_dir / WEIGHTS_FILE, (folder / STATE / BEST_FILE).read_bytes())
+    replace_file(output_dir / CONFIG_FILE, (folder / CONFIG_FILE).read_bytes())
+
+
+def remove_run(output_dir: Path) -> None:
+    """Delete what a run left in ``output_dir``, and nothing else."""
+    for folder in [*checkpoints(output_dir), output_dir / PREVIEWS]:
+        shutil.rmtree(folder, ignore_errors=True)
+    for name in RECORDS:
+        (output_dir / name).unlink(missing_ok=True)
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -131,7 +148,7 @@ def digests(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.name != DIGESTS_FILE and path.is_file():
-            with open_plain(path) as file:
+            with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             found[path.relative_to(folder).as_posix()] = digest
     return found

@@ -16,11 +16,8 @@ from ebm_app.models.folders import WEIGHTS_FILE, find_folder, load_weights, read
 FREE = frozenset({"dataset", "num_nodes", "eps", "dequantisation", "early", "num_classes"})
 
 
-def start_from(ebm: EBM, name_or_path: str | os.PathLike) -> str | None:
+def start_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
     """Give a model the weights of another one: a folder, a bundled name or a hub id.
-
-    Returns:
-        What a user should know of it, if anything.
 
     Raises:
         UserError: where none is found, or its configuration or its flow is another one.
@@ -33,7 +30,6 @@ def start_from(ebm: EBM, name_or_path: str | os.PathLike) -> str | None:
             f"this run's model is not that of {name_or_path} ({'; '.join(changes)}): give its "
             "settings, or its run.json with --config"
         )
-    is_new = ebm.config.time_input == "clock" and theirs["eps"] != ebm.config.eps
     space = {name: tensor.clone() for name, tensor in ebm.space.state_dict().items()}
     if ebm.config.early and not theirs["early"]:  # the early network is new
         given = EBM.from_pretrained(folder)
@@ -43,12 +39,6 @@ def start_from(ebm: EBM, name_or_path: str | os.PathLike) -> str | None:
         load_weights(ebm, folder / WEIGHTS_FILE)
     if not all(torch.equal(space[name], now) for name, now in ebm.space.state_dict().items()):
         raise UserError(f"{name_or_path} lives in the latent space of another flow: give that one")
-    if not is_new:
-        return None
-    return (
-        f"note: eps is {ebm.config.eps:g}, that of {name_or_path} is {theirs['eps']:g}: a network "
-        "reads its time as a share of the whole, and has to learn the new times"
-    )
 
 
 def flow_of(name_or_path: str | os.PathLike | None) -> Flow | None:

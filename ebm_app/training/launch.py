@@ -1,6 +1,5 @@
 """A training run from its settings to its record, for the scripts and ``ebm_app.train``."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -23,9 +22,9 @@ from ebm_app.io.processes import (
     shut_down,
 )
 from ebm_app.io.records import to_dict
-from ebm_app.io.writing import explained_write, save_figure
+from ebm_app.io.writing import save_figure
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
-from ebm_app.training import checkpoint, history, settings
+from ebm_app.training import checkpoint, settings
 from ebm_app.training.fine_tuning import start_from
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.options import RunOptions
@@ -54,9 +53,7 @@ def train_ebm(
     def build(accelerator: Accelerator) -> EBMTask:
         task = EBMTask(accelerator, ebm_config, config, data, options.output_dir, flow)
         if options.init_from and not options.resume_from_checkpoint:
-            note = start_from(task.model, options.init_from)
-            if note and accelerator.is_main_process:
-                print(note, file=sys.stderr)
+            start_from(task.model, options.init_from)
         return task
 
     origin = {}
@@ -94,8 +91,7 @@ def launch(
             go_on(accelerator, trainer, options)
         else:
             clean_output(accelerator, options)
-        data = {"data": trainer.now.settings["data"]}
-        output.data["settings"] = recorded | data | trainer.now.origin
+        output.data["settings"] = recorded | trainer.now.origin
         output.write(None)
         result = trainer.fit()
         metrics = {
@@ -120,23 +116,13 @@ def held(accelerator: Accelerator, folder: Path, settings: dict[str, Any]) -> Ou
 
 
 def go_on(accelerator: Accelerator, trainer: Trainer, options: RunOptions) -> None:
-    """Resume from the checkpoint that is asked for; what the run did after it is set aside."""
+    """Resume from the checkpoint that is asked for."""
     folder, name = options.output_dir, options.resume_from_checkpoint
-
-    def find() -> str:
-        with explained_write(folder, checkpoint.kept(folder)):
-            history.tidy(folder)
-        return str(checkpoint.find_checkpoint(folder, name))
-
-    (found,) = broadcast_object_list([on_main(accelerator, find)])
+    found = on_main(accelerator, lambda: str(checkpoint.find_checkpoint(folder, name)))
+    (found,) = broadcast_object_list([found])
     trainer.resume(Path(found))
-
-    def prepare() -> None:
-        with explained_write(folder, checkpoint.kept(folder)):
-            history.go_back(folder, Path(found))
-            history.restore_best(folder, Path(found), trainer.now.best is not None)
-
-    on_main(accelerator, prepare)
+    if trainer.now.best is not None:
+        on_main(accelerator, lambda: checkpoint.restore_best(folder, Path(found)))
 
 
 def clean_output(accelerator: Accelerator, options: RunOptions) -> None:
@@ -147,10 +133,8 @@ def clean_output(accelerator: Accelerator, options: RunOptions) -> None:
     """
 
     def clean() -> None:
-        with explained_write(options.output_dir):
-            if options.overwrite_output_dir:
-                history.remove_run(options.output_dir)
-            checkpoint.refuse_to_overwrite(options.output_dir)
-            history.tidy(options.output_dir)
+        if options.overwrite_output_dir:
+            checkpoint.remove_run(options.output_dir)
+        checkpoint.refuse_to_overwrite(options.output_dir)
 
     on_main(accelerator, clean)

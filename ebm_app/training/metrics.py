@@ -3,24 +3,20 @@
 import json
 import os
 from collections.abc import Mapping
-from functools import partial
 from math import isfinite
 from pathlib import Path
-from types import NoneType
 
 from accelerate import Accelerator
 from accelerate.tracking import LoggerType, get_available_trackers
 
 from ebm_app.io import METRICS_FILE
 from ebm_app.io.errors import UserError
-from ebm_app.io.records import open_plain, parse_json, to_dict
+from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
-from ebm_app.io.writing import open_to_append, replace_file
+from ebm_app.io.writing import replace_file
 from ebm_app.models.config import LoopConfig
 
 Row = dict[str, float | None]
-#: bytes of a line; those of a run have some hundred
-LONGEST_LINE = 2**16
 
 
 def check_report_to(report_to: str) -> None:
@@ -49,7 +45,7 @@ class MetricsLog:
     def write(self, step: int, **numbers: float) -> None:
         """Add a line."""
         if self.accelerator.is_main_process:
-            with open_to_append(self.path) as file:
+            with self.path.open("a") as file:
                 file.write(json.dumps({"step": step, **finite(numbers)}) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -67,22 +63,12 @@ def read_metrics(path: Path) -> list[Row]:
     left out.
 
     Raises:
-        UserError: for another line that is not {"step": n, name: number, ...}.
+        UserError: for another line that is no JSON.
     """
     if not path.exists():
         return []
-    with open_plain(path) as file:
-        lines = iter(partial(file.readline, LONGEST_LINE), b"")
-        return [
-            _row(line, f"line {number} of {path}")
-            for number, line in enumerate(lines, 1)
-            if line.endswith(b"\n") or len(line) == LONGEST_LINE
-        ]
-
-
-def _row(line: bytes, where: str) -> Row:
-    row = parse_json(line, where)
-    numbers = row.values() if isinstance(row, dict) and "step" in row else ["no step"]
-    if any(type(value) not in (int, float, NoneType) for value in numbers):
-        raise UserError(f"{where} does not hold a step and numbers: remove the line")
-    return row
+    *lines, _ = path.read_text().split("\n")
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}): remove the line") from None

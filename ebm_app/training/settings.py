@@ -12,7 +12,7 @@ from ebm_app.data.levels import dequantise, form_of
 from ebm_app.image_models.building import build_path
 from ebm_app.image_models.flow import Flow
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import configuration, part
+from ebm_app.io.fields import part
 from ebm_app.io.records import from_dict, to_dict
 from ebm_app.io.registry import choose
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
@@ -56,16 +56,6 @@ KINDS: dict[str, Mapping[str, Any]] = {
 
 #: training images that the second moment is measured on
 MOMENT_IMAGES = 100_000
-
-
-@configuration
-class RunSettings:
-    """What the record of a training run holds under "settings"."""
-
-    ebm: EBMConfig
-    training: TrainingConfig
-    init_from: dict[str, Any] | None = None  # whose weights it started with: no setting
-    data: dict[str, str] | None = None  # the digest of the images: no setting
 
 
 def resolve(
@@ -182,15 +172,18 @@ def flatten(settings: dict[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: where it is not the record of a training run.
     """
-    parts = from_dict(RunSettings, settings, "the record is not a training run's")
-    ebm, path = to_dict(parts.ebm), parts.ebm.path
+    if not isinstance(settings, dict) or not {"ebm", "training"} <= settings.keys():
+        raise UserError("the record is not a training run's: give its run.json")
+    config = from_dict(EBMConfig, settings["ebm"], "the record's ebm")
+    training = from_dict(TrainingConfig, settings["training"], "the record's training")
+    ebm, path = to_dict(config), config.path
     model = {field.name: ebm[field.name] for field in fields(ModelSettings)}
     path = {"path": path.name, "c": path.c, "path_arguments": path.arguments}
-    if parts.ebm.early:
-        path["early_channels"] = parts.ebm.early.net.block_out_channels
-        path["early_max_log_snr"] = parts.ebm.early.max_log_snr
-    path["classes"] = "all" if parts.ebm.num_classes else "none"
-    return {**to_dict(parts.training), **ebm["net"], **path, **model}
+    if config.early:
+        path["early_channels"] = config.early.net.block_out_channels
+        path["early_max_log_snr"] = config.early.max_log_snr
+    path["classes"] = "all" if config.num_classes else "none"
+    return {**to_dict(training), **ebm["net"], **path, **model}
 
 
 def record(config: EBMConfig, training: TrainingConfig) -> dict[str, Any]:
