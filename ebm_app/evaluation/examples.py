@@ -7,8 +7,7 @@ from PIL import Image
 from torch import Tensor
 
 from ebm_app.data.images import DATASETS, load_images
-from ebm_app.data.levels import to_display
-from ebm_app.data.palette import form_of
+from ebm_app.data.levels import form_of, to_display
 from ebm_app.data.png import grid_of, to_picture
 from ebm_app.io.errors import UserError
 from ebm_app.models.config import EBMConfig
@@ -50,5 +49,5 @@ def examples(folder: Path, data_root: str) -> list[Path | Image.Image]:
     levels = held_out_images(config, data_root)
     if levels is None:
         return []
-    images = to_display(levels[:NUM_EXAMPLES], config.num_levels, config.palette)
+    images = to_display(levels[:NUM_EXAMPLES], config.num_levels)
     return [to_picture(grid_of(image, EXAMPLE_PIXELS)) for image in images.split(1)]
