@@ -1,7 +1,6 @@
 """Mutual information: the paper's high-dimensional Gaussians, or your own data.
 
 python evaluate/mi.py --quick
-torchrun --standalone --nproc_per_node 2 evaluate/mi.py    (every cell, on two processes)
 python evaluate/mi.py --x a.npy --y b.npy
 python evaluate/mi.py --csv table.csv --x_columns age height --y_columns weight
 """
@@ -21,10 +20,14 @@ from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
 from ebm_app.io.writing import save_figure
 from ebm_app.ratios.problems import INFORMATION_PROBLEMS
-from studies.ratio_tables import StudyBudget, StudyFlags, budget_of, chosen_cells, run_study
+from studies.ratio_tables import StudyFlags, run_study
 
-QUICK_PROBLEMS = ["mi_d40", "mi_d80"]
-QUICK = StudyBudget(num_seeds=2, num_points=2_000, iterations=1_500, learning_rates=(5e-3,))
+QUICK = {
+    "problems": ("mi_d40", "mi_d80"),
+    "iterations": 1_500,
+    "learning_rates": (5e-3,),
+    "num_seeds": 2,
+}
 
 
 @configuration(kw_only=True)
@@ -39,14 +42,12 @@ class Arguments(StudyFlags):
     output_dir: Path = setting("where runs and table go; it is resumed", Path("runs/mi"))
 
 
-def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """The estimate from the user's data, or a table; its metrics, on the main process."""
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """The estimate from the user's data, or a table; its metrics."""
     args = parse(Arguments, __doc__, argv)
     if args.x or args.y or args.csv or args.x_columns or args.y_columns:
         return estimate(args)
-    problems = args.problems or (QUICK_PROBLEMS if args.quick else [])
-    cells = chosen_cells(problems, args.methods, list(INFORMATION_PROBLEMS))
-    return run_study(args, cells, budget_of(args, QUICK), "mi")
+    return run_study(args, INFORMATION_PROBLEMS, QUICK, "mi")
 
 
 def estimate(args: Arguments) -> dict[str, Any]:

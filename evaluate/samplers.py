@@ -36,14 +36,14 @@ from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag, Repeated, parse, settings_of
 from ebm_app.io.fields import BatchSize, NonNegative, PositiveInt, configuration, setting
 from ebm_app.io.output import Output
-from ebm_app.io.processes import make_accelerator, resolve_device, shut_down
+from ebm_app.io.processes import resolve_device
 from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.io.start import run_script
 from ebm_app.models.folders import WEIGHTS_FILE, find_folder
 from ebm_app.numerics.tensors import mixed_seed
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
-from studies.grid import fill
+from studies.grid import once
 
 DEFAULT_RUNS = (
     *(f"pf_ode num_steps={num_steps}" for num_steps in (4, 6, 12, 25)),
@@ -91,33 +91,22 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Draw by every run and measure; the table, its floor and the classifier's accuracy."""
     args = parse(Arguments, __doc__, argv)
     runs = {" ".join(text.split()): parse_run(text) for text in args.run or DEFAULT_RUNS}
-    accelerator = make_accelerator(device=resolve_device(args.device))
-    ebm = EBM.from_pretrained(args.model, str(accelerator.device))
-    file = args.output_dir / "samplers.json"
-    output = Output(file, to_dict(args), accelerator.is_main_process)
+    ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
+    output = Output(args.output_dir / "samplers.json", to_dict(args))
     measure, metrics = prepare(ebm, args)
     study = {key: getattr(args, key) for key in STUDY} | {"weights": weights_digest(args.model)}
-    cells = {
-        text.replace(" ", ","): {
-            "run": text,
-            "sampler": asdict(kind),
-            "guidance": guidance,
-            **study,
-        }
-        for text, (kind, guidance) in runs.items()
-    }
+    rows = []
+    for text, (kind, guidance) in tqdm(runs.items(), unit="run"):
+        settings = {"run": text, "sampler": asdict(kind), "guidance": guidance, **study}
 
-    def run(name: str, _: Path) -> dict[str, Any]:
-        text = cells[name]["run"]
-        images, labels, cost = draw(ebm, *runs[text], text, args)
-        return {"run": text, "sampler": text.split()[0], **cost, **measure(images, labels)}
+        def run(text: str = text) -> dict[str, Any]:
+            images, labels, cost = draw(ebm, *runs[text], text, args)
+            return {"run": text, "sampler": text.split()[0], **cost, **measure(images, labels)}
 
-    rows = list(fill(args.output_dir / "samplers", cells, run, accelerator).values())
+        rows.append(once(args.output_dir / "samplers" / text.replace(" ", ","), settings, run))
     metrics = {**metrics, "table": rows}
-    if accelerator.is_main_process:
-        print(samplers_table(rows, metrics["floor"]))
+    print(samplers_table(rows, metrics["floor"]))
     output.save(metrics)
-    shut_down(accelerator)
     return metrics
 
 
