@@ -100,9 +100,8 @@ def row_of(
         settings = {"problem": name, "method": method, "learning_rate": rate, "seed": seed}
         settings |= {"training": asdict(problem.training), "num_points": num_points}
         folder = args.output_dir / "runs" / name / method / f"lr={rate:g},seed={seed}"
-        return once(
-            folder, settings, lambda: train(problem, method, seed, rate, num_points, device)
-        )
+        work = partial(train, problem, method, seed, rate, num_points, device)
+        return once(folder, settings, work)
 
     errors = {
         rate: trained(rate, args.seed)["validation_error"] for rate in problem.learning_rates
