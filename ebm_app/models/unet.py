@@ -3,16 +3,19 @@ derivatives."""
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ebm_app.io.errors import UserError
 from ebm_app.models.config import UNetConfig
 
 
 class UNet(nn.Module):
-    """UNet2DModel with a float time, checked sizes and attention that can be differentiated twice.
+    """UNet2DModel with a float time, checked sizes and fused attention, but for inputs whose
+    gradient is taken: the fused kernels have no second derivative.
 
     The last convolution starts at zero, so that training starts from the zero function.
 
@@ -36,7 +39,6 @@ class UNet(nn.Module):
     ) -> None:
         # seconds to import: a script's --help does without
         from diffusers import UNet2DModel
-        from diffusers.models.attention_processor import Attention, AttnProcessor
 
         super().__init__()
         config = UNetConfig() if config is None else config
@@ -62,10 +64,6 @@ class UNet(nn.Module):
             # one more, which stands for no label
             num_class_embeds=num_classes + 1 if num_classes else None,
         )
-        # the fused attention kernels have no second derivative
-        for module in self.unet.modules():
-            if isinstance(module, Attention):
-                module.set_processor(AttnProcessor())
         nn.init.zeros_(self.unet.conv_out.weight)
         nn.init.zeros_(self.unet.conv_out.bias)
 
@@ -83,12 +81,13 @@ class UNet(nn.Module):
         None are no label -> (B, out_channels, H, W)."""
         if not t.is_floating_point():
             raise TypeError("the time of a U-Net must be a floating-point tensor")
-        if not self.num_classes:
-            return self.unet(x, t * self.config.t_scale).sample
-        if labels is None:
-            labels = torch.full((len(x),), -1, device=x.device)
-        known = torch.where(labels < 0, self.num_classes, labels)
-        return self.unet(x, t * self.config.t_scale, class_labels=known).sample
+        known = None
+        if self.num_classes:
+            labels = torch.full((len(x),), -1, device=x.device) if labels is None else labels
+            known = torch.where(labels < 0, self.num_classes, labels)
+        twice = self.config.attention_levels and (x.requires_grad or t.requires_grad)
+        with sdpa_kernel(SDPBackend.MATH) if twice else nullcontext():
+            return self.unet(x, t * self.config.t_scale, class_labels=known).sample
 
 
 def check_config(config: UNetConfig, height: int, width: int) -> None:
