@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ebm_app.image_models.completion import complete
+    from ebm_app.image_models.compose import Mixture, Product, sample_composed
     from ebm_app.image_models.ebm import EBM
     from ebm_app.image_models.flow import Flow
     from ebm_app.likelihood import ESTIMATORS
@@ -31,12 +32,15 @@ HOMES = {
     "Flow": "image_models.flow",
     "ESTIMATORS": "likelihood",
     "MutualInformation": "tabular.estimators",
+    "Mixture": "image_models.compose",
     "OBJECTIVES": "objectives.regression",
     "PATHS": "paths",
+    "Product": "image_models.compose",
     "SAMPLERS": "sampling.samplers",
     "complete": "image_models.completion",
     "log_density_ratio": "tabular.two_samples",
     "mutual_information": "tabular.mutual_information",
+    "sample_composed": "image_models.compose",
     "train": "training.api",
 }
 
@@ -48,10 +52,13 @@ __all__ = [
     "DensityRatio",
     "EBM",
     "Flow",
+    "Mixture",
     "MutualInformation",
+    "Product",
     "complete",
     "log_density_ratio",
     "mutual_information",
+    "sample_composed",
     "train",
 ]
 
