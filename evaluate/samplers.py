@@ -3,24 +3,22 @@
 python evaluate/samplers.py digits --run "pf_ode num_steps=10" --run annealed_hmc
 python evaluate/samplers.py mnist --run "dpm guidance=1" --run "dpm guidance=1.5"
 
-Every run leaves a record in its own folder, and is not made again. In the table, nfe are
-evaluations of the Stein score for an image. The Frechet distance is that of the classifier's
-features to validation images, the histogram distance the total variation of the classes seen and
-the training labels, the balance the rarest class over the most frequent one; clear is the share of
-images whose class has a probability of 0.9 or more. Held-out images show what a perfect sampler
-would reach. A run with "guidance=1.5" asks for every class in turn; two columns more are then the
-shares that the classifier, and the nearest neighbour among raw training images, take for the class
-asked for. Copies are the images nearer to one of 10,000 training images than all but 1 percent of
-as many validation images are.
+In the table, nfe are evaluations of the Stein score for an image. The Frechet distance is that of
+the classifier's features to validation images, the histogram distance the total variation of the
+classes seen and the training labels, the balance the rarest class over the most frequent one;
+clear is the share of images whose class has a probability of 0.9 or more. Held-out images show
+what a perfect sampler would reach. A run with "guidance=1.5" asks for every class in turn; two
+columns more are then the shares that the classifier, and the nearest neighbour among raw training
+images, take for the class asked for. Copies are the images nearer to one of 10,000 training images
+than all but 1 percent of as many validation images are.
 """
 
-import hashlib
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Annotated, Any
 
 import torch
@@ -30,7 +28,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.data.images import load_images
 from ebm_app.evaluation.classifier import train_classifier
-from ebm_app.evaluation.frechet import Reference, label_histogram, samplers_table
+from ebm_app.evaluation.frechet import label_histogram, quality
 from ebm_app.evaluation.memorisation import nearest, share_of_copies
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag, Repeated, parse, settings_of
@@ -40,10 +38,9 @@ from ebm_app.io.processes import resolve_device
 from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.io.start import run_script
-from ebm_app.models.folders import WEIGHTS_FILE, find_folder
 from ebm_app.numerics.tensors import mixed_seed
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
-from studies.grid import once
+from studies.grid import to_markdown
 
 DEFAULT_RUNS = (
     *(f"pf_ode num_steps={num_steps}" for num_steps in (4, 6, 12, 25)),
@@ -61,8 +58,6 @@ Measure = Callable[[Tensor, Tensor | None], dict[str, float]]
 NUM_NEIGHBOURS = 10_000
 #: draws of images that the floor is the mean of
 FLOOR_DRAWS = 10
-#: what a row depends on beside its sampler and the weights
-STUDY = ("seed", "num_images", "batch_size", "classifier_steps")
 
 
 @configuration(kw_only=True)
@@ -77,7 +72,7 @@ class Arguments(CommonFlags, ModelFlag):
     classifier_steps: PositiveInt = setting("training steps of the classifier", 600)
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     download: bool = setting("fetch a missing data set", False)
-    output_dir: Path = setting("where the record goes; it is resumed", Path("runs/samplers"))
+    output_dir: Path = setting("where the record goes", Path("runs/samplers"))
 
 
 @configuration
@@ -93,21 +88,15 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     runs = {" ".join(text.split()): parse_run(text) for text in args.run or DEFAULT_RUNS}
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     output = Output(args.output_dir / "samplers.json", to_dict(args))
-    measure, metrics = prepare(ebm, args)
-    study = {key: getattr(args, key) for key in STUDY} | {"weights": weights_digest(args.model)}
-    rows = []
-    for text, (kind, guidance) in tqdm(runs.items(), unit="run"):
-        settings = {"run": text, "sampler": asdict(kind), "guidance": guidance, **study}
-
-        def run(text: str = text) -> dict[str, Any]:
-            images, labels, cost = draw(ebm, *runs[text], text, args)
-            return {"run": text, "sampler": text.split()[0], **cost, **measure(images, labels)}
-
-        rows.append(once(args.output_dir / "samplers" / text.replace(" ", ","), settings, run))
-    metrics = {**metrics, "table": rows}
-    print(samplers_table(rows, metrics["floor"]))
-    output.save(metrics)
-    return metrics
+    measure, found = prepare(ebm, args)
+    table = []
+    for text, (sampler, guidance) in runs.items():
+        images, labels, cost = draw(ebm, sampler, guidance, text, args)
+        table.append({"run": text, **cost, **measure(images, labels)})
+        output.write({**found, "table": table})  # what is there if the next is cut off
+    print(to_markdown([*table, *found["floor"]]))
+    output.save({**found, "table": table})
+    return {**found, "table": table}
 
 
 def parse_run(text: str) -> tuple[Sampler, float | None]:
@@ -123,17 +112,11 @@ def parse_run(text: str) -> tuple[Sampler, float | None]:
     return kind(**settings_of(kind, own)), guided.get("guidance")
 
 
-def weights_digest(model: str) -> str:
-    """SHA-256 of a model's weights: a folder may hold others by now."""
-    return hashlib.sha256((find_folder(model) / WEIGHTS_FILE).read_bytes()).hexdigest()
-
-
 def prepare(ebm: EBM, args: Arguments) -> tuple[Measure, dict[str, Any]]:
     """Train the classifier: the metrics by it, its accuracy and the floor, which is of training
     images that the classifier was not fitted to."""
-    dataset = ebm.config.dataset
-    data = load_images(dataset, args.data_root, args.download)
-    num_classes = data.num_classes
+    data = load_images(ebm.config.dataset, args.data_root, args.download)
+    num_classes = data.num_classes  # raises where there are none
     labels, held_out_labels, _ = data.labels
     train, validation = data.display(data.train), data.display(data.validation)
     generator = torch.Generator().manual_seed(args.seed)
@@ -147,58 +130,52 @@ def prepare(ebm: EBM, args: Arguments) -> tuple[Measure, dict[str, Any]]:
         num_steps=args.classifier_steps,
         wrap=partial(tqdm, desc="classifier"),
     )
-    features, logits = classifier.features_and_logits(validation)
-    reference = Reference(features, label_histogram(labels, num_classes))
-    held_out, neighbours = classifier.features_and_logits(train[pool]), fitted[:NUM_NEIGHBOURS]
-    usual = nearest(validation[: args.num_images], train[neighbours], 1).distances[:, 0]
+    features, held_out_logits = classifier.features_and_logits(validation)
+    histogram, neighbours = label_histogram(labels, num_classes), fitted[:NUM_NEIGHBOURS]
+    usual, _ = nearest(validation[: args.num_images], train[neighbours])
 
     def measure(images: Tensor, asked: Tensor | None) -> dict[str, float]:
-        features, logits = classifier.features_and_logits(images)
-        near = nearest(images, train[neighbours], 1)
-        distances, index = near.distances[:, 0], near.indices[:, 0]
-        found = reference.metrics(features, logits)
-        found |= {"copies": share_of_copies(distances, usual)}
-        found |= {"identical": (distances == 0).double().mean().item()}
-        if asked is None:
-            return found
-        seen = {"of_class": logits.argmax(1), "of_class_by_neighbour": labels[neighbours][index]}
-        return found | {key: (told == asked).double().mean().item() for key, told in seen.items()}
+        own, logits = classifier.features_and_logits(images)
+        distances, index = nearest(images, train[neighbours])
+        found = quality(own, logits, features, histogram)
+        found["copies"] = share_of_copies(distances, usual)
+        found["identical"] = (distances == 0).double().mean().item()
+        if asked is not None:
+            found["of_class"] = (logits.argmax(1) == asked).double().mean().item()
+            near = (labels[neighbours][index] == asked).double().mean().item()
+            found["of_class_by_neighbour"] = near
+        return found
 
-    return measure, {
-        "classifier_accuracy": (logits.argmax(1) == held_out_labels).double().mean().item(),
-        "floor": reference.floor(*held_out, args.num_images, FLOOR_DRAWS, generator),
-    }
+    of_pool, draws = classifier.features_and_logits(train[pool]), []
+    for _ in range(FLOOR_DRAWS):
+        rows = torch.randperm(len(pool), generator=generator)[: args.num_images]
+        draws.append(quality(*(part[rows] for part in of_pool), features, histogram))
+    floor = [
+        {"run": name, **{key: summary(draw[key] for draw in draws) for key in draws[0]}}
+        for name, summary in ((f"{len(rows)} held-out images", mean), ("their deviation", stdev))
+    ]
+    accuracy = (held_out_logits.argmax(1) == held_out_labels).double().mean().item()
+    return measure, {"classifier_accuracy": accuracy, "floor": floor}
 
 
 def draw(
     ebm: EBM, sampler: Sampler, guidance: float | None, text: str, args: Arguments
 ) -> tuple[Tensor, Tensor | None, dict[str, float]]:
-    """The images (N, C, H, W) of a run and the labels (N,) asked for, with its seconds,
-    evaluations of the score and, of a sampler that accepts, the acceptance at every temperature,
-    of the first batch."""
-    begin, images, nfe, acceptance = time.perf_counter(), [], 0, []
-    batches, labels, given = torch.arange(args.num_images).split(args.batch_size), None, {}
+    """The images (N, C, H, W) of a run, the labels (N,) asked for, if any, and its seconds and
+    evaluations of the score for an image."""
+    begin, images, nfe, given = time.perf_counter(), [], 0, {}
+    batches, labels = torch.arange(args.num_images).split(args.batch_size), None
     if guidance is not None:
         labels = torch.arange(args.num_images) % max(ebm.config.num_classes, 1)
-    with tqdm(desc=text) as bar:
-        for index, batch in enumerate(batches):
-            done, seed = bar.n, mixed_seed(args.seed, index)
-            if labels is not None:
-                given = {"labels": labels[batch], "guidance": guidance}
-            for frame in ebm.iterate_sample(len(batch), sampler, seed, **given):
-                bar.total = done + (len(batches) - index) * frame.num_steps
-                bar.update()
-                if index == 0 and frame.acceptance is not None:
-                    acceptance.append(round(frame.acceptance, 4))
-            images.append(ebm.to_images(frame.x))
-            nfe += frame.nfe * len(batch)  # an adaptive sampler takes its own number in each batch
-    seconds = time.perf_counter() - begin
-    cost = {"nfe": nfe / args.num_images, "seconds": seconds}
-    return (
-        torch.cat(images),
-        labels,
-        {**cost, **({"acceptance": acceptance} if acceptance else {})},
-    )
+    for index, batch in enumerate(tqdm(batches, desc=text)):
+        if labels is not None:
+            given = {"labels": labels[batch], "guidance": guidance}
+        seed = mixed_seed(args.seed, index)
+        *_, frame = ebm.iterate_sample(len(batch), sampler, seed, **given)
+        images.append(ebm.to_images(frame.x))
+        nfe += frame.nfe * len(batch)  # an adaptive sampler takes its own number in each batch
+    cost = {"nfe": nfe / args.num_images, "seconds": time.perf_counter() - begin}
+    return torch.cat(images), labels, cost
 
 
 if __name__ == "__main__":

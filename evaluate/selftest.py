@@ -12,7 +12,7 @@ from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
 from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
-from ebm_app.evaluation.selftest import SelfTestBudget, all_passed, iterate_checks
+from ebm_app.evaluation.selftest import all_passed, iterate_checks, num_reports
 from ebm_app.io.command_line import parse
 from ebm_app.io.fields import Steps, configuration, setting
 from ebm_app.io.output import Output
@@ -23,8 +23,6 @@ from ebm_app.likelihood import PFODEDensity
 from ebm_app.likelihood.pf_ode import NumProbes
 
 NumTimes = Annotated[int, Ge(2), Le(10_000)]
-#: draws that are held in memory
-NumReference = Annotated[int, Ge(2), Le(100_000)]
 
 
 @configuration(kw_only=True)
@@ -32,7 +30,6 @@ class Arguments(HeldOutFlags):
     """The command line."""
 
     num_times: NumTimes = setting("times at which the mean time score is taken", 32)
-    num_reference: NumReference = setting("draws of N(0, I)", 1000)
     pf_ode_steps: Steps = setting("steps of the probability-flow ODE", 20)
     num_probes: NumProbes = setting("probes of its divergence; 0: exact", 2)
     output_dir: Path = setting("where record and plot go", Path("runs/selftest"))
@@ -42,14 +39,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the checks; their outcome is in the metrics, not in the exit code."""
     args = parse(Arguments, __doc__, argv)
     pf_ode = PFODEDensity(num_steps=args.pf_ode_steps, num_probes=args.num_probes, seed=args.seed)
-    budget = SelfTestBudget(args.num_times, args.num_reference, pf_ode, args.seed)
     _, ebm = open_model(args)
     levels = held_out(args, ebm)
     output = Output(args.output_dir / "selftest.json", to_dict(args))
     from ebm_app.evaluation.plots import balance_figure  # a second to import
 
-    total = budget.num_reports(len(levels))
-    *_, report = tqdm(iterate_checks(ebm, levels, budget), desc="self-test", total=total)
+    total = num_reports(args.num_times, len(levels))
+    reports = iterate_checks(ebm, levels, args.num_times, pf_ode, args.seed)
+    *_, report = tqdm(reports, desc="self-test", total=total)
     metrics = {
         "passed": all_passed(report.checks),
         "checks": [check.as_record() for check in report.checks],

@@ -37,7 +37,7 @@ BUDGETS = {
     "evaluate/denoising.py": "--limit 2",
     "evaluate/bpd.py": "--limit 2 --repeats 1",
     "evaluate/ais.py": "--limit 3 --num_chains 4 --num_temperatures 24 --num_leapfrog_steps 1",
-    "evaluate/selftest.py": "--limit 3 --num_times 2 --num_reference 4 --pf_ode_steps 2",
+    "evaluate/selftest.py": "--limit 3 --num_times 2 --pf_ode_steps 2",
     "evaluate/samplers.py": "--num_images 4 --classifier_steps 5",
     "evaluate/speed.py": "--quick --parts likelihood",
     "evaluate/toy.py": "--iterations 2 --problems gaussians_d2 --methods ctsm_v_time1",

@@ -173,14 +173,12 @@ def exact(tmp_path):
 @pytest.mark.process
 def test_the_self_test_tells_a_good_model_from_a_bad_one(script, capsys, tmp_path, model, exact):
     selftest = script("evaluate/selftest.py")
-    flags = ["--limit", 16, "--num_times", 4, "--num_reference", 50, "--pf_ode_steps", 6]
+    flags = ["--limit", 16, "--num_times", 4, "--pf_ode_steps", 6]
     good, captured = call(selftest, capsys, exact, *flags, "--output_dir", tmp_path / "a")
-    assert good["passed"] and "quadrature" in captured.out
+    assert good["passed"] and "predicted noise" in captured.out
     names = [check["name"] for check in good["checks"]]
-    assert names[:3] == ["mean time score", "E[p_1/p_0]", "predicted noise"]
-    assert names[3:] == ["quadrature", "elbo against pf_ode"]
-    assert "skipped E[p_1/p_0]" in captured.out  # 64 dimensions, 50 draws
-    assert [check["passed"] for check in good["checks"]] == [True, None, True, True, True]
+    assert names == ["mean time score", "predicted noise", "elbo against pf_ode"]
+    assert all(check["passed"] for check in good["checks"])
     assert (tmp_path / "a" / "selftest.png").stat().st_size > 1000
     bad, _ = call(selftest, capsys, model, *flags, "--output_dir", tmp_path / "b")
     assert not bad["passed"]

@@ -5,15 +5,12 @@ import math
 import pytest
 import torch
 from conftest import error_of
-from exact import F64, generator, normal
+from exact import F64, normal
 
 from ebm_app.evaluation.frechet import (
-    METRICS,
-    Reference,
-    class_histogram,
     frechet_distance,
-    gaussian_frechet_distance,
     label_histogram,
+    quality,
     total_variation,
 )
 
@@ -55,21 +52,16 @@ def test_two_dimensions_without_common_axes():
     a, b = f @ f.T, g @ g.T
     root = math.sqrt((a @ b).trace() + 2 * math.sqrt(torch.linalg.det(a @ b)))
     exact = (a.trace() + b.trace()).item() - 2 * root
-    assert gaussian_frechet_distance(mean, a, mean, b) == pytest.approx(exact, rel=1e-12)
     assert frechet_distance(rows_of(mean, f), rows_of(mean, g)) == pytest.approx(exact, rel=1e-9)
 
 
-def test_a_covariance_that_is_singular_within_round_off_and_features_that_are_none():
-    mean, eye = torch.zeros(2), torch.eye(2)
-    noise = torch.diag(torch.tensor([1.0, -1e-16], dtype=F64))
-    assert gaussian_frechet_distance(mean, noise, mean, eye) == pytest.approx(1)
+def test_features_that_are_no_numbers_are_refused():
     good = normal((5, 3))
     assert "not finite" in error_of(frechet_distance, good, good / 0)
 
 
-def test_histograms_and_the_share_of_clear_classes():
+def test_classes_are_counted_and_the_clear_ones():
     logits = torch.tensor([[0.0, math.log(3)], [math.log(10), 0.0], [0.0, 0.0], [5.0, 5.0]])
-    assert class_histogram(logits).tolist() == [0.75, 0.25]
     assert label_histogram(torch.tensor([0, 2, 2]), 4).tolist() == pytest.approx(
         [1 / 3, 0, 2 / 3, 0]
     )
@@ -77,22 +69,7 @@ def test_histograms_and_the_share_of_clear_classes():
     assert total_variation(a, b) == 0.75 and total_variation(a, a) == 0
     assert total_variation(a, torch.tensor([0.0, 0.0, 1.0])) == 1
     features = normal((4, 3))
-    reference = Reference(features + 1, torch.tensor([0.25, 0.75]))
-    assert reference.metrics(features, logits) == pytest.approx(
+    found = quality(features, logits, features + 1, torch.tensor([0.25, 0.75]))
+    assert found == pytest.approx(
         {"frechet": 3, "histogram_distance": 0.5, "class_balance": 1 / 3, "clear_share": 0.25}
     )
-
-
-def test_the_floor_is_what_draws_of_the_data_itself_reach():
-    """Of all rows every draw is the same set; of a few, the distance is biased upwards."""
-    features, logits = normal((400, 3)), normal((400, 4), 1)
-    data = (features, logits)
-    reference = Reference(features, class_histogram(logits))
-    everything = reference.floor(*data, 1000, 3, generator())
-    assert everything["num_images"] == 400
-    assert everything["spread"] == pytest.approx(dict.fromkeys(METRICS, 0), abs=1e-9)
-    assert [everything[key] for key in list(METRICS)[:2]] == pytest.approx([0, 0], abs=1e-9)
-    few, more = (reference.floor(*data, num, 20, generator()) for num in (10, 100))
-    for key in list(METRICS)[:2]:
-        assert few[key] > 2 * more[key] > 0 and few["spread"][key] > 0
-    assert few == reference.floor(*data, 10, 20, generator())

@@ -1,4 +1,4 @@
-"""The study of the samplers: end to end on a small model, gone on with, and refused."""
+"""The study of the samplers: end to end on a small model, and refused."""
 
 import json
 
@@ -27,46 +27,19 @@ def study(script, capsys, tmp_path, folder):
     return run
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """The (number, sampler) of every call of iterate_sample."""
-    calls, iterate = [], EBM.iterate_sample
-
-    def spy(self, num_images, sampler, *args, **settings):
-        calls.append((num_images, type(sampler).__name__))
-        return iterate(self, num_images, sampler, *args, **settings)
-
-    monkeypatch.setattr(EBM, "iterate_sample", spy)
-    return calls
-
-
-def test_a_study_leaves_its_record_and_goes_on(study, drawn, tmp_path):
+def test_a_study_leaves_its_record(study, tmp_path):
     code, out, _ = study("--run", FLOW, "--run", HMC, "--run", "pf_ode  num_steps=1")
-    assert code == 0 and drawn == [
-        *((3, "PFODESampler"), (2, "PFODESampler")),
-        *((3, "AnnealedHMC"), (2, "AnnealedHMC")),
-    ]
     *table, last = out.strip().splitlines()
     figures = json.loads(last)
-    assert 0 <= figures["classifier_accuracy"] <= 1 and figures["floor"]["num_images"] == 5
+    assert code == 0 and 0 <= figures["classifier_accuracy"] <= 1
     flow, hmc = figures["table"]
-    assert (flow["sampler"], flow["run"], flow["nfe"]) == ("pf_ode", FLOW, 3)
-    assert hmc["sampler"] == "annealed_hmc" and len(hmc["acceptance"]) > 0
-    for row in (flow, hmc, figures["floor"]):
+    assert (flow["run"], flow["nfe"], hmc["run"]) == (FLOW, 3, HMC)
+    for row in (flow, hmc, figures["floor"][0]):
         assert row["frechet"] > 0 and 0 <= row["histogram_distance"] <= 1
     assert any(line.startswith(f"| {FLOW} | 3 |") for line in table)
     assert any(line.startswith("| 5 held-out images |") for line in table)
     record = json.loads((tmp_path / "samplers.json").read_text())
     assert record["figures"] == figures and record["settings"]["num_images"] == 5
-
-    drawn.clear()
-    code, out, _ = study("--run", "pf_ode num_steps=2", "--run", FLOW)
-    again = json.loads(out.strip().splitlines()[-1])
-    assert code == 0 and drawn == [(3, "PFODESampler"), (2, "PFODESampler")]
-    assert again["table"][1] == flow and again["table"][0]["nfe"] == 5
-    assert again["floor"] == figures["floor"]
-    code, _, error = study("--run", FLOW, "--seed", 1)
-    assert code == 2 and "holds a run of other settings" in error
 
 
 def test_a_data_set_without_labels_is_refused(study, tmp_path, image_folder):

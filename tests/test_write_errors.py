@@ -13,7 +13,7 @@ BPD = ["{model}", "--limit", "2", "--repeats", "1"]
 #: script -> flags of a run of a moment
 SCRIPTS = {
     "evaluate/bpd.py": BPD,
-    "evaluate/selftest.py": [*BPD, "--num_times", "2", "--num_reference", "4"],
+    "evaluate/selftest.py": [*BPD, "--num_times", "2"],
     "evaluate/ais.py": [*BPD, "--num_chains", "4", "--num_temperatures", "2", "--method", "ais"],
     "sample/ebm.py": ["{model}", "--num_images", "2", "--num_steps", "2"],
     "evaluate/bounds.py": ["--quick"],

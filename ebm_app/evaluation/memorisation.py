@@ -1,30 +1,19 @@
 """Whether drawn images are copies: how near they lie to the training images."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 
-class Nearest(NamedTuple):
-    """Of N images the k nearest among others: root mean square distances of the pixels (N, k),
-    the nearest first, and indices (N, k)."""
-
-    distances: Tensor
-    indices: Tensor
-
-
-def nearest(images: Tensor, others: Tensor, num: int, chunk_size: int = 256) -> Nearest:
-    """The ``num`` nearest of ``others`` (M, C, H, W) to each of ``images`` (N, C, H, W)."""
+def nearest(images: Tensor, others: Tensor, chunk_size: int = 256) -> tuple[Tensor, Tensor]:
+    """Root mean square distances of the pixels (N,) of images (N, C, H, W) to the nearest of
+    ``others`` (M, C, H, W), and its indices (N,)."""
     rows, pool = images.flatten(1).double(), others.flatten(1).double()
     found = [
-        torch.cdist(chunk, pool, compute_mode="donot_use_mm_for_euclid_dist").topk(
-            num, largest=False
-        )
+        torch.cdist(chunk, pool, compute_mode="donot_use_mm_for_euclid_dist").min(1)
         for chunk in rows.split(chunk_size)
     ]
     values, indices = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return Nearest(values / rows.shape[1] ** 0.5, indices)
+    return values / rows.shape[1] ** 0.5, indices
 
 
 def share_of_copies(drawn: Tensor, held_out: Tensor, quantile: float = 0.01) -> float:

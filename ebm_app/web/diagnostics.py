@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from ebm_app.data.images import FOLDER
 from ebm_app.evaluation.held_out import held_out_levels
 from ebm_app.evaluation.plots import balance_figure
-from ebm_app.evaluation.selftest import Balance, Check, SelfTestBudget, iterate_checks
+from ebm_app.evaluation.selftest import Balance, Check, iterate_checks, num_reports
 from ebm_app.io import METRICS_FILE, RUN_FILE
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import as_written, read_json, to_dict
@@ -36,7 +36,7 @@ from a shell: the same with a larger budget by `python evaluate/selftest.py MODE
 the folder of the model is shown here, and log Z by `python evaluate/ais.py MODEL`."""
 RECORD_FILE = "selftest.json"
 SIZES, DEFAULT_IMAGES = (8, 297), 32
-NUM_TIMES, NUM_REFERENCE, PF_ODE_STEPS = 16, 100, 20
+NUM_TIMES, PF_ODE_STEPS = 16, 20
 #: the mean time score, and a text
 ShownTest = tuple[Figure | None, str]
 
@@ -118,11 +118,10 @@ def self_test(
     with without_path(Path(models.data_root), "data"):
         levels = held_out_levels(ebm, ebm.config.dataset, data_root=models.data_root)[:num_images]
     pf_ode = PFODEDensity(num_steps=PF_ODE_STEPS, seed=seed)
-    budget = SelfTestBudget(NUM_TIMES, NUM_REFERENCE, pf_ode, seed)
     label = f"{model} · {len(levels)} held-out images · seed {seed}"
-    total = budget.num_reports(len(levels))
+    total = num_reports(NUM_TIMES, len(levels))
     yield None, f"{progress(0, total)} · {label}"
-    for step, report in enumerate(iterate_checks(ebm, levels, budget), 1):
+    for step, report in enumerate(iterate_checks(ebm, levels, NUM_TIMES, pf_ode, seed), 1):
         figure = balance_figure(report.balance)
         yield figure, f"{progress(step, total)}, {report.stage} · {label}"
     yield figure, in_words(report.checks, label)
