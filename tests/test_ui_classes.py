@@ -67,8 +67,8 @@ def test_the_unknown_half_or_what_is_red_is_drawn_anew(classes, tmp_path):
     assert lower.nonzero()[:, 0].unique().tolist() == [4, 5, 6, 7]
     assert complete.half("left half", red).nonzero()[:, 1].unique().tolist() == [0, 1, 2, 3]
     for path, unknown in ((drawing, "lower half"), (marked, "what is red")):
-        *_, last = complete.complete("plain", path, unknown, 2, 3, 0, models=classes)
-        assert last.grid.size[0] > 8 and last.caption.startswith("Step 3 of 3")
+        *_, (grid, text) = complete.complete("plain", path, unknown, 2, 3, 0, models=classes)
+        assert grid.size[0] > 8 and text.startswith("Step 3 of 3")
     for path, unknown, message in (
         (None, "lower half", "canvas is empty"),
         (drawing, "what is red", "red brush"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import gradio as gr
 import numpy as np
@@ -40,13 +40,6 @@ HINT = (
 )
 
 
-class ShownCompletion(NamedTuple):
-    """What the page shows of completions: the images in one picture, and where they stand."""
-
-    grid: Image.Image | None
-    caption: str
-
-
 def complete(
     model: str,
     drawing: Annotated[str | None, BeforeValidator(drawn_path)],
@@ -56,7 +49,7 @@ def complete(
     seed: Seed,
     *,
     models: Models,
-) -> Iterator[ShownCompletion]:
+) -> Iterator[tuple[Image.Image | None, str]]:
     """Draws of a part of a picture given the rest: a half of it, or what is red; returns them in
     one picture, and a caption."""
     ebm = models.load(model)
@@ -67,10 +60,10 @@ def complete(
         raise UserError("nothing is marked as unknown: cover a part with the red brush")
     levels = to_levels(image, ebm.config.num_levels)
     many = levels.expand(num_images, -1, -1, -1)
-    yield ShownCompletion(None, f"Starting · {model} · seed {seed}")
+    yield None, f"Starting · {model} · seed {seed}"
     for frame in iterate_completion(ebm, many, mask, seed, num_temperatures=num_temperatures):
         text = f"{progress(frame.step, frame.num_steps)} · {model} · seed {seed}"
-        yield ShownCompletion(render(ebm.to_images(frame.x)), text)
+        yield render(ebm.to_images(frame.x)), text
 
 
 def read_marked(path: str | None, config: EBMConfig) -> tuple[Tensor, Tensor]:

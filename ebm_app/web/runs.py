@@ -28,7 +28,7 @@ MAX_RUNS = 8
 #: of every visitor, the turn of a run of minutes
 TURNS: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 WAITING = "Waiting: visitors take turns, and each has one run at a time"
-STOPPED, NEVER_BEGUN = "Stopped · ", "Stopped before the first step"
+STOPPED, NEVER_BEGUN, NOT_DONE = "Stopped · ", "Stopped before the first step", "Not done: "
 #: settings of an event that is answered at once, and is no endpoint for programs
 AT_ONCE = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
@@ -149,7 +149,7 @@ def with_reason(
         try:
             yield from run(*args)
         except gr.Error as error:
-            reason = f"Not done: {unescape(error.message)}"
+            reason = f"{NOT_DONE}{unescape(error.message)}"
             # a component that is skipped no longer has its files deleted in time
             kept = {output: gr.skip() for output in outputs if isinstance(output, gr.Number)}
             yield [reason if output is text else kept.get(output) for output in outputs]
@@ -201,30 +201,21 @@ def start_by(
         api_name=run.__name__,
         api_visibility="public" if is_public else "private",
     )
-    event.failure(never_begun, text, text, **AT_ONCE)
+    event.failure(ended, text, text, **AT_ONCE)
     event.then(lambda: pressed(False), None, list(buttons), **AT_ONCE)  # after a stop too
     stop.click(None, cancels=[event], **AT_ONCE)
     # after the cancel no step comes any more
-    stop.click(stopped, text, text, **AT_ONCE)
+    stop.click(ended, text, text, **AT_ONCE)
     return event
 
 
-def never_begun(text: str) -> Any:
-    """What the text of a run becomes that failed, or that was stopped, whose text stays.
+def ended(text: str) -> str:
+    """What the text of a run becomes when it is stopped or fails.
 
-    >>> never_begun(WAITING)
-    'Stopped before the first step'
+    >>> ended("Step 3 of 9 · digits"), ended(WAITING)
+    ('Stopped · Step 3 of 9 · digits', 'Stopped before the first step')
     """
-    return NEVER_BEGUN if text == WAITING else gr.skip()
-
-
-def stopped(text: str) -> str:
-    """What the text of a run becomes when it is stopped.
-
-    >>> stopped("Step 3 of 9 · digits")
-    'Stopped · Step 3 of 9 · digits'
-    """
-    if text.startswith((STOPPED, NEVER_BEGUN)):
+    if text.startswith((STOPPED, NEVER_BEGUN, NOT_DONE)):
         return text
     return NEVER_BEGUN if text == WAITING else f"{STOPPED}{text}"
 

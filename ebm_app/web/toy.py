@@ -42,7 +42,7 @@ HINT = (
     "p₀ is the reference at t = 0, p₁ the data at t = 1. Problems in the plane are learned in "
     "seconds; those of 5 and more dimensions are the paper's, and harder."
 )
-ShownTrial = tuple[Figure, str, dict[str, Any] | None]
+ShownTrial = tuple[Figure, str, dict[str, Any]]
 
 
 def toy(
@@ -81,22 +81,16 @@ def problem_label(problem: str) -> str:
 
 def report(shot: Snapshot, seconds: float) -> str:
     """Where a trial stands, in two lines."""
-    trial, total = shot.trial, shot.trial.training.iterations
-    head = [f"{total} steps" if shot.is_final else progress(shot.step, total)]
-    head += [problem_label(trial.problem), PATHS[trial.path], f"seed {trial.seed}"]
-    head.append(f"{seconds:.1f} s")
-    found = shot.scalars
-    parts = [f"best weights, of step {shot.best_step}" if shot.is_final else f"step {shot.step}"]
+    trial, total, found = shot.trial, shot.trial.training.iterations, shot.scalars
+    head = f"{total} steps" if shot.is_final else progress(shot.step, total)
+    head = [head, problem_label(trial.problem), PATHS[trial.path], f"seed {trial.seed}"]
     if found["loss"] is None or found["error"] is None:
-        parts.append("no longer finite: lower the learning rate")
+        told = "no longer finite: lower the learning rate"
     else:
-        parts.append(f"loss {found['loss']:.4g}")
-        parts.append(f"off by {found['error'] ** 0.5:.3g} nats (root mean square)")
+        told = f"off by {found['error'] ** 0.5:.3g} nats (root mean square)"
     if found.get("mass") is not None:
-        parts.append(f"learned p₁ integrates to {found['mass']:.3g}")
-    if shot.step_ms is not None:
-        parts.append(f"{shot.step_ms:.1f} ms a step")
-    return f"{' · '.join(head)}\n{method_label(trial.method)}: {' · '.join(parts)}"
+        told += f" · learned p₁ integrates to {found['mass']:.3g}"
+    return f"{' · '.join(head)} · {seconds:.1f} s\n{method_label(trial.method)}: {told}"
 
 
 def metrics(shot: Snapshot) -> dict[str, Any]:
@@ -129,11 +123,6 @@ def path_choices(problem: str) -> list[tuple[str, str]]:
     return [(PATHS[name], name) for name in paths_of(problem)]
 
 
-def emptied(problem: str) -> ShownTrial:
-    """The draws of a problem in place of what was learned by another choice."""
-    return preview(problem), "", None
-
-
 def build(seed: int, device: str) -> None:
     """Put the tab on the page, with its endpoint /toy."""
     gr.Markdown(HINT)
@@ -154,14 +143,15 @@ def build(seed: int, device: str) -> None:
             text = text_box("Run", 3)
             shown = [plot_box("Log ratio", value=preview(first)), text, metrics_box()]
 
-    def of_problem(problem: str) -> tuple[Any, ...]:
+    def of_problem(problem: str) -> dict[str, Any]:
         paths = path_choices(problem)
-        return gr.update(choices=paths, value=paths[0][1]), *emptied(problem)
+        return gr.update(choices=paths, value=paths[0][1])
 
     inputs = [problem, path, method, *numbers]
     event = start_by(buttons, toy, inputs, shown, {"device": device})
+    problem.change(of_problem, problem, path, **AT_ONCE)
     # not by a change of the path, which another problem brings about too
-    triggers = [path.input, method.input]
-    gr.on([problem.change, *triggers], None, cancels=[event], **AT_ONCE)
-    gr.on(triggers, emptied, problem, shown, **AT_ONCE)
-    problem.change(of_problem, problem, [path, *shown], **AT_ONCE)
+    triggers = [problem.change, path.input, method.input]
+    gr.on(triggers, None, cancels=[event], **AT_ONCE)
+    # the draws of the problem in place of what was learned by another choice
+    gr.on(triggers, lambda name: [preview(name), "", None], problem, shown, **AT_ONCE)
