@@ -151,7 +151,7 @@ def test_a_drawn_digit_has_a_log_likelihood(visit):
 def test_a_class_is_drawn_and_a_drawing_completed(visit):
     page = visit()
     page.get_by_label("Model", exact=True).click()
-    page.get_by_role("option", name="told", exact=True).click()
+    page.get_by_role("option", name="told: digits, 8 × 8 pixels").click()
     page.get_by_label("2", exact=True).check()
     set_number(page, "Steps", 2)
     set_number(page, "Images", 3)

@@ -1,5 +1,6 @@
 """Which models the page offers, and when it opens them."""
 
+import os
 import shutil
 
 import pytest
@@ -36,6 +37,10 @@ def test_the_bundled_models_are_offered_by_default(monkeypatch):
         "digits-energy",
         "mnist-latent",
     ]
+    lines = {name: page_models.in_a_line(name, BUNDLED / name) for name in os.listdir(BUNDLED)}
+    assert lines["mnist-latent"] == "mnist-latent: mnist, 28 × 28 pixels, latent"
+    assert lines["digits-energy"].endswith(": digits, 8 × 8 pixels, an energy in one pass")
+    assert page_models.in_a_line("none", BUNDLED) == "none"
 
 
 def test_a_model_is_kept_until_its_files_change(folder, tmp_path):

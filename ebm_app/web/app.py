@@ -5,7 +5,7 @@ from functools import partial
 import gradio as gr
 
 from . import complete, diagnostics, generate, information, toy
-from .models import Models
+from .models import Models, in_a_line
 from .runs import AT_ONCE
 from .score import tab as score
 
@@ -22,8 +22,8 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
     with gr.Blocks(title="ebm_app", analytics_enabled=False, delete_cache=cache) as app:
         gr.Markdown("# ebm_app\nEnergy-based models of images, learned from time scores.")
         with gr.Column() as choice:
-            names = list(models.folders)
-            model = gr.Dropdown(names, value=names[0], label="Model")
+            names = [(in_a_line(name, path), name) for name, path in models.folders.items()]
+            model = gr.Dropdown(names, value=names[0][1], label="Model")
             warning = gr.Markdown(visible=False)
         with gr.Tabs() as tabs:
             with gr.Tab("Generate") as drawing:

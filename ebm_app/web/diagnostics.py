@@ -10,7 +10,6 @@ import torch
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 
-from ebm_app.data.images import FOLDER
 from ebm_app.evaluation.held_out import held_out_levels
 from ebm_app.evaluation.plots import balance_figure
 from ebm_app.evaluation.selftest import Balance, Check, iterate_checks, num_reports
@@ -22,7 +21,7 @@ from ebm_app.training.checkpoint import PREFIX
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.plots import training_figure
 
-from .models import Models, without_path
+from .models import Models, data_of, without_path
 from .runs import AT_ONCE, explained, start_and_stop, start_by
 from .shared import plot_box, progress, slider, text_box
 
@@ -62,9 +61,7 @@ def card(models: Models, name: str) -> Card:
     run = folder.parent if folder.name.startswith(PREFIX) else folder
     (channels, height, width), levels = ebm.config.image_shape, ebm.config.num_levels
     colours = {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels")
-    config = {"kind": ebm.kind, **to_dict(ebm.config)}
-    if ebm.config.dataset.startswith(FOLDER):  # folders are the server's
-        config["dataset"] = FOLDER + Path(ebm.config.dataset).name
+    config = {"kind": ebm.kind, **to_dict(ebm.config), "dataset": data_of(ebm.config)}
     facts = {
         "model": name,
         "---": "---",

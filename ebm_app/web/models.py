@@ -6,11 +6,14 @@ from pathlib import Path
 from threading import Lock
 
 from ebm_app.anomaly.detector import AnomalyDetector
+from ebm_app.data.images import FOLDER
 from ebm_app.evaluation.examples import held_out_images
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
-from ebm_app.models.folders import BUNDLED, CONFIG_FILE, WEIGHTS_FILE, find_folder
+from ebm_app.models.config import EBMConfig
+from ebm_app.models.folders import BUNDLED, CONFIG_FILE, WEIGHTS_FILE, find_folder, read_config
+from ebm_app.models.parametrisation import ENERGY
 
 #: the bundled model that a visitor sees first
 FIRST = "mnist"
@@ -69,6 +72,25 @@ class Models:
                 found = fitted
             self._detector = ebm, found
         return self._detector[1]
+
+
+def data_of(config: EBMConfig) -> str:
+    """The data set of a model; of a folder of images its last part: folders are the server's."""
+    is_folder = config.dataset.startswith(FOLDER)
+    return FOLDER + Path(config.dataset).name if is_folder else config.dataset
+
+
+def in_a_line(name: str, folder: Path) -> str:
+    """A model's name and what its images are; the name alone where its configuration cannot be
+    read, which is explained when it is chosen."""
+    try:
+        config = read_config(EBMConfig, folder)
+    except UserError:
+        return name
+    parts = [data_of(config), "{1} × {2} pixels".format(*config.image_shape)]
+    parts += ["latent"] if config.space != EBMConfig.space else []
+    parts += ["an energy in one pass"] if config.prediction == ENERGY else []
+    return f"{name}: {', '.join(parts)}"
 
 
 @contextmanager
