@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.data.images import load_images
     from ebm_app.image_models.flow import Flow
     from ebm_app.training import settings
+    from ebm_app.training.cost import network_cost
     from ebm_app.training.fine_tuning import flow_of
     from ebm_app.training.launch import train_ebm
 
@@ -51,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     flow = Flow.from_pretrained(args.flow) if args.flow else flow_of(args.init_from)
     ebm_config, config = settings.resolve(data, own, base, flow)
     if args.dry_run:
-        print(json.dumps(settings.record(ebm_config, config), indent=2))
+        cost = {"cost_of_an_image": network_cost(ebm_config)._asdict()}
+        print(json.dumps(settings.record(ebm_config, config) | cost, indent=2))
         return None
     options = options_of(args, args.dataset, ebm_config.space)
     return train_ebm(data, ebm_config, config, options, flow)

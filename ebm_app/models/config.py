@@ -191,6 +191,9 @@ class TrainingConfig(LoopConfig):
 class Settings(TrainingConfig, ModelSettings, UNetConfig):
     """Every setting of a training run by its name, as the flags of ``train/ebm.py`` give them."""
 
+    size: Literal["small", "base", "large"] = setting(
+        "network of a preset, of 1, 36 or 121 million weights", "small"
+    )
     path: str = setting("linear_vp (alpha_t = t), or vp (the paper's, of images)", "linear_vp")
     path_arguments: dict[str, Number] = field(default_factory=dict)
     classes: Literal["none", "all"] = setting("class labels that the network is told", "none")

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from ebm_app.io.errors import UserError
+from ebm_app.io.registry import choose
 from ebm_app.models.unet import max_resolutions
 
 #: data set -> (settings of the model and its network, of the training)
@@ -18,12 +20,34 @@ PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 #: In a latent space the bins have no common width, and a shifted image has an unlikely u. Bins are
 #: wide there, so that a larger margin blurs none; u is white, its image shows a network more.
 LATENT: dict[str, Any] = dict(input_frequencies=(), augmentation="none", net_input="x", eps=1e-3)
-LARGE = (
-    dict(layers_per_block=2, dropout=0.1),
+IMAGES: dict[str, Any] = (
     dict(max_train_steps=100_000, train_batch_size=256, learning_rate=1e-3, lr_warmup_steps=1000)
     | dict(validation_steps=2500, checkpointing_steps=2500, logging_steps=50)
-    | dict(validation_images=500, validation_repeats=1),
+    | dict(validation_images=500, validation_repeats=1)
 )
+#: what the networks of two million weights and more are trained with
+WIDE: dict[str, Any] = dict(learning_rate=2e-4, ema_decay=0.9999, mixed_precision="bf16")
+
+
+class Size(NamedTuple):
+    """A network by its budget: channels at each resolution as far as images have it, residual
+    blocks of each, the sides at which it attends, and the settings of its training."""
+
+    channels: tuple[int, ...]
+    layers_per_block: int
+    attended: range = range(0)
+    training: dict[str, Any] = {}
+
+
+#: 1, 36 and 121 million weights: the second after Ho et al. 2020 (arXiv:2006.11239, CIFAR-10), the
+#: third after Nichol and Dhariwal 2021 (arXiv:2102.09672, ImageNet 64)
+SIZES = {
+    "small": Size((32, 64, 64), 2),
+    "base": Size((128, 256, 256, 256), 2, range(9, 17), WIDE),
+    "large": Size((128, 256, 384, 512), 3, range(7, 17), WIDE),
+}
+#: channels of an attention head of these
+HEAD = 64
 #: (data set, kind of flow) -> (arguments of the flow, overrides of LoopConfig)
 FLOWS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
     # 1,400 images: what is learned after some hundred steps does not carry over to others, and
@@ -57,13 +81,36 @@ def suited_to_levels(num_levels: int) -> dict[str, Any]:
     }
 
 
+def sized(size: Size, image_shape: Sequence[int]) -> dict[str, Any]:
+    """Settings of the network of a size for images (C, H, W)."""
+    side = max(image_shape[1:])
+    channels = size.channels[: max_resolutions(*image_shape[1:])]
+    attended = [level for level in range(len(channels)) if side >> level in size.attended]
+    net: dict[str, Any] = dict(
+        block_out_channels=channels,
+        layers_per_block=size.layers_per_block,
+        attention_levels=tuple(attended),
+        dropout=0.1,
+    )
+    if attended:
+        net |= dict(num_heads=channels[-1] // HEAD, norm_num_groups=32)
+    return net
+
+
 def preset(
-    dataset: str, image_shape: Sequence[int], num_levels: int
+    dataset: str, image_shape: Sequence[int], num_levels: int, size: str = "small"
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(model settings, training settings) for a data set of images (C, H, W) with L levels."""
+    """(model settings, training settings) for a data set of images (C, H, W) with L levels, and a
+    key of ``SIZES``.
+
+    Raises:
+        UserError: for an unknown size, and another than "small" of a data set with a network of
+            its own.
+    """
+    chosen = SIZES[choose("size", size, SIZES)]
     if dataset in PRESETS:
+        if size != "small":
+            raise UserError(f"{dataset} has a network of its own: leave size {size} out")
         return PRESETS[dataset]
-    model, training = LARGE
-    resolutions = min(3, max_resolutions(*image_shape[1:]))
-    channels = {"block_out_channels": (32, 64, 64)[:resolutions]}
-    return {**model, **suited_to_levels(num_levels), **channels}, training
+    model = sized(chosen, image_shape) | suited_to_levels(num_levels)
+    return model, IMAGES | chosen.training

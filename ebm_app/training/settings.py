@@ -76,8 +76,11 @@ def resolve(
         UserError: for unknown names or wrong types, or a flow of other images.
     """
     if base is None:
-        model, training = preset(data.name, data.image_shape, data.num_levels)
+        size = given.get("size", Settings.size)
+        model, training = preset(data.name, data.image_shape, data.num_levels, size)
         merged = {**model, **training, **({} if flow is None else LATENT)}
+    elif "size" in given:
+        raise UserError("a recorded run has a network of its own: leave out size")
     else:
         merged = flatten(base)
     if "path" in given:  # the arguments of another path are not this one's
