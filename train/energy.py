@@ -13,7 +13,7 @@ from typing import Any
 
 from ebm_app.io.command_line import ModelFlag, given, parse
 from ebm_app.io.fields import configuration, setting
-from ebm_app.io.records import from_dict, to_dict
+from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
 from ebm_app.models.config import LoopConfig
 from ebm_app.training.options import RunOptions, options_of
@@ -43,12 +43,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.image_models.ebm import EBM
     from ebm_app.training.energy_task import EnergyTask, energy_config
     from ebm_app.training.launch import launch
-    from ebm_app.training.settings import KINDS, check_loop, check_names
+    from ebm_app.training.settings import check_loop
 
     names = {field.name for field in fields(LoopConfig)}
     own = {name: value for name, value in given(args, argv).items() if name in names}
-    config = from_dict(LoopConfig, SUITED | own, "training settings")
-    check_names(config, {key: KINDS[key] for key in ("optimizer", "lr_scheduler")})
+    config = LoopConfig(**SUITED | own)
     teacher = EBM.from_pretrained(args.model)
     recorded = {"ebm": to_dict(energy_config(teacher.config)), "teacher": {"model": args.model}}
     name = args.dataset or teacher.config.dataset

@@ -5,7 +5,7 @@ accelerate launch train/flow.py --flow spline --dataset digits --output_dir runs
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import torch
@@ -16,18 +16,16 @@ from ebm_app.data.images import ImageData, load_images
 from ebm_app.image_models.flow import Flow, FlowConfig
 from ebm_app.io.command_line import given, parse
 from ebm_app.io.fields import configuration, setting
-from ebm_app.io.processes import make_accelerator, resolve_device, shut_down
-from ebm_app.io.records import from_dict, to_dict
+from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.io.start import run_script
 from ebm_app.models.config import Layers, LoopConfig, Margin, Width
 from ebm_app.numerics.tensors import seeded
 from ebm_app.spaces import SPACES
 from ebm_app.training.flow_task import FlowTask
-from ebm_app.training.launch import clean_output, held, launch
+from ebm_app.training.launch import launch
 from ebm_app.training.options import DataFlags, RunOptions, options_of
-from ebm_app.training.presets import flow_preset
-from ebm_app.training.settings import KINDS, check_loop, check_names
+from ebm_app.training.settings import check_loop
 
 #: dequantised images that a flow is fitted to: small data sets are repeated
 MIN_FIT_IMAGES, MAX_FIT_IMAGES = 30_000, 100_000
@@ -45,7 +43,7 @@ class FlowArguments:
 
 @configuration(kw_only=True)
 class Arguments(LoopConfig, RunOptions, FlowArguments, DataFlags):
-    """The command line; settings that are not given are the preset's."""
+    """The command line."""
 
     flow: str = setting(
         "gaussian (logits as one normal), copula (marginals to normal, then whitened), spline "
@@ -60,11 +58,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     own = given(args, argv)
     kind = choose("flow", args.flow, SPACES.keys() - {"ambient"})
     data = load_images(args.dataset, args.data_root, args.download, args.resolution)
-    suited, budget = flow_preset(data.name, kind)
-    arguments = suited | {key: own[key] for key in own if hasattr(FlowArguments, key)}
+    arguments = {key: own[key] for key in own if hasattr(FlowArguments, key)}
     loop = {key: own[key] for key in own if hasattr(LoopConfig, key)}
-    config = from_dict(LoopConfig, budget | loop, "training settings")
-    check_names(config, {key: KINDS[key] for key in ("optimizer", "lr_scheduler")})
+    config = LoopConfig(**loop)
     check_loop(config, data)
     options = options_of(args, args.dataset, f"{kind}-flow")
     torch.manual_seed(config.seed)  # the weights that a flow starts with
@@ -76,9 +72,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     def build(accelerator: Accelerator) -> FlowTask:
         return FlowTask(accelerator, flow, config, data, options.output_dir)
 
-    if list(flow.parameters()):
-        return launch(config, settings, options, build)
-    return save(settings, options, build)
+    return launch(config, settings, options, build)
 
 
 def fit(flow: Flow, data: ImageData, seed: int) -> None:
@@ -88,29 +82,6 @@ def fit(flow: Flow, data: ImageData, seed: int) -> None:
     levels = data.train[torch.arange(num)].repeat(repeats, 1, 1, 1)
     noise = torch.rand(levels.shape, generator=seeded("cpu", seed))
     flow.space.fit(flow.dequantise(levels, noise), repeats)
-
-
-def save(
-    settings: dict[str, Any], options: RunOptions, build: Callable[[Accelerator], FlowTask]
-) -> dict[str, Any] | None:
-    """Write and score a flow that has nothing left to learn."""
-    accelerator = make_accelerator(device=resolve_device(options.device))
-    with held(accelerator, options.output_dir, settings) as output:
-        task = build(accelerator)
-        clean_output(accelerator, options)
-        if output.is_main:
-            task.model.save_pretrained(output.folder)
-        accelerator.wait_for_everyone()
-        found = task.validate(0)
-        metrics = {
-            "output_dir": str(output.folder),
-            "bits_per_dim": found["validation_bits_per_dim"],
-            "stderr": found["validation_stderr"],
-            **task.final_metrics(output.folder),
-        }
-        output.save(metrics)
-        shut_down(accelerator)
-    return metrics if output.is_main else None
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Bits per dim of many images, shared among the processes, and what a table says of them."""
 
 import time
-from collections.abc import Callable
 from itertools import combinations
 from math import isfinite, log, sqrt
 from typing import Any, NamedTuple
@@ -35,7 +34,6 @@ def bits_of_images(
     noise: Tensor,
     batch_size: int = 128,
     wrap: Wrap = iter,
-    check: Callable[[], None] | None = None,
     labels: Tensor | None = None,
     **options: Any,
 ) -> ImageBits:
@@ -44,7 +42,7 @@ def bits_of_images(
     Args:
         levels: (N, C, H, W). noise: (K, N, C, H, W), drawn for all images beforehand, so that the
             result does not depend on batches or processes. labels: (N,), for log P(image | label).
-        wrap: put around the batches, for a progress bar. check: called before each of them.
+        wrap: put around the batches, for a progress bar.
         options: of ``model.log_prob``.
     """
     parts = getattr(options.get("estimator"), "parts", ())
@@ -57,7 +55,7 @@ def bits_of_images(
         return torch.stack(columns, 1)
 
     count = 3 + len(parts)
-    table = sharded(accelerator, len(levels), count, batch_size, rows_of, wrap, check).unbind(1)
+    table = sharded(accelerator, len(levels), count, batch_size, rows_of, wrap).unbind(1)
     return ImageBits(*table[:3], dict(zip(parts, table[3:], strict=True)))
 
 

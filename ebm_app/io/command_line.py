@@ -22,7 +22,7 @@ import tyro
 from tyro.conf import Positional
 
 from ebm_app.io.fields import Seed, checked, configuration, setting
-from ebm_app.io.registry import choose, import_extension, load_extensions
+from ebm_app.io.registry import choose, import_extension
 
 __all__ = [
     "CommonFlags",
@@ -76,7 +76,6 @@ def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = N
         SystemExit: with code 2 for a flag that does not exist or a text of another type.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    load_extensions()
     importer = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     importer.add_argument("--import", dest="modules", action="append", default=[])
     extensions, words = importer.parse_known_args(words)

@@ -67,13 +67,11 @@ def sharded(
     batch_size: int,
     function: Callable[[Tensor], Tensor],
     wrap: Wrap = iter,
-    check: Callable[[], None] | None = None,
 ) -> Tensor:
     """Rows (num, columns) float64 of ``function``, which maps indices (b,) to rows (b, columns).
 
     Process r of W computes the indices r, r + W, ...; every process returns all rows.
-    ``wrap`` is put around the batches, for a progress bar, and ``check`` is called before each, as
-    often on every process.
+    ``wrap`` is put around the batches, of which every process has as many.
     """
     own = torch.arange(accelerator.process_index, num, accelerator.num_processes)
     table = torch.zeros(num, columns, dtype=torch.float64)
@@ -81,8 +79,6 @@ def sharded(
     # as many batches on every process, of which the last may be empty
     batches = [own[begin : begin + batch_size] for begin in range(0, longest, batch_size)]
     for rows in wrap(batches):
-        if check is not None:
-            check()
         if len(rows):
             table[rows] = function(rows).double().cpu()
     return accelerator.reduce(table.to(accelerator.device), "sum").cpu()

@@ -4,23 +4,13 @@ import inspect
 import os
 import sys
 from collections.abc import Iterable
-from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import checked, shortened
 
 T = TypeVar("T")
-
-
-@cache
-def load_extensions() -> None:
-    """Import what installed packages register: the modules of their entry points in the group
-    ``ebm_app.extensions``, which add to the dicts."""
-    for point in entry_points(group="ebm_app.extensions"):
-        point.load()
 
 
 def import_extension(module: str) -> None:

@@ -13,7 +13,6 @@ from torch import nn
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
 from ebm_app.io.records import to_dict, write_json
-from ebm_app.io.registry import load_extensions
 from ebm_app.io.tensors import write_tensors
 from ebm_app.models.card import CARD_FILE, model_card
 from ebm_app.models.folders import (
@@ -74,7 +73,6 @@ class PretrainedModel(nn.Module):
                 finite or do not fit the configuration, a format of another version, or another
                 kind of model.
         """
-        load_extensions()
         folder = find_folder(name_or_path)
         try:
             device = torch.empty(0, device=device).device

@@ -23,7 +23,7 @@ from ebm_app.models.parametrisation import ENERGY
 from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.numerics.tensors import expand_like, seeded, standard_error, sum_except_batch
 from ebm_app.objectives.time_sampling import ArcLength
-from ebm_app.training.tasks import Check, Part, Task
+from ebm_app.training.tasks import Part, Task
 
 #: draws of the bound at each of its nodes, from which the residual of one pass is measured
 BOUND_DRAWS = 16
@@ -126,14 +126,14 @@ class EnergyTask(Task):
         t = times[part.rows].to(levels.device)
         return ebm.model.path.sample(x0, x1, t).xt, t
 
-    def metrics(self, check: Check) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         levels, losses = self.validation.to(self.model.device), []
         for repeat in range(self.config.validation_repeats):
-            check()
+            self.check()
             whole = Part(repeat, torch.arange(len(levels)), len(levels))
             losses.append(self.loss_module(*self.draw(levels, None, whole)).detach())
-        one_pass = self.bits("validation_energy", estimator="energy", check=check)
-        bound = self.bits(seed=self.config.seed, check=check)
+        one_pass = self.bits("validation_energy", estimator="energy")
+        bound = self.bits(seed=self.config.seed)
         return {"validation_loss": torch.cat(losses).mean().item(), **bound, **one_pass}
 
     def final_metrics(self, output_dir: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ebm_app.io.records import to_dict
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import LoopConfig
 from ebm_app.numerics.tensors import standard_error
-from ebm_app.training.tasks import Check, Part, Task
+from ebm_app.training.tasks import Part, Task
 
 
 class NegativeLogDensity(nn.Module):
@@ -57,9 +57,9 @@ class FlowTask(Task):
         noise = part.noise(levels.device, self.config.seed).uniform(*levels.shape)
         return (dequantise(levels, self.model.config.num_levels, noise),)
 
-    def metrics(self, check: Check) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """The loss is that of the bits: -log p(x) / D in nats."""
-        bits = self.bits(check=check)
+        bits = self.bits()
         nats = bits["validation_bits_per_dim"] * math.log(2)
         return {"validation_loss": nats - math.log(self.model.config.num_levels), **bits}
 

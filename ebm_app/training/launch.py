@@ -84,35 +84,57 @@ def launch(
     config = replace(config, mixed_precision=accelerator.mixed_precision)
     recorded = {**recorded, "training": to_dict(config)}
     stop_with_launcher()
-    with held(accelerator, options.output_dir, recorded) as output:
-        trainer = Trainer(accelerator, build(accelerator), config, options.output_dir)
-        trainer.now.origin = origin or {}
-        if options.resume_from_checkpoint:
-            go_on(accelerator, trainer, options)
+    path = options.output_dir / RUN_FILE
+    output = on_main(accelerator, lambda: Output(path, recorded))
+    output = output or Output(path, recorded, is_main=False)
+    with output:
+        task = build(accelerator)
+        if task.trained_parameters():
+            prepared, result = fit(accelerator, task, config, options, output, origin)
         else:
-            clean_output(accelerator, options)
-        output.data["settings"] = recorded | trainer.now.origin
-        output.write(None)
-        result = trainer.fit()
+            prepared, result = (), save_fitted(accelerator, task, options)
         metrics = {
             "output_dir": str(output.folder),
             "device": describe_devices(accelerator),
             **result,
-            **trainer.task.final_metrics(output.folder),
+            **task.final_metrics(output.folder),
         }
         with output.saving(metrics):
-            if output.is_main and find_spec("matplotlib"):
+            if output.is_main and prepared and find_spec("matplotlib"):
                 figure = training_figure(read_metrics(output.folder / METRICS_FILE))
                 save_figure(figure, output.folder / "loss.png", dpi=120)
-        shut_down(accelerator, trainer.loss_module, trainer.optimizer)
+        shut_down(accelerator, *prepared)
     return metrics if output.is_main else None
 
 
-def held(accelerator: Accelerator, folder: Path, settings: dict[str, Any]) -> Output:
-    """The record of a run, whose folder is made, tried and kept from other runs."""
-    path = folder / RUN_FILE
-    output = on_main(accelerator, lambda: Output(path, settings))
-    return Output(path, settings, is_main=False) if output is None else output
+def fit(
+    accelerator: Accelerator,
+    task: Task,
+    config: LoopConfig,
+    options: RunOptions,
+    output: Output,
+    origin: dict[str, Any] | None,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Train; the objects that accelerate prepared, and what ``Trainer.fit`` returns."""
+    trainer = Trainer(accelerator, task, config, options.output_dir)
+    trainer.now.origin = origin or {}
+    if options.resume_from_checkpoint:
+        go_on(accelerator, trainer, options)
+    else:
+        clean_output(accelerator, options)
+    output.data["settings"] |= trainer.now.origin
+    output.write(None)
+    return (trainer.loss_module, trainer.optimizer), trainer.fit()
+
+
+def save_fitted(accelerator: Accelerator, task: Task, options: RunOptions) -> dict[str, Any]:
+    """Write and score a model that has nothing left to learn."""
+    clean_output(accelerator, options)
+    if accelerator.is_main_process:
+        task.model.save_pretrained(options.output_dir)
+    accelerator.wait_for_everyone()
+    found = task.validate(0)
+    return {name: found[f"validation_{name}"] for name in ("bits_per_dim", "stderr")}
 
 
 def go_on(accelerator: Accelerator, trainer: Trainer, options: RunOptions) -> None:

@@ -48,20 +48,6 @@ SIZES = {
 }
 #: channels of an attention head of these
 HEAD = 64
-#: (data set, kind of flow) -> (arguments of the flow, overrides of LoopConfig)
-FLOWS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {
-    # 1,400 images: what is learned after some hundred steps does not carry over to others, and
-    # where more than two couplings have learned from them an energy model finds nothing more
-    ("digits", "spline"): (
-        {"layers": 2, "hidden": 16},
-        {"max_train_steps": 600, "validation_steps": 100, "checkpointing_steps": 300},
-    ),
-}
-
-
-def flow_preset(dataset: str, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(arguments of a flow, training settings) for a data set; empty where the defaults suit."""
-    return FLOWS.get((dataset, kind), ({}, {}))
 
 
 def suited_to_levels(num_levels: int) -> dict[str, Any]:

@@ -156,6 +156,7 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
 
 def check_loop(config: LoopConfig, data: ImageData) -> None:
     """Raise a UserError for settings that no training can use."""
+    check_names(config, {name: KINDS[name] for name in ("optimizer", "lr_scheduler")})
     check_report_to(config.report_to)
     if config.lr_decay_steps and config.lr_scheduler != OPEN_ENDED:
         raise UserError(

@@ -7,7 +7,7 @@ what was drawn before, so that a run resumes exactly from its step number alone.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,9 +35,6 @@ from ebm_app.numerics.tensors import seeded, standard_error
 from ebm_app.objectives.regression import OBJECTIVES, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.objectives.weighting import WEIGHTINGS
-
-#: called again and again in a validation, as often on every process; it raises to stop it
-Check = Callable[[], None]
 
 
 class Order:
@@ -100,6 +97,8 @@ class Task(ABC):
     ) -> None:
         self.accelerator, self.model, self.loss_module = accelerator, model, loss_module
         self.config, self.output_dir = config, output_dir
+        #: called at each batch of a validation, as often on every process; it may raise to stop it
+        self.check: Callable[[], None] = lambda: None
         self.total_batch_size = (
             config.train_batch_size
             * config.gradient_accumulation_steps
@@ -128,31 +127,38 @@ class Task(ABC):
         """The arguments of the loss for the images (b, C, H, W) of a part and their class labels
         (b,)."""
 
-    def validate(self, step: int, check: Check = lambda: None) -> dict[str, float]:
+    def validate(self, step: int) -> dict[str, float]:
         """``validation_loss``, and ``validation_bits_per_dim`` with ``validation_stderr``, its
         standard error over images, on the validation split with the same noise every time; writes
         a preview."""
         self.model.eval()
-        metrics = self.metrics(check)
+        metrics = self.metrics()
         if self.accelerator.is_main_process and self.config.num_preview_images:
             images = self.model.sample(self.config.num_preview_images, seed=self.config.seed)
             save_grid(images, self.output_dir / PREVIEWS / f"step-{step:06d}.png")
         return metrics
 
     @abstractmethod
-    def metrics(self, check: Check) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """What ``validate`` returns."""
 
     def bits(self, name: str = "validation", **options: Any) -> dict[str, float]:
         """Bits per dim with the standard error, by options of ``model.log_prob``."""
-        bar = partial(tqdm, desc=name, leave=False, disable=not self.accelerator.is_main_process)
+        watched = partial(self.watched, name=name)
         bits = bits_of_images(
-            self.accelerator, self.model, self.validation, self.noise, wrap=bar, **options
+            self.accelerator, self.model, self.validation, self.noise, wrap=watched, **options
         ).bits_per_dim
         return {
             f"{name}_bits_per_dim": bits.mean().item(),
             f"{name}_stderr": standard_error(bits).item(),
         }
+
+    def watched(self, batches: Sequence[Tensor], name: str) -> Iterator[Tensor]:
+        """The batches of a validation, with a progress bar and the check."""
+        hidden = not self.accelerator.is_main_process
+        for rows in tqdm(batches, desc=name, leave=False, disable=hidden):
+            self.check()
+            yield rows
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -247,14 +253,14 @@ class EBMTask(Task):
         hidden = noise.uniform(len(labels))
         return *batch, labels.masked_fill(hidden < self.config.label_dropout, -1)
 
-    def metrics(self, check: Check) -> dict[str, float]:
-        loss = self._validation_loss(check)
-        metrics = {"validation_loss": loss, **self.bits(seed=self.config.seed, check=check)}
+    def metrics(self) -> dict[str, float]:
+        metrics = {"validation_loss": self._validation_loss()}
+        metrics |= self.bits(seed=self.config.seed)
         if self.model.default_estimator != "ratio":
-            metrics |= self.bits("validation_ratio", estimator="ratio", check=check)
+            metrics |= self.bits("validation_ratio", estimator="ratio")
         return metrics
 
-    def _validation_loss(self, check: Check) -> float:
+    def _validation_loss(self) -> float:
         """Of batches as large as those of the training, shared among the processes."""
         model, num, losses = self.model.model, len(self.validation), []
 
@@ -265,9 +271,10 @@ class EBMTask(Task):
             sample = model.path.sample(u0, u1, t)
             return self.loss_module.objective(model, model.path, sample, weight)[:, None]
 
+        size, watched = self.config.train_batch_size, partial(self.watched, name="loss")
         for repeat in range(self.config.validation_repeats):
-            of_repeat, size = partial(losses_of, repeat=repeat), self.config.train_batch_size
-            losses.append(sharded(self.accelerator, num, 1, size, of_repeat, check=check))
+            of_repeat = partial(losses_of, repeat=repeat)
+            losses.append(sharded(self.accelerator, num, 1, size, of_repeat, watched))
         return torch.cat(losses).mean().item()
 
     def settings(self) -> dict[str, Any]:

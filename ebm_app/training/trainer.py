@@ -61,6 +61,7 @@ class Trainer:
         self.state = TrainingState(task, optimizer, self.ema, accelerator.scaler)
         self.metrics = MetricsLog(accelerator, output_dir, config)
         self.signals = StopSignals(accelerator)
+        task.check = self.signals.check
         settings = {**task.settings(), "training": to_dict(config)}
         self.now = Progress(settings, task.total_batch_size)
         #: of the run's start or its resume
@@ -219,7 +220,7 @@ class Trainer:
         if not self._due(self.config.validation_steps) or self.now.validated == self.now.step:
             return
         with self.state.averaged_weights():
-            found = self.task.validate(self.now.step, self.signals.check)
+            found = self.task.validate(self.now.step)
             self._check_finite(torch.tensor([found["validation_loss"]]), "validation loss")
             self.now.validated = self.now.step
             self.metrics.write(self.now.step, **found)
