@@ -64,7 +64,7 @@ BYTES = {
     "long head": lambda content: struct.pack("<Q", 2**40) + content[8:],
     "others": lambda content: save({"a": torch.zeros(3)}),
 }
-NO_FILES = ("folder", "broken", "circle", "socket", "nothing")
+NO_FILES = ("folder", "fifo", "device", "broken", "circle", "socket", "nothing")
 #: name -> what becomes of one tensor
 TENSORS = {
     "nan": lambda value: value * torch.nan,
@@ -80,11 +80,14 @@ def put_no_file(path, kind):
     """Make something that is no plain file, of a kind in ``NO_FILES``."""
     if kind == "folder":
         path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
     elif kind == "socket":
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(os.path.relpath(path))
     elif kind != "nothing":
-        path.symlink_to({"broken": "nowhere", "circle": path.name}[kind])
+        targets = {"device": "/dev/zero", "broken": "nowhere", "circle": path.name}
+        path.symlink_to(targets[kind])
 
 
 @pytest.fixture(scope="module")

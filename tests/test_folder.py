@@ -171,10 +171,10 @@ def test_folder_names_the_file_it_cannot_use(tmp_path, content, reason):
     assert "bad one.png" in message and reason in message
 
 
-def test_what_is_no_file_is_named(tmp_path, monkeypatch):
+def test_what_is_no_file_is_named_and_never_waited_for(tmp_path, monkeypatch):
     fill(tmp_path)
     monkeypatch.chdir(tmp_path)
-    for kind in ("socket", "broken", "circle"):
+    for kind in ("fifo", "socket", "device", "broken", "circle"):
         put_no_file(tmp_path / "zz.png", kind)
         assert "zz.png" in error_of(load_folder, tmp_path)
         (tmp_path / "zz.png").unlink()

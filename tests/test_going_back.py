@@ -1,17 +1,19 @@
 """A run that goes back to an earlier checkpoint, or past a damaged one."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from speeds import without_speeds
+from test_faults import TENSORS
 
 from ebm_app import train
 from ebm_app.io.errors import UserError
-from ebm_app.io.records import read_json
-from ebm_app.training.checkpoint import checkpoints, find_checkpoint
+from ebm_app.io.records import LARGEST_RECORD, read_json, write_json
+from ebm_app.training.checkpoint import checkpoints, digests, find_checkpoint
 from ebm_app.training.metrics import read_metrics
 
 pytestmark = pytest.mark.process
@@ -112,3 +114,35 @@ def test_there_is_always_a_way_on(images, tmp_path):
         train(images, run, **SETTINGS, resume_from_checkpoint="latest")
     train(images, run, **{**SETTINGS, "max_train_steps": 1}, overwrite_output_dir=True)
     assert read_json(run / "run.json")["figures"]["steps"] == 1
+
+
+def test_other_images_are_refused(images, run):
+    with pytest.raises(UserError, match="digest of the images was .*, now "):
+        train(16 - images, run, **SETTINGS, resume_from_checkpoint="latest")
+    digest = read_json(run / "run.json")["settings"]["data"]
+    assert list(digest) == ["digest of the images"]
+
+
+@pytest.mark.parametrize("change", TENSORS.values(), ids=TENSORS)
+def test_a_best_model_that_does_not_fit_is_refused(images, run, change):
+    folder = run / "checkpoint-12"
+    best = folder / "state" / "best.safetensors"
+    weights = load_file(best)
+    name = next(iter(weights))
+    save_file({**weights, name: change(weights[name]).contiguous()}, best)
+    write_json(folder / "state" / "digests.json", digests(folder))
+    before = (run / "model.safetensors").read_bytes()
+    with pytest.raises(UserError, match="best.safetensors"):
+        train(images, run, **SETTINGS, resume_from_checkpoint="latest")
+    assert (run / "model.safetensors").read_bytes() == before
+
+
+def test_a_long_run_is_read_whole(tmp_path):
+    """Its metrics may be larger than any other record."""
+    file = tmp_path / "metrics.jsonl"
+    line = json.dumps({"step": 1, "loss": 0.5}) + " " * 60_000 + "\n"
+    file.write_text(300 * line + '{"ste')
+    assert file.stat().st_size > LARGEST_RECORD and len(read_metrics(file)) == 300
+    file.write_text(line + "x\n")
+    with pytest.raises(UserError, match="is damaged"):
+        read_metrics(file)

@@ -1,11 +1,94 @@
-"""Whoever leaves the terminal, and whatever the disk refuses: a sentence or none."""
+"""Whatever stands in the place of a file, and whoever leaves the terminal: a sentence or none."""
 
 import os
+import stat
 import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+import torch
+from conftest import error_of
+from matplotlib.figure import Figure
+from test_faults import NO_FILES, put_no_file
 
-from ebm_app.io.start import run_script
+from ebm_app.data.png import save_image
+from ebm_app.io.errors import UserError
+from ebm_app.io.output import hold
+from ebm_app.io.records import read_json, write_json
+from ebm_app.io.start import explained, run_script
+from ebm_app.io.tensors import read_tensors, write_tensors
+from ebm_app.io.writing import open_to_append, remove_folder, save_figure
+from ebm_app.training.metrics import read_metrics
+
+WRITE = {
+    "record": lambda path: write_json(path, {}),
+    "tensors": lambda path: write_tensors(path, {"x": torch.zeros(2)}),
+    "picture": lambda path: save_image(torch.zeros(2, 2, 1).byte().numpy(), path),
+    "figure": lambda path: save_figure(Figure(), path),
+    "lines": lambda path: open_to_append(path).close(),
+    "lock": lambda path: hold(path).close(),
+}
+READ = {"record": read_json, "tensors": read_tensors, "lines": read_metrics}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file_is_replaced_or_refused(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    begin = time.perf_counter()
+    for name, write in WRITE.items():
+        path = tmp_path / name
+        put_no_file(path, kind)
+        try:
+            write(path)
+            assert stat.S_ISREG(path.lstat().st_mode)
+        except (UserError, OSError) as error:
+            assert str(tmp_path) in (explained(error) or str(error))
+    assert not (tmp_path / "nowhere").exists(), "a link was followed"
+    for name, read in READ.items():
+        path = tmp_path / ("read " + name)
+        put_no_file(path, kind)
+        if name != "lines" or path.exists():
+            error_of(read, path)
+    assert time.perf_counter() - begin < 10
+
+
+@pytest.fixture
+def as_nobody():
+    """A folder of root's, or of the user's own, that the process may read but not write."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "kept").write_text("{}")
+        (folder / "kept").chmod(0)
+        folder.chmod(0o555)
+        is_root = os.geteuid() == 0
+        try:
+            if is_root:
+                os.seteuid(65_534)
+            yield folder
+        finally:
+            if is_root:
+                os.seteuid(0)
+            folder.chmod(0o755)
+
+
+def test_what_may_not_be_written_or_read_is_one_sentence(as_nobody):
+    for write in WRITE.values():
+        for name in ("new", "kept"):
+            with pytest.raises(OSError) as refused:
+                write(as_nobody / name)
+            assert str(as_nobody) in explained(refused.value)
+    for read in READ.values():
+        error_of(read, as_nobody / "kept")
+
+
+def test_of_a_link_to_a_folder_the_link_is_deleted(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for name in ("link", "nothing", "link"):
+        remove_folder(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
 
 
 def closed_pipe():

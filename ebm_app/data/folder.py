@@ -21,6 +21,7 @@ from torch import Tensor
 from ebm_app.data.levels import NUM_VALUES, to_display, to_levels
 from ebm_app.data.stored import Images, gathered, parts_of
 from ebm_app.io.errors import UserError
+from ebm_app.io.records import open_plain
 from ebm_app.io.tensors import as_tensor
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
@@ -118,7 +119,7 @@ def read_image(path: Path, keep_alpha: bool = False) -> Image.Image:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=FORMATS) as opened:
+            with open_plain(path) as file, Image.open(file, formats=FORMATS) as opened:
                 # MPO is the JPEG of some telephones, whose first frame is the photograph.
                 animated = getattr(opened, "is_animated", False) and opened.format != "MPO"
                 # Pillow turns 16-bit colour into 8-bit; only the raw mode ("RGB;16B") tells.
@@ -127,6 +128,8 @@ def read_image(path: Path, keep_alpha: bool = False) -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         most = f"more than {Image.MAX_IMAGE_PIXELS} pixels"
         raise UserError(f"the image '{path}' has {most}: make it smaller") from error
+    except UserError:
+        raise
     except UNREADABLE as error:
         raise UserError(f"cannot read '{path}' as an image: repair or remove it") from error
     if animated:

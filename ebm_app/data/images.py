@@ -1,5 +1,6 @@
 """Image data sets as integer levels, by the name that ``--dataset`` takes."""
 
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,6 +147,16 @@ def _on_levels(images: Images, num_levels: int) -> Images:
     if num_levels != NUM_VALUES:
         raise UserError(f"images that are read from the disk have {NUM_VALUES} levels: give that")
     return images
+
+
+def digest_of(levels: Images, labels: Tensor | None = None) -> str:
+    """The SHA-256 of images (N, C, H, W) and of their class labels."""
+    digest = hashlib.sha256(str(tuple(levels.shape)).encode())
+    for rows in torch.arange(len(levels)).split(1024):
+        digest.update(levels[rows.to(levels.device)].cpu().contiguous().numpy())
+    if labels is not None:
+        digest.update(labels.cpu().contiguous().numpy())
+    return digest.hexdigest()
 
 
 def load_images(

@@ -17,6 +17,7 @@ from typing import IO, Any, Self
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import write_json
+from ebm_app.io.writing import open_to_append
 
 PACKAGES = ("ebm_app", "torch", "torchvision", "diffusers", "accelerate", "numpy")
 
@@ -28,7 +29,7 @@ def hold(path: Path) -> IO[str]:
         UserError: where another holds it. OSError: where the folder cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("a")
+    file = open_to_append(path)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):

@@ -2,10 +2,11 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
@@ -50,18 +51,13 @@ def _reason(error: ValueError) -> str:
 
 
 def read_json(path: Path, largest: int = LARGEST_RECORD) -> dict[str, Any]:
-    """The JSON object in a file.
+    """The JSON object in a file; errors as of ``open_plain``.
 
     Raises:
-        UserError: where the file is missing, unreadable, larger than ``largest`` bytes, or not a
-            JSON object.
+        UserError: where it is larger than ``largest`` bytes, or not a JSON object.
     """
-    try:
-        with path.open("rb") as file:
-            content = file.read(largest + 1)
-    except OSError as error:
-        problem = f"{path} cannot be read ({error.strerror}): put it there, or give another path"
-        raise UserError(problem) from None
+    with open_plain(path) as file:
+        content = file.read(largest + 1)
     if len(content) > largest:
         raise UserError(f"{path} is larger than {largest} bytes: it is no record of ebm_app")
     try:
@@ -84,6 +80,24 @@ def as_written(path: Path) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         found = f"key {error} is missing" if isinstance(error, KeyError) else shortened(error)
         raise UserError(f"{path} is damaged ({shortened(found)}): write it anew") from None
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """A plain file, open to be read in bytes; a pipe or a device in its place is never waited for.
+
+    Raises:
+        UserError: where it is missing, no plain file, or unreadable.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path} is not a plain file: put one in its place, or remove it")
+        # not blocked, should it have become a pipe since
+        return open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: put it there, or give another path") from None
+    except OSError as error:
+        problem = f"{path} cannot be read ({error.strerror}): check its permissions"
+        raise UserError(problem) from None
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
+from ebm_app.io.records import open_plain
 from ebm_app.io.writing import replace_file
 
 ERRORS = (SafetensorError, OSError, ValueError, AttributeError)
@@ -32,6 +33,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     Raises:
         UserError: where the file is missing, truncated or not safetensors.
     """
+    open_plain(path).close()
     try:
         return load_file(path)
     except ERRORS as error:
@@ -41,6 +43,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def read_forms(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The tensors of a safetensors file by name, from its header alone: dtype in the words of
     safetensors, such as "F32", and shape. Raises as ``read_tensors`` does."""
+    open_plain(path).close()
     try:
         with safe_open(path, "pt") as file:
             parts = {name: file.get_slice(name) for name in file.keys()}
@@ -66,5 +69,5 @@ def as_tensor(value: Any, what: str) -> Tensor:
 
 
 def _damaged(path: Path, reason: object) -> UserError:
-    text = f"{path} is missing, damaged or truncated ({shortened(reason)}): copy it anew"
+    text = f"{path} is damaged or truncated ({shortened(reason)}): copy it anew"
     return UserError(text)

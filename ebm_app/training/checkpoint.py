@@ -9,7 +9,6 @@ checkpoint intact.
 import hashlib
 import os
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ from torch import Tensor
 from ebm_app.io import METRICS_FILE, PREVIEWS, RUN_FILE
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
-from ebm_app.io.records import read_json, write_json
+from ebm_app.io.records import open_plain, read_json, write_json
 from ebm_app.io.tensors import write_tensors
-from ebm_app.io.writing import replace_file, sync_folder
+from ebm_app.io.writing import remove_folder, replace_file, sync_folder
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE
 from ebm_app.models.pretrained import PretrainedModel
 
@@ -114,7 +113,7 @@ def save_checkpoint(
     folder = output_dir / f"{PREFIX}{step}"
     pending = folder.with_name(folder.name + PENDING)
     for cut_off in output_dir.glob(f"{PREFIX}[0-9]*{PENDING}"):
-        shutil.rmtree(cut_off)
+        remove_folder(cut_off)
     model.save_pretrained(pending)
     (pending / STATE).mkdir()
     write_tensors(pending / STATE / TENSORS_FILE, tensors)
@@ -126,7 +125,7 @@ def save_checkpoint(
     os.replace(pending, folder)
     sync_folder(output_dir)
     for former in checkpoints(output_dir)[:-limit]:
-        shutil.rmtree(former)
+        remove_folder(former)
 
 
 def restore_best(output_dir: Path, folder: Path) -> None:
@@ -138,7 +137,7 @@ def restore_best(output_dir: Path, folder: Path) -> None:
 def remove_run(output_dir: Path) -> None:
     """Delete what a run left in ``output_dir``, and nothing else."""
     for folder in [*checkpoints(output_dir), output_dir / PREVIEWS]:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
     for name in RECORDS:
         (output_dir / name).unlink(missing_ok=True)
 
@@ -148,7 +147,7 @@ def digests(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.name != DIGESTS_FILE and path.is_file():
-            with path.open("rb") as file:
+            with open_plain(path) as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             found[path.relative_to(folder).as_posix()] = digest
     return found

@@ -122,7 +122,8 @@ def fit(
         go_on(accelerator, trainer, options)
     else:
         clean_output(accelerator, options)
-    output.data["settings"] |= trainer.now.origin
+    data = {"data": trainer.now.settings["data"]}
+    output.data["settings"] |= data | trainer.now.origin
     output.write(None)
     return (trainer.loss_module, trainer.optimizer), trainer.fit()
 

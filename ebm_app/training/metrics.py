@@ -11,9 +11,9 @@ from accelerate.tracking import LoggerType, get_available_trackers
 
 from ebm_app.io import METRICS_FILE
 from ebm_app.io.errors import UserError
-from ebm_app.io.records import to_dict
+from ebm_app.io.records import open_plain, to_dict
 from ebm_app.io.registry import choose
-from ebm_app.io.writing import replace_file
+from ebm_app.io.writing import open_to_append, replace_file
 from ebm_app.models.config import LoopConfig
 
 Row = dict[str, float | None]
@@ -45,7 +45,7 @@ class MetricsLog:
     def write(self, step: int, **numbers: float) -> None:
         """Add a line."""
         if self.accelerator.is_main_process:
-            with self.path.open("a") as file:
+            with open_to_append(self.path) as file:
                 file.write(json.dumps({"step": step, **finite(numbers)}) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -67,7 +67,8 @@ def read_metrics(path: Path) -> list[Row]:
     """
     if not path.exists():
         return []
-    *lines, _ = path.read_text().split("\n")
+    with open_plain(path) as file:
+        *lines, _ = file.read().split(b"\n")
     try:
         return [json.loads(line) for line in lines]
     except ValueError as error:

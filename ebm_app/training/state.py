@@ -11,11 +11,12 @@ from pydantic import ConfigDict, JsonValue
 from torch import Tensor
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import STRICT, Count, NonNegative, PositiveInt
+from ebm_app.io.fields import STRICT, Count, NonNegative, PositiveInt, shortened
 from ebm_app.io.records import as_written, from_dict, read_json
 from ebm_app.io.tensors import read_tensors
 from ebm_app.models.config import FREE_ON_RESUME, changes_of
-from ebm_app.training.checkpoint import STATE, TENSORS_FILE, TRAINER_FILE
+from ebm_app.models.folders import load_weights, read_config
+from ebm_app.training.checkpoint import BEST_FILE, STATE, TENSORS_FILE, TRAINER_FILE
 from ebm_app.training.optimizers import OPEN_ENDED
 from ebm_app.training.tasks import Task
 
@@ -96,6 +97,10 @@ class TrainingState:
             check_same(before, now, folder)
         if self.scaler is not None:
             self.scaler.load_state_dict(before.scaler)
+        self._check(tensors, folder / STATE / TENSORS_FILE)
+        if before.best is not None:  # that it fits; the run's own weights follow
+            read_config(self.task.model.config_class, folder, self.task.model.kind)
+            load_weights(self.task.model, folder / STATE / BEST_FILE)
         parts: dict[str, dict[str, Tensor]] = {}
         for name, value in tensors.items():
             part, _, rest = name.partition(".")
@@ -111,6 +116,21 @@ class TrainingState:
         self.ema.shadow_params = [shadow[str(i)].to(device) for i in range(len(shadow))]
         self.ema.optimization_step = before.ema_step
         return replace(before, settings=now.settings), tensors["pending"].to(device)
+
+    def _check(self, tensors: dict[str, Tensor], where: Path) -> None:
+        """Raise a UserError unless the tensors are those of this run, and finite."""
+        shapes = {f"weights.{key}": v.shape for key, v in self.task.model.state_dict().items()}
+        optional = {"pending": tensors.get("pending", torch.zeros(0)).shape[:1]}
+        for index, weight in enumerate(self.task.trained_parameters()):
+            shapes[f"ema.{index}"] = weight.shape
+            optional[f"optimizer.{index}.step"] = torch.Size()
+            for name in ("exp_avg", "exp_avg_sq"):
+                optional[f"optimizer.{index}.{name}"] = weight.shape
+        for name in sorted({*tensors, *shapes, "pending"}):
+            found = tensors.get(name)
+            wanted = shapes.get(name, optional.get(name))
+            if found is None or found.shape != wanted or not found.isfinite().all():
+                raise UserError(f"{where}: {shortened(name)} is not that of this run")
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
@@ -132,8 +152,9 @@ def check_same(before: Progress, now: Progress, folder: Path) -> None:
         before.step <= run["max_train_steps"] - run.get("lr_decay_steps", 0) for run in runs
     ):
         free |= {"max_train_steps", "lr_decay_steps"}
+    earlier = {"data": now.settings["data"], **before.settings}  # which old checkpoints lack
     for kind, own in now.settings.items():
-        changes += changes_of(before.settings.get(kind, {}), own, free)
+        changes += changes_of(earlier.get(kind, {}), own, free)
     if before.total_batch_size != now.total_batch_size:
         changes.append(
             "total batch (per process x accumulation x processes) was "
