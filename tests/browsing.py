@@ -41,12 +41,23 @@ def wait_until(page, is_so, what):
         page.wait_for_timeout(50)
 
 
-def choose_file(page, path):
-    """Upload a file in the tab that is open, and wait until it is there."""
-    with page.expect_file_chooser() as chooser:
-        page.get_by_text("Click to Upload").locator("visible=true").first.click()
-    chooser.value.set_files(path)
-    page.get_by_alt_text("The image that was uploaded").wait_for(state="attached", timeout=WAIT)
+def draw(page, down=0.8):
+    """A stroke on the canvas of the tab that is open, once it takes one."""
+    canvas = page.locator("canvas:visible").first
+    canvas.wait_for(timeout=WAIT)
+    undo = page.get_by_role("button", name="Undo", exact=True).locator("visible=true")
+
+    def stroke():
+        box = canvas.bounding_box()
+        across, top = box["x"] + box["width"] / 2, box["y"]
+        page.mouse.move(across, top + box["height"] * 0.2)
+        page.mouse.down()
+        page.mouse.move(across, top + box["height"] * down, steps=12)
+        page.mouse.up()
+        page.wait_for_timeout(500)
+        return undo.is_enabled()
+
+    wait_until(page, stroke, "no stroke")  # the brush comes after the canvas
 
 
 def set_number(page, label, value):

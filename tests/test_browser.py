@@ -10,14 +10,13 @@ from browsing import (
     TABS,
     WAIT,
     barriers,
-    choose_file,
     clipped,
+    draw,
     open_tab,
     press,
     set_number,
     text_of,
     unfold,
-    wait_until,
 )
 
 from ebm_app.evaluation.selftest import Check
@@ -117,7 +116,10 @@ def test_an_upload_is_scored_large_and_sharp_and_a_bad_file_refused(visit, tmp_p
     page.get_by_label("Remove Image").first.click()
     bad = tmp_path / "photo.png"
     bad.write_text("no image")
-    choose_file(page, bad)
+    with page.expect_file_chooser() as chooser:
+        page.get_by_text("Click to Upload").locator("visible=true").first.click()
+    chooser.value.set_files(bad)
+    uploaded.wait_for(state="attached", timeout=WAIT)
     press(page, "Is the image ordinary?")
     toast = page.get_by_test_id("toast-body")
     toast.wait_for(timeout=WAIT)
@@ -129,21 +131,7 @@ def test_an_upload_is_scored_large_and_sharp_and_a_bad_file_refused(visit, tmp_p
 def test_a_drawn_digit_has_a_log_likelihood(visit):
     page = visit()
     open_tab(page, "Score")
-    canvas = page.locator("canvas").first
-    canvas.wait_for(timeout=WAIT)
-    undo = page.get_by_role("button", name="Undo", exact=True)
-
-    def draw():
-        box = canvas.bounding_box()
-        across, down = box["x"] + box["width"] / 2, box["y"]
-        page.mouse.move(across, down + box["height"] * 0.2)
-        page.mouse.down()
-        page.mouse.move(across, down + box["height"] * 0.8, steps=12)
-        page.mouse.up()
-        page.wait_for_timeout(500)
-        return undo.is_enabled()
-
-    wait_until(page, draw, "no stroke")  # the brush comes after the canvas
+    draw(page)
     page.get_by_role("button", name="Is the drawing ordinary?").click()
     text_of(page, "Answer", r"\n-?\d+\.\d{3} bits per dim")
 
@@ -158,14 +146,7 @@ def test_a_class_is_drawn_and_a_drawing_completed(visit):
     press(page, "Generate")
     text_of(page, "Run", "^3 images in .* of 2 with guidance 1.5")
     open_tab(page, "Complete")
-    canvas = page.locator("canvas:visible").first
-    canvas.wait_for(timeout=WAIT)
-    page.wait_for_timeout(1000)
-    box = canvas.bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 150, steps=5)
-    page.mouse.up()
+    draw(page, down=0.5)
     page.get_by_label("upper half").check()
     set_number(page, "Temperatures", 3)
     press(page, "Complete")

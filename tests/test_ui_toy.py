@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from conftest import error_of
 
 from ebm_app.ratios import trials
 from ebm_app.web import toy
@@ -46,12 +45,3 @@ def test_a_run_that_is_not_finite_says_so():
     shot = next(trials.watch(trial))
     broken = shot._replace(scalars=dict.fromkeys(shot.scalars))
     assert "no longer finite: lower the learning rate" in toy.report(broken, 0.0)
-
-
-def test_mistakes_are_explained():
-    for arguments, message in (
-        ({"method": "x"}, "unknown method 'x'"),
-        ({"run": ("x", "bridge_sigma1")}, "unknown problem 'x'"),
-        ({"run": ("mixtures_k1", "variance_preserving")}, "starts at N(0, I)"),
-    ):
-        assert message in error_of(lambda a: list(train(**a)), arguments)

@@ -81,17 +81,10 @@ def test_every_bad_file_is_explained_in_a_sentence_without_paths(read, tmp_path)
     whole = Path(save_picture(tmp_path / "whole.png", grey)).read_bytes()
     (tmp_path / "truncated.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "pickle.png").write_bytes(pickle.dumps({"weights": [1.0]}))
-    more = {"save_all": True, "append_images": [Image.fromarray(255 - grey)]}
-    save_picture(tmp_path / "moving.png", grey, **more)
-    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "sixteen.png")
-    for name, message in (
-        ("truncated.png", "cannot read 'truncated.png' as an image: "),
-        ("pickle.png", "cannot read 'pickle.png' as an image: "),
-        ("moving.png", "the image 'moving.png' has several frames: "),
-        ("sixteen.png", "the image 'sixteen.png' has more than 8 bits per channel: "),
-    ):
+    for name in ("truncated.png", "pickle.png"):
         said = error_of(uploads.read_upload, tmp_path / name, GREY)
-        assert said.startswith(message) and str(tmp_path) not in said
+        assert said.startswith(f"cannot read '{name}' as an image: ")
+        assert str(tmp_path) not in said
     assert "there is no image" in error_of(uploads.read_upload, None, GREY)
     two = EBMConfig("folder:pairs", (2, 8, 8), 256)
     assert "2 channels" in error_of(read, seven(), two)

@@ -25,13 +25,9 @@ from .score.uploads import NO_COLOUR, WHITE, black_canvas, drawn_path
 from .shared import Seed, picture, progress, render, seed_box, slider, text_box
 
 MAX_IMAGES, MAX_TEMPERATURES = 16, 300
-#: what may be unknown: rows and columns as shares of the height and the width, or what is red
-HALVES = {
-    "lower half": (0.5, 1.0, 0.0, 1.0),
-    "upper half": (0.0, 0.5, 0.0, 1.0),
-    "left half": (0.0, 1.0, 0.0, 0.5),
-    "right half": (0.0, 1.0, 0.5, 1.0),
-}
+#: what may be unknown: a half, by the dimension that it divides and the sign of its side, or what
+#: is red
+HALVES = {"lower half": (0, 1), "upper half": (0, -1), "left half": (1, -1), "right half": (1, 1)}
 MARKED = "what is red"
 RED = "#e02020"
 HINT = (
@@ -88,12 +84,10 @@ def read_marked(path: str | None, config: EBMConfig) -> tuple[Tensor, Tensor]:
 
 def half(name: str, like: Tensor) -> Tensor:
     """One of ``HALVES`` of an image, as a mask of the form of ``like`` (H, W)."""
-    top, bottom, left, right = HALVES[name]
-    height, width = like.shape
-    found = torch.zeros_like(like)
-    rows = slice(round(top * height), round(bottom * height))
-    found[rows, round(left * width) : round(right * width)] = True
-    return found
+    dim, side = HALVES[name]
+    places = torch.arange(like.shape[dim]) + 0.5 - like.shape[dim] / 2
+    half = side * places > 0
+    return (half if dim else half[:, None]).expand(like.shape)
 
 
 def build(models: Models, model: gr.Dropdown, seed: int) -> None:
