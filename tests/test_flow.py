@@ -163,7 +163,7 @@ def test_a_flow_with_weights_is_trained_and_resumes_exactly(
     assert run_script(main, [*flags.split(), "--output_dir", str(runs[0])]) == 0
     shutil.copytree(*runs)
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert figures["steps"] == 4 and math.isfinite(figures["test_bits_per_dim"])
+    assert figures["steps"] == 4 and math.isfinite(figures["bits_per_dim"])
     shutil.rmtree(runs[1] / "checkpoint-4")  # as if cut off after step 2
     resume = ["--output_dir", str(runs[1]), "--resume_from_checkpoint", "latest"]
     assert run_script(main, [*flags.split(), *resume]) == 0

@@ -27,12 +27,6 @@ def test_preset_then_flags(digits):
     assert ebm.image_shape == (1, 8, 8) and ebm.num_levels == 17 and ebm.condition_dim == 6
 
 
-def test_c_from_the_data_is_their_second_moment(digits):
-    ebm, _ = settings.resolve(digits, {"c": "data"})
-    middles = 2 * (digits.train.double() + 0.5) / 17 - 1
-    assert ebm.path.c == pytest.approx(middles.square().mean().item(), rel=1e-5)
-
-
 def test_a_record_comes_back_whole_and_another_path_drops_its_arguments(digits):
     ebm, training = settings.resolve(digits, {"path": "vp", "c": 0.5, "eps": 1e-5})
     record = settings.record(ebm, training)

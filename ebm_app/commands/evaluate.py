@@ -4,7 +4,6 @@ python evaluate/bpd.py digits --estimator all
 python evaluate/bpd.py digits --estimator pf_ode --estimator_args num_steps=40 num_probes=4
 """
 
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -27,9 +26,9 @@ from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
 ALL = "all"
 
 
-def notes_of(kinds: dict[str, Any], separator: str = "; ") -> str:
+def notes_of(kinds: dict[str, Any]) -> str:
     """What every kind does."""
-    return separator.join(f"{name}: {kind.note}" for name, kind in kinds.items())
+    return "; ".join(f"{name}: {kind.note}" for name, kind in kinds.items())
 
 
 @configuration(kw_only=True)
@@ -53,16 +52,12 @@ class Arguments(HeldOutFlags):
     num_nodes: Nodes | None = setting("quadrature nodes; the model's own if not given", None)
     output_dir: Path = setting("where the record goes", Path("runs/bpd"))
 
-    def __post_init__(self) -> None:
-        for name in self.estimator:
-            choose("estimator", name, [*ESTIMATORS, ALL])
-        if self.dequantisation is not None:
-            choose("dequantisation", self.dequantisation, DEQUANTISERS)
-
 
 def make_estimators(args: Arguments, ebm: EBM) -> dict[str, Estimator]:
     """The estimators asked for, by name, with their settings; all are those for the model."""
     names = dict.fromkeys(args.estimator or [ebm.default_estimator])
+    for name in names:
+        choose("estimator", name, [*ESTIMATORS, ALL])
     if ALL in names:
         names = [name for name, kind in ESTIMATORS.items() if kind.suits(ebm.energy)]
     settings = settings_of_each({name: ESTIMATORS[name] for name in names}, args.estimator_args)
@@ -77,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     if args.num_nodes is not None:
         ebm.energy = ebm.energy.with_nodes(args.num_nodes)
     dequantiser_name = args.dequantisation or ebm.config.dequantisation
-    kind = DEQUANTISERS[dequantiser_name]
+    kind = DEQUANTISERS[choose("dequantisation", dequantiser_name, DEQUANTISERS)]
     dequantiser = kind(**settings_of(kind, args.dequantiser_args))
     levels = held_out(args, ebm)
     labels = held_out_labels(args, ebm) if args.labels else None
@@ -122,13 +117,7 @@ def print_results(metrics: dict[str, Any]) -> None:
         if parts := row.get("parts"):
             print(", ".join(f"{part} {bits:.4f}" for part, bits in parts.items()))
     for pair in metrics["disagreements"]:
-        correlation = pair["correlation"]
         print(
             f"{pair['first']} - {pair['second']}: {pair['difference']:+.4f} "
             f"+- {pair['stderr']:.4f} bits per dim"
-            + ("" if correlation is None else f", correlation {correlation:.3f}")
-        )
-    if len(metrics["estimators"]) > 1:
-        print(
-            notes_of(ESTIMATORS, "\n"), "Compare bits at one eps only.", sep="\n", file=sys.stderr
         )

@@ -7,7 +7,7 @@ Source: Karras et al. 2020, arXiv:2006.06676; as a condition, Karras et al. 2022
 appendix F.2.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,22 +16,15 @@ from torch.nn.functional import affine_grid, grid_sample
 from ebm_app.data.row_noise import RowNoise
 
 
-class Augmented(NamedTuple):
-    """Integer levels (B, C, H, W) and the conditions (B, dim) they were changed by."""
-
-    levels: Tensor
-    condition: Tensor
-
-
 class NoAugmentation:
     """The images as they are; another augmentation changes a batch of levels (B, C, H, W) at
-    random, and ``dim`` numbers, zero for no change, say how."""
+    random, and conditions (B, dim), zero for no change, say how."""
 
     note: ClassVar[str] = "images as they are"
     dim: ClassVar[int] = 0
 
-    def __call__(self, levels: Tensor, noise: RowNoise) -> Augmented:
-        return Augmented(levels, torch.zeros(len(levels), 0, device=levels.device))
+    def __call__(self, levels: Tensor, noise: RowNoise) -> tuple[Tensor, Tensor]:
+        return levels, torch.zeros(len(levels), 0, device=levels.device)
 
 
 class Affine(NoAugmentation):
@@ -46,7 +39,7 @@ class Affine(NoAugmentation):
     deviations = (0.12, 0.08, 0.08, 0.08, 0.08, 0.08)
     dim = len(deviations)
 
-    def __call__(self, levels: Tensor, noise: RowNoise) -> Augmented:
+    def __call__(self, levels: Tensor, noise: RowNoise) -> tuple[Tensor, Tensor]:
         chosen = noise.uniform(len(levels), 1) < 0.5
         condition = noise.normal(len(levels), self.dim) * chosen
         angle, shear, log_x, log_y, shift_x, shift_y = (
@@ -61,7 +54,7 @@ class Affine(NoAugmentation):
         grid = affine_grid(torch.stack(rows, 1), list(levels.shape), align_corners=False)
         changed = grid_sample(levels.float(), grid, padding_mode="border", align_corners=False)
         mask = chosen.reshape(-1, 1, 1, 1)
-        return Augmented(torch.where(mask, changed.round().to(levels.dtype), levels), condition)
+        return torch.where(mask, changed.round().to(levels.dtype), levels), condition
 
 
 AUGMENTATIONS: dict[str, type[NoAugmentation]] = {"none": NoAugmentation, "affine": Affine}

@@ -206,18 +206,15 @@ def _splits(folder: Path, files: Sequence[Path]) -> tuple[Sequence[int], list[in
     Two of the three folders are refused: one permutation of all images would mix a user's test
     images into the training images.
     """
-    present = [split for split in SPLITS if (folder / split).is_dir()]
-    if len(present) < 2:
+    if sum((folder / split).is_dir() for split in SPLITS) < 2:
         held_out = len(files) // 10
         order = np.random.RandomState(0).permutation(len(files))
         return order, [len(files) - 2 * held_out, held_out, held_out]
-    for absent in set(SPLITS) - set(present):
-        raise UserError(f"the folder '{folder}' has no {absent}/: add it, or rename the others")
     tops = [file.relative_to(folder).parts[0] for file in files]
     for file, top in zip(files, tops, strict=True):
         if top not in SPLITS:
             raise UserError(f"the image '{file}' lies outside {'/, '.join(SPLITS)}/: move it")
     for split in set(SPLITS) - set(tops):
-        raise UserError(f"the folder '{folder / split}' holds no images: add some")
+        raise UserError(f"'{folder / split}' holds no images: add some, or rename the others")
     order = sorted(range(len(files)), key=lambda index: SPLITS.index(tops[index]))
     return order, [tops.count(split) for split in SPLITS]

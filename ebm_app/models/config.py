@@ -76,7 +76,7 @@ class UNetConfig:
     """
 
     block_out_channels: Widths = setting("channels at each resolution", (32, 64))
-    layers_per_block: Layers = setting("residual blocks at each resolution", 1)
+    layers_per_block: Layers = rare("residual blocks at each resolution", 1)
     attention_levels: Resolutions = rare("with self-attention, counted from 0", ())
     num_heads: Width = rare("attention heads", 4)
     norm_num_groups: Width = rare("groups of the group normalisations", 8)
@@ -201,7 +201,7 @@ class Settings(TrainingConfig, ModelSettings, UNetConfig):
         "channels of a network of its own for the times at which an image takes its shape", ()
     )
     early_max_log_snr: LogSNR = rare("log signal-to-noise ratio at which these times end", 0.0)
-    c: Moment | Literal["data"] = rare("second moment of the data, or data to measure it", 1.0)
+    c: Moment = rare("second moment of the data", 1.0)
 
 
 #: Settings of a run that may differ when it is resumed: they change no weight.

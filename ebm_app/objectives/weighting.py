@@ -46,7 +46,7 @@ class TimeScore(Weighting):
     """Time score normalisation: lambda(t) = 1 / Var[d/dt log p_t(x_i | z)].
 
     Args:
-        c: second moment E||delta||^2 / D of the data (see ``second_moment``); None takes the
+        c: second moment E||delta||^2 / D of the data; None takes the
             path's own, which is 1 unless stated.
     """
 
@@ -67,12 +67,6 @@ class ScoreResidual(Weighting):
 
     def __call__(self, path: GaussianPath, t: Tensor) -> Tensor:
         return path.score_gain(t).square().reciprocal()
-
-
-def second_moment(delta: Tensor) -> float:
-    """c = E||delta||^2 / D of a sample (N, *) of delta: the data, or x1 - x0 on a two-sided
-    path."""
-    return delta.double().square().mean().item()
 
 
 WEIGHTINGS: dict[str, type[Weighting]] = {

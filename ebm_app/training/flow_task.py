@@ -1,22 +1,17 @@
 """What the training of a normalising flow learns."""
 
 import math
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
 from ebm_app.image_models.flow import Flow
-from ebm_app.image_models.scoring import bits_of_images
 from ebm_app.io.records import to_dict
-from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import LoopConfig
-from ebm_app.numerics.tensors import standard_error
 from ebm_app.training.tasks import Part, Task
 
 
@@ -51,7 +46,6 @@ class FlowTask(Task):
         flow.requires_grad_(True).to(accelerator.device)
         loss = NegativeLogDensity(flow)
         super().__init__(accelerator, flow, loss, config, data, output_dir)
-        self.test = data.test
 
     def draw(self, levels: Tensor, labels: Tensor | None, part: Part) -> tuple[Tensor]:
         noise = part.noise(levels.device, self.config.seed).uniform(*levels.shape)
@@ -62,17 +56,6 @@ class FlowTask(Task):
         bits = self.bits()
         nats = bits["validation_bits_per_dim"] * math.log(2)
         return {"validation_loss": nats - math.log(self.model.config.num_levels), **bits}
-
-    def final_metrics(self, output_dir: Path) -> dict[str, Any]:
-        best = Flow.from_pretrained(output_dir, str(self.accelerator.device))
-        noise = dequantisation_noise(self.config.validation_repeats, self.test, self.config.seed)
-        bar = partial(tqdm, desc="test", disable=not self.accelerator.is_main_process)
-        bits = bits_of_images(self.accelerator, best, self.test, noise, wrap=bar).bits_per_dim
-        return {
-            "test_bits_per_dim": bits.mean().item(),
-            "test_stderr": standard_error(bits).item(),
-            "uniform_bits_per_dim": math.log2(best.config.num_levels),
-        }
 
     def settings(self) -> dict[str, Any]:
         return {"flow": to_dict(self.model.config)}

@@ -4,11 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-import torch
-
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
-from ebm_app.data.levels import dequantise, form_of
+from ebm_app.data.levels import form_of
 from ebm_app.image_models.building import build_path
 from ebm_app.image_models.flow import Flow
 from ebm_app.io.errors import UserError
@@ -32,7 +30,7 @@ from ebm_app.models.time_score import TIME_INPUTS
 from ebm_app.models.unet import check_config
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS
-from ebm_app.objectives.weighting import WEIGHTINGS, second_moment
+from ebm_app.objectives.weighting import WEIGHTINGS
 from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.training.metrics import check_report_to
 from ebm_app.training.optimizers import OPEN_ENDED, OPTIMIZERS, SCHEDULES
@@ -52,10 +50,6 @@ KINDS: dict[str, Mapping[str, Any]] = {
     "optimizer": OPTIMIZERS,
     "lr_scheduler": SCHEDULES,
 }
-
-
-#: training images that the second moment is measured on
-MOMENT_IMAGES = 100_000
 
 
 def resolve(
@@ -103,7 +97,7 @@ def resolve(
         num_classes=data.num_classes if settings.classes == "all" else 0,
         early=_early(settings),
         condition_dim=AUGMENTATIONS[settings.augmentation].dim,
-        path=PathConfig(settings.path, _moment(settings, data, space), settings.path_arguments),
+        path=PathConfig(settings.path, settings.c, settings.path_arguments),
         net=part(UNetConfig, settings),
         **({} if flow is None else flow.latent_space()),
     )
@@ -234,12 +228,3 @@ def _space(name: str, data: ImageData, flow: Flow | None) -> Space:
             "data set"
         )
     return flow.space
-
-
-def _moment(settings: Settings, data: ImageData, space: Space) -> float:
-    """The second moment that the path assumes."""
-    if settings.c != "data":
-        return settings.c
-    levels = data.train[torch.arange(min(len(data.train), MOMENT_IMAGES))]
-    middle = dequantise(levels, data.num_levels, torch.full(levels.shape, 0.5))
-    return second_moment(space.encode(middle))
