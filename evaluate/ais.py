@@ -4,7 +4,7 @@ python evaluate/ais.py digits --method both
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from math import hypot, log
 from pathlib import Path
@@ -18,12 +18,10 @@ from ebm_app.evaluation.log_z.chains import Annealing, Chains
 from ebm_app.evaluation.log_z.methods import METHODS, ChainRun, LogZResult
 from ebm_app.image_models.scoring import bits_by_estimator
 from ebm_app.io.command_line import parse
-from ebm_app.io.fields import BatchSize, configuration, part, setting
+from ebm_app.io.fields import configuration, part, setting
 from ebm_app.io.output import Output
-from ebm_app.io.processes import shut_down
 from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
-from ebm_app.io.writing import save_figure
 from ebm_app.likelihood import RatioIntegral
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.numerics.tensors import mixed_seed
@@ -50,37 +48,29 @@ class Arguments(HeldOutFlags, Annealing):
         "transported",
     )
     num_chains: NumChains = setting("chains of each run", 64)
-    block_size: BatchSize = setting("chains computed together", 16, rare=True)
-    output_dir: Path = setting("where record and plot go", Path("runs/ais"))
+    output_dir: Path = setting("where the record goes", Path("runs/ais"))
 
 
-def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Estimate log Z; the metrics, on the main process."""
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Estimate log Z; the metrics of every method."""
     args = parse(Arguments, __doc__, argv)
     accelerator, ebm = open_model(args)
     levels = held_out(args, ebm)
     noise = dequantisation_noise(args.repeats, levels, args.seed)
-    is_main = accelerator.is_main_process
-    output = Output(args.output_dir / "ais.json", to_dict(args), is_main)
-    points, runs, results = ebm.dequantise(levels, noise[0]), {}, {}
+    output = Output(args.output_dir / "ais.json", to_dict(args))
+    points, runs, results = ebm.dequantise(levels, noise[0]).y, {}, {}
     for name in CHOICES[args.method]:
         moved = name == "transported"
         if moved not in runs:
-            runs[moved] = ChainRun(
-                accelerator,
-                Chains(ebm.energy, part(Annealing, args), moved),
-                tuple(points.y.shape[1:]),
-                mixed_seed(args.seed, len(runs)),
-                args.block_size,
-                lambda states, total, name=name: tqdm(states, name, total, disable=not is_main),
-            )
-        results[name] = METHODS[name](runs[moved], args.num_chains, points.y.cpu())
-    bar = partial(tqdm, desc="bits per dim", disable=not is_main)
+            chains = Chains(ebm.energy, part(Annealing, args), moved)
+            seed, shape = mixed_seed(args.seed, len(runs)), tuple(points.shape[1:])
+            runs[moved] = ChainRun(chains, ebm.device, shape, seed, shown)
+        results[name] = METHODS[name](runs[moved], args.num_chains, points)
+    bar = partial(tqdm, desc="bits per dim")
     _, bits = bits_by_estimator(
         accelerator, ebm, levels, noise, RatioIntegral(), ebm.dequantiser, args.batch_size, bar
     )
-    num_dims = levels[0].numel()
-    methods = {name: metrics_of(result, bits, num_dims) for name, result in results.items()}
+    methods = {name: metrics_of(found, bits, levels[0].numel()) for name, found in results.items()}
     headline = next(iter(methods))
     metrics = {
         **methods[headline],
@@ -92,16 +82,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         "model": args.model,
         "methods": methods,
     }
-    if is_main:
-        from ebm_app.evaluation.log_z.plots import chains_figure  # a second to import
+    print_results(methods)
+    output.save(metrics)
+    return metrics
 
-        tables = {k: v for result in results.values() for k, v in result.tables.items()}
-        with output.saving(metrics):
-            figure = chains_figure(tables, next(iter(runs.values())).chains.num_distributions)
-            save_figure(figure, output.folder / "ais.png")
-        print_results(methods)
-    shut_down(accelerator)
-    return metrics if is_main else None
+
+def shown(states: Iterable[Any], total: int) -> Iterable[Any]:
+    """A progress bar."""
+    return tqdm(states, "chains", total)
 
 
 def metrics_of(result: LogZResult, bits: dict[str, Any], num_dims: int) -> dict[str, Any]:

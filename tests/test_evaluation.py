@@ -18,7 +18,7 @@ from ebm_app.models.config import EBMConfig, PathConfig, UNetConfig
 NAMES = {"elbo", "noised", "pf_ode", "ratio", "paper"}
 METHODS = {"ais", "raise", "transported"}
 SHORT = (
-    "--num_chains 4 --num_nodes 4 --block_size 2 --split train --limit 4 --repeats 1 "
+    "--num_chains 4 --num_nodes 4 --split train --limit 4 --repeats 1 "
     "--num_leapfrog_steps 1 --device cpu"
 ).split()
 AIS = ["--num_temperatures", "2"]
@@ -132,7 +132,6 @@ def test_every_method_finds_log_z(small, script, capsys, tmp_path):
     found, captured = call(ais, capsys, *arguments, "all")
     assert set(found["methods"]) == METHODS and found["method"] == "transported"
     assert {"log_z", "stderr", "ess", "acceptance"} <= set(found)
-    assert (tmp_path / "ais.png").stat().st_size > 1000
     for name, row in found["methods"].items():
         assert name in captured.out and row["stderr"] > 0 and 0 < row["acceptance"] <= 1
         shift = row["log_z"] / (4 * 0.6931471805599453)

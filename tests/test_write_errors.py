@@ -68,7 +68,7 @@ class FailingDisk:
 RESULTS = {
     "evaluate/bpd.py": ("bpd.json", "bits_per_dim"),
     "evaluate/selftest.py": ("selftest.png", "passed"),
-    "evaluate/ais.py": ("ais.png", "bits_per_dim"),
+    "evaluate/ais.py": ("ais.json", "bits_per_dim"),
     "evaluate/bounds.py": ("bounds.json", "table"),
     "train/ebm.py": ("loss.png", "bits_per_dim"),
     "train/flow.py": ("run.json", "bits_per_dim"),

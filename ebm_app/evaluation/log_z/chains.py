@@ -50,8 +50,8 @@ class ChainState(NamedTuple):
 
     Attributes:
         position: (B, *). log_density: (B,), there, of the last distribution.
-        log_weight: (k + 1, B), the logarithm of the weight after 0, ..., k distributions, in nats.
-        acceptance: (k,), mean acceptance probability at each; NaN without transitions.
+        log_weight: (B,) float64, the logarithm of the weight so far, in nats.
+        acceptance: (B,), the mean acceptance probability so far, of all chains.
     """
 
     position: Tensor
@@ -168,17 +168,15 @@ class Chains:
         sign: int,
         generator: torch.Generator,
     ) -> Iterator[ChainState]:
-        zero = torch.zeros(1, len(x), dtype=torch.float64, device=x.device)
-        state = ChainState(x, start.log_density(x), zero, torch.zeros(0))
+        log_density = start.log_density(x)
+        log_weight, accepted = torch.zeros_like(log_density, dtype=torch.float64), []
         for record in anneal(x, distributions, self.settings.num_leapfrog_steps, generator):
-            increment = record.entry_log_density + record.log_det - state.log_density
-            state = ChainState(
-                record.state.position,
-                record.state.log_density,
-                torch.cat([state.log_weight, state.log_weight[-1:] + sign * increment]),
-                torch.cat([state.acceptance, torch.tensor([record.acceptance])]),
-            )
-            yield state
+            increment = record.entry_log_density + record.log_det - log_density
+            position, log_density, _ = record.state
+            log_weight = log_weight + sign * increment
+            accepted.append(record.acceptance)
+            mean = torch.tensor(accepted).nanmean().expand(len(x))
+            yield ChainState(position, log_density, log_weight, mean)
 
 
 def _still(log_density: Callable[[Tensor], Tensor]) -> Target:
