@@ -113,7 +113,7 @@ def trainer_of(ebm: EBM, batch_size: int, objective: str, stein_head: bool = Fal
     pixels = torch.randint(levels, (2 * batch_size, *shape), dtype=torch.uint8)
     data = ImageData("random", levels, pixels, pixels[:2], pixels[:2])
     accelerator, folder = make_accelerator(device=ebm.device.type), Path()
-    task = EBMTask(accelerator, config, training, data, folder)
+    task = EBMTask(accelerator, config, training, data)
     task.model.space.load_state_dict(ebm.space.state_dict())
     return Trainer(accelerator, task, training, folder)
 

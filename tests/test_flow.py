@@ -176,11 +176,11 @@ def test_a_flow_with_weights_is_trained_and_resumes_exactly(
     assert "space_arguments" in capsys.readouterr().err
 
 
-def test_the_validation_loss_of_a_flow_is_its_negative_log_density_per_dim(tmp_path):
+def test_the_validation_loss_of_a_flow_is_its_negative_log_density_per_dim():
     flow, levels = fitted("gaussian"), random_levels(40, 2)
     data = ImageData("test", LEVELS, levels, levels, levels)
     config = LoopConfig(validation_images=40, validation_repeats=2, num_preview_images=0)
-    found = FlowTask(Accelerator(cpu=True), flow, config, data, tmp_path).validate(0)
+    found = FlowTask(Accelerator(cpu=True), flow, config, data).validate()
     noise = dequantisation_noise(2, levels, config.seed)
     points = torch.stack([flow.dequantise(levels, u) for u in noise])
     density = torch.stack([flow.log_density(x) for x in points]).mean() / 16

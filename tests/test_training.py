@@ -70,7 +70,7 @@ def trainer(
 
 
 def make(accelerator, ebm_config, config, data, folder) -> Trainer:
-    task = EBMTask(accelerator, ebm_config, config, data, folder)
+    task = EBMTask(accelerator, ebm_config, config, data)
     return Trainer(accelerator, task, config, folder)
 
 
@@ -184,7 +184,7 @@ def test_every_objective_learns(data, tmp_path, objective):
         checkpointing_steps=30,
         learning_rate=1e-2,
     )
-    before = run.task.validate(0)["validation_loss"]
+    before = run.task.validate()["validation_loss"]
     run.fit()
     after = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]["validation_loss"]
     assert after < before - 0.2

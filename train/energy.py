@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     options = options_of(args, name, "energy")
 
     def build(accelerator: Accelerator) -> EnergyTask:
-        return EnergyTask(accelerator, teacher, args.model, config, data, options.output_dir)
+        return EnergyTask(accelerator, teacher, args.model, config, data)
 
     return launch(config, recorded | {"training": to_dict(config)}, options, build)
 

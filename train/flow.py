@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     fit(flow, data, config.seed)
 
     def build(accelerator: Accelerator) -> FlowTask:
-        return FlowTask(accelerator, flow, config, data, options.output_dir)
+        return FlowTask(accelerator, flow, config, data)
 
     return launch(config, settings, options, build)
 

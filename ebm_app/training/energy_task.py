@@ -91,9 +91,11 @@ class EnergyTask(Task):
     with the model's weights, but for a last layer of zeros.
 
     Args:
-        accelerator, config, data, output_dir: as for ``Task``. teacher: on any device.
+        accelerator, config, data: as for ``Task``. teacher: on any device.
         name: of the teacher, for the record.
     """
+
+    name = "ebm"
 
     def __init__(
         self,
@@ -102,7 +104,6 @@ class EnergyTask(Task):
         name: str,
         config: LoopConfig,
         data: ImageData,
-        output_dir: Path,
     ) -> None:
         torch.manual_seed(config.seed)
         ebm = EBM(energy_config(teacher.config))
@@ -113,8 +114,8 @@ class EnergyTask(Task):
             nn.init.zeros_(weight)
         ebm.to(accelerator.device)
         loss = Distillation(ebm.model, teacher.to(accelerator.device).model)
-        super().__init__(accelerator, ebm, loss, config, data, output_dir)
-        self.sampler, self.name = ArcLength(ebm.model.path, ebm.config.eps), name
+        super().__init__(accelerator, ebm, loss, config, data)
+        self.sampler, self.teacher = ArcLength(ebm.model.path, ebm.config.eps), name
 
     def draw(self, levels: Tensor, labels: Tensor | None, part: Part) -> tuple[Tensor, Tensor]:
         ebm, seed = self.model, self.config.seed
@@ -156,4 +157,4 @@ class EnergyTask(Task):
         return {"residual_nats": to_dict(residual)}
 
     def settings(self) -> dict[str, Any]:
-        return {"ebm": to_dict(self.model.config), "teacher": {"model": self.name}}
+        return super().settings() | {"teacher": {"model": self.teacher}}

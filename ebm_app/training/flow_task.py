@@ -1,8 +1,6 @@
 """What the training of a normalising flow learns."""
 
 import math
-from pathlib import Path
-from typing import Any
 
 from accelerate import Accelerator
 from torch import Tensor, nn
@@ -10,7 +8,6 @@ from torch import Tensor, nn
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
 from ebm_app.image_models.flow import Flow
-from ebm_app.io.records import to_dict
 from ebm_app.models.config import LoopConfig
 from ebm_app.training.tasks import Part, Task
 
@@ -32,20 +29,17 @@ class FlowTask(Task):
     what it has in closed form is fitted before.
 
     Args:
-        accelerator, config, data, output_dir: as for ``Task``. flow: fitted.
+        accelerator, config, data: as for ``Task``. flow: fitted.
     """
 
+    name = "flow"
+
     def __init__(
-        self,
-        accelerator: Accelerator,
-        flow: Flow,
-        config: LoopConfig,
-        data: ImageData,
-        output_dir: Path,
+        self, accelerator: Accelerator, flow: Flow, config: LoopConfig, data: ImageData
     ) -> None:
         flow.requires_grad_(True).to(accelerator.device)
         loss = NegativeLogDensity(flow)
-        super().__init__(accelerator, flow, loss, config, data, output_dir)
+        super().__init__(accelerator, flow, loss, config, data)
 
     def draw(self, levels: Tensor, labels: Tensor | None, part: Part) -> tuple[Tensor]:
         noise = part.noise(levels.device, self.config.seed).uniform(*levels.shape)
@@ -56,6 +50,3 @@ class FlowTask(Task):
         bits = self.bits()
         nats = bits["validation_bits_per_dim"] * math.log(2)
         return {"validation_loss": nats - math.log(self.model.config.num_levels), **bits}
-
-    def settings(self) -> dict[str, Any]:
-        return {"flow": to_dict(self.model.config)}

@@ -51,7 +51,7 @@ def train_ebm(
     """
 
     def build(accelerator: Accelerator) -> EBMTask:
-        task = EBMTask(accelerator, ebm_config, config, data, options.output_dir, flow)
+        task = EBMTask(accelerator, ebm_config, config, data, flow)
         if options.init_from and not options.resume_from_checkpoint:
             start_from(task.model, options.init_from)
         return task
@@ -88,11 +88,18 @@ def launch(
     output = on_main(accelerator, lambda: Output(path, recorded))
     output = output or Output(path, recorded, is_main=False)
     with output:
-        task = build(accelerator)
+        task, trainer = build(accelerator), None
         if task.trained_parameters():
-            prepared, result = fit(accelerator, task, config, options, output, origin)
+            trainer = Trainer(accelerator, task, config, options.output_dir)
+            trainer.now.origin = origin or {}
+        if trainer and options.resume_from_checkpoint:
+            go_on(accelerator, trainer, options)
         else:
-            prepared, result = (), save_fitted(accelerator, task, options)
+            clean_output(accelerator, options)
+        if trainer:
+            output.data["settings"] |= {"data": trainer.now.settings["data"], **trainer.now.origin}
+        output.write(None)
+        result = trainer.fit() if trainer else save_fitted(accelerator, task, output.folder)
         metrics = {
             "output_dir": str(output.folder),
             "device": describe_devices(accelerator),
@@ -100,41 +107,20 @@ def launch(
             **task.final_metrics(output.folder),
         }
         with output.saving(metrics):
-            if output.is_main and prepared and find_spec("matplotlib"):
+            if output.is_main and trainer and find_spec("matplotlib"):
                 figure = training_figure(read_metrics(output.folder / METRICS_FILE))
                 save_figure(figure, output.folder / "loss.png", dpi=120)
+        prepared = (trainer.loss_module, trainer.optimizer) if trainer else ()
         shut_down(accelerator, *prepared)
     return metrics if output.is_main else None
 
 
-def fit(
-    accelerator: Accelerator,
-    task: Task,
-    config: LoopConfig,
-    options: RunOptions,
-    output: Output,
-    origin: dict[str, Any] | None,
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Train; the objects that accelerate prepared, and what ``Trainer.fit`` returns."""
-    trainer = Trainer(accelerator, task, config, options.output_dir)
-    trainer.now.origin = origin or {}
-    if options.resume_from_checkpoint:
-        go_on(accelerator, trainer, options)
-    else:
-        clean_output(accelerator, options)
-    data = {"data": trainer.now.settings["data"]}
-    output.data["settings"] |= data | trainer.now.origin
-    output.write(None)
-    return (trainer.loss_module, trainer.optimizer), trainer.fit()
-
-
-def save_fitted(accelerator: Accelerator, task: Task, options: RunOptions) -> dict[str, Any]:
+def save_fitted(accelerator: Accelerator, task: Task, folder: Path) -> dict[str, Any]:
     """Write and score a model that has nothing left to learn."""
-    clean_output(accelerator, options)
     if accelerator.is_main_process:
-        task.model.save_pretrained(options.output_dir)
+        task.model.save_pretrained(folder)
     accelerator.wait_for_everyone()
-    found = task.validate(0)
+    found = task.validate()
     return {name: found[f"validation_{name}"] for name in ("bits_per_dim", "stderr")}
 
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -19,13 +19,11 @@ from tqdm.auto import tqdm
 
 from ebm_app.data.augmentation import AUGMENTATIONS, NoAugmentation
 from ebm_app.data.images import ImageData
-from ebm_app.data.png import save_grid
 from ebm_app.data.row_noise import RowNoise
 from ebm_app.data.stored import StoredImages
 from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.flow import Flow
 from ebm_app.image_models.scoring import bits_of_images
-from ebm_app.io import PREVIEWS
 from ebm_app.io.processes import sharded
 from ebm_app.io.records import to_dict
 from ebm_app.likelihood.dequantisation import dequantisation_noise
@@ -83,8 +81,11 @@ class Task(ABC):
 
     Args:
         accelerator: of the run. model: on its device. loss_module: a batch's rows -> losses (B,).
-        config: how it is trained. data: images. output_dir: where previews go.
+        config: how it is trained. data: images.
     """
+
+    #: of the model, in the record of a run
+    name: ClassVar[str]
 
     def __init__(
         self,
@@ -93,10 +94,9 @@ class Task(ABC):
         loss_module: nn.Module,
         config: LoopConfig,
         data: ImageData,
-        output_dir: Path,
     ) -> None:
         self.accelerator, self.model, self.loss_module = accelerator, model, loss_module
-        self.config, self.output_dir = config, output_dir
+        self.config = config
         #: called at each batch of a validation, as often on every process; it may raise to stop it
         self.check: Callable[[], None] = lambda: None
         self.total_batch_size = (
@@ -127,16 +127,11 @@ class Task(ABC):
         """The arguments of the loss for the images (b, C, H, W) of a part and their class labels
         (b,)."""
 
-    def validate(self, step: int) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         """``validation_loss``, and ``validation_bits_per_dim`` with ``validation_stderr``, its
-        standard error over images, on the validation split with the same noise every time; writes
-        a preview."""
+        standard error over images, on the validation split with the same noise every time."""
         self.model.eval()
-        metrics = self.metrics()
-        if self.accelerator.is_main_process and self.config.num_preview_images:
-            images = self.model.sample(self.config.num_preview_images, seed=self.config.seed)
-            save_grid(images, self.output_dir / PREVIEWS / f"step-{step:06d}.png")
-        return metrics
+        return self.metrics()
 
     @abstractmethod
     def metrics(self) -> dict[str, float]:
@@ -160,9 +155,9 @@ class Task(ABC):
             self.check()
             yield rows
 
-    @abstractmethod
     def settings(self) -> dict[str, Any]:
         """What the model is, as JSON: a run is resumed with the same only."""
+        return {self.name: to_dict(self.model.config)}
 
     def final_metrics(self, output_dir: Path) -> dict[str, Any]:
         """Further metrics of a finished run, whose best model is in ``output_dir``."""
@@ -199,9 +194,11 @@ class EBMTask(Task):
     is from normalised.
 
     Args:
-        accelerator, config, data, output_dir: as for ``Task``. ebm_config: what is trained.
+        accelerator, config, data: as for ``Task``. ebm_config: what is trained.
         flow: whose fitted space the model takes over; None for the ambient space.
     """
+
+    name = "ebm"
 
     def __init__(
         self,
@@ -209,7 +206,6 @@ class EBMTask(Task):
         ebm_config: EBMConfig,
         config: TrainingConfig,
         data: ImageData,
-        output_dir: Path,
         flow: Flow | None = None,
     ) -> None:
         torch.manual_seed(config.seed)
@@ -220,7 +216,7 @@ class EBMTask(Task):
         weighting = WEIGHTINGS[config.weighting]()
         objective = OBJECTIVES[config.objective](weighting, config.stein_factor, ebm_config.eps)
         loss = TimeScoreLoss(ebm.model, objective)
-        super().__init__(accelerator, ebm, loss, config, data, output_dir)
+        super().__init__(accelerator, ebm, loss, config, data)
         self.ebm_config = ebm_config
         ends = {}
         if config.time_sampler == "early":
@@ -276,6 +272,3 @@ class EBMTask(Task):
             of_repeat = partial(losses_of, repeat=repeat)
             losses.append(sharded(self.accelerator, num, 1, size, of_repeat, watched))
         return torch.cat(losses).mean().item()
-
-    def settings(self) -> dict[str, Any]:
-        return {"ebm": to_dict(self.ebm_config)}

@@ -19,6 +19,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ebm_app.data.images import digest_of
+from ebm_app.data.png import save_grid
+from ebm_app.io import PREVIEWS
 from ebm_app.io.errors import Interrupted, UserError
 from ebm_app.io.interrupts import StopRequested, StopSignals
 from ebm_app.io.records import to_dict
@@ -248,7 +250,7 @@ class Trainer:
         if not self._due(self.config.validation_steps) or self.now.validated == self.now.step:
             return
         with self.state.averaged_weights():
-            found = self.task.validate(self.now.step)
+            found = self.task.validate()
             self._check_finite(torch.tensor([found["validation_loss"]]), "validation loss")
             self.now.validated = self.now.step
             self.metrics.write(self.now.step, **found)
@@ -257,4 +259,8 @@ class Trainer:
                 self.now.best = finite(found)
                 if self.accelerator.is_main_process:
                     self.task.model.save_pretrained(self.output_dir)
+            if self.accelerator.is_main_process and self.config.num_preview_images:
+                num, seed = self.config.num_preview_images, self.config.seed
+                drawn = self.task.model.sample(num, seed=seed)
+                save_grid(drawn, self.output_dir / PREVIEWS / f"step-{self.now.step:06d}.png")
         self.accelerator.wait_for_everyone()
