@@ -25,14 +25,20 @@ Split = Annotated[str, AfterValidator(lambda name: choose("split", name, SPLITS)
 
 
 @configuration(kw_only=True)
-class HeldOutFlags(CommonFlags, ModelFlag):
-    """The flags of a script that evaluates a model on held-out images."""
+class ImageFlags(CommonFlags, ModelFlag):
+    """The flags of a script that reads images for a model."""
 
     dataset: str | None = setting("the model's own if not given", None)
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     download: bool = setting("fetch a missing data set", False)
     split: Split = setting("train, validation or test", "test")
     limit: Several | None = setting("take the first images only", None)
+
+
+@configuration(kw_only=True)
+class HeldOutFlags(ImageFlags):
+    """The flags of a script that evaluates a model's density on held-out images."""
+
     repeats: Draws = setting("dequantisation draws of each image", 4)
     batch_size: BatchSize = setting("images taken together", 128)
     eps: Margin | None = setting("margin left at t = 1; the model's own if not given", None)
@@ -68,20 +74,20 @@ def last_frame(frames: Iterable[Frame], sampler: str) -> Frame:
     return frame
 
 
-def held_out(args: HeldOutFlags, ebm: EBM) -> Tensor:
-    """The images to evaluate by a script's flags; see ``held_out_levels``.
+def held_out(args: ImageFlags, ebm: EBM) -> Tensor:
+    """The images to evaluate by a script's flags, levels (N, C, H, W); see ``images_for``.
 
     Raises:
         UserError: for fewer than two, which have no standard error.
     """
-    name = args.dataset or ebm.config.dataset
-    data = held_out_levels(ebm, name, args.split, args.data_root, args.download)[: args.limit]
-    if len(data) < 2:
+    data = images_for(ebm, args.dataset or ebm.config.dataset, args.data_root, args.download)
+    levels = data.split(args.split)[: args.limit]
+    if len(levels) < 2:
         raise UserError("at least 2 images are needed for a standard error: give another --split")
-    return data
+    return levels
 
 
-def held_out_labels(args: HeldOutFlags, ebm: EBM) -> Tensor:
+def held_out_labels(args: ImageFlags, ebm: EBM) -> Tensor:
     """The class labels of the images of ``held_out``.
 
     Raises:
@@ -89,17 +95,6 @@ def held_out_labels(args: HeldOutFlags, ebm: EBM) -> Tensor:
     """
     data = images_for(ebm, args.dataset or ebm.config.dataset, args.data_root, args.download)
     return data.split_labels(args.split)[: args.limit]
-
-
-def held_out_levels(
-    ebm: EBM, dataset: str, split: str = "test", data_root: str = "data", download: bool = False
-) -> Tensor:
-    """Images of a data set as levels (N, C, H, W) of the model.
-
-    Raises:
-        UserError: where they cannot be read, or do not fit the model.
-    """
-    return images_for(ebm, dataset, data_root, download).split(split)
 
 
 def images_for(

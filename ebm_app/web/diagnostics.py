@@ -10,7 +10,7 @@ import torch
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 
-from ebm_app.evaluation.held_out import held_out_levels
+from ebm_app.evaluation.held_out import images_for
 from ebm_app.evaluation.plots import balance_figure
 from ebm_app.evaluation.selftest import Balance, Check, iterate_checks, num_reports
 from ebm_app.io import METRICS_FILE, RUN_FILE
@@ -113,7 +113,7 @@ def self_test(
     """Test a model on at most so many held-out images of its data."""
     ebm = models.load(model)
     with without_path(Path(models.data_root), "data"):
-        levels = held_out_levels(ebm, ebm.config.dataset, data_root=models.data_root)[:num_images]
+        levels = images_for(ebm, ebm.config.dataset, models.data_root).test[:num_images]
     pf_ode = PFODEDensity(num_steps=PF_ODE_STEPS, seed=seed)
     label = f"{model} · {len(levels)} held-out images · seed {seed}"
     total = num_reports(NUM_TIMES, len(levels))
