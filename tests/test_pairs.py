@@ -6,7 +6,6 @@ import math
 import pytest
 import torch
 from exact import F64, generator, normal, z_score
-from scipy import stats
 from torch import distributions
 
 from ebm_app.numerics.tensors import seeded
@@ -21,7 +20,6 @@ from ebm_app.ratios.pairs import (
 from ebm_app.ratios.toy_2d import TOY_2D
 
 NUM = 20_000
-EDGE, BINS, FINE = 3.5, 40, 4  # the edges of the checkerboard fall on edges of bins
 
 
 def of_torch(means, std, weights=None):
@@ -112,40 +110,11 @@ def test_samples_follow_the_generator(density):
     assert torch.equal(before, torch.get_rng_state())
 
 
-def cells(density):
-    """Centres (M, 2) and masses (M,) of the cells of a fine grid within ``EDGE``."""
-    side = 2 * EDGE / (BINS * FINE)
-    line = (torch.arange(BINS * FINE, dtype=F64) + 0.5) * side - EDGE
-    centres = torch.cartesian_prod(line, line)
-    values = torch.cat([density.log_density(part).exp() for part in centres.split(10_000)])
-    return centres, side**2 * values
-
-
-def histogram_p_value(x, masses):
-    """Of a chi-square test of points against the masses of bins of FINE x FINE cells, those with
-    few expected points and the rest of the plane taken together."""
-    masses = masses.view(BINS, FINE, BINS, FINE).sum((1, 3))
-    edges = [torch.linspace(-EDGE, EDGE, BINS + 1, dtype=F64)] * 2
-    counts = torch.histogramdd(x.double(), edges).hist.flatten()
-    expected = len(x) * masses.flatten()
-    is_kept = expected > 5
-    observed = torch.cat([counts[is_kept], (len(x) - counts[is_kept].sum())[None]])
-    expected = torch.cat([expected[is_kept], (len(x) - expected[is_kept].sum())[None]])
-    is_kept = expected > 1e-9 * len(x)  # nothing is left of the plane beside a checkerboard
-    if observed[~is_kept].sum() > 0:
-        return 0.0
-    return stats.chisquare(observed[is_kept], expected[is_kept]).pvalue
-
-
 @pytest.mark.parametrize("name", TOY_2D)
-def test_densities_of_the_plane_are_normalised_and_those_of_the_samples(name, float64):
+def test_toy_data_have_mean_0_and_variance_1_and_no_modes_that_are_seen(name):
     density = TOY_2D[name]
-    centres, masses = cells(density)
-    assert masses.sum().item() == pytest.approx(1, abs=1e-7)
-    assert (masses @ centres).abs().max() < 1e-6
-    moments = masses @ centres.square()  # the midpoint rule is off by 1.6e-4
-    assert moments.tolist() == pytest.approx([density.second_moment] * 2, abs=2e-4)
-    x = density.sample(NUM, generator(1))
-    assert histogram_p_value(x, masses) > 0.01
-    for off in (1.03 * x, x + 0.04, x[:, [0, 0]]):
-        assert histogram_p_value(off, masses) < 1e-3
+    assert density.mean.abs().max() < 1e-12 and density.second_moment == pytest.approx(1)
+    variance = density.log_weight.exp() @ (density.means.square() + density.variances)
+    assert variance.tolist() == pytest.approx([1, 1])
+    nearest = torch.cdist(density.means, density.means).fill_diagonal_(math.inf).amin(1)
+    assert nearest.median() < density.variances[0].min().sqrt()

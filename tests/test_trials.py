@@ -105,8 +105,8 @@ def test_a_trial_ends_with_its_best_weights_on_fresh_draws():
 
 
 def test_toy_data_are_judged_at_points_of_their_own():
-    shot = next(watch(Trial("checkerboard", "bridge_sigma1", "ctsm_v_time1", training=SHORT)))
-    assert shot.evaluator.points.truth.isfinite().all()  # no point of p_0 among them
+    shot = next(watch(Trial("moons", "bridge_sigma1", "ctsm_v_time1", training=SHORT)))
+    assert shot.evaluator.points.truth.min() > -10  # no point of p_0 among them
 
 
 def test_what_is_no_trial_is_refused():

@@ -7,9 +7,8 @@ Chehab (ICML 2025), section 6 and appendix F (arXiv:2502.02300).
 """
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -17,27 +16,19 @@ from torch import Tensor
 from ebm_app.numerics.tensors import standard_normal_log_density
 
 
-class Density(ABC):
-    """A density of points (N, ``dim``), of which draws can be had.
-
-    Attributes:
-        second_moment: E||x||^2 / D.
-    """
+class Density(Protocol):
+    """A density of points (N, ``dim``), with its ``mean`` (D,), float64, and ``second_moment``
+    E||x||^2 / D."""
 
     dim: int
+    mean: Tensor
     second_moment: float
 
-    @abstractmethod
     def sample(self, num: int, generator: torch.Generator) -> Tensor:
         """Independent draws (N, D), in torch's default dtype on the generator's device."""
 
-    @abstractmethod
     def log_density(self, x: Tensor) -> Tensor:
-        """log p(x) in nats: (N, D) -> (N,), float64; -inf outside the support."""
-
-    def mean(self) -> Tensor:
-        """E x (D,), float64; 0 unless stated."""
-        return torch.zeros(self.dim, dtype=torch.float64)
+        """log p(x) in nats: (N, D) -> (N,), float64."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +53,12 @@ class DensityPair:
 
     def bridge_moment(self) -> float:
         """E||x1 - x0||^2 / D for independent x0 and x1: the constant c of a path between both."""
-        product = (self.p0.mean() @ self.p1.mean()).item() / self.dim
+        product = (self.p0.mean @ self.p1.mean).item() / self.dim
         return self.p0.second_moment + self.p1.second_moment - 2 * product
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianMixture(Density):
+class GaussianMixture:
     """p(x) = sum_j w_j N(x; m_j, diag(u_j)), with ``log_weight`` log w (J,), ``means`` m and
     ``variances`` u (J, D); float64."""
 
@@ -84,6 +75,7 @@ class GaussianMixture(Density):
         by_mode = (self.means.square() + self.variances).mean(1)
         return (self.log_weight.exp() @ by_mode).item()
 
+    @property
     def mean(self) -> Tensor:
         return self.log_weight.exp() @ self.means
 
@@ -138,7 +130,7 @@ def mixture_pair(k: float, dim: int = 20, centre: float = 2.0) -> DensityPair:
 
 
 @dataclass(frozen=True)
-class BlockGaussian(Density):
+class BlockGaussian:
     r"""N(0, Sigma) in D dimensions, Sigma block-diagonal with D/2 blocks [[1, rho], [rho, 1]].
 
     X is the even coordinates of z and Y the odd ones. Both are standard normal, so that
@@ -152,6 +144,10 @@ class BlockGaussian(Density):
     dim: int
     rho: ClassVar[float] = math.sqrt(-math.expm1(-1))
     second_moment: ClassVar[float] = 1.0
+
+    @property
+    def mean(self) -> Tensor:
+        return torch.zeros(self.dim, dtype=torch.float64)
 
     def sample(self, num: int, generator: torch.Generator) -> Tensor:
         options = {"generator": generator, "device": generator.device, "dtype": torch.float64}

@@ -14,14 +14,14 @@ from ebm_app.paths import GaussianPath
 from ebm_app.ratios.estimators import EndPoints, TimeScoreRatio
 from ebm_app.ratios.gaussian_net import GaussianNet
 from ebm_app.ratios.pairs import DensityPair
-from ebm_app.ratios.toy_2d import Toy2D
+from ebm_app.ratios.toy_2d import TOY_2D
 
 TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class EvaluationPoints:
-    """Points of 1/2 p_0 + 1/2 p_1; of two-dimensional toy data those of p_1 alone, as their log
-    ratio may be -inf at points of p_0.
+    """Points of 1/2 p_0 + 1/2 p_1; of two-dimensional toy data those of p_1 alone, from which
+    those of p_0 are hundreds of nats away.
 
     Args:
         pair: the densities. num: points, half of either density. generator: of the draw.
@@ -31,7 +31,7 @@ class EvaluationPoints:
     """
 
     def __init__(self, pair: DensityPair, num: int, generator: torch.Generator) -> None:
-        self.num1 = num if isinstance(pair.p1, Toy2D) else num // 2
+        self.num1 = num if pair.p1 in TOY_2D.values() else num // 2
         parts = pair.p0.sample(num - self.num1, generator), pair.p1.sample(self.num1, generator)
         self.x = torch.cat(parts)
         self.truth = pair.log_ratio(self.x)
