@@ -223,7 +223,7 @@ def open_address(models):
 @pytest.fixture(scope="session")
 def browser():
     """A headless Chromium."""
-    with load_script("ui/browser.py").open_browser() as browser:
+    with load_script("ui/screenshots.py").open_browser() as browser:
         yield browser
 
 

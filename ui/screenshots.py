@@ -4,13 +4,14 @@ python ui/screenshots.py --output_dir docs
 """
 
 import re
+import shutil
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from browser import open_browser
 from PIL import Image
 
 from ebm_app.io.command_line import parse
@@ -29,7 +30,23 @@ SCENES = {
     "Mutual information": ("", "Estimate", "Estimate", r"rows, 1 \+ 1 columns"),
     "Diagnostics": ("", "Run the self-test", "Result of the self-test", "checks passed"),
 }
+COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update"]
 Page = Any  # playwright.sync_api.Page, of an optional package
+
+
+@contextmanager
+def open_browser() -> Iterator["playwright.sync_api.Browser"]:  # noqa: F821 - an optional package
+    """The Chromium of this machine, with an empty profile; or Playwright's own."""
+    from playwright.sync_api import sync_playwright
+
+    found = next(filter(None, map(shutil.which, COMMANDS)), None)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        try:
+            yield browser
+        finally:
+            browser.close()
 
 
 def draw_a_part(page: Page) -> None:

@@ -31,6 +31,7 @@ from .runs import AT_ONCE, Upload, explained, start_and_stop, start_by
 from .shared import (
     MAX_SEED,
     Seed,
+    in_a_row,
     mean_of,
     picture,
     progress,
@@ -119,7 +120,7 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
         for number, image in enumerate(images if score_images else (), 1):
             draws = ebm.log_prob(image.expand(REPEATS, -1, -1, -1), seed=seed)
             mean = mean_of(draws, ebm.default_estimator, image.numel())
-            rows.append([number, *mean.rounded()[:3]])
+            rows.append([number, *in_a_row(mean)])
             done = f"{progress(number, num_images)} log-likelihoods"
             yield ShownRun(str(drawn), f"{done} · {text}", seed, list(rows))
         archive = drawn.with_suffix(".zip")

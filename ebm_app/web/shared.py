@@ -2,7 +2,7 @@
 log-likelihood over dequantisation draws."""
 
 import math
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import gradio as gr
 from annotated_types import Ge, Le
@@ -23,22 +23,9 @@ Iterations = Annotated[int, Ge(1), Le(MAX_ITERATIONS)]
 TIMES, MAX_EVERY = 20, 100
 
 
-class MeanLikelihood(NamedTuple):
-    """Log-likelihood of one image with its standard error, in nats; the same in bits per dim."""
-
-    log_prob: float
-    log_prob_error: float
-    bits_per_dim: float
-    bits_error: float
-
-    def rounded(self) -> list[float]:
-        """The four numbers, as a table shows them."""
-        return [round(value, digits) for value, digits in zip(self, (2, 2, 4, 4), strict=True)]
-
-
-def mean_of(draws: Likelihood, estimator: str, num_dims: int) -> MeanLikelihood:
-    """The mean log-likelihood of one image over K >= 2 draws, with an error that holds their
-    spread and what the estimator itself is off by.
+def mean_of(draws: Likelihood, estimator: str, num_dims: int) -> dict[str, float]:
+    """The mean log-likelihood of one image over K >= 2 draws in nats, with an error that holds
+    their spread and what the estimator itself is off by; and both in bits per dim.
 
     Args:
         draws: by an estimator of that name.
@@ -46,9 +33,18 @@ def mean_of(draws: Likelihood, estimator: str, num_dims: int) -> MeanLikelihood:
     error = standard_error(draws.log_prob)
     if not ESTIMATORS[estimator].error_is_drawn:  # all draws share it: not in their spread
         error = error.hypot(draws.error.double().square().mean().sqrt())
-    nats = draws.log_prob.mean(), error
-    bits, bits_error = (to_bits_per_dim(value, num_dims).item() for value in nats)
-    return MeanLikelihood(nats[0].item(), nats[1].item(), bits, -bits_error)
+    nats = draws.log_prob.mean()
+    return {
+        "log_prob": nats.item(),
+        "log_prob_error": error.item(),
+        "bits_per_dim": to_bits_per_dim(nats, num_dims).item(),
+        "bits_error": -to_bits_per_dim(error, num_dims).item(),
+    }
+
+
+def in_a_row(mean: dict[str, float]) -> list[float]:
+    """``mean_of`` in a table: nats, their error, and bits per dim, rounded."""
+    return [round(value, digits) for value, digits in zip(mean.values(), (2, 2, 4), strict=False)]
 
 
 def render(images: Tensor, min_pixels: int = 480) -> Image.Image:

@@ -10,7 +10,7 @@ from ebm_app.io.errors import UserError
 
 from ..models import Models
 from ..runs import Upload, empty_by, start_and_stop, start_by
-from ..shared import mean_of, progress, table_box, text_box
+from ..shared import in_a_row, mean_of, progress, table_box, text_box
 from .one_image import Repeats
 from .uploads import preparation, read_upload
 
@@ -54,7 +54,7 @@ def score_many(
             result = ebm.log_prob(images, seed=seed)
             mean = mean_of(result, ebm.default_estimator, images[0].numel())
             p = detector and round(detector.examine(images[:1]).p_value.item(), 4)
-            rows.append([path.name, p, *mean.rounded()[:3], " ".join(prepared.notes)])
+            rows.append([path.name, p, *in_a_row(mean), " ".join(prepared.notes)])
         yield list(rows), f"{progress(len(rows), len(files))} files"
     rows.sort(key=lambda row: (row[NATS] is None, row[P_VALUE] or 0, row[NATS]))
     read = [row for row in rows if row[NATS] is not None]

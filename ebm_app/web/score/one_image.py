@@ -143,7 +143,7 @@ def numbers(draws: Likelihood, estimator: str, ebm: EBM, prepared: Prepared) -> 
     depends on."""
     num_dims = prepared.image.numel()
     return {
-        **mean_of(draws, estimator, num_dims)._asdict(),
+        **mean_of(draws, estimator, num_dims),
         "estimator": estimator,
         "normalised": ESTIMATORS[estimator].normalised,
         "eps": ebm.config.eps,
