@@ -110,9 +110,7 @@ def metrics_of(result: LogZResult, bits: dict[str, Any], num_dims: int) -> dict[
 
 def print_results(methods: dict[str, dict[str, Any]]) -> None:
     """A line for each method, and its warnings."""
-    shown = ("log_z", "stderr", "ess", "num", "acceptance", "bits_per_dim", "bits_per_dim_stderr")
-    rows = [{"method": name, **{k: row[k] for k in shown}} for name, row in methods.items()]
-    print(to_markdown(rows))
+    print(to_markdown([{"method": k, **row, "warnings": None} for k, row in methods.items()]))
     for name, row in methods.items():
         for warning in row["warnings"]:
             print(f"warning of {name}: {warning}")

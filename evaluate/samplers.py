@@ -4,13 +4,12 @@ python evaluate/samplers.py digits --run "pf_ode num_steps=10" --run annealed_hm
 python evaluate/samplers.py mnist --run "dpm guidance=1" --run "dpm guidance=1.5"
 
 In the table, nfe are evaluations of the Stein score for an image. The Frechet distance is that of
-the classifier's features to validation images, the histogram distance the total variation of the
-classes seen and the training labels, the balance the rarest class over the most frequent one;
-clear is the share of images whose class has a probability of 0.9 or more. Held-out images show
-what a perfect sampler would reach. A run with "guidance=1.5" asks for every class in turn; two
-columns more are then the shares that the classifier, and the nearest neighbour among raw training
-images, take for the class asked for. Copies are the images nearer to one of 10,000 training images
-than all but 1 percent of as many validation images are.
+the classifier's features to validation images, the balance the rarest class over the most frequent
+one; clear is the share of images whose class has a probability of 0.9 or more. Held-out images
+show what a perfect sampler would reach. A run with "guidance=1.5" asks for every class in turn;
+two columns more are then the shares that the classifier, and the nearest neighbour among raw
+training images, take for the class asked for. Copies are the images nearer to one of 10,000
+training images than all but 1 percent of as many validation images are.
 """
 
 import sys
@@ -28,7 +27,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.data.images import load_images
 from ebm_app.evaluation.classifier import train_classifier
-from ebm_app.evaluation.frechet import label_histogram, quality
+from ebm_app.evaluation.frechet import quality
 from ebm_app.evaluation.memorisation import nearest, share_of_copies
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag, Repeated, parse, settings_of
@@ -131,13 +130,13 @@ def prepare(ebm: EBM, args: Arguments) -> tuple[Measure, dict[str, Any]]:
         wrap=partial(tqdm, desc="classifier"),
     )
     features, held_out_logits = classifier.features_and_logits(validation)
-    histogram, neighbours = label_histogram(labels, num_classes), fitted[:NUM_NEIGHBOURS]
+    neighbours = fitted[:NUM_NEIGHBOURS]
     usual, _ = nearest(validation[: args.num_images], train[neighbours])
 
     def measure(images: Tensor, asked: Tensor | None) -> dict[str, float]:
         own, logits = classifier.features_and_logits(images)
         distances, index = nearest(images, train[neighbours])
-        found = quality(own, logits, features, histogram)
+        found = quality(own, logits, features)
         found["copies"] = share_of_copies(distances, usual)
         found["identical"] = (distances == 0).double().mean().item()
         if asked is not None:
@@ -149,7 +148,7 @@ def prepare(ebm: EBM, args: Arguments) -> tuple[Measure, dict[str, Any]]:
     of_pool, draws = classifier.features_and_logits(train[pool]), []
     for _ in range(FLOOR_DRAWS):
         rows = torch.randperm(len(pool), generator=generator)[: args.num_images]
-        draws.append(quality(*(part[rows] for part in of_pool), features, histogram))
+        draws.append(quality(*(part[rows] for part in of_pool), features))
     floor = [
         {"run": name, **{key: summary(draw[key] for draw in draws) for key in draws[0]}}
         for name, summary in ((f"{len(rows)} held-out images", mean), ("their deviation", stdev))

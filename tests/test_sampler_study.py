@@ -35,7 +35,7 @@ def test_a_study_leaves_its_record(study, tmp_path):
     flow, hmc = figures["table"]
     assert (flow["run"], flow["nfe"], hmc["run"]) == (FLOW, 3, HMC)
     for row in (flow, hmc, figures["floor"][0]):
-        assert row["frechet"] > 0 and 0 <= row["histogram_distance"] <= 1
+        assert row["frechet"] > 0 and 0 <= row["class_balance"] <= 1
     assert any(line.startswith(f"| {FLOW} | 3 |") for line in table)
     assert any(line.startswith("| 5 held-out images |") for line in table)
     record = json.loads((tmp_path / "samplers.json").read_text())

@@ -1,12 +1,11 @@
 """How far drawn images are from a data set: by their features, and by the classes they show.
 
 The features of either set are taken for Gaussian, and two Gaussians have a distance in closed
-form; the classes are counted, and two histograms differ by their total variation.
+form.
 """
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ebm_app.io.errors import UserError
 
@@ -50,37 +49,19 @@ def frechet_distance(features_a: Tensor, features_b: Tensor) -> float:
     return ((means[0] - means[1]).square().sum() + traces - 2 * overlap).item()
 
 
-def label_histogram(labels: Tensor, num_classes: int) -> Tensor:
-    """Shares (num_classes,) of the classes among labels (N,), N at least 1: float64, sum 1."""
-    return F.one_hot(labels, num_classes).double().mean(0)
-
-
-def total_variation(shares_a: Tensor, shares_b: Tensor) -> float:
-    """Total variation distance, half of sum_k |a_k - b_k|, of two histograms (num_classes,): from
-    0, equal, to 1, without a common class."""
-    return (shares_a - shares_b).abs().sum().item() / 2
-
-
-def quality(
-    features: Tensor, logits: Tensor, reference: Tensor, histogram: Tensor
-) -> dict[str, float]:
-    """How N images with features (N, D) and logits (N, num_classes) compare with a data set.
-
-    Args:
-        reference: (M, D), features of held-out images of the data set.
-        histogram: (num_classes,), shares of the classes among its training labels.
+def quality(features: Tensor, logits: Tensor, reference: Tensor) -> dict[str, float]:
+    """How N images with features (N, D) and logits (N, num_classes) compare with held-out images
+    of a data set, whose features are ``reference`` (M, D).
 
     Returns:
-        ``frechet``: see ``frechet_distance``. ``histogram_distance``: total variation of the
-        classes with the largest logit and those of the data. ``class_balance``: the rarest class
+        ``frechet``: see ``frechet_distance``. ``class_balance``: the rarest of the classes seen
         over the most frequent one, 0 where one is missing. ``clear_share``: how often the most
         likely class has a probability of at least 0.9.
     """
-    shares = label_histogram(logits.argmax(1), logits.shape[1])
+    counts = logits.argmax(1).bincount(minlength=logits.shape[1])
     best = logits.double().softmax(1).amax(1)
     return {
         "frechet": frechet_distance(features, reference),
-        "histogram_distance": total_variation(shares, histogram),
-        "class_balance": (shares.min() / shares.max()).item(),
+        "class_balance": (counts.min() / counts.max()).item(),
         "clear_share": (best >= CLEAR).double().mean().item(),
     }
