@@ -8,7 +8,6 @@ from scipy import stats
 
 from ebm_app.tabular.known import (
     EXAMPLES,
-    additive_uniform,
     correlated_normal,
     discrete_uniform,
 )
@@ -43,19 +42,6 @@ def test_normal_information_and_draws(case):
     entropy = stats.multivariate_normal.entropy
     h_x, h_y, h = (entropy(None, sigma[s, s]) for s in (*sides, slice(None)))
     assert task.mutual_information == pytest.approx(h_x + h_y - h, rel=1e-8, abs=1e-12)
-
-
-@pytest.mark.parametrize("noise", [0.01, 0.1, 0.5, 0.51, 4.0])
-def test_additive_uniform_information_by_integration(noise):
-    """E log p(y | x) / p(y) on midpoints of (x, n), p(y) being the length of an overlap."""
-    middles = (np.arange(2000) + 0.5) / 2000
-    y = middles[:, None] + noise * (2 * middles - 1)
-    overlap = np.minimum(y + noise, 1) - np.maximum(y - noise, 0)
-    task = additive_uniform(noise)
-    assert task.mutual_information == pytest.approx(-np.log(overlap).mean(), abs=1e-5)
-    x, y = draws(task)
-    assert stats.kstest(x[:, 0], "uniform").pvalue > 1e-3
-    assert stats.kstest((y - x)[:, 0] / noise, stats.uniform(-1, 2).cdf).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("num", [1, 2, 5])

@@ -58,21 +58,6 @@ def correlated_normal(correlations: Sequence[float], dim_x: int, dim_y: int) -> 
     return KnownInformation(dim_x, dim_y, information, draw)
 
 
-def additive_uniform(noise: float) -> KnownInformation:
-    r"""X ~ U(0, 1), Y = X + U(-b, b) with b = ``noise``, one-dimensional.
-
-    I = h(Y) - log(2 b) = b - log(2 b) for b <= 1/2,   1 / (4 b) for b > 1/2
-    """
-
-    def draw(num: int, generator: Generator) -> Pairs:
-        shape, device = (2, num, 1), generator.device
-        x, u = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
-        return x, x + noise * (2 * u - 1)
-
-    information = noise - math.log(2 * noise) if noise <= 0.5 else 1 / (4 * noise)
-    return KnownInformation(1, 1, information, draw)
-
-
 def discrete_uniform(num_values: int) -> KnownInformation:
     r"""X uniform on {0, ..., m - 1}, Y | X ~ U(X, X + 2), one-dimensional, m = ``num_values``.
 
@@ -104,7 +89,5 @@ def standard_normal(num: int, dim: int, generator: Generator) -> Tensor:
 EXAMPLES: dict[str, KnownInformation] = {
     "normal_1x1": correlated_normal((0.75,), 1, 1),
     **{f"sparse_{dim}x{dim}": correlated_normal((0.8, 0.8), dim, dim) for dim in (2, 5, 25)},
-    "additive_uniform_0.1": additive_uniform(0.1),
-    "additive_uniform_0.75": additive_uniform(0.75),
     "discrete_uniform_4": discrete_uniform(4),
 }
