@@ -14,7 +14,6 @@ from conftest import free_port, load_script
 
 from ebm_app.io.interrupts import StopSignals
 from ebm_app.io.start import run_script
-from ebm_app.training.tasks import Task
 from ebm_app.training.trainer import Trainer
 
 #: where a fork is not safe, the processes import all again
@@ -76,19 +75,19 @@ def _work(
     if num > 1:
         os.environ.update({name: str(value) for name, value in names.items()})
     AcceleratorState._reset_state(reset_partial_state=True)
-    train_step, validate = Trainer.train_step, Task.validate
+    train_step, validate = Trainer.train_step, Trainer._validate
 
     def signalling(trainer: Trainer) -> None:
         train_step(trainer)
         if where == "step" and stop[1] and trainer.now.step == stop[0]:
             os.kill(os.getpid(), stop[1])
 
-    def signalling_too(task: Task, step: int, *rest: object) -> dict[str, float]:
-        if where == "validation" and stop[1] and step == stop[0]:
+    def signalling_too(trainer: Trainer) -> None:
+        if where == "validation" and stop[1] and trainer.now.step == stop[0]:
             os.kill(os.getpid(), stop[1])
-        return validate(task, step, *rest)
+        validate(trainer)
 
-    Trainer.train_step, Task.validate = signalling, signalling_too
+    Trainer.train_step, Trainer._validate = signalling, signalling_too
     with output.open("a", encoding="utf-8") as file, redirect_stdout(file):
         code = run_script(load_script(path).main, flags)
     sys.exit(code)

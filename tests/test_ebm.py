@@ -148,7 +148,7 @@ def test_configurations_that_do_not_fit_are_refused(ebm, tmp_path):
         with pytest.raises(UserError, match=message):
             EBM.from_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"dataset": ')
-    with pytest.raises(UserError, match="not valid JSON"):
+    with pytest.raises(UserError, match="is no JSON object"):
         EBM.from_pretrained(tmp_path)
     (tmp_path / "config.json").unlink()
     with pytest.raises(UserError, match="config.json is missing"):

@@ -11,10 +11,12 @@ from scipy import special
 from ebm_app.tabular.known import correlated_normal
 from ebm_app.tabular.lower_bounds import (
     PairRatios,
+    best_weights,
     donsker_varadhan,
     effective_pairs,
     influences,
     log_normaliser,
+    weighted,
 )
 from ebm_app.tabular.neighbours import neighbour_information
 
@@ -72,6 +74,24 @@ def test_the_exact_ratio_has_no_normaliser_and_its_bound_is_the_information():
     assert abs(log_normaliser(ratios)) < 0.02
     bound = donsker_varadhan(ratios)
     assert z_score(influences(ratios) + bound, task.mutual_information) < 4
+
+
+def test_the_best_weights_have_the_largest_bound():
+    """Of normals, half and one and a half times the exact ratio, in equal shares."""
+    rho, num, shifts = 0.75, 3_000, [1, 2, 3]
+    x, y = (part[:, 0] for part in correlated_normal((rho,), 1, 1).draw(num, generator(1)))
+
+    def both(a, b):
+        exact = (rho * a * b - rho**2 * (a**2 + b**2) / 2) / (1 - rho**2)
+        return torch.stack([0.5 * exact, 1.5 * exact])
+
+    parts = PairRatios(both(x, y), torch.stack([both(x, y.roll(-s)) for s in shifts], 1), shifts)
+    weights = best_weights(parts)
+    assert weights.tolist() == pytest.approx([0.5, 0.5], abs=0.1)
+    best = donsker_varadhan(weighted(parts, weights))
+    for share in (0.3, 0.7):
+        other = torch.tensor([share, 1 - share], dtype=torch.float64)
+        assert best > donsker_varadhan(weighted(parts, other))
 
 
 @pytest.mark.parametrize("dims", [(1, 1), (2, 1)])

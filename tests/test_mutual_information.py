@@ -21,7 +21,6 @@ from ebm_app.tabular.information import combined, warnings_of
 from ebm_app.tabular.known import EXAMPLES, discrete_uniform
 from ebm_app.tabular.lower_bounds import PairRatios
 from ebm_app.tabular.mutual_information import Estimation
-from ebm_app.tabular.t_copula import TCopula
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +65,7 @@ def test_discrete_columns_are_found_and_named():
     found = mutual_information(*table, steps=200)
     assert found.discrete == ["'kind'"]
     assert abs(found.neighbours - task.mutual_information) < 0.03
-    assert abs(found.value - task.mutual_information) < 0.12
+    assert abs(found.value - task.mutual_information) < 0.08
     assert "taken as discrete: 'kind'" in found.summary()
 
 
@@ -86,13 +85,13 @@ def test_neighbours_say_what_a_learned_ratio_has_missed_of_discrete_columns():
 
 
 def test_a_class_of_few_rows_is_as_well_told_as_by_logistic_regression():
-    """Wine: 178 rows, of which cross-validated logistic regression finds 1.02 of 1.086 nats."""
+    """Wine: 178 rows, of which cross-validated logistic regression finds 1.02 of 1.09 nats."""
     wine = load_wine()
     for seed in (0, 1):
         found = mutual_information(wine.data, wine.target, steps=1, random_state=seed)
         low, high = found.interval
         assert low < 1.02 < high and found.stderr < 0.15
-        assert max(found.lower_bound, found.fewer_rows) <= found.value < 1.0861
+        assert found.value >= max(found.lower_bound, found.fewer_rows)
 
 
 @pytest.mark.parametrize("fewer, value, stderr", [(0.2, 0.6, 0.2), (0.7, 0.7, 0.3)])
@@ -105,15 +104,14 @@ def test_the_value_is_never_below_a_bound_and_the_error_holds_the_spread(fewer, 
         return [(r, PairRatios(j, apart, [1, 1])) for r, j in zip(rows, joint, strict=True)]
 
     whole, single = left_out(0.3, 0.4, 0.5), left_out(*[fewer] * 3)
-    found = combined(whole, single, torch.arange(6), None, [], math.inf)
+    found = combined(whole, single, torch.arange(6), None, [])
     assert (found.lower_bound, found.fewer_rows) == (pytest.approx(0.4), pytest.approx(fewer))
     assert found.value == pytest.approx(value)
     # over rows: deviations of 0.1, twice as large where half of B_2 is added again
     of_rows = (2 if fewer < 0.4 else 1) * 0.04**0.5 / 6
     spread = 0.1 / 3**0.5
     assert found.stderr == pytest.approx(math.hypot(max(of_rows, spread), stderr))
-    assert combined(whole, single, torch.arange(6), None, [], 0.45).value <= max(0.45, fewer)
-    wide = combined(whole, single, torch.arange(6), value + 1.0, [], math.inf)
+    wide = combined(whole, single, torch.arange(6), value + 1.0, [])
     assert wide.value == found.value and wide.stderr == pytest.approx(
         math.hypot(found.stderr, 0.5)
     )
@@ -132,7 +130,7 @@ def test_copies_of_rows_are_one_observation():
     next(estimation.run())
     for fit in estimation.fits:
         learned, chosen = (
-            set(estimation.folds.groups[rows].tolist()) for rows in (fit.train, fit.validation)
+            set(estimation.groups[rows].tolist()) for rows in (fit.train, fit.validation)
         )
         assert learned and chosen and not learned & chosen
 
@@ -228,13 +226,9 @@ def test_before_training_the_ratio_is_the_copulas():
     estimation = Estimation(*data("sparse_2x2", 200), **SHORT)
     next(estimation.run())
     rows, fit = torch.arange(200), estimation.fits[3]
-    scores = np.hstack([side.untied for side in estimation.sides])
-    held_out = np.arange(len(fit.train) + len(fit.validation)) >= len(fit.train)
-    copula = TCopula.fit(scores[torch.cat([fit.train, fit.validation]).numpy()], 2, held_out)
-    s = copula.quantiles(scores)
     for shift in (0, -1):
-        found = estimation.log_ratios(3, rows, rows.roll(shift)).numpy()
-        expected = copula.log_ratio(s[:, :2], np.roll(s[:, 2:], shift, 0))
+        (found,) = estimation.log_ratios(3, rows, rows.roll(shift), final=True).numpy()
+        expected = fit.copula.log_ratio(fit.s_x, np.roll(fit.s_y, shift, 0))
         np.testing.assert_allclose(found, expected)
 
 

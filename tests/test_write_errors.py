@@ -71,7 +71,6 @@ RESULTS = {
     "evaluate/ais.py": ("ais.json", "bits_per_dim"),
     "evaluate/bounds.py": ("bounds.json", "table"),
     "train/ebm.py": ("loss.png", "bits_per_dim"),
-    "train/flow.py": ("run.json", "bits_per_dim"),
 }
 
 

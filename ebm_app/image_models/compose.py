@@ -64,6 +64,13 @@ class Product(Composition):
     r"""q_t proportional to prod_k p_t^k(x)^w_k: with one energy a power, with a negative weight a
     quotient, "this and not that".
 
+    >>> ebm = EBM.from_pretrained("digits-energy")
+    >>> sharper = Product([ebm.energy], [2.0])
+    >>> x = torch.zeros(1, 1, 8, 8)
+    >>> once, twice = (energy.proposal_log_density(x, 0.5) for energy in (ebm.energy, sharper))
+    >>> torch.equal(2 * once, twice)
+    True
+
     Raises:
         UserError: besides, for weights whose sum is not above 0: noise is then no density.
     """
@@ -86,6 +93,12 @@ class Product(Composition):
 
 class Mixture(Composition):
     """q_t = sum_k w_k p_t^k(x), by the log densities of its parts.
+
+    >>> ebm = EBM.from_pretrained("digits-energy")
+    >>> half = Mixture([ebm.energy, ebm.energy], [0.5, 0.5])  # the model itself
+    >>> x = torch.zeros(1, 1, 8, 8)
+    >>> torch.equal(half.proposal_log_density(x, 0.5), ebm.energy.proposal_log_density(x, 0.5))
+    True
 
     Raises:
         UserError: besides, for weights that are not above 0.

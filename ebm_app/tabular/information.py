@@ -102,19 +102,16 @@ def combined(
     groups: Tensor,
     neighbours: float | None,
     discrete: list[str],
-    entropy: float,
 ) -> InformationEstimate:
     """The estimate from the log ratios of all folds, by ratios of all other folds and of one.
 
     Args:
         groups: the number (N,) of the distinct row that each row is.
-        entropy: of a class, beyond which nothing is extrapolated.
     """
     gain_factor = 1 / (len(whole) - 2)
     bound, of_bound = _bound(whole, len(groups))
     fewer, of_fewer = _bound(single, len(groups))
-    gain = max(min(gain_factor * (bound - fewer), entropy - bound), 0.0)
-    short = max(fewer - bound, 0.0)
+    gain, short = gain_factor * max(bound - fewer, 0.0), max(fewer - bound, 0.0)
     value = bound + gain + short
     beyond = 0.0 if neighbours is None else max(neighbours - value, 0.0)
     influence = of_bound + gain_factor * (of_bound - of_fewer) if gain else of_bound

@@ -11,6 +11,7 @@ Source: Poole et al. 2019, arXiv:1905.06922, section 2.1.
 from typing import NamedTuple
 
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from ebm_app.numerics.tensors import effective_sample_size, log_mean_exp
@@ -49,3 +50,24 @@ def influences(ratios: PairRatios) -> Tensor:
     as_x = weight.mean(0)
     as_y = torch.stack([part.roll(s) for part, s in zip(weight, ratios.shifts, strict=True)])
     return ratios.joint - ratios.joint.mean() - (as_x - 1) - (as_y.mean(0) - 1)
+
+
+def weighted(parts: PairRatios, weights: Tensor) -> PairRatios:
+    """The sum of several log ratios, joint (M, m) and apart (M, S, m), with weights (M,)."""
+    joint, apart = (torch.tensordot(weights, part, 1) for part in parts[:2])
+    return PairRatios(joint, apart, parts.shifts)
+
+
+def best_weights(parts: PairRatios) -> Tensor:
+    """The shares (M,) of one or two log ratios, summing to 1, of which the sum has the largest
+    bound, which is concave in them."""
+    if len(parts.joint) == 1:
+        return torch.ones(1, dtype=torch.float64)
+
+    def shares(second: float) -> Tensor:
+        return torch.tensor([1 - second, second], dtype=torch.float64)
+
+    def cost(second: float) -> float:
+        return -donsker_varadhan(weighted(parts, shares(second)))
+
+    return shares(minimize_scalar(cost, bounds=(0, 1), method="bounded").x)

@@ -3,18 +3,18 @@ r"""Mutual information of data, with an interval, from log ratios learned on oth
     I(X; Y) = E_{p(x, y)} log p(x, y) / (p(x) p(y)),   in nats.
 
 The rows are cut into K folds. The log ratio at a fold is learned from the K - 1 others, by
-classifiers over the Student-t copula of ranks, or where X or Y is a class over a discriminant
-analysis or logistic regression, and the Donsker-Varadhan bound of the fold is taken with it: a
-normalised estimate that too few rows make too small. To see what more rows would teach, the same
-is done with ratios of a single fold. If what is missing falls as 1/rows,
+classifiers over the Student-t copula of ranks, and the Donsker-Varadhan bound of the fold is taken
+with it: a normalised estimate that too few rows make too small. Where X or Y is a class, and rows
+are fewer than a thousand, the log ratio is a mean of that one and of logistic regression, by the
+shares of the largest bound on rows that were not learned from. To see what more rows would teach,
+the same is done with ratios of a single fold. If what is missing falls as 1/rows,
 
     I = B_{K-1} + max(B_{K-1} - B_1, 0) / (K - 2),
 
-with B_k the bound by ratios of k folds, averaged over the rows; I is B_1 where that is larger, and
-nothing is added beyond the entropy of a class. The error is the larger of the influence of the
-rows on I, copies of a row being one, and the spread of the bounds over the folds; to which are
-added, as squares, what was extrapolated, by how much B_1 is larger, and half of what nearest
-neighbours find beyond I.
+with B_k the bound by ratios of k folds, averaged over the rows; I is B_1 where that is larger. The
+error is the larger of the influence of the rows on I, copies of a row being one, and the spread of
+the bounds over the folds; to which are added, as squares, what was extrapolated, by how much B_1
+is larger, and half of what nearest neighbours find beyond I.
 
 >>> import numpy as np
 >>> from ebm_app import mutual_information
@@ -30,8 +30,7 @@ Schucany, Gray and Owen, J. Am. Stat. Assoc. 66, 1971, for the correction (gener
 Gao, Ver Steeg and Galstyan 2015, arXiv:1411.2003, on what nearest neighbours miss.
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -41,29 +40,29 @@ from torch import Tensor
 
 from ebm_app.io.fields import LARGEST, Seed, Steps, argument_of
 from ebm_app.numerics.tensors import seeded
-from ebm_app.tabular.class_ratio import ClassRatio
 from ebm_app.tabular.classifier import BATCH_SIZE, Classifiers, Draws
 from ebm_app.tabular.columns import Columns, check_pair, check_rows
-from ebm_app.tabular.folds import Folds
 from ebm_app.tabular.information import InformationEstimate, combined
-from ebm_app.tabular.lower_bounds import PairRatios, donsker_varadhan
+from ebm_app.tabular.logistic import class_log_ratios
+from ebm_app.tabular.lower_bounds import PairRatios, best_weights, donsker_varadhan, weighted
 from ebm_app.tabular.neighbours import neighbour_information
-from ebm_app.tabular.scores import Side
+from ebm_app.tabular.scores import Side, row_groups
 from ebm_app.tabular.t_copula import TCopula
 
 NumFolds = Annotated[int, Ge(3), Le(LARGEST)]
-#: log ratios (n,), float64, at pairs of rows (n,) and (n,)
-Base = Callable[[Tensor, Tensor], np.ndarray]
 #: streams of random numbers
 FOLDS, BATCHES, SHUFFLES = range(3)
 #: with fewer rows of a fold for each column, the correlation of the copula is shrunk
 ROWS_PER_COLUMN = 10
 #: classifiers of every fit, of other weights and batches, whose log ratios are averaged
 NUM_MEMBERS = 2
+#: of the rows learned from, by which the step of least loss is found, and how many there are if
+#: half of them are as many
+VALIDATION_SHARE, MIN_VALIDATION = 0.15, 100
 #: shuffled pairs for each row: of a step, of the bound while it is learned, and of the result
 STEP_SHUFFLES, SHUFFLES_SO_FAR, RESULT_SHUFFLES = 4, 4, 20
-#: rows of a class that are learned from at least
-ROWS_OF_CLASS = 5
+#: with as many distinct rows the classifiers are alone
+SMALL = 1_000
 #: nearest neighbours are asked in few dimensions
 MAX_NEIGHBOUR_DIM = 6
 
@@ -107,12 +106,16 @@ def mutual_information(
 
 
 class Fit(NamedTuple):
-    """A ratio to learn: what it begins with, and the numbers of the rows that it is learned from
-    and validated on."""
+    """A ratio to learn: its ``copula``, the quantiles (N, dx) and (N, dy) of all rows by it, and
+    the numbers of the rows it is learned from and validated on. Where one side is a class,
+    ``tables`` (N, C) are logistic regressions of the rows learned from, and of both."""
 
-    base: Base
+    copula: TCopula
+    s_x: np.ndarray
+    s_y: np.ndarray
     train: Tensor
     validation: Tensor
+    tables: tuple[Tensor, Tensor] | None
 
 
 class Estimation:
@@ -134,10 +137,22 @@ class Estimation:
         self.sides = Side.of(x, random_state), Side.of(y, random_state + 1)
         discrete = [*self.sides[0].discrete, *(x.shape[1] + i for i in self.sides[1].discrete)]
         self.discrete = [labels[number] for number in discrete]
+        self.groups = torch.from_numpy(row_groups(np.concatenate([x, y], 1)))
+        self.num_distinct = int(self.groups.max()) + 1
+        distinct = f"of {len(x)} rows {self.num_distinct} differ from each other"
+        check_rows(self.num_distinct, distinct, num_folds, 3)
         generator = seeded("cpu", random_state, FOLDS)
-        self.folds = Folds(np.concatenate([x, y], 1), num_folds, generator)
-        num = self.folds.num_distinct
-        check_rows(num, f"of {len(x)} rows {num} differ from each other", num_folds, 3)
+        order = torch.randperm(self.num_distinct, generator=generator)
+        self.fold = (order % num_folds)[self.groups]
+        self.order = torch.randperm(self.num_distinct, generator=generator)[self.groups]
+        self.shuffle = torch.randperm(len(x), generator=generator)
+        #: the side that is a class, if one is, and the class of every row
+        self.of_class = next((n for n in (1, 0) if self.sides[n].is_class), None)
+        if self.num_distinct >= SMALL:
+            self.of_class = None
+        if self.of_class is not None:
+            labels = np.unique((x, y)[self.of_class], return_inverse=True)[1].reshape(-1)
+            self.labels = torch.from_numpy(labels)
         self.features = [torch.from_numpy(side.features).float() for side in self.sides]
 
     def run(self) -> Iterator[Progress]:
@@ -157,69 +172,75 @@ class Estimation:
         generator = seeded("cpu", self.seed, SHUFFLES)
         whole, single = [], []
         for fold in range(self.num_folds):
-            rows = (self.folds.fold == fold).nonzero().flatten()
+            rows = (self.fold == fold).nonzero().flatten()
             rows = rows[torch.randperm(len(rows), generator=generator)]
             shifts = torch.randperm(len(rows) - 1, generator=generator) + 1
             shifts = shifts[:RESULT_SHUFFLES].tolist()
             for part, ratios in enumerate((whole, single)):
-                ratios.append((rows, self._ratios(2 * fold + part, rows, shifts)))
-        entropy = min((side.entropy for side in self.sides if side.is_class), default=math.inf)
-        others = (self._neighbours(), self.discrete, entropy)
-        return combined(whole, single, self.folds.groups, *others)
+                number = 2 * fold + part
+                found = self._ratios(number, rows, shifts, final=True)
+                ratios.append((rows, weighted(found, best_weights(self._validated(number)))))
+        return combined(whole, single, self.groups, self._neighbours(), self.discrete)
 
     @torch.no_grad()
-    def log_ratios(self, number: int, x_rows: Tensor, y_rows: Tensor) -> Tensor:
-        """The log ratio of one fit at pairs of rows (n,) and (n,): (n,), float64."""
+    def log_ratios(self, number: int, x_rows: Tensor, y_rows: Tensor, final: bool) -> Tensor:
+        """The log ratios of one fit at pairs of rows (n,) and (n,): (1, n) or (2, n), float64, by
+        classifiers and by logistic regression, the ``final`` one or that without validation."""
         members = slice(number * NUM_MEMBERS, (number + 1) * NUM_MEMBERS)
-        base, inputs = self._pairs(self.fits[number], x_rows, y_rows)
-        return base + self.classifiers.residual(members, inputs)
+        fit = self.fits[number]
+        base, inputs = self._pairs(fit, x_rows, y_rows)
+        parts = [base + self.classifiers.residual(members, inputs)]
+        if fit.tables is not None:
+            rows = (x_rows, y_rows)
+            table, of_class = fit.tables[final], self.of_class
+            parts.append(table[rows[1 - of_class], self.labels[rows[of_class]]])
+        return torch.stack(parts)
+
+    def _validated(self, number: int) -> PairRatios:
+        """The log ratios of one fit at the rows it was validated on."""
+        rows = self.fits[number].validation
+        num = SHUFFLES_SO_FAR if self.of_class is None else RESULT_SHUFFLES
+        return self._ratios(number, rows, list(range(1, min(num + 1, len(rows)))), final=False)
 
     def _fits(self) -> list[Fit]:
         """Fits 2 k and 2 k + 1 are of all folds but k, and of the one after k."""
-        fits, fold = [], self.folds.fold
-        for number in range(self.num_folds):
-            for inside in (fold != number, fold == (number + 1) % self.num_folds):
-                train, validation = self.folds.split(inside)
-                of_class = self._class_base(train.numpy(), validation.numpy())
-                base = of_class or self._copula_base(train.numpy(), validation.numpy())
-                fits.append(Fit(base, train, validation))
-        return fits
-
-    def _class_base(self, train: np.ndarray, validation: np.ndarray) -> Base | None:
-        """Where a side is a class with enough rows of each value."""
-        of_class = next((number for number in (1, 0) if self.sides[number].is_class), None)
-        if of_class is None:
-            return None
-        classes = self.sides[of_class].scores[:, 0]
-        labels = np.unique(classes, return_inverse=True)[1]
-        if np.bincount(labels[train], minlength=labels.max() + 1).min() < ROWS_OF_CLASS:
-            return None
-        x = self.sides[1 - of_class].asinh
-        table = ClassRatio.fit(x, labels, train, validation)(x)
-
-        def base(*rows: Tensor) -> np.ndarray:
-            return table[rows[1 - of_class].numpy(), labels[rows[of_class].numpy()]]
-
-        return base
-
-    def _copula_base(self, train: np.ndarray, validation: np.ndarray) -> Base:
         scores, untied = (
             np.concatenate(parts, 1)
             for parts in zip(*((side.scores, side.untied) for side in self.sides), strict=True)
         )
         dim_x = self.sides[0].scores.shape[1]
         # shrunk, a copula misses what it shrank by, which falls slower than 1/rows
-        num = self.folds.num_distinct
-        is_small = num < ROWS_PER_COLUMN * self.num_folds * scores.shape[1]
-        rows = np.concatenate([train, validation])
-        held_out = np.arange(len(rows)) >= len(train)
-        copula = TCopula.fit(untied[rows], dim_x, held_out if is_small else None)
-        s = copula.quantiles(scores)
+        is_small = self.num_distinct < ROWS_PER_COLUMN * self.num_folds * scores.shape[1]
+        fits = []
+        for fold in range(self.num_folds):
+            for inside in (self.fold != fold, self.fold == (fold + 1) % self.num_folds):
+                train, validation = self._split(inside)
+                rows = torch.cat([train, validation])
+                held_out = (torch.arange(len(rows)) >= len(train)).numpy()
+                copula = TCopula.fit(untied[rows.numpy()], dim_x, held_out if is_small else None)
+                s = copula.quantiles(scores)
+                tables = self._tables(train, rows)
+                fits.append(Fit(copula, s[:, :dim_x], s[:, dim_x:], train, validation, tables))
+        return fits
 
-        def base(x_rows: Tensor, y_rows: Tensor) -> np.ndarray:
-            return copula.log_ratio(s[x_rows.numpy(), :dim_x], s[y_rows.numpy(), dim_x:])
+    def _tables(self, *rows: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Logistic regressions (N, C) of several choices of rows, where a side is a class."""
+        if self.of_class is None:
+            return None
+        side = self.sides[1 - self.of_class]
+        given = side.asinh, self.labels.numpy(), self.groups.numpy()
+        found = [class_log_ratios(*given, part.numpy(), self.seed) for part in rows]
+        return None if any(part is None for part in found) else tuple(map(torch.from_numpy, found))
 
-        return base
+    def _split(self, inside: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows to learn from and to validate on; copies of a row stay together."""
+        order = self.order[inside].unique()  # sorted, one for each distinct row
+        least = min(MIN_VALIDATION, len(order) // 2)
+        num = max(round(VALIDATION_SHARE * len(order)), least)
+        validates = inside & (self.order < order[num])
+        # shuffled: rows that follow each other in a file may be alike
+        train, validation = (inside & ~validates)[self.shuffle], validates[self.shuffle]
+        return self.shuffle[train], self.shuffle[validation]
 
     def _learners(self) -> list[Fit]:
         """The fit of every classifier."""
@@ -248,20 +269,20 @@ class Estimation:
         return Draws.padded(bases, inputs)
 
     def _pairs(self, fit: Fit, x_rows: Tensor, y_rows: Tensor) -> tuple[Tensor, Tensor]:
-        """What the base says (n,), float64, and what the networks read (n, d)."""
+        """What the copula says (n,), float64, and what the networks read (n, d)."""
+        base = fit.copula.log_ratio(fit.s_x[x_rows.numpy()], fit.s_y[y_rows.numpy()])
         inputs = torch.cat([self.features[0][x_rows], self.features[1][y_rows]], 1)
-        return torch.from_numpy(fit.base(x_rows, y_rows)), inputs
+        return torch.from_numpy(base), inputs
 
-    def _ratios(self, number: int, rows: Tensor, shifts: list[int]) -> PairRatios:
-        apart = [self.log_ratios(number, rows, rows.roll(-shift)) for shift in shifts]
-        return PairRatios(self.log_ratios(number, rows, rows), torch.stack(apart), shifts)
+    def _ratios(self, number: int, rows: Tensor, shifts: list[int], final: bool) -> PairRatios:
+        """Of all members: ``joint`` (1 or 2, m) and ``apart`` (1 or 2, S, m)."""
+        joint = self.log_ratios(number, rows, rows, final)
+        apart = [self.log_ratios(number, rows, rows.roll(-shift), final) for shift in shifts]
+        return PairRatios(joint, torch.stack(apart, 1), shifts)
 
     def _so_far(self) -> float:
-        bounds = []
-        for number in range(0, 2 * self.num_folds, 2):
-            rows = self.fits[number].validation
-            shifts = list(range(1, min(SHUFFLES_SO_FAR + 1, len(rows))))
-            bounds.append(donsker_varadhan(self._ratios(number, rows, shifts)))
+        found = [self._validated(number) for number in range(0, 2 * self.num_folds, 2)]
+        bounds = [donsker_varadhan(weighted(parts, best_weights(parts))) for parts in found]
         return sum(bounds) / len(bounds)
 
     def _neighbours(self) -> float | None:
@@ -270,5 +291,5 @@ class Estimation:
         num = sum(side.scores.shape[1] for side in self.sides)
         if num > MAX_NEIGHBOUR_DIM or len(self.discrete) == num:
             return None
-        first = np.unique(self.folds.groups.numpy(), return_index=True)[1]
+        first = np.unique(self.groups.numpy(), return_index=True)[1]
         return neighbour_information(*(side.spaced()[first] for side in self.sides))

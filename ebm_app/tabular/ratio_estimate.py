@@ -39,8 +39,8 @@ class RatioEstimate:
         effective_rows: the rows of p_0 that a mean over p_1 by weights exp(r) rests on.
         log_ratio0, log_ratio1: r at the rows of both samples, each by a ratio learned without it,
             (N0,) and (N1,).
-        at: rows (n, D) -> the log ratios of the K folds before the normaliser, (K, n).
-        sample0: the rows of p_0.
+        at: rows (n, D) -> the log ratios of the K folds before the normaliser, (K, n), and the
+            errors of what is left out, (n,). sample0: the rows of p_0.
         warnings: reasons to doubt it, a sentence each.
     """
 
@@ -51,7 +51,7 @@ class RatioEstimate:
     effective_rows: float
     log_ratio0: np.ndarray
     log_ratio1: np.ndarray
-    at: Callable[[np.ndarray], np.ndarray]
+    at: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
     sample0: Columns
     warnings: list[str]
 
@@ -71,7 +71,8 @@ class RatioEstimate:
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """r (n,) at rows (n, D), in nats, and on request its standard error (n,), the jackknife
         over the K folds. An interval of 95 percent is the Student quantile of K - 1 degrees of
-        freedom times as wide to either side: 2.3 errors for 10 folds.
+        freedom times as wide to either side: 2.3 errors for 10 folds. A linear ratio that
+        was not told from 0, and is left out, counts as an error.
 
         At the rows that it was learned from, ``log_ratio0`` and ``log_ratio1`` are fairer.
 
@@ -81,11 +82,11 @@ class RatioEstimate:
         rows = Columns.of(x, "x")
         rows.check_same(self.sample0)
         rows.check_finite()
-        parts = self.at(rows.values)
+        parts, doubt = self.at(rows.values)
         value = parts.mean(0) - self.log_normaliser
         if not return_std:
             return value
-        return value, math.sqrt(len(parts) - 1) * parts.std(0)
+        return value, np.hypot(math.sqrt(len(parts) - 1) * parts.std(0), doubt)
 
     def summary(self) -> str:
         """The divergence and the test in words; where there are reasons to doubt them, those come
@@ -125,7 +126,7 @@ def combined(
     of0: Tensor,
     of1: Tensor,
     groups: tuple[Tensor, Tensor],
-    at: Callable[[np.ndarray], np.ndarray],
+    at: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
     sample0: Columns,
 ) -> RatioEstimate:
     """The ratio from log ratios before the normaliser, float64, at rows (N0,) and (N1,) that they

@@ -109,11 +109,6 @@ class Side(NamedTuple):
         """Whether it is one discrete column."""
         return self.scores.shape[1] == len(self.discrete) == 1
 
-    @property
-    def entropy(self) -> float:
-        """Of the rows (nats)."""
-        return scipy.stats.entropy(np.unique(self.scores, return_counts=True, axis=0)[1]).item()
-
     def spaced(self) -> np.ndarray:
         """(N, d), in which nearest neighbours are sought: ``untied``, but of discrete columns the
         scores, equal within a value and far apart between two."""

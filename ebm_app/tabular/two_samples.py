@@ -24,7 +24,7 @@ chapter 4 (by classification); Efron and Stein 1981, https://doi.org/10.1214/aos
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,15 +33,16 @@ from torch import Tensor
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import Seed, Several, Steps, argument_of
 from ebm_app.numerics.tensors import seeded
-from ebm_app.tabular.class_ratio import ClassRatio
 from ebm_app.tabular.classifier import BATCH_SIZE, Classifiers, Draws
 from ebm_app.tabular.columns import Columns, check_rows
-from ebm_app.tabular.folds import Folds
+from ebm_app.tabular.gaussian_base import best_base
 from ebm_app.tabular.ratio_estimate import RatioEstimate, combined
-from ebm_app.tabular.scores import AsinhScores
+from ebm_app.tabular.scores import AsinhScores, row_groups
 
 #: streams of random numbers
 FOLDS, BATCHES = range(2)
+#: of the rows learned from, by which the step of least loss is found
+VALIDATION_SHARE = 0.2
 
 
 def log_density_ratio(
@@ -69,56 +70,63 @@ def log_density_ratio(
     return estimation.result()
 
 
+class Split(NamedTuple):
+    """Numbers of the rows of one sample that are learned from, and that choose the step."""
+
+    train: Tensor
+    validation: Tensor
+
+
 class RatioEstimation:
     """The steps of ``log_density_ratio``, for who wants to see them pass: iterate ``run``, then
     ask for the ``result``.
 
-    Networks and the discriminant analysis that they start from read the asinh scores of the
-    columns, the networks their mean square too: a map under which a density ratio stays as it is.
+    Gaussians and networks read the asinh scores of the columns, the networks their mean square
+    too: a map under which a density ratio stays as it is.
     """
 
     def __init__(
         self, x0: Any, x1: Any, num_folds: int = 10, steps: int = 2_000, random_state: int = 0
     ) -> None:
-        self.num_folds = argument_of(Several, "num_folds", num_folds)
+        num_folds = argument_of(Several, "num_folds", num_folds)
         steps = argument_of(Steps, "steps", steps)
         random_state = argument_of(Seed, "random_state", random_state)
         samples = Columns.of(x0, "x0"), Columns.of(x1, "x1")
         samples[0].check_same(samples[1])
-        generator, self.folds = seeded("cpu", random_state, FOLDS), []
         for sample in samples:
             sample.check_finite()
             sample.check_vary()
-            folds = Folds(sample.values, self.num_folds, generator)
-            num = folds.num_distinct
-            distinct = f"{sample.what} has {num} rows that differ from each other"
-            check_rows(num, distinct, self.num_folds, 2)
-            self.folds.append(folds)
-        self.sample0, self.num0 = samples[0], len(samples[0].values)
-        both = np.concatenate([sample.values for sample in samples])
+        self.sample0, (x0, x1) = samples[0], (sample.values for sample in samples)
+        both = np.concatenate([x0, x1])
+        self.num_folds = num_folds
+        self.groups = torch.from_numpy(row_groups(x0)), torch.from_numpy(row_groups(x1))
+        for name, group in zip(("x0", "x1"), self.groups, strict=True):
+            num = int(group.max()) + 1
+            check_rows(num, f"{name} has {num} rows that differ from each other", num_folds, 2)
         self.scaling = AsinhScores.fit(both)
-        scores = self.scaling(both)
-        self.inputs = inputs_of(scores)
-        #: numbers of the rows of both samples, one after the other, of each fold that is left out:
-        #: for either sample those learned from, and those that choose the step
-        self.splits, self.models = [], []
-        which = (np.arange(len(both)) >= self.num0).astype(int)
-        for number in range(self.num_folds):
-            of0, of1 = (folds.split(folds.fold != number) for folds in self.folds)
-            of1 = tuple(rows + self.num0 for rows in of1)
-            self.splits.append((of0, of1))
-            parts = [torch.cat(rows).numpy() for rows in zip(of0, of1, strict=True)]
+        self.scores = self.scaling(x0), self.scaling(x1)
+        generator = seeded("cpu", random_state, FOLDS)
+        of0, of1 = (split_rows(group, num_folds, generator) for group in self.groups)
+        self.folds = of0[0], of1[0]
+        #: of each fold that is left out, for both samples
+        self.splits = list(zip(of0[1], of1[1], strict=True))
+        self.bases = []
+        for of0, of1 in self.splits:
+            train = self.scores[0][of0.train.numpy()], self.scores[1][of1.train.numpy()]
+            validation = (
+                self.scores[0][of0.validation.numpy()],
+                self.scores[1][of1.validation.numpy()],
+            )
             try:
-                self.models.append(ClassRatio.fit(scores, which, *parts))
+                self.bases.append(best_base(train, validation))
             except ValueError:  # as numpy and scipy say of a singular covariance
                 raise UserError(
                     "columns of x0 and x1 are of scales too far apart, or determine each other: "
                     "rescale them, or leave some out"
                 ) from None
-        self.bases = [torch.from_numpy(model.of_two(scores)) for model in self.models]
         self.generator = seeded("cpu", random_state, BATCHES)
-        dim = self.inputs.shape[1]
-        self.classifiers = Classifiers(self.num_folds, dim, steps, self.generator)
+        dim = x0.shape[1] + 1
+        self.classifiers = Classifiers(num_folds, dim, steps, self.generator)
 
     def run(self) -> Iterator[int]:
         """Train; yields the step after every validation."""
@@ -126,26 +134,27 @@ class RatioEstimation:
 
     def result(self) -> RatioEstimate:
         """The ratio from what is learned so far."""
-        fold = torch.cat([folds.fold for folds in self.folds])
-        values = torch.empty(len(fold), dtype=torch.float64)
-        for number, base in enumerate(self.bases):
-            rows = fold == number
-            values[rows] = base[rows] + self._residual(number, self.inputs[rows])
-        groups = tuple(folds.groups for folds in self.folds)
-        return combined(values[: self.num0], values[self.num0 :], groups, self.at, self.sample0)
+        found = []
+        for scores, fold in zip(self.scores, self.folds, strict=True):
+            values = torch.empty(len(fold), dtype=torch.float64)
+            for number in range(self.num_folds):
+                rows = (fold == number).nonzero().flatten()
+                values[rows] = self._log_ratio(number, scores[rows.numpy()])
+            found.append(values)
+        return combined(*found, self.groups, self.at, self.sample0)
 
-    def at(self, x: np.ndarray) -> np.ndarray:
-        """At rows (n, D) the log ratios of all folds before the normaliser, (K, n), in nats."""
+    def at(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """At rows (n, D) the log ratios of all folds before the normaliser, (K, n), and the root
+        mean square of what their bases left out as not told from 0, (n,), in nats."""
         scores = self.scaling(x)
-        inputs = inputs_of(scores)
-        parts = [
-            model.of_two(scores) + self._residual(number, inputs).numpy()
-            for number, model in enumerate(self.models)
-        ]
-        return np.stack(parts)
+        parts = [self._log_ratio(number, scores).numpy() for number in range(self.num_folds)]
+        doubts = [base.doubt(scores) ** 2 for base in self.bases]
+        return np.stack(parts), np.sqrt(np.mean(doubts, 0))
 
-    def _residual(self, number: int, inputs: Tensor) -> Tensor:
-        return self.classifiers.residual(slice(number, number + 1), inputs)
+    def _log_ratio(self, number: int, scores: np.ndarray) -> Tensor:
+        """Of one fold at scores (n, D), before the normaliser: (n,), float64."""
+        base = torch.from_numpy(self.bases[number](scores))
+        return base + self.classifiers.residual(slice(number, number + 1), inputs_of(scores))
 
     def _draws_of_step(self) -> Draws:
         """As many rows of both samples for each classifier, drawn with replacement."""
@@ -153,18 +162,28 @@ class RatioEstimation:
         def drawn(rows: Tensor) -> Tensor:
             return rows[torch.randint(len(rows), (BATCH_SIZE,), generator=self.generator)]
 
-        return self._draws([(drawn(of1[0]), drawn(of0[0])) for of0, of1 in self.splits])
+        return self._draws([(drawn(of1.train), drawn(of0.train)) for of0, of1 in self.splits])
 
     def _validation(self) -> Draws:
         """Rows left aside of both samples, as many of each as there are of the smaller one."""
-        pairs = [(of1[1], of0[1]) for of0, of1 in self.splits]
-        return self._draws([[rows[: min(map(len, pair))] for rows in pair] for pair in pairs])
+        chosen = []
+        for of0, of1 in self.splits:
+            size = min(len(of0.validation), len(of1.validation))
+            orders = [
+                torch.randperm(len(split.validation), generator=self.generator)
+                for split in (of1, of0)
+            ]
+            chosen.append((of1.validation[orders[0][:size]], of0.validation[orders[1][:size]]))
+        return self._draws(chosen)
 
     def _draws(self, rows: Sequence[Sequence[Tensor]]) -> Draws:
         """Of row numbers (B,) of p_1 and (B,) of p_0 for each classifier."""
-        pairs = [torch.stack(list(pair)) for pair in rows]
-        bases = [base[pair] for base, pair in zip(self.bases, pairs, strict=True)]
-        return Draws.padded(bases, [self.inputs[pair] for pair in pairs])
+        bases, inputs = [], []
+        for base, (of1, of0) in zip(self.bases, rows, strict=True):
+            scores = np.concatenate([self.scores[1][of1.numpy()], self.scores[0][of0.numpy()]])
+            bases.append(torch.from_numpy(base(scores)).view(2, -1))
+            inputs.append(inputs_of(scores).unflatten(0, (2, -1)))
+        return Draws.padded(bases, inputs)
 
 
 def inputs_of(scores: np.ndarray) -> Tensor:
@@ -175,3 +194,23 @@ def inputs_of(scores: np.ndarray) -> Tensor:
     """
     radius = (scores**2).mean(1, keepdims=True) - 1
     return torch.from_numpy(np.hstack([scores, radius])).float()
+
+
+def split_rows(
+    group: Tensor, num_folds: int, generator: torch.Generator
+) -> tuple[Tensor, list[Split]]:
+    """The fold (N,) of every row, and the splits that leave out each fold; rows of the same group
+    (N,), copies of one another, stay together."""
+    num_groups = int(group.max()) + 1
+    place = torch.randperm(num_groups, generator=generator)
+    fold = (place % num_folds)[group]
+    order = torch.rand(num_groups, generator=generator)[group]
+    splits = []
+    for number in range(num_folds):
+        inside = fold != number
+        cut = order[inside].unique().quantile(VALIDATION_SHARE)
+        validates = inside & (order <= cut)
+        splits.append(
+            Split((inside & ~validates).nonzero().flatten(), validates.nonzero().flatten())
+        )
+    return fold, splits
