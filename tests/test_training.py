@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from safetensors.torch import load_file, save_file
 from speeds import without_speeds
 from test_faults import BYTES, TEXTS, sentence_of
@@ -18,7 +17,6 @@ from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
-from ebm_app.io.processes import make_accelerator
 from ebm_app.models.config import EBMConfig, TrainingConfig, UNetConfig
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.training import checkpoint
@@ -268,14 +266,3 @@ def test_resume_refuses_what_would_not_be_the_same_run(data, tmp_path, finished)
     for run in (same, make(same.accelerator, finer, same.config, data, tmp_path / "a")):
         run.resume(folder)
         assert run.now.step == 8
-
-
-def test_bf16_trains_where_the_configuration_of_accelerate_says_so(data, tmp_path, monkeypatch):
-    AcceleratorState._reset_state(reset_partial_state=True)  # it is shared, with its precision
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")  # the loop's own are used
-    half = make_accelerator(device="cpu")
-    assert half.mixed_precision == "bf16" and half.gradient_accumulation_steps == 1
-    config = EBMConfig("noise", (1, 4, 4), 17, net=NET, num_nodes=8)
-    assert make(half, config, replace(CONFIG, max_train_steps=3), data, tmp_path).fit()["loss"] < 3
-    AcceleratorState._reset_state(reset_partial_state=True)

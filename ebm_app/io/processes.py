@@ -1,5 +1,6 @@
 """Sharing work among processes by index, so that the result does not depend on their number."""
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -13,6 +14,12 @@ from ebm_app.io.registry import choose
 
 T = TypeVar("T")
 Wrap = Callable[[Sequence[Tensor]], Iterable[Tensor]]
+#: what accelerate's environment turns on -> its name: a network shared out among processes
+SHARED_OUT = {
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+}
 
 
 def resolve_device(name: str) -> str:
@@ -32,7 +39,18 @@ def make_accelerator(
     mixed_precision: str = "no", device: str = "auto", **options: str
 ) -> Accelerator:
     """An Accelerator that also joins the CPU processes of torchrun or ``accelerate launch``; a
-    ``mixed_precision`` of "no" leaves the choice to the configuration of the latter."""
+    ``mixed_precision`` of "no" leaves the choice to the configuration of the latter.
+
+    Raises:
+        UserError: where that configuration shares out a network, which accelerate does on a GPU
+            only, and without a word not on a CPU: averages and checkpoints are of whole ones.
+    """
+    for variable, name in SHARED_OUT.items():
+        if os.environ.get(variable, "").lower() == "true":
+            raise UserError(
+                f"{name} of the accelerate configuration is not supported: use --multi_gpu in its "
+                "place, by which every process has the whole network"
+            )
     cpu = device == "cpu" or not torch.cuda.is_available()
     return Accelerator(
         cpu=cpu,
@@ -44,10 +62,11 @@ def make_accelerator(
 
 
 def describe_devices(accelerator: Accelerator) -> str:
-    """What a run computes on: "1 x cpu", "8 x NVIDIA H100"."""
-    device = accelerator.device
+    """What a run computes on: "1 x cpu", "8 x NVIDIA H100, compiled by inductor"."""
+    device, backend = accelerator.device, accelerator.state.dynamo_plugin.backend.value.lower()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return f"{accelerator.num_processes} x {name}"
+    compiled = "" if backend == "no" else f", compiled by {backend}"
+    return f"{accelerator.num_processes} x {name}{compiled}"
 
 
 def shut_down(accelerator: Accelerator, *prepared: Any) -> None:
