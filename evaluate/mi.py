@@ -2,7 +2,7 @@
 
 python evaluate/mi.py --quick
 python evaluate/mi.py --x a.npy --y b.npy
-python evaluate/mi.py --csv table.csv --x_columns age height --y_columns weight
+python evaluate/mi.py --x table.csv --x_columns age height --y table.csv --y_columns weight
 """
 
 import sys
@@ -34,18 +34,17 @@ QUICK = {
 class Arguments(StudyFlags):
     """The command line: of a study, or of your own data."""
 
-    x: str | None = setting("your own data: an .npy file, (N,) or (N, dx)", None)
-    y: str | None = setting("your own data: an .npy file, (N,) or (N, dy)", None)
-    csv: str | None = setting("a CSV file with a header, in place of --x and --y", None)
-    x_columns: tuple[str, ...] = setting("columns of the CSV that are X", ())
-    y_columns: tuple[str, ...] = setting("columns of the CSV that are Y", ())
+    x: str | None = setting("your own data: .npy, (N,) or (N, dx), or .csv with a header", None)
+    y: str | None = setting("your own data: as many rows, in the same or another file", None)
+    x_columns: tuple[str, ...] = setting("columns to read from a .csv file of --x", ())
+    y_columns: tuple[str, ...] = setting("columns to read from a .csv file of --y", ())
     output_dir: Path = setting("where runs and table go; it is resumed", Path("runs/mi"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """The estimate from the user's data, or a table; its metrics."""
     args = parse(Arguments, __doc__, argv)
-    if args.x or args.y or args.csv or args.x_columns or args.y_columns:
+    if args.x or args.y or args.x_columns or args.y_columns:
         return estimate(args)
     return run_study(args, INFORMATION_PROBLEMS, QUICK, "mi")
 
@@ -53,15 +52,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 def estimate(args: Arguments) -> dict[str, Any]:
     """Mutual information of the user's data, in nats."""
     # seconds to import: --help does without
-    from ebm_app.tabular.columns import read_csv_pair, read_npy
+    from ebm_app.tabular.columns import read_rows
     from ebm_app.tabular.mutual_information import Estimation
 
-    if bool(args.csv) == bool(args.x or args.y) or bool(args.x) != bool(args.y):
-        raise UserError("give either --x and --y, two .npy files with as many rows, or --csv")
-    if args.csv:
-        x, y = read_csv_pair(args.csv, args.x_columns, args.y_columns)
-    else:
-        x, y = read_npy(args.x), read_npy(args.y)
+    if not (args.x and args.y):
+        raise UserError("give either --x and --y, files with as many rows, or none of them")
+    x, y = read_rows(args.x, args.x_columns), read_rows(args.y, args.y_columns)
     output = Output(args.output_dir / "mi_data.json", to_dict(args))
     steps = {} if args.iterations is None else {"steps": args.iterations}
     estimation = Estimation(x, y, random_state=args.seed, **steps)

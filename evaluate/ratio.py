@@ -16,13 +16,12 @@ from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
 from ebm_app.io.command_line import argument, parse
-from ebm_app.io.errors import UserError
 from ebm_app.io.fields import Seed, Steps, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
 from ebm_app.io.writing import replace_file, save_figure
-from ebm_app.tabular.columns import read_csv, read_npy
+from ebm_app.tabular.columns import read_rows
 
 #: of the files with log ratios; errors are known at other rows than those of the samples
 HEADER = ("log_ratio", "stderr")
@@ -49,8 +48,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     # seconds to import: --help does without
     from ebm_app.tabular.two_samples import RatioEstimation
 
-    x0, x1 = read(args.x0, args.columns), read(args.x1, args.columns)
-    at = None if args.at is None else read(args.at, args.columns)
+    x0, x1 = (read_rows(path, args.columns) for path in (args.x0, args.x1))
+    at = None if args.at is None else read_rows(args.at, args.columns)
     output = Output(args.output_dir / "ratio.json", to_dict(args))
     estimation = RatioEstimation(x0, x1, args.num_folds, args.iterations, args.seed)
     with tqdm(total=args.iterations, unit="step", leave=False) as bar:
@@ -71,19 +70,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             replace_file(file, content.getvalue())
     print(ratio.summary())
     return figures
-
-
-def read(path: str, columns: Sequence[str]) -> Any:
-    """The rows (N, D) of a file.
-
-    Raises:
-        UserError: for a CSV file without columns, and as its readers.
-    """
-    if not path.lower().endswith(".csv"):
-        return read_npy(path)
-    if not columns:
-        raise UserError(f"'{path}' is a table: name what to read from it by --columns")
-    return read_csv(path, columns)
 
 
 if __name__ == "__main__":

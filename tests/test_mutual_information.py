@@ -243,7 +243,8 @@ def test_the_script(script, capsys, tmp_path):
     (tmp_path / "both.csv").write_text(f"a,b\n{rows}\n")
     common = ["--output_dir", str(tmp_path / "out"), "--iterations", "10"]
     arrays = ["--x", str(tmp_path / "x.npy"), "--y", str(tmp_path / "y.npy")]
-    table = ["--csv", str(tmp_path / "both.csv"), "--x_columns", "a", "--y_columns", "b"]
+    table = [f"--{side}={tmp_path / 'both.csv'}" for side in "xy"]
+    table += ["--x_columns", "a", "--y_columns", "b"]
     answer = mi.main([*arrays, *common])
     error = answer["value"] + 0.5 * math.log(0.36)
     assert abs(error) < 3.5 * answer["stderr"] and 0 < answer["stderr"] < 0.05
@@ -251,6 +252,6 @@ def test_the_script(script, capsys, tmp_path):
     assert (tmp_path / "out/mi_data.png").exists()
     assert json.loads((tmp_path / "out/mi_data.json").read_text())["figures"] == answer
     assert mi.main([*table, *common])["value"] == pytest.approx(answer["value"], abs=1e-9)
-    for flags in (arrays[:2], ["--x", "a", "--y", "b", "--csv", "c"]):
+    for flags in (arrays[:2], table[:1], table[2:]):
         assert run_script(mi.main, flags) == 2
         assert "give either --x and --y" in capsys.readouterr().err

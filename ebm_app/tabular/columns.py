@@ -17,6 +17,20 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+def read_rows(path: str | Path, columns: Sequence[str] = ()) -> Any:
+    """The rows of a file: of ``.npy`` all, (N, d) float64, and of ``.csv`` a data frame of the
+    named columns.
+
+    Raises:
+        UserError: as ``read_npy`` and ``read_csv``, and for a CSV file without names.
+    """
+    if Path(path).suffix.lower() != ".csv":
+        return read_npy(path)
+    if not columns:
+        raise UserError(f"'{path}' is a table: name what to read from it by --columns")
+    return read_csv(path, columns)
+
+
 def read_npy(path: str | Path) -> np.ndarray:
     """The array of an ``.npy`` file as (N, d) in float64.
 
@@ -41,8 +55,8 @@ def read_csv(path: str | Path, names: Sequence[str]) -> "DataFrame":
     point marks the decimals; other columns may hold anything.
 
     Raises:
-        UserError: for a file that is missing or no CSV, names that are unknown, or in the file
-            twice, and a column with a cell that is not a number.
+        UserError: for a file that is missing or no CSV, names that are unknown, or twice in the
+            file or among the names, and a column with a cell that is not a number.
     """
     import pandas as pd  # half a second to import, only for tables
 
@@ -57,6 +71,8 @@ def read_csv(path: str | Path, names: Sequence[str]) -> "DataFrame":
         _fail_to_read(path, "comma-separated text in UTF-8", error)
     known = [str(name).strip() for name in header]
     for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"the column '{name}' is given twice: name it once")
         if known.count(name) != 1:
             found = "several columns" if name in known else "no column"
             raise UserError(
@@ -71,24 +87,6 @@ def read_csv(path: str | Path, names: Sequence[str]) -> "DataFrame":
                 f"'{name}': replace it with a number or leave the row out"
             )
     return table
-
-
-def read_csv_pair(
-    path: str | Path, x_columns: Sequence[str], y_columns: Sequence[str]
-) -> tuple["DataFrame", "DataFrame"]:
-    """X and Y from the named columns of a CSV file (see ``read_csv``).
-
-    Raises:
-        UserError: for column names that are given twice or none, and as ``read_csv``.
-    """
-    names = [*x_columns, *y_columns]
-    if not (x_columns and y_columns):
-        raise UserError("a side has no columns: name at least one for x and one for y")
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise UserError(f"the column '{twice[0]}' is given twice: name it once")
-    table = read_csv(path, names)
-    return table[list(x_columns)], table[list(y_columns)]
 
 
 #: distinct rows that a fold has at least
