@@ -38,17 +38,16 @@ from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
 from ebm_app.numerics.tensors import seeded, standard_error
 from ebm_app.paths import PATHS, GaussianPath, PathSample
-from ebm_app.ratios.pairs import GaussianMixture
+from ebm_app.ratios.pairs import GaussianMixture, mixture
 from studies.grid import to_markdown
 
 #: draws of the data, and the numbers K of steps; a minute where quick
 DRAWS, NUM_STEPS = 10_000, tuple(2**k for k in range(9))
 QUICK_DRAWS, QUICK_STEPS = 1_000, (1, 4, 16, 64)
-#: name -> weights (J,), means (J, D) and standard deviations (J,) of a mixture
 PROBLEMS = {
-    "shift": ([1.0], [[1.0, -0.5]], [1.0]),
-    "narrow": ([1.0], [[0.7, 0.7]], [0.6]),
-    "mixture": ([0.3, 0.7], [[-1.0, 0.5], [1.5, 0.5]], [0.6, 0.6]),
+    "shift": mixture([[1.0, -0.5]], 1.0),
+    "narrow": mixture([[0.7, 0.7]], 0.6),
+    "mixture": mixture([[-1.0, 0.5], [1.5, 0.5]], 0.6, [0.3, 0.7]),
 }
 #: sizes of the error added to the time score
 ERRORS = (0.0, 0.1)
@@ -72,8 +71,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     num_draws, num_steps = (QUICK_DRAWS, QUICK_STEPS) if args.quick else (DRAWS, NUM_STEPS)
     output = Output(args.output_dir / "bounds.json", to_dict(args))
     rows = []
-    for (name, problem), path in tqdm(list(product(PROBLEMS.items(), PATHS))):
-        data = mixture(*problem)
+    for (name, data), path in tqdm(list(product(PROBLEMS.items(), PATHS))):
         x = data.sample(num_draws, seeded(device, args.seed, 0)).double()
         log_density = log_density_of(data, PATHS[path]())
         constant = lipschitz_constant(log_density, x)
@@ -84,16 +82,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     output.save(answer)
     print(to_markdown(rows))
     return answer
-
-
-def mixture(
-    weights: Sequence[float], means: Sequence[Sequence[float]], stds: Sequence[float]
-) -> GaussianMixture:
-    """sum_j w_j N(m_j, s_j^2 I)."""
-    weight, mean, std = (
-        torch.tensor(part, dtype=torch.float64) for part in (weights, means, stds)
-    )
-    return GaussianMixture(weight.log(), mean, std.square()[:, None].expand_as(mean))
 
 
 def log_density_of(data: GaussianMixture, path: GaussianPath) -> Function:

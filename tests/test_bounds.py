@@ -12,21 +12,22 @@ from exact import F64, ExactBridge, ExactModel, generator
 
 from ebm_app.io.records import read_json
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
+from ebm_app.ratios.pairs import mixture
 
 bounds = load_script("evaluate/bounds.py")
 SHIFT = [1.0, -0.5]
 PAIR, STDS, WEIGHTS = [[-1.0, 0.5, 0.0], [1.5, 0.5, 0.3]], [0.6, 0.8], [0.3, 0.7]
 PATHS = {"linear_vp": LinearVPPath(), "vp": VPPath(), "bridge": SchrodingerBridgePath(0.7)}
 PROBLEMS = {
-    "shift": ([1.0], [SHIFT], [1.0]),
-    "narrow": ([1.0], [SHIFT], [0.6]),
-    "mixture": (WEIGHTS, PAIR, STDS),
+    "shift": mixture([SHIFT], 1.0),
+    "narrow": mixture([SHIFT], 0.6),
+    "mixture": mixture(PAIR, torch.tensor(STDS, dtype=F64)[:, None], WEIGHTS),
 }
 
 
 def drawn(name, path, num):
     """log p_t of a problem of Theorem 4, draws of its data and their L."""
-    data = bounds.mixture(*PROBLEMS[name])
+    data = PROBLEMS[name]
     x = data.sample(num, generator()).double()
     log_density = bounds.log_density_of(data, PATHS[path])
     return log_density, x, bounds.lipschitz_constant(log_density, x)
@@ -44,10 +45,10 @@ def gaussian_kl(mean, std, num_steps):
 @pytest.mark.parametrize("path", PATHS)
 def test_marginals_are_those_of_the_paths(path):
     if path == "bridge":  # whose reference model has one mode, on 1
-        data = bounds.mixture([1.0], [[0.4, 0.4]], [0.6])
+        data = mixture([[0.4, 0.4]], 0.6)
         exact = ExactBridge(PATHS[path], 0.1, (0.0, 1.0), (0.4, 0.6))
     else:
-        data = bounds.mixture(*PROBLEMS["mixture"])
+        data = PROBLEMS["mixture"]
         exact = ExactModel(PATHS[path], 0.1, torch.tensor(PAIR, dtype=F64), STDS, WEIGHTS)
     log_density = bounds.log_density_of(data, PATHS[path])
     x, t = data.sample(50, generator()).double(), torch.tensor(0.37, dtype=F64)

@@ -11,9 +11,9 @@ from torch import distributions
 from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.pairs import (
     DensityPair,
-    GaussianMixture,
     gaussian_pair,
     information_pair,
+    mixture,
     mixture_pair,
     standard_normal,
 )
@@ -30,11 +30,7 @@ def of_torch(means, std, weights=None):
     return distributions.MixtureSameFamily(distributions.Categorical(weights.double()), modes)
 
 
-UNEVEN = GaussianMixture(
-    torch.tensor([0.2, 0.8], dtype=F64).log(),
-    torch.tensor([[-1.0, 2.0, 0.0], [0.5, 1.0, 3.0]], dtype=F64),
-    torch.full((2, 3), 0.49, dtype=F64),
-)
+UNEVEN = mixture([[-1.0, 2.0, 0.0], [0.5, 1.0, 3.0]], 0.7, [0.2, 0.8])
 SIGMA = 2 / math.sqrt(5)  # of k = 1
 LOW, HIGH = 2 - SIGMA / 2, 2 + SIGMA / 2
 RHO = math.sqrt(-math.expm1(-1))

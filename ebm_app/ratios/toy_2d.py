@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from ebm_app.ratios.pairs import GaussianMixture
+from ebm_app.ratios.pairs import GaussianMixture, mixture
 
 
 def along(curve: Tensor, std: float) -> GaussianMixture:
@@ -22,9 +22,7 @@ def along(curve: Tensor, std: float) -> GaussianMixture:
     the axes to mean 0 and variance 1."""
     points = curve - curve.mean(0)
     scale = 1 / (points.square().mean(0) + std**2).sqrt()
-    weights = torch.full((len(points),), 1 / len(points), dtype=points.dtype)
-    variances = (std * scale).square().expand_as(points)
-    return GaussianMixture(weights.log(), points * scale, variances)
+    return mixture(points * scale, std * scale)
 
 
 def polar(radius: Tensor, angle: Tensor) -> Tensor:

@@ -20,15 +20,13 @@ torch.Size([100])
 
 import copy
 import math
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
+from ebm_app.io.fields import PositiveInt, configuration
 from ebm_app.numerics.fitting import fit
 from ebm_app.numerics.tensors import seeded
 from ebm_app.objectives.time_sampling import TimeSample
@@ -42,25 +40,18 @@ Metrics = dict[str, Tensor]
 Criterion = Callable[[TimeScoreRatio], Metrics]
 
 
-@dataclass(frozen=True)
+@configuration
 class RatioTraining:
     """How long a training is.
 
     Args:
         iterations: steps, of ``batch_size`` draws of either density.
         eval_every: steps between evaluations; the learning rate falls with them.
-
-    Raises:
-        UserError: for a number below 1.
     """
 
-    iterations: int = 20_000
-    batch_size: int = 256
-    eval_every: int = 1_000
-
-    def __post_init__(self) -> None:
-        if min(self.iterations, self.batch_size, self.eval_every) < 1:
-            raise UserError("iterations, batch_size and eval_every must be at least 1")
+    iterations: PositiveInt = 20_000
+    batch_size: PositiveInt = 256
+    eval_every: PositiveInt = 1_000
 
     def learning_rate_factor(self, step: int) -> float:
         """(1 + cos(pi n / N)) / 2 after n of N steps, n at the last evaluation."""
@@ -69,10 +60,9 @@ class RatioTraining:
 
 
 class Evaluation(NamedTuple):
-    """The criterion after ``step`` steps, which took ``seconds`` without the evaluations."""
+    """The criterion after ``step`` steps."""
 
     step: int
-    seconds: float
     metrics: Metrics
 
 
@@ -112,7 +102,6 @@ class RatioTrainer:
         )
         self.best_state = copy.deepcopy(self.ratio.state_dict())
         self.best_error, self.best_step = math.inf, 0
-        self.step, self.seconds = 0, 0.0
 
     def run(self) -> Iterator[Evaluation]:
         """Train to the end: an evaluation before the first step, every ``eval_every`` steps and
@@ -121,16 +110,10 @@ class RatioTrainer:
         Raises:
             NumericalError: for a loss that is not finite; the best weights so far are kept.
         """
-        training = self.training
-        yield self._evaluate()
-        begin = time.perf_counter()
-        while self.step < training.iterations:
-            self.step = next(self.steps)
-            if self.step % training.eval_every and self.step < training.iterations:
-                continue
-            self.seconds += time.perf_counter() - begin
-            yield self._evaluate()
-            begin = time.perf_counter()
+        yield self._evaluate(0)
+        for step in self.steps:
+            if step % self.training.eval_every == 0 or step == self.training.iterations:
+                yield self._evaluate(step)
 
     def draw(self) -> EndPoints:
         """The rows of one step."""
@@ -142,13 +125,13 @@ class RatioTrainer:
         best.load_state_dict(self.best_state)
         return best
 
-    def _evaluate(self) -> Evaluation:
+    def _evaluate(self, step: int) -> Evaluation:
         metrics = {name: value.cpu() for name, value in self.criterion(self.ratio).items()}
         error = metrics["error"].item()
         if error < self.best_error:
-            self.best_error, self.best_step = error, self.step
+            self.best_error, self.best_step = error, step
             self.best_state = copy.deepcopy(self.ratio.state_dict())
-        return Evaluation(self.step, self.seconds, metrics)
+        return Evaluation(step, metrics)
 
 
 def draw(

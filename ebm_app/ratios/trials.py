@@ -24,7 +24,7 @@ from ebm_app.ratios.toy_2d import TOY_2D
 from ebm_app.ratios.training import (
     TEST,
     VALIDATION,
-    Metrics,
+    Evaluation,
     RatioTrainer,
     RatioTraining,
     draw,
@@ -127,8 +127,7 @@ class Snapshot(NamedTuple):
     """The state of a trial at an evaluation.
 
     Attributes:
-        step: steps done. step_ms: milliseconds of one, without the evaluations; None before the
-            first. best_step: with the least error so far. evaluator: gave the metrics.
+        step: steps done. best_step: with the least error so far. evaluator: gave the metrics.
         is_final: whether they are those of the best weights on fresh draws, not of the present
             ones.
         scalars: the metrics of one number; None where not finite.
@@ -138,7 +137,6 @@ class Snapshot(NamedTuple):
 
     trial: Trial
     step: int
-    step_ms: float | None
     best_step: int
     evaluator: TrialEvaluator
     is_final: bool
@@ -160,15 +158,15 @@ def watch(trial: Trial, device: str = "cpu") -> Iterator[Snapshot]:
     settings = (trial.seed, trial.learning_rate, trial.training)
     trainer = RatioTrainer(method, trial.pair, *settings, validation.criterion, device)
 
-    def snapshot(evaluator: TrialEvaluator, is_final: bool, metrics: Metrics) -> Snapshot:
+    def snapshot(evaluator: TrialEvaluator, found: Evaluation, is_final: bool) -> Snapshot:
+        metrics = found.metrics
         scalars = as_numbers({name: value for name, value in metrics.items() if value.ndim == 0})
         if not is_final:
-            curve.append({"step": trainer.step, **scalars})
+            curve.append({"step": found.step, **scalars})
         densities = metrics.get("log_densities")
         return Snapshot(
             trial=trial,
-            step=trainer.step,
-            step_ms=1e3 * trainer.seconds / trainer.step if trainer.step else None,
+            step=found.step,
             best_step=trainer.best_step,
             evaluator=evaluator,
             is_final=is_final,
@@ -179,6 +177,7 @@ def watch(trial: Trial, device: str = "cpu") -> Iterator[Snapshot]:
         )
 
     for evaluation in trainer.run():
-        yield snapshot(validation, False, evaluation.metrics)
+        yield snapshot(validation, evaluation, is_final=False)
     test = TrialEvaluator(trial.pair, method, seeded(device, 0, TEST))
-    yield snapshot(test, True, test.criterion(trainer.best_ratio()))
+    last = Evaluation(trial.training.iterations, test.criterion(trainer.best_ratio()))
+    yield snapshot(test, last, is_final=True)

@@ -24,16 +24,13 @@ Pairs = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class KnownInformation:
-    """A distribution of X (dim_x) and Y (dim_y).
+    """A distribution of X and Y.
 
     Attributes:
         mutual_information: I(X; Y), in nats.
-        draw: (N, generator) -> N independent x (N, dim_x) and y (N, dim_y) in float64, on the
-            generator's device.
+        draw: (N, generator) -> N independent x (N, dim_x) and y (N, dim_y), float64.
     """
 
-    dim_x: int
-    dim_y: int
     mutual_information: float
     draw: Callable[[int, Generator], Pairs]
 
@@ -48,14 +45,17 @@ def correlated_normal(correlations: Sequence[float], dim_x: int, dim_y: int) -> 
     """
 
     def draw(num: int, generator: Generator) -> Pairs:
-        x, y = standard_normal(num, dim_x, generator), standard_normal(num, dim_y, generator)
-        rho = torch.tensor(correlations, dtype=x.dtype, device=x.device)
+        x, y = (
+            torch.randn(num, dim, generator=generator, dtype=torch.float64)
+            for dim in (dim_x, dim_y)
+        )
+        rho = torch.tensor(correlations, dtype=x.dtype)
         y[:, : len(rho)] *= (1 - rho.square()).sqrt()
         y[:, : len(rho)] += rho * x[:, : len(rho)]
         return x, y
 
     information = -0.5 * sum(math.log1p(-(rho**2)) for rho in correlations)
-    return KnownInformation(dim_x, dim_y, information, draw)
+    return KnownInformation(information, draw)
 
 
 def discrete_uniform(num_values: int) -> KnownInformation:
@@ -70,19 +70,12 @@ def discrete_uniform(num_values: int) -> KnownInformation:
     """
 
     def draw(num: int, generator: Generator) -> Pairs:
-        shape, device = (num, 1), generator.device
-        x = torch.randint(num_values, shape, generator=generator, device=device).double()
-        u = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
+        x = torch.randint(num_values, (num, 1), generator=generator).double()
+        u = torch.rand((num, 1), generator=generator, dtype=torch.float64)
         return x, x + 2 * u
 
     information = math.log(num_values) - (num_values - 1) / num_values * math.log(2)
-    return KnownInformation(1, 1, information, draw)
-
-
-def standard_normal(num: int, dim: int, generator: Generator) -> Tensor:
-    """N(0, I) in float64: (num, dim)."""
-    device = generator.device
-    return torch.randn(num, dim, generator=generator, device=device, dtype=torch.float64)
+    return KnownInformation(information, draw)
 
 
 #: by distribution and dimensions

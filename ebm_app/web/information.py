@@ -29,10 +29,6 @@ from .shared import Seed, metrics_box, plot_box, progress, seed_box, slider, tex
 MAX_STEPS = 2_000
 #: fewer rows leave too little to learn from; more rows or columns would keep others waiting
 MIN_ROWS, MAX_ROWS, MAX_COLUMNS, MAX_LISTED = 100, 20_000, 64, 500
-#: data of known mutual information that are small enough for the page
-EXAMPLES = [
-    name for name, task in known.EXAMPLES.items() if task.dim_x + task.dim_y <= MAX_COLUMNS
-]
 ShownEstimate = tuple[Figure, str, dict[str, Any]]
 
 
@@ -163,7 +159,7 @@ def add_examples(app: gr.Blocks, group: gr.Group, files: list[gr.File], seed: gr
     """Data of known mutual information in place of a visitor's own."""
     with group:
         label = "Try data of known mutual information"
-        task = gr.Dropdown(EXAMPLES, value="normal_1x1", label=label)
+        task = gr.Dropdown(list(known.EXAMPLES), value="normal_1x1", label=label)
         num_rows = slider(MIN_ROWS, MAX_ROWS, 2_000, "Rows to draw")
         draw = gr.Button("Draw X and Y")
         truth = text_box("True value of what was drawn", placeholder="")

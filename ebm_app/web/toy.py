@@ -107,7 +107,6 @@ def metrics(shot: Snapshot) -> dict[str, Any]:
         "step": shot.step,
         "best_step": shot.best_step,
         "judged_on": "test" if shot.is_final else "validation",
-        "step_ms": shot.step_ms,
         **shot.scalars,
         "divergence_truth": points.metrics(points.truth)["divergence"].item(),
     }

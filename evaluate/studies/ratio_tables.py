@@ -155,5 +155,4 @@ def train(
         "best_step": trainer.best_step,
         "test": as_numbers(test.metrics(value) | matrix_metrics(ratio)),
         "nfe": nfe,
-        "seconds": trainer.seconds,
     }
