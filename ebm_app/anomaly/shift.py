@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.anomaly.passes import Passes, passes
+from ebm_app.anomaly.passes import passes
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import PositiveInt, Seed, argument_of
@@ -50,12 +50,23 @@ def two_sample_test(
     num = argument_of(PositiveInt, "num_permutations", num_permutations)
     if min(len(a), len(b)) < 2:
         raise UserError(f"sets of {len(a)} and {len(b)} images are too few: give at least 2 each")
-    features = torch.cat([_features(passes(model, images)) for images in (a, b)])
+    return energy_test(shift_features(model, a), shift_features(model, b), num, seed)
+
+
+def shift_features(model: EBM, images: Any) -> Tensor:
+    """f (N, F) of images (N, C, H, W)."""
+    found = passes(model, images)
+    return torch.cat([found.cells(), found.losses[:, :1]], 1)
+
+
+def energy_test(a: Tensor, b: Tensor, num_permutations: int, seed: int) -> Shift:
+    """The test by features (N, F) and (M, F)."""
+    features = torch.cat([a, b])
     features = (features - features.mean(0)) / (features.std(0) + 1e-9)
     distances = torch.cdist(features, features)
     in_a = torch.arange(len(features)) < len(a)
     generator = torch.Generator().manual_seed(argument_of(Seed, "seed", seed))
-    orders = [torch.randperm(len(features), generator=generator) for _ in range(num)]
+    orders = [torch.randperm(len(features), generator=generator) for _ in range(num_permutations)]
     members = torch.stack([in_a, *(in_a[order] for order in orders)]).double()
     statistics = energy_distances(distances, members)
     nearness = distances[:, in_a].mean(1) - distances[:, ~in_a].mean(1)
@@ -71,7 +82,3 @@ def energy_distances(distances: Tensor, members: Tensor) -> Tensor:
     within, across = (to_first * members).sum(1), (to_first * (1 - members)).sum(1)
     others = distances.sum() - within - 2 * across
     return 2 * across / (first * second) - within / first**2 - others / second**2
-
-
-def _features(found: Passes) -> Tensor:
-    return torch.cat([found.cells(), found.losses[:, :1]], 1)

@@ -1,0 +1,94 @@
+"""How often the test of two sets of images finds a shift, by the size of the sets.
+
+python evaluate/shift.py mnist --limit 3000
+
+Of both sets the images are drawn from a held-out split, without replacement. Those of the second
+are as the first, lack a class, or have strokes a little thicker: a quarter of the way to a 3 x 3
+dilation. The table has the share of repetitions whose p-value is 0.05 or less.
+"""
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import ndimage
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from ebm_app.anomaly.shift import energy_test, shift_features
+from ebm_app.data.levels import quantise, to_display
+from ebm_app.evaluation.held_out import ImageFlags, held_out, held_out_labels
+from ebm_app.image_models.ebm import EBM
+from ebm_app.io.command_line import parse
+from ebm_app.io.fields import PositiveInt, configuration, setting
+from ebm_app.io.output import Output
+from ebm_app.io.processes import resolve_device
+from ebm_app.io.records import to_dict
+from ebm_app.io.start import run_script
+from ebm_app.numerics.tensors import mixed_seed
+from studies.grid import to_markdown
+
+LEVEL, NUM_PERMUTATIONS, THICKER = 0.05, 199, 0.25
+
+
+@configuration(kw_only=True)
+class Arguments(ImageFlags):
+    """The command line."""
+
+    sizes: tuple[PositiveInt, ...] = setting("images of a set", (50, 200, 1000))
+    missing: int = setting("the class that the second set lacks", 3)
+    repeats: PositiveInt = setting("pairs of sets of each size", 40)
+    output_dir: Path = setting("where the record goes", Path("runs/shift"))
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Test pairs of sets of every size; the table."""
+    args = parse(Arguments, __doc__, argv)
+    ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
+    levels, labels = held_out(args, ebm), held_out_labels(args, ebm)
+    output = Output(args.output_dir / "shift.json", to_dict(args))
+    images = to_display(levels, ebm.config.num_levels)
+    usual = shift_features(ebm, images)
+    thicker = shift_features(ebm, quantise(thickened(images), ebm.config.num_levels))
+    shifts = {
+        "none": partial(pair, usual, usual, labels >= 0),
+        f"class {args.missing} is missing": partial(pair, usual, usual, labels != args.missing),
+        "thicker strokes": partial(pair, usual, thicker, labels >= 0),
+    }
+    table = []
+    for name, draw in shifts.items():
+        row: dict[str, Any] = {"shift": name}
+        for size in args.sizes:
+            found = []
+            for index in tqdm(range(args.repeats), desc=f"{name}, {size} images"):
+                seed = mixed_seed(args.seed, size, index)
+                found.append(energy_test(*draw(size, seed), NUM_PERMUTATIONS, seed).p_value)
+            row[str(size)] = float(np.mean(np.array(found) <= LEVEL))
+        table.append(row)
+    print(to_markdown(table))
+    output.save({"table": table})
+    return {"table": table}
+
+
+def pair(
+    first: Tensor, second: Tensor, allowed: Tensor, size: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Features of two sets of other images; the second is of rows that are ``allowed`` (N,)."""
+    order = torch.randperm(len(first), generator=torch.Generator().manual_seed(seed))
+    of_second = order[allowed[order]][:size]
+    of_first = order[~torch.isin(order, of_second)][:size]
+    return first[of_first], second[of_second]
+
+
+def thickened(images: Tensor) -> Tensor:
+    """Images (N, C, H, W) whose strokes are a little thicker."""
+    widest = ndimage.grey_dilation(images.numpy(), size=(1, 1, 3, 3))
+    return images.lerp(torch.from_numpy(widest), THICKER)
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))
