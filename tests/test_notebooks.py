@@ -41,8 +41,16 @@ def test_covariate_shift_on_digits(capsys):
     assert np.corrcoef(names["value"], names["truth"][names["digit"]])[0, 1] > 0.7
 
 
+def test_odd_images(capsys, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    names, printed = run("odd_images.ipynb", capsys)
+    assert names["alarms"][:10].all() and names["alarms"][10:].mean() < 0.12
+    assert names["found"][:10].all() and names["found"][10:].sum() <= 4
+    assert names["maps"].shape == (10, 8, 8) and "10 of 10 odd scans" in printed
+
+
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_every_notebook_is_tested_and_holds_no_output(path):
-    assert path.name in {"covariate_shift.ipynb", "mutual_information.ipynb"}
+    assert path.name in {"covariate_shift.ipynb", "mutual_information.ipynb", "odd_images.ipynb"}
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         assert not cell.get("outputs")
