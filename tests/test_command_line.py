@@ -58,7 +58,8 @@ def test_words_become_the_types_of_the_fields():
         assert "underscore" in error_of(parse, Walk, None, words.split())
     assert parse(Walk, None, ["--pace=1e-3", "--num_steps", "4", "in_1_0"]).place == "in_1_0"
     assert parse(Walk, None, ["in", "--name", "1_0"]).name == ("1_0",)
-    written = given(parse(Walk, None, ["--num_steps=3", "here"]), ["--num_steps=3", "here"])
+    words = ["--num_steps=3", "--mood", "bad", "here"]
+    written = given(parse(Walk, None, words), words, Run)
     assert written == {"num_steps": 3}
 
 

@@ -8,7 +8,6 @@ difference of one pass from the variational bound on validation images is stored
 
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 from ebm_app.io.command_line import ModelFlag, given, parse
@@ -45,9 +44,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.training.launch import launch
     from ebm_app.training.settings import check_loop
 
-    names = {field.name for field in fields(LoopConfig)}
-    own = {name: value for name, value in given(args, argv).items() if name in names}
-    config = LoopConfig(**SUITED | own)
+    config = LoopConfig(**SUITED | given(args, argv, LoopConfig))
     teacher = EBM.from_pretrained(args.model)
     recorded = {"ebm": to_dict(energy_config(teacher.config)), "teacher": {"model": args.model}}
     name = args.dataset or teacher.config.dataset

@@ -55,17 +55,14 @@ class Arguments(LoopConfig, RunOptions, FlowArguments, DataFlags):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Fit, train what is left to learn, and score; the metrics, on the main process."""
     args = parse(Arguments, __doc__, argv)
-    own = given(args, argv)
     kind = choose("flow", args.flow, SPACES.keys() - {"ambient"})
     data = load_images(args.dataset, args.data_root, args.download, args.resolution)
-    arguments = {key: own[key] for key in own if hasattr(FlowArguments, key)}
-    loop = {key: own[key] for key in own if hasattr(LoopConfig, key)}
-    config = LoopConfig(**loop)
+    config = LoopConfig(**given(args, argv, LoopConfig))
     check_loop(config, data)
     options = options_of(args, args.dataset, f"{kind}-flow")
     torch.manual_seed(config.seed)  # the weights that a flow starts with
     made_for = (data.name, data.image_shape, data.num_levels)
-    flow = Flow(FlowConfig(*made_for, kind, arguments))
+    flow = Flow(FlowConfig(*made_for, kind, given(args, argv, FlowArguments)))
     settings = {"flow": to_dict(flow.config), "training": to_dict(config)}
     fit(flow, data, config.seed)
 

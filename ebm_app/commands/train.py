@@ -8,7 +8,6 @@ A preset for the data set replaces some of the defaults: --dry_run prints what a
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.training.launch import train_ebm
 
     data = load_images(args.dataset, args.data_root, args.download, args.resolution)
-    names = {field.name for field in fields(Settings)}
-    own = {name: value for name, value in given(args, argv).items() if name in names}
+    own = given(args, argv, Settings)
     base = read_json(args.config).get("settings", {}) if args.config else None
     flow = Flow.from_pretrained(args.flow) if args.flow else flow_of(args.init_from)
     ebm_config, config = settings.resolve(data, own, base, flow)

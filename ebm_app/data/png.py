@@ -29,15 +29,14 @@ def save_image(pixels: np.ndarray, path: Path) -> None:
     replace_file(path, content.getvalue())
 
 
-def grid_of(images: Tensor, min_pixels: int = 320, columns: int | None = None) -> np.ndarray:
-    """Images (B, C, H, W) in [0, 1] row by row in one sheet (H', W', C) uint8, near-square where
-    ``columns`` are not given.
+def grid_of(images: Tensor, min_pixels: int = 320) -> np.ndarray:
+    """Images (B, C, H, W) in [0, 1] row by row in one near-square sheet (H', W', C) uint8.
 
     Pixels are repeated, never interpolated, until the sheet is at least ``min_pixels`` wide.
     """
     pixels = to_uint8(images)
     num, height, width, channels = pixels.shape
-    columns = math.ceil(math.sqrt(num)) if columns is None else columns
+    columns = math.ceil(math.sqrt(num))
     rows = math.ceil(num / columns)
     grid = np.full((rows, height + 1, columns, width + 1, channels), 128, dtype=np.uint8)
     for index in range(num):

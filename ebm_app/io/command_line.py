@@ -125,13 +125,13 @@ def _flags(kind: type, leave_rare: bool) -> type:
     return dataclasses.make_dataclass(kind.__name__, shown, kw_only=True)
 
 
-def given(args: Any, argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """The values of the flags that were written on the command line, by name."""
+def given(args: Any, argv: Sequence[str] | None, kind: type) -> dict[str, Any]:
+    """The values of the fields of ``kind`` that were written on the command line, by name."""
     words = sys.argv[1:] if argv is None else argv
     names = {word[2:].partition("=")[0].replace("-", "_") for word in words if word[:2] == "--"}
     return {
         item.name: getattr(args, item.name)
-        for item in dataclasses.fields(args)
+        for item in dataclasses.fields(kind)
         if item.name in names
     }
 

@@ -18,13 +18,11 @@ from ebm_app.io.writing import replace_file
 ERRORS = (SafetensorError, OSError, ValueError, AttributeError)
 
 
-def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
-) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file with the permissions of any other: the library's own way to a file
     leaves it unreadable for everyone else."""
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    replace_file(path, save(ready, metadata))
+    replace_file(path, save(ready))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

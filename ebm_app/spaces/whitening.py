@@ -9,11 +9,6 @@ from torch import Tensor
 from ebm_app.io.errors import UserError
 from ebm_app.spaces.base import Space
 
-#: shares of the covariance that may be taken from a multiple of I
-SHARES = torch.logspace(-8, 0, 33, dtype=torch.float64)
-#: parts of the images, each left out once to choose a share; of this many images only one is
-FOLDS, MANY = 5, 1000
-
 
 class Whitening(Space):
     r"""u = S^{-1/2} (x - m), with m the mean of the data over all components and
@@ -21,11 +16,13 @@ class Whitening(Space):
         S = (1 - s) C + s tr(C) / D I,
 
     C their covariance. The symmetric root changes x least (zero-phase whitening): u still looks
-    like an image. The share s is the one of ``SHARES`` by which images that C has not seen are
-    most likely: C of few images is singular, and gives others no probability. All in float64.
+    like an image. The share s is that of Ledoit and Wolf, by which S is closest to the covariance
+    of all images: C of few images is singular, and gives others no probability. All in float64.
 
     Args:
         image_shape: (C, H, W).
+
+    Source: Ledoit and Wolf 2004, https://doi.org/10.1016/S0047-259X(03)00096-4.
     """
 
     def __init__(self, image_shape: Sequence[int]) -> None:
@@ -46,45 +43,22 @@ class Whitening(Space):
 
     @torch.no_grad()
     def fit(self, x: Tensor, repeats: int = 1) -> None:
-        """Set m and S to those of x (N, C, H, W); the draws of an image are left out together.
+        """Set m and S to those of x (N, C, H, W); the share is that of one draw of every image.
 
         Raises:
             UserError: where a component never changes.
         """
+        from sklearn.covariance import ledoit_wolf_shrinkage  # a second to import, only for this
+
         rows = x.flatten(1).double().cpu()
-        if len(rows) // repeats < 2 or (rows.var(0) == 0).any():
+        num_images = len(rows) // repeats
+        if num_images < 2 or (rows.var(0) == 0).any():
             raise UserError("whitening needs at least 2 images, and components that change")
-        mean, values, vectors = principal(rows)
-        values = shrunk(values, torch.tensor(best_share(rows, repeats)))
-        self.mean.copy_(mean)
+        share = float(ledoit_wolf_shrinkage(rows[:num_images].numpy()))
+        covariance = rows.T.cov(correction=0).reshape(2 * rows.shape[1:])
+        values, vectors = torch.linalg.eigh(covariance)
+        values = (1 - share) * values.clamp_min(0) + share * values.mean()
+        self.mean.copy_(rows.mean(0))
         self.root.copy_(vectors * values.sqrt() @ vectors.T)
         self.inverse_root.copy_(vectors / values.sqrt() @ vectors.T)
         self.log_det.copy_(-0.5 * values.log().sum())
-
-
-def principal(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean (D,) of rows (N, D), and eigenvalues (D,) and eigenvectors (D, D) of their covariance,
-    a column each."""
-    values, vectors = torch.linalg.eigh(rows.T.cov(correction=0).reshape(2 * rows.shape[1:]))
-    return rows.mean(0), values.clamp_min(0), vectors
-
-
-def shrunk(values: Tensor, share: Tensor) -> Tensor:
-    """Eigenvalues (*, D) of S for those of C (D,) and shares (*)."""
-    share = share[..., None].to(values)
-    return (1 - share) * values + share * values.mean()
-
-
-def best_share(rows: Tensor, repeats: int) -> float:
-    """The one of ``SHARES`` under which the left-out rows of (N, D) are most likely."""
-    num_images = len(rows) // repeats
-    folds = min(FOLDS, num_images)
-    parts = folds if num_images < MANY else 1
-    fold = torch.arange(len(rows)) % num_images % folds
-    loss = torch.zeros_like(SHARES)
-    for part in range(parts):
-        mean, values, vectors = principal(rows[fold != part])
-        moved = ((rows[fold == part] - mean) @ vectors).square().mean(0)
-        variances = shrunk(values, SHARES)
-        loss += (variances.log() + moved / variances).sum(1)
-    return SHARES[loss.argmin()].item()

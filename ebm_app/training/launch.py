@@ -56,10 +56,7 @@ def train_ebm(
             start_from(task.model, options.init_from)
         return task
 
-    origin = {}
-    if options.init_from and not options.resume_from_checkpoint:
-        origin = {"init_from": {"model": options.init_from}}
-    return launch(config, settings.record(ebm_config, config), options, build, origin)
+    return launch(config, settings.record(ebm_config, config), options, build)
 
 
 def launch(
@@ -67,13 +64,11 @@ def launch(
     recorded: dict[str, Any],
     options: RunOptions,
     build: Callable[[Accelerator], Task],
-    origin: dict[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """Train what ``build`` makes; the metrics of the run on the main process, else None.
 
     Args:
         recorded: the settings that the record of the run holds.
-        origin: where the first weights come from, which the record holds as well.
     """
     device = resolve_device(options.device)
     tracked = {} if config.report_to == "jsonl" else {"log_with": config.report_to}
@@ -91,7 +86,8 @@ def launch(
         task, trainer = build(accelerator), None
         if task.trained_parameters():
             trainer = Trainer(accelerator, task, config, options.output_dir)
-            trainer.now.origin = origin or {}
+            if options.init_from:  # a resumed run says it by its checkpoint
+                trainer.now.origin = {"init_from": {"model": options.init_from}}
         if trainer and options.resume_from_checkpoint:
             go_on(accelerator, trainer, options)
         else:

@@ -15,7 +15,7 @@ MOMENTUM = 0.95
 LEAST_SIDE = 16
 
 
-def orthogonalised(matrix: Tensor, num_steps: int = 5) -> Tensor:
+def orthogonalised(matrix: Tensor) -> Tensor:
     r"""About U V^T for a matrix U S V^T (rows, columns): its singular values lie near 1, between
     0.65 and 1.25 where they were at least 0.01 of its Frobenius norm.
 
@@ -31,7 +31,7 @@ def orthogonalised(matrix: Tensor, num_steps: int = 5) -> Tensor:
     is_tall = len(matrix) > matrix.shape[1]
     x = matrix.mT if is_tall else matrix
     x = x / (x.norm() + 1e-12)
-    for _ in range(num_steps):
+    for _ in range(5):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
     return x.mT if is_tall else x

@@ -8,14 +8,12 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 from ebm_app.models.unet import max_resolutions
 
-#: data set -> (settings of the model and its network, of the training)
-PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "digits": (
-        dict(block_out_channels=(48, 64), dropout=0.05, eps=1e-6)
-        | dict(input_frequencies=(1.0, 2.0, 4.25, 8.5, 17.0)),
-        dict(augmentation="affine", adam_weight_decay=0.01, max_train_steps=8000)
-        | dict(validation_steps=1000, checkpointing_steps=1000),
-    ),
+#: data set -> its settings
+PRESETS: dict[str, dict[str, Any]] = {
+    "digits": dict(block_out_channels=(48, 64), dropout=0.05, eps=1e-6)
+    | dict(input_frequencies=(1.0, 2.0, 4.25, 8.5, 17.0))
+    | dict(augmentation="affine", adam_weight_decay=0.01, max_train_steps=8000)
+    | dict(validation_steps=1000, checkpointing_steps=1000),
 }
 #: In a latent space the bins have no common width, and a shifted image has an unlikely u. Bins are
 #: wide there, so that a larger margin blurs none; u is white, its image shows a network more.
@@ -83,11 +81,8 @@ def sized(size: Size, image_shape: Sequence[int]) -> dict[str, Any]:
     return net
 
 
-def preset(
-    dataset: str, image_shape: Sequence[int], num_levels: int, size: str = "small"
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(model settings, training settings) for a data set of images (C, H, W) with L levels, and a
-    key of ``SIZES``.
+def preset(dataset: str, image_shape: Sequence[int], num_levels: int, size: str) -> dict[str, Any]:
+    """Settings for a data set of images (C, H, W) with L levels, and a key of ``SIZES``.
 
     Raises:
         UserError: for an unknown size, and another than "small" of a data set with a network of
@@ -98,5 +93,5 @@ def preset(
         if size != "small":
             raise UserError(f"{dataset} has a network of its own: leave size {size} out")
         return PRESETS[dataset]
-    model = sized(chosen, image_shape) | suited_to_levels(num_levels)
-    return model, IMAGES | chosen.training
+    network = sized(chosen, image_shape) | suited_to_levels(num_levels)
+    return network | IMAGES | chosen.training

@@ -71,8 +71,8 @@ def resolve(
     """
     if base is None:
         size = given.get("size", Settings.size)
-        model, training = preset(data.name, data.image_shape, data.num_levels, size)
-        merged = {**model, **training, **({} if flow is None else LATENT)}
+        merged = preset(data.name, data.image_shape, data.num_levels, size)
+        merged = merged if flow is None else merged | LATENT
     elif "size" in given:
         raise UserError("a recorded run has a network of its own: leave out size")
     else:

@@ -155,6 +155,24 @@ class Task(ABC):
             self.check()
             yield rows
 
+    def validation_loss(self) -> float:
+        """Of batches as large as those of the training, shared among the processes."""
+        num, found = len(self.validation), []
+
+        def losses_of(rows: Tensor, repeat: int) -> Tensor:
+            levels = self.validation[rows].to(self.model.device)
+            return self.losses(levels, Part(repeat, rows, num)).detach()[:, None]
+
+        size, watched = self.config.train_batch_size, partial(self.watched, name="loss")
+        for repeat in range(self.config.validation_repeats):
+            of_repeat = partial(losses_of, repeat=repeat)
+            found.append(sharded(self.accelerator, num, 1, size, of_repeat, watched))
+        return torch.cat(found).mean().item()
+
+    def losses(self, levels: Tensor, part: Part) -> Tensor:
+        """Losses (b,) of a part of the validation images (b, C, H, W), by the averaged weights."""
+        return self.loss_module(*self.draw(levels, None, part))
+
     def settings(self) -> dict[str, Any]:
         """What the model is, as JSON: a run is resumed with the same only."""
         return {self.name: to_dict(self.model.config)}
@@ -250,25 +268,14 @@ class EBMTask(Task):
         return *batch, labels.masked_fill(hidden < self.config.label_dropout, -1)
 
     def metrics(self) -> dict[str, float]:
-        metrics = {"validation_loss": self._validation_loss()}
+        metrics = {"validation_loss": self.validation_loss()}
         metrics |= self.bits(seed=self.config.seed)
         if self.model.default_estimator != "ratio":
             metrics |= self.bits("validation_ratio", estimator="ratio")
         return metrics
 
-    def _validation_loss(self) -> float:
-        """Of batches as large as those of the training, shared among the processes."""
-        model, num, losses = self.model.model, len(self.validation), []
-
-        @torch.no_grad()
-        def losses_of(rows: Tensor, repeat: int) -> Tensor:
-            part, levels = Part(repeat, rows, num), self.validation[rows].to(self.model.device)
-            u0, u1, t, weight, _ = self.draw(levels, None, part, NoAugmentation())
-            sample = model.path.sample(u0, u1, t)
-            return self.loss_module.objective(model, model.path, sample, weight)[:, None]
-
-        size, watched = self.config.train_batch_size, partial(self.watched, name="loss")
-        for repeat in range(self.config.validation_repeats):
-            of_repeat = partial(losses_of, repeat=repeat)
-            losses.append(sharded(self.accelerator, num, 1, size, of_repeat, watched))
-        return torch.cat(losses).mean().item()
+    @torch.no_grad()
+    def losses(self, levels: Tensor, part: Part) -> Tensor:
+        model = self.model.model
+        u0, u1, t, weight, _ = self.draw(levels, None, part, NoAugmentation())
+        return self.loss_module.objective(model, model.path, model.path.sample(u0, u1, t), weight)
