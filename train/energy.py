@@ -12,7 +12,6 @@ from typing import Any
 
 from ebm_app.io.command_line import ModelFlag, given, parse
 from ebm_app.io.fields import configuration, setting
-from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
 from ebm_app.models.config import LoopConfig
 from ebm_app.training.options import RunOptions, options_of
@@ -40,13 +39,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
     from ebm_app.evaluation.held_out import images_for
     from ebm_app.image_models.ebm import EBM
-    from ebm_app.training.energy_task import EnergyTask, energy_config
+    from ebm_app.training.energy_task import EnergyTask
     from ebm_app.training.launch import launch
     from ebm_app.training.settings import check_loop
 
     config = LoopConfig(**SUITED | given(args, argv, LoopConfig))
     teacher = EBM.from_pretrained(args.model)
-    recorded = {"ebm": to_dict(energy_config(teacher.config)), "teacher": {"model": args.model}}
     name = args.dataset or teacher.config.dataset
     data = images_for(teacher, name, args.data_root, args.download)
     check_loop(config, data)
@@ -55,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     def build(accelerator: Accelerator) -> EnergyTask:
         return EnergyTask(accelerator, teacher, args.model, config, data)
 
-    return launch(config, recorded | {"training": to_dict(config)}, options, build)
+    return launch(config, options, build)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from ebm_app.data.images import ImageData, load_images
 from ebm_app.image_models.flow import Flow, FlowConfig
 from ebm_app.io.command_line import given, parse
 from ebm_app.io.fields import configuration, setting
-from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.io.start import run_script
 from ebm_app.models.config import Layers, LoopConfig, Margin, Width
@@ -63,13 +62,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     torch.manual_seed(config.seed)  # the weights that a flow starts with
     made_for = (data.name, data.image_shape, data.num_levels)
     flow = Flow(FlowConfig(*made_for, kind, given(args, argv, FlowArguments)))
-    settings = {"flow": to_dict(flow.config), "training": to_dict(config)}
     fit(flow, data, config.seed)
 
     def build(accelerator: Accelerator) -> FlowTask:
         return FlowTask(accelerator, flow, config, data)
 
-    return launch(config, settings, options, build)
+    return launch(config, options, build)
 
 
 def fit(flow: Flow, data: ImageData, seed: int) -> None:

@@ -74,10 +74,7 @@ def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
 def _run(main: Main, argv: Sequence[str] | None) -> int:
     try:
         metrics = main(argv)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except (ImportError, OSError, MemoryError, RuntimeError) as error:
+    except (UserError, ImportError, OSError, MemoryError, RuntimeError) as error:
         text = explained(error)
         if text is None:
             raise
@@ -95,7 +92,9 @@ def _run(main: Main, argv: Sequence[str] | None) -> int:
 
 
 def explained(error: Exception) -> str | None:
-    """What a user can do about an exception that is no ``UserError``; None for a bug."""
+    """What a user can do about an exception; None for a bug."""
+    if isinstance(error, UserError):
+        return str(error)
     if isinstance(error, ModuleNotFoundError):
         name = (error.name or "").partition(".")[0]
         return (

@@ -12,22 +12,24 @@ from ebm_app.spaces.base import Space
 
 
 class PixelSpace(Space):
-    """u = 2 x - 1, log |det du/dx| = D log 2."""
+    """u = s (x - 1/2) and log |det du/dx| = D log s, with s = 2: pixels in [-1, 1]."""
 
     note = "pixels scaled to [-1, 1]"
     scale = 2.0
 
     def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        value = x[0].numel() * math.log(2)
-        return 2 * x - 1, torch.full((len(x),), value, dtype=torch.float64, device=x.device)
+        value = x[0].numel() * math.log(self.scale)
+        u = self.scale * (x - 0.5)
+        return u, torch.full((len(x),), value, dtype=torch.float64, device=x.device)
 
     def decode(self, u: Tensor) -> Tensor:
-        return (u + 1) / 2
+        return u / self.scale + 0.5
 
 
-class DisplaySpace(Space):
-    """u = 2 k / (L - 1) - 1 at the centre x = (k + 1/2) / L of the cell of a level k: images of
-    [0, 1] scaled to [-1, 1], as diffusers' pipelines read and show them.
+class DisplaySpace(PixelSpace):
+    """The same with s = 2 L / (L - 1): u = 2 k / (L - 1) - 1 at the centre x = (k + 1/2) / L of the
+    cell of a level k, images of [0, 1] scaled to [-1, 1], as diffusers' pipelines read and show
+    them.
 
     Args:
         num_levels: L.
@@ -37,19 +39,11 @@ class DisplaySpace(Space):
 
     def __init__(self, num_levels: int) -> None:
         super().__init__()
-        self.num_levels, self.scale = num_levels, 2 * num_levels / (num_levels - 1)
+        self.scale = 2 * num_levels / (num_levels - 1)
 
     @classmethod
     def build(cls, image_shape: Sequence[int], num_levels: int) -> "DisplaySpace":
         return cls(num_levels)
-
-    def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        value = x[0].numel() * math.log(self.scale)
-        u = self.scale * (x - 0.5)
-        return u, torch.full((len(x),), value, dtype=torch.float64, device=x.device)
-
-    def decode(self, u: Tensor) -> Tensor:
-        return u / self.scale + 0.5
 
 
 class Logit(Space):

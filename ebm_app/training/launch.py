@@ -24,7 +24,7 @@ from ebm_app.io.processes import (
 from ebm_app.io.records import to_dict
 from ebm_app.io.writing import save_figure
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
-from ebm_app.training import checkpoint, settings
+from ebm_app.training import checkpoint
 from ebm_app.training.fine_tuning import start_from
 from ebm_app.training.metrics import read_metrics
 from ebm_app.training.options import RunOptions
@@ -56,20 +56,13 @@ def train_ebm(
             start_from(task.model, options.init_from)
         return task
 
-    return launch(config, settings.record(ebm_config, config), options, build)
+    return launch(config, options, build)
 
 
 def launch(
-    config: LoopConfig,
-    recorded: dict[str, Any],
-    options: RunOptions,
-    build: Callable[[Accelerator], Task],
+    config: LoopConfig, options: RunOptions, build: Callable[[Accelerator], Task]
 ) -> dict[str, Any] | None:
-    """Train what ``build`` makes; the metrics of the run on the main process, else None.
-
-    Args:
-        recorded: the settings that the record of the run holds.
-    """
+    """Train what ``build`` makes; the metrics of the run on the main process, else None."""
     device = resolve_device(options.device)
     tracked = {} if config.report_to == "jsonl" else {"log_with": config.report_to}
     accelerator = make_accelerator(
@@ -77,13 +70,13 @@ def launch(
     )
     # the configuration of ``accelerate`` may have chosen it
     config = replace(config, mixed_precision=accelerator.mixed_precision)
-    recorded = {**recorded, "training": to_dict(config)}
     stop_with_launcher()
     path = options.output_dir / RUN_FILE
-    output = on_main(accelerator, lambda: Output(path, recorded))
-    output = output or Output(path, recorded, is_main=False)
+    output = on_main(accelerator, lambda: Output(path, {}))
+    output = output or Output(path, {}, is_main=False)
     with output:
         task, trainer = build(accelerator), None
+        settings = {**task.settings(), "training": to_dict(config)}
         if task.trained_parameters():
             trainer = Trainer(accelerator, task, config, options.output_dir)
             if options.init_from:  # a resumed run says it by its checkpoint
@@ -93,7 +86,8 @@ def launch(
         else:
             clean_output(accelerator, options)
         if trainer:
-            output.data["settings"] |= {"data": trainer.now.settings["data"], **trainer.now.origin}
+            settings = {**trainer.now.settings, **trainer.now.origin}
+        output.data["settings"] = settings
         output.write(None)
         result = trainer.fit() if trainer else save_fitted(accelerator, task, output.folder)
         metrics = {

@@ -211,16 +211,14 @@ def _space(name: str, data: ImageData, flow: Flow | None) -> Space:
     Raises:
         UserError: where the name and the flow, or the flow and the images, do not agree.
     """
-    if flow is None:
-        if name != EBMConfig.space:
-            raise UserError(
-                f"--space {name} is a flow's: give --flow, a folder made by train/flow.py"
-            )
-        return build_space(name, data.image_shape, data.num_levels, {})
-    if name != flow.config.space:
+    found = EBMConfig.space if flow is None else flow.config.space
+    if name != found:
         raise UserError(
-            f"--space is {name}, but the flow is {flow.config.space}: leave --space out"
+            f"--space {name} is that of a flow, and here it is {found}: leave --space out, or give "
+            "--flow, a folder made by train/flow.py"
         )
+    if flow is None:
+        return build_space(name, data.image_shape, data.num_levels, {})
     made, found = form_of(flow.config), form_of(data)
     if made != found:
         raise UserError(
