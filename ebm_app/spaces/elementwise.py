@@ -27,9 +27,8 @@ class PixelSpace(Space):
 
 
 class DisplaySpace(PixelSpace):
-    """The same with s = 2 L / (L - 1): u = 2 k / (L - 1) - 1 at the centre x = (k + 1/2) / L of the
-    cell of a level k, images of [0, 1] scaled to [-1, 1], as diffusers' pipelines read and show
-    them.
+    """The same with s = 2 L / (L - 1), so that u = 2 k / (L - 1) - 1 at the centre of the cell of
+    level k: images of [0, 1] scaled to [-1, 1], as diffusers' pipelines read and show them.
 
     Args:
         num_levels: L.

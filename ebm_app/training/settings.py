@@ -214,7 +214,7 @@ def _space(name: str, data: ImageData, flow: Flow | None) -> Space:
     found = EBMConfig.space if flow is None else flow.config.space
     if name != found:
         raise UserError(
-            f"--space {name} is that of a flow, and here it is {found}: leave --space out, or give "
+            f"--space {name} is that of a flow, here it is {found}: leave --space out, or give "
             "--flow, a folder made by train/flow.py"
         )
     if flow is None:
