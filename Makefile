@@ -94,8 +94,8 @@ figures: $(SETUP)
 # the paper's tables of density ratios, mutual information and the error bound: hours; what is there is
 # not run again
 studies: $(SETUP)
-	$(BIN)/torchrun --standalone --nproc_per_node 2 evaluate/toy.py --output_dir runs/toy
-	$(BIN)/torchrun --standalone --nproc_per_node 2 evaluate/mi.py --output_dir runs/mi
+	$(BIN)/python evaluate/toy.py --output_dir runs/toy
+	$(BIN)/python evaluate/mi.py --output_dir runs/mi
 	$(BIN)/python evaluate/bounds.py --output_dir runs/bounds
 
 clean:

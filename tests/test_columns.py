@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import error_of
 
-from ebm_app.tabular.columns import Columns, check_pair, read_csv, read_npy, read_rows
+from ebm_app.tabular.columns import Columns, read_csv, read_npy, read_rows
 
 NUMBERS = np.random.default_rng(7).standard_normal((12, 3))
 
@@ -155,43 +155,10 @@ def test_columns_of_a_table_are_named_once(tmp_path):
     assert "name what to read from it" in error_of(read_rows, path)
 
 
-# the values
-
-
-def columns(values, names):
-    return Columns(values, "side", list(names))
-
-
-def check(x, y):
-    check_pair(columns(x, "op"[: x.shape[1]]), columns(y, "qr"[: y.shape[1]]))
-
-
-def changed(values, *places, value):
-    values = values.copy()
-    for place in places:
-        values[place] = value
-    return values
-
-
-MISTAKES = {
-    "unequal": (NUMBERS[:, :1], NUMBERS[:-1, 1:], "x has 12 rows and y has 11"),
-    "constant": (
-        changed(NUMBERS[:, :2], np.s_[:, 1], value=0.1),
-        NUMBERS[:, 2:],
-        "constant over all rows are 'p'",
-    ),
-    "the same": (NUMBERS[:, :2], NUMBERS[:, [1]], "'p' and 'q' hold the same values"),
-    **{
-        f"{value}": (
-            NUMBERS[:, :1],
-            changed(NUMBERS[:, 1:], (3, 1), (9, 0), (9, 1), value=value),
-            "3 of 24 values of side are NaN or infinite, the first in row 4 ",
-        )
-        for value in (math.nan, math.inf, -math.inf)
-    },
-}
-
-
-@pytest.mark.parametrize("x, y, message", MISTAKES.values(), ids=MISTAKES)
-def test_values_that_cannot_be_estimated_from(x, y, message):
-    assert message in error_of(check, x, y)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_values_that_are_not_finite_are_counted_and_placed(value):
+    values = NUMBERS.copy()
+    values[[3, 9, 9], [1, 0, 1]] = value
+    message = error_of(Columns(values, "side", list("qrs")).check_finite)
+    assert "3 of 36 values of side are NaN or infinite, the first in row 4 " in message
+    assert "of 'r'" in message

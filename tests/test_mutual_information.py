@@ -190,7 +190,9 @@ def test_mistakes_end_in_a_sentence():
     for arguments, message in (
         ((x, y[:-1]), "x has 100 rows and y has 99"),
         ((x[:10], y[:10]), "of 10 rows 10 differ from each other: give at least 15"),
-        ((x, x), "hold the same values"),
+        ((x, x), "column 1 of x and column 1 of y hold the same values"),
+        ((frame[["a"]], np.stack([y, x], 1)), "'a' and column 2 of y hold the same values"),
+        ((x, np.r_[np.nan, y[1:]]), "1 of 100 values of y are NaN or infinite"),
         ((frame, y), "constant over all rows are 'b'"),
         ((x, np.array(["a"] * 100)), "y holds values of type <U1"),
         ((frame.assign(b="u"), y), "the column 'b' holds"),

@@ -126,7 +126,7 @@ class RatioTrainer:
         return best
 
     def _evaluate(self, step: int) -> Evaluation:
-        metrics = {name: value.cpu() for name, value in self.criterion(self.ratio).items()}
+        metrics = self.criterion(self.ratio)
         error = metrics["error"].item()
         if error < self.best_error:
             self.best_error, self.best_step = error, step

@@ -25,6 +25,7 @@ from ebm_app.ratios.training import (
     TEST,
     VALIDATION,
     Evaluation,
+    Metrics,
     RatioTrainer,
     RatioTraining,
     draw,
@@ -110,7 +111,7 @@ class TrialEvaluator:
             rows = draw(pair, times, NUM_GRID_DRAWS, generator)
             self.grid = DensityGrid(pair, method.path, rows)
 
-    def criterion(self, ratio: TimeScoreRatio) -> dict[str, Tensor]:
+    def criterion(self, ratio: TimeScoreRatio) -> Metrics:
         """Metrics by name: "loss"; "error", the mean squared error in nats^2; "divergence", the
         mean log ratio over p_1 in nats; "estimate" (N,), the log ratios; and on the plane
         "log_densities" (T, side, side) and "mass", the integral of the learned p_1."""
@@ -120,7 +121,7 @@ class TrialEvaluator:
         if self.grid is not None:
             metrics["log_densities"] = self.grid.log_densities(ratio)
             metrics["mass"] = self.grid.mass(metrics["log_densities"][-1])
-        return metrics
+        return {name: value.cpu() for name, value in metrics.items()}
 
 
 class Snapshot(NamedTuple):
@@ -163,18 +164,8 @@ def watch(trial: Trial, device: str = "cpu") -> Iterator[Snapshot]:
         scalars = as_numbers({name: value for name, value in metrics.items() if value.ndim == 0})
         if not is_final:
             curve.append({"step": found.step, **scalars})
-        densities = metrics.get("log_densities")
-        return Snapshot(
-            trial=trial,
-            step=found.step,
-            best_step=trainer.best_step,
-            evaluator=evaluator,
-            is_final=is_final,
-            scalars=scalars,
-            curve=list(curve),
-            estimate=metrics["estimate"].cpu(),
-            log_densities=None if densities is None else densities.cpu(),
-        )
+        at = trial, found.step, trainer.best_step, evaluator, is_final, scalars, list(curve)
+        return Snapshot(*at, metrics["estimate"], metrics.get("log_densities"))
 
     for evaluation in trainer.run():
         yield snapshot(validation, evaluation, is_final=False)
