@@ -2,7 +2,8 @@
 
 ``EBM`` is an energy-based model of images, ``Flow`` a normalising flow in whose latent space one
 can live, and ``train`` makes an ``EBM`` from a tensor of images. ``mutual_information`` estimates
-what two groups of columns say about each other, ``log_density_ratio`` how two samples differ;
+what two groups of columns say about each other, ``conditional_mutual_information`` what they do
+where a third is known, and ``log_density_ratio`` how two samples differ;
 ``MutualInformation`` and ``DensityRatio`` are the same in the manner of scikit-learn.
 ``PATHS``, ``OBJECTIVES``, ``ESTIMATORS`` and ``SAMPLERS`` name what can be chosen. The parts live
 in the modules of this package, each of which states its equations.
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ebm_app.objectives.regression import OBJECTIVES
     from ebm_app.paths import PATHS
     from ebm_app.sampling.samplers import SAMPLERS
+    from ebm_app.tabular.conditional import conditional_mutual_information
     from ebm_app.tabular.estimators import DensityRatio, MutualInformation
     from ebm_app.tabular.mutual_information import mutual_information
     from ebm_app.tabular.two_samples import log_density_ratio
@@ -38,6 +40,7 @@ HOMES = {
     "Product": "image_models.compose",
     "SAMPLERS": "sampling.samplers",
     "complete": "image_models.completion",
+    "conditional_mutual_information": "tabular.conditional",
     "log_density_ratio": "tabular.two_samples",
     "mutual_information": "tabular.mutual_information",
     "sample_composed": "image_models.compose",
@@ -56,6 +59,7 @@ __all__ = [
     "MutualInformation",
     "Product",
     "complete",
+    "conditional_mutual_information",
     "log_density_ratio",
     "mutual_information",
     "sample_composed",

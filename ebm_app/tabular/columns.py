@@ -105,7 +105,8 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, values: Any, what: str) -> "Columns":
-        """An array or data frame (N,) or (N, d) of real numbers; (N,) is one column.
+        """An array or data frame (N,) or (N, d) of real numbers, (N,) being one column, or columns
+        as they are.
 
         >>> Columns.of([True, False], "x").values.shape
         (2, 1)
@@ -113,6 +114,8 @@ class Columns(NamedTuple):
         Raises:
             UserError: for another kind of content or another number of dimensions.
         """
+        if isinstance(values, Columns):
+            return values
         check_table(values)
         names = getattr(values, "columns", None)
         if isinstance(values, Tensor):
@@ -143,6 +146,12 @@ class Columns(NamedTuple):
         if self.names is None:
             return [f"column {n + 1} of {self.what}" for n in range(self.values.shape[1])]
         return [f"'{name}'" for name in self.names]
+
+    def beside(self, other: "Columns") -> "Columns":
+        """Both as columns of the same rows."""
+        names = [label.strip("'") for label in (*self.labels, *other.labels)]
+        values = np.hstack([self.values, other.values])
+        return Columns(values, f"{self.what} and {other.what}", names)
 
     def check_finite(self) -> None:
         """Raise a UserError for values that are NaN or infinite."""
@@ -184,14 +193,16 @@ class Columns(NamedTuple):
 
 
 def check_pair(x: Columns, y: Columns) -> None:
-    """Check that x and y can be estimated from.
+    """Check that two sides can be estimated from.
 
     Raises:
         UserError: see ``mutual_information``.
     """
     num_x, num_y = len(x.values), len(y.values)
     if num_x != num_y:
-        raise UserError(f"x has {num_x} rows and y has {num_y}: row i of both is one draw")
+        raise UserError(
+            f"{x.what} has {num_x} rows and {y.what} has {num_y}: row i of both is one draw"
+        )
     for side in (x, y):
         side.check_finite()
         side.check_vary()

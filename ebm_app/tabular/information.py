@@ -39,6 +39,8 @@ class InformationEstimate:
         num_rows, num_distinct: rows, and how many differ from each other.
         discrete: columns that are taken to be discrete.
         log_ratio: at every row, by a ratio that was learned without it, (N,).
+        influence: what every row moves the value by, times N, (N,). beside_rows: the part of the
+            error that is not theirs.
         warnings: reasons to doubt it, a sentence each.
     """
 
@@ -53,6 +55,8 @@ class InformationEstimate:
     num_distinct: int
     discrete: list[str]
     log_ratio: np.ndarray
+    influence: np.ndarray
+    beside_rows: float
     warnings: list[str]
 
     @property
@@ -79,8 +83,8 @@ class InformationEstimate:
         return warned(self.warnings, lines)
 
     def figures(self) -> dict[str, Any]:
-        """All but the log ratios, as JSON takes it."""
-        named = {name: part for name, part in asdict(self).items() if name != "log_ratio"}
+        """All but what is of single rows, as JSON takes it."""
+        named = {n: part for n, part in asdict(self).items() if not isinstance(part, np.ndarray)}
         return {**named, "interval": list(self.interval)}
 
     def plot(self) -> "Figure":
@@ -120,10 +124,11 @@ def combined(
     log_ratio = torch.zeros(len(groups), dtype=torch.float64)
     for rows, ratios in whole:
         log_ratio[rows] = ratios.joint
-    of_rows = max(error_of_rows(influence, groups), spread)
+    of_rows = error_of_rows(influence, groups)
+    stderr = math.hypot(max(of_rows, spread), gain, short, beyond / 2)
     found = InformationEstimate(
         value=value,
-        stderr=math.hypot(of_rows, gain, short, beyond / 2),
+        stderr=stderr,
         lower_bound=bound,
         fewer_rows=fewer,
         mean_log_ratio=log_ratio.mean().item(),
@@ -133,6 +138,8 @@ def combined(
         num_distinct=int(groups.max()) + 1,
         discrete=discrete,
         log_ratio=log_ratio.numpy(),
+        influence=influence.numpy(),
+        beside_rows=math.sqrt(max(stderr**2 - of_rows**2, 0.0)),
         warnings=[],
     )
     return replace(found, warnings=warnings_of(found, gain, beyond))

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import Fraction, argument_of, shortened
 from ebm_app.numerics.tensors import effective_sample_size, log_mean_exp
 from ebm_app.tabular.columns import Columns
+from ebm_app.tabular.conformal import weighted_quantile
 from ebm_app.tabular.estimate import error_of_rows, interval_of, reasons, warned
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ FEWEST_ROWS = 100
 MOST_APART = 0.99
 #: the tails of a mean are not known to be normal further out
 LEAST_P = 1e-6
+#: below which a column has drifted
+LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,9 @@ class RatioEstimate:
             standard error. Too few rows make the bound loose.
         p_value: of the hypothesis that both samples are of one density, by the difference of the
             mean of sigmoid(r) over the rows left out (Lopez-Paz and Oquab 2017, arXiv:1610.06545).
+        column_p_values: of every column by itself, (D,), Holm's (see ``drift``): those below 0.05
+            have drifted. ``p_value`` is of all columns jointly, and of how they depend on each
+            other.
         log_normaliser: log E_{p_0} exp r before it was subtracted; 0 for an exact ratio.
         effective_rows: the rows of p_0 that a mean over p_1 by weights exp(r) rests on.
         log_ratio0, log_ratio1: r at the rows of both samples, each by a ratio learned without it,
@@ -47,6 +55,7 @@ class RatioEstimate:
     kl_bound: float
     kl_stderr: float
     p_value: float
+    column_p_values: np.ndarray
     log_normaliser: float
     effective_rows: float
     log_ratio0: np.ndarray
@@ -65,6 +74,12 @@ class RatioEstimate:
         """exp r (N0,) at the rows of p_0, of mean 1: means over p_0 with them are means over p_1
         (covariate shift)."""
         return np.exp(self.log_ratio0)
+
+    @property
+    def drifted(self) -> list[str]:
+        """The columns of which ``column_p_values`` are below 0.05, as messages call them."""
+        tests = zip(self.sample0.labels, self.column_p_values, strict=True)
+        return [label for label, p_value in tests if p_value < LEVEL]
 
     def score_samples(
         self, x: Any, return_std: bool = False
@@ -88,6 +103,29 @@ class RatioEstimate:
             return value
         return value, np.hypot(math.sqrt(len(parts) - 1) * parts.std(0), doubt)
 
+    def conformal_bound(self, scores: Any, x: Any, coverage: float = 0.9) -> np.ndarray:
+        """What the score of a row of p_1 does not exceed with about a probability of ``coverage``,
+        at rows (n, D): (n,), infinite where p_0 has too few rows for it (see ``conformal``).
+
+        Args:
+            scores: such as |y - f(x)| at the rows of p_0, (N0,), by a model f that was not trained
+                on them: f(x) -+ the bound is then a prediction interval.
+
+        Raises:
+            UserError: for other scores than one finite number a row of p_0, a coverage that is not
+                between 0 and 1, and as ``score_samples``.
+        """
+        level = argument_of(Fraction, "coverage", coverage)
+        of0 = Columns.of(scores, "scores")
+        of0.check_finite()
+        if of0.values.shape != (len(self.log_ratio0), 1):
+            raise UserError(
+                f"scores has the shape {of0.values.shape}: give one for each of the "
+                f"{len(self.log_ratio0)} rows of x0"
+            )
+        at = self.score_samples(x)
+        return weighted_quantile(of0.values[:, 0], self.log_ratio0, at, level)
+
     def summary(self) -> str:
         """The divergence and the test in words; where there are reasons to doubt them, those come
         first."""
@@ -97,6 +135,8 @@ class RatioEstimate:
             f"nats, 95 percent interval of this bound {low:.4f} to {high:.4f}",
             f"both samples of one density: p = {max(self.p_value, LEAST_P):.2g}"
             f"{' or less' * (self.p_value < LEAST_P)}",
+            f"columns that differ by themselves (p < {LEVEL} after Holm): "
+            f"{shortened(', '.join(self.drifted)) or 'none'}",
             f"a mean over p_1 by weights of p_0 rests on {self.effective_rows:.0f} of "
             f"{len(self.log_ratio0)} rows",
         ]
@@ -109,6 +149,7 @@ class RatioEstimate:
             "kl_stderr": self.kl_stderr,
             "interval": list(self.interval),
             "p_value": self.p_value,
+            "column_p_values": self.column_p_values.tolist(),
             "log_normaliser": self.log_normaliser,
             "effective_rows": self.effective_rows,
             "num_rows": [len(self.log_ratio0), len(self.log_ratio1)],
@@ -128,6 +169,7 @@ def combined(
     groups: tuple[Tensor, Tensor],
     at: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
     sample0: Columns,
+    column_p_values: np.ndarray,
 ) -> RatioEstimate:
     """The ratio from log ratios before the normaliser, float64, at rows (N0,) and (N1,) that they
     were learned without.
@@ -161,6 +203,7 @@ def combined(
         kl_bound=of1.mean().item(),
         kl_stderr=kl_stderr,
         p_value=NormalDist().cdf((test0.mean() - test1.mean()).item() / error) if error else 1.0,
+        column_p_values=column_p_values,
         log_normaliser=log_normaliser,
         effective_rows=effective_rows,
         log_ratio0=of0.numpy(),

@@ -35,6 +35,7 @@ from ebm_app.io.fields import Seed, Several, Steps, argument_of
 from ebm_app.numerics.tensors import seeded
 from ebm_app.tabular.classifier import BATCH_SIZE, Classifiers, Draws
 from ebm_app.tabular.columns import Columns, check_rows
+from ebm_app.tabular.drift import column_p_values
 from ebm_app.tabular.gaussian_base import best_base
 from ebm_app.tabular.ratio_estimate import RatioEstimate, combined
 from ebm_app.tabular.scores import AsinhScores, row_groups
@@ -97,13 +98,13 @@ class RatioEstimation:
             sample.check_finite()
             sample.check_vary()
         self.sample0, (x0, x1) = samples[0], (sample.values for sample in samples)
-        both = np.concatenate([x0, x1])
+        self.rows = x0, x1
         self.num_folds = num_folds
         self.groups = torch.from_numpy(row_groups(x0)), torch.from_numpy(row_groups(x1))
         for name, group in zip(("x0", "x1"), self.groups, strict=True):
             num = int(group.max()) + 1
             check_rows(num, f"{name} has {num} rows that differ from each other", num_folds, 2)
-        self.scaling = AsinhScores.fit(both)
+        self.scaling = AsinhScores.fit(np.concatenate([x0, x1]))
         self.scores = self.scaling(x0), self.scaling(x1)
         generator = seeded("cpu", random_state, FOLDS)
         of0, of1 = (split_rows(group, num_folds, generator) for group in self.groups)
@@ -141,7 +142,10 @@ class RatioEstimation:
                 rows = (fold == number).nonzero().flatten()
                 values[rows] = self._log_ratio(number, scores[rows.numpy()])
             found.append(values)
-        return combined(*found, self.groups, self.at, self.sample0)
+        first = (np.unique(group.numpy(), return_index=True)[1] for group in self.groups)
+        distinct = (rows[numbers] for rows, numbers in zip(self.rows, first, strict=True))
+        tests = column_p_values(*distinct)  # copies of a row are one
+        return combined(*found, self.groups, self.at, self.sample0, tests)
 
     def at(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """At rows (n, D) the log ratios of all folds before the normaliser, (K, n), and the root

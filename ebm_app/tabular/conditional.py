@@ -1,0 +1,83 @@
+r"""Conditional mutual information, by the chain rule and with one error.
+
+    I(X; Y | Z) = I(X; (Y, Z)) - I(X; Z),   in nats.
+
+Both terms are of the same rows, so that their errors are not independent: the error is that of the
+influence of the rows on the difference, to which is added, as squares, what either term was not
+sure of beside its rows.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ebm_app.tabular.columns import Columns, check_pair
+from ebm_app.tabular.estimate import error_of_rows, interval_of, warned
+from ebm_app.tabular.information import InformationEstimate
+from ebm_app.tabular.mutual_information import mutual_information
+from ebm_app.tabular.scores import row_groups
+
+
+@dataclass(frozen=True)
+class ConditionalEstimate:
+    """Nats: ``value``, its standard error ``stderr``, and the two terms, ``with_y`` I(X; (Y, Z))
+    and ``without_y`` I(X; Z). A value near 0 may come out below it."""
+
+    value: float
+    stderr: float
+    with_y: InformationEstimate
+    without_y: InformationEstimate
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of 95 percent."""
+        return interval_of(self.value, self.stderr)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Reasons to doubt either term, a sentence each."""
+        terms = {"I(X; (Y, Z))": self.with_y, "I(X; Z)": self.without_y}
+        return [f"of {name}, {text}" for name, term in terms.items() for text in term.warnings]
+
+    def summary(self) -> str:
+        """The estimate in words; reasons to doubt it come first."""
+        low, high = self.interval
+        text = f"conditional mutual information {self.value:.4f} +- {self.stderr:.4f} nats, "
+        text += f"95 percent interval {low:.4f} to {high:.4f}"
+        terms = f"{self.with_y.value:.4f} of X and (Y, Z), less {self.without_y.value:.4f} of X"
+        return warned(self.warnings, [text, f"{terms} and Z"])
+
+
+def conditional_mutual_information(
+    x: Any, y: Any, z: Any, num_folds: int = 3, steps: int = 2_000, random_state: int = 0
+) -> ConditionalEstimate:
+    """I(X; Y | Z) in nats from independent rows of all three.
+
+    Args:
+        x, y, z: arrays or data frames of numbers, (N, d) each, or (N,) for one column; row i of
+            all is one draw. The others as for ``mutual_information``.
+
+    >>> x, y = np.random.default_rng(0).integers(0, 2, (2, 400))
+    >>> found = conditional_mutual_information(x, y, x ^ y, steps=100)  # log 2; I(X; Y) is 0
+    >>> bool(abs(found.value - math.log(2)) < 0.05), found.without_y.interval[0] < 0
+    (True, True)
+
+    Raises:
+        UserError: as ``mutual_information``.
+    """
+    of_x, of_y, of_z = (
+        Columns.of(side, name) for side, name in zip((x, y, z), "xyz", strict=True)
+    )
+    for pair in ((of_x, of_y), (of_x, of_z), (of_y, of_z)):
+        check_pair(*pair)
+    given = num_folds, steps, random_state
+    with_y = mutual_information(of_x, of_y.beside(of_z), *given)
+    without_y = mutual_information(of_x, of_z, *given)
+    rows = np.hstack([side.values for side in (of_x, of_y, of_z)])
+    influence = torch.from_numpy(with_y.influence - without_y.influence)
+    of_rows = error_of_rows(influence, torch.from_numpy(row_groups(rows)))
+    stderr = math.hypot(of_rows, with_y.beside_rows, without_y.beside_rows)
+    return ConditionalEstimate(with_y.value - without_y.value, stderr, with_y, without_y)
