@@ -54,6 +54,16 @@ def test_what_is_no_file_is_replaced_or_refused(tmp_path, monkeypatch, kind):
     assert time.perf_counter() - begin < 10
 
 
+def test_a_file_is_written_aside_and_a_record_has_a_size(tmp_path, monkeypatch):
+    path = tmp_path / "run.json"
+    write_json(path, {"step": 1})
+    seen, sync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (seen.append(read_json(path)), sync(file)))
+    write_json(path, {"step": 2})
+    assert seen[0] == {"step": 1} and read_json(path) == {"step": 2}
+    assert "larger than 5 bytes" in error_of(read_json, path, 5)
+
+
 @pytest.fixture
 def as_nobody():
     """A folder of root's, or of the user's own, that the process may read but not write."""
