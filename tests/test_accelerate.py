@@ -27,6 +27,7 @@ def trained(tmp_path, monkeypatch):
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
+@pytest.mark.process
 def test_precision_and_compiler_are_taken_and_recorded(trained):
     """Accumulation is the loop's own. The backend here computes as without one."""
     plain, weights = trained("plain", GRADIENT_ACCUMULATION_STEPS="4")

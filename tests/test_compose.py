@@ -11,7 +11,7 @@ from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.sampling.samplers import AnnealedHMC
 
-D, NUM = 16, 2000
+D, NUM = 16, 1000
 
 
 def gaussian(mean, std, path=None):

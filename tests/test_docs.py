@@ -31,7 +31,7 @@ SNIPPETS = {
     if (found := [block for block in blocks(page, "python") if ADDRESS not in block])
 }
 #: pages whose snippets take more than five seconds, as they learn from rows
-LONG = ("README", "ratios")
+LONG = {"README": "slow", "ratios": "slow", "sampling": "process", "likelihood": "process"}
 KINDS = (PATHS, OBJECTIVES, SPACES, DATASETS, ESTIMATORS)
 #: what makes the training of the README short
 STEPS = "max_train_steps=2000"
@@ -107,7 +107,11 @@ def kinds():
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in SNIPPETS]
+    "page",
+    [
+        pytest.param(name, marks=[getattr(pytest.mark, LONG[name])] if name in LONG else [])
+        for name in SNIPPETS
+    ],
 )
 def test_snippets_of_a_page_run(page, kinds, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -17,7 +17,7 @@ MODULES = [
 
 
 #: which train for seconds
-LONG = {"ebm_app.tabular.mutual_information", "ebm_app.tabular.two_samples"}
+LONG = {f"ebm_app.tabular.{name}" for name in ("estimators", "mutual_information", "two_samples")}
 
 
 @pytest.mark.parametrize(
