@@ -9,14 +9,13 @@ import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
 from ebm_app.io.command_line import argument, parse
-from ebm_app.io.fields import Seed, Steps, configuration, setting
+from ebm_app.io.fields import Seed, Several, Steps, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
@@ -25,7 +24,6 @@ from ebm_app.tabular.columns import read_rows
 
 #: of the files with log ratios; errors are known at other rows than those of the samples
 HEADER = ("log_ratio", "stderr")
-NumFolds = Annotated[int, Ge(2), Le(100)]
 
 
 @configuration(kw_only=True)
@@ -36,7 +34,7 @@ class Arguments:
     x1: str = argument("rows of p_1, with the same columns")
     at: str | None = setting("rows at which log p_1 / p_0 is asked for; they go to at.csv", None)
     columns: tuple[str, ...] = setting("columns to read from .csv files", ())
-    num_folds: NumFolds = setting("parts of the rows", 10)
+    num_folds: Several = setting("parts of the rows", 10)
     iterations: Steps = setting("steps of the classifiers at most", 2_000)
     output_dir: Path = setting("where the record goes", Path("runs/ratio"))
     seed: Seed = setting("seed of folds, weights and batches", 0)

@@ -1,6 +1,6 @@
 """What estimates from rows share: an interval, the error of rows, and warnings in words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -29,11 +29,6 @@ def error_of_rows(influence: Tensor, groups: Tensor) -> float:
     by_group = torch.zeros(int(groups.max()) + 1, dtype=torch.float64)
     by_group.index_add_(0, groups, influence)
     return by_group.square().sum().sqrt().item() / len(influence)
-
-
-def reasons(doubts: Mapping[str, bool]) -> list[str]:
-    """Of sentences that speak against an estimate, those that hold."""
-    return [sentence for sentence, is_so in doubts.items() if is_so]
 
 
 def warned(warnings: Sequence[str], lines: Sequence[str]) -> str:

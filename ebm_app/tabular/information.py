@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.tabular.estimate import HALF_WIDTH, error_of_rows, interval_of, reasons, warned
+from ebm_app.tabular.estimate import HALF_WIDTH, error_of_rows, interval_of, warned
 from ebm_app.tabular.lower_bounds import (
     PairRatios,
     donsker_varadhan,
@@ -176,4 +176,4 @@ def warnings_of(found: InformationEstimate, gain: float, beyond: float) -> list[
         "ratios: look for rows that nearly repeat and fine structure, or train "
         "longer": beyond > max(half / 2, 0.02),
     }
-    return reasons(doubts)
+    return [sentence for sentence, is_so in doubts.items() if is_so]

@@ -15,7 +15,7 @@ from ebm_app.io.fields import Fraction, argument_of, shortened
 from ebm_app.numerics.tensors import effective_sample_size, log_mean_exp
 from ebm_app.tabular.columns import Columns
 from ebm_app.tabular.conformal import weighted_quantile
-from ebm_app.tabular.estimate import error_of_rows, interval_of, reasons, warned
+from ebm_app.tabular.estimate import error_of_rows, interval_of, warned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -210,5 +210,5 @@ def combined(
         log_ratio1=of1.numpy(),
         at=at,
         sample0=sample0,
-        warnings=reasons(doubts),
+        warnings=[sentence for sentence, is_so in doubts.items() if is_so],
     )
