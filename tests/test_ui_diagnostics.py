@@ -57,6 +57,16 @@ def test_a_card_says_what_the_files_say(run, tmp_path):
     assert "| steps | 8,000, after 17,000 of another run |" in found.facts
     assert "| validation | 1.6500 bits per dim |" in found.facts
     assert found.readme == "Trained on digits." and str(tmp_path) not in str(found)
+    assert found.curves.axes[1].get_xlabel() == "step"
+    figures["core_seconds"], settings["init_from"]["training_seconds"] = 1234.5, 99
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    lines = [{**line, "core_seconds": 7.0 * line["step"]} for line in LINES[:2]]
+    text = "".join(json.dumps(line) + "\n" for line in [*lines, LINES[2]])
+    (tmp_path / "run" / "metrics.jsonl").write_text(text)
+    found = diagnostics.card(run, "run")
+    assert "| 8,000 in 1,234 core seconds, after 17,000 of another run in 99 " in found.facts
+    assert found.curves.axes[1].get_xlabel() == "core seconds"
+    assert found.curves.axes[1].lines[0].get_xdata().tolist() == [140]
 
 
 def test_a_checkpoint_has_the_curves_of_its_run(run, models):

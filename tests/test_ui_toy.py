@@ -23,10 +23,10 @@ def train(method="ctsm_v_time1", iterations=2, seed=3, run=NO_PLANE):
 
 def test_a_run_shows_itself_at_every_evaluation_and_ends_with_figures():
     shown = list(train(run=("gaussians_d2", "variance_preserving")))
-    heads = [text.split(" · ")[0] for _, text, _ in shown]
+    heads = [text.split(" · ")[0] for _, text, *_ in shown]
     assert heads == ["Starting", "Step 0 of 2", "Step 1 of 2", "Step 2 of 2", "2 steps"]
-    plot, text, found = shown[-1]
-    assert len(plot.axes) == 3 + 2 * 5 and json.loads(json.dumps(found)) == found
+    plot, text, found, planes = shown[-1]
+    assert len(plot.axes) == 3 and json.loads(json.dumps(found)) == found
     given = {
         **{"problem": "gaussians_d2", "path_kind": "variance_preserving"},
         **{"method": "ctsm_v_time1", "learning_rate": 1e-3, "iterations": 2, "seed": 3},
@@ -36,8 +36,13 @@ def test_a_run_shows_itself_at_every_evaluation_and_ends_with_figures():
     assert line in text and f"integrates to {found['mass']:.3g}" in text
     # KL(p_1 || p_0) = 16 nats, here over 50 draws of standard deviation sqrt(32) each
     assert abs(found["divergence_truth"] - 16) < 4 * (32 / 50) ** 0.5
-    judged = [found["judged_on"] for *_, found in shown[1:]]
+    judged = [found["judged_on"] for *_, found, _ in shown[1:]]
     assert judged == ["validation"] * 3 + ["test"]
+    panels = toy.at_time(planes, 0.5).axes
+    for axes, expected in zip(panels, planes[1:], strict=True):
+        assert axes.images[0].get_array().tolist() == expected[2].tolist()
+    *_, none = list(train())[-1]
+    assert toy.at_time(none, 0.5) is None
 
 
 def test_a_run_that_is_not_finite_says_so():

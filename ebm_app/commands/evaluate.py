@@ -119,5 +119,5 @@ def print_results(metrics: dict[str, Any]) -> None:
     for pair in metrics["disagreements"]:
         print(
             f"{pair['first']} - {pair['second']}: {pair['difference']:+.4f} "
-            f"+- {pair['stderr']:.4f} bits per dim"
+            f"± {pair['stderr']:.4f} bits per dim"
         )

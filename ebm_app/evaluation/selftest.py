@@ -56,7 +56,7 @@ class Check(NamedTuple):
         line = f"{self.outcome:8}{self.name:20} "
         if self.passed is not None:
             line += (
-                f"{self.value:+.4f} +- {self.stderr:.4f} bits per dim, "
+                f"{self.value:+.4f} ± {self.stderr:.4f} bits per dim, "
                 f"allowed {self.allowance} and 3 errors; "
             )
         return line + self.note

@@ -1,11 +1,14 @@
 """Plots of trials and of estimates while they are learned, narrow enough for a phone."""
 
 import math
+from typing import NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 from matplotlib.ticker import MaxNLocator, NullFormatter
+from torch import Tensor
 
 from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.pairs import DensityPair
@@ -32,18 +35,55 @@ def plot_pair(pair: DensityPair, num: int = 400) -> Figure:
 
 
 def plot_trial(shot: Snapshot, title: str) -> Figure:
-    """Under a title the curves, estimated against true log ratio, and on the plane p_t as drawn
-    and as learned."""
-    heights = [1.9, 2.6, 1.75] if shot.evaluator.grid else [1.9, 2.6]
+    """Under a title the curves, and estimated against true log ratio."""
+    heights = [1.9, 2.6]
     height = HEAD + sum(heights)
     figure = Figure(figsize=(WIDTH, height), dpi=DPI)
-    figure.subplots_adjust(left=0.13, right=0.95, bottom=0.2 / height, top=1 - HEAD / height)
+    figure.subplots_adjust(left=0.13, right=0.95, bottom=0.3 / height, top=1 - HEAD / height)
     figure.text(0.13, 1 - 0.03 / height, title, va="top", fontsize="small")
     rows = figure.add_gridspec(len(heights), 1, height_ratios=heights, hspace=0.3)
     _curves(rows[0], shot)
     _scatter(figure.add_subplot(rows[1]), shot)
-    if shot.evaluator.grid:
-        _densities(rows[2], shot)
+    return figure
+
+
+class Planes(NamedTuple):
+    """What a trial on the plane has learned, in a square window (left, right, bottom, top), at
+    ``TIMES``: p_t as drawn and as learned, and its time score, (T, side, side)."""
+
+    limits: tuple[float, float, float, float]
+    drawn: Tensor
+    learned: Tensor
+    time_scores: Tensor
+
+
+def planes_of(shot: Snapshot) -> Planes | None:
+    """The planes of a trial, if its problem has them."""
+    grid = shot.evaluator.grid
+    if grid is None:
+        return None
+    parts = grid.drawn, shot.log_densities.exp(), shot.time_scores
+    return Planes(grid.limits, *(part.float() for part in parts))
+
+
+def plot_planes(planes: Planes, time: float) -> Figure:
+    """The three planes at one of ``TIMES`` side by side; blue is where p_t falls with t, red
+    where it grows."""
+    at = TIMES.index(time)
+    limits, drawn, learned, scores = planes.limits, *(part[at].numpy() for part in planes[1:])
+    figure = Figure(figsize=(WIDTH, 1.8), dpi=DPI, layout="constrained")
+    density = {"cmap": "magma", "vmin": 0, "vmax": drawn.max()}
+    half = np.quantile(abs(scores), 0.95)
+    for axes, title, values, colours in zip(
+        figure.subplots(1, 3),
+        (f"draws of $p_{{{time:g}}}$", f"learned $p_{{{time:g}}}$", "time score"),
+        (drawn, learned, scores),
+        (density, density, {"cmap": "RdBu_r", "vmin": -half, "vmax": half}),
+        strict=True,
+    ):
+        axes.imshow(values, origin="lower", extent=limits, **colours)
+        axes.set(xticks=[], yticks=[])
+        axes.set_title(title, fontsize="small")
     return figure
 
 
@@ -79,24 +119,3 @@ def _scatter(axes: Axes, shot: Snapshot) -> None:
     axes.set_title("estimated against true log ratio, nats", fontsize="small")
     axes.tick_params(labelsize="small")
     axes.legend(fontsize="small", loc="upper left")
-
-
-def _densities(place: SubplotSpec, shot: Snapshot) -> None:
-    density_grid = shot.evaluator.grid
-    panels = place.subgridspec(2, len(TIMES), wspace=0.05, hspace=0.05).subplots()
-    drawn, learned = density_grid.drawn.numpy(), shot.log_densities.exp().numpy()
-    for column, time in enumerate(TIMES):
-        top = drawn[column].max()
-        panels[0, column].set_title(f"t = {time:g}", fontsize="small")
-        for axes, values in zip(panels[:, column], (drawn, learned), strict=True):
-            axes.set(xticks=[], yticks=[], aspect="equal")
-            axes.imshow(
-                values[column],
-                origin="lower",
-                extent=density_grid.limits,
-                vmin=0,
-                vmax=top,
-                cmap="magma",
-            )
-    panels[0, 0].set_ylabel("draws of $p_t$", fontsize="small")
-    panels[1, 0].set_ylabel("learned $p_t$", fontsize="small")

@@ -89,9 +89,17 @@ class DensityGrid:
         self.drawn = counts / (len(draw.x0) * self.cell_area)
 
     def log_densities(self, ratio: TimeScoreRatio) -> Tensor:
-        """log p_t at ``TIMES`` and the centres of the cells, in nats: (T, side, side);"""
+        """log p_t at ``TIMES`` and the centres of the cells, in nats: (T, side, side)."""
         log_ratios = ratio.log_ratios_at(self.centres, TIMES)
         values = log_ratios + self.pair.p0.log_density(self.centres)
+        return values.unflatten(1, (self.side, self.side))
+
+    @torch.no_grad()
+    def time_scores(self, ratio: TimeScoreRatio) -> Tensor:
+        """d/dt log p_t as learned, at the same times and cells: (T, side, side)."""
+        start, end = ratio.model.interval
+        times = torch.tensor(TIMES).double().clamp(start, end)
+        values = torch.stack([ratio.time_scores(self.centres, t) for t in times])
         return values.unflatten(1, (self.side, self.side))
 
     def mass(self, log_density: Tensor) -> Tensor:

@@ -114,12 +114,14 @@ class TrialEvaluator:
     def criterion(self, ratio: TimeScoreRatio) -> Metrics:
         """Metrics by name: "loss"; "error", the mean squared error in nats^2; "divergence", the
         mean log ratio over p_1 in nats; "estimate" (N,), the log ratios; and on the plane
-        "log_densities" (T, side, side) and "mass", the integral of the learned p_1."""
+        "log_densities" and "time_scores" (T, side, side) and "mass", the integral of the learned
+        p_1."""
         estimate = ratio.log_ratio(self.points.x)
         metrics = {"loss": ratio.loss(self.draw).detach().double().mean(), "estimate": estimate}
         metrics |= self.points.metrics(estimate)
         if self.grid is not None:
             metrics["log_densities"] = self.grid.log_densities(ratio)
+            metrics["time_scores"] = self.grid.time_scores(ratio)
             metrics["mass"] = self.grid.mass(metrics["log_densities"][-1])
         return {name: value.cpu() for name, value in metrics.items()}
 
@@ -133,7 +135,8 @@ class Snapshot(NamedTuple):
             ones.
         scalars: the metrics of one number; None where not finite.
         curve: the scalars of every evaluation, with "step".
-        estimate: (N,) at the evaluator's points. log_densities: (T, side, side), on the plane.
+        estimate: (N,) at the evaluator's points. log_densities, time_scores: (T, side, side), on
+            the plane.
     """
 
     trial: Trial
@@ -145,6 +148,7 @@ class Snapshot(NamedTuple):
     curve: list[dict[str, float | None]]
     estimate: Tensor
     log_densities: Tensor | None
+    time_scores: Tensor | None
 
 
 def watch(trial: Trial, device: str = "cpu") -> Iterator[Snapshot]:
@@ -165,7 +169,8 @@ def watch(trial: Trial, device: str = "cpu") -> Iterator[Snapshot]:
         if not is_final:
             curve.append({"step": found.step, **scalars})
         at = trial, found.step, trainer.best_step, evaluator, is_final, scalars, list(curve)
-        return Snapshot(*at, metrics["estimate"], metrics.get("log_densities"))
+        planes = map(metrics.get, ("log_densities", "time_scores"))
+        return Snapshot(*at, metrics["estimate"], *planes)
 
     for evaluation in trainer.run():
         yield snapshot(validation, evaluation, is_final=False)

@@ -68,7 +68,7 @@ class InformationEstimate:
         """The estimate in words; reasons to doubt it come first."""
         low, high = self.interval
         lines = [
-            f"mutual information {self.value:.4f} +- {self.stderr:.4f} nats, "
+            f"mutual information {self.value:.4f} ± {self.stderr:.4f} nats, "
             f"95 percent interval {low:.4f} to {high:.4f}",
             f"Donsker-Varadhan lower bound {self.lower_bound:.4f}, and {self.fewer_rows:.4f} by "
             "ratios of fewer rows",

@@ -131,7 +131,7 @@ class RatioEstimate:
         first."""
         low, high = self.interval
         lines = [
-            f"KL divergence of p_1 from p_0: at least {self.kl_bound:.4f} +- {self.kl_stderr:.4f} "
+            f"KL divergence of p_1 from p_0: at least {self.kl_bound:.4f} ± {self.kl_stderr:.4f} "
             f"nats, 95 percent interval of this bound {low:.4f} to {high:.4f}",
             f"both samples of one density: p = {max(self.p_value, LEAST_P):.2g}"
             f"{' or less' * (self.p_value < LEAST_P)}",

@@ -2,13 +2,19 @@
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+#: seconds of all cores that the steps took so far
+SPENT = "core_seconds"
+
 
 def training_figure(lines: list[dict[str, float]]) -> "Figure":
-    """Training and validation loss, and validation bits per dim, against the step; what a run has
-    not come to yet is left out.
+    """Training and validation loss against the step, and validation bits per dim against the core
+    seconds that the steps took, where the metrics hold them; what a run has not come to yet is
+    left out.
 
     Args:
         lines: of a run's metrics.
@@ -20,11 +26,15 @@ def training_figure(lines: list[dict[str, float]]) -> "Figure":
     found = list(dict.fromkeys(name for line in lines for name in line))
     bits = [name for name in found if name.endswith("bits_per_dim")]
     panels = {"loss": ["loss", "validation_loss"], "validation bits per dim": bits}
+    spent = [(line["step"], line[SPENT]) for line in lines if SPENT in line]
     for axes, (label, names) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        is_spent = bool(spent) and names is bits
         for name in (name for name in found if name in names):
             points = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
-            axes.plot(*zip(*points, strict=True), ".-", label=name.replace("_", " "))
-        axes.set(xlabel="step", ylabel=label)
+            steps, values = zip(*points, strict=True)
+            along = np.interp(steps, *zip(*spent, strict=True)) if is_spent else steps
+            axes.plot(along, values, ".-", label=name.replace("_", " "))
+        axes.set(xlabel="core seconds" if is_spent else "step", ylabel=label)
         if axes.lines:
             axes.legend()
     return figure

@@ -30,9 +30,10 @@ FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)  # settings of a hub 
 # the page serves no file of a folder
 PICTURE = re.compile(r"!\[[^\]]*\](\([^)]*\)|\[[^\]]*\])\n*")
 SELF_TEST = """### Self-test
-Identities that every exact model satisfies, on held-out images of the model's data. For experts,
-from a shell: the same with a larger budget by `python evaluate/selftest.py MODEL`, whose record in
-the folder of the model is shown here, and log Z by `python evaluate/ais.py MODEL`."""
+Identities that every exact model satisfies, on held-out images of the model's data."""
+EXPERTS = """From a shell: the self-test with a larger budget by
+`python evaluate/selftest.py MODEL`, whose record in the folder of the model is shown here, and
+log Z by `python evaluate/ais.py MODEL`."""
 RECORD_FILE = "selftest.json"
 SIZES, DEFAULT_IMAGES = (8, 297), 32
 NUM_TIMES, PF_ODE_STEPS = 16, 20
@@ -87,10 +88,15 @@ def run_facts(folder: Path) -> dict[str, str]:
         found = {"trained": run["started"]}
         if (figures := run["figures"]) is None:
             return {**found, "steps": "the run continues, or was stopped"}
-        before = (run["settings"].get("init_from") or {}).get("steps")
-        after = f", after {before:,} of another run" if before else ""
+        steps = f"{figures['steps']:,}"
+        if spent := figures.get("core_seconds"):
+            steps += f" in {spent:,.0f} core seconds"
+        if before := run["settings"].get("init_from"):
+            steps += f", after {before['steps']:,} of another run"
+        if spent := (before or {}).get("training_seconds"):
+            steps += f" in {spent:,.0f} seconds"
         validation = f"{figures['bits_per_dim']:.4f} bits per dim"
-        return {**found, "steps": f"{figures['steps']:,}{after}", "validation": validation}
+        return {**found, "steps": steps, "validation": validation}
 
 
 def shown_readme(text: str) -> str:
@@ -171,6 +177,8 @@ def build(models: Models, model: gr.Dropdown, line: gr.Markdown, tab: gr.Tab, se
     buttons = start_and_stop("Run the self-test")
     text = text_box("Result of the self-test", 6)
     test = [plot_box("Mean time score: 0 in an exact model"), text]
+    with gr.Accordion("For experts", open=False):
+        gr.Markdown(EXPERTS)
     given = {"models": models, "seed": seed}
     inputs = [model, num_images]
     testing = start_by(buttons, self_test, inputs, test, given, is_public=False)

@@ -20,7 +20,7 @@ Seed = Annotated[int, Ge(0), Le(MAX_SEED)]
 Rate = Annotated[float, Ge(RATES[0]), Le(RATES[1])]
 Iterations = Annotated[int, Ge(1), Le(MAX_ITERATIONS)]
 #: a training is shown about ``TIMES`` times, and at least every ``MAX_EVERY`` steps
-TIMES, MAX_EVERY = 20, 100
+TIMES, MAX_EVERY = 10, 100
 
 
 def mean_of(draws: Likelihood, estimator: str, num_dims: int) -> dict[str, float]:
