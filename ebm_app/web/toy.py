@@ -162,7 +162,7 @@ def build(seed: int, device: str) -> None:
             buttons = start_and_stop("Train")
         with gr.Column(scale=2, min_width=320):
             text = text_box("Run", 3)
-            with gr.Group() as plane:
+            with gr.Column() as plane:
                 when = gr.Slider(*TIMES[:: len(TIMES) - 1], 1, step=TIMES[1], label="t")
                 moment = plot_box("Densities and time score at t")
             planes = gr.State()
