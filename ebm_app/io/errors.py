@@ -21,8 +21,10 @@ class NumericalError(UserError, RuntimeError):
 
 
 class Interrupted(Exception):
-    """A signal ended a run, after its checkpoint was saved."""
+    """A signal ends a run, on all its processes at once; ``saved`` is then its checkpoint."""
 
-    def __init__(self, signum: int, checkpoint: Path) -> None:
-        super().__init__(f"{signal.Signals(signum).name}: saved {checkpoint}")
-        self.signum, self.checkpoint = signum, checkpoint
+    saved: Path | None = None
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum

@@ -10,18 +10,12 @@ from typing import Self
 import torch
 from accelerate import Accelerator
 
+from ebm_app.io.errors import Interrupted
+
 #: of prctl(2): a signal at the end of the parent
 PR_SET_PDEATHSIG = 1
 #: what a launcher leaves in the environment of its processes
 LAUNCHED = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
-
-
-class StopRequested(Exception):
-    """Raised on all processes at once, in the middle of something that need not be finished."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signal.Signals(signum).name)
-        self.signum = signum
 
 
 class StopSignals:
@@ -53,14 +47,14 @@ class StopSignals:
         self.signum = signum
 
     def check(self) -> None:
-        """Raise ``StopRequested`` on all processes, which all call it, if one is asked to stop."""
+        """Raise ``Interrupted`` on all processes, which all call it, if one is asked to stop."""
         signum = self.signum
         if self.group is not None:
             flag = torch.tensor([signum])
             torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX, self.group)
             signum = int(flag)
         if signum:
-            raise StopRequested(signum)
+            raise Interrupted(signum)
 
 
 def stop_with_launcher() -> None:

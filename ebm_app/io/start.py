@@ -81,7 +81,10 @@ def _run(main: Main, argv: Sequence[str] | None) -> int:
         print(f"error: {text}", file=sys.stderr)
         return 2
     except Interrupted as stop:
-        print(f"stopped by {stop}; go on with --resume_from_checkpoint latest", file=sys.stderr)
+        print(
+            f"stopped by {stop}: saved {stop.saved}; go on with --resume_from_checkpoint latest",
+            file=sys.stderr,
+        )
         return 128 + stop.signum
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)

@@ -22,7 +22,7 @@ from ebm_app.data.images import digest_of
 from ebm_app.data.png import save_grid
 from ebm_app.io import PREVIEWS
 from ebm_app.io.errors import Interrupted, UserError
-from ebm_app.io.interrupts import StopRequested, StopSignals
+from ebm_app.io.interrupts import StopSignals
 from ebm_app.io.records import to_dict
 from ebm_app.models.config import LoopConfig
 from ebm_app.numerics.tensors import mixed_seed
@@ -110,8 +110,9 @@ class Trainer:
                     if self._due(self.config.checkpointing_steps):
                         self.save()
                     self.signals.check()
-            except StopRequested as stop:
-                raise Interrupted(stop.signum, self.save()) from None
+            except Interrupted as stop:
+                stop.saved = self.save()
+                raise
         return {
             "steps": self.now.step,
             "loss": self.now.loss,
