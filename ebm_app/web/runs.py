@@ -201,7 +201,7 @@ def start_by(
         api_name=run.__name__,
         api_visibility="public" if is_public else "private",
     )
-    event.failure(ended, text, text, **AT_ONCE)
+    event.failure(refused, text, text, **AT_ONCE)
     event.then(lambda: pressed(False), None, list(buttons), **AT_ONCE)  # after a stop too
     stop.click(None, cancels=[event], **AT_ONCE)
     # after the cancel no step comes any more
@@ -209,8 +209,14 @@ def start_by(
     return event
 
 
+def refused(text: str) -> Any:
+    """What the text of a run becomes that fails before its first step, as where the queue is full;
+    later ones say why by themselves, and one that another choice has ended says nothing."""
+    return NEVER_BEGUN if text == WAITING else gr.skip()
+
+
 def ended(text: str) -> str:
-    """What the text of a run becomes when it is stopped or fails.
+    """What the text of a run becomes when it is stopped.
 
     >>> ended("Step 3 of 9 · digits"), ended(WAITING)
     ('Stopped · Step 3 of 9 · digits', 'Stopped before the first step')
