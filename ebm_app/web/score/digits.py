@@ -72,8 +72,11 @@ def ink_of(picture: Image.Image) -> Image.Image | None:
     picture = picture.copy()
     picture.thumbnail((PHOTO, PHOTO), Image.Resampling.BOX)
     grey = np.asarray(picture, dtype=float)
-    # strokes cover less than half of a window so wide, so that its median is the ground
-    ground = ndimage.median_filter(grey, max(3, min(grey.shape) // 2), mode="nearest")
+    # strokes cover less than half of a window so wide, so that its median is the ground; the
+    # filter takes memory as the fourth power of the width
+    coarse = grey[::2, ::2]
+    ground = ndimage.median_filter(coarse, max(3, min(coarse.shape) // 2), mode="nearest")
+    ground = ground.repeat(2, 0).repeat(2, 1)[: grey.shape[0], : grey.shape[1]]
     flat = ndimage.gaussian_filter(grey - ground, min(grey.shape) / 200)
     if (flat**3).sum() < 0:  # what stands out is darker
         flat = -flat
