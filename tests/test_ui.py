@@ -32,7 +32,7 @@ CONTRACT = {
     "/score_many": {"model": "grey", "files": None, "repeats": 16, "as_it_is": False},
     "/toy": {
         **{"problem": "gaussians_d2", "path": "variance_preserving", "method": "ctsm_v_time1"},
-        **{"learning_rate": 1e-2, "iterations": 1_000, "seed": 5},
+        **{"learning_rate": 1e-2, "iterations": 600, "seed": 5},
     },
 }
 #: what the endpoints return that programs read the most of

@@ -158,7 +158,7 @@ def build(seed: int, device: str) -> None:
             path = gr.Dropdown(paths, value=paths[0][1], label="Path from p₀ to p₁")
             info = "objective and weighting"
             method = gr.Dropdown(methods, value="ctsm_v_time1", label="Method", info=info)
-            numbers = training_boxes(1e-2, 1_000, seed)
+            numbers = training_boxes(1e-2, 600, seed)
             buttons = start_and_stop("Train")
         with gr.Column(scale=2, min_width=320):
             text = text_box("Run", 3)
