@@ -23,6 +23,9 @@ demo: $(SETUP)
 	$(BIN)/python evaluate/bpd.py $(RUN) --output_dir $(RUN)
 	$(BIN)/python sample/ebm.py $(RUN) --num_images 100 --output_dir $(RUN)/samples
 
+# two workers on two cores: threads of their own, which wait by spinning, would make both slower
+test test-ci test-all: export OMP_NUM_THREADS = 1
+
 test: $(SETUP)
 	$(BIN)/python -m pytest -q -n 2
 

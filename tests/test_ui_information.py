@@ -52,6 +52,7 @@ def test_an_estimate_shows_every_validation_and_ends_with_the_librarys(tmp_path)
     assert found["value"] in [line.get_xdata()[0] for line in plot.axes[0].lines]
 
 
+@pytest.mark.process
 def test_columns_of_a_table_are_the_same_as_arrays_and_keep_their_names(tmp_path):
     numbers = np.random.default_rng(0)
     kind = numbers.integers(0, 3, 200)
