@@ -87,6 +87,13 @@ def test_an_untrained_model_in_latent_space_is_its_flow(kind, net_input, folders
     assert ebm.sample(3, sampler="pf_ode", num_steps=2).shape == (3, *SHAPE)
 
 
+@pytest.mark.parametrize("name", ["ambient", "display"])
+def test_pixels_are_no_flow(script, capsys, tmp_path, name):
+    flags = ["--dataset", "digits", "--flow", name, "--output_dir", str(tmp_path / "flow")]
+    assert run_script(script("train/flow.py").main, flags) == 2
+    assert f"unknown flow '{name}': choose one of copula" in capsys.readouterr().err
+
+
 @pytest.mark.process
 def test_scripts_fit_a_flow_and_train_score_and_sample_in_its_space(
     tmp_path, image_folder, script, capsys

@@ -54,7 +54,7 @@ class Arguments(LoopConfig, RunOptions, FlowArguments, DataFlags):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Fit, train what is left to learn, and score; the metrics, on the main process."""
     args = parse(Arguments, __doc__, argv)
-    kind = choose("flow", args.flow, SPACES.keys() - {"ambient"})
+    kind = choose("flow", args.flow, SPACES.keys() - {"ambient", "display"})
     data = load_images(args.dataset, args.data_root, args.download, args.resolution)
     config = LoopConfig(**given(args, argv, LoopConfig))
     check_loop(config, data)
