@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import ndimage
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -24,6 +23,7 @@ from ebm_app.data.levels import quantise, to_display
 from ebm_app.evaluation.held_out import ImageFlags, held_out, held_out_labels
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import parse
+from ebm_app.io.errors import UserError
 from ebm_app.io.fields import PositiveInt, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
@@ -31,6 +31,7 @@ from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
 from ebm_app.numerics.tensors import mixed_seed
 from studies.grid import to_markdown
+from studies.odd import ODD
 
 LEVEL, NUM_PERMUTATIONS, THICKER = 0.05, 199, 0.25
 
@@ -50,10 +51,17 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parse(Arguments, __doc__, argv)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     levels, labels = held_out(args, ebm), held_out_labels(args, ebm)
+    others, most = int((labels != args.missing).sum()), max(args.sizes)
+    if not others < len(labels):
+        raise UserError(f"no image is of class {args.missing}: give another --missing")
+    if most > min(others, len(labels) // 2):
+        raise UserError(f"{len(labels)} images make no two sets of {most}: give smaller --sizes")
     output = Output(args.output_dir / "shift.json", to_dict(args))
     images = to_display(levels, ebm.config.num_levels)
     usual = shift_features(ebm, images)
-    thicker = shift_features(ebm, quantise(thickened(images), ebm.config.num_levels))
+    thick = ODD["thick strokes"](images, labels, np.random.default_rng(args.seed))
+    between = quantise(images.lerp(thick, THICKER), ebm.config.num_levels)
+    thicker = shift_features(ebm, between)
     shifts = {
         "none": partial(pair, usual, usual, labels >= 0),
         f"class {args.missing} is missing": partial(pair, usual, usual, labels != args.missing),
@@ -82,12 +90,6 @@ def pair(
     of_second = order[allowed[order]][:size]
     of_first = order[~torch.isin(order, of_second)][:size]
     return first[of_first], second[of_second]
-
-
-def thickened(images: Tensor) -> Tensor:
-    """Images (N, C, H, W) whose strokes are a little thicker."""
-    widest = ndimage.grey_dilation(images.numpy(), size=(1, 1, 3, 3))
-    return images.lerp(torch.from_numpy(widest), THICKER)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ def two_sample_test(
     Source: Szekely and Rizzo 2013, https://doi.org/10.1016/j.jspi.2013.03.018.
     """
     num = argument_of(PositiveInt, "num_permutations", num_permutations)
+    seed = argument_of(Seed, "seed", seed)
     if min(len(a), len(b)) < 2:
         raise UserError(f"sets of {len(a)} and {len(b)} images are too few: give at least 2 each")
     return energy_test(shift_features(model, a), shift_features(model, b), num, seed)
@@ -65,7 +66,7 @@ def energy_test(a: Tensor, b: Tensor, num_permutations: int, seed: int) -> Shift
     features = (features - features.mean(0)) / (features.std(0) + 1e-9)
     distances = torch.cdist(features, features)
     in_a = torch.arange(len(features)) < len(a)
-    generator = torch.Generator().manual_seed(argument_of(Seed, "seed", seed))
+    generator = torch.Generator().manual_seed(seed)
     orders = [torch.randperm(len(features), generator=generator) for _ in range(num_permutations)]
     members = torch.stack([in_a, *(in_a[order] for order in orders)]).double()
     statistics = energy_distances(distances, members)
