@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import error_of
 
-from ebm_app.tabular.columns import Columns, read_csv, read_npy, read_rows
+from ebm_app.tabular.columns import Columns, read_csv, read_npy, read_pair, read_rows
 
 NUMBERS = np.random.default_rng(7).standard_normal((12, 3))
 
@@ -153,6 +153,14 @@ def test_columns_of_a_table_are_named_once(tmp_path):
     path = write(tmp_path / "d.csv", csv_text(NUMBERS))
     assert "'a' is given twice" in error_of(read_rows, path, ["a", "c", "a"])
     assert "name what to read from it" in error_of(read_rows, path)
+    for x, y, reason in (
+        ([], ["b"], "name at least one for x"),
+        (["a", "c", "a"], ["b"], "'a' is given twice"),
+        (["a", "b"], ["c", "b"], "'b' is given twice"),
+    ):
+        assert reason in error_of(read_pair, (path, path), (x, y))
+    other = write(tmp_path / "e.csv", csv_text(NUMBERS))  # where the name is of another column
+    assert all(len(side) for side in read_pair((path, other), (["a"], ["a"])))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -31,6 +31,23 @@ def read_rows(path: str | Path, columns: Sequence[str] = ()) -> Any:
     return read_csv(path, columns)
 
 
+def read_pair(paths: Sequence[str | Path], columns: Sequence[Sequence[str]]) -> tuple[Any, Any]:
+    """X and Y from their files and the names of their columns (see ``read_rows``).
+
+    Raises:
+        UserError: for a CSV file without names, a column of one file that is on both sides, and
+            as ``read_rows``.
+    """
+    for path, names in zip(paths, columns, strict=True):
+        if Path(path).suffix.lower() == ".csv" and not names:
+            raise UserError("a side has no columns: name at least one for x and one for y")
+    twice = [name for name in columns[0] if name in columns[1]]
+    if twice and Path(paths[0]) == Path(paths[1]):
+        raise UserError(f"the column '{twice[0]}' is given twice: name it once")
+    x, y = map(read_rows, paths, columns)
+    return x, y
+
+
 def read_npy(path: str | Path) -> np.ndarray:
     """The array of an ``.npy`` file as (N, d) in float64.
 
