@@ -45,7 +45,7 @@ class ConditionalEstimate:
     def summary(self) -> str:
         """The estimate in words; reasons to doubt it come first."""
         low, high = self.interval
-        text = f"conditional mutual information {self.value:.4f} +- {self.stderr:.4f} nats, "
+        text = f"conditional mutual information {self.value:.4f} ± {self.stderr:.4f} nats, "
         text += f"95 percent interval {low:.4f} to {high:.4f}"
         terms = f"{self.with_y.value:.4f} of X and (Y, Z), less {self.without_y.value:.4f} of X"
         return warned(self.warnings, [text, f"{terms} and Z"])
