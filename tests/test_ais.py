@@ -60,7 +60,7 @@ def reverse(chains, num, seed=5):
 
 
 CASES = [
-    pytest.param((16,), "plain", 0.22, 1500),
+    pytest.param((16,), "plain", 0.22, 1500, marks=pytest.mark.process),
     *(pytest.param((16,), "plain", factor, 1500, marks=slow) for factor in (1.0, 4.0)),
     pytest.param((16,), "transported", 1.0, 1000),
     *(pytest.param((16,), "transported", factor, 1500, marks=slow) for factor in (0.22, 4.5)),

@@ -37,6 +37,7 @@ def test_a_product_of_gaussians_has_its_mean_and_variance(weights, acceptance):
     assert x.var().item() == pytest.approx(1 / precision.item(), rel=4 * (2 / NUM / D) ** 0.5)
 
 
+@pytest.mark.process
 def test_a_mixture_has_the_weights_means_and_deviations_of_its_parts():
     mixture = Mixture([gaussian(0.5, 0.4), gaussian(-0.5, 0.4)], [0.3, 0.7])
     x = draw(mixture, acceptance="energy")

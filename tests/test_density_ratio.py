@@ -76,6 +76,7 @@ def test_shifted_gaussians_need_the_base_alone(dim):
     assert found.kl_bound - 0.125 < 3.5 * found.kl_stderr
 
 
+@pytest.mark.process
 def test_one_density_twice():
     g = numbers(7)
     samples = [(g.standard_normal((300, 2)), g.standard_normal((400, 2))) for _ in range(3)]

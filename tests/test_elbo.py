@@ -16,7 +16,11 @@ PATHS = [LinearVPPath(), VPPath()]
 
 @pytest.mark.parametrize(
     ("path", "shape", "t"),
-    [(PATHS[0], (1, 4, 4), 1 - 1e-4), (PATHS[1], (2,), 0.9), (SineDiffusion(), (2,), 0.5)],
+    [
+        pytest.param(PATHS[0], (1, 4, 4), 1 - 1e-4, marks=pytest.mark.process),
+        (PATHS[1], (2,), 0.9),
+        pytest.param(SineDiffusion(), (2,), 0.5, marks=pytest.mark.process),
+    ],
     ids=["linear late", "vp", "not variance preserving"],
 )
 def test_an_exact_score_attains_the_bound(path, shape, t):

@@ -139,6 +139,7 @@ def test_every_method_finds_log_z(small, script, capsys, tmp_path):
     assert "warning" in captured.out and found["methods"]["ais"]["warnings"]
 
 
+@pytest.mark.process
 def test_two_processes_give_the_numbers_of_one(small, script, capsys, tmp_path):
     name = "evaluate/bpd.py"
     flags = "--estimator pf_ode --estimator_args num_steps=3 --device cpu --split train".split()

@@ -58,6 +58,7 @@ def test_draws_given_a_part_of_a_gaussian_have_the_exact_mean_and_covariance():
     assert ((found - exact) / error).abs().max() < 4.5
 
 
+@pytest.mark.process
 def test_draws_given_a_part_of_a_mixture_have_the_exact_weights_means_and_deviations():
     means = torch.stack([torch.full((D,), 0.5, dtype=F64), torch.full((D,), -0.5, dtype=F64)])
     means[:, :KNOWN] *= 0.3  # the known part tells little of the mode

@@ -138,6 +138,7 @@ def test_an_early_network_that_does_not_fit_is_a_sentence(shape, last, message):
         EBM(config)
 
 
+@pytest.mark.process
 def test_an_early_network_is_trained_alone_in_front_of_a_given_model(tmp_path):
     images = torch.randint(17, (30, 1, 8, 8), dtype=torch.uint8, generator=generator())
     shape = {"block_out_channels": (8,), "norm_num_groups": 4, "num_preview_images": 0}

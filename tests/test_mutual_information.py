@@ -69,6 +69,7 @@ def test_discrete_columns_are_found_and_named():
     assert "taken as discrete: 'kind'" in found.summary()
 
 
+@pytest.mark.process
 def test_neighbours_say_what_a_learned_ratio_has_missed_of_discrete_columns():
     """Hard edges: where no classifier pays, the bound is short. What neighbours find beyond it
     makes the error larger, and the value stays."""
@@ -84,6 +85,7 @@ def test_neighbours_say_what_a_learned_ratio_has_missed_of_discrete_columns():
     assert len(both.discrete) == 2 and both.neighbours is None
 
 
+@pytest.mark.process
 def test_a_class_of_few_rows_is_as_well_told_as_by_logistic_regression():
     """Wine: 178 rows, of which cross-validated logistic regression finds 1.02 of 1.09 nats."""
     wine = load_wine()

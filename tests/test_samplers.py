@@ -143,7 +143,9 @@ def smallest_p_value(x, y):
         DPMSampler(30),
         DPMSampler(60, noise=1),
         AnnealedHMC(),
-        AnnealedHMC(steps_per_temperature=2, acceptance="energy"),
+        pytest.param(
+            AnnealedHMC(steps_per_temperature=2, acceptance="energy"), marks=pytest.mark.process
+        ),
     ],
     ids=["heun", "rk4", "dpm", "dpm noise", "work", "energy"],
 )

@@ -76,6 +76,7 @@ def test_a_data_set_of_hugging_face_by_its_folder(tmp_path):
     assert "no column of images" in error_of(load_images, f"hf:{tmp_path / 'bare'}")
 
 
+@pytest.mark.process
 def test_training_from_the_disk_is_that_from_memory_and_resumes(
     monkeypatch, tmp_path, image_folder
 ):

@@ -101,6 +101,7 @@ def test_many_files_have_a_row_each(models, tmp_path):
         assert message in error_of(lambda run: list(run), run)
 
 
+@pytest.mark.process
 def test_an_energy_answers_first_by_one_pass(page_files):
     energy = Models({"energy": BUNDLED / "digits-energy"})
     black = uploads.Prepared(torch.zeros(1, 1, 8, 8))
