@@ -92,13 +92,15 @@ def weights(run: Trainer) -> torch.Tensor:
     ids=["muon", "tsm"],
 )
 def test_resume_is_exact_in_mid_epoch_with_dropout(data, tmp_path, changes):
+    """Also where blocks are computed again in the backward pass."""
     net = replace(NET, dropout=0.2, block_out_channels=(16,))
     changes = {"augmentation": "affine", **changes}
     whole = trainer(data, tmp_path / "whole", net, **changes)
     whole.fit()
     shutil.copytree(tmp_path / "whole", tmp_path / "part")
     shutil.rmtree(tmp_path / "part" / "checkpoint-8")  # as if cut off after step 4
-    resumed = trainer(data, tmp_path / "part", net, **changes)
+    resumed = trainer(data, tmp_path / "part", net, gradient_checkpointing=True, **changes)
+    assert resumed.task.model.model.net.unet.is_gradient_checkpointing
     resumed.resume(checkpoint.find_checkpoint(tmp_path / "part", "latest"))
     before, cores = resumed.now.seconds, resumed.now.core_seconds
     assert resumed.now.step == 4 and before > 0

@@ -185,6 +185,9 @@ class TrainingConfig(LoopConfig):
     label_dropout: Share = rare("share of the class labels that training hides", 0.4)
     augmentation: str = setting("changes of training images: none, affine", "none")
     stein_factor: NonNegative = rare("weight of the Stein head in the loss; 0 trains none", 1.0)
+    gradient_checkpointing: bool = rare(
+        "compute the blocks of the network again in the backward pass: less memory", False
+    )
 
 
 @configuration(kw_only=True)
@@ -207,7 +210,7 @@ class Settings(TrainingConfig, ModelSettings, UNetConfig):
 #: Settings of a run that may differ when it is resumed: they change no weight.
 FREE_ON_RESUME = frozenset(
     {"checkpointing_steps", "checkpoints_total_limit", "logging_steps", "report_to"}
-    | {"validation_steps", "num_preview_images", "num_nodes"}
+    | {"validation_steps", "num_preview_images", "num_nodes", "gradient_checkpointing"}
 )
 
 

@@ -240,6 +240,9 @@ class EBMTask(Task):
         if config.time_sampler == "early":
             ends = {"highest": ebm_config.early.max_log_snr}
             ebm.model.net.late.requires_grad_(False)
+        for part in ebm.modules() if config.gradient_checkpointing else ():
+            if hasattr(part, "enable_gradient_checkpointing"):  # a network of diffusers
+                part.enable_gradient_checkpointing()
         self.sampler = TIME_SAMPLERS[config.time_sampler](ebm.model.path, ebm_config.eps, **ends)
         if ebm_config.num_classes:
             self.labels = data.labels[0].to(accelerator.device)
