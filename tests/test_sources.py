@@ -9,7 +9,7 @@ from test_train_api import SMALL, weights_of
 
 from ebm_app import train
 from ebm_app.data import stored
-from ebm_app.data.images import ImageData, load_images
+from ebm_app.data.images import ImageData, digest_of, load_images
 from ebm_app.data.sources import images_of
 from ebm_app.data.stored import StoredImages
 
@@ -61,12 +61,8 @@ def test_a_data_set_of_hugging_face_by_its_folder(tmp_path):
     splits = {"train": made.select(range(20)), "test": made.select(range(20, 30))}
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "two")
     one, two = (load_images(f"hf:{tmp_path / name}") for name in ("one", "two"))
-    assert [len(each.split(s)) for each in (one, two) for s in ("validation", "test")] == [
-        3,
-        3,
-        2,
-        10,
-    ]
+    sizes = [len(each.split(s)) for each in (one, two) for s in ("validation", "test")]
+    assert sizes == [3, 3, 2, 10]
     assert torch.equal(two.test, TENSOR[20:]) and torch.equal(two.labels[2], LABELS[20:])
     assert one.num_classes == 3
     whole = torch.cat([one.train, one.validation, one.test]).flatten(1)
@@ -91,6 +87,8 @@ def test_training_from_the_disk_is_that_from_memory_and_resumes(
     rows = torch.arange(len(data["disk"]))
     assert isinstance(data["disk"], StoredImages)
     assert torch.equal(data["disk"][rows], data["memory"][rows])
+    data["disk"].read = None  # nothing is decoded again
+    assert digest_of(data["disk"]) != digest_of(data["disk"].only(rows.flip(0)))
     train(PICTURES, tmp_path / "part", max_train_steps=4, **steps)
     (tmp_path / "part" / "checkpoint-4").rename(tmp_path / "gone")
     again = {**steps, "resume_from_checkpoint": "latest"}

@@ -28,7 +28,6 @@ Seed = Annotated[int, Ge(0), Lt(2**63)]
 BatchSize = Annotated[int, Ge(1), Le(2**16)]
 #: draws whose mean is taken
 Draws = Annotated[int, Ge(1), Le(1000)]
-#: of an adaptive solver; below, float64 has no digits left
 #: times that the steps of a solver are halved
 Refinements = Annotated[int, Ge(0), Le(20)]
 #: steps of a solver, or temperatures
