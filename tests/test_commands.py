@@ -11,7 +11,7 @@ from conftest import GREY, save_picture
 
 from ebm_app import EBM
 from ebm_app.commands.__main__ import COMMANDS, main
-from ebm_app.io.registry import import_extension
+from ebm_app.io.registry import import_extension, import_plugins
 from ebm_app.io.start import explained
 from ebm_app.paths import PATHS
 
@@ -75,6 +75,11 @@ def test_a_module_of_the_users_own_adds_to_every_command(monkeypatch, capsys, tm
         assert ebm(monkeypatch, *sample) == 2
         assert "unknown path 'mine'" in capsys.readouterr().err
         assert ebm(monkeypatch, *sample, "--import", "my_paths") == 0
+        del PATHS["mine"], sys.modules["my_paths"]
+        (tmp_path / "mine-1.dist-info").mkdir()
+        (tmp_path / "mine-1.dist-info/entry_points.txt").write_text("[ebm_app]\nmine = my_paths")
+        import_plugins.cache_clear()
+        assert EBM.from_pretrained(tmp_path / "model").config == made.config
     finally:
         PATHS.pop("mine", None)
     assert ebm(monkeypatch, *sample, "--import", "no_such_module") == 2

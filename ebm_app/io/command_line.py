@@ -23,7 +23,7 @@ from tyro.conf import Positional
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import Seed, checked, configuration, setting
-from ebm_app.io.registry import choose, import_extension
+from ebm_app.io.registry import choose, import_extension, import_plugins
 
 __all__ = [
     "CommonFlags",
@@ -80,6 +80,7 @@ def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = N
     importer = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     importer.add_argument("--import", dest="modules", action="append", default=[])
     extensions, words = importer.parse_known_args(words)
+    import_plugins()
     for module in extensions.modules:
         import_extension(module)
     is_advanced = any(word in ADVANCED for word in words)

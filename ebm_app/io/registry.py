@@ -4,7 +4,9 @@ import inspect
 import os
 import sys
 from collections.abc import Iterable
+from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from ebm_app.io.errors import UserError
@@ -26,12 +28,21 @@ def import_extension(module: str) -> None:
         raise UserError(f"--import {shortened(module)}: there is no module {error.name}") from None
 
 
+@cache
+def import_plugins() -> None:
+    """Import what installed packages name in the group "ebm_app" of their entry points."""
+    for plugin in entry_points(group="ebm_app"):
+        plugin.load()
+
+
 def choose(kind: str, name: str, options: Iterable[str]) -> str:
     """Return ``name`` if it is one of ``options``.
 
     Raises:
         UserError: otherwise; the message lists the valid names.
     """
+    if name not in options:
+        import_plugins()
     names = sorted(options)
     if name not in names:
         raise UserError(
