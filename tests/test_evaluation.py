@@ -96,10 +96,11 @@ def test_the_script_gives_the_likelihood_of_the_model(model, script, capsys, tmp
     """By another dequantisation too, with settings of it and of the estimator."""
     given = ["--estimator", "pf_ode", "--estimator_args", "num_steps=2", "--seed", 3]
     given += ["--dequantisation", "truncated_normal", "--dequantiser_args", "tau=2"]
-    figures, _ = call(
-        script("evaluate/bpd.py"), capsys, model, *given, "--limit", 3, "--repeats", 2,
-        "--output_dir", tmp_path,
-    )  # fmt: skip
+    given += ["--limit", 3, "--repeats", 2, "--output_dir", tmp_path]
+    figures, half = (
+        call(script("evaluate/bpd.py"), capsys, model, *given, "--mixed_precision", precision)[0]
+        for precision in ("no", "bf16")
+    )
     found = EBM.from_pretrained(model).log_prob(
         load_images("digits").test[:3],
         estimator="pf_ode",
@@ -109,6 +110,7 @@ def test_the_script_gives_the_likelihood_of_the_model(model, script, capsys, tmp
         seed=3,
     )
     assert figures["bits_per_dim"] == found.bits_per_dim.mean().item()
+    assert 0 < abs(half["bits_per_dim"] - figures["bits_per_dim"]) < 0.01
     assert figures["dequantisation"] == "truncated_normal"
     # read where 2 standard deviations fit into half a cell
     assert figures["final_variance"] == pytest.approx(1 / (1 + (2 * 17) ** 2))

@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Literal
 
+import torch
 from accelerate import Accelerator
 from pydantic import AfterValidator
 from torch import Tensor
@@ -41,6 +42,12 @@ class HeldOutFlags(ImageFlags):
 
     repeats: Draws = setting("dequantisation draws of each image", 4)
     batch_size: BatchSize = setting("images taken together", 128)
+    mixed_precision: Literal["no", "bf16"] = setting(
+        "of the network's passes; bf16 adds 0.003 to 0.004 bits per dim on digits by noised and "
+        "ratio, and nothing by elbo",
+        "no",
+        rare=True,
+    )
     eps: Margin | None = setting("margin left at t = 1; the model's own if not given", None)
     num_levels: NumLevels | None = setting(
         "of the images of a diffusers pipeline; 256 if not given", None
@@ -54,6 +61,8 @@ def open_model(args: HeldOutFlags) -> tuple[Accelerator, EBM]:
         ebm = EBM.from_pretrained(args.model, str(accelerator.device))
     else:
         ebm = EBM.from_diffusers(args.model, str(accelerator.device), args.num_levels)
+    if args.mixed_precision == "bf16":
+        use_bf16(ebm)
     if args.eps is not None:
         ebm.energy = ebm.energy.with_eps(args.eps)
         if args.eps < ebm.model.eps:
@@ -63,6 +72,12 @@ def open_model(args: HeldOutFlags) -> tuple[Accelerator, EBM]:
                 file=sys.stderr,
             )
     return accelerator, ebm
+
+
+def use_bf16(ebm: EBM) -> None:
+    """Let a model's network compute in bfloat16; weights, scores and sums stay as they are."""
+    net = ebm.model.net
+    net.forward = torch.autocast(ebm.device.type, torch.bfloat16)(net.forward)
 
 
 def last_frame(frames: Iterable[Frame], sampler: str) -> Frame:

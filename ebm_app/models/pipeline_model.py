@@ -75,7 +75,7 @@ class PipelineModel(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor) -> ModelOutput:
         """x (B, C, H, W), t (B,) float64 -> its Stein score; it has no time score."""
-        out = self.net(x, self.step(t).to(x.dtype)).sample[:, : self.stein_channels]
+        out = self.net(x, self.step(t).to(x.dtype)).sample[:, : self.stein_channels].to(x.dtype)
         alpha, sigma = self.path.alpha(t), self.path.variance(t).sqrt()
         noise = self.noise_of(x, out, expand_like(alpha, x), expand_like(sigma, x))
         return ModelOutput(None, -noise / expand_like(sigma, x))
