@@ -90,7 +90,7 @@ def test_second_derivatives_are_there_where_they_are_asked_for():
     t = torch.full((3,), 0.5, dtype=F64)
     point = x.clone().requires_grad_()
     (second,) = torch.autograd.grad(model(point, t).score.sum(), point)
-    u = model.time_input.read(model.path, model.interval, t)
+    u = model.time_input(model.path, model.interval, t)
     assert torch.allclose(second, (-1 + 0.4 * GAIN * u)[:, None].expand(3, 4), rtol=1e-12)
     with torch.no_grad():
         assert not model(x, t).score.requires_grad

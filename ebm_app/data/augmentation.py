@@ -20,7 +20,6 @@ class NoAugmentation:
     """The images as they are; another augmentation changes a batch of levels (B, C, H, W) at
     random, and conditions (B, dim), zero for no change, say how."""
 
-    note: ClassVar[str] = "images as they are"
     dim: ClassVar[int] = 0
 
     def __call__(self, levels: Tensor, noise: RowNoise) -> tuple[Tensor, Tensor]:
@@ -35,7 +34,6 @@ class Affine(NoAugmentation):
     shifts as a fraction of half the image's side.
     """
 
-    note = "rotated, scaled, sheared and shifted"
     deviations = (0.12, 0.08, 0.08, 0.08, 0.08, 0.08)
     dim = len(deviations)
 

@@ -43,7 +43,7 @@ def switch_time(config: EBMConfig, path: GaussianPath) -> float:
         )
     time = find_time(lambda t: path.log_snr(t) - last, *ends)
     time = torch.tensor([time], dtype=torch.float64, device="cpu")
-    return TIME_INPUTS[config.time_input].read(path, ends, time).item()
+    return TIME_INPUTS[config.time_input](path, ends, time).item()
 
 
 def build_energy(config: EBMConfig, space: Space) -> TimeScoreEnergy:

@@ -22,7 +22,6 @@ Source of the conditional components: paper, section 5 (arXiv:2502.02300).
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 from torch import Tensor
 from torch.nn import functional
@@ -33,9 +32,7 @@ from ebm_app.paths import GaussianPath
 
 
 class Prediction(ABC):
-    """The components of the time score from the output of a network; ``note`` says how."""
-
-    note: ClassVar[str]
+    """The components of the time score from the output of a network."""
 
     def check(self, path: GaussianPath, has_head: bool) -> None:  # noqa: B027 - a hook
         """Raise a UserError for a path or a network that it is not for."""
@@ -52,8 +49,6 @@ class Prediction(ABC):
 class Raw(Prediction):
     """The components themselves: right where the marginal is regular at t = 1."""
 
-    note = "the components of the time score"
-
     def __call__(
         self, path: GaussianPath, x: Tensor, t: Tensor, out: Tensor, head: Tensor
     ) -> tuple[Tensor, Tensor | None]:
@@ -63,8 +58,6 @@ class Raw(Prediction):
 class Normalised(Prediction):
     """The components in units of their standard deviation along the path (paper, appendix F.5)."""
 
-    note = "the same in units of their deviation along the path"
-
     def __call__(
         self, path: GaussianPath, x: Tensor, t: Tensor, out: Tensor, head: Tensor
     ) -> tuple[Tensor, Tensor | None]:
@@ -73,8 +66,6 @@ class Normalised(Prediction):
 
 class Moments(Prediction):
     """The components by the closed form of this module, with w = softplus(output) / log 2."""
-
-    note = "posterior moments, which give them in closed form"
 
     def check(self, path: GaussianPath, has_head: bool) -> None:
         path.check_reference()

@@ -41,12 +41,9 @@ class ModelOutput(NamedTuple):
         return self.components.double()
 
 
-class TimeInput(NamedTuple):
-    """What the net sees of the time: ``read`` makes it (B,), in [0, 1], of the path, the interval
-    of the model and t (B,) in that interval; ``note`` says it in words."""
-
-    note: str
-    read: Callable[[GaussianPath, tuple[float, float], Tensor], Tensor]
+#: what the net sees of the time, (B,) in [0, 1], from the path, the interval of the model and t
+#: (B,) in that interval
+TimeInput = Callable[[GaussianPath, tuple[float, float], Tensor], Tensor]
 
 
 def time_itself(path: GaussianPath, interval: tuple[float, float], t: Tensor) -> Tensor:
@@ -61,8 +58,8 @@ def share_of_clock(path: GaussianPath, interval: tuple[float, float], t: Tensor)
 
 
 TIME_INPUTS: dict[str, TimeInput] = {
-    "time": TimeInput("t as it is", time_itself),
-    "clock": TimeInput("the share of the path's arc length up to t", share_of_clock),
+    "time": time_itself,
+    "clock": share_of_clock,
 }
 
 
@@ -131,12 +128,12 @@ class TimeScoreModel(nn.Module):
 
     def outputs(self, x: Tensor, t: Tensor, condition: Tensor | None, *labels: Tensor) -> Tensor:
         """What the network gives at x (B, *), t (B,) float64."""
-        time = self.time_input.read(self.path, self.interval, t).to(x.dtype)
+        time = self.time_input(self.path, self.interval, t).to(x.dtype)
         return self.net(self.features(x, t, condition), time, *labels)
 
     def reads_labels(self, t: Tensor) -> bool:
         """Whether labels change the output at any of the times t (B,)."""
-        return self.net.reads_labels(self.time_input.read(self.path, self.interval, t))
+        return self.net.reads_labels(self.time_input(self.path, self.interval, t))
 
     def features(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         r"""x joined, along dimension 1, by g sin(2 pi f x) and g cos(2 pi f x) for each frequency
