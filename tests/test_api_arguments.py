@@ -7,7 +7,17 @@ import pytest
 import torch
 from conftest import GREY, error_of
 
-from ebm_app import EBM, Flow, complete, log_density_ratio, mutual_information, train
+from ebm_app import (
+    EBM,
+    Flow,
+    Product,
+    complete,
+    log_density_ratio,
+    mutual_information,
+    sample_composed,
+    train,
+)
+from ebm_app.anomaly import AnomalyDetector, benjamini_hochberg, two_sample_test
 from ebm_app.image_models.flow import FlowConfig
 from ebm_app.io.errors import UserError
 
@@ -164,6 +174,31 @@ def test_rows_that_have_no_ratio_are_one_sentence(name):
         error_of(log_density_ratio, x0, x1, num_folds=2, steps=1)
     if name not in ("tiny", "huge", "constant"):
         error_of(mutual_information, ROWS[:, 0], NO_ROWS[name])
+
+
+def test_what_is_another_kind_of_object_is_one_sentence(ebm, tmp_path):
+    no_numbers = torch.zeros(3, 1, 8, 8, device="meta"), IMAGES.to_sparse()
+    for given in (None, 3, ROWS, [IMAGES], {"a": 1}, object(), *no_numbers):
+        error_of(ebm.sample, 1, given)
+        error_of(ebm.save_pretrained, given)
+        error_of(complete, given, IMAGES, IMAGES > 0.5)
+        error_of(sample_composed, ebm, given, 1)
+        error_of(sample_composed, given, Product([ebm.energy], [1.0]), 1)
+        error_of(Product, given, given)
+        error_of(two_sample_test, given, IMAGES, IMAGES)
+        error_of(two_sample_test, ebm, given, IMAGES)
+        error_of(AnomalyDetector, "digits", given)
+        error_of(AnomalyDetector("digits").fit, given)
+        error_of(benjamini_hochberg, given, 0.1)
+        error_of(train, given, tmp_path)
+        error_of(train, LEVELS, given)
+        if given is not None:
+            error_of(ebm.log_prob, IMAGES, dequantiser=given)
+            error_of(train, LEVELS, tmp_path, flow=given)
+    for given in no_numbers:
+        error_of(log_density_ratio, given, ROWS)
+        error_of(ebm.log_prob, given)
+    error_of(AnomalyDetector("digits").threshold, 5e-324)
 
 
 def test_training_leaves_the_global_generator(tmp_path):

@@ -8,7 +8,14 @@ import pytest
 import torch
 from conftest import GREY
 
-from ebm_app import EBM, complete
+from ebm_app import (
+    EBM,
+    Product,
+    complete,
+    conditional_mutual_information,
+    log_density_ratio,
+)
+from ebm_app.anomaly import AnomalyDetector, benjamini_hochberg, two_sample_test
 from ebm_app.data.images import load_images
 from ebm_app.io.errors import UserError
 from ebm_app.likelihood import ESTIMATORS
@@ -18,44 +25,18 @@ from ebm_app.paths import PATHS
 from ebm_app.sampling.samplers import SAMPLERS
 
 IMAGES = torch.randint(17, (2, 1, 8, 8), generator=torch.Generator().manual_seed(0)) / 16
-NUMBERS = (
-    -1,
-    0,
-    1,
-    2,
-    3,
-    17,
-    0.5,
-    1.0,
-    1e-20,
-    1e300,
-    -1e300,
-    np.nan,
-    np.inf,
-    2**31,
-    2**64,
-    10**12,
-)
+NUMBERS = (-1, 0, 1, 2, 3, 17, 0.5, 1.0, 1e-20, 5e-324, 1e300, -1e300, np.nan, np.inf)
+NUMBERS = (*NUMBERS, 2**31, 2**64, 10**12, 10**400, 1j)
 OTHERS = (None, True, "", "a\nb", "x" * 10_000, b"bytes", [], [1, 2], {}, {"a": 1}, object(), int)
-ARRAYS = (
-    np.int64(2),
-    np.float32(0.5),
-    np.zeros(0),
-    np.array("a"),
-    torch.tensor(2),
-    torch.zeros(3),
-)
-IMAGES_OF = (
-    IMAGES,
-    IMAGES.numpy(),
-    IMAGES.tolist(),
-    IMAGES[:1],
-    IMAGES[0],
-    IMAGES * 2,
-    IMAGES[:0],
-)
+ARRAYS = (np.int64(2), np.float32(0.5), np.zeros(0), np.array("a"), np.ones(2), torch.tensor(2))
+IMAGES_OF = (IMAGES, IMAGES.numpy(), IMAGES.tolist(), IMAGES[:1], IMAGES[0], IMAGES * 2)
+IMAGES_OF = (*IMAGES_OF, IMAGES[:0], IMAGES.half(), IMAGES > 0.5, IMAGES.to_sparse())
+#: nothing in them, one number for all, and no row of memory after the other
+FORMS = (torch.empty(2, 1, 8, 8, device="meta"), torch.zeros(1).expand(2, 1, 8, 8))
+FORMS = (*FORMS, np.asfortranarray(IMAGES.numpy()), IMAGES.transpose(2, 3), range(3), {1, 2})
 NAMES = (*ESTIMATORS, *DEQUANTISERS, *SAMPLERS, *PATHS, "digits", "nothing", "../x", "/dev/zero")
-POOL = (*NUMBERS, *OTHERS, *ARRAYS, *IMAGES_OF, *NAMES)
+POOL = (*NUMBERS, *OTHERS, *ARRAYS, *IMAGES_OF, *FORMS, *NAMES)
+ROWS = np.random.default_rng(0).normal(size=(60, 2))
 #: short settings that a call has where no others were drawn
 STEPS = {"num_steps": 2}
 
@@ -68,7 +49,7 @@ def of_config(**settings):
 
 def calls(ebm):
     """Function -> its arguments where nothing is drawn."""
-    mask = torch.ones(8, 8, dtype=torch.bool)
+    mask, detector = torch.ones(8, 8, dtype=torch.bool), AnomalyDetector("digits")
     return {
         ebm.log_prob: {"images": IMAGES, "estimator": "elbo", "num_draws": 1, "num_nodes": 4}
         | dict.fromkeys(("dequantiser", "eps", "noise", "labels"))
@@ -83,6 +64,14 @@ def calls(ebm):
         of_config: {"space": "ambient", "eps": 0.01, "prediction": "v", "num_nodes": 4},
         PathConfig: {"name": "vp", "c": 1.0, "arguments": {}},
         UNetConfig: {"block_out_channels": (8,), "layers_per_block": 1, "dropout": 0.0},
+        AnomalyDetector: {"model": "digits", "score": "ranks"},
+        detector.fit: {"images": IMAGES},
+        detector.predict: {"images": IMAGES, "false_alarm_rate": 0.1},
+        benjamini_hochberg: {"p_values": [0.1, 0.2], "rate": 0.1},
+        two_sample_test: {"model": ebm, "a": IMAGES, "b": IMAGES, "num_permutations": 9},
+        log_density_ratio: {"x0": ROWS, "x1": ROWS + 1, "num_folds": 2, "steps": 2},
+        conditional_mutual_information: dict.fromkeys("xyz", ROWS) | {"num_folds": 2, "steps": 2},
+        Product: {"energies": [ebm.energy], "weights": [1.0]},
         **{kind: {} for kind in SAMPLERS.values()},
         **{kind: {} for kind in PATHS.values()},
         **{kind: {} for kind in ESTIMATORS.values()},

@@ -87,6 +87,11 @@ def test_latest_falls_back_to_the_last_whole_checkpoint(images, whole, run, caps
     assert "passing over a damaged checkpoint" in capsys.readouterr().err
     assert without_speed(run) == without_speed(whole)
     assert (run / "checkpoint-12.damaged").is_dir()
+    (last / "config.json").unlink()
+    assert find_checkpoint(run, "latest").name == "checkpoint-8"
+    shutil.copytree(earlier, run / "kept")
+    with pytest.raises(UserError, match="already holds a run"):
+        find_checkpoint(run, "kept")
 
 
 def test_records_that_a_crash_left_do_not_keep_a_run_from_going_on(images, whole, run):
@@ -95,9 +100,14 @@ def test_records_that_a_crash_left_do_not_keep_a_run_from_going_on(images, whole
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"ste')
     (run / "checkpoint-9.tmp").mkdir()
+    users = ["checkpoint-9 old.tmp/a", "checkpoint-12.tmp/a", "run.json.tmp", "notes.tmp"]
+    for name in users:
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text("mine")
     train(images, run, **SETTINGS, resume_from_checkpoint="latest")
     assert without_speed(run) == without_speed(whole)
-    assert not list(run.glob("*.tmp"))
+    assert all((run / name).read_text() == "mine" for name in users)
+    assert len(list(run.glob("*.tmp"))) == len(users)
     assert names(run) == ["checkpoint-4", "checkpoint-8", "checkpoint-12"]
 
 

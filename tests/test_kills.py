@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,12 +12,19 @@ import forked
 import psutil
 import pytest
 import torch
-from conftest import ROOT, TINY
+from conftest import GREY, ROOT, TINY
 from safetensors.torch import load_file
 from speeds import without_speeds
 
+from ebm_app.image_models.ebm import EBM
 from ebm_app.io.records import read_json
-from ebm_app.training.checkpoint import checkpoints, verify
+from ebm_app.training.checkpoint import (
+    checkpoints,
+    find_checkpoint,
+    save_checkpoint,
+    step_of,
+    verify,
+)
 from ebm_app.training.metrics import read_metrics
 
 KILLS, STEPS = 40, 400
@@ -64,6 +72,48 @@ def test_forty_kills_lose_nothing(tmp_path, image_folder):
     assert rows == rows_of_whole and tensors.keys() == whole.keys()
     assert all(torch.equal(tensors[key], whole[key]) for key in whole)
     assert not list(folder.glob("checkpoint-*.tmp"))
+
+
+def killed(work, number):
+    """Whether a process was killed at a file operation of its work, which counts from 1."""
+    if process := os.fork():
+        return os.WIFSIGNALED(os.waitpid(process, 0)[1])
+    count = 0
+
+    def operation(event, args):
+        nonlocal count
+        count += event == "open" or event.startswith(("os.", "shutil."))
+        if count == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(operation)
+    try:
+        work()
+    finally:
+        os._exit(0)
+
+
+@pytest.mark.parametrize("step", [8, 12])
+@pytest.mark.parametrize("limit", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
+@pytest.mark.process
+def test_a_kill_at_any_file_operation_leaves_a_whole_checkpoint(tmp_path, limit, step):
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    ebm, trainer = EBM(GREY), {"best": {"validation_loss": 1.0}}
+    ebm.save_pretrained(whole)
+
+    def save(folder, step, limit):
+        save_checkpoint(folder, step, ebm, {"x": torch.zeros(3)}, trainer, limit)
+
+    for earlier in (4, 8):
+        save(whole, earlier, limit)
+    operation, is_killed = 0, True
+    while is_killed:
+        operation += 1
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(whole, run)
+        is_killed = killed(lambda: save(run, step, limit), operation)
+        assert step_of(find_checkpoint(run, "latest")) >= 8
+    assert operation > 30
 
 
 @pytest.mark.process

@@ -1,6 +1,7 @@
 r"""``AnomalyDetector``: whether images are odd for a model, at a false-alarm rate, and where."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -9,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from ebm_app.anomaly.passes import Passes, noise_levels, passes
+from ebm_app.anomaly.passes import Passes, levels_of, noise_levels, passes
 from ebm_app.anomaly.scores import JOINED, RANKS, SCORES, log_rank
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Fraction, argument_of
+from ebm_app.io.fields import Fraction, Probability, argument_of
 from ebm_app.io.records import as_written, read_json, write_json
 from ebm_app.io.registry import choose
 from ebm_app.io.tensors import read_tensors, write_tensors
@@ -87,6 +88,7 @@ class AnomalyDetector:
         Raises:
             UserError: for fewer than 80 images, or images that are not of the model's form.
         """
+        images = levels_of(self.model, images)
         if len(images) < MIN_IMAGES:
             raise UserError(
                 f"{len(images)} images are too few to fit a detector: give at least {MIN_IMAGES}"
@@ -140,7 +142,7 @@ class AnomalyDetector:
         index = int(rate * (len(scores) + 1) + 1e-9)
         if index < 1:
             raise UserError(
-                f"a false-alarm rate of {rate:g} takes {int(np.ceil(1 / rate)) - 1} images to "
+                f"a false-alarm rate of {rate:g} takes {np.ceil(1 / rate) - 1:.0f} images to "
                 f"calibrate, a quarter of those fitted, and there are {len(scores)}: fit to more "
                 "images, or raise the rate"
             )
@@ -233,11 +235,11 @@ def benjamini_hochberg(p_values: Any, rate: float) -> np.ndarray:
     array([ True, False,  True])
 
     Raises:
-        UserError: for a rate outside (0, 1).
+        UserError: for a rate outside (0, 1), and what are no probabilities.
 
     Source: Benjamini and Hochberg 1995; for conformal p-values, arXiv:2104.08279.
     """
-    p = np.asarray(p_values, dtype=float)
+    p = np.array(argument_of(Sequence[Probability], "p_values", p_values))
     rate, order = argument_of(Fraction, "rate", rate), np.sort(p)
     passed = np.flatnonzero(order <= rate * np.arange(1, len(p) + 1) / max(1, len(p)))
     return p <= order[passed[-1]] if len(passed) else np.zeros(len(p), dtype=bool)

@@ -15,6 +15,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
+from ebm_app.io.fields import argument_of
 from ebm_app.likelihood.bits import checked_levels
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.numerics.tensors import sum_except_batch
@@ -71,6 +72,13 @@ def noise_levels(ebm: EBM) -> tuple[list[float], int]:
     return path.log_snr_inverse(levels).tolist(), len(SHAPE_LEVELS)
 
 
+def levels_of(ebm: EBM, images: Any) -> Tensor:
+    """Images (B, C, H, W), in [0, 1] or uint8 levels, as levels of the model; raises as
+    ``passes`` does."""
+    config = argument_of(EBM, "model", ebm).config
+    return checked_levels(images, config.image_shape, config.num_levels)
+
+
 @torch.no_grad()
 def passes(ebm: EBM, images: Any) -> Passes:
     """One pass of images (B, C, H, W), in [0, 1] or uint8 levels, over the noise levels.
@@ -82,8 +90,7 @@ def passes(ebm: EBM, images: Any) -> Passes:
     Raises:
         UserError: for images that are not of the model's form, and as ``noise_levels``.
     """
-    config = ebm.config
-    levels = checked_levels(images, config.image_shape, config.num_levels)
+    config, levels = ebm.config, levels_of(ebm, images)
     times, num_shapes = noise_levels(ebm)
     generator = torch.Generator().manual_seed(SEED)
     noises = torch.randn((len(times), *config.image_shape), generator=generator).to(ebm.dtype)

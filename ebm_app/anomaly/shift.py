@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.anomaly.passes import passes
+from ebm_app.anomaly.passes import levels_of, passes
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import PositiveInt, Seed, argument_of
@@ -49,6 +49,7 @@ def two_sample_test(
     """
     num = argument_of(PositiveInt, "num_permutations", num_permutations)
     seed = argument_of(Seed, "seed", seed)
+    a, b = levels_of(model, a), levels_of(model, b)
     if min(len(a), len(b)) < 2:
         raise UserError(f"sets of {len(a)} and {len(b)} images are too few: give at least 2 each")
     return energy_test(shift_features(model, a), shift_features(model, b), num, seed)

@@ -88,7 +88,13 @@ def images_of(given: Any) -> Labelled:
         return of_dataset(given)
     if isinstance(given, Tensor | np.ndarray) or not hasattr(given, "__getitem__"):
         return channels_first(as_tensor(given, "images")), None
-    first = given[0] if len(given) else None
+    try:
+        first = given[0] if len(given) else None
+    except (LookupError, TypeError) as error:
+        raise UserError(
+            f"images: there is none at 0 ({shortened(repr(error))}): give a tensor, an array, a "
+            "list or a data set"
+        ) from None
     is_pair = isinstance(first, tuple) and len(first) == 2
     if not (isinstance(first, Image.Image) or is_pair or not isinstance(given, Sequence)):
         return channels_first(as_tensor(given, "images")), None

@@ -9,7 +9,7 @@ from torch import Tensor
 from ebm_app.data.levels import dequantise
 from ebm_app.image_models.ebm import EBM, Labels
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import checked
+from ebm_app.io.fields import argument_of, checked
 from ebm_app.io.tensors import as_tensor
 from ebm_app.likelihood.bits import checked_levels
 from ebm_app.models.config import EBMConfig
@@ -61,7 +61,7 @@ def iterate_completion(
     **settings: Any,
 ) -> Iterator[Frame]:
     """The frames of ``complete``, in the space of the path, with the known pixels as they are."""
-    config = ebm.config
+    config = argument_of(EBM, "ebm", ebm).config
     if config.space != EBMConfig.space:
         raise UserError(
             f"this model lives in the latent space {config.space}, where no component is a pixel: "

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import checked
+from ebm_app.io.fields import Number, argument_of, checked
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics.tensors import expand_like
 from ebm_app.sampling.samplers import AnnealedHMC
@@ -35,6 +35,8 @@ class Composition(ABC):
     """
 
     def __init__(self, energies: Sequence[TimeScoreEnergy], weights: Sequence[float]) -> None:
+        energies = argument_of(Sequence[TimeScoreEnergy], "energies", energies)
+        weights = argument_of(Sequence[Number], "weights", weights)
         if not energies or len(weights) != len(energies):
             raise UserError(f"give a weight for each energy, not {len(weights)}")
         self.energies, self.weights = tuple(energies), tuple(map(float, weights))
@@ -142,6 +144,7 @@ def sample_composed(
     Args:
         settings: of ``AnnealedHMC``.
     """
-    generator, x0 = ebm.start(num_images, seed)
+    composition = argument_of(Composition, "composition", composition)
+    generator, x0 = argument_of(EBM, "ebm", ebm).start(num_images, seed)
     *_, last = checked(AnnealedHMC, settings).iterate(composition, x0, generator)
     return ebm.to_images(last.x)

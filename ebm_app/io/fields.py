@@ -17,7 +17,7 @@ from ebm_app.io.errors import UserError
 T = TypeVar("T")
 #: no key too many, no type converted, no NaN
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-ARGUMENT = ConfigDict(strict=True, allow_inf_nan=False)
+ARGUMENT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 LARGEST = 2**31 - 1
 PositiveInt = Annotated[int, Ge(1), Le(LARGEST)]
 Count = Annotated[int, Ge(0), Le(LARGEST)]
@@ -39,6 +39,7 @@ Positive = Annotated[float, Gt(0), Le(1e30)]
 NonNegative = Annotated[float, Ge(0), Le(1e30)]
 #: a share that may be nothing, but not all
 Share = Annotated[float, Ge(0), Lt(1)]
+Probability = Annotated[float, Ge(0), Le(1)]
 #: strictly between 0 and 1
 Fraction = Annotated[float, Gt(0), Lt(1)]
 
@@ -112,7 +113,10 @@ def checked(kind: type[T], data: dict[str, Any], where: str = "", texts: bool = 
 
 def plain(value: Any) -> Any:
     """Numbers of numpy and torch, alone or in arrays, as Python's; anything else as it is."""
-    return value.tolist() if hasattr(value, "tolist") else value
+    try:
+        return value.tolist() if hasattr(value, "tolist") else value
+    except (RuntimeError, TypeError):  # a tensor without numbers, or a class
+        return value
 
 
 def argument_of(kind: Any, name: str, value: Any) -> Any:

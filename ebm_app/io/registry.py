@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import checked, shortened
+from ebm_app.io.fields import argument_of, checked, shortened
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ def choose(kind: str, name: str, options: Iterable[str]) -> str:
     if name not in options:
         import_plugins()
     names = sorted(options)
-    if name not in names:
+    if not isinstance(name, str) or name not in names:
         raise UserError(
             f"unknown {kind} '{shortened(name)}': choose one of {', '.join(names) or 'none'}"
         )
@@ -52,14 +52,17 @@ def choose(kind: str, name: str, options: Iterable[str]) -> str:
 
 
 def make(kinds: dict[str, type[T]], what: str, name: str | T, settings: dict[str, Any]) -> T:
-    """One of ``kinds`` by name with its settings, of which None leaves the default; an object that
-    is not a name is returned as it is.
+    """One of ``kinds`` by name with its settings, of which None leaves the default; an object of
+    the class that all of them are of is returned as it is.
 
     Raises:
-        UserError: for an unknown name or setting, and a value that a dataclass does not take.
+        UserError: for an unknown name or setting, a value that a dataclass does not take, and an
+            object of another class.
     """
     if not isinstance(name, str):
-        return name
+        first, *others = kinds.values()
+        shared = (of for of in first.__mro__ if all(issubclass(kind, of) for kind in others))
+        return argument_of(next(shared), what, name)
     kind = kinds[choose(what, name, kinds)]
     given = {key: value for key, value in settings.items() if value is not None}
     for key in given:

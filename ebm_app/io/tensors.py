@@ -57,6 +57,8 @@ def as_tensor(value: Any, what: str) -> Tensor:
         UserError: for anything else.
     """
     if isinstance(value, Tensor):
+        if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
+            raise UserError(f"{what}: give a dense tensor of numbers")
         return value.detach()
     try:
         array = np.asarray(value)

@@ -28,7 +28,7 @@ def replace_file(path: Path, content: bytes) -> None:
     """Write a file aside, force it to the disk and rename it: a reader finds the old one
     or the new one, complete, at whatever time of a crash. A link or a pipe in its place is
     replaced, not written to."""
-    pending = path.with_name(path.name + ".tmp")
+    pending = path.with_name(f".{path.name}.tmp")
     pending.unlink(missing_ok=True)
     try:
         with pending.open("xb") as file:

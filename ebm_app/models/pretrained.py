@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import shortened
+from ebm_app.io.fields import argument_of, shortened
 from ebm_app.io.records import to_dict, write_json
 from ebm_app.io.tensors import write_tensors
 from ebm_app.models.card import CARD_FILE, model_card
@@ -76,7 +76,7 @@ class PretrainedModel(nn.Module):
         folder = find_folder(name_or_path)
         try:
             device = torch.empty(0, device=device).device
-        except (RuntimeError, TypeError, AssertionError):
+        except (RuntimeError, TypeError, ValueError, AssertionError):
             raise UserError(
                 f"{shortened(repr(device))} is no device: give cpu, or cuda where there is one"
             ) from None
@@ -90,7 +90,7 @@ class PretrainedModel(nn.Module):
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write config.json and model.safetensors, each aside first and then renamed."""
-        folder = Path(folder)
+        folder = Path(argument_of(str | os.PathLike, "folder", folder))
         folder.mkdir(parents=True, exist_ok=True)
         write_tensors(folder / WEIGHTS_FILE, self.state_dict())
         write_json(folder / CONFIG_FILE, {"kind": self.kind, **to_dict(self.config)})

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
+from ebm_app.io.tensors import as_tensor
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -136,7 +137,7 @@ class Columns(NamedTuple):
         check_table(values)
         names = getattr(values, "columns", None)
         if isinstance(values, Tensor):
-            values = values.detach().cpu()
+            values = as_tensor(values, what).cpu()
         try:
             values = np.asarray(values)
         except (TypeError, ValueError, RuntimeError) as error:

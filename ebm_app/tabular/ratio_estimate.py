@@ -99,7 +99,7 @@ class RatioEstimate:
         rows.check_finite()
         parts, doubt = self.at(rows.values)
         value = parts.mean(0) - self.log_normaliser
-        if not return_std:
+        if not argument_of(bool, "return_std", return_std):
             return value
         return value, np.hypot(math.sqrt(len(parts) - 1) * parts.std(0), doubt)
 

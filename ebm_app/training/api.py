@@ -11,7 +11,7 @@ from torch import Tensor
 from ebm_app.data.images import ImageData
 from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.flow import Flow
-from ebm_app.io.fields import checked
+from ebm_app.io.fields import argument_of, checked
 from ebm_app.io.processes import resolve_device
 from ebm_app.io.start import lasting_terminal
 from ebm_app.training.fine_tuning import flow_of
@@ -67,13 +67,15 @@ def train(
         >>> ebm.config.image_shape
         (1, 8, 8)
     """
+    folder = Path(argument_of(str | os.PathLike, "output_dir", output_dir))
+    dataset, flow = argument_of(str, "dataset", dataset), argument_of(Flow | None, "flow", flow)
     data = ImageData.from_tensors(images, validation, num_levels, dataset, labels)
     settings = {"classes": "none" if labels is None else "all", **settings}
     chosen = {name: settings.pop(name) for name in OPTIONS & set(settings)}
-    options = checked(RunOptions, {"output_dir": Path(output_dir), **chosen})
+    options = checked(RunOptions, {"output_dir": folder, **chosen})
     flow = flow_of(options.init_from) if flow is None else flow
     ebm_config, config = resolve(data, settings, flow=flow)
     generators = torch.random.fork_rng(range(torch.cuda.device_count()))
     with lasting_terminal(), generators:
         train_ebm(data, ebm_config, config, options, flow)
-    return EBM.from_pretrained(output_dir, resolve_device(options.device))
+    return EBM.from_pretrained(folder, resolve_device(options.device))

@@ -29,6 +29,7 @@ PREFIX, STATE = "checkpoint-", "state"
 PENDING = ".tmp"
 TENSORS_FILE, TRAINER_FILE, BEST_FILE = "trainer.safetensors", "trainer.json", "best.safetensors"
 DIGESTS_FILE = "digests.json"
+FILES = {CONFIG_FILE, WEIGHTS_FILE, STATE, TENSORS_FILE, TRAINER_FILE, BEST_FILE, DIGESTS_FILE}
 #: files at the top of a run
 RECORDS = (CONFIG_FILE, WEIGHTS_FILE, METRICS_FILE, RUN_FILE, "loss.png")
 
@@ -58,9 +59,10 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
         if not os.path.isdir(folder / STATE):  # nor one that cannot be read
             raise UserError(f"--resume_from_checkpoint {name}: no checkpoint in that folder")
         verify(folder)
-        if folder.resolve().parent != output_dir.resolve():
+        own = [checkpoint.resolve() for checkpoint in checkpoints(output_dir)]
+        if folder.resolve() not in own:
             refuse_to_overwrite(output_dir)
-        elif step_of(folder) < step_of(checkpoints(output_dir)[-1]):
+        elif folder.resolve() != own[-1]:
             raise UserError(
                 f"{output_dir} has later checkpoints than {folder.name}: give another "
                 "--output_dir, where the run goes on from it"
@@ -71,7 +73,7 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
             verify(folder)
         except UserError as error:
             print(f"passing over a damaged checkpoint: {error}", file=sys.stderr)
-            folder.rename(folder.with_name(folder.name + ".damaged"))
+            folder.rename(_free(folder, ".damaged"))
             continue
         return folder
     raise UserError(
@@ -111,9 +113,9 @@ def save_checkpoint(
         OSError: where the disk is full or not writable; earlier checkpoints are intact.
     """
     folder = output_dir / f"{PREFIX}{step}"
-    pending = folder.with_name(folder.name + PENDING)
-    for cut_off in output_dir.glob(f"{PREFIX}[0-9]*{PENDING}"):
+    for cut_off in filter(_is_cut_off, output_dir.iterdir()):
         remove_folder(cut_off)
+    pending = _free(folder.with_name(folder.name + PENDING), PENDING)
     model.save_pretrained(pending)
     (pending / STATE).mkdir()
     write_tensors(pending / STATE / TENSORS_FILE, tensors)
@@ -126,6 +128,20 @@ def save_checkpoint(
     sync_folder(output_dir)
     for former in checkpoints(output_dir)[:-limit]:
         remove_folder(former)
+
+
+def _free(path: Path, end: str) -> Path:
+    """A path at which nothing is: ``path``, with ``end`` added as often as is needed."""
+    while os.path.lexists(path):
+        path = path.with_name(path.name + end)
+    return path
+
+
+def _is_cut_off(folder: Path) -> bool:
+    """Whether it is a checkpoint that was being written, and holds nothing else."""
+    has_form = re.fullmatch(PREFIX + r"\d{1,12}(\.tmp)+", folder.name) and folder.is_dir()
+    names = (re.sub(r"^\.|\.tmp$", "", path.name) for path in folder.rglob("*"))
+    return bool(has_form) and FILES.issuperset(names)
 
 
 def restore_best(output_dir: Path, folder: Path) -> None:

@@ -137,7 +137,7 @@ class Trainer:
 
     def save(self) -> Path:
         """Write a checkpoint of this step, unless it is there, and return its folder."""
-        folder = self.output_dir / f"{checkpoint.PREFIX}{self.now.step}"
+        folder = self._folder()
         if self.saved == self.now.step:
             return folder
         losses = self._losses()
@@ -154,6 +154,10 @@ class Trainer:
         self.saved = self.now.step
         return folder
 
+    def _folder(self) -> Path:
+        """The checkpoint of this step."""
+        return self.output_dir / f"{checkpoint.PREFIX}{self.now.step}"
+
     def resume(self, folder: Path) -> None:
         """Go on from a checkpoint.
 
@@ -163,7 +167,7 @@ class Trainer:
         self.now, losses = self.state.load(folder, self.now)
         self.pending = list(losses)
         self.start = (self.now.step, self.now.seconds)
-        if folder.resolve().parent == self.output_dir.resolve():
+        if folder.resolve() == self._folder().resolve():
             self.saved = self.now.step
 
     def train_step(self) -> None:
