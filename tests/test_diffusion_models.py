@@ -220,5 +220,16 @@ def test_what_it_does_not_know_is_refused_in_a_sentence(folder):
         (folder / PIPELINE_FILE).write_text(json.dumps(changed))
         assert message in error_of(EBM.from_pretrained, folder)
     (folder / PIPELINE_FILE).write_text(json.dumps(index))
+    for name, key, value in (
+        (PIPELINE_FILE, "", 1),
+        ("scheduler/scheduler_config.json", "num_train_timesteps", 2**64),
+        ("unet/config.json", "freq_shift", [1]),
+        ("unet/config.json", "act_fn", 0.5),
+        ("unet/config.json", "sample_size", [8, 8, 8]),
+    ):
+        whole = (folder / name).read_text()
+        (folder / name).write_text(json.dumps({**json.loads(whole), key: value}))
+        error_of(EBM.from_pretrained, folder)
+        (folder / name).write_text(whole)
     (folder / "unet" / "diffusion_pytorch_model.safetensors").unlink()
     assert "cannot be read" in error_of(EBM.from_pretrained, folder)

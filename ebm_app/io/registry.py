@@ -41,10 +41,11 @@ def choose(kind: str, name: str, options: Iterable[str]) -> str:
     Raises:
         UserError: otherwise; the message lists the valid names.
     """
-    if name not in options:
+    is_name = isinstance(name, str)
+    if is_name and name not in options:
         import_plugins()
     names = sorted(options)
-    if not isinstance(name, str) or name not in names:
+    if not is_name or name not in names:
         raise UserError(
             f"unknown {kind} '{shortened(name)}': choose one of {', '.join(names) or 'none'}"
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import diffusers
+import torch
 from torch import nn
 
 from ebm_app.io.errors import UserError
@@ -61,7 +62,7 @@ def _check_parts(kind: str, parts: Iterable[str]) -> None:
 
 def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
     index = read_json(folder / PIPELINE_FILE)
-    _check_parts(index.get("_class_name"), (key for key in index if key[0] != "_"))
+    _check_parts(index.get("_class_name"), (key for key in index if not key.startswith("_")))
     record = read_json(folder / SCHEDULER / "scheduler_config.json")
     kind = record.get("_class_name")
     _check_scheduler(kind)
@@ -70,7 +71,12 @@ def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
         net, found = diffusers.UNet2DModel.from_pretrained(
             folder / UNET, use_safetensors=True, local_files_only=True, output_loading_info=True
         )
-    except (OSError, ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+        size = net.config.sample_size or 64  # where it names none, that is said below
+        height, width = (size, size) if isinstance(size, int) else size
+        with torch.device("meta"):  # whether its settings go together, at no cost
+            image = torch.zeros(1, net.config.in_channels, height, width)
+            diffusers.UNet2DModel.from_config(net.config)(image, torch.zeros(1))
+    except Exception as error:  # of a dozen kinds, for a damaged file
         raise UserError(f"{folder} cannot be read: {first_line(error)}") from None
     if wrong := [key for keys in found.values() for key in keys]:
         raise UserError(
@@ -117,7 +123,7 @@ def _model(net: Any, scheduler: Any) -> tuple[PipelineModel, tuple[int, int, int
     size = config.sample_size
     height, width = (size, size) if isinstance(size, int) else size
     prediction = scheduler.config.prediction_type
-    is_large = getattr(scheduler.config, "variance_type", "").startswith("fixed_large")
+    is_large = str(getattr(scheduler.config, "variance_type", "")).startswith("fixed_large")
     variance = "large" if is_large else "small"
     model = PipelineModel(net, scheduler.alphas_cumprod, prediction, channels, variance)
     return model, (channels, height, width)
