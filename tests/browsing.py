@@ -1,11 +1,13 @@
 """What the tests of the page in a headless Chromium share."""
 
 import re
-import time
 
 from axe_playwright_python.sync_playwright import Axe
+from conftest import load_script
 
-TABS = ("Generate", "Score", "Complete", "Toy", "Mutual information", "Diagnostics")
+scenes = load_script("ui/screenshots.py")
+open_tab, press = scenes.open_tab, scenes.press
+TABS = tuple(scenes.SCENES)
 WAIT = 60_000
 #: what axe finds in the components of gradio itself, which no setting of the page changes; a table
 #: wider than a telephone has cells for the keyboard once it has rows
@@ -16,48 +18,14 @@ OF_GRADIO = {
 }
 
 
-def open_tab(page, name):
-    """Open a tab of the page, which in a narrow window may stand behind "More tabs"."""
-    tab = page.get_by_role("tab", name=name, exact=True)
-    if tab.count():
-        tab.click()
-        return
-    page.get_by_role("button", name="More tabs").click()
-    page.locator(".overflow-dropdown:visible").get_by_role("button", name=name).click()
-
-
 def text_of(page, label, pattern):
     """The text of a box, once it is what it should be."""
-    box = page.get_by_label(label, exact=True).locator("visible=true")
-    wait_until(page, lambda: re.search(pattern, box.input_value(timeout=WAIT)), box)
-    return box.input_value()
-
-
-def wait_until(page, is_so, what):
-    """Wait for a state of the page; ``what`` is told where it does not come."""
-    begin = time.monotonic()
-    while not is_so():
-        assert time.monotonic() - begin < WAIT / 1000, what
-        page.wait_for_timeout(50)
+    return scenes.text_of(page, label, pattern, WAIT)
 
 
 def draw(page, down=0.8):
-    """A stroke on the canvas of the tab that is open, once it takes one."""
-    canvas = page.locator("canvas:visible").first
-    canvas.wait_for(timeout=WAIT)
-    undo = page.get_by_role("button", name="Undo", exact=True).locator("visible=true")
-
-    def stroke():
-        box = canvas.bounding_box()
-        across, top = box["x"] + box["width"] / 2, box["y"]
-        page.mouse.move(across, top + box["height"] * 0.2)
-        page.mouse.down()
-        page.mouse.move(across, top + box["height"] * down, steps=12)
-        page.mouse.up()
-        page.wait_for_timeout(500)
-        return undo.is_enabled()
-
-    wait_until(page, stroke, "no stroke")  # the brush comes after the canvas
+    """A stroke on the canvas of the tab that is open."""
+    scenes.draw(page, ((0.5, 0.2), (0.5, down)))
 
 
 def set_number(page, label, value):
@@ -66,10 +34,6 @@ def set_number(page, label, value):
         press(page, "Advanced")
     box.fill(str(value))
     box.press("Tab")
-
-
-def press(page, name):
-    page.get_by_role("button", name=name).locator("visible=true").first.click()
 
 
 def barriers(page):

@@ -148,6 +148,12 @@ def test_maps_show_a_planted_patch(detector, digits):
     assert (corner >= maps.reshape(20, -1).max(1)).mean() > 0.8
 
 
+def test_the_nearest_of_the_images_that_fitted_are_found(detector, digits):
+    found = detector.nearest(digits.validation[7:8] / 16)
+    distances = (digits.validation.int() - digits.validation[7].int()).square().sum((1, 2, 3))
+    assert (found == digits.validation[distances.argsort()[:3]]).all()
+
+
 def test_what_is_fitted_is_kept_with_the_model(tmp_path, digits):
     fitted = AnomalyDetector("digits", "residuals").fit(digits.validation)
     fitted.model.save_pretrained(tmp_path)
@@ -158,6 +164,7 @@ def test_what_is_fitted_is_kept_with_the_model(tmp_path, digits):
     np.testing.assert_allclose(found.score, given.score, rtol=1e-3)
     assert (found.p_value == given.p_value).all()
     np.testing.assert_allclose(found.maps, given.maps, rtol=1e-4, atol=1e-4)
+    assert (read.nearest(digits.validation[7:8]) == fitted.nearest(digits.validation[7:8])).all()
     other = {**json.loads((tmp_path / RECORD_FILE).read_text()), "weights": "of another model"}
     (tmp_path / RECORD_FILE).write_text(json.dumps(other))
     assert not AnomalyDetector(tmp_path).is_fitted

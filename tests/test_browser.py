@@ -153,6 +153,11 @@ def test_a_class_is_drawn_and_a_drawing_completed(visit):
     text_of(page, "Run", "^Step 3 of 3 · told")
     assert page.get_by_alt_text("Completions of the drawing").is_visible()
     assert clipped(page) == [] and barriers(page) == []
+    page.get_by_label("Model", exact=True).click()
+    page.get_by_role("option", name="grey: digits, 8 × 8 pixels").first.click()
+    text_of(page, "Run", "^$")
+    open_tab(page, "Generate")
+    text_of(page, "Run", "^$")
 
 
 def test_toy_and_information_learn_and_another_choice_leaves_no_result_of_the_old(visit):

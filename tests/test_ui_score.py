@@ -69,6 +69,8 @@ def test_a_fitted_detector_says_where_an_image_is_odd(folder, tmp_path):
     expected = AnomalyDetector(copy).p_value(digit())
     assert last.metrics["p_value"] == pytest.approx(expected[0])
     assert np.array_equal(last.where.axes[0].images[0].get_array(), digit()[0, 0])
+    nearest = last.where.axes[1].images[0].get_array()  # the image itself was fitted
+    assert np.array_equal(nearest, digit()[0, 0]) and len(last.compared[2]) == 3
 
 
 def test_the_error_of_a_fixed_quadrature_is_no_smaller_for_more_draws(models):
@@ -96,6 +98,8 @@ def test_many_files_have_a_row_each(models, tmp_path):
     assert nats == pytest.approx(result.log_prob.mean().item(), abs=0.01)
     assert rows[0][1] <= rows[1][1]  # the oddest first
     assert rows[2][1:5] == [None] * 4 and "cannot read 'bad.png'" in rows[2][5]
+    assert [row[6] for row in rows] == ["no", "no", None]
+    assert "1 are odd" in many_images.flag([["a", 0.01, *[0] * 4, None]], 0.05)
     for files, message in (([], "there are no files"), (good * 51, "102 files are more than 100")):
         run = many_images.score_many("grey", files, 4, models=models, seed=3)
         assert message in error_of(lambda run: list(run), run)

@@ -30,6 +30,8 @@ SCENES = {
     "Mutual information": ("", "Estimate", "Estimate", r"rows, 1 \+ 1 columns"),
     "Diagnostics": ("", "Run the self-test", "Result of the self-test", "checks passed"),
 }
+#: in shares of the sides of a canvas
+HALF_A_DIGIT = ((0.37, 0.35), (0.5, 0.25), (0.64, 0.35), (0.6, 0.6))
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update"]
 Page = Any  # playwright.sync_api.Page, of an optional package
@@ -49,37 +51,61 @@ def open_browser() -> Iterator["playwright.sync_api.Browser"]:  # noqa: F821 - a
             browser.close()
 
 
-def draw_a_part(page: Page) -> None:
-    """The upper half of a digit, by the mouse."""
-    box = page.locator("canvas:visible").first.bounding_box()
-    middle, top = box["x"] + box["width"] / 2, box["y"] + 115
-    page.mouse.move(middle - 45, top)
-    page.mouse.down()
-    for x, y in ((middle, top - 25), (middle + 40, top), (middle + 25, top + 80)):
-        page.mouse.move(x, y, steps=8)
-    page.mouse.up()
+def open_tab(page: Page, name: str) -> None:
+    """Open a tab of the page, which in a narrow window may stand behind "More tabs"."""
+    tab = page.get_by_role("tab", name=name, exact=True)
+    if not tab.count():
+        page.get_by_role("button", name="More tabs").click()
+        tab = page.locator(".overflow-dropdown:visible").get_by_role("button", name=name)
+    tab.click()
+
+
+def press(page: Page, name: str) -> None:
+    """Press a button of the tab that is open."""
+    page.get_by_role("button", name=name).locator("visible=true").first.click()
+
+
+def text_of(page: Page, label: str, pattern: str, wait: float = WAIT) -> str:
+    """The text of a box, once it is what it should be, or an error after some milliseconds."""
+    from playwright.sync_api import expect
+
+    box = page.get_by_label(label, exact=True).locator("visible=true").first
+    expect(box).to_have_value(re.compile(pattern), timeout=wait)
+    return box.input_value()
+
+
+def draw(page: Page, points: Sequence[tuple[float, float]]) -> None:
+    """A stroke through points, in shares of its sides, on the canvas of the tab that is open."""
+    canvas = page.locator("canvas:visible").first
+    canvas.wait_for(timeout=WAIT)
+    undo = page.get_by_role("button", name="Undo", exact=True).locator("visible=true")
+    for _ in range(100):  # the brush comes after the canvas
+        box = canvas.bounding_box()
+        for number, (x, y) in enumerate(points):
+            page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"], steps=12)
+            if not number:
+                page.mouse.down()
+        page.mouse.up()
+        page.wait_for_timeout(500)
+        if undo.is_enabled():
+            return
+    raise TimeoutError("the canvas takes no stroke")
 
 
 def take(page: Page, tab: str, file: Path) -> None:
     """A picture of a tab after its scene, in few colours."""
     first, button, label, pattern = SCENES[tab]
-    page.get_by_role("tab", name=tab, exact=True).click()
+    open_tab(page, tab)
     page.wait_for_timeout(2000)
     if tab == "Complete":
-        draw_a_part(page)
+        draw(page, HALF_A_DIGIT)
     if first:
-        page.get_by_role("tab", name="Upload", exact=True).click()
-        page.get_by_role("button", name="Details").click()
+        open_tab(page, "Upload")
+        press(page, "Details")
         page.locator(first).first.click()
         page.get_by_alt_text("The image that was uploaded").wait_for(timeout=WAIT)
-    page.get_by_role("button", name=button, exact=True).locator("visible=true").click()
-    box = page.get_by_label(label, exact=True).locator("visible=true").first
-    for _ in range(WAIT // 200):
-        if re.search(pattern, box.input_value()):
-            break
-        page.wait_for_timeout(200)
-    else:
-        raise TimeoutError(f"'{label}' did not become {pattern}: {box.input_value()}")
+    press(page, button)
+    text_of(page, label, pattern)
     page.mouse.move(0, 0)
     # pictures are loaded when they come in sight
     for place in ("document.body.scrollHeight", "0"):

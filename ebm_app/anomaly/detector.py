@@ -1,5 +1,6 @@
 r"""``AnomalyDetector``: whether images are odd for a model, at a false-alarm rate, and where."""
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from ebm_app.anomaly.passes import Passes, levels_of, noise_levels, passes
+from ebm_app.anomaly.passes import (
+    PLAIN_LEVELS,
+    SHAPE_LEVELS,
+    Passes,
+    levels_of,
+    noise_levels,
+    passes,
+)
 from ebm_app.anomaly.scores import JOINED, RANKS, SCORES, log_rank
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
@@ -26,6 +34,8 @@ FITTED_FILE, RECORD_FILE = "anomaly.safetensors", "anomaly.json"
 MIN_IMAGES = 80
 #: share of a side by which the squares reach over which residuals are averaged for a map
 REACH = 1 / 12
+#: bytes of the ordinary images that are kept to be shown beside others
+KEPT = 200_000
 
 
 class Findings(NamedTuple):
@@ -72,7 +82,7 @@ class AnomalyDetector:
         self.model = model if isinstance(model, EBM) else EBM.from_pretrained(model, device)
         noise_levels(self.model)  # a mistake shows now
         self.scores = {name: kind() for name, kind in SCORES.items()}
-        self.reference, self.calibration, self.usual = {}, {}, None
+        self.reference, self.calibration, self.usual, self.kept = {}, {}, None, None
         if not isinstance(model, EBM):
             self.read(find_folder(model))
 
@@ -103,6 +113,8 @@ class AnomalyDetector:
         self.calibration = {name: score(third) for name, score in self.scores.items()}
         smooth = _smoothed(second)
         self.usual = torch.stack([smooth.mean(0), smooth.std(0)])
+        num = max(1, KEPT // math.prod(self.model.config.image_shape))
+        self.kept = images[:num].cpu().clone()
         return self
 
     def score_samples(self, images: Any) -> np.ndarray:
@@ -133,6 +145,15 @@ class AnomalyDetector:
         over squares, over its mean on ordinary images there, in standard deviations; each image
         at the noise level at which it is most."""
         return self.examine(images).maps
+
+    def nearest(self, image: Any, num: int = 3) -> Tensor:
+        """Of the first of the images that were fitted, those that are nearest to one (1, C, H, W)
+        by their pixels, the nearest first: uint8 levels (num, C, H, W). There are as many
+        to choose from as take 200,000 bytes."""
+        self._calibrated()
+        levels = levels_of(self.model, image).cpu().float()
+        distances = (self.kept.float() - levels).square().flatten(1).sum(1)
+        return self.kept[distances.argsort()[:num]]
 
     def threshold(self, false_alarm_rate: float) -> float:
         """The score below which images are odd at a false-alarm rate; raises as
@@ -167,8 +188,9 @@ class AnomalyDetector:
 
     def save(self, folder: str | os.PathLike, **about: Any) -> None:
         """Write what was fitted into a model's folder, as anomaly.safetensors and anomaly.json,
-        the latter with the digest of the model's weights and what ``about`` says of the images;
-        ``AnomalyDetector(folder)`` then needs no fit."""
+        the latter with the digest of the model's weights, the noise levels, and what ``about``
+        says of the images; ``AnomalyDetector(folder)`` then needs no fit. Some of the images are
+        in the file, see ``nearest``."""
         self._calibrated()
         tensors = {"usual": self.usual}
         for name, score in self.scores.items():
@@ -176,11 +198,11 @@ class AnomalyDetector:
             tensors[f"{name}.reference"] = self.reference[name]
             tensors[f"{name}.calibration"] = self.calibration[name]
         ready = {name: tensor.float() for name, tensor in tensors.items()}
-        write_tensors(Path(folder) / FITTED_FILE, ready)
-        write_json(Path(folder) / RECORD_FILE, {**about, "weights": fingerprint(self.model)})
+        write_tensors(Path(folder) / FITTED_FILE, {**ready, "kept": self.kept})
+        write_json(Path(folder) / RECORD_FILE, {**about, **self._made_of()})
 
     def read(self, folder: Path) -> None:
-        """Take what ``save`` wrote into a folder, if that is of these weights.
+        """Take what ``save`` wrote into a folder, if that is of these weights and noise levels.
 
         Raises:
             UserError: for damaged files.
@@ -189,10 +211,10 @@ class AnomalyDetector:
         if not path.exists() or not (folder / RECORD_FILE).exists():
             return
         with as_written(path):
-            if read_json(folder / RECORD_FILE)["weights"] != fingerprint(self.model):
+            if not self._made_of().items() <= read_json(folder / RECORD_FILE).items():
                 return
             tensors = read_tensors(path)
-            self.usual = tensors.pop("usual")
+            self.usual, self.kept = tensors.pop("usual"), tensors.pop("kept")
             for name, score in self.scores.items():
                 parts = {
                     key.removeprefix(f"{name}."): value
@@ -202,6 +224,9 @@ class AnomalyDetector:
                 self.reference[name] = parts.pop("reference")
                 self.calibration[name] = parts.pop("calibration")
                 score.state = parts
+
+    def _made_of(self) -> dict[str, Any]:
+        return {"weights": fingerprint(self.model), "levels": [*SHAPE_LEVELS, *PLAIN_LEVELS]}
 
     def _joined(self, single: dict[str, Tensor]) -> Tensor:
         """The detector's own score (B,) of single ones, by name."""

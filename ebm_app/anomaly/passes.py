@@ -20,8 +20,9 @@ from ebm_app.likelihood.bits import checked_levels
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.numerics.tensors import sum_except_batch
 
-#: levels of images of 28 x 28; more pixels show the same at more noise
-SHAPE_LEVELS, FINE_LEVELS, PIXELS = (-1.0, -0.1), (2.5, 6.0), 784
+#: levels of images of 28 x 28, of all copies and of the image alone; more pixels show the same at
+#: more noise
+SHAPE_LEVELS, PLAIN_LEVELS, PIXELS = (-1.0, -0.1), (2.5, 6.0), 784
 #: rows that a network gets together, and cells of a side of an image
 ROWS, CELLS = 128, 7
 SEED = 0
@@ -56,7 +57,7 @@ def copies(images: Tensor) -> list[Tensor]:
 
 
 def noise_levels(ebm: EBM) -> tuple[list[float], int]:
-    """The times of the levels, and how many of them, the first ones, decide shapes.
+    """The times of the levels, and at how many of them, the first ones, copies are read too.
 
     Raises:
         UserError: for a model without a Stein head, or of a path between two data sets.
@@ -67,7 +68,7 @@ def noise_levels(ebm: EBM) -> tuple[list[float], int]:
         )
     path = ebm.energy.path
     shift = math.log(PIXELS / math.prod(ebm.config.image_shape[1:]))
-    levels = torch.tensor((*SHAPE_LEVELS, *FINE_LEVELS), dtype=torch.float64) + shift
+    levels = torch.tensor((*SHAPE_LEVELS, *PLAIN_LEVELS), dtype=torch.float64) + shift
     path.check_reference()
     return path.log_snr_inverse(levels).tolist(), len(SHAPE_LEVELS)
 

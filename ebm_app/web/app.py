@@ -20,7 +20,7 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
     """
     cache = (CACHE_SECONDS, CACHE_SECONDS)
     with gr.Blocks(title="ebm_app", analytics_enabled=False, delete_cache=cache) as app:
-        gr.Markdown("# ebm_app\nEnergy-based models of images, learned from time scores.")
+        gr.Markdown("# ebm_app\nMake digits, find odd images, and watch a density being learned.")
         with gr.Column() as choice:
             names = [(in_a_line(name, path), name) for name, path in models.folders.items()]
             model = gr.Dropdown(names, value=names[0][1], label="Model")

@@ -20,7 +20,7 @@ from ebm_app.io.registry import choose
 from ebm_app.models.config import EBMConfig
 
 from .models import Models
-from .runs import start_and_stop, start_by
+from .runs import empty_by, start_and_stop, start_by
 from .score.uploads import NO_COLOUR, WHITE, black_canvas, drawn_path
 from .shared import Seed, picture, progress, render, seed_box, slider, text_box
 
@@ -108,4 +108,5 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> None:
             grid = picture("Completions", "Completions of the drawing", "min(420px, 92vw)")
             text = text_box("Run")
     inputs = [model, canvas, unknown, count, steps, seeds]
-    start_by(buttons, complete, inputs, [grid, text], {"models": models})
+    event = start_by(buttons, complete, inputs, [grid, text], {"models": models})
+    empty_by([model.change], [event], [grid, text])

@@ -116,5 +116,6 @@ def table_box(label: str, columns: dict[str, int], texts: tuple[str, ...] = ()) 
         column_widths=[f"{width}px" for width in columns.values()],
         interactive=False,
         label=label,
+        type="array",
         wrap=True,
     )

@@ -62,11 +62,15 @@ def toy(
     device: str = "cpu",
 ) -> Iterator[ShownTrial]:
     """Train a method on a toy problem; returns a plot, a text, and the metrics."""
-    training = RatioTraining(iterations, eval_every=eval_every(iterations))
+    every = eval_every(iterations)
+    training = RatioTraining(iterations, eval_every=every)
     trial = Trial(problem, path, method, learning_rate, training, seed)
     yield preview(problem), f"Starting · {problem_label(problem)} · {PATHS[path]}", {}, None
     begin = time.perf_counter()
     for shot in watch(trial, device):
+        # plots take as long as the steps between two of them
+        if not (shot.is_final or every == 1 or shot.step % (2 * every) == 0):
+            continue
         plot = plot_trial(shot, f"{method_label(method)}\n{problem_label(problem)}")
         text = report(shot, time.perf_counter() - begin)
         yield plot, text, metrics(shot), planes_of(shot)

@@ -1,7 +1,8 @@
 """Odd images made of ordinary ones, for the benchmark of anomaly detection."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,19 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy import ndimage
 from torch import Tensor
 
+from ebm_app.data.folder import fitted, on_levels
+from ebm_app.data.images import load_images
+from ebm_app.data.named import DATASETS
+from ebm_app.data.png import to_picture, to_uint8
+from ebm_app.io.errors import UserError
+from ebm_app.models.config import EBMConfig
+
 #: digits that are no digit in a mirror or upside down
 CHIRAL = (2, 3, 4, 5, 7)
 #: letters that are no digits in shape
 LETTERS = "ABCDEFGHJKLMNPQRTUVWXYadefhkmnrtuwxy"
+#: fonts of matplotlib that have symbols in the place of letters
+SYMBOLS = ("cm", "STIX", "Last Resort")
 
 #: images (N, C, H, W) in [0, 1] with labels (N,) or None -> odd ones (M, C, H, W)
 Maker = Callable[[Tensor, Tensor | None, np.random.Generator], Tensor]
@@ -23,14 +33,22 @@ def _chiral(images: Tensor, labels: Tensor | None) -> Tensor:
     return images if labels is None else images[torch.isin(labels, torch.tensor(CHIRAL))]
 
 
-def _letters(images: Tensor, labels: Tensor | None, draw: np.random.Generator) -> Tensor:
-    """Letters as large as digits of MNIST, in the fonts that come with matplotlib."""
-    from matplotlib import get_data_path  # half a second to import
+@cache
+def fonts() -> list[str]:
+    """Files of the fonts of this machine and of matplotlib that have the letters, one of a
+    name."""
+    from matplotlib.font_manager import fontManager, get_font  # half a second to import
 
-    fonts = sorted(Path(get_data_path(), "fonts/ttf").glob("DejaVu*[!y].ttf"))
+    known = [font.fname for font in fontManager.ttflist if not font.name.startswith(SYMBOLS)]
+    files, needed = {Path(file).name: file for file in known}, set(map(ord, LETTERS))
+    return [f for _, f in sorted(files.items()) if needed <= get_font(f).get_charmap().keys()]
+
+
+def _letters(images: Tensor, labels: Tensor | None, draw: np.random.Generator) -> Tensor:
+    """Letters as large as digits of MNIST, in ``fonts``."""
     (height, width), found = images.shape[-2:], []
     for _ in range(len(images)):
-        font = ImageFont.truetype(str(fonts[draw.integers(len(fonts))]), height * 26 // 28)
+        font = ImageFont.truetype(fonts()[draw.integers(len(fonts()))], height * 26 // 28)
         letter, picture = LETTERS[draw.integers(len(LETTERS))], Image.new("L", (width, height))
         ImageDraw.Draw(picture).text((width / 2, height / 2), letter, 255, font, anchor="mm")
         found.append(np.asarray(picture) / 255)
@@ -95,3 +113,13 @@ def odd_images(
     """Images of a kind in ``ODD``, in [0, 1] on the grid of as many levels."""
     found = ODD[kind](images, labels, np.random.default_rng(seed)).clamp(0, 1)
     return (found * (num_levels - 1)).round() / (num_levels - 1)
+
+
+def of_other_data(config: EBMConfig, data_root: str, num: int) -> Iterator[tuple[str, Tensor]]:
+    """The names of the data sets that are on this machine and not the model's own, with test
+    images of each, brought to the model's form."""
+    for name in [name for name in DATASETS if name != config.dataset]:
+        with suppress(UserError):  # its files are not there
+            data = load_images(name, data_root)
+            pictures = map(to_picture, to_uint8(data.display(data.test[:num])))
+            yield name, torch.cat([on_levels(fitted(x, config), config) for x in pictures])

@@ -1,7 +1,9 @@
 """Many image files at once: a table of how ordinary they are, the oddest first."""
 
+import csv
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import gradio as gr
 
@@ -9,7 +11,7 @@ from ebm_app.anomaly.detector import benjamini_hochberg
 from ebm_app.io.errors import UserError
 
 from ..models import Models
-from ..runs import Upload, empty_by, start_and_stop, start_by
+from ..runs import AT_ONCE, Upload, empty_by, start_and_stop, start_by
 from ..shared import in_a_row, mean_of, progress, table_box, text_box
 from .one_image import Repeats
 from .uploads import preparation, read_upload
@@ -20,9 +22,10 @@ RATE = 0.05
 #: width by heading
 COLUMNS = {
     **{"File": 150, "p-value": 90, "Nats": 100, "± nats": 90, "Bits per dim": 90},
-    **{"Notes": 400},
+    **{"Notes": 300, "Odd": 70},
 }
-P_VALUE, NATS = 1, 2
+P_VALUE, NATS, ODD = 1, 2, 6
+CSV_FILE = "scores.csv"
 #: under ``COLUMNS``
 FileRow = list[str | float | None]
 
@@ -48,31 +51,52 @@ def score_many(
         try:
             prepared = read_upload(path, ebm.config, as_it_is)
         except UserError as error:
-            rows.append([path.name, *[None] * (len(COLUMNS) - 2), str(error)])
+            rows.append([path.name, *[None] * 4, str(error), None])
         else:
             images = prepared.image.expand(repeats, -1, -1, -1)
             result = ebm.log_prob(images, seed=seed)
             mean = mean_of(result, ebm.default_estimator, images[0].numel())
             p = detector and round(detector.examine(images[:1]).p_value.item(), 4)
-            rows.append([path.name, p, *in_a_row(mean), " ".join(prepared.notes)])
+            rows.append([path.name, p, *in_a_row(mean), " ".join(prepared.notes), None])
         yield list(rows), f"{progress(len(rows), len(files))} files"
     rows.sort(key=lambda row: (row[NATS] is None, row[P_VALUE] or 0, row[NATS]))
+    yield list(rows), flag(rows, RATE)
+
+
+def flag(rows: list[FileRow], rate: float) -> str:
+    """Mark the rows that are odd at a rate; what to say of all of them."""
     read = [row for row in rows if row[NATS] is not None]
     text = f"{len(read)} of {len(rows)} files have a log-likelihood"
-    if detector:
-        odd = benjamini_hochberg([row[P_VALUE] for row in read], RATE).sum()
-        text += f", {odd} are odd, of which about {RATE:.0%} by chance"
-    yield list(rows), text
+    if any(row[P_VALUE] is None for row in read):  # no detector
+        return text
+    odd = benjamini_hochberg([row[P_VALUE] for row in read], rate)
+    for row, is_odd in zip(read, odd, strict=True):
+        row[ODD] = "yes" if is_odd else "no"
+    return f"{text}, {odd.sum()} are odd, of which about {rate:.0%} by chance"
 
 
 def build(models: Models, model: gr.Dropdown, repeats: gr.Slider, seed: int) -> None:
     """Put the table on the page, with its endpoint /score_many."""
     files = gr.File(label="Image files", file_count="multiple", height=160)
     as_it_is = preparation()
+    info = "at most so many of those called odd are ordinary, on average"
+    rate = gr.Slider(0.01, 0.5, RATE, step=0.01, label="Share of false alarms", info=info)
     buttons = start_and_stop("Are the files ordinary?")
     text = text_box("Progress")
-    table = table_box("The oddest first", COLUMNS, texts=("File", "Notes"))
-    shown = [table, text]
+    table = table_box("The oddest first", COLUMNS, ("File", "Notes", "Odd"))
+    whole = gr.File(label="The table (CSV)", interactive=False, height=80)
     inputs = [model, files, repeats, as_it_is]
-    event = start_by(buttons, score_many, inputs, shown, {"models": models, "seed": seed})
+    event = start_by(buttons, score_many, inputs, [table, text], {"models": models, "seed": seed})
+
+    def keep(rows: list[FileRow], rate: float) -> Iterator[tuple[list[FileRow], str, str]]:
+        told = flag(rows, rate)
+        with TemporaryDirectory() as folder:  # the page keeps a copy
+            path = Path(folder) / CSV_FILE
+            with path.open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerows([COLUMNS, *rows])
+            yield rows, told, str(path)
+
+    shown = [table, text, whole]
+    for when in (event.success, rate.release):
+        when(keep, [table, rate], shown, **AT_ONCE)
     empty_by([part.change for part in (files, as_it_is, model)], [event], shown)

@@ -10,7 +10,9 @@ import numpy as np
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 from pydantic import BeforeValidator
+from torch import Tensor
 
+from ebm_app.data.levels import to_display
 from ebm_app.evaluation.plots import plot_over
 from ebm_app.image_models.ebm import EBM
 from ebm_app.likelihood import ESTIMATORS
@@ -37,7 +39,7 @@ ROWS, COLUMNS = ("upper", "", "lower"), ("left", "", "right")
 class ShownLikelihood(NamedTuple):
     """What the page shows of an image, as far as it is known: the image as the model sees it, the
     answer in words, where it is odd, the details, the probabilities of the classes that the model
-    knows, and the numbers."""
+    knows, the numbers, and what ``plot_over`` is given."""
 
     seen: str | None = None
     answer: str = ""
@@ -45,6 +47,7 @@ class ShownLikelihood(NamedTuple):
     details: str = ""
     classes: dict[str, float] | None = None
     metrics: dict[str, Any] | None = None
+    compared: tuple[Tensor, np.ndarray, Tensor] | None = None
 
 
 def score(
@@ -58,7 +61,8 @@ def score(
 ) -> Iterator[ShownLikelihood]:
     """Whether an image file is ordinary or odd; a digit on paper is found and framed first, unless
     it is taken as it is. Returns the image as the model sees it, the answer in words, a map of
-    where it is odd, the details, the probabilities of the classes, and the numbers."""
+    where it is odd beside the nearest held-out images, the details, the probabilities of the
+    classes, and the numbers."""
     prepared = read_upload(image, models.load(model).config, as_it_is)
     yield from find_likelihood(models, model, prepared, repeats, seed)
 
@@ -95,7 +99,9 @@ def find_likelihood(
             odd = detector.examine(image)
             found |= {"p_value": odd.p_value.item(), "oddest": place_of(odd.maps[0])}
             found["percentile"] = 100 * odd.p_values["likelihood"].item()
-            shown = shown._replace(where=plot_over(image[0], odd.maps[0]))
+            nearest = to_display(detector.nearest(image), ebm.config.num_levels)
+            compared = image[0], odd.maps[0], nearest
+            shown = shown._replace(where=plot_over(*compared), compared=compared)
         if ebm.config.num_classes:
             (told,) = ebm.classify(image, seed=seed).probabilities.tolist()
             found["class"] = max(range(len(told)), key=told.__getitem__)

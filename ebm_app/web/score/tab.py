@@ -6,6 +6,7 @@ from typing import Any
 import gradio as gr
 
 from ebm_app.evaluation.examples import examples
+from ebm_app.evaluation.plots import OPACITY, plot_over
 
 from ..models import Models
 from ..runs import AT_ONCE, empty_by, start_by
@@ -47,13 +48,21 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> tuple[gr.Image, gr.T
             after = "The image after resizing and rounding to the levels of the model"
             seen = picture("As the model sees it", after, 300)
             classes = gr.Label(label="Class", num_top_classes=3, visible=False)
-            where = plot_box("Where it is odd")
+            where, compared = plot_box("Where it is odd"), gr.State()
+            opacity = gr.Slider(0, 1, OPACITY, step=0.1, label="Opacity of the map")
     with gr.Accordion("Details", open=False):
         info = "draws of the dequantisation noise: more of them, less uncertainty"
         repeats = slider(2, MAX_REPEATS, 16, "Repeats", info=info)
         details = text_box("Log-likelihood", 7)
         metrics = metrics_box()
-    shown = list(ShownLikelihood(seen, text, where, details, classes, metrics))
+    shown = list(ShownLikelihood(seen, text, where, details, classes, metrics, compared))
+
+    def at_opacity(parts: Any, opacity: float) -> Any:
+        return plot_over(*parts, opacity) if parts else gr.skip()
+
+    opacity.release(at_opacity, [compared, opacity], where, **AT_ONCE)
+    starts = [start_upload.click, start_drawing.click]
+    gr.on(starts, lambda: OPACITY, None, opacity, **AT_ONCE)
 
     def has_classes(name: str) -> dict[str, Any]:
         return gr.update(visible=models.load(name).config.num_classes > 0)
