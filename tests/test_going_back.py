@@ -1,19 +1,26 @@
 """A run that goes back to an earlier checkpoint, or past a damaged one."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import GREY
 from safetensors.torch import load_file, save_file
 from speeds import without_speeds
 from test_faults import TENSORS
 
-from ebm_app import train
+from ebm_app import EBM, train
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import LARGEST_RECORD, read_json, write_json
-from ebm_app.training.checkpoint import checkpoints, digests, find_checkpoint
+from ebm_app.training.checkpoint import (
+    checkpoints,
+    digests,
+    find_checkpoint,
+    save_checkpoint,
+)
 from ebm_app.training.metrics import read_metrics
 
 pytestmark = pytest.mark.process
@@ -89,6 +96,10 @@ def test_latest_falls_back_to_the_last_whole_checkpoint(images, whole, run, caps
     assert (run / "checkpoint-12.damaged").is_dir()
     (last / "config.json").unlink()
     assert find_checkpoint(run, "latest").name == "checkpoint-8"
+    (run / "model.safetensors").unlink()
+    os.mkfifo(run / "model.safetensors")
+    with pytest.raises(UserError, match="not a plain file"):
+        save_checkpoint(run, 16, EBM(GREY), {}, {"best": {}}, 3)
     shutil.copytree(earlier, run / "kept")
     with pytest.raises(UserError, match="already holds a run"):
         find_checkpoint(run, "kept")

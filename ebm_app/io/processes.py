@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
+from ebm_app.io.start import explained
 
 T = TypeVar("T")
 Wrap = Callable[[Sequence[Tensor]], Iterable[Tensor]]
@@ -114,7 +115,7 @@ def on_main(accelerator: Accelerator, action: Callable[[], T]) -> T | None:
         try:
             result = action()
         except (UserError, OSError) as error:
-            message = [str(error)]
+            message = [explained(error)]
     broadcast_object_list(message)
     if message[0] is not None:
         raise UserError(message[0])

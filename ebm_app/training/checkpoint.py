@@ -121,8 +121,8 @@ def save_checkpoint(
     write_tensors(pending / STATE / TENSORS_FILE, tensors)
     write_json(pending / STATE / TRAINER_FILE, trainer)
     if trainer["best"] is not None:
-        best = (output_dir / WEIGHTS_FILE).read_bytes()
-        replace_file(pending / STATE / BEST_FILE, best)
+        with open_plain(output_dir / WEIGHTS_FILE) as best:  # a pipe is never waited for
+            replace_file(pending / STATE / BEST_FILE, best.read())
     write_json(pending / STATE / DIGESTS_FILE, digests(pending))
     os.replace(pending, folder)
     sync_folder(output_dir)
