@@ -102,7 +102,7 @@ def list_images(folder: Path) -> list[Path]:
     """
 
     def fail(error: OSError) -> NoReturn:
-        raise UserError(f"cannot list the folder '{error.filename}': check its permissions")
+        raise UserError(f"cannot list the folder '{error.filename}': {error.strerror}")
 
     found = [Path(root, f) for root, _, names in os.walk(folder, onerror=fail) for f in names]
     found = [file for file in found if file.suffix.lower() in EXTENSIONS]
