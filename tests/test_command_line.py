@@ -122,11 +122,7 @@ def test_a_mistake_in_settings_is_named(pair, message):
     assert message in error_of(settings_of_each, {"Rest": Rest, "Run": Run}, [pair])
 
 
-#: all but that of several models, for which no single text stands
-ONE_MODEL = [path for path in SCRIPTS if path != "evaluate/denoising.py"]
-
-
-@pytest.mark.parametrize("name", [*ONE_MODEL, *KINDS])
+@pytest.mark.parametrize("name", [*SCRIPTS, *KINDS])
 def test_an_odd_value_of_a_number_is_taken_or_ends_in_a_sentence(name):
     kind = arguments_of(name) if name in SCRIPTS else KINDS[name]
     for item in dataclasses.fields(kind):

@@ -34,7 +34,6 @@ BUDGETS = {
     "train/flow.py": "--validation_repeats 1",
     "train/energy.py": f"{STEPS} --train_batch_size 4 --validation_images 4",
     "sample/ebm.py": "--num_images 10",  # as many as there are labels
-    "evaluate/denoising.py": "--limit 2",
     "evaluate/bpd.py": "--limit 2 --repeats 1",
     "evaluate/ais.py": "--limit 3 --num_chains 4 --num_temperatures 24 --num_leapfrog_steps 1",
     "evaluate/selftest.py": "--limit 3 --num_times 2 --pf_ode_steps 2",

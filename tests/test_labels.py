@@ -17,7 +17,6 @@ from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.models.labelled import LabelledModel, class_labels
 from ebm_app.models.time_score import ModelOutput
 from ebm_app.models.unet import UNet
-from ebm_app.numerics.tensors import seeded
 from ebm_app.paths import LinearVPPath
 from ebm_app.sampling.samplers import DPMSampler, PFODESampler
 
@@ -183,25 +182,6 @@ def test_labels_take_turns_and_are_checked():
     for labels in (0.5, [[1]], [], [-1], "any"):
         with pytest.raises(UserError):
             class_labels(labels, 3, 5)
-
-
-def test_the_table_of_noise_levels_is_the_mean_squared_error_of_the_predicted_noise(
-    script, tmp_path
-):
-    module, ebm = script("evaluate/denoising.py"), EBM.from_pretrained("digits")
-    found = module.main(
-        ["digits", "--limit", "3", "--log_snr", "-30", "0", "--output_dir", str(tmp_path)]
-    )["rows"][0]
-    assert found["error"][0] < 1e-3  # without a signal the noise is known
-    data = load_images("digits")
-    x1 = ebm.space.encode((data.validation[:3].float() + 0.5) / 17)
-    e = torch.randn(x1.shape, generator=seeded("cpu", 0, 1, 0))
-    root = 0.5**0.5
-    with torch.no_grad():  # alpha^2 = sigma^2 = 1/2
-        predicted = -root * ebm.energy.output(root * (x1 + e), root).score
-    squares = (e - predicted).square().flatten(1).sum(1)
-    assert found["error"][1] == pytest.approx(squares.mean().item(), rel=1e-4)
-    assert found["stderr"][1] == pytest.approx(squares.std().item() / 3**0.5, rel=1e-4)
 
 
 def test_bits_given_the_labels_of_the_images(script, tmp_path):
