@@ -7,7 +7,7 @@ import pytest
 from scipy import special, stats
 
 from ebm_app.tabular.scores import normal_scores
-from ebm_app.tabular.t_copula import GAUSSIAN, TCopula, t_scores
+from ebm_app.tabular.t_copula import GAUSSIAN, TCopula, simpler, t_scores
 
 
 def correlation(dim, seed=0):
@@ -86,3 +86,24 @@ def test_held_out_rows_shrink_what_was_learned_by_chance():
     scores = normal_scores(line + 0.3 * numbers.standard_normal((2_000, 2)))
     free, held = TCopula.fit(scores, 1), TCopula.fit(scores, 1, np.arange(2_000) < 300)
     np.testing.assert_allclose(free.correlation, held.correlation, atol=5e-3)
+
+
+def test_held_out_rows_keep_the_canonical_correlations_that_are_not_chance():
+    """Two of 25 are: 0.8 each, in 600 rows."""
+    z = np.random.default_rng(5).standard_normal((600, 50))
+    z[:, 25:27] = 0.8 * z[:, :2] + 0.6 * z[:, 25:27]
+    full = np.corrcoef(z.T)
+    kept = simpler(full, 25, within=0.0, between=0.0, rank=2)
+    np.testing.assert_allclose(kept[:25, :25], full[:25, :25])
+    wanted = [*canonical(full, 25)[:2], *[0] * 23]
+    np.testing.assert_allclose(canonical(kept, 25), wanted, atol=1e-6)  # roots of rounding errors
+    found = canonical(TCopula.fit(normal_scores(z), 25, np.arange(600) < 120).correlation, 25)
+    assert found[1] > 0.6 and (found > 1e-6).sum() <= 4
+
+
+def canonical(r, dim_x):
+    """The canonical correlations of a correlation matrix, by its definition: the roots of the
+    eigenvalues of R_xx^-1 R_xy R_yy^-1 R_yx."""
+    x, y = slice(0, dim_x), slice(dim_x, None)
+    product = np.linalg.solve(r[x, x], r[x, y]) @ np.linalg.solve(r[y, y], r[y, x])
+    return np.sqrt(np.sort(np.linalg.eigvals(product).real.clip(0))[::-1])

@@ -13,6 +13,7 @@ fixed point for R is that of maximum likelihood, Kent and Tyler, Ann. Statist. 1
 """
 
 import math
+from itertools import product
 
 import numpy as np
 import scipy
@@ -21,7 +22,7 @@ from scipy.stats import multivariate_t
 #: degrees of freedom that are tried, before and after the best of them is refined
 LEAST, MOST, GAUSSIAN = 0.3, 50.0, 1e6
 FIXED_POINT_STEPS = 12
-#: shares of the identity in R; 1 is independence
+#: shares by which correlations are shrunk; 1 leaves none
 SHRINKAGES = (0.0, 0.01, 0.03, 0.1, 0.3, 0.6, 1.0)
 
 
@@ -43,8 +44,8 @@ class TCopula:
     def fit(cls, scores: np.ndarray, dim_x: int, held_out: np.ndarray | None = None) -> "TCopula":
         """The most likely copula of normal scores (N, D).
 
-        R is shrunk to (1 - a) R + a I, with the a of ``SHRINKAGES`` by which the rows ``held_out``
-        (N,), true or false, are most likely; None leaves it.
+        Where some of the rows are ``held_out`` (N,), true or false, R is the one of ``simpler`` by
+        which these are most likely; None leaves it.
         """
         train = scores if held_out is None else scores[~held_out]
 
@@ -61,8 +62,14 @@ class TCopula:
         correlation = _fitted(scores, df)[1]
         if held_out is not None:
             of_train, s = _fitted(train, df)[1], t_scores(scores[held_out], df)
-            share = max(SHRINKAGES, key=lambda a: _log_density(s, df, _shrunk(of_train, a)).mean())
-            correlation = _shrunk(correlation, share)
+            ranks = range(min(dim_x, scores.shape[1] - dim_x), -1, -1)
+
+            def likelihood(within: float, between: float, rank: int) -> float:
+                return _log_density(s, df, simpler(of_train, dim_x, within, between, rank)).mean()
+
+            within = max(SHRINKAGES, key=lambda share: likelihood(share, 1.0, 0))
+            best = max(product(SHRINKAGES, ranks), key=lambda choice: likelihood(within, *choice))
+            correlation = simpler(correlation, dim_x, within, *best)
         return cls(df, correlation, dim_x)
 
     def quantiles(self, scores: np.ndarray) -> np.ndarray:
@@ -105,5 +112,23 @@ def _log_density(s: np.ndarray, df: float, correlation: np.ndarray) -> np.ndarra
     return multivariate_t(shape=correlation, df=df).logpdf(s)
 
 
-def _shrunk(correlation: np.ndarray, share: float) -> np.ndarray:
-    return (1 - share) * correlation + share * np.eye(len(correlation))
+def simpler(
+    correlation: np.ndarray, dim_x: int, within: float, between: float, rank: int
+) -> np.ndarray:
+    """A correlation that says less: those of the columns of a side are shrunk by the share
+    ``within``, and of the canonical correlations of both sides the ``rank`` largest are kept,
+    shrunk by the share ``between``: what few rows say of the others is chance.
+
+    >>> simpler(np.array([[1.0, 0.8], [0.8, 1.0]]), 1, within=0.1, between=0.5, rank=1).tolist()
+    [[1.0, 0.4], [0.4, 1.0]]
+    """
+    x, y = slice(0, dim_x), slice(dim_x, None)
+    roots = [np.linalg.cholesky(correlation[side, side]) for side in (x, y)]
+    whitened = np.linalg.solve(roots[0], correlation[x, y])
+    left, canonical, right = np.linalg.svd(np.linalg.solve(roots[1], whitened.T).T, False)
+    kept = (1 - between) * (left[:, :rank] * canonical[:rank]) @ right[:rank]
+    found = (1 - within) * correlation + within * np.eye(len(correlation))
+    roots = [np.linalg.cholesky(found[side, side]) for side in (x, y)]
+    found[x, y] = roots[0] @ kept @ roots[1].T
+    found[y, x] = found[x, y].T
+    return found
