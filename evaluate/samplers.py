@@ -158,13 +158,17 @@ def prepare(ebm: EBM, args: Arguments) -> tuple[Measure, dict[str, Any]]:
         return found
 
     of_pool, draws = classifier.features_and_logits(train[pool]), []
-    for _ in range(FLOOR_DRAWS):
+    is_all = args.num_images >= len(pool)  # of which there is one draw
+    for _ in range(1 if is_all else FLOOR_DRAWS):
         rows = torch.randperm(len(pool), generator=generator)[: args.num_images]
         draws.append(quality(*(part[rows] for part in of_pool), features))
         draws[-1] |= within_classes(of_pool[0][rows], labels[pool][rows])
+    summaries = {f"{len(rows)} held-out images": mean}
+    if not is_all:
+        summaries["their deviation"] = stdev
     floor = [
         {"run": name, **{key: summary(draw[key] for draw in draws) for key in draws[0]}}
-        for name, summary in ((f"{len(rows)} held-out images", mean), ("their deviation", stdev))
+        for name, summary in summaries.items()
     ]
     accuracy = (held_out_logits.argmax(1) == held_out_labels).double().mean().item()
     return measure, {"classifier_accuracy": accuracy, "floor": floor}

@@ -111,7 +111,7 @@ PROBLEMS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_errors_are_as_large_as_they_say(name, capsys):
-    """Over ten pairs of samples: the table in docs/ratios.md, which ``-s`` prints."""
+    """Over ten pairs of samples: the shares in docs/results.md, which ``-s`` prints."""
     num, draw0, draw1, exact = PROBLEMS[name]
     x, divergence = draw1(10_000, 2000), exact(draw1(10_001, 200_000)).mean()
     rows = []

@@ -195,7 +195,7 @@ class Settings(TrainingConfig, ModelSettings, UNetConfig):
     """Every setting of a training run by its name, as the flags of ``train/ebm.py`` give them."""
 
     size: Literal["small", "base", "large"] = setting(
-        "network of a preset, of 1, 36 or 121 million weights", "small"
+        "network of a preset, of about 1.5, 36 or 115 million weights", "small"
     )
     path: str = setting("linear_vp (alpha_t = t), or vp (the paper's, of images)", "linear_vp")
     path_arguments: dict[str, Number] = field(default_factory=dict)

@@ -37,8 +37,8 @@ class Size(NamedTuple):
     training: dict[str, Any] = {}
 
 
-#: 1, 36 and 121 million weights: the second after Ho et al. 2020 (arXiv:2006.11239, CIFAR-10), the
-#: third after Nichol and Dhariwal 2021 (arXiv:2102.09672, ImageNet 64)
+#: about 1.5, 36 and 115 million weights: the second after Ho et al. 2020 (arXiv:2006.11239,
+#: CIFAR-10), the third after Nichol and Dhariwal 2021 (arXiv:2102.09672, ImageNet 64)
 SIZES = {
     "small": Size((32, 64, 64), 2),
     "base": Size((128, 256, 256, 256), 2, range(9, 17), WIDE),
