@@ -18,9 +18,9 @@ OF_GRADIO = {
 }
 
 
-def text_of(page, label, pattern):
+def text_of(page, label, pattern, wait=WAIT):
     """The text of a box, once it is what it should be."""
-    return scenes.text_of(page, label, pattern, WAIT)
+    return scenes.text_of(page, label, pattern, wait)
 
 
 def draw(page, down=0.8):
