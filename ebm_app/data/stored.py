@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,16 +27,13 @@ class StoredImages:
 
     Args:
         read: a grey image may stand among colour ones. rows: their numbers (N,).
-        shape: (C, H, W). digests: SHA-256 of every image by its number, taken as it was checked.
+        shape: (C, H, W).
     """
 
     dtype, device, ndim = torch.uint8, torch.device("cpu"), 4
 
-    def __init__(
-        self, read: Read, rows: Tensor, shape: tuple[int, int, int], digests: list[bytes]
-    ) -> None:
+    def __init__(self, read: Read, rows: Tensor, shape: tuple[int, int, int]) -> None:
         self.read, self.rows, self.shape = read, rows, torch.Size([len(rows), *shape])
-        self.digests = digests
         self.pool: ThreadPoolExecutor | None = None
         self.coming: tuple[Tensor, list[Future[Tensor]]] | None = None
 
@@ -46,7 +42,7 @@ class StoredImages:
 
     def only(self, rows: Tensor | slice) -> StoredImages:
         """Some of them, not yet decoded."""
-        return StoredImages(self.read, self.rows[rows], tuple(self.shape[1:]), self.digests)
+        return StoredImages(self.read, self.rows[rows], tuple(self.shape[1:]))
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor | StoredImages:
         if isinstance(rows, slice):
@@ -87,7 +83,6 @@ def gathered(read: Read, num: int, name: Callable[[int], str]) -> Images:
         UserError: for images of different sizes, and as ``read``.
     """
     kept: list[Tensor] | None = []
-    digests: list[bytes] = []
     size, channels, used = None, 1, 0
     with ThreadPoolExecutor(WORKERS) as pool:
         for begin in range(0, num, BLOCK):
@@ -101,14 +96,13 @@ def gathered(read: Read, num: int, name: Callable[[int], str]) -> Images:
                         f"'{name(number)}' is {own_width}x{own_height}: give --resolution N to "
                         "bring all of them to NxN"
                     )
-                digests.append(hashlib.sha256(pixels.contiguous().numpy()).digest())
                 channels, used = max(channels, len(pixels)), used + pixels.numel()
                 if used > MEMORY:
                     kept = None
                 elif kept is not None:
                     kept.append(pixels)
     if kept is None:
-        return StoredImages(read, torch.arange(num), (channels, *size), digests)
+        return StoredImages(read, torch.arange(num), (channels, *size))
     return torch.stack([pixels.expand(channels, -1, -1) for pixels in kept])
 
 
