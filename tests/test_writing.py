@@ -15,11 +15,10 @@ from test_faults import NO_FILES, put_no_file
 
 from ebm_app.data.png import save_image
 from ebm_app.io.errors import UserError
-from ebm_app.io.output import hold
 from ebm_app.io.records import read_json, write_json
 from ebm_app.io.start import explained, run_script
 from ebm_app.io.tensors import read_tensors, write_tensors
-from ebm_app.io.writing import open_to_append, remove_folder, save_figure
+from ebm_app.io.writing import remove_folder, save_figure
 from ebm_app.training.metrics import read_metrics
 
 WRITE = {
@@ -27,8 +26,6 @@ WRITE = {
     "tensors": lambda path: write_tensors(path, {"x": torch.zeros(2)}),
     "picture": lambda path: save_image(torch.zeros(2, 2, 1).byte().numpy(), path),
     "figure": lambda path: save_figure(Figure(), path),
-    "lines": lambda path: open_to_append(path).close(),
-    "lock": lambda path: hold(path).close(),
 }
 READ = {"record": read_json, "tensors": read_tensors, "lines": read_metrics}
 

@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     labels = held_out_labels(args, ebm) if args.labels else None
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     is_main = accelerator.is_main_process
-    output = Output(args.output_dir / "bpd.json", to_dict(args), is_main)
+    output = Output(args.output_dir / "bpd.json", to_dict(args))
     bits, results = {}, {}
     for name, estimator in estimators.items():
         bar = partial(tqdm, desc=name, disable=not is_main)

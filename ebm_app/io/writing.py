@@ -3,25 +3,11 @@
 import io
 import os
 import shutil
-import stat
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
-
-from ebm_app.io.errors import UserError
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-def open_to_append(path: Path) -> IO[str]:
-    """A plain file to append to, made where it is missing; a link is not followed, and a pipe in
-    its place never waited for."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
-    descriptor = os.open(path, flags, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise UserError(f"{path} is not a plain file: remove it, or give another folder")
-    return open(descriptor, "a", encoding="utf-8")
 
 
 def replace_file(path: Path, content: bytes) -> None:

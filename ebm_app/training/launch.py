@@ -1,6 +1,7 @@
 """A training run from its settings to its record, for the scripts and ``ebm_app.train``."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +14,7 @@ from ebm_app.data.images import ImageData
 from ebm_app.image_models.flow import Flow
 from ebm_app.io import METRICS_FILE, RUN_FILE
 from ebm_app.io.interrupts import stop_with_launcher
-from ebm_app.io.output import Output
+from ebm_app.io.output import Output, hold
 from ebm_app.io.processes import (
     describe_devices,
     make_accelerator,
@@ -31,6 +32,9 @@ from ebm_app.training.options import RunOptions
 from ebm_app.training.plots import training_figure
 from ebm_app.training.tasks import EBMTask, Task
 from ebm_app.training.trainer import Trainer
+
+#: the file by which a folder is trained in by one run at a time
+LOCK = ".lock"
 
 
 def train_ebm(
@@ -71,10 +75,8 @@ def launch(
     # the configuration of ``accelerate`` may have chosen it
     config = replace(config, mixed_precision=accelerator.mixed_precision)
     stop_with_launcher()
-    path = options.output_dir / RUN_FILE
-    output = on_main(accelerator, lambda: Output(path, {}))
-    output = output or Output(path, {}, is_main=False)
-    with output:
+    output, is_main = Output(options.output_dir / RUN_FILE, {}), accelerator.is_main_process
+    with on_main(accelerator, lambda: hold(output.folder / LOCK)) or nullcontext():
         task, trainer = build(accelerator), None
         settings = {**task.settings(), "training": to_dict(config)}
         if task.trained_parameters():
@@ -88,7 +90,8 @@ def launch(
         if trainer:
             settings = {**trainer.now.settings, **trainer.now.origin}
         output.data["settings"] = settings
-        output.write(None)
+        if is_main:
+            output.write(None)
         result = trainer.fit() if trainer else save_fitted(accelerator, task, output.folder)
         metrics = {
             "output_dir": str(output.folder),
@@ -96,13 +99,14 @@ def launch(
             **result,
             **task.final_metrics(output.folder),
         }
-        with output.saving(metrics):
-            if output.is_main and trainer and find_spec("matplotlib"):
-                figure = training_figure(read_metrics(output.folder / METRICS_FILE))
-                save_figure(figure, output.folder / "loss.png", dpi=120)
+        if is_main:
+            with output.saving(metrics):
+                if trainer and find_spec("matplotlib"):
+                    figure = training_figure(read_metrics(output.folder / METRICS_FILE))
+                    save_figure(figure, output.folder / "loss.png", dpi=120)
         prepared = (trainer.loss_module, trainer.optimizer) if trainer else ()
         shut_down(accelerator, *prepared)
-    return metrics if output.is_main else None
+    return metrics if is_main else None
 
 
 def save_fitted(accelerator: Accelerator, task: Task, folder: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ebm_app.io import METRICS_FILE
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import open_plain, to_dict
 from ebm_app.io.registry import choose
-from ebm_app.io.writing import open_to_append, replace_file
+from ebm_app.io.writing import replace_file
 from ebm_app.models.config import LoopConfig
 
 Row = dict[str, float | None]
@@ -45,7 +45,7 @@ class MetricsLog:
     def write(self, step: int, **numbers: float) -> None:
         """Add a line."""
         if self.accelerator.is_main_process:
-            with open_to_append(self.path) as file:
+            with self.path.open("a") as file:
                 file.write(json.dumps({"step": step, **finite(numbers)}) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
