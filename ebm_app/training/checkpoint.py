@@ -29,19 +29,18 @@ PREFIX, STATE = "checkpoint-", "state"
 PENDING = ".tmp"
 TENSORS_FILE, TRAINER_FILE, BEST_FILE = "trainer.safetensors", "trainer.json", "best.safetensors"
 DIGESTS_FILE = "digests.json"
-FILES = {CONFIG_FILE, WEIGHTS_FILE, STATE, TENSORS_FILE, TRAINER_FILE, BEST_FILE, DIGESTS_FILE}
 #: files at the top of a run
 RECORDS = (CONFIG_FILE, WEIGHTS_FILE, METRICS_FILE, RUN_FILE, "loss.png")
 
 
 def step_of(folder: Path) -> int:
     """The step of a checkpoint by its name."""
-    return int(folder.name.removeprefix(PREFIX))
+    return int(folder.name.removeprefix(PREFIX).removesuffix(PENDING))
 
 
-def checkpoints(output_dir: Path) -> list[Path]:
-    """The finished checkpoints of a run, oldest first."""
-    form = re.compile(PREFIX + r"\d{1,12}")
+def checkpoints(output_dir: Path, end: str = "") -> list[Path]:
+    """The finished checkpoints of a run, oldest first; those cut off by the ``end`` PENDING."""
+    form = re.compile(PREFIX + r"\d{1,12}" + re.escape(end))
     found = (folder for folder in output_dir.glob(PREFIX + "*") if form.fullmatch(folder.name))
     return sorted((folder for folder in found if folder.is_dir()), key=step_of)
 
@@ -73,7 +72,7 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
             verify(folder)
         except UserError as error:
             print(f"passing over a damaged checkpoint: {error}", file=sys.stderr)
-            folder.rename(_free(folder, ".damaged"))
+            folder.rename(folder.with_name(folder.name + ".damaged"))
             continue
         return folder
     raise UserError(
@@ -113,35 +112,20 @@ def save_checkpoint(
         OSError: where the disk is full or not writable; earlier checkpoints are intact.
     """
     folder = output_dir / f"{PREFIX}{step}"
-    for cut_off in filter(_is_cut_off, output_dir.iterdir()):
+    for cut_off in checkpoints(output_dir, PENDING):
         remove_folder(cut_off)
-    pending = _free(folder.with_name(folder.name + PENDING), PENDING)
+    pending = folder.with_name(folder.name + PENDING)
     model.save_pretrained(pending)
     (pending / STATE).mkdir()
     write_tensors(pending / STATE / TENSORS_FILE, tensors)
     write_json(pending / STATE / TRAINER_FILE, trainer)
     if trainer["best"] is not None:
-        with open_plain(output_dir / WEIGHTS_FILE) as best:  # a pipe is never waited for
-            replace_file(pending / STATE / BEST_FILE, best.read())
+        replace_file(pending / STATE / BEST_FILE, (output_dir / WEIGHTS_FILE).read_bytes())
     write_json(pending / STATE / DIGESTS_FILE, digests(pending))
     os.replace(pending, folder)
     sync_folder(output_dir)
     for former in checkpoints(output_dir)[:-limit]:
         remove_folder(former)
-
-
-def _free(path: Path, end: str) -> Path:
-    """A path at which nothing is: ``path``, with ``end`` added as often as is needed."""
-    while os.path.lexists(path):
-        path = path.with_name(path.name + end)
-    return path
-
-
-def _is_cut_off(folder: Path) -> bool:
-    """Whether it is a checkpoint that was being written, and holds nothing else."""
-    has_form = re.fullmatch(PREFIX + r"\d{1,12}(\.tmp)+", folder.name) and folder.is_dir()
-    names = (re.sub(r"^\.|\.tmp$", "", path.name) for path in folder.rglob("*"))
-    return bool(has_form) and FILES.issuperset(names)
 
 
 def restore_best(output_dir: Path, folder: Path) -> None:

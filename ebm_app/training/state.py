@@ -4,19 +4,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import ConfigDict, JsonValue
 from torch import Tensor
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import STRICT, Count, NonNegative, PositiveInt, shortened
-from ebm_app.io.records import as_written, from_dict, read_json
+from ebm_app.io.records import read_json
 from ebm_app.io.tensors import read_tensors
 from ebm_app.models.config import FREE_ON_RESUME, changes_of
-from ebm_app.models.folders import load_weights, read_config
-from ebm_app.training.checkpoint import BEST_FILE, STATE, TENSORS_FILE, TRAINER_FILE
+from ebm_app.training.checkpoint import STATE, TENSORS_FILE, TRAINER_FILE
 from ebm_app.training.optimizers import OPEN_ENDED
 from ebm_app.training.tasks import Task
 
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
 SHARING = {"train_batch_size", "gradient_accumulation_steps"}
 #: of what a checkpoint holds beside its model
 FORMAT_VERSION = 2
-#: name of a configuration -> its fields
-Settings = dict[str, dict[str, Any]]
 
 
 @dataclass
@@ -45,20 +40,18 @@ class Progress:
         ema_step, scaler: of the averaged weights, and of the scale of fp16's losses.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    settings: Settings
-    total_batch_size: PositiveInt
-    step: Count = 0
+    settings: dict[str, dict[str, Any]]
+    total_batch_size: int
+    step: int = 0
     loss: float | None = None
-    seconds: NonNegative = 0.0
-    core_seconds: NonNegative = 0.0
-    validated: Count = 0
+    seconds: float = 0.0
+    core_seconds: float = 0.0
+    validated: int = 0
     best: dict[str, float | None] | None = None
-    origin: dict[str, JsonValue] = field(default_factory=dict)
-    ema_step: Count = 0
+    origin: dict[str, Any] = field(default_factory=dict)
+    ema_step: int = 0
     scaler: dict[str, float] | None = None
-    format_version: Literal[FORMAT_VERSION] = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 @dataclass
@@ -88,19 +81,17 @@ class TrainingState:
         last line of the metrics.
 
         Raises:
-            UserError: where it is damaged, or was made with other settings than those of ``now``.
+            UserError: where it is of another version of this package, or was made with other
+                settings than those of ``now``.
         """
-        where = folder / STATE / TRAINER_FILE
+        written = read_json(folder / STATE / TRAINER_FILE)
+        if written.get("format_version") != FORMAT_VERSION:
+            raise UserError(f"{folder} is of another version of ebm_app: go on with that one")
+        before = Progress(**written)
+        check_same(before, now, folder)
         tensors = read_tensors(folder / STATE / TENSORS_FILE)
-        before = from_dict(Progress, read_json(where), str(where))
-        with as_written(where):
-            check_same(before, now, folder)
         if self.scaler is not None:
             self.scaler.load_state_dict(before.scaler)
-        self._check(tensors, folder / STATE / TENSORS_FILE)
-        if before.best is not None:  # that it fits; the run's own weights follow
-            read_config(self.task.model.config_class, folder, self.task.model.kind)
-            load_weights(self.task.model, folder / STATE / BEST_FILE)
         parts: dict[str, dict[str, Tensor]] = {}
         for name, value in tensors.items():
             part, _, rest = name.partition(".")
@@ -116,21 +107,6 @@ class TrainingState:
         self.ema.shadow_params = [shadow[str(i)].to(device) for i in range(len(shadow))]
         self.ema.optimization_step = before.ema_step
         return replace(before, settings=now.settings), tensors["pending"].to(device)
-
-    def _check(self, tensors: dict[str, Tensor], where: Path) -> None:
-        """Raise a UserError unless the tensors are those of this run, and finite."""
-        shapes = {f"weights.{key}": v.shape for key, v in self.task.model.state_dict().items()}
-        optional = {"pending": tensors.get("pending", torch.zeros(0)).shape[:1]}
-        for index, weight in enumerate(self.task.trained_parameters()):
-            shapes[f"ema.{index}"] = weight.shape
-            optional[f"optimizer.{index}.step"] = torch.Size()
-            for name in ("exp_avg", "exp_avg_sq"):
-                optional[f"optimizer.{index}.{name}"] = weight.shape
-        for name in sorted({*tensors, *shapes, "pending"}):
-            found = tensors.get(name)
-            wanted = shapes.get(name, optional.get(name))
-            if found is None or found.shape != wanted or not found.isfinite().all():
-                raise UserError(f"{where}: {shortened(name)} is not that of this run")
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
