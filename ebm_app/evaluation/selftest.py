@@ -10,8 +10,8 @@ A check passes where its value is 0 within a stated allowance and three standard
 """
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,92 +37,55 @@ PART = 16
 
 class Check(NamedTuple):
     """One identity: ``value`` should be 0 within ``allowance`` and three times ``stderr``, all in
-    bits per dim. ``passed`` is None for a check that was skipped because its value is unknown."""
+    bits per dim."""
 
     name: str
+    passed: bool
+    value: float
+    stderr: float
+    allowance: float
     note: str
-    passed: bool | None = None
-    value: float | None = None
-    stderr: float | None = None
-    allowance: float | None = None
-
-    @property
-    def outcome(self) -> str:
-        """ "passed", "FAILED" or "skipped"."""
-        return "skipped" if self.passed is None else "passed" if self.passed else "FAILED"
 
     def describe(self) -> str:
         """In one line."""
-        line = f"{self.outcome:8}{self.name:20} "
-        if self.passed is not None:
-            line += (
-                f"{self.value:+.4f} ± {self.stderr:.4f} bits per dim, "
-                f"allowed {self.allowance} and 3 errors; "
-            )
-        return line + self.note
-
-    def as_record(self) -> dict[str, Any]:
-        """As JSON, with the outcome in words."""
-        return {**self._asdict(), "outcome": self.outcome}
-
-    @classmethod
-    def from_record(cls, record: dict[str, Any]) -> "Check":
-        """The check that ``as_record`` wrote."""
-        found = cls(*(record.get(key) for key in cls._fields))
-        return found if found.value is not None else cls(found.name, found.note)
+        return (
+            f"{'passed' if self.passed else 'FAILED':8}{self.name:20} {self.value:+.4f} ± "
+            f"{self.stderr:.4f} bits per dim, allowed {self.allowance} and 3 errors; {self.note}"
+        )
 
 
-def judge(name: str, value: float, stderr: float, allowance: float, note: str) -> Check:
-    """The check of a value; skipped where the value or its standard error is not finite."""
-    if not (math.isfinite(value) and math.isfinite(stderr)):
-        return Check(name, f"{note}: not finite")
-    passed = abs(value) <= allowance + 3 * stderr
-    return Check(name, note, passed, value, stderr, allowance)
+def judge(name: str, values: Tensor, allowance: float, note: str) -> Check:
+    """The check of the mean over images of values (B,).
 
-
-def all_passed(checks: Iterable[Check]) -> bool:
-    """Whether at least one check ran and every one that ran passed.
-
-    >>> all_passed([Check("mean time score", "not finite")])
-    False
+    Raises:
+        UserError: where it is not finite.
     """
-    ran = [check.passed for check in checks if check.passed is not None]
-    return bool(ran) and all(ran)
+    value, stderr = values.double().mean().item(), standard_error(values).item()
+    if not (math.isfinite(value) and math.isfinite(stderr)):
+        raise UserError(f"{name}: not finite, the training of the model has diverged")
+    return Check(name, abs(value) <= allowance + 3 * stderr, value, stderr, allowance, note)
 
 
 class Balance(NamedTuple):
     """Mean of the time score per unit of the clock and dimension, (T,), and its standard errors
-    (T,), at the shares (T,) of the clock; and the mean over these times of every
-    image (B,), which a record does not keep."""
+    (T,), at the shares (T,) of the clock; and the mean over these times of every image (B,)."""
 
     shares: Tensor
     mean: Tensor
     stderr: Tensor
-    by_image: Tensor | None = None
-
-
-class SelfTestReport(NamedTuple):
-    """A self-test so far: its stage, the mean time scores and the checks."""
-
-    stage: str
-    balance: Balance
-    checks: tuple[Check, ...]
+    by_image: Tensor
 
 
 def num_reports(num_times: int, num_images: int) -> int:
     """How often ``iterate_checks`` reports."""
-    return num_times + math.ceil(num_images / PART) + 2
+    return num_times + math.ceil(num_images / PART) + 1
 
 
 def iterate_checks(
-    ebm: EBM,
-    levels: Tensor,
-    num_times: int,
-    pf_ode: PFODEDensity,
-    seed: int,
-) -> Iterator[SelfTestReport]:
-    """All checks on held-out ``levels`` (B, C, H, W), B >= 2: a report after every time, and after
-    every few images.
+    ebm: EBM, levels: Tensor, num_times: int, pf_ode: PFODEDensity, seed: int
+) -> Iterator[tuple[Balance, list[Check]]]:
+    """All checks on held-out ``levels`` (B, C, H, W), B >= 2: the mean time scores so far after
+    every time and every few images, and at the end the checks too.
 
     Args:
         num_times: times at which the mean time score is taken.
@@ -136,19 +99,18 @@ def iterate_checks(
     x1 = ebm.dequantiser.training_points(levels, ebm.config.num_levels, ebm.space, noise)
     points = ebm.dequantise(levels, noise).y
     for found in iterate_balance(energy, x1, num_times, generator):
-        yield SelfTestReport(f"time {len(found.mean)} of {num_times}", found, ())
-    checks = (balance_check(energy, found),)
+        yield found, []
+    checks = [balance_check(energy, found)]
     if energy.is_head(None):
-        checks += (noise_check(noise_excess(energy, x1, NOISE_NODES, generator)),)
-    yield SelfTestReport("predicted noise", found, checks)
+        checks.append(noise_check(noise_excess(energy, x1, NOISE_NODES, generator)))
     leading, gaps = ESTIMATORS[ebm.default_estimator](), []
     for part in points.split(PART):
         gap = leading(energy, part, energy.end).value - pf_ode(energy, part, energy.end).value
         gaps.append(to_bits_per_dim(gap.cpu(), part[0].numel()))
-        done = sum(map(len, gaps))
-        yield SelfTestReport(f"pf_ode: image {done} of {len(points)}", found, checks)
-    checks += (pf_ode_check(ebm.default_estimator, torch.cat(gaps)),)
-    yield SelfTestReport("pf_ode: done", found, checks)
+        yield found, []
+    note = "bits by the first less bits by the probability-flow ODE"
+    checks.append(judge(f"{ebm.default_estimator} against pf_ode", torch.cat(gaps), PF_ODE, note))
+    yield found, checks
 
 
 def iterate_balance(
@@ -182,9 +144,7 @@ def balance_check(energy: TimeScoreEnergy, found: Balance) -> Check:
     are taken at all times, so that the standard error is that over images."""
     ends = energy.path.clock(torch.tensor([energy.start, energy.end], dtype=torch.float64))
     length = (ends[1] - ends[0]).item() / math.log(2)
-    value, stderr = found.mean.mean().item(), standard_error(found.by_image).item()
-    note = "summed over the clock"
-    return judge("mean time score", value * length, stderr * length, BALANCE, note)
+    return judge("mean time score", found.by_image * length, BALANCE, "summed over the clock")
 
 
 @torch.no_grad()
@@ -224,13 +184,4 @@ def noise_excess(
 def noise_check(excess: Tensor) -> Check:
     """The mean of ``noise_excess`` (B,)."""
     note = "by which the integral along noisy copies exceeds the bound; more if it is too large"
-    value, stderr = excess.mean().item(), standard_error(excess).item()
-    return judge("predicted noise", value, stderr, PREDICTED_NOISE, note)
-
-
-def pf_ode_check(estimator: str, gaps: Tensor) -> Check:
-    """The estimator that leads against the density of the probability-flow ODE, by the gaps (B,)
-    in bits per dim."""
-    note = "bits by the first less bits by the probability-flow ODE"
-    value, stderr = gaps.mean().item(), standard_error(gaps).item()
-    return judge(f"{estimator} against pf_ode", value, stderr, PF_ODE, note)
+    return judge("predicted noise", excess, PREDICTED_NOISE, note)

@@ -24,7 +24,6 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
         with gr.Column() as choice:
             names = [(in_a_line(name, path), name) for name, path in models.folders.items()]
             model = gr.Dropdown(names, value=names[0][1], label="Model")
-            warning = gr.Markdown(visible=False)
         with gr.Tabs() as tabs:
             with gr.Tab("Generate") as drawing:
                 grid = generate.build(models, model, seed)
@@ -37,7 +36,7 @@ def build_app(models: Models, seed: int = 0) -> gr.Blocks:
             with gr.Tab("Mutual information") as estimating:
                 information.build(app, seed)
             with gr.Tab("Diagnostics") as checking:
-                diagnostics.build(models, model, warning, checking, seed)
+                diagnostics.build(models, model, checking, seed)
         shown = {tabs: "score", ways: score.UPLOAD}
         generate.send_on_click(grid, model, upload, shown, models)
         for selected, visible in (

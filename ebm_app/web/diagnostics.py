@@ -3,16 +3,15 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import gradio as gr
-import torch
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 
 from ebm_app.evaluation.held_out import images_for
 from ebm_app.evaluation.plots import balance_figure
-from ebm_app.evaluation.selftest import Balance, Check, iterate_checks, num_reports
+from ebm_app.evaluation.selftest import Check, iterate_checks, num_reports
 from ebm_app.io import METRICS_FILE, RUN_FILE
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import as_written, read_json, to_dict
@@ -22,7 +21,7 @@ from ebm_app.training.metrics import read_metrics
 from ebm_app.training.plots import training_figure
 
 from .models import Models, data_of, without_path
-from .runs import AT_ONCE, explained, start_and_stop, start_by
+from .runs import AT_ONCE, empty_by, explained, start_and_stop, start_by
 from .shared import plot_box, progress, slider, text_box
 
 NO_README = "This model comes without a description of its own."
@@ -31,32 +30,13 @@ FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)  # settings of a hub 
 PICTURE = re.compile(r"!\[[^\]]*\](\([^)]*\)|\[[^\]]*\])\n*")
 SELF_TEST = """### Self-test
 Identities that every exact model satisfies, on held-out images of the model's data."""
-EXPERTS = """From a shell: the self-test with a larger budget by
-`python evaluate/selftest.py MODEL`, whose record in the folder of the model is shown here, and
-log Z by `python evaluate/ais.py MODEL`."""
-RECORD_FILE = "selftest.json"
 SIZES, DEFAULT_IMAGES = (8, 297), 32
 NUM_TIMES, PF_ODE_STEPS = 16, 20
-#: the mean time score, and a text
-ShownTest = tuple[Figure | None, str]
 
 
-class Card(NamedTuple):
+def card(models: Models, name: str) -> tuple[str, Figure | None, str, dict[str, Any]]:
     """What the page shows of a model: a table, the curves of its training, its README, and its
     configuration."""
-
-    facts: str
-    curves: Figure | None
-    readme: str
-    config: dict[str, Any]
-
-
-def card(models: Models, name: str) -> Card:
-    """The card of a model.
-
-    Raises:
-        UserError: for an unknown name, or a folder that does not hold a model.
-    """
     folder, ebm = models.folder(name), models.load(name)
     # the records of a model's training are beside it, or above a checkpoint
     run = folder.parent if folder.name.startswith(PREFIX) else folder
@@ -76,7 +56,7 @@ def card(models: Models, name: str) -> Card:
         text = shown_readme(readme.read_text("utf-8")) if readme.is_file() else NO_README
         facts |= run_facts(run)
     table = "\n".join(f"| {key} | {value} |" for key, value in facts.items())
-    return Card(table, training_figure(lines) if lines else None, text, config)
+    return table, training_figure(lines) if lines else None, text, config
 
 
 def run_facts(folder: Path) -> dict[str, str]:
@@ -100,11 +80,7 @@ def run_facts(folder: Path) -> dict[str, str]:
 
 
 def shown_readme(text: str) -> str:
-    """A README that a page may show: without pictures, its HTML as it is written.
-
-    >>> shown_readme("# Digits\\n![a](b.png)<b>bold</b>")
-    '# Digits\\n&lt;b>bold&lt;/b>'
-    """
+    """A README that a page may show: without pictures, its HTML as it is written."""
     text = FRONT_MATTER.sub("", text.replace("\r\n", "\n"))
     return PICTURE.sub("", text).replace("<", "&lt;")
 
@@ -115,7 +91,7 @@ def self_test(
     *,
     models: Models,
     seed: int,
-) -> Iterator[ShownTest]:
+) -> Iterator[tuple[Figure | None, str]]:
     """Test a model on at most so many held-out images of its data."""
     ebm = models.load(model)
     with without_path(Path(models.data_root), "data"):
@@ -124,46 +100,22 @@ def self_test(
     label = f"{model} · {len(levels)} held-out images · seed {seed}"
     total = num_reports(NUM_TIMES, len(levels))
     yield None, f"{progress(0, total)} · {label}"
-    for step, report in enumerate(iterate_checks(ebm, levels, NUM_TIMES, pf_ode, seed), 1):
-        figure = balance_figure(report.balance)
-        yield figure, f"{progress(step, total)}, {report.stage} · {label}"
-    yield figure, in_words(report.checks, label)
+    reports = iterate_checks(ebm, levels, NUM_TIMES, pf_ode, seed)
+    for step, found in enumerate(reports, 1):
+        yield balance_figure(found[0]), f"{progress(step, total)} · {label}"
+    yield balance_figure(found[0]), in_words(found[1], label)
 
 
-def recorded(folder: Path, name: str) -> tuple[str, ShownTest]:
-    """What ``evaluate/selftest.py --output_dir`` left in the folder of a model, or nothing; before
-    it a line to warn of a test that has failed, or of a record that cannot be read."""
-    path = folder / RECORD_FILE
-    if not path.is_file():
-        return "", (None, "")
-    try:
-        with without_path(folder, name), as_written(path):
-            record = read_json(path)
-            curve = record["figures"]["mean_time_score"]
-            balance = Balance(*(torch.tensor(curve[key]) for key in Balance._fields[:3]))
-            checks = tuple(map(Check.from_record, record["figures"]["checks"]))
-            shown = balance_figure(balance), in_words(checks, f"recorded {record['started']}")
-    except UserError as error:
-        return f"⚠️ {error}", (None, str(error))
-    failed = sum(check.passed is False for check in checks)
-    warning = (
-        f"⚠️ {name} failed {failed} of the checks of its self-test, so that its log-likelihoods "
-        "may be wrong: see Diagnostics."
-    )
-    return warning if failed else "", shown
-
-
-def in_words(checks: tuple[Check, ...], label: str) -> str:
-    """How many checks passed, of those that were made, and each of them."""
-    made = [check for check in checks if check.passed is not None]
-    failed = [check.name for check in made if not check.passed]
-    text = f"{len(made) - len(failed)} of {len(made)} checks passed"
+def in_words(checks: list[Check], label: str) -> str:
+    """How many checks passed, and each of them."""
+    failed = [check.name for check in checks if not check.passed]
+    text = f"{len(checks) - len(failed)} of {len(checks)} checks passed"
     text += f", failed: {', '.join(failed)}" if failed else ""
     return "\n".join([f"{text} · {label}", *map(Check.describe, checks)])
 
 
-def build(models: Models, model: gr.Dropdown, line: gr.Markdown, tab: gr.Tab, seed: int) -> None:
-    """Put the tab on the page, with its warning ``line`` beside the choice of a model."""
+def build(models: Models, model: gr.Dropdown, tab: gr.Tab, seed: int) -> None:
+    """Put the tab on the page."""
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
             facts = gr.Markdown(label="Card")
@@ -177,25 +129,17 @@ def build(models: Models, model: gr.Dropdown, line: gr.Markdown, tab: gr.Tab, se
     buttons = start_and_stop("Run the self-test")
     text = text_box("Result of the self-test", 6)
     test = [plot_box("Mean time score: 0 in an exact model"), text]
-    with gr.Accordion("For experts", open=False):
-        gr.Markdown(EXPERTS)
     given = {"models": models, "seed": seed}
     inputs = [model, num_images]
     testing = start_by(buttons, self_test, inputs, test, given, is_public=False)
 
     def fill(name: str) -> tuple[Any, ...]:
         try:
-            return tuple(card(models, name))
+            return card(models, name)
         except UserError as error:
             return str(error), None, "", None
-
-    def begin(name: str) -> tuple[Any, ...]:
-        warning, shown = recorded(models.folder(name), name)
-        return gr.update(value=warning, visible=bool(warning)), *shown
 
     # a run goes on while its card is looked at
     outputs = [facts, curves, readme, config]
     gr.on([tab.select, model.change], explained(fill), model, outputs, **AT_ONCE)
-    # a result never stands beside another model than its own, and stays when the tab is left
-    model.change(None, cancels=[testing], **AT_ONCE)
-    gr.on(None, explained(begin), model, [line, *test], **AT_ONCE)
+    empty_by([model.change], [testing], test)
