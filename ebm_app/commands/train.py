@@ -41,7 +41,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.data.images import digest_of, load_images
     from ebm_app.image_models.flow import Flow
     from ebm_app.training import settings
-    from ebm_app.training.cost import network_cost
     from ebm_app.training.fine_tuning import flow_of
     from ebm_app.training.launch import train_ebm
 
@@ -56,8 +55,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         if not same and base["ebm"]["dataset"] == data.name:
             print(f"note: the images are not those of {args.config}", file=sys.stderr)
     if args.dry_run:
-        cost = {"cost_of_an_image": network_cost(ebm_config)._asdict()}
-        print(json.dumps(settings.record(ebm_config, config) | cost, indent=2))
+        print(json.dumps(settings.record(ebm_config, config), indent=2))
         return None
     options = options_of(args, args.dataset, ebm_config.space)
     return train_ebm(data, ebm_config, config, options, flow)

@@ -15,12 +15,8 @@ from ebm_app.io.start import explained
 
 T = TypeVar("T")
 Wrap = Callable[[Sequence[Tensor]], Iterable[Tensor]]
-#: what accelerate's environment turns on -> its name: a network shared out among processes
-SHARED_OUT = {
-    "ACCELERATE_USE_FSDP": "FSDP",
-    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
-    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
-}
+#: what accelerate's environment may turn on: a network shared out among processes
+SHARED_OUT = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM")
 
 
 def resolve_device(name: str) -> str:
@@ -46,8 +42,8 @@ def make_accelerator(
         UserError: where that configuration shares out a network, which accelerate does on a GPU
             only, and without a word not on a CPU: averages and checkpoints are of whole ones.
     """
-    for variable, name in SHARED_OUT.items():
-        if os.environ.get(variable, "").lower() == "true":
+    for name in SHARED_OUT:
+        if os.environ.get(name, "").lower() == "true":
             raise UserError(
                 f"{name} of the accelerate configuration is not supported: use --multi_gpu in its "
                 "place, by which every process has the whole network"
