@@ -97,8 +97,6 @@ def test_every_bad_file_is_explained_in_a_sentence_without_paths(read, tmp_path)
     for path in (None, empty):
         assert "the canvas is empty" in error_of(uploads.read_drawing, path, GREY)
     assert error_of(uploads.read_drawing, empty, COLOUR) == uploads.NO_COLOUR
-    assert uploads.drawn_path({"composite": {"path": "a.png"}}) == "a.png"
-    assert uploads.drawn_path({"composite": None}) is uploads.drawn_path(None) is None
 
 
 def test_a_drawn_digit_fills_the_frame_as_the_digits_of_the_data_do(prepare):

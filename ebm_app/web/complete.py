@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from annotated_types import Ge, Le
 from PIL import Image
-from pydantic import BeforeValidator
 from torch import Tensor
 
 from ebm_app.data.folder import on_levels, read_image
@@ -20,8 +19,8 @@ from ebm_app.io.registry import choose
 from ebm_app.models.config import EBMConfig
 
 from .models import Models
-from .runs import empty_by, start_and_stop, start_by
-from .score.uploads import NO_COLOUR, WHITE, black_canvas, drawn_path
+from .runs import Upload, empty_by, start_and_stop, start_by
+from .score.uploads import NO_COLOUR, WHITE, black_canvas
 from .shared import Seed, picture, progress, render, seed_box, slider, text_box
 
 MAX_IMAGES, MAX_TEMPERATURES = 16, 300
@@ -38,7 +37,7 @@ HINT = (
 
 def complete(
     model: str,
-    drawing: Annotated[str | None, BeforeValidator(drawn_path)],
+    drawing: Upload | None,
     unknown: str,
     num_images: Annotated[int, Ge(1), Le(MAX_IMAGES)],
     num_temperatures: Annotated[int, Ge(2), Le(MAX_TEMPERATURES)],

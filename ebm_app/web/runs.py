@@ -19,7 +19,7 @@ from gradio.events import Dependency
 from pydantic import BeforeValidator, ConfigDict, ValidationError, validate_call
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import shortened
+from ebm_app.io.fields import faults
 
 #: runs of minutes take turns, a step each, and so do those of seconds, which wait for no others
 LANES = {name: ThreadPoolExecutor(1, name) for name in ("long", "quick")}
@@ -34,32 +34,30 @@ AT_ONCE = {"queue": False, "show_progress": "hidden", "api_visibility": "private
 
 
 def path_of(value: Any) -> Any:
-    """The path of an uploaded file, which gradio has checked to be one; other values as they are.
-
-    >>> path_of({"path": "uploads/a.png", "url": None}), path_of(None)
-    ('uploads/a.png', None)
-    """
+    """The path of an uploaded file, or of all strokes of a canvas on its ground, which gradio has
+    checked to be one; other values as they are."""
+    value = value.get("composite", value) or "" if isinstance(value, dict) else value
     return value["path"] if isinstance(value, dict) and "path" in value else value
 
 
-#: an uploaded file, as an argument of a run
+#: an uploaded file or a drawing, as an argument of a run
 Upload = Annotated[str, BeforeValidator(path_of)]
 
 
 def explained(handler: Callable[..., Any], **given: Any) -> Callable[..., Any]:
     """A function or generator for an event: its arguments are held to its annotations, and its
-    mistakes are told to the visitor.
+    mistakes are told to the visitor; those of the program go to the log under a number.
 
     Args:
         given: keyword arguments that are the page's own, and no visitor's.
-
-    Raises:
-        gr.Error: with the sentence of a UserError, or naming the argument that is wrong. Other
-            errors go to the log under a number, which the visitor is told.
     """
     signature = inspect.signature(handler)
     parameters = [part for name, part in signature.parameters.items() if name not in given]
     checked = validate_call(handler, config=ConfigDict(arbitrary_types_allowed=True))
+
+    def call(args: Sequence[Any]) -> Any:
+        names = (part.name for part in parameters)
+        return checked(**dict(zip(names, args, strict=False)), **given)
 
     @contextmanager
     def explaining() -> Iterator[None]:
@@ -68,7 +66,7 @@ def explained(handler: Callable[..., Any], **given: Any) -> Callable[..., Any]:
         except UserError as error:
             message = str(error)
         except ValidationError as error:
-            message = in_words(error, [part.name for part in parameters])
+            message = faults(error)
         except Exception:
             number = secrets.token_hex(4)
             logging.getLogger(__name__).exception("error %s in %s", number, handler.__name__)
@@ -84,34 +82,24 @@ def explained(handler: Callable[..., Any], **given: Any) -> Callable[..., Any]:
     @wraps(handler)
     def run(*args: Any) -> Any:
         with explaining():
-            return checked(*args, **given)
+            return call(args)
 
     @wraps(handler)
     def iterate(*args: Any) -> Iterator[Any]:
         with explaining():
-            yield from checked(*args, **given)
+            yield from call(args)
 
     found = iterate if inspect.isgeneratorfunction(handler) else run
     found.__signature__ = signature.replace(parameters=parameters)
     return found
 
 
-def in_words(error: ValidationError, names: Sequence[str] = ()) -> str:
-    """The first mistake that pydantic found, as a sentence.
-
-    Args:
-        names: of arguments that were given by position.
-    """
-    found = error.errors()[0]
-    field = found["loc"][0] if found["loc"] else "this"
-    name = names[field] if isinstance(field, int) and field < len(names) else field
-    what = found["msg"].replace("Input", "it", 1)
-    return f"{name} cannot be {shortened(found['input'])}: {what}"
-
-
-def stepwise(run: Callable[..., Iterator[Any]], lane: str) -> Callable[..., AsyncIterator[Any]]:
+def stepwise(
+    run: Callable[..., Iterator[Any]], lane: str, outputs: Sequence[Component], text: Component
+) -> Callable[..., AsyncIterator[Any]]:
     """A generator whose steps are computed by the thread of a lane, in turns with others; of
-    "long" ones, those of a visitor are computed one after the other.
+    "long" ones, those of a visitor are computed one after the other. Why it fails is written into
+    the text among its outputs, where the reason stays when the message of it is gone.
 
     Whoever cancels it is let go at once. The step at which it was is computed to its end, since no
     thread can be interrupted; its result is dropped, and the steps of others come after it.
@@ -127,6 +115,12 @@ def stepwise(run: Callable[..., Iterator[Any]], lane: str) -> Callable[..., Asyn
                     if shown is None:
                         return
                     yield shown
+            except gr.Error as error:
+                reason = f"{NOT_DONE}{unescape(error.message)}"
+                # a component that is skipped no longer has its files deleted in time
+                kept = {output: gr.skip() for output in outputs if isinstance(output, gr.Number)}
+                yield [reason if output is text else kept.get(output) for output in outputs]
+                raise
             finally:
                 LANES[lane].submit(iterator.close)  # by that thread: after the step
 
@@ -135,26 +129,6 @@ def stepwise(run: Callable[..., Iterator[Any]], lane: str) -> Callable[..., Asyn
     parameters = [asked.replace(annotation=gr.Request), *signature.parameters.values()]
     steps.__signature__ = signature.replace(parameters=parameters)
     steps.__name__, steps.__doc__ = run.__name__, run.__doc__
-    return steps
-
-
-def with_reason(
-    run: Callable[..., Iterator[Any]], outputs: Sequence[Component], text: Component
-) -> Callable[..., Iterator[Any]]:
-    """A generator that writes why it fails into the text among its outputs, where the reason stays
-    when the message of it is gone."""
-
-    @wraps(run)
-    def steps(*args: Any) -> Iterator[Any]:
-        try:
-            yield from run(*args)
-        except gr.Error as error:
-            reason = f"{NOT_DONE}{unescape(error.message)}"
-            # a component that is skipped no longer has its files deleted in time
-            kept = {output: gr.skip() for output in outputs if isinstance(output, gr.Number)}
-            yield [reason if output is text else kept.get(output) for output in outputs]
-            raise
-
     return steps
 
 
@@ -191,7 +165,7 @@ def start_by(
     start.click(lambda: [WAITING, *pressed(True)], None, [text, *buttons], **AT_ONCE)
     # the listeners of a button are called in turn. Arguments are checked by ``explained``
     event = start.click(
-        stepwise(with_reason(explained(run, **given or {}), outputs, text), lane),
+        stepwise(explained(run, **given or {}), lane, outputs, text),
         list(inputs),
         list(outputs),
         preprocess=False,
@@ -201,7 +175,7 @@ def start_by(
         api_name=run.__name__,
         api_visibility="public" if is_public else "private",
     )
-    event.failure(refused, text, text, **AT_ONCE)
+    event.failure(ended, text, text, **AT_ONCE)  # before its first step, where the queue is full
     event.then(lambda: pressed(False), None, list(buttons), **AT_ONCE)  # after a stop too
     stop.click(None, cancels=[event], **AT_ONCE)
     # after the cancel no step comes any more
@@ -209,19 +183,10 @@ def start_by(
     return event
 
 
-def refused(text: str) -> Any:
-    """What the text of a run becomes that fails before its first step, as where the queue is full;
-    later ones say why by themselves, and one that another choice has ended says nothing."""
-    return NEVER_BEGUN if text == WAITING else gr.skip()
-
-
 def ended(text: str) -> str:
-    """What the text of a run becomes when it is stopped.
-
-    >>> ended("Step 3 of 9 · digits"), ended(WAITING)
-    ('Stopped · Step 3 of 9 · digits', 'Stopped before the first step')
-    """
-    if text.startswith((STOPPED, NEVER_BEGUN, NOT_DONE)):
+    """What the text of a run becomes when it is stopped, or fails; one that another choice has
+    emptied stays so."""
+    if not text or text.startswith((STOPPED, NEVER_BEGUN, NOT_DONE)):
         return text
     return NEVER_BEGUN if text == WAITING else f"{STOPPED}{text}"
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
-from pydantic import BeforeValidator
 from torch import Tensor
 
 from ebm_app.data.levels import to_display
@@ -21,7 +20,7 @@ from ebm_app.likelihood.bits import Likelihood
 from ..models import Models
 from ..runs import Upload
 from ..shared import mean_of, render
-from .uploads import Prepared, drawn_path, read_drawing, read_upload
+from .uploads import Prepared, read_drawing, read_upload
 
 MAX_REPEATS = 64
 Repeats = Annotated[int, Ge(2), Le(MAX_REPEATS)]
@@ -69,7 +68,7 @@ def score(
 
 def score_drawing(
     model: str,
-    drawing: Annotated[str | None, BeforeValidator(drawn_path)],
+    drawing: Upload | None,
     repeats: Repeats,
     *,
     models: Models,

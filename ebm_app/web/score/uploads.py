@@ -1,7 +1,7 @@
 """From a visitor's image file or drawing to an image on the grid of a model's levels."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gradio as gr
 import numpy as np
@@ -106,12 +106,6 @@ def black_canvas(label: str, image_mode: str, colours: list[str]) -> gr.ImageEdi
     # clearing also takes the background and the brush away, until a value is set again
     canvas.clear(lambda: blank, None, canvas, **AT_ONCE)
     return canvas
-
-
-def drawn_path(drawing: Any) -> Any:
-    """The file of a canvas: all its strokes on its ground."""
-    composite = drawing.get("composite") if isinstance(drawing, dict) else None
-    return composite and composite["path"]
 
 
 def _read(path: str | Path) -> Image.Image:
