@@ -12,7 +12,7 @@ from exact import generator
 
 from ebm_app.ratios.points import EvaluationPoints
 from ebm_app.ratios.problems import PROBLEMS
-from ebm_app.ratios.training import RatioTrainer, RatioTraining
+from ebm_app.ratios.training import RatioTraining, train
 from ebm_app.tabular.known import EXAMPLES
 from studies import grid, ratio_tables
 
@@ -83,8 +83,8 @@ def test_every_method_of_a_problem_can_be_trained(name):
     problem, training = PROBLEMS[name], RatioTraining(1, 16)
     points = EvaluationPoints(problem.pair, 4, generator())
     for method in problem.methods.values():
-        *_, last = RatioTrainer(method, problem.pair, 0, 1e-3, training, points.criterion).run()
-        assert 0 < last.metrics["error"] < math.inf
+        *_, last = train(method, problem.pair, 0, 1e-3, training, points.judge)
+        assert 0 < last.found["error"] < math.inf
 
 
 def test_the_mi_script_on_the_paper_s_gaussians(script, tmp_path):

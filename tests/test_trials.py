@@ -1,6 +1,4 @@
-"""Trials: their snapshots during training, and the densities along a path."""
-
-import math
+"""Trials: what they are judged by, and the densities along a path."""
 
 import pytest
 import torch
@@ -8,24 +6,14 @@ from conftest import error_of
 from exact import F64, normal
 
 from ebm_app.numerics.tensors import seeded
-from ebm_app.ratios import trials
 from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import TimeScores
 from ebm_app.ratios.pairs import gaussian_pair
-from ebm_app.ratios.plots import plot_trial
-from ebm_app.ratios.points import TIMES, DensityGrid
-from ebm_app.ratios.training import RatioTraining, draw
-from ebm_app.ratios.trials import PAIRS, Trial, watch
+from ebm_app.ratios.points import SIDE, TIMES, DensityGrid
+from ebm_app.ratios.training import draw
+from ebm_app.ratios.trials import PAIRS, Judge, chosen
 
-SHORT = RatioTraining(2, 32, eval_every=1)
 SHIFT = 4.0
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    """Evaluations on few draws."""
-    for name in ("NUM_POINTS", "NUM_LOSS_DRAWS", "NUM_GRID_DRAWS"):
-        monkeypatch.setattr(trials, name, 200)
 
 
 class Exact(TimeScoreRatio):
@@ -59,15 +47,13 @@ def grid_of(pair, num=40_000):
 
 
 def test_the_window_holds_the_draws_and_the_learned_mass():
-    grid = grid_of(gaussian_pair(2, SHIFT))
-    log_density = grid.log_densities(exact())
-    mass = grid.mass(log_density)
-    assert mass.shape == (5,) and ((mass > 0.99) & (mass < 1.005)).all()
-    drawn = grid.cell_area * grid.drawn.sum((1, 2))
-    assert ((drawn > 0.99) & (drawn <= 1)).all()
+    found = grid_of(gaussian_pair(2, SHIFT)).planes(exact())
+    area = ((found.limits[1] - found.limits[0]) / SIDE) ** 2
+    mass, drawn = (area * part.sum((1, 2)) for part in (found.learned, found.drawn))
+    assert found.mass == pytest.approx(mass[-1].item())
+    assert ((mass > 0.99) & (mass < 1.005)).all() and ((drawn > 0.99) & (drawn <= 1)).all()
     # a cell of mass p counts Poisson(n p) draws: the mean of its squared z-score is 1
-    expected = 40_000 * grid.cell_area * log_density.exp()
-    counts = 40_000 * grid.cell_area * grid.drawn
+    expected, counts = 40_000 * area * found.learned, 40_000 * area * found.drawn
     z = (counts - expected)[expected > 5] / expected[expected > 5].sqrt()
     assert z.square().mean().item() == pytest.approx(1, abs=0.1)
 
@@ -81,31 +67,9 @@ def test_rows_of_the_plane_go_upwards():
     assert torch.corrcoef(mirrored)[0, 1] < 0.5
 
 
-def test_a_trial_on_the_plane_is_drawn():
-    *_, shot = watch(Trial("rings", "variance_preserving", "ctsm_v_time1", training=SHORT))
-    mass = shot.evaluator.grid.mass(shot.log_densities[-1]).item()
-    assert shot.scalars["mass"] == pytest.approx(mass)
-    plot_trial(shot, "a title").savefig("/dev/null", format="png")
-
-
-def test_a_trial_ends_with_its_best_weights_on_fresh_draws():
-    trial = Trial("gaussians_d5", "variance_preserving", "ctsm_v_time1", training=SHORT)
-    *shots, final = watch(trial)
-    assert [(shot.step, shot.is_final) for shot in shots] == [(0, False), (1, False), (2, False)]
-    assert final.is_final and len(final.curve) == 3
-    assert [at["step"] for at in final.curve] == [0, 1, 2]
-    errors = [at["error"] for at in final.curve]
-    assert final.best_step == errors.index(min(errors))
-    for shot in (shots[-1], final):
-        truth = shot.evaluator.points.truth
-        assert shot.scalars["error"] == pytest.approx((shot.estimate - truth).square().mean())
-    assert not torch.equal(final.evaluator.points.x, shots[-1].evaluator.points.x)
-    assert final.log_densities is None
-
-
 def test_toy_data_are_judged_at_points_of_their_own():
-    shot = next(watch(Trial("moons", "bridge_sigma1", "ctsm_v_time1", training=SHORT)))
-    assert shot.evaluator.points.truth.min() > -10  # no point of p_0 among them
+    judge = Judge(*chosen("moons", "bridge_sigma1", "ctsm_v_time1"), "cpu", 0)
+    assert judge.points.truth.min() > -10  # no point of p_0 among them
 
 
 def test_what_is_no_trial_is_refused():
@@ -113,10 +77,6 @@ def test_what_is_no_trial_is_refused():
     for place, message in ((0, "unknown problem 'x'"), (1, "unknown path"), (2, "unknown method")):
         names = list(good)
         names[place] = "x"
-        assert message in error_of(Trial, *names)
-    assert (
-        "starts at N(0, I), which mixtures_k2 does not: choose one of bridge_sigma1"
-        in error_of(Trial, "mixtures_k2", *good[1:])
-    )
-    for rate in (0.0, math.nan):
-        assert f"the learning rate is {rate}: give" in error_of(Trial, *good, learning_rate=rate)
+        assert message in error_of(chosen, *names)
+    message = "unknown path of mixtures_k2 'variance_preserving': choose one of bridge_sigma1, "
+    assert message in error_of(chosen, "mixtures_k2", *good[1:])

@@ -13,6 +13,10 @@ from ebm_app.objectives.regression import Objective
 from ebm_app.objectives.time_sampling import TimeSample
 from ebm_app.paths import GaussianPath, PathSample
 
+#: Gauss-Legendre nodes in t, not in the clock: the marginal's time score is regular at the ends
+#: where the conditional one is not
+NUM_NODES = 24
+
 
 class EndPoints(NamedTuple):
     """Rows of one step: draws ``x0`` of p_0 and ``x1`` of p_1, standard normal ``noise`` (B, D),
@@ -34,13 +38,11 @@ class TimeScoreRatio(nn.Module):
     Args:
         model: of the time score.
         objective: what it is trained by.
-        num_nodes: Gauss-Legendre nodes in t of ``log_ratio``. Nodes in t, not in the clock:
-            the marginal's time score is regular at the ends where the conditional one is not.
     """
 
-    def __init__(self, model: TimeScoreModel, objective: Objective, num_nodes: int = 24) -> None:
+    def __init__(self, model: TimeScoreModel, objective: Objective) -> None:
         super().__init__()
-        self.model, self.objective, self.num_nodes = model, objective, num_nodes
+        self.model, self.objective = model, objective
 
     def loss(self, draw: EndPoints) -> Tensor:
         """Loss by example, (B,)."""
@@ -54,7 +56,7 @@ class TimeScoreRatio(nn.Module):
     @torch.no_grad()
     def log_ratio(self, x: Tensor) -> Tensor:
         """log p_1/p_0 at the points x (N, D): (N,) float64, in nats."""
-        return self._integral(x, *self.model.interval, self.num_nodes)
+        return self._integral(x, *self.model.interval, NUM_NODES)
 
     @torch.no_grad()
     def accurate_log_ratio(self, x: Tensor) -> tuple[Tensor, int]:

@@ -5,24 +5,40 @@ A method turns a pair of densities and a seed into the estimator to train.
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.numerics.tensors import initial_weights, mixed_seed
 from ebm_app.objectives.regression import OBJECTIVES, Objective
-from ebm_app.objectives.time_sampling import TIME_SAMPLERS, SharedTimes, TimeSampler
+from ebm_app.objectives.time_sampling import SharedTimes, Stratified, TimeSampler, UniformTime
 from ebm_app.objectives.weighting import WEIGHTINGS
 from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath
 from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.gaussian_net import GaussianNet
-from ebm_app.ratios.mlp import MLP
 from ebm_app.ratios.pairs import DensityPair
 
 #: margin left at the degenerate ends of a path
 EPS = 1e-5
 #: distinct times in a batch of a method that learns a matrix
 NUM_TIMES = 8
+
+
+class MLP(nn.Module):
+    """The paper's network for vectors, [D + 1, 256, 256, 256, out] with ELU, t appended to x
+    (appendix F.3)."""
+
+    def __init__(self, dim: int, out_dim: int) -> None:
+        super().__init__()
+        widths = [dim + 1, 256, 256, 256]
+        layers = [layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.ELU())]
+        self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], out_dim))
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        """x (B, D), t (B,) in the dtype of x -> (B, out)."""
+        return self.layers(torch.cat([x, t[:, None]], dim=1))
 
 
 @dataclass(frozen=True)
@@ -34,14 +50,12 @@ class TimeScores:
             variance-preserving path, where p_0 is N(0, I).
         objective: a key of ``OBJECTIVES``. weighting: a key of ``WEIGHTINGS``.
         moment: the constant c of time score normalisation: "data" (Time 0) or "one" (Time 1).
-        time_sampler: a key of ``TIME_SAMPLERS``.
     """
 
     sigma: float | None = None
     objective: str = "ctsm_v"
     weighting: str = "time_score"
     moment: str = "one"
-    time_sampler: str = "uniform"
 
     @property
     def path(self) -> GaussianPath:
@@ -51,7 +65,7 @@ class TimeScores:
     @property
     def sampler(self) -> TimeSampler:
         """The sampler of training times."""
-        return TIME_SAMPLERS[self.time_sampler](self.path, EPS)
+        return UniformTime(self.path, EPS)
 
     def build(self, pair: DensityPair, seed: int, device: str) -> TimeScoreRatio:
         """The estimator, its initial weights a function of the seed."""
@@ -80,11 +94,9 @@ class CovarianceScores(TimeScores):
     """The time score of N(0, I) -> N(0, Sigma), with Sigma - I to learn (see ``gaussian_net``), at
     few times in a batch, which take an inverse each."""
 
-    time_sampler: str = "stratified"
-
     @property
     def sampler(self) -> TimeSampler:
-        return SharedTimes(super().sampler, NUM_TIMES)
+        return SharedTimes(Stratified(self.path, EPS), NUM_TIMES)
 
     def net(self, pair: DensityPair, seed: int) -> nn.Module:
         return GaussianNet(pair.dim)

@@ -6,17 +6,19 @@ log p_t(x) = log p_0(x) + integral from 0 to t of the learned time score at x,  
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ebm_app.paths import GaussianPath
 from ebm_app.ratios.estimators import EndPoints, TimeScoreRatio
-from ebm_app.ratios.gaussian_net import GaussianNet
 from ebm_app.ratios.pairs import DensityPair
 from ebm_app.ratios.toy_2d import TOY_2D
 
 TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
+#: cells of a grid in either direction
+SIDE = 40
 
 
 class EvaluationPoints:
@@ -36,27 +38,35 @@ class EvaluationPoints:
         self.x = torch.cat(parts)
         self.truth = pair.log_ratio(self.x)
 
-    def metrics(self, log_ratio: Tensor) -> dict[str, Tensor]:
+    def metrics(self, log_ratio: Tensor) -> dict[str, float]:
         """Of estimates (N,): "error", their mean squared distance to the truth in nats^2, and
         "divergence", their mean over p_1, which estimates KL(p_1 || p_0) in nats."""
         error = (log_ratio - self.truth).square().mean()
-        return {"error": error, "divergence": log_ratio[-self.num1 :].mean()}
+        return {"error": error.item(), "divergence": log_ratio[-self.num1 :].mean().item()}
 
-    def criterion(self, ratio: TimeScoreRatio) -> dict[str, Tensor]:
-        """The metrics of the fixed-node integral, and those of ``matrix_metrics``."""
-        return self.metrics(ratio.log_ratio(self.x)) | matrix_metrics(ratio)
-
-
-def matrix_metrics(ratio: TimeScoreRatio) -> dict[str, Tensor]:
-    """ "matrix", -1/2 log det Sigma in nats, of an estimator that learns a Sigma; else nothing."""
-    net = next((net for net in ratio.modules() if isinstance(net, GaussianNet)), None)
-    return {} if net is None else {"matrix": net.mutual_information()}
+    def judge(self, ratio: TimeScoreRatio) -> dict[str, float]:
+        """The metrics of the fixed-node integral."""
+        return self.metrics(ratio.log_ratio(self.x))
 
 
-def as_numbers(metrics: Mapping[str, Tensor]) -> dict[str, float | None]:
-    """Metrics () as numbers; None where they are not finite, for which JSON has no word."""
-    values = {name: value.item() for name, value in metrics.items()}
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+def as_numbers(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """Metrics; None where they are not finite, for which JSON has no word."""
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+
+
+class Planes(NamedTuple):
+    """What is learned on the plane, in a square window (left, right, bottom, top) at ``TIMES``:
+    p_t as drawn and as learned, and its time score, (T, side, side); rows go upwards."""
+
+    limits: tuple[float, float, float, float]
+    drawn: Tensor
+    learned: Tensor
+    time_scores: Tensor
+
+    @property
+    def mass(self) -> float:
+        """The integral of the learned p_1 over the window."""
+        return (self.limits[1] - self.limits[0]) ** 2 * self.learned[-1].mean().item()
 
 
 class DensityGrid:
@@ -64,47 +74,30 @@ class DensityGrid:
 
     Args:
         pair: the two densities. path: between them. draw: rows of both, with noise.
-        side: cells in either direction.
-
-    Attributes:
-        limits: the window, (left, right, bottom, top).
-        drawn: (T, side, side), density of the draws at ``TIMES`` by cell; rows go upwards.
     """
 
-    def __init__(
-        self, pair: DensityPair, path: GaussianPath, draw: EndPoints, side: int = 40
-    ) -> None:
+    def __init__(self, pair: DensityPair, path: GaussianPath, draw: EndPoints) -> None:
         ones = torch.ones_like(draw.times.t)
         drawn = [draw.at(path, time * ones).xt.double().cpu() for time in TIMES]
-        self.pair, self.side = pair, side
-        self.limits = _window(torch.cat(drawn))
+        self.pair, self.limits = pair, _window(torch.cat(drawn))
         left, right, bottom, top = self.limits
         edges = [
-            torch.linspace(*ends, side + 1).double() for ends in ((bottom, top), (left, right))
+            torch.linspace(*ends, SIDE + 1).double() for ends in ((bottom, top), (left, right))
         ]
-        self.cell_area = ((right - left) / side) ** 2
         y, x = torch.meshgrid(*((part[1:] + part[:-1]) / 2 for part in edges), indexing="ij")
         self.centres = torch.stack([x, y], 2).flatten(0, 1).to(draw.x0)
         counts = torch.stack([torch.histogramdd(part.flip(1), edges).hist for part in drawn])
-        self.drawn = counts / (len(draw.x0) * self.cell_area)
-
-    def log_densities(self, ratio: TimeScoreRatio) -> Tensor:
-        """log p_t at ``TIMES`` and the centres of the cells, in nats: (T, side, side)."""
-        log_ratios = ratio.log_ratios_at(self.centres, TIMES)
-        values = log_ratios + self.pair.p0.log_density(self.centres)
-        return values.unflatten(1, (self.side, self.side))
+        self.drawn = counts / len(draw.x0) / ((right - left) / SIDE) ** 2
 
     @torch.no_grad()
-    def time_scores(self, ratio: TimeScoreRatio) -> Tensor:
-        """d/dt log p_t as learned, at the same times and cells: (T, side, side)."""
-        start, end = ratio.model.interval
-        times = torch.tensor(TIMES).double().clamp(start, end)
-        values = torch.stack([ratio.time_scores(self.centres, t) for t in times])
-        return values.unflatten(1, (self.side, self.side))
-
-    def mass(self, log_density: Tensor) -> Tensor:
-        """Integral over the window of densities ``(*, side, side)``: ``(*)``."""
-        return self.cell_area * log_density.exp().sum((-2, -1))
+    def planes(self, ratio: TimeScoreRatio) -> Planes:
+        """What an estimator has learned, at the centres of the cells."""
+        log_ratios = ratio.log_ratios_at(self.centres, TIMES)
+        learned = (log_ratios + self.pair.p0.log_density(self.centres)).exp()
+        times = torch.tensor(TIMES).double().clamp(*ratio.model.interval)
+        scores = torch.stack([ratio.time_scores(self.centres, t) for t in times])
+        parts = (part.unflatten(1, (SIDE, SIDE)).cpu() for part in (learned, scores))
+        return Planes(self.limits, self.drawn, *parts)
 
 
 def _window(x: Tensor) -> tuple[float, float, float, float]:

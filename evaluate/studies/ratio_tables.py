@@ -25,9 +25,10 @@ from ebm_app.io.processes import resolve_device
 from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.numerics.tensors import seeded
-from ebm_app.ratios.points import EvaluationPoints, as_numbers, matrix_metrics
+from ebm_app.ratios.gaussian_net import GaussianNet
+from ebm_app.ratios.points import EvaluationPoints, as_numbers
 from ebm_app.ratios.problems import Problem
-from ebm_app.ratios.training import TEST, VALIDATION, RatioTrainer
+from ebm_app.ratios.training import TEST, VALIDATION, train
 from studies.grid import Figures, once, to_markdown
 
 #: points of validation and of test
@@ -100,7 +101,7 @@ def row_of(
         settings = {"problem": name, "method": method, "learning_rate": rate, "seed": seed}
         settings |= {"training": asdict(problem.training), "num_points": num_points}
         folder = args.output_dir / "runs" / name / method / f"lr={rate:g},seed={seed}"
-        work = partial(train, problem, method, seed, rate, num_points, device)
+        work = partial(run_of, problem, method, seed, rate, num_points, device)
         return once(folder, settings, work)
 
     errors = {
@@ -134,7 +135,7 @@ def budgeted(problem: Problem, args: StudyFlags) -> Problem:
     return replace(problem, learning_rates=rates, training=training)
 
 
-def train(
+def run_of(
     problem: Problem, method: str, seed: int, rate: float, num_points: int, device: str
 ) -> Figures:
     """The errors of a run: the least in validation, and of the weights there on test points."""
@@ -143,16 +144,17 @@ def train(
         EvaluationPoints(pair, num_points, seeded(device, 0, stream))
         for stream in (VALIDATION, TEST)
     )
-    row = problem.methods[method]
-    trainer = RatioTrainer(row, pair, seed, rate, training, validation.criterion, device)
+    settings = seed, rate, training, validation.judge, device
     with suppress(NumericalError):  # diverged: the best weights before that are judged
-        for _ in trainer.run():
-            pass
-    ratio = trainer.best_ratio()
-    value, nfe = ratio.accurate_log_ratio(test.x)
+        for at in train(problem.methods[method], pair, *settings):
+            last = at
+    value, nfe = last.best.accurate_log_ratio(test.x)
+    metrics, net = test.metrics(value), last.best.model.net
+    if isinstance(net, GaussianNet):
+        metrics["matrix"] = net.mutual_information()
     return {
-        "validation_error": trainer.best_error,
-        "best_step": trainer.best_step,
-        "test": as_numbers(test.metrics(value) | matrix_metrics(ratio)),
+        "validation_error": last.best_error,
+        "best_step": last.best_step,
+        "test": as_numbers(metrics),
         "nfe": nfe,
     }
