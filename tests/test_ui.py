@@ -9,7 +9,7 @@ from PIL import Image
 
 from ebm_app.io.start import run_script
 from ebm_app.web.score import uploads
-from ebm_app.web.server import MAX_IMAGE_PIXELS, check_auth, check_hosts
+from ebm_app.web.server import MAX_IMAGE_PIXELS, check_auth
 
 #: what programs call: endpoint -> arguments in their order, with their defaults. Add at the end,
 #: with a default; any other change breaks the programs of others
@@ -79,7 +79,7 @@ def test_mistakes_on_the_command_line_end_in_one_sentence(
             (["--model", str(tmp_path)], "config.json"),
             (["--model", "nowhere"], "no model at 'nowhere'"),
             ([*model, "--host", "0.0.0.0"], "--host 0.0.0.0 lets others in: .*--auth"),
-            ([*model, "--allowed_hosts", "http://a.b"], "--allowed_hosts cannot be http://a.b"),
+            ([*model, "--allowed_hosts", "http://a.b"], "allowed_hosts.0 .* not 'http://a.b'"),
             ([*model, "--auth", "user"], "--auth has another form: write it as user:password"),
             ([*model, "--auth", ":word"], "user:password"),
             ([*model, "--seed", "-1"], "seed must be greater than or equal to 0"),
@@ -96,22 +96,12 @@ def test_other_machines_are_let_in_only_by_an_explicit_decision():
     assert "--auth user:password, or say --no_auth" in error_of(check_auth, "0.0.0.0", None)
     assert check_auth("0.0.0.0", None, no_auth=True) is None
     assert check_auth("0.0.0.0", "user:pass:word") == ("user", "pass:word")
-    assert "contradict" in error_of(check_auth, "0.0.0.0", "user:word", no_auth=True)
 
 
 def test_the_environment_names_who_is_let_in(script, monkeypatch, capsys):
     monkeypatch.setenv("EBM_AUTH", "user")
     assert run_script(script("ui/app.py").main, ["--host", "0.0.0.0"]) == 2
     assert "write it as user:password" in capsys.readouterr().err
-
-
-def test_a_page_of_this_machine_is_called_by_no_foreign_name():
-    local = ["127.0.0.1", "localhost"]
-    assert check_hosts("127.0.0.1") == local and check_hosts("0.0.0.0") == ["*"]
-    assert check_hosts("localhost", ["a.org", "*.b.org"]) == [*local, "a.org", "*.b.org"]
-    assert check_hosts("0.0.0.0", ["a.org"]) == [*local, "a.org"]
-    for name in ("http://a.org", "a.org:80", "", "a*", "<b>"):
-        assert f"--allowed_hosts cannot be {name}" in error_of(check_hosts, "0.0.0.0", [name])
 
 
 def test_uploads_have_a_limit_of_pixels(tmp_path, monkeypatch):

@@ -5,14 +5,16 @@ import re
 import threading
 import time
 from types import SimpleNamespace
+from typing import Annotated
 
 import gradio as gr
 import pytest
+from annotated_types import Ge, Le
 from starlette.exceptions import HTTPException
 
 from ebm_app.io.errors import UserError
 from ebm_app.web.runs import Upload, explained, stepwise
-from ebm_app.web.shared import Iterations, Rate, Seed
+from ebm_app.web.shared import Seed
 
 
 def test_visitors_read_mistakes_and_the_log_keeps_the_rest(caplog):
@@ -39,7 +41,13 @@ def test_visitors_read_mistakes_and_the_log_keeps_the_rest(caplog):
 
 def test_arguments_are_held_to_their_types_and_the_pages_own_are_no_visitors():
     def run(
-        rate: Rate, iterations: Iterations, seed: Seed, image: Upload | None, on: bool, *, own: int
+        rate: Annotated[float, Ge(1e-5), Le(0.1)],
+        iterations: Annotated[int, Ge(1), Le(5000)],
+        seed: Seed,
+        image: Upload | None,
+        on: bool,
+        *,
+        own: int,
     ):
         yield rate, iterations, seed, image, on, own
 

@@ -14,10 +14,13 @@ from typing import Annotated
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from annotated_types import Ge, Le
+from pydantic import StringConstraints
 
 from ebm_app.io.command_line import CommonFlags, parse
 from ebm_app.io.fields import Count, configuration, setting
 
+#: without http:// and port
+HostName = Annotated[str, StringConstraints(pattern=r"^(\*\.)?[\w-]+(\.[\w-]+)*$")]
 #: settings of glibc's mallopt, by their numbers in malloc.h
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 LARGE = 1 << 20
@@ -47,7 +50,7 @@ class Arguments(CommonFlags):
         "user:password that visitors must give; EBM_AUTH in the environment if not given", None
     )
     no_auth: bool = setting("let in everyone who can reach --host", False)
-    allowed_hosts: tuple[str, ...] = setting(
+    allowed_hosts: tuple[HostName, ...] = setting(
         "names by which the page may be called; any if --host lets others in", ()
     )
     seed: Count = setting("seed that the boxes of the page begin with", 0)
@@ -61,10 +64,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     from ebm_app.io.processes import resolve_device
     from ebm_app.web.app import build_app
     from ebm_app.web.models import Models, find_models
-    from ebm_app.web.server import check_auth, check_hosts, serve
+    from ebm_app.web.server import LOCAL_HOSTS, check_auth, serve
 
     auth = check_auth(args.host, args.auth or os.environ.get("EBM_AUTH"), args.no_auth)
-    hosts = check_hosts(args.host, args.allowed_hosts)
+    is_open = args.host not in LOCAL_HOSTS and not args.allowed_hosts
+    hosts = ["*"] if is_open else [*LOCAL_HOSTS, *args.allowed_hosts]
     folders, device = find_models(args.model, args.models_dir), resolve_device(args.device)
     models = Models(folders, device, args.data_root)
     if args.model is not None:

@@ -1,7 +1,6 @@
 """How the page is served: to whom, within which limits, and in which colours."""
 
 import os
-import re
 from collections.abc import Sequence
 
 import gradio as gr
@@ -10,7 +9,6 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import shortened
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
 #: events that may wait; a visitor who comes when it is full gets a message, and nothing hangs
@@ -44,44 +42,19 @@ CSS = """
 
 
 def check_auth(host: str, auth: str | None, no_auth: bool = False) -> tuple[str, str] | None:
-    """User and password from "user:password", or None for a page without.
-
-    Raises:
-        UserError: for another form, for both, or for neither where other machines can reach the
-            page.
-    """
+    """User and password from "user:password", or None for a page without, which other machines
+    reach where ``no_auth`` says so."""
     if auth is None:
-        if host not in LOCAL_HOSTS and not no_auth:
-            raise UserError(
-                f"--host {host} lets others in: protect the page with EBM_AUTH=user:password in "
-                "the environment or --auth user:password, or say --no_auth to let in everyone"
-            )
-        return None
-    if no_auth:
-        raise UserError("--auth and --no_auth contradict each other: give one of them")
+        if host in LOCAL_HOSTS or no_auth:
+            return None
+        raise UserError(
+            f"--host {host} lets others in: protect the page with EBM_AUTH=user:password in "
+            "the environment or --auth user:password, or say --no_auth to let in everyone"
+        )
     user, _, password = auth.partition(":")
     if not (user and password):
         raise UserError("--auth has another form: write it as user:password")
     return user, password
-
-
-def check_hosts(host: str, names: Sequence[str] = ()) -> list[str]:
-    """The names by which the page may be called. On this machine alone none but its own are let
-    through: a site of another name, which a browser was led to take for this machine, is not.
-
-    Args:
-        names: further ones, e.g. of a proxy.
-
-    Raises:
-        UserError: for what is no name of a host.
-    """
-    for name in names:
-        if not re.fullmatch(r"(\*\.)?[\w-]+(\.[\w-]+)*", name):
-            raise UserError(
-                f"--allowed_hosts cannot be {shortened(name)}: give names as page.example.org, "
-                "without http:// and port"
-            )
-    return [*LOCAL_HOSTS, *names] if names or host in LOCAL_HOSTS else ["*"]
 
 
 def serve(
@@ -91,14 +64,9 @@ def serve(
     auth: tuple[str, str] | None,
     allowed_hosts: Sequence[str] = LOCAL_HOSTS,
 ) -> str:
-    """Serve the page from a thread, on ``host`` and nowhere else; its address.
-
-    Args:
-        allowed_hosts: names by which it may be called.
-
-    Raises:
-        UserError: where the port cannot be used.
-    """
+    """Serve the page from a thread, on ``host`` and nowhere else; its address. It answers to the
+    names ``allowed_hosts`` alone: on this machine a site of another name, which a browser was led
+    to take for this machine, is not let through."""
     Image.MAX_IMAGE_PIXELS = MAX_IMAGE_PIXELS
     for name in ("NO_PROXY", "no_proxy"):  # gradio calls its own page once at the start
         hosts = [os.environ.get(name), *LOCAL_HOSTS]

@@ -1,12 +1,10 @@
 """What the tabs share: ranges of arguments, components, exact pixels, and the mean of a
 log-likelihood over dequantisation draws."""
 
-import math
 from typing import Annotated, Any
 
 import gradio as gr
 from annotated_types import Ge, Le
-from gradio.components import Component
 from PIL import Image
 from torch import Tensor
 
@@ -15,12 +13,8 @@ from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.bits import Likelihood, to_bits_per_dim
 from ebm_app.numerics.tensors import standard_error
 
-MAX_SEED, MAX_ITERATIONS, RATES = 2**31 - 1, 5_000, (1e-5, 0.1)
+MAX_SEED = 2**31 - 1
 Seed = Annotated[int, Ge(0), Le(MAX_SEED)]
-Rate = Annotated[float, Ge(RATES[0]), Le(RATES[1])]
-Iterations = Annotated[int, Ge(1), Le(MAX_ITERATIONS)]
-#: a training is shown about ``TIMES`` times, and at least every ``MAX_EVERY`` steps
-TIMES, MAX_EVERY = 10, 100
 
 
 def mean_of(draws: Likelihood, estimator: str, num_dims: int) -> dict[str, float]:
@@ -52,11 +46,6 @@ def render(images: Tensor, min_pixels: int = 480) -> Image.Image:
     return to_picture(grid_of(images, min_pixels))
 
 
-def eval_every(iterations: int) -> int:
-    """Steps between two evaluations of a training of so many."""
-    return min(MAX_EVERY, math.ceil(iterations / TIMES))
-
-
 def progress(step: int, total: int) -> str:
     """The steps of a run, as its text begins."""
     return f"Step {step} of {total}"
@@ -70,15 +59,6 @@ def slider(low: int, high: int, value: int, label: str, **more: Any) -> gr.Slide
 def seed_box(seed: int) -> gr.Number:
     """The choice of a seed, with the one to begin with."""
     return gr.Number(seed, label="Seed", precision=0, minimum=0, maximum=MAX_SEED)
-
-
-def training_boxes(rate: float, iterations: int, seed: int) -> list[Component]:
-    """The choices of learning rate, iterations and seed, with what to begin with."""
-    return [
-        gr.Number(rate, label="Learning rate", minimum=RATES[0], maximum=RATES[1], step=1e-4),
-        slider(1, MAX_ITERATIONS, iterations, "Iterations"),
-        seed_box(seed),
-    ]
 
 
 def picture(label: str, alt_text: str, height: int | str, **more: Any) -> gr.Image:

@@ -1,10 +1,12 @@
 """The tab that learns the log ratio of a toy problem while the visitor watches."""
 
+import math
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import gradio as gr
+from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 
 from ebm_app.ratios.plots import plot_pair, plot_planes, plot_trial
@@ -13,17 +15,9 @@ from ebm_app.ratios.training import TEST, VALIDATION, Evaluation, RatioTraining,
 from ebm_app.ratios.trials import METHODS, PAIRS, Judge, chosen, paths_of
 
 from .runs import AT_ONCE, start_and_stop, start_by
-from .shared import (
-    Iterations,
-    Rate,
-    Seed,
-    eval_every,
-    metrics_box,
-    plot_box,
-    progress,
-    text_box,
-    training_boxes,
-)
+from .shared import Seed, metrics_box, plot_box, progress, seed_box, slider, text_box
+
+MAX_ITERATIONS, RATES = 5_000, (1e-5, 0.1)
 
 NAMES = {"ctsm_v": "CTSM-v", "ctsm": "CTSM", "tsm": "TSM"}
 WEIGHTINGS = {
@@ -49,15 +43,15 @@ def toy(
     problem: str,
     path: str,
     method: str,
-    learning_rate: Rate,
-    iterations: Iterations,
+    learning_rate: Annotated[float, Ge(RATES[0]), Le(RATES[1])],
+    iterations: Annotated[int, Ge(1), Le(MAX_ITERATIONS)],
     seed: Seed,
     *,
     device: str = "cpu",
 ) -> Iterator[ShownTrial]:
     """Train a method on a toy problem; returns a plot, a text, and the metrics."""
     pair, chosen_method = chosen(problem, path, method)
-    training = RatioTraining(iterations, eval_every=eval_every(iterations))
+    training = RatioTraining(iterations, eval_every=min(100, math.ceil(iterations / 10)))
     yield preview(problem), f"Starting · {problem_label(problem)} · {PATHS[path]}", {}, None
     begin, curve = time.perf_counter(), []
     title = f"{method_label(method)}\n{problem_label(problem)}"
@@ -152,7 +146,10 @@ def build(seed: int, device: str) -> None:
             path = gr.Dropdown(paths, value=paths[0][1], label="Path from p₀ to p₁")
             info = "objective and weighting"
             method = gr.Dropdown(methods, value="ctsm_v_time1", label="Method", info=info)
-            numbers = training_boxes(1e-2, 600, seed)
+            low, high = RATES
+            rate = gr.Number(1e-2, label="Learning rate", minimum=low, maximum=high, step=1e-4)
+            iterations = slider(1, MAX_ITERATIONS, 600, "Iterations")
+            seeds = seed_box(seed)
             buttons = start_and_stop("Train")
         with gr.Column(scale=2, min_width=320):
             text = text_box("Run", 3)
@@ -170,7 +167,7 @@ def build(seed: int, device: str) -> None:
             gr.update(visible=PAIRS[problem].dim == 2),
         ]
 
-    inputs = [problem, path, method, *numbers]
+    inputs = [problem, path, method, rate, iterations, seeds]
     event = start_by(buttons, toy, inputs, shown, {"device": device})
     problem.change(of_problem, problem, [path, problem, plane], **AT_ONCE)
     # not by a change of the path, which another problem brings about too
