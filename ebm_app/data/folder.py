@@ -6,9 +6,7 @@ another ending, gif among them, are not images here; links to folders are not fo
 """
 
 import os
-import struct
 import warnings
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +17,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from ebm_app.data.levels import NUM_VALUES, to_display, to_levels
-from ebm_app.data.stored import Images, gathered, parts_of
+from ebm_app.data.stored import Images, Splits, gathered, parts_of, splits_of
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import open_plain
 from ebm_app.io.tensors import as_tensor
@@ -30,10 +28,6 @@ FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
 SPLITS = ("train", "validation", "test")
 MIN_IMAGES = 10
-Splits = tuple[Tensor, Tensor, Tensor]
-#: what Pillow raises on a damaged file
-UNREADABLE = (OSError, EOFError, SyntaxError, ValueError, struct.error, zlib.error, LookupError)
-UNREADABLE += (TypeError, AttributeError, ArithmeticError, MemoryError)
 
 
 def read_folder(
@@ -72,15 +66,13 @@ def read_folder(
             f"the folder '{folder}' holds {len(files)} images, fewer than {MIN_IMAGES}: "
             f"add images ({', '.join(e[1:] for e in EXTENSIONS)}) or check the path"
         )
-    order, sizes = _splits(folder, files)
-    order = torch.as_tensor(order)
-    labels = _labels(folder, files)
+    sizes, order = _splits(folder, files)
 
     def read(number: int) -> Tensor:
         return pixels_of(read_image(files[number]), str(files[number]), resolution)
 
-    splits = parts_of(gathered(read, len(files), lambda n: str(files[n])), order, sizes)
-    return splits, None if labels is None else labels[order].split(sizes)
+    images = gathered(read, len(files), lambda number: str(files[number]))
+    return splits_of(parts_of(images, _labels(folder, files), sizes, order))
 
 
 def _labels(folder: Path, files: Sequence[Path]) -> Tensor | None:
@@ -130,7 +122,7 @@ def read_image(path: Path, keep_alpha: bool = False) -> Image.Image:
         raise UserError(f"the image '{path}' has {most}: make it smaller") from error
     except UserError:
         raise
-    except UNREADABLE as error:
+    except Exception as error:  # of any kind, by what is there
         raise UserError(f"cannot read '{path}' as an image: repair or remove it") from error
     if animated:
         raise UserError(f"the image '{path}' has several frames: save each as a file of its own")
@@ -199,17 +191,16 @@ def on_levels(image: Image.Image, form: Any) -> Tensor:
     return shades[torch.bucketize(pixels.contiguous() / 255, middles)].unsqueeze(0)
 
 
-def _splits(folder: Path, files: Sequence[Path]) -> tuple[Sequence[int], list[int]]:
-    """Order of the images and sizes of the three splits in it, by the folders of these names or
-    at random.
+def _splits(folder: Path, files: Sequence[Path]) -> tuple[list[int], Tensor | None]:
+    """Sizes of the three splits and the order of the images, by the folders of these names or at
+    random.
 
     Two of the three folders are refused: one permutation of all images would mix a user's test
     images into the training images.
     """
     if sum((folder / split).is_dir() for split in SPLITS) < 2:
         held_out = len(files) // 10
-        order = np.random.RandomState(0).permutation(len(files))
-        return order, [len(files) - 2 * held_out, held_out, held_out]
+        return [len(files) - 2 * held_out, held_out, held_out], None
     tops = [file.relative_to(folder).parts[0] for file in files]
     for file, top in zip(files, tops, strict=True):
         if top not in SPLITS:
@@ -217,4 +208,4 @@ def _splits(folder: Path, files: Sequence[Path]) -> tuple[Sequence[int], list[in
     for split in set(SPLITS) - set(tops):
         raise UserError(f"'{folder / split}' holds no images: add some, or rename the others")
     order = sorted(range(len(files)), key=lambda index: SPLITS.index(tops[index]))
-    return order, [tops.count(split) for split in SPLITS]
+    return [tops.count(split) for split in SPLITS], torch.tensor(order)

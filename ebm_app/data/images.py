@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
 from ebm_app.data.folder import SPLITS, read_folder
 from ebm_app.data.levels import NUM_VALUES, check_levels, to_display, to_levels
-from ebm_app.data.named import DATASETS, Splits
+from ebm_app.data.named import DATASETS
 from ebm_app.data.sources import HUB, images_of, read_hub
-from ebm_app.data.stored import Images, parts_of
+from ebm_app.data.stored import Images, Splits, parts_of, splits_of
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import argument_of
 from ebm_app.io.registry import choose
@@ -84,19 +83,18 @@ class ImageData:
             is_whole = not (labels.is_floating_point() or labels.is_complex())
             if labels.shape != images.shape[:1] or not is_whole or (labels < 0).any():
                 raise UserError("labels are whole numbers from 0 on, one for each image")
+            labels = labels.long().cpu()
         levels, *others = (_on_levels(part, num_levels) for part in parts)
-        known = labels if labels is None else labels.long().cpu()
-        unknown = torch.full((len(others[0]),), -1) if others else None
-        if not others:
-            num_train = len(levels) - max(2, len(levels) // 10)
-            if num_train < 1:
+        if others:
+            unknown = None if labels is None else torch.full((len(others[0]),), -1)
+            made = [(levels, labels), (others[0], unknown)]
+        else:
+            held_out = max(2, len(levels) // 10)
+            if len(levels) <= held_out:
                 raise UserError(f"{len(levels)} images are too few to train on: give at least 3")
-            order = torch.from_numpy(np.random.RandomState(0).permutation(len(levels)))
-            levels, *others = parts_of(levels, order, [num_train, len(levels) - num_train])
-            if known is not None:
-                known, unknown = known[order[:num_train]], known[order[num_train:]]
-        given = None if known is None else (known, unknown, unknown)
-        return cls(name, num_levels, levels, others[0], others[0], labels=given)
+            made = parts_of(levels, labels, [len(levels) - held_out, held_out])
+        splits, labels = splits_of([*made, made[1]])
+        return cls(name, num_levels, *splits, labels=labels)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -188,11 +186,11 @@ def load_images(
         path = name.removeprefix(FOLDER)
         if not path:
             raise UserError("'folder:' names no folder: write folder:PATH")
-        splits, labels = read_folder(path, resolution)
-        return ImageData(name, NUM_VALUES, *splits, labels=labels)
+        images, labels = read_folder(path, resolution)
+        return ImageData(name, NUM_VALUES, *images, labels=labels)
     if name.startswith(HUB):
-        splits, labels = read_hub(name.removeprefix(HUB), resolution)
-        return ImageData(name, NUM_VALUES, *splits, labels=labels)
+        images, labels = read_hub(name.removeprefix(HUB), resolution)
+        return ImageData(name, NUM_VALUES, *images, labels=labels)
     source = DATASETS[choose("data set", name, [*DATASETS, "folder:PATH", "hf:NAME"])]
     if resolution is not None:
         raise UserError(f"a resolution is for folder:PATH only: leave it out for {name}")

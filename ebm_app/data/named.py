@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.data.folder import Splits
+from ebm_app.data.stored import Splits
 from ebm_app.io.errors import UserError
 
 #: of the 1,797 digits, in the order of ``numpy.random.RandomState(0).permutation``, whose stream

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ebm_app.data.folder import SPLITS, Splits, pixels_of
-from ebm_app.data.stored import Images, gathered, parts_of
+from ebm_app.data.folder import SPLITS, pixels_of
+from ebm_app.data.stored import Images, Labelled, Splits, gathered, parts_of, splits_of
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
 from ebm_app.io.tensors import as_tensor
@@ -20,7 +20,6 @@ HUB = "hf:"
 COLOURS = (1, 3)
 #: of a data set that was written by ``save_to_disk``
 SAVED = ("dataset_dict.json", "state.json")
-Labelled = tuple[Images, Tensor | None]
 
 
 def read_hub(name: str, resolution: int | None = None) -> tuple[tuple[Images, ...], Splits | None]:
@@ -48,18 +47,12 @@ def read_hub(name: str, resolution: int | None = None) -> tuple[tuple[Images, ..
     if "train" not in parts:
         raise UserError(f"the data set '{name}' has no split train: it has {', '.join(parts)}")
     made = {split: of_dataset(parts[split], resolution) for split in SPLITS if split in parts}
-    images, labels = made.pop("train")
-    missing = [split for split in SPLITS[1:] if split not in made]
-    num = len(images) // 10
-    order = torch.from_numpy(np.random.RandomState(0).permutation(len(images)))
-    sizes = [len(images) - num * len(missing), *(num for _ in missing)]
-    taken = zip(
-        ["train", *missing], parts_of(images, order, sizes), order.split(sizes), strict=True
-    )
-    for split, part, rows in taken:
-        made[split] = part, None if labels is None else labels[rows]
-    splits, known = zip(*(made[split] for split in SPLITS), strict=True)
-    return splits, None if any(own is None for own in known) else known
+    missing = [split for split in SPLITS if split not in made]
+    images, labels = made["train"]
+    held_out = [len(images) // 10] * len(missing)
+    parts = parts_of(images, labels, [len(images) - sum(held_out), *held_out])
+    made |= zip(["train", *missing], parts, strict=True)
+    return splits_of(made[split] for split in SPLITS)
 
 
 def of_dataset(dataset: Any, resolution: int | None = None) -> Labelled:

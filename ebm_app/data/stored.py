@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,6 +71,9 @@ class StoredImages:
 
 
 Images = Tensor | StoredImages
+Splits = tuple[Tensor, Tensor, Tensor]
+#: images, and their class labels where they have some
+Labelled = tuple[Images, Tensor | None]
 
 
 def gathered(read: Read, num: int, name: Callable[[int], str]) -> Images:
@@ -106,9 +110,19 @@ def gathered(read: Read, num: int, name: Callable[[int], str]) -> Images:
     return torch.stack([pixels.expand(channels, -1, -1) for pixels in kept])
 
 
-def parts_of(images: Images, order: Tensor, sizes: Sequence[int]) -> tuple[Images, ...]:
-    """Consecutive parts, of these sizes, of the images in this order."""
-    rows = order.split(list(sizes))
-    if isinstance(images, Tensor):
-        return tuple(images[part] for part in rows)
-    return tuple(images.only(part) for part in rows)
+def parts_of(
+    images: Images, labels: Tensor | None, sizes: Sequence[int], order: Tensor | None = None
+) -> list[Labelled]:
+    """Consecutive parts, of these sizes, of images and their class labels in this order; without
+    one, in that of ``numpy.random.RandomState(0)``, whose stream is the same in every version."""
+    if order is None:
+        order = torch.from_numpy(np.random.RandomState(0).permutation(len(images)))
+    of = images.__getitem__ if isinstance(images, Tensor) else images.only
+    parts = order.split(list(sizes))
+    return [(of(rows), None if labels is None else labels[rows]) for rows in parts]
+
+
+def splits_of(parts: Iterable[Labelled]) -> tuple[tuple[Images, ...], Splits | None]:
+    """The images of train, validation and test, and their labels where all three have some."""
+    images, labels = zip(*parts, strict=True)
+    return images, None if any(own is None for own in labels) else labels
