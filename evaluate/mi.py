@@ -67,8 +67,8 @@ def estimate(args: Arguments) -> dict[str, Any]:
             bar.set_postfix_str(f"at least {at.so_far:.3f} nats so far")
     found = estimation.result()
     answer = found.figures()
-    with output.saving(answer):
-        save_figure(found.plot(), output.folder / "mi_data.png")
+    output.save(answer)
+    save_figure(found.plot(), output.folder / "mi_data.png")
     print(found.summary())
     return answer
 

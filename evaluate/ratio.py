@@ -58,14 +58,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if at is not None:
         tables["at"] = list(ratio.score_samples(at, return_std=True))
     figures = ratio.figures()
-    with output.saving(figures):
-        save_figure(ratio.plot(), output.folder / "ratio.png")
-        for name, columns in tables.items():
-            file, header = output.folder / f"{name}.csv", ",".join(HEADER[: len(columns)])
-            table = np.stack(columns, 1)
-            content = io.BytesIO()
-            np.savetxt(content, table, "%.10g", delimiter=",", header=header, comments="")
-            replace_file(file, content.getvalue())
+    output.save(figures)
+    save_figure(ratio.plot(), output.folder / "ratio.png")
+    for name, columns in tables.items():
+        file, header = output.folder / f"{name}.csv", ",".join(HEADER[: len(columns)])
+        table = np.stack(columns, 1)
+        content = io.BytesIO()
+        np.savetxt(content, table, "%.10g", delimiter=",", header=header, comments="")
+        replace_file(file, content.getvalue())
     print(ratio.summary())
     return figures
 

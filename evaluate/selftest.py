@@ -55,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         },
         "model": args.model,
     }
-    with output.saving(metrics):
-        save_figure(balance_figure(balance), output.folder / "selftest.png")
+    output.save(metrics)
+    save_figure(balance_figure(balance), output.folder / "selftest.png")
     for check in checks:
         print(check.describe())
     return metrics

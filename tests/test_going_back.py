@@ -80,7 +80,7 @@ def test_latest_falls_back_to_the_last_whole_checkpoint(images, whole, run, caps
             find_checkpoint(run, "checkpoint-12")
         shutil.copy(whole / "checkpoint-12" / name, last / name)
     (last / "state" / "trainer.json").unlink()
-    with pytest.raises(UserError, match="checkpoint-12 lacks state/trainer.json"):
+    with pytest.raises(UserError, match="trainer.json is not the file"):
         find_checkpoint(run, "checkpoint-12")
     train(images, run, **SETTINGS, resume_from_checkpoint="latest")
     assert "passing over a damaged checkpoint" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.records import read_json, write_json
 from ebm_app.io.start import explained, run_script
 from ebm_app.io.tensors import read_tensors, write_tensors
-from ebm_app.io.writing import remove_folder, save_figure
+from ebm_app.io.writing import save_figure
 from ebm_app.training.metrics import read_metrics
 
 WRITE = {
@@ -88,14 +88,6 @@ def test_what_may_not_be_written_or_read_is_one_sentence(as_nobody):
             assert str(as_nobody) in explained(refused.value)
     for read in READ.values():
         error_of(read, as_nobody / "kept")
-
-
-def test_of_a_link_to_a_folder_the_link_is_deleted(tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    for name in ("link", "nothing", "link"):
-        remove_folder(tmp_path / name)
-    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
 
 
 def closed_pipe():

@@ -24,18 +24,6 @@ from tyro.conf import Positional
 from ebm_app.io.fields import Seed, checked, configuration, setting
 from ebm_app.io.registry import choose, import_extension, import_plugins
 
-__all__ = [
-    "CommonFlags",
-    "ModelFlag",
-    "Positional",
-    "Repeated",
-    "argument",
-    "given",
-    "parse",
-    "settings_of",
-    "settings_of_each",
-]
-
 T = TypeVar("T")
 #: a list of which every word has its own flag: ``--run a --run b``
 Repeated = tyro.conf.UseAppendAction
@@ -44,7 +32,7 @@ IMPORT = (
     "--import MODULE, of any script, imports a module of yours first, which may add paths, "
     "objectives, data sets and more (docs/extending.md)."
 )
-ADVANCED = ("--help_advanced", "--help-advanced")
+ADVANCED = "--help_advanced"
 
 
 def argument(text: str) -> Any:
@@ -82,14 +70,14 @@ def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = N
     import_plugins()
     for module in extensions.modules:
         import_extension(module)
-    is_advanced = any(word in ADVANCED for word in words)
+    is_advanced = ADVANCED in words
     is_short = not is_advanced and any(word in ("-h", "--help") for word in words)
     has_rare = any(item.metadata.get("rare") for item in dataclasses.fields(kind))
     more = MORE if is_short and has_rare else ""
     description = f"{(description or '').strip()}\n\n{more}{IMPORT}"
     values = tyro.cli(
         _flags(kind, leave_rare=is_short),
-        args=["--help" if word in ADVANCED else word for word in words],
+        args=["--help" if word == ADVANCED else word for word in words],
         description=description,
         use_underscores=True,
         config=(tyro.conf.FlagCreatePairsOff,),

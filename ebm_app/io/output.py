@@ -7,8 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -68,17 +66,9 @@ class Output:
         write_json(self.path, {**self.data, "seconds": seconds, "figures": metrics})
 
     def save(self, metrics: dict[str, Any]) -> None:
-        """The record of the result; see ``saving``."""
-        with self.saving(metrics):
-            pass
-
-    @contextmanager
-    def saving(self, metrics: dict[str, Any]) -> Iterator[None]:
-        """Write the record; within it, what else belongs to the result is written. Where the disk
-        refuses, the metrics are printed all the same."""
+        """The record of the result; where the disk refuses, it is printed all the same."""
         try:
             self.write(metrics)
-            yield
         except OSError:
             print(json.dumps(metrics), flush=True)
             raise

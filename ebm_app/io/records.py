@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,8 +90,7 @@ def open_plain(path: Path) -> BinaryIO:
     try:
         if path.exists() and not path.is_file():
             raise UserError(f"{path} is not a plain file: put one in its place, or remove it")
-        # not blocked, should it have become a pipe since
-        return open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+        return path.open("rb")
     except FileNotFoundError:
         raise UserError(f"{path} is missing: put it there, or give another path") from None
     except OSError as error:

@@ -2,7 +2,6 @@
 
 import io
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,14 +32,6 @@ def save_figure(figure: "Figure", path: Path, dpi: int = 110) -> None:
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=dpi)
     replace_file(path, content.getvalue())
-
-
-def remove_folder(folder: Path) -> None:
-    """Delete a folder, of a link the link alone; nothing where there is none."""
-    if folder.is_symlink():
-        folder.unlink()
-    elif folder.exists():
-        shutil.rmtree(folder)
 
 
 def sync_folder(folder: Path) -> None:

@@ -9,6 +9,7 @@ checkpoint intact.
 import hashlib
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
 from ebm_app.io.records import open_plain, read_json, write_json
 from ebm_app.io.tensors import write_tensors
-from ebm_app.io.writing import remove_folder, replace_file, sync_folder
+from ebm_app.io.writing import replace_file, sync_folder
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE
 from ebm_app.models.pretrained import PretrainedModel
 
@@ -113,7 +114,7 @@ def save_checkpoint(
     """
     folder = output_dir / f"{PREFIX}{step}"
     for cut_off in checkpoints(output_dir, PENDING):
-        remove_folder(cut_off)
+        shutil.rmtree(cut_off)
     pending = folder.with_name(folder.name + PENDING)
     model.save_pretrained(pending)
     (pending / STATE).mkdir()
@@ -125,7 +126,7 @@ def save_checkpoint(
     os.replace(pending, folder)
     sync_folder(output_dir)
     for former in checkpoints(output_dir)[:-limit]:
-        remove_folder(former)
+        shutil.rmtree(former)
 
 
 def restore_best(output_dir: Path, folder: Path) -> None:
@@ -136,8 +137,8 @@ def restore_best(output_dir: Path, folder: Path) -> None:
 
 def remove_run(output_dir: Path) -> None:
     """Delete what a run left in ``output_dir``, and nothing else."""
-    for folder in [*checkpoints(output_dir), output_dir / PREVIEWS]:
-        remove_folder(folder)
+    for folder in [*checkpoints(output_dir), *output_dir.glob(PREVIEWS)]:
+        shutil.rmtree(folder)
     for name in RECORDS:
         (output_dir / name).unlink(missing_ok=True)
 
@@ -154,14 +155,10 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def verify(folder: Path) -> None:
-    """Raise a UserError where files of a checkpoint are missing, or are not those that were
-    written together."""
-    stated = read_json(folder / STATE / DIGESTS_FILE)
-    found = digests(folder)
-    if missing := sorted(set(stated) - set(found)):
-        raise UserError(f"{folder} lacks {shortened(missing[0])}: go on from another checkpoint")
-    if changed := sorted(name for name, digest in found.items() if stated.get(name) != digest):
+    """Raise a UserError where files of a checkpoint are not those that were written together."""
+    stated, found = read_json(folder / STATE / DIGESTS_FILE), digests(folder)
+    if changed := {name for name, _ in stated.items() ^ found.items()}:
         raise UserError(
-            f"{folder / changed[0]} is not the file that was saved there: go on from another "
-            "checkpoint"
+            f"{folder / shortened(min(changed))} is not the file that was saved there: go on from "
+            "another checkpoint"
         )

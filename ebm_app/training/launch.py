@@ -100,10 +100,10 @@ def launch(
             **task.final_metrics(output.folder),
         }
         if is_main:
-            with output.saving(metrics):
-                if trainer and find_spec("matplotlib"):
-                    figure = training_figure(read_metrics(output.folder / METRICS_FILE))
-                    save_figure(figure, output.folder / "loss.png", dpi=120)
+            output.save(metrics)
+            if trainer and find_spec("matplotlib"):
+                figure = training_figure(read_metrics(output.folder / METRICS_FILE))
+                save_figure(figure, output.folder / "loss.png", dpi=120)
         prepared = (trainer.loss_module, trainer.optimizer) if trainer else ()
         shut_down(accelerator, *prepared)
     return metrics if is_main else None
