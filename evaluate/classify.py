@@ -18,13 +18,12 @@ from tqdm.auto import tqdm
 
 from ebm_app.evaluation.held_out import ImageFlags, held_out, held_out_labels
 from ebm_app.image_models.ebm import EBM
-from ebm_app.io.command_line import parse, settings_of
+from ebm_app.io.command_line import parse
 from ebm_app.io.fields import BatchSize, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
 from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
-from ebm_app.likelihood.classes import ClassBounds
 from ebm_app.numerics.tensors import standard_error
 
 
@@ -33,20 +32,18 @@ class Arguments(ImageFlags):
     """The command line."""
 
     batch_size: BatchSize = setting("images taken together", 50)
-    args: tuple[str, ...] = setting("settings KEY=VALUE: num_rounds, num_times, margin", ())
     output_dir: Path = setting("where the record goes", Path("runs/classify"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Classify a split; accuracy, calibration and cost."""
     args = parse(Arguments, __doc__, argv)
-    settings = settings_of(ClassBounds, args.args)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     levels, labels = held_out(args, ebm), held_out_labels(args, ebm)
     output = Output(args.output_dir / "classify.json", to_dict(args))
     begin, found = time.perf_counter(), []
     for batch in tqdm(levels.split(args.batch_size), desc="classify"):
-        found.append(ebm.classify(batch, seed=args.seed, **settings))
+        found.append(ebm.classify(batch, seed=args.seed))
     seconds = time.perf_counter() - begin
     told, classes = torch.cat([posterior.probabilities for posterior in found]).max(1)
     right = (classes == labels).double()

@@ -16,7 +16,6 @@ are.
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Annotated, Any
@@ -31,7 +30,7 @@ from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import frechet_distance, quality
 from ebm_app.evaluation.memorisation import nearest, share_of_copies
 from ebm_app.image_models.ebm import EBM
-from ebm_app.io.command_line import CommonFlags, ModelFlag, Repeated, parse, settings_of
+from ebm_app.io.command_line import CommonFlags, ModelFlag, Repeated, parse, settings_of_each
 from ebm_app.io.fields import BatchSize, NonNegative, PositiveInt, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
@@ -42,14 +41,6 @@ from ebm_app.numerics.tensors import mixed_seed
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 from studies.grid import to_markdown
 
-DEFAULT_RUNS = (
-    *(f"pf_ode num_steps={num_steps}" for num_steps in (4, 6, 12, 25)),
-    *(f"dpm num_steps={num_steps}" for num_steps in (8, 12, 25, 50)),
-    *(f"dpm num_steps={num_steps} noise=1" for num_steps in (25, 50)),
-    "annealed_hmc num_temperatures=20",
-    "annealed_hmc",
-    "annealed_hmc acceptance=none",
-)
 #: the metrics are of several images, which are held in memory
 NumImages = Annotated[int, Ge(2), Le(100_000)]
 #: the metrics of images (N, C, H, W) and the labels (N,) that were asked for, if any
@@ -67,7 +58,7 @@ class Arguments(CommonFlags, ModelFlag):
     """The command line."""
 
     run: Repeated[tuple[str, ...]] = setting(
-        "'SAMPLER key=value ...', repeatable; a list if not given", ()
+        "'SAMPLER key=value ...', repeatable; each sampler if not given", ()
     )
     num_images: NumImages = setting("images drawn in each run", 200)
     batch_size: BatchSize = setting("images drawn together", 50)
@@ -87,7 +78,7 @@ class Guided:
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Draw by every run and measure; the table, its floor and the classifier's accuracy."""
     args = parse(Arguments, __doc__, argv)
-    runs = {" ".join(text.split()): parse_run(text) for text in args.run or DEFAULT_RUNS}
+    runs = {" ".join(text.split()): parse_run(text) for text in args.run or SAMPLERS}
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     output = Output(args.output_dir / "samplers.json", to_dict(args))
     measure, found = prepare(ebm, args)
@@ -109,9 +100,8 @@ def parse_run(text: str) -> tuple[Sampler, float | None]:
     """
     name, *pairs = text.split() or [""]
     kind = SAMPLERS[choose("sampler", name, SAMPLERS)]
-    own = [pair for pair in pairs if not pair.startswith("guidance=")]
-    guided = settings_of(Guided, [pair for pair in pairs if pair not in own])
-    return kind(**settings_of(kind, own)), guided.get("guidance")
+    own, guided = settings_of_each({name: kind, "run": Guided}, pairs).values()
+    return kind(**own), guided.get("guidance")
 
 
 def prepare(ebm: EBM, args: Arguments) -> tuple[Measure, dict[str, Any]]:
@@ -130,7 +120,6 @@ def prepare(ebm: EBM, args: Arguments) -> tuple[Measure, dict[str, Any]]:
         num_classes,
         seed=args.seed,
         num_steps=args.classifier_steps,
-        wrap=partial(tqdm, desc="classifier"),
     )
     features, held_out_logits = classifier.features_and_logits(validation)
     neighbours = fitted[:NUM_NEIGHBOURS]

@@ -220,11 +220,7 @@ def test_the_script_says_how_odd_images_are_told(script, tmp_path, capsys):
     assert module.auroc(np.array([1.0, 2, 3]), np.array([0.0, 2])) == pytest.approx(0.75)
 
 
-@pytest.mark.parametrize(
-    "flags, message",
-    [(["--sizes", "200"], "no two sets of 200"), (["--missing", "11"], "no image is of class 11")],
-)
-def test_sets_that_cannot_be_drawn_are_refused(script, capsys, tmp_path, flags, message):
-    flags = ["digits", "--limit", "300", "--output_dir", str(tmp_path), *flags]
+def test_sets_that_cannot_be_drawn_are_refused(script, capsys, tmp_path):
+    flags = ["digits", "--limit", "300", "--output_dir", str(tmp_path), "--sizes", "200"]
     assert run_script(script("evaluate/shift.py").main, flags) == 2
-    assert message in capsys.readouterr().err
+    assert "no two sets of more than" in capsys.readouterr().err
