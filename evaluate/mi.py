@@ -52,12 +52,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 def estimate(args: Arguments) -> dict[str, Any]:
     """Mutual information of the user's data, in nats."""
     # seconds to import: --help does without
-    from ebm_app.tabular.columns import read_pair
+    from ebm_app.tabular.columns import read_rows
     from ebm_app.tabular.mutual_information import Estimation
 
     if not (args.x and args.y):
         raise UserError("give either --x and --y, files with as many rows, or none of them")
-    x, y = read_pair((args.x, args.y), (args.x_columns, args.y_columns))
+    x, y = read_rows(args.x, args.x_columns), read_rows(args.y, args.y_columns)
     output = Output(args.output_dir / "mi_data.json", to_dict(args))
     steps = {} if args.iterations is None else {"steps": args.iterations}
     estimation = Estimation(x, y, random_state=args.seed, **steps)

@@ -195,11 +195,11 @@ def test_mistakes_end_in_a_sentence():
         ((x, x), "column 1 of x and column 1 of y hold the same values"),
         ((frame[["a"]], np.stack([y, x], 1)), "'a' and column 2 of y hold the same values"),
         ((x, np.r_[np.nan, y[1:]]), "1 of 100 values of y are NaN or infinite"),
-        ((frame, y), "constant over all rows are 'b'"),
+        ((frame, y), "constant over all rows, or of values beyond 1e100 or closer than 1e-100"),
         ((x, np.array(["a"] * 100)), "y holds values of type <U1"),
         ((frame.assign(b="u"), y), "the column 'b' holds"),
-        ((x, 1e200 * y), "of values beyond 1e100"),
-        ((x, 1e-200 * y), "closer than 1e-100"),
+        ((x, 1e200 * y), "are column 1 of y: leave them out, or rescale"),
+        ((x, 1e-200 * y), "are column 1 of y: leave them out, or rescale"),
         ((np.repeat(x[:10], 5), np.repeat(y[:10], 5)), "of 50 rows 10 differ from each other"),
     ):
         assert message in error_of(lambda a: mutual_information(*a), arguments)

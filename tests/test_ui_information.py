@@ -95,7 +95,7 @@ def test_bad_data_are_explained_without_folders(tmp_path):
         (files(*long), "there are 20001 rows, more than 20000"),
         (files(*short), "there are 90 rows, fewer than 100"),
         (files(csv=table, x_columns=["a"], y_columns=["z"]), "'table.csv' has no column 'z'"),
-        (files(csv=table, x_columns=["a"]), "a side has no columns"),
+        (files(csv=table, x_columns=["a"]), "name the columns to read from it"),
     ):
         text = error_of(lambda s: list(estimate(s)), given)
         assert message in text and str(tmp_path) not in text

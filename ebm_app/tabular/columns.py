@@ -25,37 +25,20 @@ def read_rows(path: str | Path, columns: Sequence[str] = ()) -> Any:
     Raises:
         UserError: as ``read_npy`` and ``read_csv``, and for a CSV file without names.
     """
-    if Path(path).suffix.lower() != ".csv":
+    path = Path(path).expanduser()
+    if path.suffix.lower() != ".csv":
         return read_npy(path)
     if not columns:
-        raise UserError(f"'{path}' is a table: name what to read from it by --columns")
+        raise UserError(f"'{path}' is a table: name the columns to read from it")
     return read_csv(path, columns)
 
 
-def read_pair(paths: Sequence[str | Path], columns: Sequence[Sequence[str]]) -> tuple[Any, Any]:
-    """X and Y from their files and the names of their columns (see ``read_rows``).
-
-    Raises:
-        UserError: for a CSV file without names, a column of one file that is on both sides, and
-            as ``read_rows``.
-    """
-    for path, names in zip(paths, columns, strict=True):
-        if Path(path).suffix.lower() == ".csv" and not names:
-            raise UserError("a side has no columns: name at least one for x and one for y")
-    twice = [name for name in columns[0] if name in columns[1]]
-    if twice and Path(paths[0]) == Path(paths[1]):
-        raise UserError(f"the column '{twice[0]}' is given twice: name it once")
-    x, y = map(read_rows, paths, columns)
-    return x, y
-
-
-def read_npy(path: str | Path) -> np.ndarray:
+def read_npy(path: Path) -> np.ndarray:
     """The array of an ``.npy`` file as (N, d) in float64.
 
     Raises:
         UserError: for a file that is missing, damaged or of another format, and as ``Columns.of``.
     """
-    path = Path(path).expanduser()
     try:
         # a map takes no memory for a shape that the file does not hold
         values = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -66,45 +49,37 @@ def read_npy(path: str | Path) -> np.ndarray:
     return Columns.of(values, f"'{path}'").values
 
 
-def read_csv(path: str | Path, names: Sequence[str]) -> "DataFrame":
+def read_csv(path: Path, names: Sequence[str]) -> "DataFrame":
     """The named columns of a CSV file, in the order of the names.
 
     The file is UTF-8, its cells are separated by commas, its first line names the columns and a
     point marks the decimals; other columns may hold anything.
 
     Raises:
-        UserError: for a file that is missing or no CSV, names that are unknown, or twice in the
-            file or among the names, and a column with a cell that is not a number.
+        UserError: for a file that is missing or no CSV, names that are unknown, and a column with
+            a cell that is not a number.
     """
     import pandas as pd  # half a second to import, only for tables
 
-    path = Path(path).expanduser()
-    form = {"encoding": "utf-8-sig", "skipinitialspace": True}
     try:
-        header = pd.read_csv(path, header=None, nrows=1, dtype=str, **form).iloc[0]
-        table = pd.read_csv(path, **form)
+        table = pd.read_csv(path, encoding="utf-8-sig", skipinitialspace=True)
         if not isinstance(table.index, pd.RangeIndex):
             raise ValueError("there are lines with more cells than the first one")
     except (OSError, ValueError) as error:
         _fail_to_read(path, "comma-separated text in UTF-8", error)
-    known = [str(name).strip() for name in header]
+    table.columns = table.columns.str.strip()
+    table = table.loc[:, ~table.columns.duplicated()]
     for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"the column '{name}' is given twice: name it once")
-        if known.count(name) != 1:
-            found = "several columns" if name in known else "no column"
-            raise UserError(
-                f"'{path}' has {found} '{name}': choose from {shortened(', '.join(known))}"
-            )
-    table = table.iloc[:, [known.index(name) for name in names]].set_axis(list(names), axis=1)
-    for name in names:
+        if name not in table:
+            known = shortened(", ".join(table.columns))
+            raise UserError(f"'{path}' has no column '{name}': choose from {known}")
         if table[name].dtype.kind not in "biuf":
             row = int(pd.to_numeric(table[name], errors="coerce").isna().argmax())
             raise UserError(
                 f"row {row + 1} of '{path}' holds {str(table[name][row])[:40]!r} in the column "
                 f"'{name}': replace it with a number or leave the row out"
             )
-    return table
+    return table[list(names)]
 
 
 #: distinct rows that a fold has at least
@@ -134,8 +109,13 @@ class Columns(NamedTuple):
         """
         if isinstance(values, Columns):
             return values
-        check_table(values)
         names = getattr(values, "columns", None)
+        for name, kind in zip(names, values.dtypes, strict=True) if names is not None else ():
+            if getattr(kind, "kind", "O") not in "biuf":
+                raise UserError(
+                    f"the column '{name}' holds {kind}: encode it as numbers, a class by "
+                    f"pandas.factorize(table[{str(name)!r}])[0]"
+                )
         if isinstance(values, Tensor):
             values = as_tensor(values, what).cpu()
         try:
@@ -182,32 +162,27 @@ class Columns(NamedTuple):
             )
 
     def check_vary(self) -> None:
-        """Raise a UserError for columns that are constant, or whose squares have no digits."""
+        """Raise a UserError for values that are not finite, and for columns that are constant, or
+        whose squares have no digits."""
+        self.check_finite()
         spread = np.ptp(self.values / 2, axis=0) * 2
-        largest = np.abs(self.values).max(0)
-        extreme = (largest > LARGEST_VALUE) | (spread < 1 / LARGEST_VALUE)
-        constant = (self.values == self.values[:1]).all(0)
-        for wrong, text in (
-            (constant, "constant over all rows are {}: leave them out"),
-            (extreme, "of values beyond 1e100, or closer than 1e-100, are {}: rescale them"),
-        ):
-            names = [label for label, is_so in zip(self.labels, wrong, strict=True) if is_so]
-            if names:
-                raise UserError(text.format(", ".join(names)))
+        wrong = (np.abs(self.values).max(0) > LARGEST_VALUE) | (spread < 1 / LARGEST_VALUE)
+        names = [label for label, is_so in zip(self.labels, wrong, strict=True) if is_so]
+        if names:
+            raise UserError(
+                "constant over all rows, or of values beyond 1e100 or closer than 1e-100, are "
+                f"{', '.join(names)}: leave them out, or rescale them"
+            )
 
     def check_same(self, other: "Columns") -> None:
         """Raise a UserError for columns that differ by number, name or order."""
         counts = self.values.shape[1], other.values.shape[1]
         if counts[0] != counts[1]:
-            raise UserError(
-                f"{self.what} has {counts[0]} columns and {other.what} has {counts[1]}: give both "
-                "the same columns"
-            )
+            found = f"{self.what} has {counts[0]} columns and {other.what} has {counts[1]}"
+            raise UserError(f"{found}: give both the same")
         if self.names and other.names and self.names != other.names:
-            raise UserError(
-                f"{self.what} has the columns {shortened(', '.join(self.names))} and {other.what} "
-                f"has {shortened(', '.join(other.names))}: give both the same, in the same order"
-            )
+            found = f"{self.what} and {other.what} have columns of other names or in another order"
+            raise UserError(f"{found}: give both the same")
 
 
 def check_pair(x: Columns, y: Columns) -> None:
@@ -221,9 +196,8 @@ def check_pair(x: Columns, y: Columns) -> None:
         raise UserError(
             f"{x.what} has {num_x} rows and {y.what} has {num_y}: row i of both is one draw"
         )
-    for side in (x, y):
-        side.check_finite()
-        side.check_vary()
+    x.check_vary()
+    y.check_vary()
     seen = {column.tobytes(): label for label, column in zip(x.labels, x.values.T, strict=True)}
     for label, column in zip(y.labels, y.values.T, strict=True):
         if column.tobytes() in seen:
@@ -233,23 +207,11 @@ def check_pair(x: Columns, y: Columns) -> None:
             )
 
 
-def check_rows(num: int, what: str, num_folds: int, least_folds: int) -> None:
-    """Raise a UserError where so many folds have fewer than ``ROWS_PER_FOLD`` of the rows."""
+def check_rows(num: int, what: str, num_folds: int) -> None:
+    """Raise a UserError where the folds have fewer than ``ROWS_PER_FOLD`` of the rows."""
     if num < ROWS_PER_FOLD * num_folds:
-        fewer = num // ROWS_PER_FOLD
-        instead = f", or set num_folds to {fewer}" if fewer >= least_folds else ""
-        raise UserError(f"{what}: give at least {ROWS_PER_FOLD * num_folds}{instead}")
-
-
-def check_table(values: Any) -> None:
-    """Raise a UserError for a data frame with a column that holds no numbers."""
-    columns = getattr(values, "columns", None)
-    for name, kind in zip(columns, values.dtypes, strict=True) if columns is not None else ():
-        if getattr(kind, "kind", "O") not in "biuf":
-            raise UserError(
-                f"the column '{name}' holds {kind}: encode it as numbers, a class by "
-                f"pandas.factorize(table[{str(name)!r}])[0]"
-            )
+        least = f"{ROWS_PER_FOLD * num_folds}, {ROWS_PER_FOLD} for each of {num_folds} folds"
+        raise UserError(f"{what}: give at least {least}")
 
 
 def _fail_to_read(path: Path, form: str, error: Exception) -> NoReturn:

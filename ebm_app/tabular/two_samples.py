@@ -95,7 +95,6 @@ class RatioEstimation:
         samples = Columns.of(x0, "x0"), Columns.of(x1, "x1")
         samples[0].check_same(samples[1])
         for sample in samples:
-            sample.check_finite()
             sample.check_vary()
         self.sample0, (x0, x1) = samples[0], (sample.values for sample in samples)
         self.rows = x0, x1
@@ -103,7 +102,7 @@ class RatioEstimation:
         self.groups = torch.from_numpy(row_groups(x0)), torch.from_numpy(row_groups(x1))
         for name, group in zip(("x0", "x1"), self.groups, strict=True):
             num = int(group.max()) + 1
-            check_rows(num, f"{name} has {num} rows that differ from each other", num_folds, 2)
+            check_rows(num, f"{name} has {num} rows that differ from each other", num_folds)
         self.scaling = AsinhScores.fit(np.concatenate([x0, x1]))
         self.scores = self.scaling(x0), self.scaling(x1)
         generator = seeded("cpu", random_state, FOLDS)

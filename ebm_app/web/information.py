@@ -18,7 +18,7 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
 from ebm_app.io.registry import choose
 from ebm_app.tabular import known
-from ebm_app.tabular.columns import read_pair
+from ebm_app.tabular.columns import read_rows
 from ebm_app.tabular.mutual_information import Estimation
 from ebm_app.tabular.plots import plot_progress
 
@@ -47,7 +47,7 @@ def read(
         raise UserError("there are no data for both X and Y: upload two .npy files or a CSV file")
     first, second = Path(table or x), Path(table or y)
     with without_path(first, first.name), without_path(second, second.name):
-        pair = read_pair((first, second), columns)
+        pair = read_rows(first, columns[0]), read_rows(second, columns[1])
     num_rows, num_columns = len(pair[0]), sum(part.shape[1] for part in pair)
     if num_rows < MIN_ROWS:
         raise UserError(f"there are {num_rows} rows, fewer than {MIN_ROWS}: give more of them")
