@@ -39,8 +39,8 @@ def test_an_image_is_told_its_class(models, tmp_path):
     assert last.classes is None
 
 
-def test_the_unknown_half_or_what_is_red_is_drawn_anew(models, tmp_path):
-    pixels = np.zeros((80, 80, 3), np.uint8)
+def test_the_unknown_half_or_what_is_red_is_drawn_anew(models, tmp_path, monkeypatch):
+    pixels, masks = np.zeros((80, 80, 3), np.uint8), []
     pixels[:, 30:50] = 255
     drawing = save_picture(tmp_path / "drawing.png", pixels)
     pixels[:, 60:] = 224, 32, 32
@@ -48,9 +48,12 @@ def test_the_unknown_half_or_what_is_red_is_drawn_anew(models, tmp_path):
     image, red = complete.read_marked(marked, models.load("grey").config)
     assert red.nonzero()[:, 1].unique().tolist() == [6, 7]
     assert image[0, 0, 0].tolist() == pytest.approx([0, 0, 0, 1, 1, 0, 2 / 16, 2 / 16])
-    lower = complete.half("lower half", red)
-    assert lower.nonzero()[:, 0].unique().tolist() == [4, 5, 6, 7]
-    assert complete.half("left half", red).nonzero()[:, 1].unique().tolist() == [0, 1, 2, 3]
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            complete, "iterate_completion", lambda *args, **_: masks.append(args[2]) or []
+        )
+        list(complete.complete("grey", drawing, "left half", 2, 3, 0, models=models))
+    assert masks[0].nonzero()[:, 1].unique().tolist() == [4, 5, 6, 7]
     for path, unknown in ((drawing, "lower half"), (marked, "what is red")):
         *_, (grid, text) = complete.complete("grey", path, unknown, 2, 3, 0, models=models)
         assert grid.size[0] > 8 and text.startswith("Step 3 of 3")

@@ -13,11 +13,7 @@ CACHE_SECONDS = 3600
 
 
 def build_app(models: Models, seed: int = 0) -> gr.Blocks:
-    """The page: a model to choose, and a tab for each thing to do with it or without one.
-
-    Args:
-        seed: of the first samples, the noise in log-likelihoods, and the first trainings.
-    """
+    """The page: a model to choose, and a tab for each thing to do with it or without one."""
     cache = (CACHE_SECONDS, CACHE_SECONDS)
     with gr.Blocks(title="ebm_app", analytics_enabled=False, delete_cache=cache) as app:
         gr.Markdown("# ebm_app\nMake digits, find odd images, and watch a density being learned.")

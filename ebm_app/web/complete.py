@@ -24,9 +24,8 @@ from .score.uploads import NO_COLOUR, WHITE, black_canvas
 from .shared import Seed, picture, progress, render, seed_box, slider, text_box
 
 MAX_IMAGES, MAX_TEMPERATURES = 16, 300
-#: what may be unknown: a half, by the dimension that it divides and the sign of its side, or what
-#: is red
-HALVES = {"lower half": (0, 1), "upper half": (0, -1), "left half": (1, -1), "right half": (1, 1)}
+#: what may be unknown: a half, by the dimension that it divides and its place there, or red pixels
+HALVES = {"lower half": (0, 1), "upper half": (0, 0), "left half": (1, 0), "right half": (1, 1)}
 MARKED = "what is red"
 RED = "#e02020"
 HINT = (
@@ -50,7 +49,10 @@ def complete(
     ebm = models.load(model)
     choose("unknown", unknown, [*HALVES, MARKED])
     image, red = read_marked(drawing, ebm.config)
-    mask = ~(red if unknown == MARKED else half(unknown, red))
+    mask = ~red
+    if unknown != MARKED:
+        dim, side = HALVES[unknown]
+        mask.fill_(True).chunk(2, dim)[side].fill_(False)
     if mask.all():
         raise UserError("nothing is marked as unknown: cover a part with the red brush")
     levels = to_levels(image, ebm.config.num_levels)
@@ -63,11 +65,7 @@ def complete(
 
 def read_marked(path: str | None, config: EBMConfig) -> tuple[Tensor, Tensor]:
     """The image (1, 1, H, W) in [0, 1] of a drawing, and the pixels (H, W) of which at least a
-    quarter is red.
-
-    Raises:
-        UserError: for no drawing, and a model of colour images.
-    """
+    quarter is red."""
     channels, height, width = config.image_shape
     if channels != 1:
         raise UserError(NO_COLOUR)
@@ -79,14 +77,6 @@ def read_marked(path: str | None, config: EBMConfig) -> tuple[Tensor, Tensor]:
     marked = torch.from_numpy(share.copy()) >= 64
     grey = Image.fromarray(whole[..., 1].astype(np.uint8))
     return on_levels(grey.resize((width, height), Image.Resampling.BOX), config), marked
-
-
-def half(name: str, like: Tensor) -> Tensor:
-    """One of ``HALVES`` of an image, as a mask of the form of ``like`` (H, W)."""
-    dim, side = HALVES[name]
-    places = torch.arange(like.shape[dim]) + 0.5 - like.shape[dim] / 2
-    half = side * places > 0
-    return (half if dim else half[:, None]).expand(like.shape)
 
 
 def build(models: Models, model: gr.Dropdown, seed: int) -> None:

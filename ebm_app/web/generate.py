@@ -1,7 +1,5 @@
 """The tab that draws images."""
 
-import csv
-import io
 import json
 import math
 import re
@@ -130,10 +128,6 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
             for number, pixels in enumerate(to_uint8(images), 1):
                 with file.open(f"{number:02d}.png", "w") as part:
                     to_picture(pixels).save(part, "PNG")
-            if rows:
-                table = io.StringIO(newline="")
-                csv.writer(table).writerows([HEADERS, *rows])
-                file.writestr("scores.csv", table.getvalue())
         yield ShownRun(str(drawn), text, seed, rows, str(archive))
 
 
@@ -188,11 +182,7 @@ def own_steps(model: str, sampler: str, *, models: Models) -> dict[str, Any]:
 
 
 def cell(picture: Image.Image, config: EBMConfig, place: Sequence[int]) -> Image.Image:
-    """The image at a place (x, y) of a grid that a run or ``FIRST_GRID`` shows.
-
-    Raises:
-        UserError: where there is none.
-    """
+    """The image at a place (x, y) of a grid that a run or ``FIRST_GRID`` shows."""
     settings = json.loads(picture.info.get(PNG_KEY, "{}"))
     num, (height, width) = settings.get("num_images", FIRST_IMAGES), config.image_shape[1:]
     columns = math.ceil(math.sqrt(num))
@@ -206,11 +196,7 @@ def cell(picture: Image.Image, config: EBMConfig, place: Sequence[int]) -> Image
 
 
 def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Image:
-    """Put the tab on the page, with its endpoint /generate; the picture of its images.
-
-    Args:
-        model: the page's choice of a model. seed: the one to begin with.
-    """
+    """Put the tab on the page, with its endpoint /generate; the picture of its images."""
     gr.Markdown(HINT)
     first, kind = next(iter(SAMPLERS.items()))
     with gr.Row():

@@ -34,19 +34,11 @@ class Models:
         self._detector: tuple[EBM | None, AnomalyDetector | None] = None, None
 
     def folder(self, name: str) -> Path:
-        """The folder of a name.
-
-        Raises:
-            UserError: for an unknown name.
-        """
+        """The folder of a name that is offered."""
         return self.folders[choose("model", name, self.folders)]
 
     def load(self, name: str) -> EBM:
-        """The model of a name. The last one is kept until its files change.
-
-        Raises:
-            UserError: for an unknown name, or a folder that does not hold a model.
-        """
+        """The model of a name. The last one is kept until its files change."""
         folder = self.folder(name)
         weights = folder / WEIGHTS_FILE
         key = (name, weights.exists() and weights.stat().st_mtime_ns)
@@ -62,15 +54,14 @@ class Models:
         folder, or fitted to held-out images; None where there are neither, or too few."""
         ebm, folder = self.load(name), self.folder(name)
         if self._detector[0] is not ebm:
-            found = None
+            self._detector = ebm, None
             with suppress(UserError):
-                fitted = AnomalyDetector(ebm)
-                fitted.read(folder)
-                if not fitted.is_fitted:
+                found = AnomalyDetector(ebm)
+                found.read(folder)
+                if not found.is_fitted:
                     images = held_out_images(ebm.config, self.data_root)
-                    fitted.fit([] if images is None else images)
-                found = fitted
-            self._detector = ebm, found
+                    found.fit([] if images is None else images)
+                self._detector = ebm, found
         return self._detector[1]
 
 
@@ -103,20 +94,12 @@ def without_path(folder: Path, name: str) -> Iterator[None]:
 
 
 def find_models(model: str | None, models_dir: str | None) -> dict[str, Path]:
-    """The models to offer: ``model`` first, then the bundled ones, then those in ``models_dir``.
-
-    Args:
-        model: a folder, a bundled name or a hub id.
-        models_dir: a folder of runs; their checkpoints are models too.
-
-    Raises:
-        UserError: where none is found, or what was asked for is not there.
-    """
+    """The models to offer: ``model`` first, then the bundled ones, then those in ``models_dir``, a
+    folder of runs; their checkpoints are models too."""
     found: dict[str, Path] = {}
     for name, folder in _candidates(model, models_dir):
-        if any(folder.samefile(other) for other in found.values()):
-            continue
-        found[f"{name} ({len(found) + 1})" if name in found else name] = folder
+        if not any(folder.samefile(other) for other in found.values()):
+            found[f"{name} ({len(found) + 1})" if name in found else name] = folder
     if not found:
         raise UserError(
             "no model was found: train one, python train/ebm.py --output_dir runs/digits, and "

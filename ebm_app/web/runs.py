@@ -148,14 +148,9 @@ def start_by(
     lane: str = "long",
     is_public: bool = True,
 ) -> Dependency:
-    """Let a button start a run, which takes turns with others of its lane; the first text among
-    its outputs says where it stands. Only while it waits or goes on can it be stopped.
-
-    Args:
-        buttons: what starts it, what stops it, and others that start runs with the same outputs.
-        run: a generator, to be ``explained`` with ``given``. is_public: whether it is an endpoint
-            for programs, of its own name.
-    """
+    """Let the first of some buttons start a run, a generator to be ``explained``, which takes
+    turns with others of its lane, and the second stop it while it waits or goes on. The first text
+    among its outputs says where it stands."""
     start, stop, *_ = buttons
     text = next(output for output in outputs if isinstance(output, gr.Textbox))
 

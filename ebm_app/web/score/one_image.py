@@ -13,9 +13,7 @@ from torch import Tensor
 
 from ebm_app.data.levels import to_display
 from ebm_app.evaluation.plots import plot_over
-from ebm_app.image_models.ebm import EBM
 from ebm_app.likelihood import ESTIMATORS
-from ebm_app.likelihood.bits import Likelihood
 
 from ..models import Models
 from ..runs import Upload
@@ -107,8 +105,18 @@ def find_likelihood(
             shown = shown._replace(classes={str(label): p for label, p in enumerate(told)})
         for num, estimator in ((2, quick), (repeats, ebm.default_estimator)):
             draws = ebm.log_prob(image.expand(num, -1, -1, -1), estimator=estimator, seed=seed)
-            known = numbers(draws, estimator, ebm, prepared)
-            found = found | known | {"answer": in_words(found)}
+            found = {
+                **found,
+                **mean_of(draws, estimator, image.numel()),
+                "estimator": estimator,
+                "normalised": ESTIMATORS[estimator].normalised,
+                "eps": ebm.config.eps,
+                "num_dims": image.numel(),
+                "repeats": num,
+                "nfe": draws.nfe,
+                "notes": list(prepared.notes),
+                "answer": in_words(found),
+            }
             answer = [found["answer"], f"{found['bits_per_dim']:.3f} bits per dim"]
             yield shown._replace(
                 answer="\n".join([*answer, *found["notes"]]),
@@ -119,13 +127,7 @@ def find_likelihood(
 
 def in_words(found: dict[str, Any]) -> str:
     """Whether an image is ordinary, from its p-value, and whether it is odd because it is too
-    simple, from the percentile of its likelihood.
-
-    >>> in_words({"p_value": 0.64, "percentile": 30.0, "class": 7, "oddest": "left"})
-    'An ordinary 7: more usual than 64 percent of held-out images'
-    >>> in_words({"p_value": 0.002, "percentile": 3.0, "class": None, "oddest": "lower left"})
-    'Odd: p = 0.002, mostly at the lower left'
-    """
+    simple, from the percentile of its likelihood."""
     if (p := found["p_value"]) is None:
         return ABSENT
     name = "image" if found["class"] is None else found["class"]
@@ -143,24 +145,8 @@ def place_of(excess: np.ndarray) -> str:
     return " ".join(filter(None, names)) or "middle"
 
 
-def numbers(draws: Likelihood, estimator: str, ebm: EBM, prepared: Prepared) -> dict[str, Any]:
-    """The mean over draws by an estimator, in nats and bits per dim with its errors, and what it
-    depends on."""
-    num_dims = prepared.image.numel()
-    return {
-        **mean_of(draws, estimator, num_dims),
-        "estimator": estimator,
-        "normalised": ESTIMATORS[estimator].normalised,
-        "eps": ebm.config.eps,
-        "num_dims": num_dims,
-        "repeats": len(draws.log_prob),
-        "nfe": draws.nfe,
-        "notes": list(prepared.notes),
-    }
-
-
 def report(found: dict[str, Any], num_levels: int) -> list[str]:
-    """``numbers`` in words."""
+    """The log-likelihood in words."""
     bits, bits_error, nats, error = (
         found[key] for key in ("bits_per_dim", "bits_error", "log_prob", "log_prob_error")
     )

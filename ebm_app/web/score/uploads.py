@@ -41,14 +41,8 @@ def read_upload(path: str | Path | None, config: EBMConfig, as_it_is: bool = Fal
     Its colours are kept or made grey, the centre of the model's aspect ratio is cut out, areas are
     averaged to the model's pixels, and each value goes to the nearest level. A picture whose
     pixels are repeated in blocks gives them back unchanged. Where the data are digits, the ink of
-    a picture that is not so, or that has a light ground, is found and framed first.
-
-    Args:
-        as_it_is: no ink is looked for.
-
-    Raises:
-        UserError: for no file or one that cannot be used, and a model of neither grey nor RGB
-            images.
+    a picture that is not so, or that has a light ground, is found and framed first, unless it is
+    taken ``as_it_is``.
     """
     if not path:
         raise UserError("there is no image: upload one, or click on an example if there are any")
@@ -72,9 +66,6 @@ def read_drawing(path: str | Path | None, config: EBMConfig) -> Prepared:
 
     Where the data are digits, the inked box is scaled as theirs are and its centre of mass goes to
     the middle, short of the edges. Areas are averaged to the model's pixels.
-
-    Raises:
-        UserError: for an empty canvas, a file that is no image, and a model of colour images.
     """
     if config.image_shape[0] != 1:
         raise UserError(NO_COLOUR)
