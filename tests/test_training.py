@@ -159,7 +159,7 @@ def test_a_batch_is_a_function_of_seed_and_step(data, tmp_path):
             assert torch.equal(a[5:], b)  # of whichever rows a process has
     assert not torch.equal(one.batch(1, rows)[0], one.batch(2, rows)[0])
     # 20 images: steps 0..4 of 8 are two whole epochs
-    seen = torch.cat([one.order.indices(step) for step in range(5)])
+    seen = torch.cat([one.order(step) for step in range(5)])
     assert torch.equal(seen[:20].sort().values, torch.arange(20))
     assert torch.equal(seen[20:].sort().values, torch.arange(20))
     assert not torch.equal(seen[:20], seen[20:])
@@ -200,7 +200,7 @@ def test_the_best_model_stays_at_the_top_and_loads(finished):
         for part in ("", f"checkpoint-{best['step']}")
     )
     assert all(torch.equal(top[key], own[key]) for key in top)
-    assert EBM.from_pretrained(finished.folder).config == finished.run.task.ebm_config
+    assert EBM.from_pretrained(finished.folder).config == finished.run.task.model.config
 
 
 def test_a_full_disk_leaves_the_previous_checkpoint(data, tmp_path, finished, monkeypatch):
@@ -245,7 +245,7 @@ def test_resume_refuses_what_would_not_be_the_same_run(data, tmp_path, finished)
     with pytest.raises(UserError, match="net was .*now"):
         trainer(data, tmp_path / "a", replace(NET, t_scale=10.0)).resume(folder)
     same = trainer(data, tmp_path / "a", train_batch_size=3, gradient_accumulation_steps=2)
-    finer = replace(same.task.ebm_config, num_nodes=16)  # trains the same
+    finer = replace(same.task.model.config, num_nodes=16)  # trains the same
     for run in (same, make(same.accelerator, finer, same.config, data, tmp_path / "a")):
         run.resume(folder)
         assert run.now.step == 8

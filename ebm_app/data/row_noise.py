@@ -5,21 +5,23 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ebm_app.numerics.tensors import seeded
+
 
 class RowNoise:
-    """Draws for ``rows`` (b,) of a batch of ``num``, from the generator that all who hold a part
-    of the batch have: each draws for the whole batch and keeps its rows.
+    """Draws for ``rows`` (b,) of the batch of ``num`` of a step: all who hold a part of the batch
+    draw for the whole batch, and keep their rows.
 
-    >>> generators = [torch.Generator().manual_seed(0) for _ in range(2)]
-    >>> whole, part = RowNoise(generators[0]), RowNoise(generators[1], torch.tensor([2]), 3)
+    >>> whole, part = (RowNoise("cpu", 0, 0, torch.tensor(rows), 3) for rows in ([0, 1, 2], [2]))
     >>> bool((whole.normal(3, 4)[2] == part.normal(1, 4)).all())
     True
     """
 
     def __init__(
-        self, generator: torch.Generator, rows: Tensor | None = None, num: int | None = None
+        self, device: str | torch.device, seed: int, step: int, rows: Tensor, num: int
     ) -> None:
-        self.generator, self.rows, self.num = generator, rows, num
+        self.step, self.rows, self.num = step, rows, num
+        self.generator = seeded(device, seed, 0, step)
 
     def uniform(self, *shape: int) -> Tensor:
         """Uniform draws in [0, 1) of this shape, which begins with the number of rows."""
@@ -30,6 +32,5 @@ class RowNoise:
         return self._own(torch.randn, shape)
 
     def _own(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
-        generator, num = self.generator, shape[0] if self.num is None else self.num
-        drawn = draw(num, *shape[1:], device=generator.device, generator=generator)
-        return drawn if self.rows is None else drawn[self.rows.to(drawn.device)]
+        device, generator = self.generator.device, self.generator
+        return draw(self.num, *shape[1:], device=device, generator=generator)[self.rows.to(device)]

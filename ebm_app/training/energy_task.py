@@ -3,7 +3,6 @@ two derivatives of one function."""
 
 import math
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,12 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.records import to_dict
 from ebm_app.likelihood import VariationalBound
 from ebm_app.models.config import EBMConfig, LoopConfig, Residual
-from ebm_app.models.energy_net import EnergyModel
 from ebm_app.models.parametrisation import ENERGY
 from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.numerics.tensors import expand_like, seeded, standard_error, sum_except_batch
-from ebm_app.objectives.time_sampling import ArcLength
-from ebm_app.training.tasks import Part, Task
+from ebm_app.numerics.tensors import expand_like, standard_error, sum_except_batch
+from ebm_app.objectives.regression import Model, Objective
+from ebm_app.paths import GaussianPath, PathSample
+from ebm_app.training.tasks import PathTask
 
 #: draws of the bound at each of its nodes, from which the residual of one pass is measured
 BOUND_DRAWS = 16
@@ -50,7 +49,7 @@ def energy_config(teacher: EBMConfig) -> EBMConfig:
     )
 
 
-class Distillation(nn.Module):
+class Distillation(Objective):
     r"""How far both derivatives of an energy are from the outputs of another model,
 
         |grad log p - s|^2 / (D b_t^2) + (d/dt log p - r)^2 / (D tau'(t)^2),
@@ -59,34 +58,30 @@ class Distillation(nn.Module):
     tau' the rate of the path's clock: both parts are of order 1 per component at every time.
 
     Args:
-        model: what learns. teacher: a model of the same path, whose weights stay as they are.
+        teacher: a model of the same path, whose weights stay as they are.
     """
 
-    def __init__(self, model: EnergyModel, teacher: TimeScoreModel) -> None:
-        super().__init__()
-        self.model = model
-        # not a part of this module: neither trained nor put in the mode of training
-        self.taught = partial(_outputs, teacher.eval().requires_grad_(False))
+    note = "the outputs of another model"
 
-    def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        """Losses (B,) at points x (B, *) and times t (B,) float64."""
-        path, (score, rate) = self.model.path, self.taught(x, t)
-        found = self.model(x, t)
+    def __init__(self, teacher: TimeScoreModel) -> None:
+        super().__init__()
+        self.teacher = teacher.eval().requires_grad_(False)
+
+    def __call__(
+        self, model: Model, path: GaussianPath, sample: PathSample, weight: Tensor
+    ) -> Tensor:
+        x, t = sample.xt, sample.t
+        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            taught = self.teacher(x, t)
+        score, rate = taught.score, sum_except_batch(taught.components)
+        found = model(x, t)
         gain = path.score_gain(t).abs().clamp_min(LEAST_GAIN)
         miss = ((found.score - score) / expand_like(gain, x)).square().flatten(1).mean(1)
         late = sum_except_batch(found.components) - rate
         return miss + late.square() / (path.time_score_variance(t) * x[0].numel())
 
 
-@torch.no_grad()
-def _outputs(teacher: TimeScoreModel, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """The Stein score (B, *) and the time score (B,) of a model, in full precision."""
-    with torch.autocast(x.device.type, enabled=False):
-        output = teacher(x, t)
-    return output.score, sum_except_batch(output.components)
-
-
-class EnergyTask(Task):
+class EnergyTask(PathTask):
     """An energy network distilled from a model, on noisy copies of training images. It starts
     with the model's weights, but for a last layer of zeros.
 
@@ -94,8 +89,6 @@ class EnergyTask(Task):
         accelerator, config, data: as for ``Task``. teacher: on any device.
         name: of the teacher, for the record.
     """
-
-    name = "ebm"
 
     def __init__(
         self,
@@ -112,22 +105,11 @@ class EnergyTask(Task):
         ebm.load_state_dict(own | {key: theirs[key] for key in same})
         for weight in ebm.model.net.last_layer.parameters():
             nn.init.zeros_(weight)
-        ebm.to(accelerator.device)
-        loss = Distillation(ebm.model, teacher.to(accelerator.device).model)
-        super().__init__(accelerator, ebm, loss, config, data)
-        self.sampler, self.teacher = ArcLength(ebm.model.path, ebm.config.eps), name
+        objective = Distillation(teacher.to(accelerator.device).model)
+        super().__init__(accelerator, ebm, objective, config, data)
+        self.teacher = name
 
-    def draw(self, levels: Tensor, labels: Tensor | None, part: Part) -> tuple[Tensor, Tensor]:
-        ebm, seed = self.model, self.config.seed
-        noise = part.noise(levels.device, seed)
-        uniform = noise.uniform(*levels.shape)
-        x1 = ebm.dequantiser.training_points(levels, ebm.config.num_levels, ebm.space, uniform)
-        x0 = noise.normal(*x1.shape)
-        times = self.sampler.sample(part.num, seeded("cpu", seed, 1, part.step)).t
-        t = times[part.rows].to(levels.device)
-        return ebm.model.path.sample(x0, x1, t).xt, t
-
-    def metrics(self) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         metrics = {"validation_loss": self.validation_loss()}
         one_pass = self.bits("validation_energy", estimator="energy")
         return {**metrics, **self.bits(seed=self.config.seed), **one_pass}

@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
+from ebm_app.data.row_noise import RowNoise
 from ebm_app.image_models.flow import Flow
 from ebm_app.models.config import LoopConfig
-from ebm_app.training.tasks import Part, Task
+from ebm_app.training.tasks import Task
 
 
 class NegativeLogDensity(nn.Module):
@@ -41,11 +42,11 @@ class FlowTask(Task):
         loss = NegativeLogDensity(flow)
         super().__init__(accelerator, flow, loss, config, data)
 
-    def draw(self, levels: Tensor, labels: Tensor | None, part: Part) -> tuple[Tensor]:
-        noise = part.noise(levels.device, self.config.seed).uniform(*levels.shape)
-        return (dequantise(levels, self.model.config.num_levels, noise),)
+    def points(self, levels: Tensor, noise: RowNoise) -> tuple[Tensor]:
+        uniform = noise.uniform(*levels.shape)
+        return (dequantise(levels, self.model.config.num_levels, uniform),)
 
-    def metrics(self) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         """The loss is that of the bits: -log p(x) / D in nats."""
         bits = self.bits()
         nats = bits["validation_bits_per_dim"] * math.log(2)

@@ -8,16 +8,16 @@ what was drawn before, so that a run resumes exactly from its step number alone.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from ebm_app.data.augmentation import AUGMENTATIONS, NoAugmentation
+from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.data.row_noise import RowNoise
 from ebm_app.data.stored import StoredImages
@@ -31,49 +31,25 @@ from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
 from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.numerics.tensors import seeded, standard_error
 from ebm_app.objectives.regression import OBJECTIVES, Objective
-from ebm_app.objectives.time_sampling import TIME_SAMPLERS
+from ebm_app.objectives.time_sampling import TIME_SAMPLERS, ArcLength, TimeSampler
 from ebm_app.objectives.weighting import WEIGHTINGS
 
 
-class Order:
-    """Examples in consecutive parts of fresh permutations, as a function of (seed, step).
-
-    Args:
-        num: examples there are. batch_size: of an optimizer step, over all processes.
-        seed: of the run.
-    """
-
-    def __init__(self, num: int, batch_size: int, seed: int) -> None:
-        self.num, self.batch_size, self.seed = num, batch_size, seed
-        self._order: tuple[int, Tensor] | None = None
-
-    def indices(self, step: int) -> Tensor:
-        """Indices (batch_size,) of the examples of ``step`` = 0, 1, ..."""
-        position = torch.arange(step * self.batch_size, (step + 1) * self.batch_size)
-        epochs = position // self.num
-        parts = [
-            self._permutation(int(epoch))[position[epochs == epoch] % self.num]
-            for epoch in epochs.unique()
-        ]
-        return torch.cat(parts)
-
-    def _permutation(self, epoch: int) -> Tensor:
-        if self._order is None or self._order[0] != epoch:  # costly where steps are short
-            generator = seeded("cpu", self.seed, 2, epoch)
-            self._order = epoch, torch.randperm(self.num, generator=generator)
-        return self._order[1]
+@lru_cache(maxsize=2)
+def permutation(num: int, seed: int, epoch: int) -> Tensor:
+    """The order (num,) of the examples of an epoch."""
+    return torch.randperm(num, generator=seeded("cpu", seed, 2, epoch))
 
 
-class Part(NamedTuple):
-    """Rows (b,) of the batch of ``num`` images of a step."""
-
-    step: int
-    rows: Tensor
-    num: int
-
-    def noise(self, device: torch.device, seed: int) -> RowNoise:
-        """Where a run of this seed draws the noise of these rows."""
-        return RowNoise(seeded(device, seed, 0, self.step), self.rows, self.num)
+def indices(num: int, batch_size: int, seed: int, step: int) -> Tensor:
+    """The examples (batch_size,) of ``step`` = 0, 1, ...: consecutive parts of permutations."""
+    position = torch.arange(step * batch_size, (step + 1) * batch_size)
+    epochs = position // num
+    parts = [
+        permutation(num, seed, int(epoch))[position[epochs == epoch] % num]
+        for epoch in epochs.unique()
+    ]
+    return torch.cat(parts)
 
 
 class Task(ABC):
@@ -105,7 +81,7 @@ class Task(ABC):
             * accelerator.num_processes
         )
         self.levels, self.labels = data.train.to(accelerator.device), None
-        self.order = Order(len(self.levels), self.total_batch_size, config.seed)
+        self.order = partial(indices, len(self.levels), self.total_batch_size, config.seed)
         self.validation = data.validation[: config.validation_images]
         self.noise = dequantisation_noise(config.validation_repeats, self.validation, config.seed)
 
@@ -115,27 +91,27 @@ class Task(ABC):
 
     def batch(self, step: int, rows: Tensor) -> tuple[Tensor, ...]:
         """These rows (b,) of the batch of ``step`` = 0, 1, ..., over all processes: (b, *)."""
-        chosen = self.order.indices(step)[rows].to(self.levels.device)
+        chosen = self.order(step)[rows].to(self.levels.device)
         labels = None if self.labels is None else self.labels[chosen]
         levels = self.levels[chosen].to(self.accelerator.device)
         if isinstance(self.levels, StoredImages):  # while the network has this batch
-            self.levels.ahead(self.order.indices(step + 1)[rows])
-        return self.draw(levels, labels, Part(step, rows, self.total_batch_size))
+            self.levels.ahead(self.order(step + 1)[rows])
+        noise = RowNoise(levels.device, self.config.seed, step, rows, self.total_batch_size)
+        return self.draw(levels, labels, noise)
+
+    def draw(self, levels: Tensor, labels: Tensor | None, noise: RowNoise) -> tuple[Tensor, ...]:
+        """The arguments of the loss of a training for images (b, C, H, W) and their class labels
+        (b,)."""
+        return self.points(levels, noise)
 
     @abstractmethod
-    def draw(self, levels: Tensor, labels: Tensor | None, part: Part) -> tuple[Tensor, ...]:
-        """The arguments of the loss for the images (b, C, H, W) of a part and their class labels
-        (b,)."""
+    def points(self, levels: Tensor, noise: RowNoise) -> tuple[Tensor, ...]:
+        """The arguments of the loss for images (b, C, H, W) as they are."""
 
+    @abstractmethod
     def validate(self) -> dict[str, float]:
         """``validation_loss``, and ``validation_bits_per_dim`` with ``validation_stderr``, its
         standard error over images, on the validation split with the same noise every time."""
-        self.model.eval()
-        return self.metrics()
-
-    @abstractmethod
-    def metrics(self) -> dict[str, float]:
-        """What ``validate`` returns."""
 
     def bits(self, name: str = "validation", **options: Any) -> dict[str, float]:
         """Bits per dim with the standard error, by options of ``model.log_prob``."""
@@ -155,23 +131,21 @@ class Task(ABC):
             self.check()
             yield rows
 
+    @torch.no_grad()
     def validation_loss(self) -> float:
         """Of batches as large as those of the training, shared among the processes."""
         num, found = len(self.validation), []
 
         def losses_of(rows: Tensor, repeat: int) -> Tensor:
             levels = self.validation[rows].to(self.model.device)
-            return self.losses(levels, Part(repeat, rows, num)).detach()[:, None]
+            noise = RowNoise(levels.device, self.config.seed, repeat, rows, num)
+            return self.loss_module(*self.points(levels, noise))[:, None]
 
         size, watched = self.config.train_batch_size, partial(self.watched, name="loss")
         for repeat in range(self.config.validation_repeats):
             of_repeat = partial(losses_of, repeat=repeat)
             found.append(sharded(self.accelerator, num, 1, size, of_repeat, watched))
         return torch.cat(found).mean().item()
-
-    def losses(self, levels: Tensor, part: Part) -> Tensor:
-        """Losses (b,) of a part of the validation images (b, C, H, W), by the averaged weights."""
-        return self.loss_module(*self.draw(levels, None, part))
 
     def settings(self) -> dict[str, Any]:
         """What the model is, as JSON: a run is resumed with the same only."""
@@ -196,7 +170,7 @@ class TimeScoreLoss(nn.Module):
         u1: Tensor,
         t: Tensor,
         weight: Tensor,
-        condition: Tensor,
+        condition: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> Tensor:
         """Of reference u0 and data u1 (B, C, H, W) in the path's space, times and importance
@@ -206,7 +180,37 @@ class TimeScoreLoss(nn.Module):
         return self.objective(model, path, path.sample(u0, u1, t), weight)
 
 
-class EBMTask(Task):
+class PathTask(Task):
+    """What an objective learns at noisy copies of images; times are evenly spread in the clock.
+
+    Args:
+        accelerator, config, data: as for ``Task``. ebm: what is trained.
+    """
+
+    name = "ebm"
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        ebm: EBM,
+        objective: Objective,
+        config: LoopConfig,
+        data: ImageData,
+    ) -> None:
+        ebm.to(accelerator.device)
+        super().__init__(accelerator, ebm, TimeScoreLoss(ebm.model, objective), config, data)
+        self.sampler: TimeSampler = ArcLength(ebm.model.path, ebm.config.eps)
+
+    def points(self, levels: Tensor, noise: RowNoise) -> tuple[Tensor, ...]:
+        ebm, uniform = self.model, noise.uniform(*levels.shape)
+        u1 = ebm.dequantiser.training_points(levels, ebm.config.num_levels, ebm.space, uniform)
+        u0 = noise.normal(*u1.shape)
+        times = self.sampler.sample(noise.num, seeded("cpu", self.config.seed, 1, noise.step))
+        t, weight = (column[noise.rows].to(levels.device) for column in times)
+        return u0, u1, t, weight
+
+
+class EBMTask(PathTask):
     """The time score of images. Validation takes the model's own estimator and, beside the
     variational bound, the integral of the time score: their difference tells how far the integral
     is from normalised.
@@ -215,8 +219,6 @@ class EBMTask(Task):
         accelerator, config, data: as for ``Task``. ebm_config: what is trained.
         flow: whose fitted space the model takes over; None for the ambient space.
     """
-
-    name = "ebm"
 
     def __init__(
         self,
@@ -230,12 +232,9 @@ class EBMTask(Task):
         ebm = EBM(ebm_config)
         if flow is not None:
             ebm.space.load_state_dict(flow.space.state_dict())
-        ebm.to(accelerator.device)
         weighting = WEIGHTINGS[config.weighting]()
         objective = OBJECTIVES[config.objective](weighting, config.stein_factor, ebm_config.eps)
-        loss = TimeScoreLoss(ebm.model, objective)
-        super().__init__(accelerator, ebm, loss, config, data)
-        self.ebm_config = ebm_config
+        super().__init__(accelerator, ebm, objective, config, data)
         ends = {}
         if config.time_sampler == "early":
             ends = {"highest": ebm_config.early.max_log_snr}
@@ -248,37 +247,17 @@ class EBMTask(Task):
             self.labels = data.labels[0].to(accelerator.device)
         self.augmentation = AUGMENTATIONS[config.augmentation]()
 
-    def draw(
-        self,
-        levels: Tensor,
-        labels: Tensor | None,
-        part: Part,
-        augmentation: NoAugmentation | None = None,
-    ) -> tuple[Tensor, ...]:
-        device, seed, ebm = levels.device, self.config.seed, self.model
-        noise = part.noise(device, seed)
-        levels, condition = (augmentation or self.augmentation)(levels, noise)
-        uniform = noise.uniform(*levels.shape)
-        num_levels = self.ebm_config.num_levels
-        u1 = ebm.dequantiser.training_points(levels, num_levels, ebm.space, uniform)
-        u0 = noise.normal(*u1.shape)
-        times = self.sampler.sample(part.num, seeded("cpu", seed, 1, part.step))
-        t, weight = (column[part.rows].to(device) for column in (times.t, times.weight))
-        batch = u0, u1, t, weight, condition
+    def draw(self, levels: Tensor, labels: Tensor | None, noise: RowNoise) -> tuple[Tensor, ...]:
+        levels, condition = self.augmentation(levels, noise)
+        batch = *self.points(levels, noise), condition
         if labels is None:
             return batch
         hidden = noise.uniform(len(labels))
         return *batch, labels.masked_fill(hidden < self.config.label_dropout, -1)
 
-    def metrics(self) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         metrics = {"validation_loss": self.validation_loss()}
         metrics |= self.bits(seed=self.config.seed)
         if self.model.default_estimator != "ratio":
             metrics |= self.bits("validation_ratio", estimator="ratio")
         return metrics
-
-    @torch.no_grad()
-    def losses(self, levels: Tensor, part: Part) -> Tensor:
-        model = self.model.model
-        u0, u1, t, weight, _ = self.draw(levels, None, part, NoAugmentation())
-        return self.loss_module.objective(model, model.path, model.path.sample(u0, u1, t), weight)

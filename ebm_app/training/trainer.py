@@ -229,6 +229,7 @@ class Trainer:
         if not self._due(self.config.validation_steps) or self.now.validated == self.now.step:
             return
         with self.state.averaged_weights():
+            self.task.model.eval()
             found = self.task.validate()
             self._check_finite(torch.tensor([found["validation_loss"]]), "validation loss")
             self.now.validated = self.now.step
