@@ -22,7 +22,7 @@ from ebm_app.numerics.tensors import sum_except_batch
 
 #: levels of images of 28 x 28, of all copies and of the image alone; more pixels show the same at
 #: more noise
-SHAPE_LEVELS, PLAIN_LEVELS, PIXELS = (-1.0, -0.1), (2.5, 6.0), 784
+SHAPE_LEVELS, PLAIN_LEVELS, PIXELS = (-1.0, -0.1), (-1.5, -1.0, -0.5, 2.5, 6.0), 784
 #: rows that a network gets together, and cells of a side of an image
 ROWS, CELLS = 128, 7
 SEED = 0

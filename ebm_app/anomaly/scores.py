@@ -85,13 +85,13 @@ class Residuals(Mahalanobis):
 
 
 class TimeScores(Mahalanobis):
-    """Of the time scores by noise level, beside the norms of the residuals and what the model
-    expects of these."""
+    """Of the time scores by noise level, beside the norms of the residuals, what the model expects
+    of these, and the losses of the image and of its turned and mirrored copies."""
 
     @staticmethod
     def features(found: Passes) -> Tensor:
         norms = [part.double().flatten(2).mean(2) for part in (found.squares, found.expected)]
-        return torch.cat([found.time_scores, *(norm.log() for norm in norms)], 1)
+        return torch.cat([found.time_scores, *(norm.log() for norm in norms), found.losses], 1)
 
 
 class Symmetry(Score):
