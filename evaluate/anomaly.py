@@ -5,13 +5,15 @@ python evaluate/anomaly.py mnist --fit 2000 --output_dir ebm_app/pretrained/mnis
 
 The second command fits the detector to validation images and writes it into a model's folder. The
 table has the area under the ROC curve (AUROC) and the share of ordinary images called odd where 95
-percent of the odd ones are (FPR), by kind of odd image: made of ordinary ones, and letters in the
-fonts of this machine. The other detectors, of scikit-learn, see pixels of validation images.
+percent of the odd ones are (FPR), by kind of odd image: made of ordinary ones, letters in the
+fonts of this machine, and other data sets whose files are in --data_root. The other detectors see
+pixels of validation images: those of scikit-learn, and ECOD where pyod is installed.
 """
 
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from ebm_app.io.processes import resolve_device
 from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
 from studies.grid import to_markdown
-from studies.odd import ODD, fonts, odd_images
+from studies.odd import ODD, fonts, odd_images, of_other_data
 
 RATES = (0.01, 0.05, 0.1)
 #: validation images that the other detectors are fitted to, and ours if it is not yet
@@ -74,8 +76,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     }
     pixels = ordinary.flatten(1).numpy()
     usual_of_others = {name: score(pixels) for name, score in others.items()}
-    for kind in ODD:
-        odd = odd_images(kind, source, labels, config.num_levels, args.seed)
+    made = ((kind, odd_images(kind, source, labels, config.num_levels, args.seed)) for kind in ODD)
+    for kind, odd in (*made, *of_other_data(config, args.data_root, args.odd)):
         found, pixels = detector.score_samples(odd), odd.flatten(1).numpy()
         row = {"num_images": len(odd), "auroc": auroc(usual.score, found)}
         # ordinary images at or below the score that 95 percent of odd ones reach
@@ -102,6 +104,12 @@ def other_detectors(pixels: np.ndarray, seed: int) -> dict[str, Callable]:
         "local outlier factor": LocalOutlierFactor(novelty=True),
     }
     scores = {name: model.fit(pixels).score_samples for name, model in models.items()}
+    if find_spec("pyod"):
+        from pyod.models.ecod import ECOD
+
+        ecod = ECOD()
+        ecod.fit(pixels)
+        scores["ECOD"] = lambda x: -ecod.decision_function(x)
     components = PCA(0.9, random_state=seed).fit(pixels)
 
     def unlike(x: np.ndarray) -> np.ndarray:
