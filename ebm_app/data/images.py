@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from ebm_app.data.folder import SPLITS, read_folder
-from ebm_app.data.levels import NUM_VALUES, check_levels, to_display, to_levels
+from ebm_app.data.levels import NUM_VALUES, to_display, to_levels
 from ebm_app.data.named import DATASETS
 from ebm_app.data.sources import HUB, images_of, read_hub
 from ebm_app.data.stored import Images, Splits, parts_of, splits_of
@@ -46,7 +46,7 @@ class ImageData:
             if split.dtype != torch.uint8 or split.ndim != 4 or not split.numel():
                 raise UserError(f"a split is uint8 (N, C, H, W) and not empty: {split.shape}")
             if isinstance(split, Tensor):
-                check_levels(split, self.num_levels)
+                to_levels(split, self.num_levels)
 
     @classmethod
     def from_tensors(

@@ -27,9 +27,8 @@ from ebm_app.io.writing import save_figure
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
 from ebm_app.training import checkpoint
 from ebm_app.training.fine_tuning import start_from
-from ebm_app.training.metrics import read_metrics
+from ebm_app.training.metrics import read_metrics, training_figure
 from ebm_app.training.options import RunOptions
-from ebm_app.training.plots import training_figure
 from ebm_app.training.tasks import EBMTask, Task
 from ebm_app.training.trainer import Trainer
 
