@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
 from ebm_app.io.registry import choose
-from ebm_app.tabular import known
 from ebm_app.tabular.columns import read_rows
+from ebm_app.tabular.known import EXAMPLES
 from ebm_app.tabular.mutual_information import Estimation
 from ebm_app.tabular.plots import plot_progress
 
@@ -96,13 +96,13 @@ def mi_example(
     task: str, num_rows: Annotated[int, Ge(MIN_ROWS), Le(MAX_ROWS)], seed: Seed
 ) -> Iterator[tuple[str, str, None, str]]:
     """Draw data of known mutual information; returns X, Y, no CSV file, and the true value."""
-    distribution = known.EXAMPLES[choose("task", task, known.EXAMPLES)]
-    draws = distribution.draw(num_rows, torch.Generator().manual_seed(seed))
+    information, draw = EXAMPLES[choose("task", task, EXAMPLES)]
+    draws = draw(num_rows, torch.Generator().manual_seed(seed))
     with TemporaryDirectory() as folder:  # the page keeps copies
         x, y = (str(Path(folder) / f"{task}_{name}.npy") for name in "xy")
         for path, part in zip((x, y), draws, strict=True):
             np.save(path, part.numpy(), allow_pickle=False)
-        yield x, y, None, f"{task}: {distribution.mutual_information:.4f} nats"
+        yield x, y, None, f"{task}: {information:.4f} nats"
 
 
 def column_names(path: str | None) -> list[str]:
@@ -157,7 +157,7 @@ def add_examples(app: gr.Blocks, group: gr.Group, files: list[gr.File], seed: gr
     """Data of known mutual information in place of a visitor's own."""
     with group:
         label = "Try data of known mutual information"
-        task = gr.Dropdown(list(known.EXAMPLES), value="normal_1x1", label=label)
+        task = gr.Dropdown(list(EXAMPLES), value="normal_1x1", label=label)
         num_rows = slider(MIN_ROWS, MAX_ROWS, 2_000, "Rows to draw")
         draw = gr.Button("Draw X and Y")
         truth = text_box("True value of what was drawn", placeholder="")
