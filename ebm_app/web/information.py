@@ -1,7 +1,6 @@
 """The mutual information of a visitor's paired data, two .npy files or columns of a CSV file, with
 the bound while it is learned."""
 
-import csv
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 
 import gradio as gr
 import numpy as np
+import pandas as pd
 import torch
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
@@ -27,8 +27,8 @@ from .runs import AT_ONCE, Upload, empty_by, explained, start_and_stop, start_by
 from .shared import Seed, metrics_box, plot_box, progress, seed_box, slider, text_box
 
 MAX_STEPS = 2_000
-#: fewer rows leave too little to learn from; more rows or columns would keep others waiting
-MIN_ROWS, MAX_ROWS, MAX_COLUMNS, MAX_LISTED = 100, 20_000, 64, 500
+#: more rows or columns would keep others waiting
+MAX_ROWS, MAX_COLUMNS, MAX_LISTED = 20_000, 64, 500
 ShownEstimate = tuple[Figure, str, dict[str, Any]]
 
 
@@ -49,8 +49,6 @@ def read(
     with without_path(first, first.name), without_path(second, second.name):
         pair = read_rows(first, columns[0]), read_rows(second, columns[1])
     num_rows, num_columns = len(pair[0]), sum(part.shape[1] for part in pair)
-    if num_rows < MIN_ROWS:
-        raise UserError(f"there are {num_rows} rows, fewer than {MIN_ROWS}: give more of them")
     if num_rows > MAX_ROWS:
         raise UserError(f"there are {num_rows} rows, more than {MAX_ROWS}: upload a part of them")
     if num_columns > MAX_COLUMNS:
@@ -93,7 +91,7 @@ def mi(
 
 
 def mi_example(
-    task: str, num_rows: Annotated[int, Ge(MIN_ROWS), Le(MAX_ROWS)], seed: Seed
+    task: str, num_rows: Annotated[int, Ge(100), Le(MAX_ROWS)], seed: Seed
 ) -> Iterator[tuple[str, str, None, str]]:
     """Draw data of known mutual information; returns X, Y, no CSV file, and the true value."""
     information, draw = EXAMPLES[choose("task", task, EXAMPLES)]
@@ -112,11 +110,10 @@ def column_names(path: str | None) -> list[str]:
     if not path:
         return []
     try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            names = next(filter(None, csv.reader(file, skipinitialspace=True)), [])
-    except (OSError, UnicodeDecodeError, csv.Error):
+        table = pd.read_csv(path, encoding="utf-8-sig", skipinitialspace=True, nrows=0)
+    except (OSError, ValueError):
         return []
-    return [name.strip() for name in names[:MAX_LISTED]]
+    return list(table.columns[:MAX_LISTED].str.strip())
 
 
 def build(app: gr.Blocks, seed: int) -> None:
@@ -158,7 +155,7 @@ def add_examples(app: gr.Blocks, group: gr.Group, files: list[gr.File], seed: gr
     with group:
         label = "Try data of known mutual information"
         task = gr.Dropdown(list(EXAMPLES), value="normal_1x1", label=label)
-        num_rows = slider(MIN_ROWS, MAX_ROWS, 2_000, "Rows to draw")
+        num_rows = slider(100, MAX_ROWS, 2_000, "Rows to draw")
         draw = gr.Button("Draw X and Y")
         truth = text_box("True value of what was drawn", placeholder="")
 
