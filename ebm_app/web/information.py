@@ -77,12 +77,12 @@ def mi(
     label = f"{data} · {steps} steps at most · seed {seed}"
     begin, done = time.perf_counter(), []
     estimation = Estimation(x, y, steps=steps, random_state=seed)
-    yield plot_progress([], [], steps), f"Starting · {len(x)} rows · {label}", {}
-    for found in estimation.run():
-        done.append(found)
-        plot = plot_progress([at.step for at in done], [at.so_far for at in done], steps)
-        head = f"{progress(found.step, found.num_steps)} · {time.perf_counter() - begin:.1f} s"
-        yield plot, f"{head}\nlower bound so far {found.so_far:.4f} nats\n{label}", {}
+    yield plot_progress([], steps), f"Starting · {len(x)} rows · {label}", {}
+    for step, bound in estimation.run():
+        done.append((step, bound))
+        head = f"{progress(step, steps)} · {time.perf_counter() - begin:.1f} s"
+        text = f"{head}\nlower bound so far {bound:.4f} nats\n{label}"
+        yield plot_progress(done, steps), text, {}
     found = estimation.result()
     seconds = time.perf_counter() - begin
     size = f"{len(x)} rows, {x.shape[1]} + {y.shape[1]} columns · {seconds:.1f} s"
