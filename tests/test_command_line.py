@@ -19,7 +19,16 @@ from ebm_app.io.command_line import (
     settings_of_each,
 )
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Positive, PositiveInt, Share, checked, configuration, part, setting
+from ebm_app.io.fields import (
+    Positive,
+    PositiveInt,
+    Share,
+    checked,
+    configuration,
+    part,
+    rare,
+    setting,
+)
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.sampling.samplers import SAMPLERS
@@ -39,7 +48,7 @@ class Walk:
 
     place: Positional[str] = argument("where")
     num_steps: PositiveInt = setting("how many", 3)
-    pace: Positive | None = setting("how fast", None, rare=True)
+    pace: Positive | None = rare("how fast", None)
     sizes: Annotated[tuple[PositiveInt, ...], Len(1, 3)] = setting("of the shoes", (7,))
     mood: Literal["good", "bad"] = setting("of the walker", "good")
     name: Repeated[tuple[str, ...]] = setting("of the walkers", ())

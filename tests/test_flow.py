@@ -18,9 +18,9 @@ from ebm_app.io.start import run_script
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import LoopConfig
 from ebm_app.models.inputs import NET_INPUTS
-from ebm_app.training.fine_tuning import start_from
-from ebm_app.training.flow_task import FlowTask
+from ebm_app.training.launch import start_from
 from ebm_app.training.settings import resolve
+from ebm_app.training.tasks import FlowTask
 
 SHAPE, LEVELS = (1, 4, 4), 17
 KINDS = ("gaussian", "copula")

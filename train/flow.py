@@ -20,10 +20,10 @@ from ebm_app.io.start import run_script
 from ebm_app.models.config import LoopConfig
 from ebm_app.numerics.tensors import seeded
 from ebm_app.spaces import SPACES
-from ebm_app.training.flow_task import FlowTask
 from ebm_app.training.launch import launch
 from ebm_app.training.options import DataFlags, RunOptions, options_of
 from ebm_app.training.settings import check_loop
+from ebm_app.training.tasks import FlowTask
 
 #: dequantised images that a flow is fitted to: small data sets are repeated
 MIN_FIT_IMAGES, MAX_FIT_IMAGES = 30_000, 100_000

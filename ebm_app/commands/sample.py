@@ -13,7 +13,15 @@ from ebm_app.data.png import save_grid, save_image, to_uint8
 from ebm_app.evaluation.held_out import last_frame, use_bf16
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag, parse, settings_of
-from ebm_app.io.fields import Count, NonNegative, PositiveInt, Steps, configuration, setting
+from ebm_app.io.fields import (
+    Count,
+    NonNegative,
+    PositiveInt,
+    Steps,
+    configuration,
+    rare,
+    setting,
+)
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
 from ebm_app.io.records import to_dict
@@ -52,7 +60,7 @@ class Arguments(CommonFlags, ModelFlag):
         + "; ".join(f"{name}: {settings_text(kind)}" for name, kind in SAMPLERS.items()),
         (),
     )
-    mixed_precision: Literal["no", "bf16"] = setting("of the network's passes", "no", rare=True)
+    mixed_precision: Literal["no", "bf16"] = rare("of the network's passes", "no")
     output_dir: Path = setting("where grid and images go", Path("runs/samples"))
 
 

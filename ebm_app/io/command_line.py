@@ -4,7 +4,7 @@
     class Arguments:
         model: Positional[str] = argument("a folder, a bundled name or a hub id")
         num_images: PositiveInt = setting("how many", 64)
-        step_factor: Positive = setting("multiplies the step sizes", 1.0, rare=True)
+        step_factor: Positive = rare("multiplies the step sizes", 1.0)
 
     args = parse(Arguments, __doc__, argv)
 

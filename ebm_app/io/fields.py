@@ -73,9 +73,8 @@ def configuration(kind: type | None = None, **options: Any) -> Any:
     return made
 
 
-def setting(text: str, default: Any, rare: bool = False) -> Any:
-    """A dataclass field with a help text, which makes it a flag; ``--help`` leaves out a ``rare``
-    one and ``--help_advanced`` shows it.
+def setting(text: str, default: Any) -> Any:
+    """A dataclass field with a help text, which makes it a flag.
 
     >>> from dataclasses import fields
     >>> @configuration
@@ -84,12 +83,12 @@ def setting(text: str, default: Any, rare: bool = False) -> Any:
     >>> fields(Noise)[0].metadata["help"], Noise(seed=3).seed
     ('seed of all noise', 3)
     """
-    return field(default=default, metadata={"help": text, "rare": rare})
+    return field(default=default, metadata={"help": text})
 
 
 def rare(text: str, default: Any) -> Any:
-    """A ``setting`` that ``--help`` leaves out."""
-    return setting(text, default, rare=True)
+    """A ``setting`` that ``--help`` leaves out and ``--help_advanced`` shows."""
+    return field(default=default, metadata={"help": text, "rare": True})
 
 
 def checked(kind: type[T], data: dict[str, Any], where: str = "", texts: bool = False) -> T:

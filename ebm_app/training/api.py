@@ -14,8 +14,7 @@ from ebm_app.image_models.flow import Flow
 from ebm_app.io.fields import argument_of, checked
 from ebm_app.io.processes import resolve_device
 from ebm_app.io.start import lasting_terminal
-from ebm_app.training.fine_tuning import flow_of
-from ebm_app.training.launch import train_ebm
+from ebm_app.training.launch import flow_of, train_ebm
 from ebm_app.training.options import RunOptions
 from ebm_app.training.settings import resolve
 
