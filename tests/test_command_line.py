@@ -23,8 +23,8 @@ from ebm_app.io.fields import (
     Positive,
     PositiveInt,
     Share,
-    checked,
     configuration,
+    from_texts,
     part,
     rare,
     setting,
@@ -133,7 +133,7 @@ def test_an_odd_value_of_a_number_is_taken_or_ends_in_a_sentence(name):
     for item in dataclasses.fields(kind):
         for text in ODD if type(item.default) in (int, float) else ():
             try:
-                made = checked(kind, {**required(kind), item.name: text}, texts=True)
+                made = from_texts(kind, {**required(kind), item.name: text})
             except UserError as error:
                 message = str(error)
                 assert item.name in message and "\n" not in message and len(message) < 250

@@ -57,15 +57,8 @@ class ImageData:
         name: str = "images",
         labels: Tensor | None = None,
     ) -> "ImageData":
-        """A data set of images in memory; the validation images stand for the test split too.
-
-        Args:
-            images, validation: (N, C, H, W) as ``ebm_app.data.levels.to_levels`` takes them, or
-                what else ``ebm_app.data.sources.images_of`` takes.
-                Without ``validation``, ``numpy.random.RandomState(0)`` permutes the images and
-                the last tenth of them, at least 2, is held out.
-            labels: class labels (N,) of ``images`` in place of their own; those of ``validation``
-                are not known, -1.
+        """A data set of what ``ebm_app.train`` takes; the validation images stand for the test
+        split too. Their labels are not known, -1, where they are not a part of ``images``.
 
         Raises:
             UserError: for tensors that are not images of ``num_levels`` levels, or too few, and
