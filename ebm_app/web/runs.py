@@ -170,7 +170,8 @@ def start_by(
         api_name=run.__name__,
         api_visibility="public" if is_public else "private",
     )
-    event.failure(ended, text, text, **AT_ONCE)  # before its first step, where the queue is full
+    # where the queue is full; later a run says why by itself, or another choice has ended it
+    event.failure(lambda t: NEVER_BEGUN if t == WAITING else gr.skip(), text, text, **AT_ONCE)
     event.then(lambda: pressed(False), None, list(buttons), **AT_ONCE)  # after a stop too
     stop.click(None, cancels=[event], **AT_ONCE)
     # after the cancel no step comes any more
@@ -179,9 +180,8 @@ def start_by(
 
 
 def ended(text: str) -> str:
-    """What the text of a run becomes when it is stopped, or fails; one that another choice has
-    emptied stays so."""
-    if not text or text.startswith((STOPPED, NEVER_BEGUN, NOT_DONE)):
+    """What the text of a run becomes when it is stopped."""
+    if text.startswith((STOPPED, NEVER_BEGUN, NOT_DONE)):
         return text
     return NEVER_BEGUN if text == WAITING else f"{STOPPED}{text}"
 
