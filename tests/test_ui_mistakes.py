@@ -1,16 +1,12 @@
-"""The page as it is started from a shell: whatever a program sends it is refused, a wrong value
-in a sentence that names it, and no word tells of the server's folders."""
+"""The served page: whatever a program sends it is refused, a wrong value in a sentence that names
+it, and no word tells of the server's folders."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from conftest import ROOT, free_port
 from test_ui import CONTRACT
 
 pytestmark = pytest.mark.process
@@ -41,27 +37,12 @@ def mistakes():
                     yield endpoint, {**good, name: bad}, name
 
 
-@pytest.fixture(scope="module")
-def address(folder, tmp_path_factory):
-    tmp = tmp_path_factory.mktemp("server")
-    command = [sys.executable, str(ROOT / "ui" / "app.py"), "--model", str(folder / "grey")]
-    command += ["--port", str(free_port()), "--device", "cpu"]
-    environment = {**os.environ, "GRADIO_TEMP_DIR": str(tmp / "gradio")}
-    with (tmp / "log.txt").open("w") as log:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
-        )
-    yield process.stdout.readline().split()[0]
-    process.terminate()
-    process.wait()
-
-
-def test_every_bad_argument_is_refused_and_a_wrong_value_named(address):
+def test_every_bad_argument_is_refused_and_a_wrong_value_named(open_address):
     web = httpx.Client(timeout=60, trust_env=False)
 
     def refusal(endpoint, arguments, name):
         """What is wrong with the answer, if anything."""
-        call = f"{address}gradio_api/call{endpoint}"
+        call = f"{open_address}gradio_api/call{endpoint}"
         text = json.dumps({"data": list(arguments.values())})
         answer = web.post(call, content=text, headers={"Content-Type": "application/json"})
         events = web.get(f"{call}/{answer.json()['event_id']}").text.strip()
@@ -86,7 +67,7 @@ def test_every_bad_argument_is_refused_and_a_wrong_value_named(address):
     assert len(calls) > 200
 
 
-def test_the_page_is_called_by_its_own_names_only(address):
+def test_the_page_is_called_by_its_own_names_only(open_address):
     for host, code in (("localhost:1", 200), ("127.0.0.1", 200), ("evil.example", 400)):
-        answer = httpx.get(address, headers={"Host": host}, trust_env=False)
+        answer = httpx.get(open_address, headers={"Host": host}, trust_env=False)
         assert answer.status_code == code, host
