@@ -93,11 +93,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def parse_run(text: str) -> tuple[Sampler, float | None]:
-    """The sampler of "name key=value ...", and its guidance towards labels, if any.
-
-    Raises:
-        UserError: for an unknown sampler, a setting it does not have, or one of the wrong type.
-    """
+    """The sampler of "name key=value ...", and its guidance towards labels, if any."""
     name, *pairs = text.split() or [""]
     kind = SAMPLERS[choose("sampler", name, SAMPLERS)]
     own, guided = settings_of_each({name: kind, "run": Guided}, pairs).values()

@@ -94,11 +94,7 @@ def training_rows(ebm: EBM, args: Arguments) -> Rows:
 
 def trainer_of(ebm: EBM, batch_size: int, objective: str, stein_head: bool = False) -> Trainer:
     """A run of the model's network that is never begun: its steps are taken one by one, on random
-    images, as what a step costs does not depend on them.
-
-    Args:
-        stein_head: whether the network has that head too, and predicts moments.
-    """
+    images, as what a step costs does not depend on them."""
     config = replace(
         ebm.config,
         stein_head=stein_head,
@@ -154,18 +150,13 @@ def likelihood_rows(ebm: EBM, args: Arguments) -> Rows:
     return integrations(ebm.energy, ebm.dequantise(levels, noise).y)
 
 
-def integrations(
-    energy: TimeScoreEnergy,
-    x: Tensor,
-    nodes: Sequence[int] = NODES,
-    tolerances: Sequence[float] = TOLERANCES,
-) -> Rows:
+def integrations(energy: TimeScoreEnergy, x: Tensor) -> Rows:
     """Log ratios of points x (B, *), by Gauss-Legendre rules, and by SciPy's RK45, rtol and atol
     being equal: evaluations of the network, and ``error``, the largest distance over images to
     the log ratio by ``REFERENCE`` nodes, in bits per dim."""
     truth = energy.with_nodes(REFERENCE).log_ratio(x).value
-    found = {f"{num} nodes": energy.with_nodes(num).log_ratio(x) for num in nodes}
-    for e in tolerances:
+    found = {f"{num} nodes": energy.with_nodes(num).log_ratio(x) for num in NODES}
+    for e in TOLERANCES:
         found[f"rk45 at {e:g}"] = energy.log_ratio(x, integrator="rk45", rtol=e, atol=e)
     scale = x[0].numel() * log(2)
     return [

@@ -29,9 +29,9 @@ from ebm_app.web.models import Models, find_models
 build_app(Models(find_models({model!r}, None), "cpu", "data"), seed=0).launch()
 '''
 CARD = """---
-title: {title}
+title: Energy-based model of images
 sdk: gradio
-sdk_version: {gradio}
+sdk_version: {}
 app_file: app.py
 ---
 
@@ -45,7 +45,6 @@ class Arguments:
 
     output_dir: Positional[str] = argument("folder of the Space, which is made")
     model: str = setting("a bundled name, a hub id, or a folder, which is copied", "mnist")
-    title: str = setting("of the Space", "Energy-based model of images")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -54,20 +53,18 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     folder = Path(args.output_dir)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty: give another folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "ebm_app", folder / "ebm_app", ignore=ignored)
     model = args.model
     if Path(model).is_dir():
         model = "model"
         (folder / model).mkdir()
         for name in (CONFIG_FILE, WEIGHTS_FILE):
             shutil.copy(find_folder(args.model) / name, folder / model / name)
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "ebm_app", folder / "ebm_app", ignore=ignored)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     needed = [*project["dependencies"], *extras["plots"], *extras["ui"][1:]]  # the first: plots
-    card = CARD.format(title=args.title, gradio=version("gradio"))
-    texts = {"app.py": APP.format(model=model), "README.md": card}
+    texts = {"app.py": APP.format(model=model), "README.md": CARD.format(version("gradio"))}
     for name, text in {**texts, "requirements.txt": "\n".join(needed) + "\n"}.items():
         (folder / name).write_text(text, encoding="utf-8")
     return {"files": sorted(str(file) for file in folder.iterdir())}

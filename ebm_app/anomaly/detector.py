@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from scipy.stats import false_discovery_control
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
@@ -265,9 +266,7 @@ def benjamini_hochberg(p_values: Any, rate: float) -> np.ndarray:
     Source: Benjamini and Hochberg 1995; for conformal p-values, arXiv:2104.08279.
     """
     p = np.array(argument_of(Sequence[Probability], "p_values", p_values))
-    rate, order = argument_of(Fraction, "rate", rate), np.sort(p)
-    passed = np.flatnonzero(order <= rate * np.arange(1, len(p) + 1) / max(1, len(p)))
-    return p <= order[passed[-1]] if len(passed) else np.zeros(len(p), dtype=bool)
+    return false_discovery_control(p) <= argument_of(Fraction, "rate", rate)
 
 
 def _smoothed(found: Passes) -> Tensor:

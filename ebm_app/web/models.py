@@ -20,11 +20,7 @@ FIRST = "mnist"
 
 
 class Models:
-    """The models a visitor may choose, by name; no other folder is ever opened.
-
-    Args:
-        folders: name to folder. device: where models run. data_root: folder of the data sets.
-    """
+    """The models a visitor may choose, folders by name; no other folder is ever opened."""
 
     def __init__(
         self, folders: dict[str, Path], device: str = "cpu", data_root: str = "data"

@@ -19,11 +19,7 @@ Seed = Annotated[int, Ge(0), Le(MAX_SEED)]
 
 def mean_of(draws: Likelihood, estimator: str, num_dims: int) -> dict[str, float]:
     """The mean log-likelihood of one image over K >= 2 draws in nats, with an error that holds
-    their spread and what the estimator itself is off by; and both in bits per dim.
-
-    Args:
-        draws: by an estimator of that name.
-    """
+    their spread and what the estimator itself is off by; and both in bits per dim."""
     error = standard_error(draws.log_prob)
     if not ESTIMATORS[estimator].error_is_drawn:  # all draws share it: not in their spread
         error = error.hypot(draws.error.double().square().mean().sqrt())
@@ -85,11 +81,7 @@ def metrics_box() -> gr.JSON:
 
 
 def table_box(label: str, columns: dict[str, int], texts: tuple[str, ...] = ()) -> gr.Dataframe:
-    """A table whose headings break no word; where it is wider than the page, it is moved.
-
-    Args:
-        columns: width in pixels by heading. texts: the columns that hold no numbers.
-    """
+    """A table, of widths in pixels by heading; all but the columns ``texts`` hold numbers."""
     return gr.Dataframe(
         headers=list(columns),
         datatype=["str" if name in texts else "number" for name in columns],
