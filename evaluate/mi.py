@@ -62,9 +62,9 @@ def estimate(args: Arguments) -> dict[str, Any]:
     steps = {} if args.iterations is None else {"steps": args.iterations}
     estimation = Estimation(x, y, random_state=args.seed, **steps)
     with tqdm(total=estimation.steps, unit="step", leave=False) as bar:
-        for at in estimation.run():
-            bar.update(at.step - bar.n)
-            bar.set_postfix_str(f"at least {at.so_far:.3f} nats so far")
+        for step, bound in estimation.run():
+            bar.update(step - bar.n)
+            bar.set_postfix_str(f"at least {bound:.3f} nats so far")
     found = estimation.result()
     answer = found.figures()
     output.save(answer)

@@ -19,7 +19,16 @@ from ebm_app.io.command_line import (
     settings_of_each,
 )
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Positive, PositiveInt, Share, checked, configuration, part, setting
+from ebm_app.io.fields import (
+    Positive,
+    PositiveInt,
+    Share,
+    configuration,
+    from_texts,
+    part,
+    rare,
+    setting,
+)
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.sampling.samplers import SAMPLERS
@@ -39,7 +48,7 @@ class Walk:
 
     place: Positional[str] = argument("where")
     num_steps: PositiveInt = setting("how many", 3)
-    pace: Positive | None = setting("how fast", None, rare=True)
+    pace: Positive | None = rare("how fast", None)
     sizes: Annotated[tuple[PositiveInt, ...], Len(1, 3)] = setting("of the shoes", (7,))
     mood: Literal["good", "bad"] = setting("of the walker", "good")
     name: Repeated[tuple[str, ...]] = setting("of the walkers", ())
@@ -124,7 +133,7 @@ def test_an_odd_value_of_a_number_is_taken_or_ends_in_a_sentence(name):
     for item in dataclasses.fields(kind):
         for text in ODD if type(item.default) in (int, float) else ():
             try:
-                made = checked(kind, {**required(kind), item.name: text}, texts=True)
+                made = from_texts(kind, {**required(kind), item.name: text})
             except UserError as error:
                 message = str(error)
                 assert item.name in message and "\n" not in message and len(message) < 250

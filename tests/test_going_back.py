@@ -116,9 +116,8 @@ def test_there_is_always_a_way_on(images, tmp_path):
     train(images, run, **{**SETTINGS, "max_train_steps": 2})
     for folder in checkpoints(run):
         shutil.rmtree(folder)
-    with pytest.raises(UserError, match="or replace it with --overwrite_output_dir") as refused:
+    with pytest.raises(UserError, match="or replace it with --overwrite_output_dir"):
         train(images, run, **SETTINGS)
-    assert "resume" not in str(refused.value)
     with pytest.raises(UserError, match="with --overwrite_output_dir in place of this flag"):
         train(images, run, **SETTINGS, resume_from_checkpoint="latest")
     train(images, run, **{**SETTINGS, "max_train_steps": 1}, overwrite_output_dir=True)

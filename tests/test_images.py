@@ -6,7 +6,7 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torch
-from conftest import error_of, write_idx, write_mnist
+from conftest import error_of, write_mnist
 from torchvision import datasets
 
 from ebm_app.data import DATASETS, ImageData, load_images
@@ -32,8 +32,6 @@ def test_image_data_checks_its_splits_and_names():
     for wrong in (levels.float(), levels[0], levels[:0], levels + 2):
         with pytest.raises(ValueError):
             ImageData("x", 2, levels, wrong, levels)
-    with pytest.raises(ValueError, match="between 2 and 256"):
-        ImageData("x", 257, levels, levels, levels)
 
 
 def test_digits_are_split_exhaustively_and_always_alike():
@@ -73,16 +71,12 @@ def test_mnist_names_missing_files(mnist):
     [
         ("train-images-idx3-ubyte", b""),
         ("train-images-idx3-ubyte", b"\x1f\x8b\x08\x00compressed"),
-        ("train-images-idx3-ubyte", np.zeros((5, 28, 28), np.uint8)),
-        ("train-images-idx3-ubyte", np.zeros((9, 8, 8), np.uint8)),
-        ("t10k-labels-idx1-ubyte", np.zeros(2, np.uint8)),
     ],
-    ids=["empty", "gzip", "too few", "another size", "too few labels"],
+    ids=["empty", "gzip"],
 )
 def test_damaged_mnist(mnist, file, content):
     name, root, raw = mnist
-    write = write_idx if isinstance(content, np.ndarray) else type(raw).write_bytes
-    write(raw / file, content)
+    (raw / file).write_bytes(content)
     message = error_of(load_images, name, root, download=True)
     assert name in message and str(raw) in message and "truncated" in message
 

@@ -8,7 +8,7 @@ import torch
 from exact import generator, z_score
 from scipy import special
 
-from ebm_app.tabular.known import correlated_normal
+from ebm_app.tabular.known import EXAMPLES
 from ebm_app.tabular.lower_bounds import (
     PairRatios,
     best_weights,
@@ -60,26 +60,25 @@ def test_influences_are_the_derivatives_by_the_weights_of_rows():
 
 
 def test_the_exact_ratio_has_no_normaliser_and_its_bound_is_the_information():
-    rho = 0.75
-    task = correlated_normal((rho,), 1, 1)
-    x, y = (part[:, 0] for part in task.draw(20_000, generator()))
+    rho, (information, draw) = 0.75, EXAMPLES["normal_1x1"]
+    x, y = (part[:, 0] for part in draw(20_000, generator()))
 
     def exact(a, b):
         squares = rho**2 * (a**2 + b**2) - 2 * rho * a * b
-        return task.mutual_information - squares / (2 * (1 - rho**2))
+        return information - squares / (2 * (1 - rho**2))
 
     shifts = list(range(1, 21))
     apart = torch.stack([exact(x, y.roll(-shift)) for shift in shifts])
     ratios = PairRatios(exact(x, y), apart, shifts)
     assert abs(log_normaliser(ratios)) < 0.02
     bound = donsker_varadhan(ratios)
-    assert z_score(influences(ratios) + bound, task.mutual_information) < 4
+    assert z_score(influences(ratios) + bound, information) < 4
 
 
 def test_the_best_weights_have_the_largest_bound():
     """Of normals, half and one and a half times the exact ratio, in equal shares."""
     rho, num, shifts = 0.75, 3_000, [1, 2, 3]
-    x, y = (part[:, 0] for part in correlated_normal((rho,), 1, 1).draw(num, generator(1)))
+    x, y = (part[:, 0] for part in EXAMPLES["normal_1x1"][1](num, generator(1)))
 
     def both(a, b):
         exact = (rho * a * b - rho**2 * (a**2 + b**2) / 2) / (1 - rho**2)

@@ -6,11 +6,10 @@ accelerate launch train/flow.py --flow spline --dataset digits --output_dir runs
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from accelerate import Accelerator
-from annotated_types import Ge, Le
 
 from ebm_app.data.images import ImageData, load_images
 from ebm_app.image_models.flow import Flow, FlowConfig
@@ -18,30 +17,20 @@ from ebm_app.io.command_line import given, parse
 from ebm_app.io.fields import configuration, setting
 from ebm_app.io.registry import choose
 from ebm_app.io.start import run_script
-from ebm_app.models.config import Layers, LoopConfig, Margin, Width
+from ebm_app.models.config import LoopConfig
 from ebm_app.numerics.tensors import seeded
 from ebm_app.spaces import SPACES
-from ebm_app.training.flow_task import FlowTask
 from ebm_app.training.launch import launch
 from ebm_app.training.options import DataFlags, RunOptions, options_of
 from ebm_app.training.settings import check_loop
+from ebm_app.training.tasks import FlowTask
 
 #: dequantised images that a flow is fitted to: small data sets are repeated
 MIN_FIT_IMAGES, MAX_FIT_IMAGES = 30_000, 100_000
 
 
 @configuration(kw_only=True)
-class FlowArguments:
-    """What a kind of flow may be told, beside the images that it is fitted to."""
-
-    margin: Margin = setting("margin of the logit at black and white", 1e-6)
-    layers: Layers = setting("couplings of a spline flow", 8)
-    hidden: Width = setting("channels of the networks of a spline flow", 32)
-    bins: Annotated[int, Ge(1), Le(256)] = setting("pieces of a spline", 8)
-
-
-@configuration(kw_only=True)
-class Arguments(LoopConfig, RunOptions, FlowArguments, DataFlags):
+class Arguments(LoopConfig, RunOptions, DataFlags):
     """The command line."""
 
     flow: str = setting(
@@ -60,8 +49,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     check_loop(config, data)
     options = options_of(args, args.dataset, f"{kind}-flow")
     torch.manual_seed(config.seed)  # the weights that a flow starts with
-    made_for = (data.name, data.image_shape, data.num_levels)
-    flow = Flow(FlowConfig(*made_for, kind, given(args, argv, FlowArguments)))
+    flow = Flow(FlowConfig(data.name, data.image_shape, data.num_levels, kind))
     fit(flow, data, config.seed)
 
     def build(accelerator: Accelerator) -> FlowTask:

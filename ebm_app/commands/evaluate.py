@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from ebm_app.evaluation.held_out import HeldOutFlags, held_out, held_out_labels, open_model
 from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.scoring import bits_by_estimator, disagreements
-from ebm_app.io.command_line import parse, settings_of, settings_of_each
+from ebm_app.io.command_line import parse, settings_of_each
 from ebm_app.io.fields import Nodes, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import shut_down
@@ -47,7 +47,6 @@ class Arguments(HeldOutFlags):
     dequantisation: str | None = setting(
         f"the model's own if not given. {notes_of(DEQUANTISERS)}", None
     )
-    dequantiser_args: tuple[str, ...] = setting("settings KEY=VALUE of the dequantisation", ())
     labels: bool = setting("tell the model the class of every image: bits of p(x | label)", False)
     num_nodes: Nodes | None = setting("quadrature nodes; the model's own if not given", None)
     output_dir: Path = setting("where the record goes", Path("runs/bpd"))
@@ -72,8 +71,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     if args.num_nodes is not None:
         ebm.energy = ebm.energy.with_nodes(args.num_nodes)
     dequantiser_name = args.dequantisation or ebm.config.dequantisation
-    kind = DEQUANTISERS[choose("dequantisation", dequantiser_name, DEQUANTISERS)]
-    dequantiser = kind(**settings_of(kind, args.dequantiser_args))
+    dequantiser = DEQUANTISERS[choose("dequantisation", dequantiser_name, DEQUANTISERS)]()
     levels = held_out(args, ebm)
     labels = held_out_labels(args, ebm) if args.labels else None
     noise = dequantisation_noise(args.repeats, levels, args.seed)

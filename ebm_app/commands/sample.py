@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ebm_app.data.png import save_grid, save_image, to_uint8
-from ebm_app.evaluation.held_out import last_frame, use_bf16
+from ebm_app.evaluation.held_out import last_frame
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag, parse, settings_of
 from ebm_app.io.fields import Count, NonNegative, PositiveInt, Steps, configuration, setting
@@ -52,7 +52,6 @@ class Arguments(CommonFlags, ModelFlag):
         + "; ".join(f"{name}: {settings_text(kind)}" for name, kind in SAMPLERS.items()),
         (),
     )
-    mixed_precision: Literal["no", "bf16"] = setting("of the network's passes", "no", rare=True)
     output_dir: Path = setting("where grid and images go", Path("runs/samples"))
 
 
@@ -65,8 +64,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         pairs.append(f"{kind.counts}={args.num_steps}")
     settings = settings_of(kind, pairs)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
-    if args.mixed_precision == "bf16":
-        use_bf16(ebm)
     output = Output(args.output_dir / "samples.json", to_dict(args))
     begin = time.perf_counter()
     frames = ebm.iterate_sample(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ebm_app.io.command_line import given, parse
-from ebm_app.io.fields import configuration, setting
+from ebm_app.io.fields import configuration, rare, setting
 from ebm_app.io.records import read_json
 from ebm_app.models.config import Settings
 from ebm_app.training.options import DataFlags, RunOptions, options_of
@@ -25,11 +25,9 @@ class Arguments(Settings, RunOptions, DataFlags):
         "folder made by train/flow.py: the path lives in its latent space", None
     )
     dry_run: bool = setting("print the resolved settings and stop", False)
-    config: Path | None = setting(
-        "a run.json to take the settings from; flags override it", None, rare=True
-    )
-    init_from: str | None = setting(
-        "folder, bundled name or hub id of a model whose weights a new run takes", None, rare=True
+    config: Path | None = rare("a run.json to take the settings from; flags override it", None)
+    init_from: str | None = rare(
+        "folder, bundled name or hub id of a model whose weights a new run takes", None
     )
 
 
@@ -40,8 +38,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.data.images import load_images
     from ebm_app.image_models.flow import Flow
     from ebm_app.training import settings
-    from ebm_app.training.fine_tuning import flow_of
-    from ebm_app.training.launch import train_ebm
+    from ebm_app.training.launch import flow_of, train_ebm
 
     data = load_images(args.dataset, args.data_root, args.download, args.resolution)
     own = given(args, argv, Settings)

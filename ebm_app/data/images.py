@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from ebm_app.data.folder import SPLITS, read_folder
-from ebm_app.data.levels import NUM_VALUES, check_levels, to_display, to_levels
+from ebm_app.data.levels import NUM_VALUES, to_display, to_levels
 from ebm_app.data.named import DATASETS
 from ebm_app.data.sources import HUB, images_of, read_hub
 from ebm_app.data.stored import Images, Splits, parts_of, splits_of
@@ -46,7 +46,7 @@ class ImageData:
             if split.dtype != torch.uint8 or split.ndim != 4 or not split.numel():
                 raise UserError(f"a split is uint8 (N, C, H, W) and not empty: {split.shape}")
             if isinstance(split, Tensor):
-                check_levels(split, self.num_levels)
+                to_levels(split, self.num_levels)
 
     @classmethod
     def from_tensors(
@@ -57,15 +57,8 @@ class ImageData:
         name: str = "images",
         labels: Tensor | None = None,
     ) -> "ImageData":
-        """A data set of images in memory; the validation images stand for the test split too.
-
-        Args:
-            images, validation: (N, C, H, W) as ``ebm_app.data.levels.to_levels`` takes them, or
-                what else ``ebm_app.data.sources.images_of`` takes.
-                Without ``validation``, ``numpy.random.RandomState(0)`` permutes the images and
-                the last tenth of them, at least 2, is held out.
-            labels: class labels (N,) of ``images`` in place of their own; those of ``validation``
-                are not known, -1.
+        """A data set of what ``ebm_app.train`` takes; the validation images stand for the test
+        split too. Their labels are not known, -1, where they are not a part of ``images``.
 
         Raises:
             UserError: for tensors that are not images of ``num_levels`` levels, or too few, and

@@ -16,7 +16,7 @@ from ebm_app.data.levels import form_of
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import BatchSize, Draws, Several, configuration, setting
+from ebm_app.io.fields import BatchSize, Draws, Several, configuration, rare, setting
 from ebm_app.io.processes import make_accelerator, resolve_device
 from ebm_app.io.registry import choose
 from ebm_app.models.config import Margin, NumLevels
@@ -42,11 +42,10 @@ class HeldOutFlags(ImageFlags):
 
     repeats: Draws = setting("dequantisation draws of each image", 4)
     batch_size: BatchSize = setting("images taken together", 128)
-    mixed_precision: Literal["no", "bf16"] = setting(
+    mixed_precision: Literal["no", "bf16"] = rare(
         "of the network's passes; bf16 adds 0.003 to 0.004 bits per dim on digits by noised and "
         "ratio, and nothing by elbo",
         "no",
-        rare=True,
     )
     eps: Margin | None = setting("margin left at t = 1; the model's own if not given", None)
     num_levels: NumLevels | None = setting(

@@ -9,7 +9,7 @@ from torch import Tensor
 from ebm_app.data.levels import dequantise
 from ebm_app.image_models.ebm import EBM, Labels
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import argument_of, checked
+from ebm_app.io.fields import argument_of
 from ebm_app.io.tensors import as_tensor
 from ebm_app.likelihood.bits import checked_levels
 from ebm_app.models.config import EBMConfig
@@ -75,7 +75,7 @@ def iterate_completion(
     energy = KnownEnergy(energy, known, where)
     generator, x0 = ebm.start(len(levels), seed)
     settings = {"num_temperatures": NUM_TEMPERATURES, **settings}
-    for frame in checked(AnnealedHMC, settings).iterate(energy, x0, generator):
+    for frame in AnnealedHMC(**settings).iterate(energy, x0, generator):
         yield frame._replace(x=torch.where(where, known.to(frame.x), frame.x))
 
 

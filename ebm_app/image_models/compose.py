@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Number, argument_of, checked
+from ebm_app.io.fields import Number, argument_of
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics.tensors import expand_like
 from ebm_app.sampling.samplers import AnnealedHMC
@@ -146,5 +146,5 @@ def sample_composed(
     """
     composition = argument_of(Composition, "composition", composition)
     generator, x0 = argument_of(EBM, "ebm", ebm).start(num_images, seed)
-    *_, last = checked(AnnealedHMC, settings).iterate(composition, x0, generator)
+    *_, last = AnnealedHMC(**settings).iterate(composition, x0, generator)
     return ebm.to_images(last.x)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ebm_app.data.levels import quantise
 from ebm_app.image_models.building import build_energy
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import NonNegative, PositiveInt, Seed, argument_of, checked
+from ebm_app.io.fields import NonNegative, PositiveInt, Seed, argument_of
 from ebm_app.io.registry import choose, make
 from ebm_app.likelihood import Estimator, make_estimator
 from ebm_app.likelihood.bits import (
@@ -177,7 +177,7 @@ class EBM(PretrainedModel):
         noise = dequantisation_noise(1, levels, seed)
         point = self.dequantise(levels, checked_noise(noise, levels, self.dtype)[0])
         highest = config.early.max_log_snr if config.early else ClassBounds.max_log_snr
-        bounds = checked(ClassBounds, {"max_log_snr": highest, "seed": seed, **settings})
+        bounds = ClassBounds(**{"max_log_snr": highest, "seed": seed, **settings})
         parts = [
             bounds(self.model, y, point.t, config.num_classes)
             for y in point.y.split(MAX_CLASSIFIED)

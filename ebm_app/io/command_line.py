@@ -4,7 +4,7 @@
     class Arguments:
         model: Positional[str] = argument("a folder, a bundled name or a hub id")
         num_images: PositiveInt = setting("how many", 64)
-        step_factor: Positive = setting("multiplies the step sizes", 1.0, rare=True)
+        step_factor: Positive = rare("multiplies the step sizes", 1.0)
 
     args = parse(Arguments, __doc__, argv)
 
@@ -21,7 +21,7 @@ from typing import Any, TypeVar, get_type_hints
 import tyro
 from tyro.conf import Positional
 
-from ebm_app.io.fields import Seed, checked, configuration, setting
+from ebm_app.io.fields import Seed, configuration, from_texts, setting
 from ebm_app.io.registry import choose, import_extension, import_plugins
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = N
         use_underscores=True,
         config=(tyro.conf.FlagCreatePairsOff,),
     )
-    return checked(kind, vars(values))
+    return kind(**vars(values))
 
 
 def _flags(kind: type, leave_rare: bool) -> type:
@@ -134,6 +134,6 @@ def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[st
     found = {}
     for name, kind in kinds.items():
         own = {key: text for key, text in texts.items() if key in has[name]}
-        made = checked(kind, own, f"settings of {name}", texts=True)
+        made = from_texts(kind, own)
         found[name] = {key: getattr(made, key) for key in own}
     return found

@@ -73,9 +73,8 @@ def configuration(kind: type | None = None, **options: Any) -> Any:
     return made
 
 
-def setting(text: str, default: Any, rare: bool = False) -> Any:
-    """A dataclass field with a help text, which makes it a flag; ``--help`` leaves out a ``rare``
-    one and ``--help_advanced`` shows it.
+def setting(text: str, default: Any) -> Any:
+    """A dataclass field with a help text, which makes it a flag.
 
     >>> from dataclasses import fields
     >>> @configuration
@@ -84,31 +83,24 @@ def setting(text: str, default: Any, rare: bool = False) -> Any:
     >>> fields(Noise)[0].metadata["help"], Noise(seed=3).seed
     ('seed of all noise', 3)
     """
-    return field(default=default, metadata={"help": text, "rare": rare})
+    return field(default=default, metadata={"help": text})
 
 
 def rare(text: str, default: Any) -> Any:
-    """A ``setting`` that ``--help`` leaves out."""
-    return setting(text, default, rare=True)
+    """A ``setting`` that ``--help`` leaves out and ``--help_advanced`` shows."""
+    return field(default=default, metadata={"help": text, "rare": True})
 
 
-def checked(kind: type[T], data: dict[str, Any], where: str = "", texts: bool = False) -> T:
-    """The configuration ``kind`` with the values of ``data``, by key.
-
-    Args:
-        where: the data come from, for the message.
-        texts: whether every value is a text that stands for one, as "12" does for a number.
+def from_texts(kind: type[T], texts: dict[str, str]) -> T:
+    """The configuration ``kind`` with the values that ``texts`` stand for, by key.
 
     Raises:
         UserError: naming the keys that are wrong, and what they must be.
     """
     try:
-        if texts:
-            return TypeAdapter(kind).validate_strings(data)
-        return kind(**data)
-    except (ValidationError, UserError) as error:
-        found = faults(error) if isinstance(error, ValidationError) else str(error)
-        raise UserError(": ".join(filter(None, [where, found]))) from None
+        return TypeAdapter(kind).validate_strings(texts)
+    except ValidationError as error:
+        raise UserError(f"{kind.__name__}: {faults(error)}") from None
 
 
 def plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import argument_of, checked, shortened
+from ebm_app.io.fields import argument_of, shortened
 
 T = TypeVar("T")
 
@@ -68,4 +68,7 @@ def make(kinds: dict[str, type[T]], what: str, name: str | T, settings: dict[str
     given = {key: value for key, value in settings.items() if value is not None}
     for key in given:
         choose(f"setting of the {what} {name}", key, inspect.signature(kind).parameters)
-    return checked(kind, given, f"{what} '{name}'")
+    try:
+        return kind(**given)
+    except UserError as error:
+        raise UserError(f"{what} '{name}': {error}") from None

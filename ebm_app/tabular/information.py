@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +41,6 @@ class InformationEstimate:
         log_ratio: at every row, by a ratio that was learned without it, (N,).
         influence: what every row moves the value by, times N, (N,). beside_rows: the part of the
             error that is not theirs.
-        warnings: reasons to doubt it, a sentence each.
     """
 
     value: float
@@ -57,12 +56,37 @@ class InformationEstimate:
     log_ratio: np.ndarray
     influence: np.ndarray
     beside_rows: float
-    warnings: list[str]
 
     @property
     def interval(self) -> tuple[float, float]:
         """Of 95 percent."""
         return interval_of(self.value, self.stderr)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Reasons to doubt it, a sentence each."""
+        gain = self.value - max(self.lower_bound, self.fewer_rows)  # extrapolated
+        short = self.fewer_rows - self.lower_bound
+        beyond = 0.0 if self.neighbours is None else max(self.neighbours - self.value, 0.0)
+        half = HALF_WIDTH * self.stderr
+        low, high = min(self.lower_bound, self.value), max(self.value, self.mean_log_ratio)
+        doubts = {
+            f"the value, {self.value:.3f}, is below 0 by more than its error: give more rows, or "
+            "fewer columns": self.value < -half,
+            f"the normaliser rests on {self.effective_pairs:.0f} shuffled pairs: the value may be "
+            "too large, and the mean log ratio has none": self.effective_pairs < FEWEST_PAIRS,
+            f"the bound and the mean log ratio lie {high - low:.3f} nats apart, more than the "
+            "interval is wide: give more rows, or fewer columns": high - low > 2 * half,
+            f"{gain:.3f} nats of the value are extrapolated from {self.fewer_rows:.3f} and "
+            f"{self.lower_bound:.3f} with fewer rows: give more rows, or quote the lower "
+            "bound": gain > max(0.02, 0.05 * self.value),
+            f"ratios of fewer rows find more, {self.fewer_rows:.3f} for {self.lower_bound:.3f} "
+            "nats: give more rows, or fewer columns": short > half / 2,
+            f"nearest neighbours find {self.value + beyond:.3f} nats, {beyond:.3f} more than the "
+            "ratios: look for rows that nearly repeat and fine structure, or train "
+            "longer": beyond > max(half / 2, 0.02),
+        }
+        return [sentence for sentence, is_so in doubts.items() if is_so]
 
     def summary(self) -> str:
         """The estimate in words; reasons to doubt it come first."""
@@ -85,7 +109,7 @@ class InformationEstimate:
     def figures(self) -> dict[str, Any]:
         """All but what is of single rows, as JSON takes it."""
         named = {n: part for n, part in asdict(self).items() if not isinstance(part, np.ndarray)}
-        return {**named, "interval": list(self.interval)}
+        return {**named, "interval": list(self.interval), "warnings": self.warnings}
 
     def plot(self) -> "Figure":
         """The value, its interval and the bounds beside it."""
@@ -126,7 +150,7 @@ def combined(
         log_ratio[rows] = ratios.joint
     of_rows = error_of_rows(influence, groups)
     stderr = math.hypot(max(of_rows, spread), gain, short, beyond / 2)
-    found = InformationEstimate(
+    return InformationEstimate(
         value=value,
         stderr=stderr,
         lower_bound=bound,
@@ -140,9 +164,7 @@ def combined(
         log_ratio=log_ratio.numpy(),
         influence=influence.numpy(),
         beside_rows=math.sqrt(max(stderr**2 - of_rows**2, 0.0)),
-        warnings=[],
     )
-    return replace(found, warnings=warnings_of(found, gain, beyond))
 
 
 def _bound(parts: LeftOut, num_rows: int) -> tuple[float, Tensor]:
@@ -152,28 +174,3 @@ def _bound(parts: LeftOut, num_rows: int) -> tuple[float, Tensor]:
     for rows, ratios in parts:
         influence[rows] = influences(ratios) + donsker_varadhan(ratios) - total
     return total, influence
-
-
-def warnings_of(found: InformationEstimate, gain: float, beyond: float) -> list[str]:
-    """Reasons to doubt a value, of which ``gain`` is extrapolated; nearest neighbours find
-    ``beyond`` more."""
-    half = HALF_WIDTH * found.stderr
-    low, high = min(found.lower_bound, found.value), max(found.value, found.mean_log_ratio)
-    doubts = {
-        f"the value, {found.value:.3f}, is below 0 by more than its error: give more rows, or "
-        "fewer columns": found.value < -half,
-        f"the normaliser rests on {found.effective_pairs:.0f} shuffled pairs, so that the value "
-        f"may be too large; the mean log ratio, {found.mean_log_ratio:.3f}, does not depend on "
-        "it": found.effective_pairs < FEWEST_PAIRS,
-        f"the bound and the mean log ratio lie {high - low:.3f} nats apart, more than the "
-        "interval is wide: give more rows, or fewer columns": high - low > 2 * half,
-        f"{gain:.3f} nats of the value are extrapolated from {found.fewer_rows:.3f} and "
-        f"{found.lower_bound:.3f} with fewer rows: give more rows, or quote the lower "
-        "bound": gain > max(0.02, 0.05 * found.value),
-        f"ratios of fewer rows find more, {found.fewer_rows:.3f} for {found.lower_bound:.3f} "
-        "nats: give more rows, or fewer columns": found.fewer_rows - found.lower_bound > half / 2,
-        f"nearest neighbours find {found.value + beyond:.3f} nats, {beyond:.3f} more than the "
-        "ratios: look for rows that nearly repeat and fine structure, or train "
-        "longer": beyond > max(half / 2, 0.02),
-    }
-    return [sentence for sentence, is_so in doubts.items() if is_so]

@@ -1,20 +1,14 @@
 r"""Pairs of random vectors of known mutual information, on which the estimate can be tried.
 
-    I(X; Y) = E log p(x, y) / (p(x) p(y)),  in nats,
+    I(X; Y) = E log p(x, y) / (p(x) p(y)),  in nats.
 
-which does not change under a bijection of X alone or of Y alone.
-
->>> task = EXAMPLES["normal_1x1"]
->>> x, y = task.draw(1_000, torch.Generator().manual_seed(0))
->>> x.shape, round(task.mutual_information, 4)
-(torch.Size([1000, 1]), 0.4133)
-
-Source: Czyz et al., NeurIPS 2023, arXiv:2306.11078, where nothing else is said.
+Sources: Czyz et al., NeurIPS 2023, arXiv:2306.11078; of the discrete one Gao, Kannan, Oh and
+Viswanath, NeurIPS 2017, arXiv:1709.06212.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Generator, Tensor
@@ -22,65 +16,28 @@ from torch import Generator, Tensor
 Pairs = tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True)
-class KnownInformation:
-    """A distribution of X and Y.
+def normal(num: int, generator: Generator, rho: float, dim: int) -> Pairs:
+    """X and Y (N, dim), normal: corr(X_i, Y_i) = rho for the first two i, and 0 elsewhere."""
+    x, y = (torch.randn(num, dim, generator=generator, dtype=torch.float64) for _ in "xy")
+    y[:, :2] = rho * x[:, :2] + math.sqrt(1 - rho**2) * y[:, :2]
+    return x, y
 
-    Attributes:
-        mutual_information: I(X; Y), in nats.
-        draw: (N, generator) -> N independent x (N, dim_x) and y (N, dim_y), float64.
+
+def discrete_uniform(num: int, generator: Generator) -> Pairs:
+    r"""X (N, 1) uniform on {0, 1, 2, 3}, Y | X ~ U(X, X + 2).
+
+    A y in (k, k + 1) with k = 1, 2, 3 is as likely from x = k - 1 as from x = k, and each such
+    interval has probability 1 / 4. A y outside them tells x, so that
+
+        I = H(X) - H(X | Y) = log 4 - 3/4 log 2.
     """
-
-    mutual_information: float
-    draw: Callable[[int, Generator], Pairs]
-
-
-def correlated_normal(correlations: Sequence[float], dim_x: int, dim_y: int) -> KnownInformation:
-    r"""Gaussian in canonical form: all coordinates N(0, 1), corr(X_i, Y_i) = rho_i, 0 elsewhere.
-
-        I = -1/2 sum_i log(1 - rho_i^2)
-
-    Linear bijections of X and of Y bring every Gaussian to this form, with the rho_i its canonical
-    correlations, of which there are at most min(dim_x, dim_y).
-    """
-
-    def draw(num: int, generator: Generator) -> Pairs:
-        x, y = (
-            torch.randn(num, dim, generator=generator, dtype=torch.float64)
-            for dim in (dim_x, dim_y)
-        )
-        rho = torch.tensor(correlations, dtype=x.dtype)
-        y[:, : len(rho)] *= (1 - rho.square()).sqrt()
-        y[:, : len(rho)] += rho * x[:, : len(rho)]
-        return x, y
-
-    information = -0.5 * sum(math.log1p(-(rho**2)) for rho in correlations)
-    return KnownInformation(information, draw)
+    x = torch.randint(4, (num, 1), generator=generator).double()
+    return x, x + 2 * torch.rand((num, 1), generator=generator, dtype=torch.float64)
 
 
-def discrete_uniform(num_values: int) -> KnownInformation:
-    r"""X uniform on {0, ..., m - 1}, Y | X ~ U(X, X + 2), one-dimensional, m = ``num_values``.
-
-    A y in (k, k + 1) with k = 1, ..., m - 1 is as likely from x = k - 1 as from x = k, and each
-    such interval has probability 1 / m. A y outside them tells x, so that
-
-        I = H(X) - H(X | Y) = log m - (m - 1) / m log 2
-
-    (Gao, Kannan, Oh and Viswanath, NeurIPS 2017, arXiv:1709.06212).
-    """
-
-    def draw(num: int, generator: Generator) -> Pairs:
-        x = torch.randint(num_values, (num, 1), generator=generator).double()
-        u = torch.rand((num, 1), generator=generator, dtype=torch.float64)
-        return x, x + 2 * u
-
-    information = math.log(num_values) - (num_values - 1) / num_values * math.log(2)
-    return KnownInformation(information, draw)
-
-
-#: by distribution and dimensions
-EXAMPLES: dict[str, KnownInformation] = {
-    "normal_1x1": correlated_normal((0.75,), 1, 1),
-    **{f"sparse_{dim}x{dim}": correlated_normal((0.8, 0.8), dim, dim) for dim in (2, 5, 25)},
-    "discrete_uniform_4": discrete_uniform(4),
+#: by distribution and dimensions, I and (N, generator) -> N draws of X and Y, float64
+EXAMPLES: dict[str, tuple[float, Callable[[int, Generator], Pairs]]] = {
+    "normal_1x1": (-math.log(1 - 0.75**2) / 2, partial(normal, rho=0.75, dim=1)),
+    "sparse_5x5": (-math.log(1 - 0.8**2), partial(normal, rho=0.8, dim=5)),
+    "discrete_uniform_4": (math.log(4) - 0.75 * math.log(2), discrete_uniform),
 }

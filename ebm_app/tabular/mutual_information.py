@@ -67,15 +67,6 @@ SMALL = 1_000
 MAX_NEIGHBOUR_DIM = 6
 
 
-class Progress(NamedTuple):
-    """``step`` of ``num_steps`` at most, and the bound so far, in nats: that of the rows which
-    choose the step."""
-
-    step: int
-    num_steps: int
-    so_far: float
-
-
 def mutual_information(
     x: Any, y: Any, num_folds: int = 3, steps: int = 2_000, random_state: int = 0
 ) -> InformationEstimate:
@@ -155,17 +146,18 @@ class Estimation:
             self.labels = torch.from_numpy(labels)
         self.features = [torch.from_numpy(side.features).float() for side in self.sides]
 
-    def run(self) -> Iterator[Progress]:
-        """Train; yields before the first step and after every validation."""
+    def run(self) -> Iterator[tuple[int, float]]:
+        """Train; yields before the first step and after every validation the steps done and the
+        bound so far, in nats: that of the rows which choose the step."""
         self.fits = self._fits()
         self.generator = seeded("cpu", self.seed, BATCHES)
         dim = sum(part.shape[1] for part in self.features)
         num = NUM_MEMBERS * len(self.fits)
         self.classifiers = Classifiers(num, dim, self.steps, self.generator)
         validation = self._draws([fit.validation for fit in self._learners()])
-        yield Progress(0, self.steps, self._so_far())
+        yield 0, self._so_far()
         for step in self.classifiers.train(self._draws_of_step, validation):
-            yield Progress(step, self.steps, self._so_far())
+            yield step, self._so_far()
 
     def result(self) -> InformationEstimate:
         """The estimate from what is learned so far."""

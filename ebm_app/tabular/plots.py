@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-WIDTH, DPI = 4.2, 130  # inches, dots an inch
 
-
-def plot_progress(steps: Sequence[int], bounds: Sequence[float], num_steps: int) -> Figure:
-    """The bound so far, in nats, against the step."""
-    figure = _figure(3.0)
+def plot_progress(bounds: Sequence[tuple[int, float]], num_steps: int) -> Figure:
+    """The bound so far, in nats, against the step, by pairs of both."""
+    figure = _figure()
     axes = figure.subplots()
-    axes.plot(steps, bounds, "o-", ms=4, clip_on=False)
+    axes.plot(*np.reshape(bounds, (-1, 2)).T, "o-", ms=4, clip_on=False)
     axes.set(xlabel="step", ylabel="lower bound so far, nats", xlim=(0, num_steps))
     low, high = min(0.0, axes.get_ylim()[0]), axes.get_ylim()[1]
     axes.set_ylim(low, high + 0.1 * (high - low))
@@ -26,7 +24,7 @@ def plot_bracket(
     """An estimate with its interval, and beside it what else was found, but for what is unknown or
     infinite; in nats."""
     rows = {name: at for name, at in others.items() if at is not None and math.isfinite(at)}
-    figure = _figure(3.0)
+    figure = _figure()
     axes = figure.subplots()
     axes.axvspan(*interval, color="C1", alpha=0.2, lw=0)
     half = interval[1] - value
@@ -40,7 +38,7 @@ def plot_bracket(
 
 def plot_log_ratios(of0: np.ndarray, of1: np.ndarray) -> Figure:
     """Histograms of the log ratio, in nats, over the rows of both samples, (N0,) and (N1,)."""
-    figure = _figure(3.0)
+    figure = _figure()
     axes = figure.subplots()
     edges = np.histogram_bin_edges(np.concatenate([of0, of1]), 40)
     for values, name in ((of0, "rows of p_0"), (of1, "rows of p_1")):
@@ -51,5 +49,5 @@ def plot_log_ratios(of0: np.ndarray, of1: np.ndarray) -> Figure:
     return figure
 
 
-def _figure(height: float) -> Figure:
-    return Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
+def _figure() -> Figure:
+    return Figure(figsize=(4.2, 3.0), dpi=130, layout="constrained")

@@ -11,11 +11,10 @@ from torch import Tensor
 from ebm_app.data.images import ImageData
 from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.flow import Flow
-from ebm_app.io.fields import argument_of, checked
+from ebm_app.io.fields import argument_of
 from ebm_app.io.processes import resolve_device
 from ebm_app.io.start import lasting_terminal
-from ebm_app.training.fine_tuning import flow_of
-from ebm_app.training.launch import train_ebm
+from ebm_app.training.launch import flow_of, train_ebm
 from ebm_app.training.options import RunOptions
 from ebm_app.training.settings import resolve
 
@@ -72,7 +71,7 @@ def train(
     data = ImageData.from_tensors(images, validation, num_levels, dataset, labels)
     settings = {"classes": "none" if labels is None else "all", **settings}
     chosen = {name: settings.pop(name) for name in OPTIONS & set(settings)}
-    options = checked(RunOptions, {"output_dir": folder, **chosen})
+    options = RunOptions(output_dir=folder, **chosen)
     flow = flow_of(options.init_from) if flow is None else flow
     ebm_config, config = resolve(data, settings, flow=flow)
     generators = torch.random.fork_rng(range(torch.cuda.device_count()))

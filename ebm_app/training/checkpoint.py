@@ -84,12 +84,10 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
 
 def refuse_to_overwrite(output_dir: Path) -> None:
     """Raise a UserError where ``output_dir`` already holds a run."""
-    has_checkpoints = bool(checkpoints(output_dir))
-    if has_checkpoints or (output_dir / CONFIG_FILE).exists():
-        resume = "go on with --resume_from_checkpoint latest, " if has_checkpoints else ""
+    if checkpoints(output_dir) or (output_dir / CONFIG_FILE).exists():
         raise UserError(
-            f"{output_dir} already holds a run: give another --output_dir, {resume}or replace it "
-            "with --overwrite_output_dir"
+            f"{output_dir} already holds a run: give another --output_dir, go on with "
+            "--resume_from_checkpoint latest, or replace it with --overwrite_output_dir"
         )
 
 

@@ -1,5 +1,6 @@
 """A training run from its settings to its record, for the scripts and ``ebm_app.train``."""
 
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -7,12 +8,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
 from ebm_app.data.images import ImageData
-from ebm_app.image_models.flow import Flow
+from ebm_app.image_models.ebm import EBM
+from ebm_app.image_models.flow import Flow, FlowConfig
 from ebm_app.io import METRICS_FILE, RUN_FILE
+from ebm_app.io.errors import UserError
+from ebm_app.io.fields import part
 from ebm_app.io.interrupts import stop_with_launcher
 from ebm_app.io.output import Output, hold
 from ebm_app.io.processes import (
@@ -24,17 +29,19 @@ from ebm_app.io.processes import (
 )
 from ebm_app.io.records import to_dict
 from ebm_app.io.writing import save_figure
-from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
+from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig, changes_of
 from ebm_app.training import checkpoint
-from ebm_app.training.fine_tuning import start_from
-from ebm_app.training.metrics import read_metrics
+from ebm_app.training.metrics import read_metrics, training_figure
 from ebm_app.training.options import RunOptions
-from ebm_app.training.plots import training_figure
 from ebm_app.training.tasks import EBMTask, Task
 from ebm_app.training.trainer import Trainer
 
 #: the file by which a folder is trained in by one run at a time
 LOCK = ".lock"
+#: what may differ between the model and the run that starts from it
+FREE = frozenset({"dataset", "num_nodes", "eps", "dequantisation"})
+#: and where the run adds an early network, which alone reads the labels
+FREE_OF_EARLY = FREE | {"early", "num_classes"}
 
 
 def train_ebm(
@@ -141,3 +148,42 @@ def clean_output(accelerator: Accelerator, options: RunOptions) -> None:
         checkpoint.refuse_to_overwrite(options.output_dir)
 
     on_main(accelerator, clean)
+
+
+def start_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
+    """Give a model the weights of another one: a folder, a bundled name or a hub id.
+
+    Raises:
+        UserError: where none is found, or its configuration or its flow is another one.
+    """
+    given = EBM.from_pretrained(name_or_path)
+    is_new = ebm.config.early is not None and given.config.early is None
+    free = FREE_OF_EARLY if is_new else FREE
+    if changes := changes_of(to_dict(given.config), to_dict(ebm.config), free):
+        raise UserError(
+            f"this run's model is not that of {name_or_path} ({'; '.join(changes)}): give its "
+            "settings, or its run.json with --config"
+        )
+    space = ebm.space.state_dict()
+    if not all(torch.equal(space[key].cpu(), v) for key, v in given.space.state_dict().items()):
+        raise UserError(f"{name_or_path} lives in the latent space of another flow: give that one")
+    if is_new:
+        ebm.model.net.late.load_state_dict(given.model.net.state_dict())
+    else:
+        ebm.load_state_dict(given.state_dict())
+
+
+def flow_of(name_or_path: str | os.PathLike | None) -> Flow | None:
+    """The flow in whose latent space a model lives; None in the ambient space, and of no model.
+
+    >>> flow_of("digits") is None, flow_of("mnist-latent").config.space
+    (True, 'copula')
+    """
+    if name_or_path is None:
+        return None
+    ebm = EBM.from_pretrained(name_or_path)
+    if ebm.config.space == EBMConfig.space:
+        return None
+    flow = Flow(part(FlowConfig, ebm.config))
+    flow.space = ebm.space
+    return flow

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import configuration, part, setting
+from ebm_app.io.fields import configuration, part, rare, setting
 from ebm_app.models.config import Side
 
 
@@ -19,7 +18,7 @@ class DataFlags:
     )
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     download: bool = setting("fetch a missing data set", False)
-    resolution: Side | None = setting("side to resize the images of a folder to", None, rare=True)
+    resolution: Side | None = rare("side to resize the images of a folder to", None)
 
 
 @configuration(kw_only=True)
@@ -39,13 +38,6 @@ class RunOptions:
     )
     device: str = setting("auto, cpu or cuda", "auto")
     init_from: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.resume_from_checkpoint and self.overwrite_output_dir:
-            raise UserError(
-                "--resume_from_checkpoint goes on with a run that --overwrite_output_dir removes: "
-                "give one of them"
-            )
 
 
 def options_of(args: RunOptions, dataset: str, kind: str) -> RunOptions:

@@ -6,6 +6,7 @@ of them: a step depends neither on how many processes or accumulation steps shar
 what was drawn before, so that a run resumes exactly from its step number alone.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
@@ -19,6 +20,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
+from ebm_app.data.levels import dequantise
 from ebm_app.data.row_noise import RowNoise
 from ebm_app.data.stored import StoredImages
 from ebm_app.image_models.ebm import EBM
@@ -134,18 +136,16 @@ class Task(ABC):
     @torch.no_grad()
     def validation_loss(self) -> float:
         """Of batches as large as those of the training, shared among the processes."""
-        num, found = len(self.validation), []
+        num, repeats, seed = len(self.validation), self.config.validation_repeats, self.config.seed
 
-        def losses_of(rows: Tensor, repeat: int) -> Tensor:
+        def losses_of(rows: Tensor) -> Tensor:
             levels = self.validation[rows].to(self.model.device)
-            noise = RowNoise(levels.device, self.config.seed, repeat, rows, num)
-            return self.loss_module(*self.points(levels, noise))[:, None]
+            draws = [RowNoise(levels.device, seed, k, rows, num) for k in range(repeats)]
+            losses = [self.loss_module(*self.points(levels, noise)) for noise in draws]
+            return torch.stack(losses, 1)
 
         size, watched = self.config.train_batch_size, partial(self.watched, name="loss")
-        for repeat in range(self.config.validation_repeats):
-            of_repeat = partial(losses_of, repeat=repeat)
-            found.append(sharded(self.accelerator, num, 1, size, of_repeat, watched))
-        return torch.cat(found).mean().item()
+        return sharded(self.accelerator, num, repeats, size, losses_of, watched).mean().item()
 
     def settings(self) -> dict[str, Any]:
         """What the model is, as JSON: a run is resumed with the same only."""
@@ -181,11 +181,7 @@ class TimeScoreLoss(nn.Module):
 
 
 class PathTask(Task):
-    """What an objective learns at noisy copies of images; times are evenly spread in the clock.
-
-    Args:
-        accelerator, config, data: as for ``Task``. ebm: what is trained.
-    """
+    """What an objective learns at noisy copies of images; times are evenly spread in the clock."""
 
     name = "ebm"
 
@@ -261,3 +257,39 @@ class EBMTask(PathTask):
         if self.model.default_estimator != "ratio":
             metrics |= self.bits("validation_ratio", estimator="ratio")
         return metrics
+
+
+class NegativeLogDensity(nn.Module):
+    """-log p(x) / D in nats: the loss of a flow."""
+
+    def __init__(self, flow: Flow) -> None:
+        super().__init__()
+        self.flow = flow
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, C, H, W) -> (B,)."""
+        return -self.flow.log_density(x) / x[0].numel()
+
+
+class FlowTask(Task):
+    """The weights of a flow by maximum likelihood, on images with fresh uniform dequantisation;
+    what it has in closed form is fitted before."""
+
+    name = "flow"
+
+    def __init__(
+        self, accelerator: Accelerator, flow: Flow, config: LoopConfig, data: ImageData
+    ) -> None:
+        flow.requires_grad_(True).to(accelerator.device)
+        loss = NegativeLogDensity(flow)
+        super().__init__(accelerator, flow, loss, config, data)
+
+    def points(self, levels: Tensor, noise: RowNoise) -> tuple[Tensor]:
+        uniform = noise.uniform(*levels.shape)
+        return (dequantise(levels, self.model.config.num_levels, uniform),)
+
+    def validate(self) -> dict[str, float]:
+        """The loss is that of the bits: -log p(x) / D in nats."""
+        bits = self.bits()
+        nats = bits["validation_bits_per_dim"] * math.log(2)
+        return {"validation_loss": nats - math.log(self.model.config.num_levels), **bits}

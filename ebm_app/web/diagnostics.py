@@ -17,8 +17,7 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.records import as_written, read_json, to_dict
 from ebm_app.likelihood import PFODEDensity
 from ebm_app.training.checkpoint import PREFIX
-from ebm_app.training.metrics import read_metrics
-from ebm_app.training.plots import training_figure
+from ebm_app.training.metrics import read_metrics, training_figure
 
 from .models import Models, data_of, without_path
 from .runs import AT_ONCE, empty_by, explained, start_and_stop, start_by

@@ -1,7 +1,6 @@
 """The mutual information of a visitor's paired data, two .npy files or columns of a CSV file, with
 the bound while it is learned."""
 
-import csv
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 
 import gradio as gr
 import numpy as np
+import pandas as pd
 import torch
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
 from ebm_app.io.registry import choose
-from ebm_app.tabular import known
 from ebm_app.tabular.columns import read_rows
+from ebm_app.tabular.known import EXAMPLES
 from ebm_app.tabular.mutual_information import Estimation
 from ebm_app.tabular.plots import plot_progress
 
@@ -27,8 +27,8 @@ from .runs import AT_ONCE, Upload, empty_by, explained, start_and_stop, start_by
 from .shared import Seed, metrics_box, plot_box, progress, seed_box, slider, text_box
 
 MAX_STEPS = 2_000
-#: fewer rows leave too little to learn from; more rows or columns would keep others waiting
-MIN_ROWS, MAX_ROWS, MAX_COLUMNS, MAX_LISTED = 100, 20_000, 64, 500
+#: more rows or columns would keep others waiting
+MAX_ROWS, MAX_COLUMNS, MAX_LISTED = 20_000, 64, 500
 ShownEstimate = tuple[Figure, str, dict[str, Any]]
 
 
@@ -49,8 +49,6 @@ def read(
     with without_path(first, first.name), without_path(second, second.name):
         pair = read_rows(first, columns[0]), read_rows(second, columns[1])
     num_rows, num_columns = len(pair[0]), sum(part.shape[1] for part in pair)
-    if num_rows < MIN_ROWS:
-        raise UserError(f"there are {num_rows} rows, fewer than {MIN_ROWS}: give more of them")
     if num_rows > MAX_ROWS:
         raise UserError(f"there are {num_rows} rows, more than {MAX_ROWS}: upload a part of them")
     if num_columns > MAX_COLUMNS:
@@ -79,12 +77,12 @@ def mi(
     label = f"{data} · {steps} steps at most · seed {seed}"
     begin, done = time.perf_counter(), []
     estimation = Estimation(x, y, steps=steps, random_state=seed)
-    yield plot_progress([], [], steps), f"Starting · {len(x)} rows · {label}", {}
-    for found in estimation.run():
-        done.append(found)
-        plot = plot_progress([at.step for at in done], [at.so_far for at in done], steps)
-        head = f"{progress(found.step, found.num_steps)} · {time.perf_counter() - begin:.1f} s"
-        yield plot, f"{head}\nlower bound so far {found.so_far:.4f} nats\n{label}", {}
+    yield plot_progress([], steps), f"Starting · {len(x)} rows · {label}", {}
+    for step, bound in estimation.run():
+        done.append((step, bound))
+        head = f"{progress(step, steps)} · {time.perf_counter() - begin:.1f} s"
+        text = f"{head}\nlower bound so far {bound:.4f} nats\n{label}"
+        yield plot_progress(done, steps), text, {}
     found = estimation.result()
     seconds = time.perf_counter() - begin
     size = f"{len(x)} rows, {x.shape[1]} + {y.shape[1]} columns · {seconds:.1f} s"
@@ -93,16 +91,16 @@ def mi(
 
 
 def mi_example(
-    task: str, num_rows: Annotated[int, Ge(MIN_ROWS), Le(MAX_ROWS)], seed: Seed
+    task: str, num_rows: Annotated[int, Ge(100), Le(MAX_ROWS)], seed: Seed
 ) -> Iterator[tuple[str, str, None, str]]:
     """Draw data of known mutual information; returns X, Y, no CSV file, and the true value."""
-    distribution = known.EXAMPLES[choose("task", task, known.EXAMPLES)]
-    draws = distribution.draw(num_rows, torch.Generator().manual_seed(seed))
+    information, draw = EXAMPLES[choose("task", task, EXAMPLES)]
+    draws = draw(num_rows, torch.Generator().manual_seed(seed))
     with TemporaryDirectory() as folder:  # the page keeps copies
         x, y = (str(Path(folder) / f"{task}_{name}.npy") for name in "xy")
         for path, part in zip((x, y), draws, strict=True):
             np.save(path, part.numpy(), allow_pickle=False)
-        yield x, y, None, f"{task}: {distribution.mutual_information:.4f} nats"
+        yield x, y, None, f"{task}: {information:.4f} nats"
 
 
 def column_names(path: str | None) -> list[str]:
@@ -112,11 +110,10 @@ def column_names(path: str | None) -> list[str]:
     if not path:
         return []
     try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            names = next(filter(None, csv.reader(file, skipinitialspace=True)), [])
-    except (OSError, UnicodeDecodeError, csv.Error):
+        table = pd.read_csv(path, encoding="utf-8-sig", skipinitialspace=True, nrows=0)
+    except (OSError, ValueError):
         return []
-    return [name.strip() for name in names[:MAX_LISTED]]
+    return list(table.columns[:MAX_LISTED].str.strip())
 
 
 def build(app: gr.Blocks, seed: int) -> None:
@@ -157,8 +154,8 @@ def add_examples(app: gr.Blocks, group: gr.Group, files: list[gr.File], seed: gr
     """Data of known mutual information in place of a visitor's own."""
     with group:
         label = "Try data of known mutual information"
-        task = gr.Dropdown(list(known.EXAMPLES), value="normal_1x1", label=label)
-        num_rows = slider(MIN_ROWS, MAX_ROWS, 2_000, "Rows to draw")
+        task = gr.Dropdown(list(EXAMPLES), value="normal_1x1", label=label)
+        num_rows = slider(100, MAX_ROWS, 2_000, "Rows to draw")
         draw = gr.Button("Draw X and Y")
         truth = text_box("True value of what was drawn", placeholder="")
 

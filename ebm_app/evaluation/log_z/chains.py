@@ -27,7 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.io.fields import Nodes, PositiveInt, Steps, configuration, setting
+from ebm_app.io.fields import Nodes, PositiveInt, Steps, configuration, rare, setting
 from ebm_app.io.registry import choose
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.numerics.tensors import sum_except_batch
@@ -69,7 +69,7 @@ class Annealing:
     steps_per_temperature: PositiveInt = setting("HMC transitions at each", 1)
     num_leapfrog_steps: PositiveInt = setting("leapfrog steps of each transition", 4)
     score: str = setting("what drives the leapfrog: integral or head", INTEGRAL)
-    num_nodes: Nodes = setting("quadrature nodes of the densities", 8, rare=True)
+    num_nodes: Nodes = rare("quadrature nodes of the densities", 8)
 
 
 class Chains:
