@@ -9,8 +9,8 @@ linear in x for s = 0, the quadratic one for s = 1.
 Source: Friedman, J. Am. Stat. Assoc. 84, 1989 (regularised discriminant analysis).
 """
 
+import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import multivariate_normal
@@ -19,57 +19,49 @@ from scipy.stats import multivariate_normal
 SHARES = (0.0, 0.5, 1.0)
 
 
-class GaussianRatio(NamedTuple):
-    """The ratio b of two densities; b = 0 where held-out rows contradict it, and
-    ``is_used`` is false.
+class GaussianRatio:
+    """b of samples (N0, D) and (N1, D), float64, by the share s. Where held-out rows contradict it
+    ``is_used`` is false: b is then taken to be 0, and counts as an error.
 
     >>> x0 = np.random.default_rng(0).standard_normal((4_000, 2))
-    >>> base = GaussianRatio.fit(x0, x0 + 1, share=0.0)  # x_1 + x_2 - 1
+    >>> base = GaussianRatio(x0, x0 + 1, share=0.0)  # x_1 + x_2 - 1
     >>> round(base(np.ones((1, 2))).item())
     1
     """
 
-    p0: Any
-    p1: Any
-    is_used: bool = True
+    is_used = True
 
-    @classmethod
-    def fit(cls, x0: np.ndarray, x1: np.ndarray, share: float) -> "GaussianRatio":
-        """From samples (N0, D) and (N1, D), float64, by the share s."""
+    def __init__(self, x0: np.ndarray, x1: np.ndarray, share: float) -> None:
         # a second to import, only for this
         from sklearn.covariance import ledoit_wolf
 
         own = [ledoit_wolf(x)[0] for x in (x0, x1)]
         pooled = (own[0] + own[1]) / 2
-        return cls(
-            *(
-                multivariate_normal(x.mean(0), (1 - share) * pooled + share * covariance)
-                for x, covariance in zip((x0, x1), own, strict=True)
-            )
+        self.p0, self.p1 = (
+            multivariate_normal(x.mean(0), (1 - share) * pooled + share * covariance)
+            for x, covariance in zip((x0, x1), own, strict=True)
         )
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """b (B,) at x (B, D), float64, in nats."""
-        return self._ratio(x) if self.is_used else np.zeros(len(x))
-
-    def doubt(self, x: np.ndarray) -> np.ndarray:
-        """What the rows did not tell from 0, (B,) at x (B, D), in nats."""
-        return np.zeros(len(x)) if self.is_used else self._ratio(x)
-
-    def _ratio(self, x: np.ndarray) -> np.ndarray:
         return np.atleast_1d(self.p1.logpdf(x) - self.p0.logpdf(x))
 
 
 def best_base(train: Sequence[np.ndarray], validation: Sequence[np.ndarray]) -> GaussianRatio:
-    """Of b = 0 and a ratio for each of ``SHARES``, the one of least logistic loss.
+    """Of a ratio for each of ``SHARES`` the one of least logistic loss, or the first, which is not
+    used, where the loss of b = 0 is less.
 
     Args:
         train, validation: draws of p_0 and p_1, (N, D) each, float64.
     """
-    ratios = [GaussianRatio.fit(*train, share) for share in SHARES]
+    ratios = [GaussianRatio(*train, share) for share in SHARES]
 
     def loss(base: GaussianRatio) -> float:
         of0, of1 = (base(x) for x in validation)
         return np.logaddexp(0, of0).mean() + np.logaddexp(0, -of1).mean()
 
-    return min([ratios[0]._replace(is_used=False), *ratios], key=loss)
+    best = min(ratios, key=loss)
+    if loss(best) < 2 * math.log(2):
+        return best
+    ratios[0].is_used = False
+    return ratios[0]

@@ -36,7 +36,7 @@ from ebm_app.numerics.tensors import seeded
 from ebm_app.tabular.classifier import BATCH_SIZE, Classifiers, Draws
 from ebm_app.tabular.columns import Columns, check_rows
 from ebm_app.tabular.drift import column_p_values
-from ebm_app.tabular.gaussian_base import best_base
+from ebm_app.tabular.gaussian_base import GaussianRatio, best_base
 from ebm_app.tabular.ratio_estimate import RatioEstimate, combined
 from ebm_app.tabular.scores import AsinhScores, row_groups
 
@@ -71,11 +71,17 @@ def log_density_ratio(
     return estimation.result()
 
 
-class Split(NamedTuple):
-    """Numbers of the rows of one sample that are learned from, and that choose the step."""
+class Fold(NamedTuple):
+    """What is learned without a fold: the numbers of the rows of p_0 and of p_1 that are learned
+    from, of those that choose the step, and the ratio to start from."""
 
-    train: Tensor
-    validation: Tensor
+    train: Sequence[Tensor]
+    validation: Sequence[Tensor]
+    base: GaussianRatio
+
+    def start(self, scores: np.ndarray) -> Tensor:
+        """The ratio to start from at scores (n, D): (n,), float64."""
+        return torch.from_numpy(self.base(scores) * self.base.is_used)
 
 
 class RatioEstimation:
@@ -89,44 +95,46 @@ class RatioEstimation:
     def __init__(
         self, x0: Any, x1: Any, num_folds: int = 10, steps: int = 2_000, random_state: int = 0
     ) -> None:
-        num_folds = argument_of(Several, "num_folds", num_folds)
+        self.num_folds = argument_of(Several, "num_folds", num_folds)
         steps = argument_of(Steps, "steps", steps)
         random_state = argument_of(Seed, "random_state", random_state)
-        samples = Columns.of(x0, "x0"), Columns.of(x1, "x1")
-        samples[0].check_same(samples[1])
-        for sample in samples:
-            sample.check_vary()
-        self.sample0, (x0, x1) = samples[0], (sample.values for sample in samples)
-        self.rows = x0, x1
-        self.num_folds = num_folds
-        self.groups = torch.from_numpy(row_groups(x0)), torch.from_numpy(row_groups(x1))
-        for name, group in zip(("x0", "x1"), self.groups, strict=True):
+        self.given = Columns.of(x0, "x0"), Columns.of(x1, "x1")
+        self.given[0].check_same(self.given[1])
+        for columns in self.given:
+            columns.check_vary()
+        self.groups = [torch.from_numpy(row_groups(columns.values)) for columns in self.given]
+        for columns, group in zip(self.given, self.groups, strict=True):
             num = int(group.max()) + 1
-            check_rows(num, f"{name} has {num} rows that differ from each other", num_folds)
-        self.scaling = AsinhScores.fit(np.concatenate([x0, x1]))
-        self.scores = self.scaling(x0), self.scaling(x1)
+            what = f"{columns.what} has {num} rows that differ from each other"
+            check_rows(num, what, self.num_folds)
+        rows = np.concatenate([columns.values for columns in self.given])
+        self.scaling = AsinhScores.fit(rows)
+        self.scores = self.scaling(rows)
         generator = seeded("cpu", random_state, FOLDS)
-        of0, of1 = (split_rows(group, num_folds, generator) for group in self.groups)
-        self.folds = of0[0], of1[0]
-        #: of each fold that is left out, for both samples
-        self.splits = list(zip(of0[1], of1[1], strict=True))
-        self.bases = []
-        for of0, of1 in self.splits:
-            train = self.scores[0][of0.train.numpy()], self.scores[1][of1.train.numpy()]
-            validation = (
-                self.scores[0][of0.validation.numpy()],
-                self.scores[1][of1.validation.numpy()],
-            )
-            try:
-                self.bases.append(best_base(train, validation))
-            except ValueError:  # as numpy and scipy say of a singular covariance
-                raise UserError(
-                    "columns of x0 and x1 are of scales too far apart, or determine each other: "
-                    "rescale them, or leave some out"
-                ) from None
+        cuts = [cut(group, self.num_folds, generator) for group in self.groups]
+        self.fold = torch.cat([fold for fold, _ in cuts])
+        try:
+            self.folds = [self._fold(number, cuts) for number in range(self.num_folds)]
+        except ValueError:  # as numpy and scipy say of a singular covariance
+            raise UserError(
+                "columns of x0 and x1 are of scales too far apart, or determine each other: "
+                "rescale them, or leave some out"
+            ) from None
         self.generator = seeded("cpu", random_state, BATCHES)
-        dim = x0.shape[1] + 1
-        self.classifiers = Classifiers(num_folds, dim, steps, self.generator)
+        dim = rows.shape[1] + 1
+        self.classifiers = Classifiers(self.num_folds, dim, steps, self.generator)
+
+    def _fold(self, number: int, cuts: Sequence[tuple[Tensor, Tensor]]) -> Fold:
+        parts, first = [], 0
+        for fold, order in cuts:
+            inside = fold != number
+            validates = inside & (order <= order[inside].unique().quantile(VALIDATION_SHARE))
+            chosen = inside & ~validates, validates
+            parts.append([first + which.nonzero().flatten() for which in chosen])
+            first += len(fold)
+        train, validation = zip(*parts, strict=True)
+        base = best_base(*([self.scores[rows] for rows in part] for part in (train, validation)))
+        return Fold(train, validation, base)
 
     def run(self) -> Iterator[int]:
         """Train; yields the step after every validation."""
@@ -134,30 +142,30 @@ class RatioEstimation:
 
     def result(self) -> RatioEstimate:
         """The ratio from what is learned so far."""
-        found = []
-        for scores, fold in zip(self.scores, self.folds, strict=True):
-            values = torch.empty(len(fold), dtype=torch.float64)
-            for number in range(self.num_folds):
-                rows = (fold == number).nonzero().flatten()
-                values[rows] = self._log_ratio(number, scores[rows.numpy()])
-            found.append(values)
-        first = (np.unique(group.numpy(), return_index=True)[1] for group in self.groups)
-        distinct = (rows[numbers] for rows, numbers in zip(self.rows, first, strict=True))
+        values = torch.empty(len(self.fold), dtype=torch.float64)
+        for number in range(self.num_folds):
+            rows = self.fold == number
+            values[rows] = self._log_ratio(number, self.scores[rows])
+        distinct = (
+            columns.values[np.unique(group, return_index=True)[1]]
+            for columns, group in zip(self.given, self.groups, strict=True)
+        )
         tests = column_p_values(*distinct)  # copies of a row are one
-        return combined(*found, self.groups, self.at, self.sample0, tests)
+        of0, of1 = values.split([len(group) for group in self.groups])
+        return combined(of0, of1, self.groups, self.at, self.given[0], tests)
 
     def at(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """At rows (n, D) the log ratios of all folds before the normaliser, (K, n), and the root
         mean square of what their bases left out as not told from 0, (n,), in nats."""
         scores = self.scaling(x)
         parts = [self._log_ratio(number, scores).numpy() for number in range(self.num_folds)]
-        doubts = [base.doubt(scores) ** 2 for base in self.bases]
+        doubts = [(fold.base(scores) * (not fold.base.is_used)) ** 2 for fold in self.folds]
         return np.stack(parts), np.sqrt(np.mean(doubts, 0))
 
     def _log_ratio(self, number: int, scores: np.ndarray) -> Tensor:
         """Of one fold at scores (n, D), before the normaliser: (n,), float64."""
-        base = torch.from_numpy(self.bases[number](scores))
-        return base + self.classifiers.residual(slice(number, number + 1), inputs_of(scores))
+        residual = self.classifiers.residual(slice(number, number + 1), inputs_of(scores))
+        return self.folds[number].start(scores) + residual
 
     def _draws_of_step(self) -> Draws:
         """As many rows of both samples for each classifier, drawn with replacement."""
@@ -165,55 +173,36 @@ class RatioEstimation:
         def drawn(rows: Tensor) -> Tensor:
             return rows[torch.randint(len(rows), (BATCH_SIZE,), generator=self.generator)]
 
-        return self._draws([(drawn(of1.train), drawn(of0.train)) for of0, of1 in self.splits])
+        return self._draws([[drawn(rows) for rows in fold.train[::-1]] for fold in self.folds])
 
     def _validation(self) -> Draws:
         """Rows left aside of both samples, as many of each as there are of the smaller one."""
-        chosen = []
-        for of0, of1 in self.splits:
-            size = min(len(of0.validation), len(of1.validation))
-            orders = [
-                torch.randperm(len(split.validation), generator=self.generator)
-                for split in (of1, of0)
-            ]
-            chosen.append((of1.validation[orders[0][:size]], of0.validation[orders[1][:size]]))
-        return self._draws(chosen)
+
+        def drawn(rows: Tensor, num: int) -> Tensor:
+            return rows[torch.randperm(len(rows), generator=self.generator)][:num]
+
+        parts = [fold.validation[::-1] for fold in self.folds]
+        return self._draws([[drawn(rows, min(map(len, part))) for rows in part] for part in parts])
 
     def _draws(self, rows: Sequence[Sequence[Tensor]]) -> Draws:
         """Of row numbers (B,) of p_1 and (B,) of p_0 for each classifier."""
         bases, inputs = [], []
-        for base, (of1, of0) in zip(self.bases, rows, strict=True):
-            scores = np.concatenate([self.scores[1][of1.numpy()], self.scores[0][of0.numpy()]])
-            bases.append(torch.from_numpy(base(scores)).view(2, -1))
+        for fold, part in zip(self.folds, rows, strict=True):
+            scores = self.scores[torch.cat(part)]
+            bases.append(fold.start(scores).view(2, -1))
             inputs.append(inputs_of(scores).unflatten(0, (2, -1)))
         return Draws.padded(bases, inputs)
 
 
 def inputs_of(scores: np.ndarray) -> Tensor:
-    """What a network reads of scores (n, D): (n, D + 1), float32.
-
-    >>> inputs_of(np.zeros((5, 3))).shape
-    torch.Size([5, 4])
-    """
+    """What a network reads of scores (n, D): (n, D + 1), float32."""
     radius = (scores**2).mean(1, keepdims=True) - 1
     return torch.from_numpy(np.hstack([scores, radius])).float()
 
 
-def split_rows(
-    group: Tensor, num_folds: int, generator: torch.Generator
-) -> tuple[Tensor, list[Split]]:
-    """The fold (N,) of every row, and the splits that leave out each fold; rows of the same group
-    (N,), copies of one another, stay together."""
-    num_groups = int(group.max()) + 1
-    place = torch.randperm(num_groups, generator=generator)
-    fold = (place % num_folds)[group]
-    order = torch.rand(num_groups, generator=generator)[group]
-    splits = []
-    for number in range(num_folds):
-        inside = fold != number
-        cut = order[inside].unique().quantile(VALIDATION_SHARE)
-        validates = inside & (order <= cut)
-        splits.append(
-            Split((inside & ~validates).nonzero().flatten(), validates.nonzero().flatten())
-        )
-    return fold, splits
+def cut(group: Tensor, num_folds: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """The fold (N,) of every row and its place (N,) in an order by chance; rows of the same group
+    (N,), copies of one another, have the same."""
+    num = int(group.max()) + 1
+    place = torch.randperm(num, generator=generator) % num_folds
+    return place[group], torch.rand(num, generator=generator)[group]
