@@ -3,17 +3,6 @@ r"""Training of a log-ratio estimator, by the paper's protocol.
 Adam on fresh draws at every step; every ``eval_every`` steps the estimator is judged, and the best
 is kept. The learning rate follows a cosine to zero, stepped at the evaluations (arXiv:2502.02300,
 appendix F).
-
->>> from ebm_app.ratios.pairs import gaussian_pair
->>> from ebm_app.ratios.points import EvaluationPoints
->>> pair = gaussian_pair(2, shift=1.0)  # log p_1/p_0 = x_1 + x_2 - 1
->>> points = EvaluationPoints(pair, 100, seeded("cpu", VALIDATION))
->>> short = RatioTraining(20, batch_size=64, eval_every=10)
->>> *_, last = train(TimeScores(), pair, 0, 1e-2, short, points.judge)
->>> last.step, last.best_step > 0
-(20, True)
->>> last.best.log_ratio(points.x).shape
-torch.Size([100])
 """
 
 import copy

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
-from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
-from ebm_app.io.tensors import as_tensor
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -44,8 +42,6 @@ def read_npy(path: Path) -> np.ndarray:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # numpy raises a dozen kinds of them for a damaged header
         _fail_to_read(path, "an .npy file, with numpy.save", error)
-    if not isinstance(values, np.ndarray):
-        raise UserError(f"'{path}' holds several arrays: save one, with numpy.save")
     return Columns.of(values, f"'{path}'").values
 
 
@@ -101,9 +97,6 @@ class Columns(NamedTuple):
         """An array or data frame (N,) or (N, d) of real numbers, (N,) being one column, or columns
         as they are.
 
-        >>> Columns.of([True, False], "x").values.shape
-        (2, 1)
-
         Raises:
             UserError: for another kind of content or another number of dimensions.
         """
@@ -116,8 +109,6 @@ class Columns(NamedTuple):
                     f"the column '{name}' holds {kind}: encode it as numbers, a class by "
                     f"pandas.factorize(table[{str(name)!r}])[0]"
                 )
-        if isinstance(values, Tensor):
-            values = as_tensor(values, what).cpu()
         try:
             values = np.asarray(values)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -136,11 +127,7 @@ class Columns(NamedTuple):
 
     @property
     def labels(self) -> list[str]:
-        """What messages call each column.
-
-        >>> Columns.of(np.zeros((3, 2)), "x").labels
-        ['column 1 of x', 'column 2 of x']
-        """
+        """What messages call each column."""
         if self.names is None:
             return [f"column {n + 1} of {self.what}" for n in range(self.values.shape[1])]
         return [f"'{name}'" for name in self.names]

@@ -23,10 +23,6 @@ def weighted_quantile(
     Args:
         scores: V (N,). log_weight: log w (N,) at their rows, and ``log_weight_at`` (n,) at new
             ones, all up to one constant. level: between 0 and 1.
-
-    >>> scores = np.arange(1.0, 10.0)  # nine, of equal weights: the ninth of ten is the quantile
-    >>> weighted_quantile(scores, np.zeros(9), np.array([0.0, 1.0]), 0.9).tolist()
-    [9.0, inf]
     """
     largest = max(log_weight.max(), log_weight_at.max())
     order = np.argsort(scores)

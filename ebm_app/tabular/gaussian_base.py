@@ -22,11 +22,6 @@ SHARES = (0.0, 0.5, 1.0)
 class GaussianRatio:
     """b of samples (N0, D) and (N1, D), float64, by the share s. Where held-out rows contradict it
     ``is_used`` is false: b is then taken to be 0, and counts as an error.
-
-    >>> x0 = np.random.default_rng(0).standard_normal((4_000, 2))
-    >>> base = GaussianRatio(x0, x0 + 1, share=0.0)  # x_1 + x_2 - 1
-    >>> round(base(np.ones((1, 2))).item())
-    1
     """
 
     is_used = True

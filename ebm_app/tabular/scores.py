@@ -25,9 +25,6 @@ def normal_scores(x: np.ndarray) -> np.ndarray:
 
     Nearly N(0, 1) whatever the column is, and the same for the column under any increasing map.
     Equal values share their mean rank: they stay equal and carry the same information as before.
-
-    >>> normal_scores(np.array([[3.0], [1.0], [2.0]]))[2].item()
-    0.0
     """
     return scipy.special.ndtri(scipy.stats.rankdata(x, axis=0) / (len(x) + 1))
 
@@ -54,12 +51,7 @@ class AsinhScores(NamedTuple):
         return cls(median, scale, values.mean(0), values.std(0))
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """The scores (N, d) of rows (N, d).
-
-        >>> scores = AsinhScores.fit(np.array([[-3.0], [1.0], [2.0], [100.0]]))
-        >>> scores(np.array([[1.5]])).shape
-        (1, 1)
-        """
+        """The scores (N, d) of rows (N, d)."""
         return (np.arcsinh((x - self.median) / self.scale) - self.mean) / self.deviation
 
 
@@ -78,12 +70,6 @@ class Side(NamedTuple):
     @classmethod
     def of(cls, x: np.ndarray, random_state: int = 0) -> "Side":
         """From the columns (N, d) of X or Y, none of them constant. The seed is of the ties.
-
-        >>> numbers = np.random.default_rng(0)
-        >>> columns = [numbers.normal(size=100), numbers.integers(0, 3, 100)]
-        >>> side = Side.of(np.stack(columns, 1))
-        >>> side.scores.shape, side.features.shape, side.discrete
-        ((100, 2), (100, 8), [1])
 
         Raises:
             UserError: for columns that others determine linearly.
@@ -132,9 +118,6 @@ def row_groups(x: np.ndarray) -> np.ndarray:
 
     Copies of a row are one observation: on both sides of a split they would be memorised.
     Where all columns are discrete, rows are equal by nature, and each is its own.
-
-    >>> row_groups(np.array([[0.5], [0.1], [0.5]])).tolist()
-    [1, 0, 1]
     """
     if all(is_discrete(column) for column in x.T):
         return np.arange(len(x))
