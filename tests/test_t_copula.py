@@ -65,7 +65,7 @@ def test_a_fit_finds_the_law_of_ranks(df):
     copula = TCopula.fit(scores, 2)
     assert copula.df > 30 if df is None else abs(math.log(copula.df / df)) < 0.15
     assert abs(copula.correlation[0, 2] - 0.7) < 0.03 and abs(copula.correlation[1, 2]) < 0.04
-    s = copula.quantiles(scores)
+    s = t_scores(scores, copula.df)
     values = copula.log_ratio(s[:, :2], s[:, 2:])
     error = values.std() / math.sqrt(len(values))
     assert abs(values.mean() - information) < 4 * error

@@ -83,7 +83,7 @@ class TimeScores:
         weighting = WEIGHTINGS[self.weighting]
         if self.weighting == "time_score":
             # on a bridge the paper's c is the second moment of (x1 - x0) / sigma
-            data = pair.data_moment() if self.sigma is None else pair.bridge_moment()
+            data = pair.p1.second_moment if self.sigma is None else pair.bridge_moment()
             one = 1.0 if self.sigma is None else self.sigma**2
             weighting = partial(weighting, {"data": data, "one": one}[self.moment])
         return OBJECTIVES[self.objective](weighting(), 0.0, EPS)

@@ -111,10 +111,6 @@ class DensityPair:
         """log p1(x)/p0(x) in nats: (N, D) -> (N,), float64."""
         return self.p1.log_density(x) - self.p0.log_density(x)
 
-    def data_moment(self) -> float:
-        """E||x1||^2 / D: the constant c of a path that conditions on x1 alone."""
-        return self.p1.second_moment
-
     def bridge_moment(self) -> float:
         """E||x1 - x0||^2 / D for independent x0 and x1: the constant c of a path between both."""
         product = (self.p0.mean @ self.p1.mean).item() / self.dim
@@ -138,14 +134,9 @@ def mixture(
     return GaussianMixture(log_weight, means, std.square().expand_as(means))
 
 
-def on_the_diagonal(dim: int, entries: tuple[float, ...], std: float) -> GaussianMixture:
-    """(1/J) sum_j N(m_j 1, s^2 I) with 1 = (1, ..., 1): ``entries`` m_1..m_J, ``std`` s."""
-    return mixture([[entry] * dim for entry in entries], std)
-
-
 def standard_normal(dim: int) -> GaussianMixture:
     """N(0, I)."""
-    return on_the_diagonal(dim, (0.0,), 1.0)
+    return mixture([[0.0] * dim], 1.0)
 
 
 def gaussian_pair(dim: int, shift: float = 4.0) -> DensityPair:
@@ -153,7 +144,7 @@ def gaussian_pair(dim: int, shift: float = 4.0) -> DensityPair:
 
     The log ratio is shift sum_i x_i - D shift^2 / 2, and KL(p1 || p0) = D shift^2 / 2 nats.
     """
-    return DensityPair(standard_normal(dim), on_the_diagonal(dim, (shift,), 1.0))
+    return DensityPair(standard_normal(dim), mixture([[shift] * dim], 1.0))
 
 
 def mixture_pair(k: float, dim: int = 20, centre: float = 2.0) -> DensityPair:
@@ -166,9 +157,8 @@ def mixture_pair(k: float, dim: int = 20, centre: float = 2.0) -> DensityPair:
     """
     sigma = 2 / math.hypot(2, k)
     half = k * sigma / 2
-    return DensityPair(
-        *(on_the_diagonal(dim, (m - half, m + half), sigma) for m in (centre, -centre))
-    )
+    ends = [(m - half, m + half) for m in (centre, -centre)]
+    return DensityPair(*(mixture([[end] * dim for end in pair], sigma) for pair in ends))
 
 
 def information_pair(dim: int) -> DensityPair:

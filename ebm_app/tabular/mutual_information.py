@@ -38,7 +38,7 @@ from ebm_app.tabular.logistic import class_log_ratios
 from ebm_app.tabular.lower_bounds import PairRatios, best_weights, donsker_varadhan, weighted
 from ebm_app.tabular.neighbours import neighbour_information
 from ebm_app.tabular.scores import Side, row_groups
-from ebm_app.tabular.t_copula import TCopula
+from ebm_app.tabular.t_copula import TCopula, t_scores
 
 NumFolds = Annotated[int, Ge(3), Le(LARGEST)]
 #: streams of random numbers
@@ -129,9 +129,8 @@ class Estimation:
         self.order = torch.randperm(self.num_distinct, generator=generator)[self.groups]
         self.shuffle = torch.randperm(len(x), generator=generator)
         #: the side that is a class, if one is, and the class of every row
-        self.of_class = next((n for n in (1, 0) if self.sides[n].is_class), None)
-        if self.num_distinct >= SMALL:
-            self.of_class = None
+        is_small = self.num_distinct < SMALL
+        self.of_class = next((n for n in (1, 0) if is_small and self.sides[n].is_class), None)
         if self.of_class is not None:
             labels = np.unique((x, y)[self.of_class], return_inverse=True)[1].reshape(-1)
             self.labels = torch.from_numpy(labels)
@@ -201,7 +200,7 @@ class Estimation:
                 rows = torch.cat([train, validation])
                 held_out = (torch.arange(len(rows)) >= len(train)).numpy()
                 copula = TCopula.fit(untied[rows.numpy()], dim_x, held_out if is_small else None)
-                s = copula.quantiles(scores)
+                s = t_scores(scores, copula.df)
                 tables = self._tables(train, rows)
                 fits.append(Fit(copula, s[:, :dim_x], s[:, dim_x:], train, validation, tables))
         return fits

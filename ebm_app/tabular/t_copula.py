@@ -65,16 +65,13 @@ class TCopula:
             ranks = range(min(dim_x, scores.shape[1] - dim_x), -1, -1)
 
             def likelihood(within: float, between: float, rank: int) -> float:
-                return _log_density(s, df, simpler(of_train, dim_x, within, between, rank)).mean()
+                shape = simpler(of_train, dim_x, within, between, rank)
+                return multivariate_t(shape=shape, df=df).logpdf(s).mean()
 
             within = max(SHRINKAGES, key=lambda share: likelihood(share, 1.0, 0))
             best = max(product(SHRINKAGES, ranks), key=lambda choice: likelihood(within, *choice))
             correlation = simpler(correlation, dim_x, within, *best)
         return cls(df, correlation, dim_x)
-
-    def quantiles(self, scores: np.ndarray) -> np.ndarray:
-        """s (N, D) of normal scores (N, D)."""
-        return t_scores(scores, self.df)
 
     def log_ratio(self, s_x: np.ndarray, s_y: np.ndarray) -> np.ndarray:
         """log p(x, y) / (p(x) p(y)) at the quantiles (N, dim_x) and (N, D - dim_x): (N,), in
@@ -104,12 +101,7 @@ def _fitted(scores: np.ndarray, df: float) -> tuple[float, np.ndarray]:
         scale = 1 / np.sqrt(np.diag(moments))
         correlation = moments * np.outer(scale, scale)
     single = scipy.stats.t.logpdf(s, df).sum(1)
-    return float((_log_density(s, df, correlation) - single).mean()), correlation
-
-
-def _log_density(s: np.ndarray, df: float, correlation: np.ndarray) -> np.ndarray:
-    """log t(s; R, v): (N,)."""
-    return multivariate_t(shape=correlation, df=df).logpdf(s)
+    return float((multivariate_t(shape=correlation, df=df).logpdf(s) - single).mean()), correlation
 
 
 def simpler(
