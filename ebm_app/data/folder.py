@@ -87,11 +87,7 @@ def _labels(folder: Path, files: Sequence[Path]) -> Tensor | None:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Files below ``folder`` with one of ``EXTENSIONS``, sorted by their relative path.
-
-    Raises:
-        UserError: for a subfolder that cannot be listed.
-    """
+    """Files below ``folder`` with one of ``EXTENSIONS``, sorted by their relative path."""
 
     def fail(error: OSError) -> NoReturn:
         raise UserError(f"cannot list the folder '{error.filename}': {error.strerror}")
@@ -132,11 +128,7 @@ def read_image(path: Path, keep_alpha: bool = False) -> Image.Image:
 
 
 def opaque(image: Image.Image, path: str, keep_alpha: bool = False) -> Image.Image:
-    """An image in mode L (grey) or RGB.
-
-    Raises:
-        UserError: naming its path, for one whose mode would lose content.
-    """
+    """An image in mode L (grey) or RGB."""
     if image.mode[0] in "IF":
         raise UserError(f"the image '{path}' has more than 8 bits per channel: save it as 8-bit")
     if image.mode not in MODES:
@@ -170,11 +162,7 @@ def pixels_of(item: Any, name: str, resolution: int | None = None) -> Tensor:
 
 def fitted(image: Image.Image, form: Any) -> Image.Image:
     """The centre of an image in a model's size and colours, areas averaged; ``form`` is the
-    model's configuration.
-
-    Raises:
-        UserError: for a model of neither grey nor RGB images.
-    """
+    model's configuration."""
     channels, height, width = form.image_shape
     if channels not in (1, 3):
         raise UserError(f"the model's images have {channels} channels: choose one of grey or RGB")

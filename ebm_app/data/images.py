@@ -29,9 +29,6 @@ class ImageData:
     """Three splits of integer levels 0..num_levels-1, each uint8 (N, C, H, W).
 
     ``labels`` are the class labels of the splits, int64 (N,) each.
-
-    Raises:
-        UserError: for splits that are not of this form.
     """
 
     name: str
@@ -97,29 +94,17 @@ class ImageData:
 
     @property
     def num_classes(self) -> int:
-        """One more than the largest label.
-
-        Raises:
-            UserError: for images without labels.
-        """
+        """One more than the largest label."""
         if self.labels is None:
             raise UserError(f"the images of {self.name} have no class labels: leave classes out")
         return 1 + int(torch.cat(self.labels).max())
 
     def split(self, name: str) -> Tensor:
-        """Levels (N, C, H, W) of the split "train", "validation" or "test".
-
-        Raises:
-            UserError: for another name.
-        """
+        """Levels (N, C, H, W) of the split "train", "validation" or "test"."""
         return getattr(self, choose("split", name, SPLITS))
 
     def split_labels(self, name: str) -> Tensor:
-        """Class labels (N,) of a split.
-
-        Raises:
-            UserError: for another name, or images without labels.
-        """
+        """Class labels (N,) of a split."""
         index = SPLITS.index(choose("split", name, SPLITS))
         if self.labels is None:
             raise UserError(

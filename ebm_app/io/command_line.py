@@ -114,19 +114,12 @@ def settings_of(kind: type, pairs: Sequence[str]) -> dict[str, Any]:
     >>> from ebm_app.sampling.samplers import PFODESampler
     >>> settings_of(PFODESampler, ["num_steps=12", "solver=rk4"])
     {'num_steps': 12, 'solver': 'rk4'}
-
-    Raises:
-        UserError: for a setting that ``kind`` does not have, and a value out of its range.
     """
     return settings_of_each({kind.__name__: kind}, pairs)[kind.__name__]
 
 
 def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The settings of several dataclasses by name; each pair goes to all that have such a field.
-
-    Raises:
-        UserError: as ``settings_of``, and for a setting that none of them has.
-    """
+    """The settings of several dataclasses by name; each pair goes to all that have such a field."""
     texts = {key: text for key, _, text in (pair.partition("=") for pair in pairs)}
     has = {name: {item.name for item in dataclasses.fields(kind)} for name, kind in kinds.items()}
     for key in texts:

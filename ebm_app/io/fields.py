@@ -92,11 +92,7 @@ def rare(text: str, default: Any) -> Any:
 
 
 def from_texts(kind: type[T], texts: dict[str, str]) -> T:
-    """The configuration ``kind`` with the values that ``texts`` stand for, by key.
-
-    Raises:
-        UserError: naming the keys that are wrong, and what they must be.
-    """
+    """The configuration ``kind`` with the values that ``texts`` stand for, by key."""
     try:
         return TypeAdapter(kind).validate_strings(texts)
     except ValidationError as error:

@@ -19,11 +19,7 @@ PACKAGES = ("ebm_app", "torch", "torchvision", "diffusers", "accelerate", "numpy
 
 
 def hold(path: Path) -> IO[str]:
-    """The file ``path``, which this process alone holds until it is closed or the process ends.
-
-    Raises:
-        UserError: where another holds it.
-    """
+    """The file ``path``, which this process alone holds until it is closed or the process ends."""
     file = path.open("a")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

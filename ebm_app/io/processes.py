@@ -20,11 +20,7 @@ SHARED_OUT = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE
 
 
 def resolve_device(name: str) -> str:
-    """The device to use for "auto", "cpu" or "cuda".
-
-    Raises:
-        UserError: for another name, or cuda where there is none.
-    """
+    """The device to use for "auto", "cpu" or "cuda"."""
     if choose("device", name, ("auto", "cpu", "cuda")) == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():

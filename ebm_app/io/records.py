@@ -99,11 +99,7 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
-    """Write a JSON object, indented; see ``replace_file``.
-
-    Raises:
-        UserError: where a number in it is not finite, for which JSON has no word.
-    """
+    """Write a JSON object, indented; see ``replace_file``."""
     try:
         text = json.dumps(data, indent=2, allow_nan=False)
     except ValueError as error:

@@ -16,11 +16,7 @@ T = TypeVar("T")
 
 
 def import_extension(module: str) -> None:
-    """Import a user's own module, which adds to the dicts, also from the working directory.
-
-    Raises:
-        UserError: where there is none of that name.
-    """
+    """Import a user's own module, which adds to the dicts, also from the working directory."""
     sys.path.append(os.getcwd())
     try:
         import_module(module)

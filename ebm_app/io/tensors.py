@@ -26,11 +26,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file.
-
-    Raises:
-        UserError: where the file is missing, truncated or not safetensors.
-    """
+    """The tensors of a safetensors file."""
     open_plain(path).close()
     try:
         return load_file(path)
@@ -51,11 +47,7 @@ def read_forms(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def as_tensor(value: Any, what: str) -> Tensor:
-    """What a user gives as a tensor: one, which loses its gradient, an array or lists of numbers.
-
-    Raises:
-        UserError: for anything else.
-    """
+    """What a user gives as a tensor: one, which loses its gradient, an array or lists of numbers."""
     if isinstance(value, Tensor):
         if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
             raise UserError(f"{what}: give a dense tensor of numbers")

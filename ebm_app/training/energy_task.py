@@ -32,11 +32,7 @@ LEAST_GAIN = 1e-3
 
 def energy_config(teacher: EBMConfig) -> EBMConfig:
     """The configuration of the energy network that learns from a model: its network, without
-    dropout, labels or a network for early times.
-
-    Raises:
-        UserError: for a model without a Stein head.
-    """
+    dropout, labels or a network for early times."""
     if not teacher.stein_head:
         raise UserError("a model without a Stein head teaches no score: give one that has it")
     return replace(
@@ -83,12 +79,7 @@ class Distillation(Objective):
 
 class EnergyTask(PathTask):
     """An energy network distilled from a model, on noisy copies of training images. It starts
-    with the model's weights, but for a last layer of zeros.
-
-    Args:
-        accelerator, config, data: as for ``Task``. teacher: on any device.
-        name: of the teacher, for the record.
-    """
+    with the model's weights, but for a last layer of zeros."""
 
     def __init__(
         self,

@@ -51,15 +51,7 @@ def train_ebm(
     options: RunOptions,
     flow: Flow | None = None,
 ) -> dict[str, Any] | None:
-    """Train an energy-based model; the metrics of the run on the main process, else None.
-
-    Args:
-        data: images. ebm_config, config: as ``ebm_app.training.settings.resolve`` makes them.
-        flow: in whose latent space the path lives; None for the ambient space.
-
-    Raises:
-        UserError: for settings, folders or processes that do not fit; see ``Trainer``.
-    """
+    """Train an energy-based model; the metrics of the run on the main process, else None."""
 
     def build(accelerator: Accelerator) -> EBMTask:
         task = EBMTask(accelerator, ebm_config, config, data, flow)
@@ -136,11 +128,7 @@ def go_on(accelerator: Accelerator, trainer: Trainer, options: RunOptions) -> No
 
 
 def clean_output(accelerator: Accelerator, options: RunOptions) -> None:
-    """Make the folder of a new run empty.
-
-    Raises:
-        UserError: where it holds a run that is not to be overwritten.
-    """
+    """Make the folder of a new run empty."""
 
     def clean() -> None:
         if options.overwrite_output_dir:
@@ -151,11 +139,7 @@ def clean_output(accelerator: Accelerator, options: RunOptions) -> None:
 
 
 def start_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:
-    """Give a model the weights of another one: a folder, a bundled name or a hub id.
-
-    Raises:
-        UserError: where none is found, or its configuration or its flow is another one.
-    """
+    """Give a model the weights of another one: a folder, a bundled name or a hub id."""
     given = EBM.from_pretrained(name_or_path)
     is_new = ebm.config.early is not None and given.config.early is None
     free = FREE_OF_EARLY if is_new else FREE

@@ -68,11 +68,7 @@ def finite(numbers: Mapping[str, float]) -> Row:
 
 def read_metrics(path: Path) -> list[Row]:
     """The lines of a metrics file, none where it is missing; a last line cut short by a crash is
-    left out.
-
-    Raises:
-        UserError: for another line that is no JSON.
-    """
+    left out."""
     if not path.exists():
         return []
     with open_plain(path) as file:
@@ -86,11 +82,7 @@ def read_metrics(path: Path) -> list[Row]:
 def training_figure(lines: list[dict[str, float]]) -> "Figure":
     """Training and validation loss against the step, and validation bits per dim against the core
     seconds that the steps took, where the metrics hold them; what a run has not come to yet is
-    left out.
-
-    Args:
-        lines: of a run's metrics.
-    """
+    left out."""
     # a second to import, and not in every installation
     from matplotlib.figure import Figure
 

@@ -82,12 +82,7 @@ def sized(size: Size, image_shape: Sequence[int]) -> dict[str, Any]:
 
 
 def preset(dataset: str, image_shape: Sequence[int], num_levels: int, size: str) -> dict[str, Any]:
-    """Settings for a data set of images (C, H, W) with L levels, and a key of ``SIZES``.
-
-    Raises:
-        UserError: for an unknown size, and another than "small" of a data set with a network of
-            its own.
-    """
+    """Settings for a data set of images (C, H, W) with L levels, and a key of ``SIZES``."""
     chosen = SIZES[choose("size", size, SIZES)]
     if dataset in PRESETS:
         if size != "small":

@@ -165,11 +165,7 @@ def check_loop(config: LoopConfig, data: ImageData) -> None:
 
 
 def flatten(settings: dict[str, Any]) -> dict[str, Any]:
-    """The flat settings of a run record.
-
-    Raises:
-        UserError: where it is not the record of a training run.
-    """
+    """The flat settings of a run record."""
     if not isinstance(settings, dict) or not {"ebm", "training"} <= settings.keys():
         raise UserError("the record is not a training run's: give its run.json")
     config = from_dict(EBMConfig, settings["ebm"], "the record's ebm")
@@ -206,11 +202,7 @@ def _early(settings: Settings) -> EarlyConfig | None:
 
 
 def _space(name: str, data: ImageData, flow: Flow | None) -> Space:
-    """The fitted space of a run.
-
-    Raises:
-        UserError: where the name and the flow, or the flow and the images, do not agree.
-    """
+    """The fitted space of a run."""
     found = EBMConfig.space if flow is None else flow.config.space
     if name != found:
         raise UserError(

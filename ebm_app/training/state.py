@@ -78,12 +78,7 @@ class TrainingState:
 
     def load(self, folder: Path, now: Progress) -> tuple[Progress, Tensor]:
         """Restore the parts from a checkpoint; the progress of its run, and the losses since the
-        last line of the metrics.
-
-        Raises:
-            UserError: where it is of another version of this package, or was made with other
-                settings than those of ``now``.
-        """
+        last line of the metrics."""
         written = read_json(folder / STATE / TRAINER_FILE)
         if written.get("format_version") != FORMAT_VERSION:
             raise UserError(f"{folder} is of another version of ebm_app: go on with that one")

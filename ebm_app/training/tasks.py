@@ -209,12 +209,7 @@ class PathTask(Task):
 class EBMTask(PathTask):
     """The time score of images. Validation takes the model's own estimator and, beside the
     variational bound, the integral of the time score: their difference tells how far the integral
-    is from normalised.
-
-    Args:
-        accelerator, config, data: as for ``Task``. ebm_config: what is trained.
-        flow: whose fitted space the model takes over; None for the ambient space.
-    """
+    is from normalised."""
 
     def __init__(
         self,

@@ -75,17 +75,7 @@ class Trainer:
         self.saved: int | None = None
 
     def fit(self) -> dict[str, Any]:
-        """Train to ``max_train_steps``.
-
-        Returns:
-            "steps" done, the last mean "loss", the validation "bits_per_dim" of the model that is
-            kept, "images_per_second" since the last start, "training_seconds" and "core_seconds"
-            as in ``Progress``, and "total_batch_size", the images of a step.
-
-        Raises:
-            UserError: for a loss that is not finite. OSError: for a full disk. Interrupted: after
-                a signal, once a checkpoint is saved.
-        """
+        """Train to ``max_train_steps``."""
         total = self.config.max_train_steps
         hidden = not self.accelerator.is_main_process
         bar = tqdm(total=total, initial=self.now.step, disable=hidden, desc="train", mininterval=1)
@@ -152,11 +142,7 @@ class Trainer:
         return self.output_dir / f"{checkpoint.PREFIX}{self.now.step}"
 
     def resume(self, folder: Path) -> None:
-        """Go on from a checkpoint.
-
-        Raises:
-            UserError: where it is damaged, or its configuration or total batch differs.
-        """
+        """Go on from a checkpoint."""
         self.now, losses = self.state.load(folder, self.now)
         self.pending = list(losses)
         self.start = (self.now.step, self.now.seconds)
