@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
-from ebm_app.data.png import save_grid, save_image, to_uint8
+from ebm_app.data.png import grid_of, save_image, to_uint8
 from ebm_app.evaluation.held_out import last_frame
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag, parse, settings_of
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     files = [output.folder / f"{index:05d}.png" for index in range(len(images))]
     written = [str(file) for file in (grid, *files)]
     figures = {"files": written, "seconds": seconds, "nfe": frame.nfe}
-    save_grid(images, grid)
+    save_image(grid_of(images), grid)
     for pixels, file in zip(to_uint8(images), files, strict=True):
         save_image(pixels, file)
     output.write(figures)

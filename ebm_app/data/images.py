@@ -40,7 +40,7 @@ class ImageData:
 
     def __post_init__(self) -> None:
         for split in (self.train, self.validation, self.test):
-            if split.dtype != torch.uint8 or split.ndim != 4 or not split.numel():
+            if split.dtype != torch.uint8 or split.ndim != 4 or 0 in split.shape:
                 raise UserError(f"a split is uint8 (N, C, H, W) and not empty: {split.shape}")
             if isinstance(split, Tensor):
                 to_levels(split, self.num_levels)

@@ -25,16 +25,12 @@ NUM_VALUES = 256
 
 
 def dequantise(levels: Tensor, num_levels: int, noise: Tensor) -> Tensor:
-    """Continuous values x = (k + u) / L in [0, 1), in the dtype of the noise.
+    """Continuous values x = (k + u) / L (*) in [0, 1) of integer levels k (*), in the dtype of the
+    noise u (*) in [0, 1), float32 or float64.
 
     x is rounded inside its cell: where the nearest number of the dtype already belongs to the
     neighbouring cell (u = 1 - 2^-24 in float32), x is the next number on the own side, so that
     ``quantise`` gives k back for every u.
-
-    Args:
-        levels: k (*), an integer tensor in 0..L-1.
-        num_levels: L.
-        noise: u (*) in [0, 1), float32 or float64.
     """
     k = levels.to(noise.dtype)
     x = (k + noise) / num_levels
@@ -48,11 +44,8 @@ def quantise(x: Tensor, num_levels: int) -> Tensor:
     """Display values of the levels k = floor(x L) of continuous x: ``(*) -> (*)``.
 
     Values below 0 take level 0, and values from 1 on level L - 1. This saturation is part of the
-    definition: the outer cells reach to infinity, as a sample of a model may lie anywhere.
-
-    Args:
-        x: Continuous values (*), floating point; half precision is returned in float32.
-        num_levels: L.
+    definition: the outer cells reach to infinity, as a sample of a model may lie anywhere. Half
+    precision is returned in float32.
 
     Raises:
         UserError: for values that are not finite, which a model may draw.
@@ -72,11 +65,8 @@ def to_display(levels: Tensor, num_levels: int) -> Tensor:
 
 
 def to_levels(images: Tensor, num_levels: int) -> Tensor:
-    """Levels k, uint8 ``(*)``, of display values, ``(*)``.
-
-    Args:
-        images: Floats at most 1e-3 spacings off the grid; or levels, uint8, returned as they are.
-        num_levels: L.
+    """Levels k, uint8 ``(*)``, of display values ``(*)`` at most 1e-3 spacings off the grid, or of
+    levels, uint8, returned as they are.
 
     Raises:
         UserError: for values that are not finite, outside [0, 1] or off the grid, for levels of L

@@ -44,8 +44,3 @@ def grid_of(images: Tensor, min_pixels: int = 320) -> np.ndarray:
     sheet = grid.reshape(rows * (height + 1), columns * (width + 1), channels)[:-1, :-1]
     factor = max(1, math.ceil(min_pixels / sheet.shape[1]))
     return sheet.repeat(factor, 0).repeat(factor, 1)
-
-
-def save_grid(images: Tensor, path: Path) -> None:
-    """Write the sheet of ``grid_of`` as a PNG."""
-    save_image(grid_of(images), path)

@@ -65,10 +65,6 @@ class StoredImages:
         """Themselves: what is decoded goes to a device by itself."""
         return self
 
-    def numel(self) -> int:
-        """How many numbers they hold."""
-        return self.shape.numel()
-
 
 Images = Tensor | StoredImages
 Splits = tuple[Tensor, Tensor, Tensor]

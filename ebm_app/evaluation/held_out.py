@@ -17,7 +17,7 @@ from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import BatchSize, Draws, Several, configuration, rare, setting
-from ebm_app.io.processes import make_accelerator, resolve_device
+from ebm_app.io.processes import make_accelerator
 from ebm_app.io.registry import choose
 from ebm_app.models.config import Margin, NumLevels
 from ebm_app.sampling.base import Frame
@@ -55,7 +55,7 @@ class HeldOutFlags(ImageFlags):
 
 def open_model(args: HeldOutFlags) -> tuple[Accelerator, EBM]:
     """The processes and the model of a script, with the margin asked for."""
-    accelerator = make_accelerator(device=resolve_device(args.device))
+    accelerator = make_accelerator(device=args.device)
     if args.num_levels is None:
         ebm = EBM.from_pretrained(args.model, str(accelerator.device))
     else:

@@ -119,7 +119,7 @@ def settings_of(kind: type, pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The settings of several dataclasses by name; each pair goes to all that have such a field."""
+    """The settings of dataclasses by their names; each pair goes to all that have such a field."""
     texts = {key: text for key, _, text in (pair.partition("=") for pair in pairs)}
     has = {name: {item.name for item in dataclasses.fields(kind)} for name, kind in kinds.items()}
     for key in texts:

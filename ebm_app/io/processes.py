@@ -44,9 +44,8 @@ def make_accelerator(
                 f"{name} of the accelerate configuration is not supported: use --multi_gpu in its "
                 "place, by which every process has the whole network"
             )
-    cpu = device == "cpu" or not torch.cuda.is_available()
     return Accelerator(
-        cpu=cpu,
+        cpu=resolve_device(device) == "cpu",
         mixed_precision=None if mixed_precision == "no" else mixed_precision,
         # batches are accumulated by the loop itself
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),

@@ -1,6 +1,7 @@
 """Safetensors files, read and written, and the tensors that a user gives."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +26,33 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     replace_file(path, save(ready))
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file."""
+@contextmanager
+def whole(path: Path) -> Iterator[None]:
+    """Within it, a safetensors file is read; a missing, truncated or other one is a UserError."""
     open_plain(path).close()
     try:
-        return load_file(path)
+        yield
     except ERRORS as error:
-        raise _damaged(path, error) from None
+        text = f"{path} is damaged or truncated ({shortened(error)}): copy it anew"
+        raise UserError(text) from None
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file."""
+    with whole(path):
+        return load_file(path)
 
 
 def read_forms(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The tensors of a safetensors file by name, from its header alone: dtype in the words of
-    safetensors, such as "F32", and shape. Raises as ``read_tensors`` does."""
-    open_plain(path).close()
-    try:
-        with safe_open(path, "pt") as file:
-            parts = {name: file.get_slice(name) for name in file.keys()}
-            return {name: (x.get_dtype(), tuple(x.get_shape())) for name, x in parts.items()}
-    except ERRORS as error:
-        raise _damaged(path, error) from None
+    safetensors, such as "F32", and shape."""
+    with whole(path), safe_open(path, "pt") as file:
+        parts = {name: file.get_slice(name) for name in file.keys()}
+        return {name: (x.get_dtype(), tuple(x.get_shape())) for name, x in parts.items()}
 
 
 def as_tensor(value: Any, what: str) -> Tensor:
-    """What a user gives as a tensor: one, which loses its gradient, an array or lists of numbers."""
+    """A tensor of what a user gives: one, which loses its gradient, an array, lists of numbers."""
     if isinstance(value, Tensor):
         if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
             raise UserError(f"{what}: give a dense tensor of numbers")
@@ -58,8 +63,3 @@ def as_tensor(value: Any, what: str) -> Tensor:
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         reason = shortened(error)
         raise UserError(f"{what}: give a tensor or an array of numbers ({reason})") from None
-
-
-def _damaged(path: Path, reason: object) -> UserError:
-    text = f"{path} is damaged or truncated ({shortened(reason)}): copy it anew"
-    return UserError(text)

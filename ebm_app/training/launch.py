@@ -20,13 +20,7 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.fields import part
 from ebm_app.io.interrupts import stop_with_launcher
 from ebm_app.io.output import Output, hold
-from ebm_app.io.processes import (
-    describe_devices,
-    make_accelerator,
-    on_main,
-    resolve_device,
-    shut_down,
-)
+from ebm_app.io.processes import describe_devices, make_accelerator, on_main, shut_down
 from ebm_app.io.records import to_dict
 from ebm_app.io.writing import save_figure
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig, changes_of
@@ -66,10 +60,9 @@ def launch(
     config: LoopConfig, options: RunOptions, build: Callable[[Accelerator], Task]
 ) -> dict[str, Any] | None:
     """Train what ``build`` makes; the metrics of the run on the main process, else None."""
-    device = resolve_device(options.device)
     tracked = {} if config.report_to == "jsonl" else {"log_with": config.report_to}
     accelerator = make_accelerator(
-        config.mixed_precision, device, project_dir=str(options.output_dir), **tracked
+        config.mixed_precision, options.device, project_dir=str(options.output_dir), **tracked
     )
     # the configuration of ``accelerate`` may have chosen it
     config = replace(config, mixed_precision=accelerator.mixed_precision)

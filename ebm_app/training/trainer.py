@@ -17,7 +17,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ebm_app.data.images import digest_of
-from ebm_app.data.png import save_grid
+from ebm_app.data.png import grid_of, save_image
 from ebm_app.io import PREVIEWS
 from ebm_app.io.errors import Interrupted, UserError
 from ebm_app.io.interrupts import StopSignals
@@ -227,6 +227,6 @@ class Trainer:
                     self.task.model.save_pretrained(self.output_dir)
             if self.accelerator.is_main_process and self.config.num_preview_images:
                 num, seed = self.config.num_preview_images, self.config.seed
-                drawn = self.task.model.sample(num, seed=seed)
-                save_grid(drawn, self.output_dir / PREVIEWS / f"step-{self.now.step:06d}.png")
+                sheet = grid_of(self.task.model.sample(num, seed=seed))
+                save_image(sheet, self.output_dir / PREVIEWS / f"step-{self.now.step:06d}.png")
         self.accelerator.wait_for_everyone()
