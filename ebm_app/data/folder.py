@@ -43,19 +43,13 @@ def read_folder(
     below ``path`` or its splits, these are the classes, in the order of their names.
 
     Args:
-        path: ``~`` is the home folder.
         resolution: side in pixels. The shorter side of each image is resized to it by a triangle
             filter (antialiased, within 0..255), then the centre square is cut out. None keeps the
             images as they are, of one size.
 
     Returns:
-        Train, validation and test values, uint8 (N, C, H, W), C = 1 (grey) or 3 (RGB), on the disk
-        where they do not fit the memory (``gathered``), and their class labels, int64 (N,), or
-        None.
-
-    Raises:
-        UserError: for a missing folder, fewer than 10 images, two of the three split folders or
-            an empty one, images of different sizes, and whatever ``read_image`` refuses.
+        Train, validation and test values, uint8 (N, C, H, W), C = 1 (grey) or 3 (RGB), and their
+        class labels, int64 (N,), or None.
     """
     folder = Path(path).expanduser()
     if not os.path.isdir(folder):  # nor one that cannot be read
@@ -99,11 +93,7 @@ def list_images(folder: Path) -> list[Path]:
 
 def read_image(path: Path, keep_alpha: bool = False) -> Image.Image:
     """Read one file to mode L (grey) or RGB; one with transparent parts to RGBA, if these may
-    stay.
-
-    Raises:
-        UserError: naming the file, for one that cannot be read or whose mode would lose content.
-    """
+    stay."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -143,11 +133,7 @@ def opaque(image: Image.Image, path: str, keep_alpha: bool = False) -> Image.Ima
 
 def pixels_of(item: Any, name: str, resolution: int | None = None) -> Tensor:
     """The values of one image, uint8 (C, H, W): one of Pillow's, of which the centre is brought to
-    ``resolution`` if that is given, or (C, H, W) as uint8 or as floats in [0, 1].
-
-    Raises:
-        UserError: naming the image, for anything else.
-    """
+    ``resolution`` if that is given, or (C, H, W) as uint8 or as floats in [0, 1]."""
     if not isinstance(item, Image.Image):
         values = as_tensor(item, name)
         if values.ndim != 3 or len(values) not in (1, 3):

@@ -40,10 +40,6 @@ class Source:
         torchvision unpickles the files of CIFAR-10, but only once the MD5 of each agrees with the
         published one, so that a file of another origin is refused and not run. The files of MNIST
         hold plain numbers and their MD5 is not compared.
-
-        Raises:
-            UserError: for missing files without ``download``, a download that fails, and files
-                that are damaged or not of this data set.
         """
         if not self.files:
             return _read_digits()

@@ -29,9 +29,6 @@ def read_hub(name: str, resolution: int | None = None) -> tuple[tuple[Images, ..
     Splits that it lacks are taken from its training split, a tenth each, in the order of
     ``numpy.random.RandomState(0)``. The images are its first column of that kind, the class labels
     its first column of class labels.
-
-    Raises:
-        UserError: where it cannot be read, or has no column of images.
     """
     from datasets import Dataset, DatasetDict, load_dataset, load_from_disk  # seconds to import
 
@@ -72,11 +69,7 @@ def of_dataset(dataset: Any, resolution: int | None = None) -> Labelled:
 
 def images_of(given: Any) -> Labelled:
     """Images (N, C, H, W), and their class labels where they have some, of what ``train`` takes: a
-    tensor, an array, a list of Pillow's images, or a data set of torch or of Hugging Face.
-
-    Raises:
-        UserError: for anything else, and for an array that may be (N, C, H, W) or (N, H, W, C).
-    """
+    tensor, an array, a list of Pillow's images, or a data set of torch or of Hugging Face."""
     if hasattr(given, "features") and hasattr(given, "column_names"):
         return of_dataset(given)
     if isinstance(given, Tensor | np.ndarray) or not hasattr(given, "__getitem__"):

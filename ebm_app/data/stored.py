@@ -74,14 +74,7 @@ Labelled = tuple[Images, Tensor | None]
 
 def gathered(read: Read, num: int, name: Callable[[int], str]) -> Images:
     """Images 0..num - 1, in memory where they hold at most ``MEMORY`` bytes. Each is decoded once,
-    so that a bad one is found before a training.
-
-    Args:
-        name: of an image by its number, for messages.
-
-    Raises:
-        UserError: for images of different sizes, and as ``read``.
-    """
+    so that a bad one is found before a training."""
     kept: list[Tensor] | None = []
     size, channels, used = None, 1, 0
     with ThreadPoolExecutor(WORKERS) as pool:

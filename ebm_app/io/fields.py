@@ -113,9 +113,6 @@ def argument_of(kind: Any, name: str, value: Any) -> Any:
     >>> import numpy as np
     >>> argument_of(Seed, "seed", np.int64(3))
     3
-
-    Raises:
-        UserError: naming the argument, and what it must be.
     """
     try:
         return TypeAdapter(kind, config=ARGUMENT).validate_python(plain(value))

@@ -36,11 +36,7 @@ def hold(path: Path) -> IO[str]:
 
 class Output:
     """The record ``path`` of a run: what was run, with what settings, and what came out. Time runs
-    from its making.
-
-    Raises:
-        OSError: at once, where the folder cannot be written.
-    """
+    from its making."""
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         self.path, self.folder = path, path.parent

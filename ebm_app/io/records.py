@@ -27,11 +27,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 def from_dict(cls: type[T], data: Any, where: str) -> T:
     """The dataclass ``cls`` from JSON-ready data: every key known, every required key there, types
-    and ranges right.
-
-    Raises:
-        UserError: naming the keys and ``where`` they stand.
-    """
+    and ranges right."""
     try:
         text = to_json(data, inf_nan_mode="constants", fallback=_as_json)
         return TypeAdapter(cls).validate_json(text, strict=True)
@@ -50,11 +46,7 @@ def _reason(error: ValueError) -> str:
 
 
 def read_json(path: Path, largest: int = LARGEST_RECORD) -> dict[str, Any]:
-    """The JSON object in a file; errors as of ``open_plain``.
-
-    Raises:
-        UserError: where it is larger than ``largest`` bytes, or not a JSON object.
-    """
+    """The JSON object in a file; errors as of ``open_plain``."""
     with open_plain(path) as file:
         content = file.read(largest + 1)
     if len(content) > largest:
@@ -82,11 +74,7 @@ def as_written(path: Path) -> Iterator[None]:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """A plain file, open to be read in bytes; a pipe or a device in its place is never waited for.
-
-    Raises:
-        UserError: where it is missing, no plain file, or unreadable.
-    """
+    """A plain file, open to be read in bytes; what else is in its place is never waited for."""
     try:
         if path.exists() and not path.is_file():
             raise UserError(f"{path} is not a plain file: put one in its place, or remove it")

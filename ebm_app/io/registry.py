@@ -32,11 +32,7 @@ def import_plugins() -> None:
 
 
 def choose(kind: str, name: str, options: Iterable[str]) -> str:
-    """Return ``name`` if it is one of ``options``.
-
-    Raises:
-        UserError: otherwise; the message lists the valid names.
-    """
+    """Return ``name`` if it is one of ``options``."""
     is_name = isinstance(name, str)
     if is_name and name not in options:
         import_plugins()

@@ -48,12 +48,7 @@ def checkpoints(output_dir: Path, end: str = "") -> list[Path]:
 
 def find_checkpoint(output_dir: Path, name: str) -> Path:
     """The checkpoint to resume from: "latest", the last whole one in ``output_dir``, or a path.
-    Damaged ones that "latest" passes over are renamed, and named on stderr.
-
-    Raises:
-        UserError: where there is none, the one that was named is damaged, or what is in
-            ``output_dir`` did not come before it.
-    """
+    Damaged ones that "latest" passes over are renamed, and named on stderr."""
     if name != "latest":
         folder = Path(name) if os.path.isdir(name) else output_dir / name
         if not os.path.isdir(folder / STATE):  # nor one that cannot be read
@@ -99,17 +94,8 @@ def save_checkpoint(
     trainer: dict[str, Any],
     limit: int,
 ) -> None:
-    """Write ``checkpoint-<step>`` and rotate.
-
-    Args:
-        model: to be used, with its averaged weights.
-        tensors: the tensors of the run's state; trainer: the rest of it. The best model so far, at
-            the top of ``output_dir``, goes with them if ``trainer`` names one.
-        limit: checkpoints kept.
-
-    Raises:
-        OSError: where the disk is full or not writable; earlier checkpoints are intact.
-    """
+    """Write ``checkpoint-<step>`` of a model that holds its averaged weights, with the best one so
+    far if ``trainer`` names one, and rotate. A full disk leaves earlier checkpoints intact."""
     folder = output_dir / f"{PREFIX}{step}"
     for cut_off in checkpoints(output_dir, PENDING):
         shutil.rmtree(cut_off)

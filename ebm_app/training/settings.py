@@ -61,13 +61,8 @@ def resolve(
     """The configurations of a run: a recorded run or the preset, overridden by what is given.
 
     Args:
-        data: the images, which fix shape and levels.
         given: ``Settings`` by name.
         base: the "settings" of a run record, or None for the data set's preset.
-        flow: whose latent space the path lives in; None for the ambient space.
-
-    Raises:
-        UserError: for unknown names or wrong types, or a flow of other images.
     """
     if base is None:
         size = given.get("size", Settings.size)

@@ -55,12 +55,8 @@ def indices(num: int, batch_size: int, seed: int, step: int) -> Tensor:
 
 
 class Task(ABC):
-    """A model and how it is trained and validated.
-
-    Args:
-        accelerator: of the run. model: on its device. loss_module: a batch's rows -> losses (B,).
-        config: how it is trained. data: images.
-    """
+    """A model on its device, and how it is trained and validated; ``loss_module`` maps the rows of
+    a batch to losses (B,)."""
 
     #: of the model, in the record of a run
     name: ClassVar[str]
