@@ -59,6 +59,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     output = Output(args.output_dir / "ais.json", to_dict(args))
     points, runs, results = ebm.dequantise(levels, noise[0]).y, {}, {}
+
+    def shown(states: Iterable[Any], total: int) -> Iterable[Any]:
+        return tqdm(states, "chains", total)
+
     for name in CHOICES[args.method]:
         moved = name == "transported"
         if moved not in runs:
@@ -82,14 +86,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "model": args.model,
         "methods": methods,
     }
-    print_results(methods)
+    print(to_markdown([{"method": k, **row, "warnings": None} for k, row in methods.items()]))
+    for name, row in methods.items():
+        for warning in row["warnings"]:
+            print(f"warning of {name}: {warning}")
     output.save(metrics)
     return metrics
-
-
-def shown(states: Iterable[Any], total: int) -> Iterable[Any]:
-    """A progress bar."""
-    return tqdm(states, "chains", total)
 
 
 def metrics_of(result: LogZResult, bits: dict[str, Any], num_dims: int) -> dict[str, Any]:
@@ -106,14 +108,6 @@ def metrics_of(result: LogZResult, bits: dict[str, Any], num_dims: int) -> dict[
         if side is not None:
             metrics |= {f"{name}_log_z": side.log_z, f"{name}_stderr": side.stderr}
     return metrics
-
-
-def print_results(methods: dict[str, dict[str, Any]]) -> None:
-    """A line for each method, and its warnings."""
-    print(to_markdown([{"method": k, **row, "warnings": None} for k, row in methods.items()]))
-    for name, row in methods.items():
-        for warning in row["warnings"]:
-            print(f"warning of {name}: {warning}")
 
 
 if __name__ == "__main__":

@@ -27,8 +27,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.data.images import load_images
 from ebm_app.evaluation.classifier import train_classifier
-from ebm_app.evaluation.frechet import frechet_distance, quality
-from ebm_app.evaluation.memorisation import nearest, share_of_copies
+from ebm_app.evaluation.frechet import frechet_distance, nearest, quality, share_of_copies
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag, Repeated, parse, settings_of_each
 from ebm_app.io.fields import BatchSize, NonNegative, PositiveInt, configuration, setting

@@ -1,13 +1,13 @@
-"""Distances between feature sets and between classes, against their closed forms."""
+"""Distances between feature sets and between classes, nearest images, and the share of copies."""
 
 import math
 
 import pytest
 import torch
 from conftest import error_of
-from exact import F64, normal
+from exact import F64, generator, normal
 
-from ebm_app.evaluation.frechet import frechet_distance, quality
+from ebm_app.evaluation.frechet import frechet_distance, nearest, quality, share_of_copies
 
 
 def rows_of(mean, factor, num=40, seed=0):
@@ -60,3 +60,21 @@ def test_classes_are_counted_and_the_clear_ones():
     features = normal((4, 3))
     found = quality(features, logits, features + 1)
     assert found == pytest.approx({"frechet": 3, "class_balance": 1 / 3, "clear_share": 0.25})
+
+
+def test_neighbours_are_the_nearest_by_root_mean_square():
+    others = torch.rand((40, 1, 3, 2), generator=generator())
+    images = torch.rand((7, 1, 3, 2), generator=generator(1))
+    distances, indices = nearest(images, others, chunk_size=2)
+    all_distances = (images[:, None] - others[None]).double().square().mean((2, 3, 4)).sqrt()
+    expected = all_distances.min(1)
+    torch.testing.assert_close(distances, expected.values)
+    assert torch.equal(indices, expected.indices)
+
+
+def test_copies_show_and_fresh_draws_do_not():
+    held_out = torch.rand(20_000, generator=generator(), dtype=torch.float64) + 1
+    fresh = torch.rand(20_000, generator=generator(1), dtype=torch.float64) + 1
+    assert share_of_copies(fresh, held_out) == pytest.approx(0.01, abs=0.003)
+    fresh[:5_000] = 0
+    assert share_of_copies(fresh, held_out) == pytest.approx(0.2575, abs=0.003)

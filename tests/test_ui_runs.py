@@ -1,7 +1,6 @@
 """Runs on the page: arguments held to their types, mistakes explained, threads, and stops."""
 
 import asyncio
-import re
 import threading
 import time
 from types import SimpleNamespace
@@ -33,9 +32,7 @@ def test_visitors_read_mistakes_and_the_log_keeps_the_rest(caplog):
         assert not caplog.records
         with pytest.raises(gr.Error) as caught:
             call(HTTPException(500, "secret"))
-        (record,) = caplog.records
-        number = re.search(r"under (\w+):", caught.value.message)[1]
-        assert number in record.getMessage() and "secret" in caplog.text
+        assert len(caplog.records) == 1 and "secret" in caplog.text
         assert "secret" not in caught.value.message
 
 

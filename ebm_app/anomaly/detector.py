@@ -127,14 +127,6 @@ class AnomalyDetector:
         higher, at most."""
         return self.examine(images).p_value
 
-    def decision_function(self, images: Any, false_alarm_rate: float = 0.05) -> np.ndarray:
-        """Scores (B,) less the threshold of a false-alarm rate: negative for odd images.
-
-        Raises:
-            UserError: for a rate outside (0, 1), or one that takes more images to calibrate.
-        """
-        return self.score_samples(images) - self.threshold(false_alarm_rate)
-
     def predict(self, images: Any, false_alarm_rate: float = 0.05) -> np.ndarray:
         """1 for images (B,) that are ordinary and -1 for odd ones, where ordinary images are
         called odd with a probability of ``false_alarm_rate`` at most: p <= rate."""
@@ -157,8 +149,11 @@ class AnomalyDetector:
         return self.kept[distances.argsort()[:num]]
 
     def threshold(self, false_alarm_rate: float) -> float:
-        """The score below which images are odd at a false-alarm rate; raises as
-        ``decision_function`` does."""
+        """The score below which images are odd at a false-alarm rate.
+
+        Raises:
+            UserError: for a rate outside (0, 1), or one that takes more images to calibrate.
+        """
         rate = argument_of(Fraction, "false_alarm_rate", false_alarm_rate)
         scores = self._calibrated().sort().values
         index = int(rate * (len(scores) + 1) + 1e-9)

@@ -13,7 +13,6 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import BUNDLED, CONFIG_FILE, WEIGHTS_FILE, find_folder, read_config
-from ebm_app.models.parametrisation import ENERGY
 
 #: the bundled model that a visitor sees first
 FIRST = "mnist"
@@ -74,10 +73,7 @@ def in_a_line(name: str, folder: Path) -> str:
         config = read_config(EBMConfig, folder)
     except UserError:
         return name
-    parts = [data_of(config), "{1} × {2} pixels".format(*config.image_shape)]
-    parts += ["latent"] if config.space != EBMConfig.space else []
-    parts += ["an energy in one pass"] if config.prediction == ENERGY else []
-    return f"{name}: {', '.join(parts)}"
+    return f"{name}: {data_of(config)}, {config.image_shape[1]} × {config.image_shape[2]} pixels"
 
 
 @contextmanager

@@ -4,7 +4,6 @@ the visitor."""
 import asyncio
 import inspect
 import logging
-import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ MAX_RUNS = 8
 #: of every visitor, the turn of a run of minutes
 TURNS: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 WAITING = "Waiting: visitors take turns, and each has one run at a time"
+FAILED = "This failed on the server, whose log says why: try another model or other settings"
 STOPPED, NEVER_BEGUN, NOT_DONE = "Stopped · ", "Stopped before the first step", "Not done: "
 #: settings of an event that is answered at once, and is no endpoint for programs
 AT_ONCE = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
@@ -46,7 +46,7 @@ Upload = Annotated[str, BeforeValidator(path_of)]
 
 def explained(handler: Callable[..., Any], **given: Any) -> Callable[..., Any]:
     """A function or generator for an event: its arguments are held to its annotations, and its
-    mistakes are told to the visitor; those of the program go to the log under a number.
+    mistakes are told to the visitor; those of the program go to the log.
 
     Args:
         given: keyword arguments that are the page's own, and no visitor's.
@@ -68,12 +68,8 @@ def explained(handler: Callable[..., Any], **given: Any) -> Callable[..., Any]:
         except ValidationError as error:
             message = faults(error)
         except Exception:
-            number = secrets.token_hex(4)
-            logging.getLogger(__name__).exception("error %s in %s", number, handler.__name__)
-            message = (
-                f"This failed on the server, whose log says why under {number}: try another "
-                "model or other settings"
-            )
+            logging.getLogger(__name__).exception("error in %s", handler.__name__)
+            message = FAILED
         else:
             return
         # a browser takes the message for HTML
