@@ -5,13 +5,11 @@ python evaluate/ratio.py --x0 a.npy --x1 b.npy --at c.npy
 python evaluate/ratio.py --x0 last_year.csv --x1 this_year.csv --columns age income
 """
 
-import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm.auto import tqdm
 
 from ebm_app.io.command_line import argument, parse
@@ -21,9 +19,6 @@ from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
 from ebm_app.io.writing import replace_file, save_figure
 from ebm_app.tabular.columns import read_rows
-
-#: of the files with log ratios; errors are known at other rows than those of the samples
-HEADER = ("log_ratio", "stderr")
 
 
 @configuration(kw_only=True)
@@ -44,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Estimate; the figures of the ratio."""
     args = parse(Arguments, __doc__, argv)
     # seconds to import: --help does without
+    import pandas as pd
+
     from ebm_app.tabular.two_samples import RatioEstimation
 
     x0, x1 = (read_rows(path, args.columns) for path in (args.x0, args.x1))
@@ -54,18 +51,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         for step in estimation.run():
             bar.update(step - bar.n)
     ratio = estimation.result()
-    tables = {"x0": [ratio.log_ratio0], "x1": [ratio.log_ratio1]}
+    tables = {"x0": {"log_ratio": ratio.log_ratio0}, "x1": {"log_ratio": ratio.log_ratio1}}
     if at is not None:
-        tables["at"] = list(ratio.score_samples(at, return_std=True))
+        value, error = ratio.score_samples(at, return_std=True)
+        tables["at"] = {"log_ratio": value, "stderr": error}
     figures = ratio.figures()
     output.save(figures)
     save_figure(ratio.plot(), output.folder / "ratio.png")
     for name, columns in tables.items():
-        file, header = output.folder / f"{name}.csv", ",".join(HEADER[: len(columns)])
-        table = np.stack(columns, 1)
-        content = io.BytesIO()
-        np.savetxt(content, table, "%.10g", delimiter=",", header=header, comments="")
-        replace_file(file, content.getvalue())
+        text = pd.DataFrame(columns).to_csv(index=False, float_format="%.10g")
+        replace_file(output.folder / f"{name}.csv", text.encode())
     print(ratio.summary())
     return figures
 
