@@ -76,7 +76,7 @@ def test_what_is_doubtful_of_a_term_and_what_is_wrong_of_a_side():
     assert found.warnings and found.warnings[0].startswith("of I(X; (Y, Z)), ")
     assert found.summary().startswith("Beware: of I(X; (Y, Z))")
     for sides, message in (
-        ((x, y, z[:-1]), "x has 60 rows and z has 59"),
+        ((x, y, z[:-1]), "y has 60 rows and z has 59"),
         ((x, y, y), "column 1 of y and column 1 of z hold the same values"),
         ((x, pd.Series(y, name="b").to_frame(), np.ones(60)), "constant over all rows"),
     ):

@@ -13,7 +13,6 @@ from ebm_app.tabular.lower_bounds import (
     PairRatios,
     best_weights,
     donsker_varadhan,
-    effective_pairs,
     influences,
     log_normaliser,
     weighted,
@@ -36,10 +35,6 @@ def test_bounds_are_their_formulas():
     mean = ratios.apart.exp().mean().item()
     assert log_normaliser(ratios) == pytest.approx(math.log(mean))
     assert donsker_varadhan(ratios) == pytest.approx(ratios.joint.mean().item() - math.log(mean))
-    weight = ratios.apart.exp().flatten()
-    assert effective_pairs(ratios) == pytest.approx(
-        (weight.sum() ** 2 / weight.square().sum()).item()
-    )
 
 
 def test_influences_are_the_derivatives_by_the_weights_of_rows():

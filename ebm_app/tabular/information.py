@@ -9,13 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ebm_app.numerics.tensors import effective_sample_size
 from ebm_app.tabular.estimate import HALF_WIDTH, error_of_rows, interval_of, warned
-from ebm_app.tabular.lower_bounds import (
-    PairRatios,
-    donsker_varadhan,
-    effective_pairs,
-    influences,
-)
+from ebm_app.tabular.lower_bounds import PairRatios, donsker_varadhan, influences
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -157,7 +153,9 @@ def combined(
         fewer_rows=fewer,
         mean_log_ratio=log_ratio.mean().item(),
         neighbours=neighbours,
-        effective_pairs=min(effective_pairs(ratios) for _, ratios in whole),
+        effective_pairs=min(
+            effective_sample_size(ratios.apart.flatten()).item() for _, ratios in whole
+        ),
         num_rows=len(groups),
         num_distinct=int(groups.max()) + 1,
         discrete=discrete,

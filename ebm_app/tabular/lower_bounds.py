@@ -14,7 +14,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from ebm_app.numerics.tensors import effective_sample_size, log_mean_exp
+from ebm_app.numerics.tensors import log_mean_exp
 
 
 class PairRatios(NamedTuple):
@@ -34,11 +34,6 @@ def log_normaliser(ratios: PairRatios) -> float:
 def donsker_varadhan(ratios: PairRatios) -> float:
     """The Donsker-Varadhan bound, in nats."""
     return ratios.joint.mean().item() - log_normaliser(ratios)
-
-
-def effective_pairs(ratios: PairRatios) -> float:
-    """The number of pairs of different rows that the normaliser rests on."""
-    return effective_sample_size(ratios.apart.flatten()).item()
 
 
 def influences(ratios: PairRatios) -> Tensor:

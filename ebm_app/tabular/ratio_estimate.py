@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 FEWEST_ROWS = 100
 #: where a classifier separates a larger share, the samples hardly overlap
 MOST_APART = 0.99
-#: the tails of a mean are not known to be normal further out
-LEAST_P = 1e-6
 #: below which a column has drifted
 LEVEL = 0.05
 
@@ -133,8 +131,7 @@ class RatioEstimate:
         lines = [
             f"KL divergence of p_1 from p_0: at least {self.kl_bound:.4f} ± {self.kl_stderr:.4f} "
             f"nats, 95 percent interval of this bound {low:.4f} to {high:.4f}",
-            f"both samples of one density: p = {max(self.p_value, LEAST_P):.2g}"
-            f"{' or less' * (self.p_value < LEAST_P)}",
+            f"both samples of one density: p = {self.p_value:.2g}",
             f"columns that differ by themselves (p < {LEVEL} after Holm): "
             f"{shortened(', '.join(self.drifted)) or 'none'}",
             f"a mean over p_1 by weights of p_0 rests on {self.effective_rows:.0f} of "

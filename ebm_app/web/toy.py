@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from ebm_app.ratios.plots import plot_pair, plot_planes, plot_trial
 from ebm_app.ratios.points import TIMES, Planes, as_numbers
 from ebm_app.ratios.training import TEST, VALIDATION, Evaluation, RatioTraining, train
-from ebm_app.ratios.trials import METHODS, PAIRS, Judge, chosen, paths_of
+from ebm_app.ratios.trials import METHODS, PAIRS, PATHS, Judge, chosen, paths_of
 
 from .runs import AT_ONCE, start_and_stop, start_by
 from .shared import Seed, metrics_box, plot_box, progress, seed_box, slider, text_box
@@ -25,11 +25,6 @@ WEIGHTINGS = {
     "stein": "Stein score weighting",
     "time0": "time score weighting, c of the data",
     "time1": "time score weighting, c = 1",
-}
-PATHS = {
-    "variance_preserving": "variance preserving",
-    "bridge_sigma1": "Schrödinger bridge, σ = 1",
-    "bridge_sigma1.41": "Schrödinger bridge, σ = √2",
 }
 HINT = (
     "Learn log p₁/p₀ of two known densities, and see how near it comes. "
@@ -52,7 +47,7 @@ def toy(
     """Train a method on a toy problem; returns a plot, a text, and the metrics."""
     pair, chosen_method = chosen(problem, path, method)
     training = RatioTraining(iterations, eval_every=min(100, math.ceil(iterations / 10)))
-    yield preview(problem), f"Starting · {problem_label(problem)} · {PATHS[path]}", {}, None
+    yield preview(problem), f"Starting · {problem_label(problem)} · {PATHS[path][0]}", {}, None
     begin, curve = time.perf_counter(), []
     title = f"{method_label(method)}\n{problem_label(problem)}"
     given = {
@@ -109,7 +104,7 @@ def report(found: Mapping[str, Any], seconds: float) -> str:
     """Where a training stands by its metrics, in two lines."""
     total = found["iterations"]
     head = f"{total} steps" if found["judged_on"] == "test" else progress(found["step"], total)
-    head = [head, problem_label(found["problem"]), PATHS[found["path_kind"]]]
+    head = [head, problem_label(found["problem"]), PATHS[found["path_kind"]][0]]
     if found["loss"] is None or found["error"] is None:
         told = "no longer finite: lower the learning rate"
     else:
@@ -127,7 +122,7 @@ def preview(problem: str) -> Figure:
 
 def path_choices(problem: str) -> list[tuple[str, str]]:
     """The paths that suit a problem, in words and by name."""
-    return [(PATHS[name], name) for name in paths_of(problem)]
+    return [(PATHS[name][0], name) for name in paths_of(problem)]
 
 
 def build(seed: int, device: str) -> None:

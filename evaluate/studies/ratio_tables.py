@@ -82,7 +82,7 @@ def run_study(
     output = Output(args.output_dir / f"{name}.json", to_dict(args))
     table = []
     for cell in tqdm(cells, unit="cell"):
-        table.append(row_of(*cell, budgeted(problems[cell[0]], args), args, device))
+        table.append(row_of(*cell, problems[cell[0]], args, device))
         output.write({"table": table})
     answer = {"table": table}
     output.save(answer)
@@ -95,58 +95,52 @@ def row_of(
 ) -> dict[str, Any]:
     """Of a cell the means over its runs and their deviations, None where a run has diverged, and
     what the paper reports."""
-    num_points = QUICK_POINTS if args.quick else NUM_POINTS
+    num_points, training = QUICK_POINTS if args.quick else NUM_POINTS, problem.training
+    if args.iterations is not None:
+        every = min(training.eval_every, args.iterations)
+        training = replace(training, iterations=args.iterations, eval_every=every)
+    problem = replace(problem, training=training)
 
     def trained(rate: float, seed: int) -> Figures:
         settings = {"problem": name, "method": method, "learning_rate": rate, "seed": seed}
-        settings |= {"training": asdict(problem.training), "num_points": num_points}
+        settings |= {"training": asdict(training), "num_points": num_points}
         folder = args.output_dir / "runs" / name / method / f"lr={rate:g},seed={seed}"
         work = partial(run_of, problem, method, seed, rate, num_points, device)
         return once(folder, settings, work)
 
     errors = {
-        rate: trained(rate, args.seed)["validation_error"] for rate in problem.learning_rates
+        rate: trained(rate, args.seed)["validation_error"]
+        for rate in args.learning_rates or problem.learning_rates
     }
     best = min(errors, key=errors.get)
     records = [trained(best, args.seed + number) for number in range(args.num_seeds or 3)]
-    row: dict[str, Any] = {"problem": name, "method": method}
+    found: dict[str, Any] = {"problem": name, "method": method}
     for key in records[0]["test"]:
         values = [record["test"][key] for record in records]
         is_finite = None not in values
-        row[key] = fmean(values) if is_finite else None
-        row[f"{key}_deviation"] = stdev(values) if is_finite and len(values) > 1 else None
+        found[key] = fmean(values) if is_finite else None
+        found[f"{key}_deviation"] = stdev(values) if is_finite and len(values) > 1 else None
     return {
-        **row,
+        **found,
         "paper_error": REPORTED.get((name, method)),
         "divergence_truth": problem.kl_divergence,
         "learning_rate": best,
-        "iterations": problem.training.iterations,
+        "iterations": training.iterations,
         "nfe": max(record["nfe"] for record in records),
     }
-
-
-def budgeted(problem: Problem, args: StudyFlags) -> Problem:
-    """A problem with the steps and learning rates of the flags in place of its own."""
-    training = problem.training
-    if args.iterations is not None:
-        every = min(training.eval_every, args.iterations)
-        training = replace(training, iterations=args.iterations, eval_every=every)
-    rates = args.learning_rates or problem.learning_rates
-    return replace(problem, learning_rates=rates, training=training)
 
 
 def run_of(
     problem: Problem, method: str, seed: int, rate: float, num_points: int, device: str
 ) -> Figures:
     """The errors of a run: the least in validation, and of the weights there on test points."""
-    pair, training = problem.pair, problem.training
     validation, test = (
-        EvaluationPoints(pair, num_points, seeded(device, 0, stream))
+        EvaluationPoints(problem.pair, num_points, seeded(device, 0, stream))
         for stream in (VALIDATION, TEST)
     )
-    settings = seed, rate, training, validation.judge, device
+    settings = seed, rate, problem.training, validation.judge, device
     with suppress(NumericalError):  # diverged: the best weights before that are judged
-        for at in train(problem.methods[method], pair, *settings):
+        for at in train(problem.methods[method], problem.pair, *settings):
             last = at
     value, nfe = last.best.accurate_log_ratio(test.x)
     metrics, net = test.metrics(value), last.best.model.net
