@@ -1,13 +1,14 @@
-"""The noise that a Stein head predicts against closed forms."""
+"""The noise that a Stein head predicts against closed forms, and what passes a check."""
 
 import math
 
 import pytest
 import torch
+from conftest import error_of
 from exact import ExactModel, generator
 from test_estimators import mixture
 
-from ebm_app.evaluation.selftest import noise_check, noise_excess
+from ebm_app.evaluation.selftest import judge, noise_check, noise_excess
 from ebm_app.likelihood import VariationalBound
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath
@@ -52,3 +53,13 @@ def test_a_head_that_is_too_large_by_its_closed_form():
     check = noise_check(excess)
     assert check.value == pytest.approx(truth, abs=3.5 * check.stderr)
     assert check.stderr < truth / 20 and not check.passed
+
+
+@pytest.mark.parametrize(
+    ("mean", "stderr", "passed"),
+    [(0.1, 0, True), (-0.39, 0.1, True), (0.41, 0.1, False), (-0.11, 0, False)],
+)
+def test_a_check_passes_within_its_allowance_and_three_standard_errors(mean, stderr, passed):
+    values = mean + stderr * torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    assert judge("check", values, 0.1, "").passed is passed
+    assert "check: not finite" in error_of(judge, "check", values * math.nan, 0.1, "")

@@ -42,18 +42,6 @@ def test_a_study_leaves_its_record(study, tmp_path):
     assert record["figures"] == figures and record["settings"]["num_images"] == 5
 
 
-def test_a_data_set_without_labels_is_refused(study, tmp_path, image_folder):
-    ebm = EBM.from_pretrained("digits")
-    folder = tmp_path / "model"
-    ebm.save_pretrained(folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(
-        json.dumps({**config, "dataset": f"folder:{image_folder}"})
-    )
-    code, _, error = study("--run", FLOW, model=folder)
-    assert code == 2 and "have no class labels" in error
-
-
 def test_training_images_are_copies_and_held_out_ones_are_not(script):
     module, data = script("evaluate/samplers.py"), load_images("digits")
     args = module.Arguments(model="digits", num_images=60, classifier_steps=5, device="cpu")

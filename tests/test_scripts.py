@@ -69,27 +69,6 @@ def test_a_run_starts_from_the_weights_of_a_model(trained, script, image_folder,
     assert not (tmp_path / "other" / "run.json").exists()
 
 
-def test_bits_by_several_estimators(trained, script, capsys, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(trained, run)
-    scored = call(
-        script("evaluate/bpd.py"), run, "--estimator", "ratio", "pf_ode", "elbo",
-        "--estimator_args", "num_steps=2", "num_draws=1", "--eps", 0.01, "--split", "train",
-        "--output_dir", run, "--device", "cpu", "--limit", 3, "--repeats", 2,
-    )  # fmt: skip
-    assert scored == 0
-    out = capsys.readouterr().out
-    figures = last_json(out)
-    assert {"bits_per_dim", "stderr", "eps", "nfe", "num_images"} <= set(figures)
-    assert set(figures["estimators"]) == {"ratio", "pf_ode", "elbo"}
-    assert figures["num_images"] == 3
-    assert "estimator" in out
-    few = ["--estimator", "elbo", "ratio", "--limit", 2, "--repeats", 1, "--device", "cpu"]
-    few += ["--estimator_args", "num_draws=1"]
-    assert call(script("evaluate/bpd.py"), run, *few, "--output_dir", run / "few") == 0
-    assert last_json(capsys.readouterr().out)["estimator"] == "elbo"
-
-
 #: settings that make annealed HMC short
 FEW = "steps_per_temperature=1 num_leapfrog_steps=1 final_steps=0".split()
 
