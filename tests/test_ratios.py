@@ -8,9 +8,9 @@ from exact import F64, ExactModel, generator, normal
 
 from ebm_app.io.errors import NumericalError
 from ebm_app.objectives.regression import CTSM
-from ebm_app.objectives.time_sampling import SharedTimes, Stratified, TimeSample
-from ebm_app.paths import LinearVPPath, SchrodingerBridgePath
-from ebm_app.ratios.estimators import EndPoints, TimeScoreRatio
+from ebm_app.objectives.time_sampling import SharedTimes, Stratified
+from ebm_app.paths import LinearVPPath
+from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import CovarianceScores, TimeScores
 from ebm_app.ratios.pairs import gaussian_pair, information_pair
 from ebm_app.ratios.points import EvaluationPoints
@@ -35,14 +35,6 @@ def test_the_time_integral_of_the_exact_time_score_is_the_log_ratio():
     assert nfe > 20
 
 
-def test_a_bridge_takes_the_noise_of_the_draw():
-    x, t = normal((6, 3)), torch.full((6,), 0.25, dtype=F64)
-    drawn = EndPoints(x, x, 2 * x, TimeSample(t, t))
-    assert torch.allclose(
-        drawn.at(SchrodingerBridgePath(1.0), t).xt, x + math.sqrt(3 / 16) * 2 * x
-    )
-
-
 METHODS = {
     "tsm": TimeScores(objective="tsm", weighting="stein_score"),
     "ctsm": TimeScores(objective="ctsm", moment="data"),
@@ -63,7 +55,7 @@ def test_every_method_trains_and_the_best_weights_are_kept(method):
     points, steps = run(method)
     found = list(steps)
     assert [at.step for at in found] == [0, 4, 6]
-    errors = [at.found["error"] for at in found]
+    errors = [at.metrics["error"] for at in found]
     last = found[-1]
     assert (
         last.best_error == min(errors) and last.best_step == [0, 4, 6][errors.index(min(errors))]
@@ -74,7 +66,7 @@ def test_every_method_trains_and_the_best_weights_are_kept(method):
 
 
 def test_a_run_is_a_function_of_its_seed():
-    one, same, other = ([at.found for at in run(METHODS["ctsm_v"], n)[1]] for n in (0, 0, 1))
+    one, same, other = ([at.metrics for at in run(METHODS["ctsm_v"], n)[1]] for n in (0, 0, 1))
     assert one == same and all(a != b for a, b in zip(one, other, strict=True))
 
 

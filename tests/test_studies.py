@@ -84,7 +84,7 @@ def test_every_method_of_a_problem_can_be_trained(name):
     points = EvaluationPoints(problem.pair, 4, generator())
     for method in problem.methods.values():
         *_, last = train(method, problem.pair, 0, 1e-3, training, points.judge)
-        assert 0 < last.found["error"] < math.inf
+        assert 0 < last.metrics["error"] < math.inf
 
 
 def test_the_mi_script_on_the_paper_s_gaussians(script, tmp_path):

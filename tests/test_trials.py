@@ -9,9 +9,8 @@ from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import TimeScores
 from ebm_app.ratios.pairs import gaussian_pair
-from ebm_app.ratios.points import SIDE, TIMES, DensityGrid
-from ebm_app.ratios.training import draw
-from ebm_app.ratios.trials import PAIRS, Judge, chosen
+from ebm_app.ratios.points import SIDE, TIMES, DensityGrid, EvaluationPoints
+from ebm_app.ratios.trials import PAIRS, chosen
 
 SHIFT = 4.0
 
@@ -40,10 +39,8 @@ def test_log_ratios_along_a_path_are_integrals_of_the_time_score():
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-3)  # the margin at t = 1
 
 
-def grid_of(pair, num=40_000):
-    method = TimeScores()
-    rows = draw(pair, method.sampler.sample, num, seeded("cpu", 1))
-    return DensityGrid(pair, method.path, rows)
+def grid_of(pair):
+    return DensityGrid(pair, TimeScores().path, seeded("cpu", 1))
 
 
 def test_the_window_holds_the_draws_and_the_learned_mass():
@@ -68,8 +65,8 @@ def test_rows_of_the_plane_go_upwards():
 
 
 def test_toy_data_are_judged_at_points_of_their_own():
-    judge = Judge(*chosen("moons", "bridge_sigma1", "ctsm_v_time1"), "cpu", 0)
-    assert judge.points.truth.min() > -10  # no point of p_0 among them
+    points = EvaluationPoints(PAIRS["moons"], 200, seeded("cpu", 0))
+    assert points.truth.min() > -10  # no point of p_0 among them
 
 
 def test_what_is_no_trial_is_refused():

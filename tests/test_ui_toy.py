@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ebm_app.ratios import trials
+from ebm_app.ratios import points
 from ebm_app.web import toy
 
 NO_PLANE = ("gaussians_d5", "variance_preserving")
@@ -13,8 +13,8 @@ NO_PLANE = ("gaussians_d5", "variance_preserving")
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Evaluations on few draws."""
-    for name in ("NUM_POINTS", "NUM_LOSS_DRAWS", "NUM_GRID_DRAWS"):
-        monkeypatch.setattr(trials, name, 100)
+    monkeypatch.setattr(toy, "NUM_POINTS", 100)
+    monkeypatch.setattr(points, "NUM_GRID_DRAWS", 100)
 
 
 def train(method="ctsm_v_time1", iterations=2, seed=3, run=NO_PLANE):
@@ -26,7 +26,7 @@ def test_a_run_shows_itself_at_every_evaluation_and_ends_with_figures():
     heads = [text.split(" · ")[0] for _, text, *_ in shown]
     assert heads == ["Starting", "Step 0 of 2", "Step 1 of 2", "Step 2 of 2", "2 steps"]
     plot, text, found, planes = shown[-1]
-    assert len(plot.axes) == 3 and json.loads(json.dumps(found)) == found
+    assert len(plot.axes) == 2 and json.loads(json.dumps(found)) == found
     given = {
         **{"problem": "gaussians_d2", "path_kind": "variance_preserving"},
         **{"method": "ctsm_v_time1", "learning_rate": 1e-3, "iterations": 2, "seed": 3},

@@ -2,7 +2,6 @@ r"""The estimator of a log density ratio log p_1/p_0, in nats, that is trained o
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,25 +10,10 @@ from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.numerics.quadrature import integrate, rule_on
 from ebm_app.objectives.regression import Objective
 from ebm_app.objectives.time_sampling import TimeSample
-from ebm_app.paths import GaussianPath, PathSample
 
 #: Gauss-Legendre nodes in t, not in the clock: the marginal's time score is regular at the ends
 #: where the conditional one is not
 NUM_NODES = 24
-
-
-class EndPoints(NamedTuple):
-    """Rows of one step: draws ``x0`` of p_0 and ``x1`` of p_1, standard normal ``noise`` (B, D),
-    and times with their weights (B,)."""
-
-    x0: Tensor
-    x1: Tensor
-    noise: Tensor
-    times: TimeSample
-
-    def at(self, path: GaussianPath, t: Tensor) -> PathSample:
-        """The points of a path at times t (B,)."""
-        return path.sample(self.x0, self.x1, t, self.noise)
 
 
 class TimeScoreRatio(nn.Module):
@@ -44,10 +28,10 @@ class TimeScoreRatio(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
 
-    def loss(self, draw: EndPoints) -> Tensor:
-        """Loss by example, (B,)."""
-        path, times = self.model.path, draw.times
-        return self.objective(self.model, path, draw.at(path, times.t), times.weight)
+    def loss(self, x0: Tensor, x1: Tensor, noise: Tensor, times: TimeSample) -> Tensor:
+        """Loss by example (B,) at draws of p_0, p_1 and N(0, I), (B, D) each."""
+        path = self.model.path
+        return self.objective(self.model, path, path.sample(x0, x1, times.t, noise), times.weight)
 
     def time_scores(self, x: Tensor, t: Tensor) -> Tensor:
         """d/dt log p_t(x) at the points x (N, D) and one time t (): (N,), float64."""

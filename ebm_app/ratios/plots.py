@@ -1,20 +1,18 @@
 """Plots of trials and of estimates while they are learned, narrow enough for a phone."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
+from torch import Tensor
 
 from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.pairs import DensityPair
 from ebm_app.ratios.points import TIMES, Planes
 from ebm_app.ratios.training import VALIDATION
 
-#: steps, held-out losses, and squared errors in nats^2
-Curve = Sequence[tuple[int, float, float]]
 WIDTH, DPI = 4.2, 130  # inches, dots an inch
 
 
@@ -33,24 +31,21 @@ def plot_pair(pair: DensityPair, num: int = 400) -> Figure:
     return figure
 
 
-def plot_trial(found: Mapping[str, Any], curve: Curve, num_steps: int, title: str) -> Figure:
-    """Under a title the curves, and the estimated against the true log ratio that a ``Judge`` has
-    found."""
+def plot_trial(
+    curve: Sequence[tuple[int, float]], truth: Tensor, estimate: Tensor, title: str
+) -> Figure:
+    """Under a title the squared error in nats^2 by step, and estimated against true log ratio."""
     figure = Figure(figsize=(WIDTH, 5.1), dpi=DPI, layout="constrained")
     figure.suptitle(title, x=0.02, ha="left", fontsize="small")
-    panels = figure.subplot_mosaic([["loss", "error"], ["ratio", "ratio"]], height_ratios=(3, 4))
-    steps, *parts = zip(*curve, strict=True)
-    for name, values, color in zip(("loss", "error"), parts, ("C0", "C1"), strict=True):
-        panels[name].plot(steps, values, color=color, marker=".", ms=4)
-        panels[name].set_xlim(0, num_steps)
-        panels[name].xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    error, ratio = panels["error"], panels["ratio"]
+    error, ratio = figure.subplots(2, height_ratios=(2, 3))
+    error.plot(*zip(*curve, strict=True), color="C1", marker=".", ms=4)
+    error.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     error.set_yscale("log")
     # room for two labels at least, and none between them that would overlap
     low, high = (math.log10(end) for end in error.get_ylim())
     error.set_ylim(10 ** math.floor(low), 10 ** math.ceil(high))
     error.yaxis.set_minor_formatter(NullFormatter())
-    truth, estimate = found["truth"].numpy(), found["estimate"].numpy()
+    truth, estimate = truth.cpu().numpy(), estimate.cpu().numpy()
     margin = 0.1 * np.ptp(truth)
     limits = truth.min() - margin, truth.max() + margin
     # what lies beyond the frame is drawn on its edge
@@ -58,13 +53,8 @@ def plot_trial(found: Mapping[str, Any], curve: Curve, num_steps: int, title: st
     ratio.plot(limits, limits, color="black", ls="--", lw=1, label="exact")
     ratio.set(xlim=limits, ylim=limits)
     ratio.legend(fontsize="small", loc="upper left")
-    for name, text in (
-        ("loss", "held-out loss, by step"),
-        ("error", "squared error, nats², by step"),
-        ("ratio", "estimated against true log ratio, nats"),
-    ):
-        panels[name].set_title(text, fontsize="small")
-        panels[name].tick_params(labelsize="small", which="both")
+    error.set_title("squared error, nats², by step", fontsize="small")
+    ratio.set_title("estimated against true log ratio, nats", fontsize="small")
     return figure
 
 

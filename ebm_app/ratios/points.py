@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from ebm_app.paths import GaussianPath
-from ebm_app.ratios.estimators import EndPoints, TimeScoreRatio
+from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.pairs import DensityPair
 from ebm_app.ratios.toy_2d import TOY_2D
 
 TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
-#: cells of a grid in either direction
-SIDE = 40
+#: cells of a grid in either direction, and draws of either density in them
+SIDE, NUM_GRID_DRAWS = 40, 40_000
 
 
 class EvaluationPoints:
@@ -73,21 +73,23 @@ class DensityGrid:
     """A square window of the plane that holds nearly all draws of p_t, cut into cells.
 
     Args:
-        pair: the two densities. path: between them. draw: rows of both, with noise.
+        pair: the two densities. path: between them. generator: of the draws.
     """
 
-    def __init__(self, pair: DensityPair, path: GaussianPath, draw: EndPoints) -> None:
-        ones = torch.ones_like(draw.times.t)
-        drawn = [draw.at(path, time * ones).xt.double().cpu() for time in TIMES]
+    def __init__(self, pair: DensityPair, path: GaussianPath, generator: torch.Generator) -> None:
+        x0, x1 = (p.sample(NUM_GRID_DRAWS, generator) for p in (pair.p0, pair.p1))
+        noise = torch.randn(x0.shape, device=x0.device, generator=generator)
+        times = torch.tensor(TIMES).to(x0)[:, None].expand(-1, len(x0)).double()
+        drawn = [path.sample(x0, x1, t, noise).xt.double().cpu() for t in times]
         self.pair, self.limits = pair, _window(torch.cat(drawn))
         left, right, bottom, top = self.limits
         edges = [
             torch.linspace(*ends, SIDE + 1).double() for ends in ((bottom, top), (left, right))
         ]
         y, x = torch.meshgrid(*((part[1:] + part[:-1]) / 2 for part in edges), indexing="ij")
-        self.centres = torch.stack([x, y], 2).flatten(0, 1).to(draw.x0)
+        self.centres = torch.stack([x, y], 2).flatten(0, 1).to(x0)
         counts = torch.stack([torch.histogramdd(part.flip(1), edges).hist for part in drawn])
-        self.drawn = counts / len(draw.x0) / ((right - left) / SIDE) ** 2
+        self.drawn = counts / len(x0) / ((right - left) / SIDE) ** 2
 
     @torch.no_grad()
     def planes(self, ratio: TimeScoreRatio) -> Planes:

@@ -7,9 +7,9 @@ appendix F).
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,14 +17,13 @@ from torch import Tensor
 from ebm_app.io.fields import PositiveInt, configuration
 from ebm_app.numerics.fitting import fit
 from ebm_app.numerics.tensors import seeded
-from ebm_app.objectives.time_sampling import TimeSample
-from ebm_app.ratios.estimators import EndPoints, TimeScoreRatio
+from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import TimeScores
 from ebm_app.ratios.pairs import DensityPair
 
 TRAIN, VALIDATION, TEST = range(3)
-#: (estimator) -> what is found of it by name; the best has the least "error"
-Judge = Callable[[TimeScoreRatio], Mapping[str, Any]]
+#: (estimator) -> its metrics; the best has the least "error"
+Judge = Callable[[TimeScoreRatio], dict[str, float]]
 
 
 @configuration
@@ -47,10 +46,11 @@ class RatioTraining:
 
 
 class Evaluation(NamedTuple):
-    """What is ``found`` of an estimator after ``step`` steps, and the ``best`` one so far."""
+    """An estimator after ``step`` steps, and the ``best`` one so far."""
 
     step: int
-    found: Mapping[str, Any]
+    ratio: TimeScoreRatio
+    metrics: dict[str, float]
     best_error: float
     best_step: int
     best: TimeScoreRatio
@@ -75,10 +75,12 @@ def train(
         NumericalError: for a loss that is not finite.
     """
     ratio, generator = method.build(pair, seed, device), seeded(device, seed, TRAIN)
-    times = method.sampler.sample
 
     def loss(_: int) -> Tensor:
-        return ratio.loss(draw(pair, times, training.batch_size, generator)).mean()
+        num = training.batch_size
+        x0, x1 = pair.p0.sample(num, generator), pair.p1.sample(num, generator)
+        noise = torch.randn(x0.shape, device=x0.device, generator=generator)
+        return ratio.loss(x0, x1, noise, method.sampler.sample(num, generator)).mean()
 
     steps = fit(
         ratio.parameters(), loss, training.iterations, lr, factor=training.learning_rate_factor
@@ -86,19 +88,7 @@ def train(
     best = math.inf, 0, copy.deepcopy(ratio)
     for step in chain([0], steps):
         if step % training.eval_every == 0 or step == training.iterations:
-            found = judge(ratio)
-            if found["error"] < best[0]:
-                best = found["error"], step, copy.deepcopy(ratio)
-            yield Evaluation(step, found, *best)
-
-
-def draw(
-    pair: DensityPair,
-    times: Callable[[int, torch.Generator], TimeSample],
-    num: int,
-    generator: torch.Generator,
-) -> EndPoints:
-    """``num`` rows of either density with noise and times."""
-    x0, x1 = pair.p0.sample(num, generator), pair.p1.sample(num, generator)
-    noise = torch.randn(x0.shape, device=x0.device, generator=generator)
-    return EndPoints(x0, x1, noise, times(num, generator))
+            metrics = judge(ratio)
+            if metrics["error"] < best[0]:
+                best = metrics["error"], step, copy.deepcopy(ratio)
+            yield Evaluation(step, ratio, metrics, *best)

@@ -9,15 +9,17 @@ import gradio as gr
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 
+from ebm_app.numerics.tensors import seeded
+from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.plots import plot_pair, plot_planes, plot_trial
-from ebm_app.ratios.points import TIMES, Planes, as_numbers
+from ebm_app.ratios.points import TIMES, DensityGrid, EvaluationPoints, Planes, as_numbers
 from ebm_app.ratios.training import TEST, VALIDATION, Evaluation, RatioTraining, train
-from ebm_app.ratios.trials import METHODS, PAIRS, PATHS, Judge, chosen, paths_of
+from ebm_app.ratios.trials import METHODS, PAIRS, PATHS, chosen, paths_of
 
 from .runs import AT_ONCE, start_and_stop, start_by
 from .shared import Seed, metrics_box, plot_box, progress, seed_box, slider, text_box
 
-MAX_ITERATIONS, RATES = 5_000, (1e-5, 0.1)
+MAX_ITERATIONS, RATES, NUM_POINTS = 5_000, (1e-5, 0.1), 600
 
 NAMES = {"ctsm_v": "CTSM-v", "ctsm": "CTSM", "tsm": "TSM"}
 WEIGHTINGS = {
@@ -47,7 +49,7 @@ def toy(
     """Train a method on a toy problem; returns a plot, a text, and the metrics."""
     pair, chosen_method = chosen(problem, path, method)
     training = RatioTraining(iterations, eval_every=min(100, math.ceil(iterations / 10)))
-    yield preview(problem), f"Starting · {problem_label(problem)} · {PATHS[path][0]}", {}, None
+    yield plot_pair(pair), f"Starting · {problem_label(problem)} · {PATHS[path][0]}", {}, None
     begin, curve = time.perf_counter(), []
     title = f"{method_label(method)}\n{problem_label(problem)}"
     given = {
@@ -59,19 +61,28 @@ def toy(
         "seed": seed,
     }
 
-    def shown(at: Evaluation, judged_on: str) -> ShownTrial:
-        numbers = {name: part for name, part in at.found.items() if isinstance(part, float)}
-        found = {**given, "step": at.step, "best_step": at.best_step, "judged_on": judged_on}
-        found |= as_numbers(numbers)
-        plot = plot_trial(at.found, curve, iterations, title)
-        return plot, report(found, time.perf_counter() - begin), found, at.found["planes"]
+    points, fresh = (
+        EvaluationPoints(pair, NUM_POINTS, seeded(device, 0, stream))
+        for stream in (VALIDATION, TEST)
+    )
+    seen = seeded(device, 0, VALIDATION)
+    grid = DensityGrid(pair, chosen_method.path, seen) if pair.dim == 2 else None
 
-    validation, test = (Judge(pair, chosen_method, device, part) for part in (VALIDATION, TEST))
-    settings = seed, learning_rate, training, validation, device
+    def shown(at: Evaluation, ratio: TimeScoreRatio, points: EvaluationPoints) -> ShownTrial:
+        estimate, planes = ratio.log_ratio(points.x), grid and grid.planes(ratio)
+        found = points.metrics(estimate) | ({} if planes is None else {"mass": planes.mass})
+        found["divergence_truth"] = points.metrics(points.truth)["divergence"]
+        judged_on = "test" if points is fresh else "validation"
+        done = {"step": at.step, "best_step": at.best_step, "judged_on": judged_on}
+        found = {**given, **done, **as_numbers(found)}
+        plot = plot_trial(curve, points.truth, estimate, title)
+        return plot, report(found, time.perf_counter() - begin), found, planes
+
+    settings = seed, learning_rate, training, points.judge, device
     for at in train(chosen_method, pair, *settings):
-        curve.append((at.step, at.found["loss"], at.found["error"]))
-        yield shown(at, "validation")
-    yield shown(at._replace(found=test(at.best)), "test")
+        curve.append((at.step, at.metrics["error"]))
+        yield shown(at, at.ratio, points)
+    yield shown(at, at.best, fresh)
 
 
 def at_time(planes: Planes | None, time: float) -> Figure | None:
@@ -105,7 +116,7 @@ def report(found: Mapping[str, Any], seconds: float) -> str:
     total = found["iterations"]
     head = f"{total} steps" if found["judged_on"] == "test" else progress(found["step"], total)
     head = [head, problem_label(found["problem"]), PATHS[found["path_kind"]][0]]
-    if found["loss"] is None or found["error"] is None:
+    if found["error"] is None:
         told = "no longer finite: lower the learning rate"
     else:
         told = f"off by {found['error'] ** 0.5:.3g} nats (root mean square)"
@@ -113,11 +124,6 @@ def report(found: Mapping[str, Any], seconds: float) -> str:
         told += f" · learned p₁ integrates to {found['mass']:.3g}"
     head = f"{' · '.join(head)} · seed {found['seed']} · {seconds:.1f} s"
     return f"{head}\n{method_label(found['method'])}: {told}"
-
-
-def preview(problem: str) -> Figure:
-    """What is to be learned."""
-    return plot_pair(PAIRS[problem])
 
 
 def path_choices(problem: str) -> list[tuple[str, str]]:
@@ -152,7 +158,12 @@ def build(seed: int, device: str) -> None:
                 when = gr.Slider(*TIMES[:: len(TIMES) - 1], 1, step=TIMES[1], label="t")
                 moment = plot_box("Densities and time score at t")
             planes = gr.State()
-            shown = [plot_box("Log ratio", value=preview(first)), text, metrics_box(), planes]
+            shown = [
+                plot_box("Log ratio", value=plot_pair(PAIRS[first])),
+                text,
+                metrics_box(),
+                planes,
+            ]
 
     def of_problem(problem: str) -> list[dict[str, Any]]:
         paths = path_choices(problem)
@@ -169,6 +180,8 @@ def build(seed: int, device: str) -> None:
     triggers = [problem.change, path.input, method.input]
     gr.on(triggers, None, cancels=[event], **AT_ONCE)
     # the draws of the problem in place of what was learned by another choice
-    gr.on(triggers, lambda name: [preview(name), "", None, None], problem, shown, **AT_ONCE)
+    gr.on(
+        triggers, lambda name: [plot_pair(PAIRS[name]), "", None, None], problem, shown, **AT_ONCE
+    )
     # a run writes its text with every step
     gr.on([text.change, when.change], at_time, [planes, when], moment, **AT_ONCE)
