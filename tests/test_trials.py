@@ -10,7 +10,7 @@ from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import TimeScores
 from ebm_app.ratios.pairs import gaussian_pair
 from ebm_app.ratios.points import SIDE, TIMES, DensityGrid, EvaluationPoints
-from ebm_app.ratios.trials import PAIRS, chosen
+from ebm_app.web.toy import PAIRS, chosen
 
 SHIFT = 4.0
 

@@ -9,12 +9,16 @@ import gradio as gr
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 
+from ebm_app.io.registry import choose
 from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.estimators import TimeScoreRatio
+from ebm_app.ratios.methods import TimeScores, methods_of
+from ebm_app.ratios.pairs import DensityPair, standard_normal
 from ebm_app.ratios.plots import plot_pair, plot_planes, plot_trial
 from ebm_app.ratios.points import TIMES, DensityGrid, EvaluationPoints, Planes, as_numbers
+from ebm_app.ratios.problems import TOY_PROBLEMS
+from ebm_app.ratios.toy_2d import TOY_2D
 from ebm_app.ratios.training import TEST, VALIDATION, Evaluation, RatioTraining, train
-from ebm_app.ratios.trials import METHODS, PAIRS, PATHS, chosen, paths_of
 
 from .runs import AT_ONCE, start_and_stop, start_by
 from .shared import Seed, metrics_box, plot_box, progress, seed_box, slider, text_box
@@ -28,6 +32,17 @@ WEIGHTINGS = {
     "time0": "time score weighting, c of the data",
     "time1": "time score weighting, c = 1",
 }
+PAIRS: dict[str, DensityPair] = {
+    **{name: problem.pair for name, problem in TOY_PROBLEMS.items() if "sigma" not in name},
+    **{name: DensityPair(standard_normal(2), data) for name, data in TOY_2D.items()},
+}
+#: in words, and the sigma of the Schrodinger bridge; None is the variance-preserving path
+PATHS: dict[str, tuple[str, float | None]] = {
+    "variance_preserving": ("variance preserving", None),
+    "bridge_sigma1": ("Schrödinger bridge, σ = 1", 1.0),
+    "bridge_sigma1.41": ("Schrödinger bridge, σ = √2", math.sqrt(2)),
+}
+METHODS = tuple(methods_of(None))
 HINT = (
     "Learn log p₁/p₀ of two known densities, and see how near it comes. "
     "p₀ is the reference at t = 0, p₁ the data at t = 1."
@@ -83,6 +98,23 @@ def toy(
         curve.append((at.step, at.metrics["error"]))
         yield shown(at, at.ratio, points)
     yield shown(at, at.best, fresh)
+
+
+def paths_of(problem: str) -> list[str]:
+    """The paths that suit a problem: the variance-preserving one starts at N(0, I)."""
+    is_any = problem.startswith("mixtures")
+    return [name for name, (_, sigma) in PATHS.items() if not (is_any and sigma is None)]
+
+
+def chosen(problem: str, path: str, method: str) -> tuple[DensityPair, TimeScores]:
+    """A key of ``PAIRS``, one of ``paths_of`` and one of ``METHODS``.
+
+    Raises:
+        UserError: for an unknown name, and a path that does not suit the problem.
+    """
+    pair = PAIRS[choose("problem", problem, PAIRS)]
+    _, sigma = PATHS[choose(f"path of {problem}", path, paths_of(problem))]
+    return pair, methods_of(sigma)[choose("method", method, METHODS)]
 
 
 def at_time(planes: Planes | None, time: float) -> Figure | None:
