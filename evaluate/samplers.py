@@ -113,8 +113,8 @@ def prepare(ebm: EBM, args: Arguments) -> tuple[Measure, dict[str, Any]]:
         train[fitted].to(ebm.device),
         labels[fitted],
         num_classes,
-        seed=args.seed,
-        num_steps=args.classifier_steps,
+        args.seed,
+        args.classifier_steps,
     )
     features, held_out_logits = classifier.features_and_logits(validation)
     neighbours = fitted[:NUM_NEIGHBOURS]

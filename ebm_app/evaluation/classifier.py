@@ -14,7 +14,7 @@ from tqdm.auto import trange
 
 from ebm_app.numerics.tensors import initial_weights
 
-NUM_FEATURES = 64
+NUM_FEATURES, BATCH_SIZE, LEARNING_RATE = 64, 64, 2e-3
 
 
 class Classifier(nn.Module):
@@ -62,21 +62,15 @@ class Classifier(nn.Module):
 
 
 def train_classifier(
-    images: Tensor,
-    labels: Tensor,
-    num_classes: int,
-    seed: int,
-    num_steps: int = 600,
-    batch_size: int = 64,
-    learning_rate: float = 2e-3,
+    images: Tensor, labels: Tensor, num_classes: int, seed: int, num_steps: int = 600
 ) -> Classifier:
     """Train by cross-entropy with Adam on randomly shifted images; the same seed gives the same
     weights, and the global random state is left as it was.
 
     Args:
         images: (N, C, H, W) in [0, 1], on the device to train on. labels: int64 (N,).
-        num_steps, batch_size: batches are drawn with replacement.
-        learning_rate: its peak; it rises and falls once (``OneCycleLR``).
+        num_steps: of batches that are drawn with replacement; the learning rate rises and falls
+            once (``OneCycleLR``).
 
     Returns:
         The classifier in evaluation mode, on the device of the images.
@@ -84,10 +78,10 @@ def train_classifier(
     with initial_weights(seed):
         classifier = Classifier(images.shape[1:], num_classes).to(images.device)
     generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(classifier.parameters(), learning_rate)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, num_steps + 1)
+    optimizer = torch.optim.Adam(classifier.parameters(), LEARNING_RATE)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, num_steps + 1)
     for _ in trange(num_steps, desc="classifier"):
-        rows = torch.randint(len(images), (batch_size,), generator=generator)
+        rows = torch.randint(len(images), (BATCH_SIZE,), generator=generator)
         batch = shifted(images[rows.to(images.device)], generator)
         loss = F.cross_entropy(classifier(batch), labels[rows].to(images.device))
         optimizer.zero_grad()

@@ -14,20 +14,19 @@ MAX_EXCESS, OPACITY = 6, 0.7
 
 
 def plot_over(
-    image: Tensor, excess: np.ndarray, others: Sequence[Tensor] = (), opacity: float = OPACITY
+    image: Tensor, excess: np.ndarray, others: Sequence[Tensor], opacity: float = OPACITY
 ) -> Figure:
     """A map (H, W) of where an image (C, H, W) in [0, 1] is odd, laid over it, of ``opacity`` at
     most; nothing of it where the excess is below one standard deviation. Beside it stand the
     nearest held-out images."""
     figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
-    grid = figure.add_gridspec(max(1, len(others)), 4)
-    axes = figure.add_subplot(grid[:, : 3 if len(others) else 4])
+    grid = figure.add_gridspec(len(others), 4)
+    axes = figure.add_subplot(grid[:, :3])
     small = [figure.add_subplot(grid[row, 3]) for row in range(len(others))]
     for part, shown in zip([axes, *small], [image, *others], strict=True):
         part.imshow(shown.mean(0).numpy(), cmap="gray", vmin=0, vmax=1)
         part.set(xticks=[], yticks=[])
-    for part in small[:1]:
-        part.set_title("nearest held-out", fontsize="small")
+    small[0].set_title("nearest held-out", fontsize="small")
     alpha = ((excess - 1) / 3).clip(0, opacity)
     shown = axes.imshow(excess, cmap="autumn_r", vmin=0, vmax=MAX_EXCESS, alpha=alpha)
     label = "standard deviations above ordinary images"
