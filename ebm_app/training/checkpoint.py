@@ -68,7 +68,10 @@ def find_checkpoint(output_dir: Path, name: str) -> Path:
             verify(folder)
         except UserError as error:
             print(f"passing over a damaged checkpoint: {error}", file=sys.stderr)
-            folder.rename(folder.with_name(folder.name + ".damaged"))
+            aside = folder.with_name(folder.name + ".damaged")
+            while aside.exists():
+                aside = aside.with_name(aside.name + ".damaged")
+            folder.rename(aside)
             continue
         return folder
     raise UserError(
@@ -119,8 +122,11 @@ def restore_best(output_dir: Path, folder: Path) -> None:
     replace_file(output_dir / CONFIG_FILE, (folder / CONFIG_FILE).read_bytes())
 
 
-def remove_run(output_dir: Path) -> None:
-    """Delete what a run left in ``output_dir``, and nothing else."""
+def begin(output_dir: Path, overwrite: bool) -> None:
+    """Take ``output_dir`` for a new run: what another left there, and nothing else, is deleted if
+    that is asked for, and refused otherwise."""
+    if not overwrite:
+        return refuse_to_overwrite(output_dir)
     for folder in [*checkpoints(output_dir), *output_dir.glob(PREVIEWS)]:
         shutil.rmtree(folder)
     for name in RECORDS:

@@ -78,7 +78,8 @@ def launch(
         if trainer and options.resume_from_checkpoint:
             go_on(accelerator, trainer, options)
         else:
-            clean_output(accelerator, options)
+            folder, overwrite = options.output_dir, options.overwrite_output_dir
+            on_main(accelerator, lambda: checkpoint.begin(folder, overwrite))
         if trainer:
             settings = {**trainer.now.settings, **trainer.now.origin}
         output.data["settings"] = settings
@@ -118,17 +119,6 @@ def go_on(accelerator: Accelerator, trainer: Trainer, options: RunOptions) -> No
     trainer.resume(Path(found))
     if trainer.now.best is not None:
         on_main(accelerator, lambda: checkpoint.restore_best(folder, Path(found)))
-
-
-def clean_output(accelerator: Accelerator, options: RunOptions) -> None:
-    """Make the folder of a new run empty."""
-
-    def clean() -> None:
-        if options.overwrite_output_dir:
-            checkpoint.remove_run(options.output_dir)
-        checkpoint.refuse_to_overwrite(options.output_dir)
-
-    on_main(accelerator, clean)
 
 
 def start_from(ebm: EBM, name_or_path: str | os.PathLike) -> None:

@@ -80,7 +80,7 @@ def resolve(
         # a preset's is for its own number of steps: a tenth at most, if above the default
         longest = max(TrainingConfig.lr_warmup_steps, settings.max_train_steps // 10)
         settings = replace(settings, lr_warmup_steps=min(settings.lr_warmup_steps, longest))
-    check_names(settings, KINDS)
+    check_names(settings)
     space = _space(settings.space, data, flow)
     config = part(
         EBMConfig,
@@ -115,10 +115,11 @@ def with_defaults(settings: Settings, given: Iterable[str], flow: Flow | None) -
     return settings
 
 
-def check_names(settings: Any, kinds: Mapping[str, Mapping[str, Any]]) -> None:
+def check_names(settings: Any) -> None:
     """Raise a UserError for a setting that names nothing in the dict of its kind."""
-    for name, options in kinds.items():
-        choose(name, getattr(settings, name), options)
+    for name, options in KINDS.items():
+        if hasattr(settings, name):
+            choose(name, getattr(settings, name), options)
 
 
 def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> None:
@@ -145,7 +146,7 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
 
 def check_loop(config: LoopConfig, data: ImageData) -> None:
     """Raise a UserError for settings that no training can use."""
-    check_names(config, {name: KINDS[name] for name in ("optimizer", "lr_scheduler")})
+    check_names(config)
     check_report_to(config.report_to)
     if config.lr_decay_steps and config.lr_scheduler != OPEN_ENDED:
         raise UserError(

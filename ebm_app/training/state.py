@@ -1,5 +1,6 @@
 """What a run must remember to go on bit for bit, as tensors and JSON."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -87,19 +88,15 @@ class TrainingState:
         tensors = read_tensors(folder / STATE / TENSORS_FILE)
         if self.scaler is not None:
             self.scaler.load_state_dict(before.scaler)
-        parts: dict[str, dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            part, _, rest = name.partition(".")
-            parts.setdefault(part, {})[rest] = value
-        self.task.model.load_state_dict(parts["weights"])
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, value in parts.get("optimizer", {}).items():
-            index, name = key.split(".")
-            state.setdefault(int(index), {})[name] = value
+        names, device = self.task.model.state_dict(), self.task.model.device
+        self.task.model.load_state_dict({name: tensors[f"weights.{name}"] for name in names})
+        state = defaultdict(dict)
+        for _, index, name in (key.split(".") for key in tensors if key.startswith("optimizer.")):
+            state[int(index)][name] = tensors[f"optimizer.{index}.{name}"]
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
-        shadow, device = parts["ema"], self.task.model.device
-        self.ema.shadow_params = [shadow[str(i)].to(device) for i in range(len(shadow))]
+        shadow = range(len(self.ema.shadow_params))
+        self.ema.shadow_params = [tensors[f"ema.{i}"].to(device) for i in shadow]
         self.ema.optimization_step = before.ema_step
         return replace(before, settings=now.settings), tensors["pending"].to(device)
 

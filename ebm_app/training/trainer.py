@@ -116,7 +116,11 @@ class Trainer:
         # the processes share the work evenly
         self.now.core_seconds += (time.process_time() - cores) * self.accelerator.num_processes
         if losses is not None:
-            self._log(losses)
+            self._check_finite(losses)
+            self.now.loss = losses.mean().item()
+            rate = learning_rate(self.config, self.now.step)
+            speeds = {"images_per_second": self._speed(), "core_seconds": self.now.core_seconds}
+            self.metrics.write(self.now.step, loss=self.now.loss, learning_rate=rate, **speeds)
 
     def save(self) -> Path:
         """Write a checkpoint of this step, unless it is there, and return its folder."""
@@ -154,10 +158,11 @@ class Trainer:
         self.loss_module.train()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.config, self.now.step)
-        parts = self.own_rows()
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        blocks = torch.arange(self.task.total_batch_size).split(self.config.train_batch_size)
+        parts = blocks[rank::world]  # the rows of this process for each accumulation step
         own = self.task.batch(self.now.step, torch.cat(parts))
         # dropout is the only user of the global generator
-        rank = self.accelerator.process_index
         torch.manual_seed(mixed_seed(self.config.seed, 3, self.now.step, rank))
         losses = []
         for index in range(len(parts)):
@@ -173,13 +178,6 @@ class Trainer:
         self.optimizer.zero_grad()
         self.ema.step(self.parameters)
         self.pending.append(torch.cat(losses).mean())
-
-    def own_rows(self) -> list[Tensor]:
-        """The rows of a batch that are this process's, (train_batch_size,) for each accumulation
-        step."""
-        world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        blocks = torch.arange(self.task.total_batch_size).split(self.config.train_batch_size)
-        return list(blocks[rank::world])
 
     def _due(self, period: int) -> bool:
         return self.now.step % period == 0 or self.now.step == self.config.max_train_steps
@@ -202,13 +200,6 @@ class Trainer:
         if not losses.isfinite().all():
             step = self.now.step - len(losses) + 1 + int((~losses.isfinite()).nonzero()[0])
             raise UserError(f"the {what} of step {step} is not finite: {REMEDY}")
-
-    def _log(self, losses: Tensor) -> None:
-        self._check_finite(losses)
-        self.now.loss = losses.mean().item()
-        rate = learning_rate(self.config, self.now.step)
-        speeds = {"images_per_second": self._speed(), "core_seconds": self.now.core_seconds}
-        self.metrics.write(self.now.step, loss=self.now.loss, learning_rate=rate, **speeds)
 
     def _validate(self) -> None:
         """Validate the averaged weights, if this step asks for it and it is not done."""
