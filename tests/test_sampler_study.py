@@ -2,36 +2,23 @@
 
 import json
 
-import pytest
+from conftest import call
 
 from ebm_app.data.images import load_images
 from ebm_app.image_models.ebm import EBM
-from ebm_app.io.start import run_script
 
 FLOW = "pf_ode num_steps=1"
 HMC = "annealed_hmc num_temperatures=1 steps_per_temperature=1 num_leapfrog_steps=1 final_steps=0"
 SMALL = ["--num_images", 5, "--batch_size", 3, "--classifier_steps", 5, "--device", "cpu"]
 
 
-@pytest.fixture
-def study(script, capsys, tmp_path, folder):
-    """Run the script on a model of digits: (exit code, stdout, last line of stderr)."""
-    module = script("evaluate/samplers.py")
-
-    def run(*args, model=folder / "grey"):
-        arguments = [model, "--output_dir", tmp_path, *SMALL, *args]
-        code = run_script(module.main, [str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return code, out, (err.strip().splitlines() or [""])[-1]
-
-    return run
-
-
-def test_a_study_leaves_its_record(study, tmp_path):
-    code, out, _ = study("--run", FLOW, "--run", HMC, "--run", "pf_ode  num_steps=1")
-    *table, last = out.strip().splitlines()
+def test_a_study_leaves_its_record(script, capsys, tmp_path, folder):
+    runs = [word for run in (FLOW, HMC, "pf_ode  num_steps=1") for word in ("--run", run)]
+    flags = [folder / "grey", "--output_dir", tmp_path, *SMALL, *runs]
+    assert call(script("evaluate/samplers.py"), *flags) == 0
+    *table, last = capsys.readouterr().out.strip().splitlines()
     figures = json.loads(last)
-    assert code == 0 and 0 <= figures["classifier_accuracy"] <= 1
+    assert 0 <= figures["classifier_accuracy"] <= 1
     flow, hmc = figures["table"]
     assert (flow["run"], flow["nfe"], hmc["run"]) == (FLOW, 3, HMC)
     for row in (flow, hmc, figures["floor"][0]):

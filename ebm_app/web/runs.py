@@ -55,10 +55,6 @@ def explained(handler: Callable[..., Any], **given: Any) -> Callable[..., Any]:
     parameters = [part for name, part in signature.parameters.items() if name not in given]
     checked = validate_call(handler, config=ConfigDict(arbitrary_types_allowed=True))
 
-    def call(args: Sequence[Any]) -> Any:
-        names = (part.name for part in parameters)
-        return checked(**dict(zip(names, args, strict=False)), **given)
-
     @contextmanager
     def explaining() -> Iterator[None]:
         try:
@@ -75,17 +71,17 @@ def explained(handler: Callable[..., Any], **given: Any) -> Callable[..., Any]:
         # a browser takes the message for HTML
         raise gr.Error(escape(message, quote=False), print_exception=False) from None
 
-    @wraps(handler)
-    def run(*args: Any) -> Any:
-        with explaining():
-            return call(args)
+    def call(*args: Any) -> Any:
+        names = (part.name for part in parameters)
+        return checked(**dict(zip(names, args, strict=False)), **given)
 
     @wraps(handler)
     def iterate(*args: Any) -> Iterator[Any]:
         with explaining():
-            yield from call(args)
+            yield from call(*args)
 
-    found = iterate if inspect.isgeneratorfunction(handler) else run
+    is_stepwise = inspect.isgeneratorfunction(handler)
+    found = iterate if is_stepwise else wraps(handler)(explaining()(call))
     found.__signature__ = signature.replace(parameters=parameters)
     return found
 
