@@ -23,8 +23,8 @@ class Exact(TimeScoreRatio):
 
 
 def exact():
-    method, pair = TimeScores(), gaussian_pair(2, SHIFT)
-    return Exact(method.build(pair, 0, "cpu").model, method.loss(pair))
+    ratio = TimeScores().build(gaussian_pair(2, SHIFT), 0, "cpu")
+    return Exact(ratio.model, ratio.objective)
 
 
 def closed_form(x, t):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.numerics.tensors import initial_weights, mixed_seed
-from ebm_app.objectives.regression import OBJECTIVES, Objective
+from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.objectives.time_sampling import SharedTimes, Stratified, TimeSampler, UniformTime
 from ebm_app.objectives.weighting import WEIGHTINGS
 from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath
@@ -71,22 +71,18 @@ class TimeScores:
         """The estimator, its initial weights a function of the seed."""
         net = self.net(pair, seed).to(device)
         model = TimeScoreModel(net, self.path, EPS, prediction="raw", time_input="time")
-        return TimeScoreRatio(model, self.loss(pair))
-
-    def net(self, pair: DensityPair, seed: int) -> nn.Module:
-        """The paper's network, (x (B, D), t (B,)) -> components or the time score."""
-        with initial_weights(mixed_seed(seed, 4)):
-            return MLP(pair.dim, pair.dim if self.objective == "ctsm_v" else 1)
-
-    def loss(self, pair: DensityPair) -> Objective:
-        """The objective with its weighting."""
         weighting = WEIGHTINGS[self.weighting]
         if self.weighting == "time_score":
             # on a bridge the paper's c is the second moment of (x1 - x0) / sigma
             data = pair.p1.second_moment if self.sigma is None else pair.bridge_moment()
             one = 1.0 if self.sigma is None else self.sigma**2
             weighting = partial(weighting, {"data": data, "one": one}[self.moment])
-        return OBJECTIVES[self.objective](weighting(), 0.0, EPS)
+        return TimeScoreRatio(model, OBJECTIVES[self.objective](weighting(), 0.0, EPS))
+
+    def net(self, pair: DensityPair, seed: int) -> nn.Module:
+        """The paper's network, (x (B, D), t (B,)) -> components or the time score."""
+        with initial_weights(mixed_seed(seed, 4)):
+            return MLP(pair.dim, pair.dim if self.objective == "ctsm_v" else 1)
 
 
 @dataclass(frozen=True)
@@ -117,10 +113,9 @@ def methods_of(sigma: float | None) -> dict[str, TimeScores]:
     }
 
 
-def covariance_methods() -> dict[str, TimeScores]:
-    """The rows of the mutual-information figure."""
-    return {
-        "tsm_stein": CovarianceScores(objective="tsm", weighting="stein_score"),
-        "ctsm_time1": CovarianceScores(objective="ctsm"),
-        "ctsm_v_time1": CovarianceScores(),
-    }
+#: the rows of the mutual-information figure
+COVARIANCE_METHODS = {
+    "tsm_stein": CovarianceScores(objective="tsm", weighting="stein_score"),
+    "ctsm_time1": CovarianceScores(objective="ctsm"),
+    "ctsm_v_time1": CovarianceScores(),
+}

@@ -68,17 +68,13 @@ class BlockGaussian:
 
         I = -1/2 log det Sigma = -D/4 log(1 - rho^2) = D/4,   rho = sqrt(1 - exp(-1)) = 0.795.
 
-    The paper's text rounds rho to 0.8, for which I would be 0.2554 D. What else it has is as
-    a ``GaussianMixture`` has it.
+    The paper's text rounds rho to 0.8, for which I would be 0.2554 D. The rest is as a
+    ``GaussianMixture`` has it.
     """
 
     dim: int
     rho: ClassVar[float] = math.sqrt(-math.expm1(-1))
     second_moment: ClassVar[float] = 1.0
-
-    @property
-    def mean(self) -> Tensor:
-        return torch.zeros(self.dim, dtype=torch.float64)
 
     def sample(self, num: int, generator: torch.Generator) -> Tensor:
         options = {"generator": generator, "device": generator.device, "dtype": torch.float64}

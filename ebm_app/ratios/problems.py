@@ -4,7 +4,7 @@ section 6 and appendices E and F)."""
 import math
 from dataclasses import dataclass
 
-from ebm_app.ratios.methods import TimeScores, covariance_methods, methods_of
+from ebm_app.ratios.methods import COVARIANCE_METHODS, TimeScores, methods_of
 from ebm_app.ratios.pairs import DensityPair, gaussian_pair, information_pair, mixture_pair
 from ebm_app.ratios.training import RatioTraining
 
@@ -71,7 +71,7 @@ TOY_PROBLEMS: dict[str, Problem] = {
 INFORMATION_PROBLEMS: dict[str, Problem] = {
     f"mi_d{dim}": Problem(
         information_pair(dim),
-        covariance_methods(),
+        COVARIANCE_METHODS,
         INFORMATION_RATES,
         RatioTraining(min(iterations // 10, 10_000), batch, eval_every=400),
         dim / 4,

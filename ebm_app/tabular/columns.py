@@ -132,12 +132,6 @@ class Columns(NamedTuple):
             return [f"column {n + 1} of {self.what}" for n in range(self.values.shape[1])]
         return [f"'{name}'" for name in self.names]
 
-    def beside(self, other: "Columns") -> "Columns":
-        """Both as columns of the same rows."""
-        names = [label.strip("'") for label in (*self.labels, *other.labels)]
-        values = np.hstack([self.values, other.values])
-        return Columns(values, f"{self.what} and {other.what}", names)
-
     def check_finite(self) -> None:
         """Raise a UserError for values that are NaN or infinite."""
         rows, columns = np.nonzero(~np.isfinite(self.values))

@@ -74,9 +74,11 @@ def conditional_mutual_information(
     )
     check_pair(of_y, of_z)
     given = num_folds, steps, random_state
-    with_y = mutual_information(of_x, of_y.beside(of_z), *given)
+    names = [label.strip("'") for label in (*of_y.labels, *of_z.labels)]
+    both = Columns(np.hstack([of_y.values, of_z.values]), "y and z", names)
+    with_y = mutual_information(of_x, both, *given)
     without_y = mutual_information(of_x, of_z, *given)
-    rows = np.hstack([side.values for side in (of_x, of_y, of_z)])
+    rows = np.hstack([of_x.values, both.values])
     influence = torch.from_numpy(with_y.influence - without_y.influence)
     of_rows = error_of_rows(influence, torch.from_numpy(row_groups(rows)))
     stderr = math.hypot(of_rows, with_y.beside_rows, without_y.beside_rows)

@@ -109,7 +109,7 @@ class InformationEstimate:
 
     def plot(self) -> "Figure":
         """The value, its interval and the bounds beside it."""
-        from ebm_app.tabular.plots import plot_bracket
+        from matplotlib.figure import Figure
 
         others = {
             "Donsker-Varadhan bound": self.lower_bound,
@@ -117,7 +117,17 @@ class InformationEstimate:
             "mean log ratio": self.mean_log_ratio,
             "nearest neighbours": self.neighbours,
         }
-        return plot_bracket(self.value, self.interval, others)
+        rows = {name: at for name, at in others.items() if at is not None and math.isfinite(at)}
+        figure = Figure(figsize=(4.2, 3.0), dpi=130, layout="constrained")
+        axes = figure.subplots()
+        axes.axvspan(*self.interval, color="C1", alpha=0.2, lw=0)
+        half = HALF_WIDTH * self.stderr
+        axes.errorbar([self.value], [0], xerr=[half], fmt="o", color="C1", capsize=4)
+        axes.plot(list(rows.values()), range(1, len(rows) + 1), "o", color="C0")
+        axes.set_yticks(range(len(rows) + 1), ["estimate, 95 percent", *rows])
+        axes.set(xlabel="nats")
+        axes.invert_yaxis()
+        return figure
 
 
 def combined(

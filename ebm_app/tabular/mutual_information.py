@@ -130,7 +130,8 @@ class Estimation:
         self.shuffle = torch.randperm(len(x), generator=generator)
         #: the side that is a class, if one is, and the class of every row
         is_small = self.num_distinct < SMALL
-        self.of_class = next((n for n in (1, 0) if is_small and self.sides[n].is_class), None)
+        are_one = [len(s.discrete) == s.scores.shape[1] == 1 for s in self.sides]
+        self.of_class = next((n for n in (1, 0) if is_small and are_one[n]), None)
         if self.of_class is not None:
             labels = np.unique((x, y)[self.of_class], return_inverse=True)[1].reshape(-1)
             self.labels = torch.from_numpy(labels)

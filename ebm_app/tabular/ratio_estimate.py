@@ -128,10 +128,11 @@ class RatioEstimate:
         """The divergence and the test in words; where there are reasons to doubt them, those come
         first."""
         low, high = self.interval
+        p_value = "< 1e-6" if self.p_value < 1e-6 else f"= {self.p_value:.2g}"
         lines = [
             f"KL divergence of p_1 from p_0: at least {self.kl_bound:.4f} ± {self.kl_stderr:.4f} "
             f"nats, 95 percent interval of this bound {low:.4f} to {high:.4f}",
-            f"both samples of one density: p = {self.p_value:.2g}",
+            f"both samples of one density: p {p_value}",
             f"columns that differ by themselves (p < {LEVEL} after Holm): "
             f"{shortened(', '.join(self.drifted)) or 'none'}",
             f"a mean over p_1 by weights of p_0 rests on {self.effective_rows:.0f} of "
@@ -155,9 +156,18 @@ class RatioEstimate:
 
     def plot(self) -> "Figure":
         """How the log ratio is distributed over both samples, at rows it was learned without."""
-        from ebm_app.tabular.plots import plot_log_ratios
+        from matplotlib.figure import Figure
 
-        return plot_log_ratios(self.log_ratio0, self.log_ratio1)
+        figure = Figure(figsize=(4.2, 3.0), dpi=130, layout="constrained")
+        axes = figure.subplots()
+        samples = {"rows of p_0": self.log_ratio0, "rows of p_1": self.log_ratio1}
+        edges = np.histogram_bin_edges(np.concatenate(list(samples.values())), 40)
+        for name, values in samples.items():
+            axes.hist(values, edges, density=True, histtype="stepfilled", alpha=0.5, label=name)
+        axes.axvline(0, color="black", lw=0.8)
+        axes.set(xlabel="log p_1 / p_0, nats", ylabel="share a nat")
+        axes.legend(fontsize="small")
+        return figure
 
 
 def combined(

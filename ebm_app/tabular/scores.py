@@ -90,11 +90,6 @@ class Side(NamedTuple):
         ranks = np.argsort(np.lexsort((chance, x), axis=0), axis=0)
         return cls(scores, normal_scores(ranks), asinh, features, discrete)
 
-    @property
-    def is_class(self) -> bool:
-        """Whether it is one discrete column."""
-        return self.scores.shape[1] == len(self.discrete) == 1
-
     def spaced(self) -> np.ndarray:
         """(N, d), in which nearest neighbours are sought: ``untied``, but of discrete columns the
         scores, equal within a value and far apart between two."""

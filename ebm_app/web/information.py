@@ -20,7 +20,6 @@ from ebm_app.io.registry import choose
 from ebm_app.tabular.columns import read_rows
 from ebm_app.tabular.known import EXAMPLES
 from ebm_app.tabular.mutual_information import Estimation
-from ebm_app.tabular.plots import plot_progress
 
 from .models import without_path
 from .runs import AT_ONCE, Upload, empty_by, explained, start_and_stop, start_by
@@ -56,6 +55,16 @@ def read(
             f"there are {num_columns} columns, more than {MAX_COLUMNS}: leave some out"
         )
     return pair
+
+
+def plot_progress(bounds: Sequence[tuple[int, float]], num_steps: int) -> Figure:
+    """The bound so far, in nats, against the step, by pairs of both."""
+    figure = Figure(figsize=(4.2, 3.0), dpi=130, layout="constrained")
+    axes = figure.subplots()
+    axes.plot(*np.reshape(bounds, (-1, 2)).T, "o-", ms=4, clip_on=False)
+    axes.set(xlabel="step", ylabel="lower bound so far, nats", xlim=(0, num_steps))
+    axes.set_ylim(min(0.0, axes.get_ylim()[0]))
+    return figure
 
 
 def mi(
