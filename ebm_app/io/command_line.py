@@ -109,12 +109,7 @@ def given(args: Any, argv: Sequence[str] | None, kind: type) -> dict[str, Any]:
 
 
 def settings_of(kind: type, pairs: Sequence[str]) -> dict[str, Any]:
-    """The settings that words key=value give to the dataclass ``kind``.
-
-    >>> from ebm_app.sampling.samplers import PFODESampler
-    >>> settings_of(PFODESampler, ["num_steps=12", "solver=rk4"])
-    {'num_steps': 12, 'solver': 'rk4'}
-    """
+    """The settings that words key=value give to the dataclass ``kind``."""
     return settings_of_each({kind.__name__: kind}, pairs)[kind.__name__]
 
 

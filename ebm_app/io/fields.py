@@ -74,15 +74,7 @@ def configuration(kind: type | None = None, **options: Any) -> Any:
 
 
 def setting(text: str, default: Any) -> Any:
-    """A dataclass field with a help text, which makes it a flag.
-
-    >>> from dataclasses import fields
-    >>> @configuration
-    ... class Noise:
-    ...     seed: Seed = setting("seed of all noise", 0)
-    >>> fields(Noise)[0].metadata["help"], Noise(seed=3).seed
-    ('seed of all noise', 3)
-    """
+    """A dataclass field with a help text, which makes it a flag."""
     return field(default=default, metadata={"help": text})
 
 

@@ -239,8 +239,8 @@ def dequantisation_noise(repeats: int, levels: Tensor, seed: int) -> Tensor:
             of most machines holds.
     """
     repeats, seed = argument_of(Draws, "repeats", repeats), argument_of(Seed, "seed", seed)
-    if repeats * levels.numel() > MAX_NOISE:
-        most = MAX_NOISE // levels.numel()
+    if repeats * levels.shape.numel() > MAX_NOISE:
+        most = MAX_NOISE // levels.shape.numel()
         raise UserError(
             f"{repeats} draws of {len(levels)} images do not fit the memory: draw at most {most} "
             "times, or take fewer images"

@@ -115,7 +115,7 @@ class EnergyTask(PathTask):
             ).bits_per_dim.double()
             for estimator in ("energy", VariationalBound(num_draws=BOUND_DRAWS))
         )
-        nats = (bound - pass_) * math.log(2) * self.validation[0].numel()
+        nats = (bound - pass_) * math.log(2) * self.validation.shape[1:].numel()
         mean, stderr, spread = nats.mean(), standard_error(nats), nats.std()
         residual = Residual(mean.item(), stderr.item(), spread.item())
         if self.accelerator.is_main_process:
