@@ -17,12 +17,7 @@ NUM_NODES = 24
 
 
 class TimeScoreRatio(nn.Module):
-    r"""log p_1/p_0 = integral over t of the learned time score (arXiv:2502.02300, eq. 3).
-
-    Args:
-        model: of the time score.
-        objective: what it is trained by.
-    """
+    r"""log p_1/p_0 = integral over t of the learned time score (arXiv:2502.02300, eq. 3)."""
 
     def __init__(self, model: TimeScoreModel, objective: Objective) -> None:
         super().__init__()

@@ -70,11 +70,7 @@ class Planes(NamedTuple):
 
 
 class DensityGrid:
-    """A square window of the plane that holds nearly all draws of p_t, cut into cells.
-
-    Args:
-        pair: the two densities. path: between them. generator: of the draws.
-    """
+    """A square window of the plane that holds nearly all draws of p_t, cut into cells."""
 
     def __init__(self, pair: DensityPair, path: GaussianPath, generator: torch.Generator) -> None:
         x0, x1 = (p.sample(NUM_GRID_DRAWS, generator) for p in (pair.p0, pair.p1))

@@ -42,19 +42,11 @@ def _chosen(sigma: float | None, *names: str) -> dict[str, TimeScores]:
     return {name: every[name] for name in names}
 
 
-def _mixtures() -> dict[str, Problem]:
-    methods = {
-        "": _chosen(1.0, *SCORES),
-        "_sigma1.41": _chosen(math.sqrt(2), *SCORES),
-        "_sigma0": _chosen(0.0, "tsm_uniform"),  # without noise there is no conditional score
-    }
-    return {
-        f"mixtures_k{k:g}{path}": Problem(mixture_pair(k), rows, MIXTURE_RATES)
-        for path, rows in methods.items()
-        for k in (0.5, 1, 2)
-    }
-
-
+MIXTURE_METHODS = {
+    "": _chosen(1.0, *SCORES),
+    "_sigma1.41": _chosen(math.sqrt(2), *SCORES),
+    "_sigma0": _chosen(0.0, "tsm_uniform"),  # without noise there is no conditional score
+}
 TOY_PROBLEMS: dict[str, Problem] = {
     **{
         f"gaussians_d{dim}": Problem(
@@ -64,7 +56,11 @@ TOY_PROBLEMS: dict[str, Problem] = {
         )
         for dim in (2, 5, 10, 15, 20)
     },
-    **_mixtures(),
+    **{
+        f"mixtures_k{k:g}{path}": Problem(mixture_pair(k), methods, MIXTURE_RATES)
+        for path, methods in MIXTURE_METHODS.items()
+        for k in (0.5, 1, 2)
+    },
 }
 
 #: a tenth of the paper's iterations, and no more than 10,000

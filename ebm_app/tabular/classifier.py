@@ -55,14 +55,8 @@ class Draws(NamedTuple):
 
 
 class Classifiers:
-    """F classifiers with d inputs.
-
-    Args:
-        num, dim: F and d. steps: of training, at most. generator: of the first weights.
-
-    Attributes:
-        best_steps: of every classifier, the step of least validation loss; 0 is b alone.
-    """
+    """F classifiers with d inputs; ``best_steps`` are of each the step of least validation loss,
+    0 being b alone."""
 
     def __init__(self, num: int, dim: int, steps: int, generator: torch.Generator) -> None:
         self.steps = steps

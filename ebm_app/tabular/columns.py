@@ -18,25 +18,14 @@ if TYPE_CHECKING:
 
 def read_rows(path: str | Path, columns: Sequence[str] = ()) -> Any:
     """The rows of a file: of ``.npy`` all, (N, d) float64, and of ``.csv`` a data frame of the
-    named columns.
-
-    Raises:
-        UserError: as ``read_npy`` and ``read_csv``, and for a CSV file without names.
-    """
-    path = Path(path).expanduser()
-    if path.suffix.lower() != ".csv":
-        return read_npy(path)
-    if not columns:
-        raise UserError(f"'{path}' is a table: name the columns to read from it")
-    return read_csv(path, columns)
-
-
-def read_npy(path: Path) -> np.ndarray:
-    """The array of an ``.npy`` file as (N, d) in float64.
+    named columns (see ``read_csv``).
 
     Raises:
         UserError: for a file that is missing, damaged or of another format, and as ``Columns.of``.
     """
+    path = Path(path).expanduser()
+    if path.suffix.lower() == ".csv":
+        return read_csv(path, columns)
     try:
         # a map takes no memory for a shape that the file does not hold
         values = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -50,13 +39,11 @@ def read_csv(path: Path, names: Sequence[str]) -> "DataFrame":
 
     The file is UTF-8, its cells are separated by commas, its first line names the columns and a
     point marks the decimals; other columns may hold anything.
-
-    Raises:
-        UserError: for a file that is missing or no CSV, names that are unknown, and a column with
-            a cell that is not a number.
     """
     import pandas as pd  # half a second to import, only for tables
 
+    if not names:
+        raise UserError(f"'{path}' is a table: name the columns to read from it")
     try:
         table = pd.read_csv(path, encoding="utf-8-sig", skipinitialspace=True)
         if not isinstance(table.index, pd.RangeIndex):
@@ -167,11 +154,7 @@ class Columns(NamedTuple):
 
 
 def check_pair(x: Columns, y: Columns) -> None:
-    """Check that two sides can be estimated from.
-
-    Raises:
-        UserError: see ``mutual_information``.
-    """
+    """Raise a UserError for two sides that cannot be estimated from."""
     num_x, num_y = len(x.values), len(y.values)
     if num_x != num_y:
         raise UserError(

@@ -43,12 +43,8 @@ class GaussianRatio:
 
 
 def best_base(train: Sequence[np.ndarray], validation: Sequence[np.ndarray]) -> GaussianRatio:
-    """Of a ratio for each of ``SHARES`` the one of least logistic loss, or the first, which is not
-    used, where the loss of b = 0 is less.
-
-    Args:
-        train, validation: draws of p_0 and p_1, (N, D) each, float64.
-    """
+    """Of a ratio for each of ``SHARES`` the one of least logistic loss on draws (N, D) of p_0 and
+    p_1, or the first, which is not used, where the loss of b = 0 is less."""
     ratios = [GaussianRatio(*train, share) for share in SHARES]
 
     def loss(base: GaussianRatio) -> float:

@@ -137,11 +137,7 @@ def combined(
     neighbours: float | None,
     discrete: list[str],
 ) -> InformationEstimate:
-    """The estimate from the log ratios of all folds, by ratios of all other folds and of one.
-
-    Args:
-        groups: the number (N,) of the distinct row that each row is.
-    """
+    """The estimate from the log ratios of all folds, by ratios of all other folds and of one."""
     gain_factor = 1 / (len(whole) - 2)
     bound, of_bound = _bound(whole, len(groups))
     fewer, of_fewer = _bound(single, len(groups))

@@ -136,7 +136,12 @@ def build(app: gr.Blocks, seed: int) -> None:
         with gr.Column(scale=1, min_width=280):
             with gr.Tab("Arrays"):
                 x, y = (file_box(f"{name} (.npy)", ".npy") for name in "XY")
-                group = gr.Group()
+                with gr.Group():
+                    label = "Try data of known mutual information"
+                    task = gr.Dropdown(list(EXAMPLES), value="normal_1x1", label=label)
+                    num_rows = slider(100, MAX_ROWS, 2_000, "Rows to draw")
+                    draw = gr.Button("Draw X and Y")
+                    truth = text_box("True value of what was drawn", placeholder="")
             with gr.Tab("Table"):
                 table = file_box("CSV file with a header", ".csv")
                 several = {"multiselect": True, "allow_custom_value": True}
@@ -147,7 +152,12 @@ def build(app: gr.Blocks, seed: int) -> None:
             text = text_box("Estimate", 8)
             plot = plot_box("Bounds and estimate")
             shown = [plot, text, metrics_box()]
-    add_examples(app, group, [x, y, table], seeds)
+    given, drawn = [task, num_rows, seeds], [x, y, table, truth]
+    example = explained(mi_example)
+    draw.click(example, given, drawn, preprocess=False, api_name="mi_example")
+    app.load(example, given, drawn, preprocess=False, **AT_ONCE)
+    for file in (x, y, table):
+        gr.on([file.upload, file.clear, file.delete], lambda: "", outputs=truth, **AT_ONCE)
 
     def list_columns(path: str | None) -> tuple[dict[str, Any], ...]:
         names = column_names(path)
@@ -157,23 +167,6 @@ def build(app: gr.Blocks, seed: int) -> None:
     event = start_by(buttons, mi, [*chosen, steps, seeds], shown)
     table.change(explained(list_columns), table, columns, **AT_ONCE)
     empty_by([part.change for part in chosen], [event], shown)
-
-
-def add_examples(app: gr.Blocks, group: gr.Group, files: list[gr.File], seed: gr.Number) -> None:
-    """Data of known mutual information in place of a visitor's own."""
-    with group:
-        label = "Try data of known mutual information"
-        task = gr.Dropdown(list(EXAMPLES), value="normal_1x1", label=label)
-        num_rows = slider(100, MAX_ROWS, 2_000, "Rows to draw")
-        draw = gr.Button("Draw X and Y")
-        truth = text_box("True value of what was drawn", placeholder="")
-
-    inputs, outputs = [task, num_rows, seed], [*files, truth]
-    example = explained(mi_example)
-    draw.click(example, inputs, outputs, preprocess=False, api_name="mi_example")
-    app.load(example, inputs, outputs, preprocess=False, **AT_ONCE)
-    for file in files:
-        gr.on([file.upload, file.clear, file.delete], lambda: "", outputs=truth, **AT_ONCE)
 
 
 def file_box(label: str, kind: str) -> gr.File:
