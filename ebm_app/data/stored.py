@@ -24,12 +24,7 @@ Read = Callable[[int], Tensor]
 
 class StoredImages:
     """Images uint8 (N, C, H, W), which an index of rows decodes as it would take them from a
-    tensor; a slice decodes nothing.
-
-    Args:
-        read: a grey image may stand among colour ones. rows: their numbers (N,).
-        shape: (C, H, W).
-    """
+    tensor; a slice decodes nothing. Grey ones may stand among those of colour."""
 
     dtype, device, ndim = torch.uint8, torch.device("cpu"), 4
 

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from accelerate import Accelerator
-from accelerate.tracking import LoggerType, get_available_trackers
 
 from ebm_app.io import METRICS_FILE
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import open_plain, to_dict
-from ebm_app.io.registry import choose
 from ebm_app.io.writing import replace_file
 from ebm_app.models.config import LoopConfig
 
@@ -25,14 +23,6 @@ if TYPE_CHECKING:
 Row = dict[str, float | None]
 #: seconds of all cores that the steps took so far
 SPENT = "core_seconds"
-
-
-def check_report_to(report_to: str) -> None:
-    """Raise a UserError for a tracker that accelerate does not know, or that is not installed."""
-    trackers = [tracker.value for tracker in LoggerType]
-    choose("tracker", report_to, ["jsonl", *trackers])
-    if report_to not in ("jsonl", "all", *map(str, get_available_trackers())):
-        raise UserError(f"--report_to {report_to} needs it installed: pip install {report_to}")
 
 
 class MetricsLog:

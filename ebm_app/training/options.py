@@ -23,11 +23,7 @@ class DataFlags:
 
 @configuration(kw_only=True)
 class RunOptions:
-    """Where a run goes and how it starts.
-
-    Args:
-        init_from: folder, bundled name or hub id of a model whose weights a new run starts with.
-    """
+    """Where a run goes and how it starts: ``init_from`` a model's weights, where that is given."""
 
     output_dir: Path | None = setting(
         "folder of everything that is written; runs/<dataset>-<kind> if not given", None

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from accelerate.tracking import get_available_trackers
+
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import form_of
@@ -32,7 +34,6 @@ from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.objectives.weighting import WEIGHTINGS
 from ebm_app.spaces import SPACES, Space, build_space
-from ebm_app.training.metrics import check_report_to
 from ebm_app.training.optimizers import OPEN_ENDED, OPTIMIZERS, SCHEDULES
 from ebm_app.training.presets import LATENT, preset
 
@@ -147,7 +148,8 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
 def check_loop(config: LoopConfig, data: ImageData) -> None:
     """Raise a UserError for settings that no training can use."""
     check_names(config)
-    check_report_to(config.report_to)
+    installed = map(str, get_available_trackers())
+    choose("installed tracker", config.report_to, ["jsonl", "all", *installed])
     if config.lr_decay_steps and config.lr_scheduler != OPEN_ENDED:
         raise UserError(
             f"--lr_decay_steps is for --lr_scheduler {OPEN_ENDED}: {config.lr_scheduler} falls "
