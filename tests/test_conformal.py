@@ -27,12 +27,6 @@ def test_the_quantile_by_its_definition(level):
     assert found[-1] == np.inf and (np.diff(found) >= 0).all()
 
 
-def test_equal_weights_are_split_conformal_prediction():
-    scores = np.random.default_rng(1).permutation(99.0 + np.arange(99))
-    (found,) = weighted_quantile(scores, np.zeros(99), np.zeros(1), 0.9)
-    assert found == np.sort(scores)[90 - 1]  # ceil((99 + 1) 0.9)
-
-
 def answers(numbers, x):
     """x_1^2 with noise that grows with x_1, and nothing of x_2."""
     return x[:, 0] ** 2 + np.exp(0.5 * x[:, 0]) * numbers.standard_normal(len(x))

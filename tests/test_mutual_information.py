@@ -208,14 +208,8 @@ def test_networks_side_by_side_are_the_networks_one_by_one():
         weight += 0.1 * torch.randn(weight.shape, generator=generator(1))
     stack = classifier.Classifiers(3, 5, 1, generator())
     stack.best, x = weights, torch.randn(6, 5, generator=generator(2))
-    alone = []
-    for number in range(3):
-        values = x
-        for layer in (0, 2, 4, 6):
-            matrix, bias = (weights[f"{layer}.{part}"][number] for part in ("weight", "bias"))
-            values = torch.nn.functional.silu(values) if layer else values
-            values = values @ matrix.T + bias
-        alone.append(values[:, 0].double())
+    of_net = [{name: weight[n] for name, weight in weights.items()} for n in range(3)]
+    alone = [torch.func.functional_call(net, one, x)[:, 0].double() for one in of_net]
     torch.testing.assert_close(stack.residual(slice(1, 2), x), alone[1])
     torch.testing.assert_close(stack.residual(slice(0, 3), x), sum(alone) / 3)
 
@@ -226,8 +220,8 @@ def test_before_training_the_ratio_is_the_copulas():
     rows, fit = torch.arange(200), estimation.fits[3]
     for shift in (0, -1):
         (found,) = estimation.log_ratios(3, rows, rows.roll(shift), final=True).numpy()
-        expected = fit.copula.log_ratio(fit.s_x, np.roll(fit.s_y, shift, 0))
-        np.testing.assert_allclose(found, expected)
+        s = np.hstack([fit.s[:, :5], np.roll(fit.s[:, 5:], shift, 0)])
+        np.testing.assert_allclose(found, fit.copula.log_ratio(s))
 
 
 @pytest.mark.process

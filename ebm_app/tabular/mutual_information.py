@@ -88,13 +88,12 @@ def mutual_information(
 
 
 class Fit(NamedTuple):
-    """A ratio to learn: its ``copula``, the quantiles (N, dx) and (N, dy) of all rows by it, and
-    the numbers of the rows it is learned from and validated on. Where one side is a class,
-    ``tables`` (N, C) are logistic regressions of the rows learned from, and of both."""
+    """A ratio to learn: its ``copula``, the quantiles s (N, D) of all rows by it, and the numbers
+    of the rows it is learned from and validated on. Where one side is a class, ``tables`` (N, C)
+    are logistic regressions of the rows learned from, and of both."""
 
     copula: TCopula
-    s_x: np.ndarray
-    s_y: np.ndarray
+    s: np.ndarray
     train: Tensor
     validation: Tensor
     tables: tuple[Tensor, Tensor] | None
@@ -117,7 +116,8 @@ class Estimation:
         labels = [*sides[0].labels, *sides[1].labels]
         x, y = (side.values for side in sides)
         self.sides = Side.of(x, random_state), Side.of(y, random_state + 1)
-        discrete = [*self.sides[0].discrete, *(x.shape[1] + i for i in self.sides[1].discrete)]
+        self.dim_x = x.shape[1]
+        discrete = [*self.sides[0].discrete, *(self.dim_x + i for i in self.sides[1].discrete)]
         self.discrete = [labels[number] for number in discrete]
         self.groups = torch.from_numpy(row_groups(np.concatenate([x, y], 1)))
         self.num_distinct = int(self.groups.max()) + 1
@@ -187,11 +187,8 @@ class Estimation:
 
     def _fits(self) -> list[Fit]:
         """Fits 2 k and 2 k + 1 are of all folds but k, and of the one after k."""
-        scores, untied = (
-            np.concatenate(parts, 1)
-            for parts in zip(*((side.scores, side.untied) for side in self.sides), strict=True)
-        )
-        dim_x = self.sides[0].scores.shape[1]
+        scores = np.hstack([side.scores for side in self.sides])
+        untied = np.hstack([side.untied for side in self.sides])
         # shrunk, a copula misses what it shrank by, which falls slower than 1/rows
         is_small = self.num_distinct < ROWS_PER_COLUMN * self.num_folds * scores.shape[1]
         fits = []
@@ -200,10 +197,10 @@ class Estimation:
                 train, validation = self._split(inside)
                 rows = torch.cat([train, validation])
                 held_out = (torch.arange(len(rows)) >= len(train)).numpy()
-                copula = TCopula.fit(untied[rows.numpy()], dim_x, held_out if is_small else None)
-                s = t_scores(scores, copula.df)
-                tables = self._tables(train, rows)
-                fits.append(Fit(copula, s[:, :dim_x], s[:, dim_x:], train, validation, tables))
+                held_out = held_out if is_small else None
+                copula = TCopula.fit(untied[rows.numpy()], self.dim_x, held_out)
+                s, tables = t_scores(scores, copula.df), self._tables(train, rows)
+                fits.append(Fit(copula, s, train, validation, tables))
         return fits
 
     def _tables(self, *rows: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -253,7 +250,8 @@ class Estimation:
 
     def _pairs(self, fit: Fit, x_rows: Tensor, y_rows: Tensor) -> tuple[Tensor, Tensor]:
         """What the copula says (n,), float64, and what the networks read (n, d)."""
-        base = fit.copula.log_ratio(fit.s_x[x_rows.numpy()], fit.s_y[y_rows.numpy()])
+        s = np.hstack([fit.s[x_rows, : self.dim_x], fit.s[y_rows, self.dim_x :]])
+        base = fit.copula.log_ratio(s)
         inputs = torch.cat([self.features[0][x_rows], self.features[1][y_rows]], 1)
         return torch.from_numpy(base), inputs
 

@@ -73,11 +73,10 @@ class TCopula:
             correlation = simpler(correlation, dim_x, within, *best)
         return cls(df, correlation, dim_x)
 
-    def log_ratio(self, s_x: np.ndarray, s_y: np.ndarray) -> np.ndarray:
-        """log p(x, y) / (p(x) p(y)) at the quantiles (N, dim_x) and (N, D - dim_x): (N,), in
-        nats."""
-        joint = self.joint.logpdf(np.hstack([s_x, s_y]))
-        return np.atleast_1d(joint - self.x.logpdf(s_x) - self.y.logpdf(s_y))
+    def log_ratio(self, s: np.ndarray) -> np.ndarray:
+        """log p(x, y) / (p(x) p(y)) at the quantiles (N, D): (N,), in nats."""
+        of_x, of_y = s[:, : self.dim_x], s[:, self.dim_x :]
+        return np.atleast_1d(self.joint.logpdf(s) - self.x.logpdf(of_x) - self.y.logpdf(of_y))
 
 
 def t_scores(scores: np.ndarray, df: float) -> np.ndarray:
