@@ -10,6 +10,7 @@ from ebm_app.data.images import DATASETS, load_images
 from ebm_app.data.levels import form_of, to_display
 from ebm_app.data.png import grid_of, to_picture
 from ebm_app.io.errors import UserError
+from ebm_app.io.registry import choose
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import read_config
 
@@ -19,16 +20,17 @@ EXAMPLE_PIXELS = 224
 MAX_IMAGES = 297
 
 
-def held_out_images(config: EBMConfig, data_root: str) -> Tensor | None:
-    """Levels (N, C, H, W) of the first held-out images of a model's data set, None where they are
-    not on this machine or do not fit the model."""
-    if config.dataset not in DATASETS:
-        return None
-    try:
-        form, images = _first_images(config.dataset, data_root, MAX_IMAGES)
-    except UserError:
-        return None
-    return images if form == form_of(config) else None
+def held_out_images(config: EBMConfig, data_root: str) -> Tensor:
+    """Levels (N, C, H, W) of the first held-out images of a model's data set.
+
+    Raises:
+        UserError: where they are not on this machine, or do not fit the model.
+    """
+    name = choose("data set", config.dataset, DATASETS)
+    form, images = _first_images(name, data_root, MAX_IMAGES)
+    if form != form_of(config):
+        raise UserError(f"the images have {form}: take others for this model")
+    return images
 
 
 @lru_cache
@@ -44,10 +46,8 @@ def examples(folder: Path, data_root: str) -> list[Path | Image.Image]:
         return files
     try:
         config = read_config(EBMConfig, folder)
-    except UserError:  # such a model is explained when it is chosen
-        return []
-    levels = held_out_images(config, data_root)
-    if levels is None:
+        levels = held_out_images(config, data_root)
+    except UserError:  # a model that cannot be read is explained when it is chosen
         return []
     images = to_display(levels[:NUM_EXAMPLES], config.num_levels)
     return [to_picture(grid_of(image, EXAMPLE_PIXELS)) for image in images.split(1)]

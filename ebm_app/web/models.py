@@ -54,8 +54,7 @@ class Models:
                 found = AnomalyDetector(ebm)
                 found.read(folder)
                 if not found.is_fitted:
-                    images = held_out_images(ebm.config, self.data_root)
-                    found.fit([] if images is None else images)
+                    found.fit(held_out_images(ebm.config, self.data_root))
                 self._detector = ebm, found
         return self._detector[1]
 
