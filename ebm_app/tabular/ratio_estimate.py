@@ -2,17 +2,18 @@
 them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import Fraction, argument_of, shortened
-from ebm_app.numerics.tensors import effective_sample_size, log_mean_exp
+from ebm_app.numerics.tensors import effective_sample_size
 from ebm_app.tabular.columns import Columns
 from ebm_app.tabular.conformal import weighted_quantile
 from ebm_app.tabular.estimate import error_of_rows, interval_of, warned
@@ -33,34 +34,71 @@ class RatioEstimate:
     """log p_1(x) / p_0(x), in nats.
 
     Attributes:
-        kl_bound: the Donsker-Varadhan bound of the divergence KL(p_1 || p_0) >= E_{p_1} r - log
-            E_{p_0} exp r, over rows that a ratio was learned without, and ``kl_stderr``, its
-            standard error. Too few rows make the bound loose.
-        p_value: of the hypothesis that both samples are of one density, by the difference of the
-            mean of sigmoid(r) over the rows left out (Lopez-Paz and Oquab 2017, arXiv:1610.06545).
+        log_ratio0, log_ratio1: r at the rows of both samples, each by a ratio learned without it,
+            (N0,) and (N1,).
+        log_normaliser: log E_{p_0} exp r before it was subtracted; 0 for an exact ratio.
         column_p_values: of every column by itself, (D,), Holm's (see ``drift``): those below 0.05
             have drifted. ``p_value`` is of all columns jointly, and of how they depend on each
             other.
-        log_normaliser: log E_{p_0} exp r before it was subtracted; 0 for an exact ratio.
-        effective_rows: the rows of p_0 that a mean over p_1 by weights exp(r) rests on.
-        log_ratio0, log_ratio1: r at the rows of both samples, each by a ratio learned without it,
-            (N0,) and (N1,).
+        groups: the number of the distinct row that each row is, (N0,) and (N1,).
         at: rows (n, D) -> the log ratios of the K folds before the normaliser, (K, n), and the
             errors of what is left out, (n,). sample0: the rows of p_0.
-        warnings: reasons to doubt it, a sentence each.
     """
 
-    kl_bound: float
-    kl_stderr: float
-    p_value: float
-    column_p_values: np.ndarray
-    log_normaliser: float
-    effective_rows: float
     log_ratio0: np.ndarray
     log_ratio1: np.ndarray
+    log_normaliser: float
+    column_p_values: np.ndarray
+    groups: Sequence[Tensor]
     at: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
     sample0: Columns
-    warnings: list[str]
+
+    @property
+    def kl_bound(self) -> float:
+        """The Donsker-Varadhan bound of the divergence KL(p_1 || p_0) >= E_{p_1} r - log E_{p_0}
+        exp r, over rows that a ratio was learned without. Too few rows make it loose."""
+        return torch.from_numpy(self.log_ratio1).mean().item()
+
+    @property
+    def kl_stderr(self) -> float:
+        """The standard error of ``kl_bound``."""
+        of0, of1 = map(torch.from_numpy, (self.log_ratio0, self.log_ratio1))
+        return self._error(of0.exp(), of1)
+
+    @property
+    def p_value(self) -> float:
+        """Of the hypothesis that both samples are of one density, by the difference of the mean of
+        sigmoid(r) over the rows left out (Lopez-Paz and Oquab 2017, arXiv:1610.06545)."""
+        of0, of1 = (torch.from_numpy(r).sigmoid() for r in (self.log_ratio0, self.log_ratio1))
+        error = self._error(of0, of1)
+        return NormalDist().cdf((of0.mean() - of1.mean()).item() / error) if error else 1.0
+
+    @property
+    def effective_rows(self) -> float:
+        """The rows of p_0 that a mean over p_1 by weights exp(r) rests on."""
+        return effective_sample_size(torch.from_numpy(self.log_ratio0)).item()
+
+    @property
+    def warnings(self) -> list[str]:
+        """Reasons to doubt it, a sentence each."""
+        share = ((self.log_ratio0 < 0).mean() + (self.log_ratio1 > 0).mean()) / 2
+        away = abs(self.log_normaliser)
+        doubts = {
+            f"the normaliser rests on {self.effective_rows:.0f} rows of p_0, so that the "
+            "divergence and the log ratio may be off by a constant: give more rows of p_0": (
+                self.effective_rows < FEWEST_ROWS
+            ),
+            f"{share:.1%} of the rows tell which sample they are of: the densities hardly "
+            "overlap, and where they do not the log ratio is a guess": share > MOST_APART,
+            f"the classifiers were {away:.3f} nats from normalised, which is more than the error: "
+            "give more rows, or fewer columns": away > max(2 * self.kl_stderr, 0.05),
+        }
+        return [sentence for sentence, is_so in doubts.items() if is_so]
+
+    def _error(self, *values: Tensor) -> float:
+        """Of the difference of the means over both samples; copies of a row are one."""
+        parts = zip(values, self.groups, strict=True)
+        return math.hypot(*(error_of_rows(part - part.mean(), group) for part, group in parts))
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -168,54 +206,3 @@ class RatioEstimate:
         axes.set(xlabel="log p_1 / p_0, nats", ylabel="share a nat")
         axes.legend(fontsize="small")
         return figure
-
-
-def combined(
-    of0: Tensor,
-    of1: Tensor,
-    groups: tuple[Tensor, Tensor],
-    at: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
-    sample0: Columns,
-    column_p_values: np.ndarray,
-) -> RatioEstimate:
-    """The ratio from log ratios before the normaliser, float64, at rows (N0,) and (N1,) that they
-    were learned without.
-
-    Args:
-        groups: the number of the distinct row that each row is, (N0,) and (N1,).
-    """
-    log_normaliser = log_mean_exp(of0).item()
-    of0, of1 = of0 - log_normaliser, of1 - log_normaliser
-
-    def errors(values0: Tensor, values1: Tensor) -> float:
-        """Of the difference of two means; copies of a row are one."""
-        parts = zip((values0, values1), groups, strict=True)
-        return math.hypot(*(error_of_rows(part - part.mean(), group) for part, group in parts))
-
-    kl_stderr, effective_rows = errors(of0.exp(), of1), effective_sample_size(of0).item()
-    test0, test1 = of0.sigmoid(), of1.sigmoid()
-    error, apart = errors(test0, test1), (of0 < 0).double().mean() + (of1 > 0).double().mean()
-    share = apart.item() / 2
-    doubts = {
-        f"the normaliser rests on {effective_rows:.0f} rows of p_0, so that the divergence "
-        "and the log ratio may be off by a constant: give more rows of p_0": effective_rows
-        < FEWEST_ROWS,
-        f"{share:.1%} of the rows tell which sample they are of: the densities hardly "
-        "overlap, and where they do not the log ratio is a guess": share > MOST_APART,
-        f"the classifiers were {abs(log_normaliser):.3f} nats from normalised, which is more "
-        "than the error: give more rows, or fewer columns": abs(log_normaliser)
-        > max(2 * kl_stderr, 0.05),
-    }
-    return RatioEstimate(
-        kl_bound=of1.mean().item(),
-        kl_stderr=kl_stderr,
-        p_value=NormalDist().cdf((test0.mean() - test1.mean()).item() / error) if error else 1.0,
-        column_p_values=column_p_values,
-        log_normaliser=log_normaliser,
-        effective_rows=effective_rows,
-        log_ratio0=of0.numpy(),
-        log_ratio1=of1.numpy(),
-        at=at,
-        sample0=sample0,
-        warnings=[sentence for sentence, is_so in doubts.items() if is_so],
-    )

@@ -23,12 +23,12 @@ from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import Seed, Several, Steps, argument_of
-from ebm_app.numerics.tensors import seeded
+from ebm_app.numerics.tensors import log_mean_exp, seeded
 from ebm_app.tabular.classifier import BATCH_SIZE, Classifiers, Draws
 from ebm_app.tabular.columns import Columns, check_rows
 from ebm_app.tabular.drift import column_p_values
 from ebm_app.tabular.gaussian_base import GaussianRatio, best_base
-from ebm_app.tabular.ratio_estimate import RatioEstimate, combined
+from ebm_app.tabular.ratio_estimate import RatioEstimate
 from ebm_app.tabular.scores import AsinhScores, row_groups
 
 #: streams of random numbers
@@ -145,7 +145,9 @@ class RatioEstimation:
         )
         tests = column_p_values(*distinct)  # copies of a row are one
         of0, of1 = values.split([len(group) for group in self.groups])
-        return combined(of0, of1, self.groups, self.at, self.given[0], tests)
+        constant = log_mean_exp(of0).item()
+        log_ratios = ((part - constant).numpy() for part in (of0, of1))
+        return RatioEstimate(*log_ratios, constant, tests, self.groups, self.at, self.given[0])
 
     def at(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """At rows (n, D) the log ratios of all folds before the normaliser, (K, n), and the root
