@@ -107,6 +107,33 @@ ODD: dict[str, Maker] = {
 }
 
 
+def _square(images: Tensor, draw: np.random.Generator) -> Tensor:
+    """With a square of another image, a third of a side wide, in the place of its own."""
+    found, side = images.clone(), min(images.shape[-2:]) // 3
+    corners = draw.integers(0, min(images.shape[-2:]) - side + 1, (len(images), 2))
+    for row, (top, left) in enumerate(corners):
+        part = np.s_[:, top : top + side, left : left + side]
+        found[row][part] = images[row - 1][part]
+    return found
+
+
+def _scratch(images: Tensor, draw: np.random.Generator) -> Tensor:
+    """With a straight line of full ink, half a side long."""
+    height, width = images.shape[-2:]
+    found = []
+    for image in images:
+        angle, line = draw.uniform(0, np.pi), Image.new("L", (width, height))
+        reach = np.array([np.cos(angle) * width, np.sin(angle) * height]) / 4
+        middle = draw.uniform(0.25, 0.75, 2) * (width, height)
+        ImageDraw.Draw(line).line([*(middle - reach), *(middle + reach)], 255)
+        found.append(torch.where(torch.from_numpy(np.asarray(line) > 0), 1.0, image))
+    return torch.stack(found)
+
+
+#: images with a part that is not theirs: where they differ from the given ones
+PLANTED = {"a square of another": _square, "a scratch": _scratch}
+
+
 def odd_images(
     kind: str, images: Tensor, labels: Tensor | None, num_levels: int, seed: int = 0
 ) -> Tensor:
