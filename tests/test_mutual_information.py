@@ -134,12 +134,6 @@ def test_copies_of_rows_are_one_observation():
         assert learned and chosen and not learned & chosen
 
 
-def test_columns_that_tell_each_other():
-    x = np.random.default_rng(2).standard_normal(300)
-    found = mutual_information(x, -x, **SHORT)
-    assert "the normaliser rests on" in found.warnings[0] and found.value > 3
-
-
 def test_the_same_seed_gives_the_same_and_torch_keeps_its_generator():
     x, y = data(num=300)
     before = torch.random.get_rng_state()
@@ -190,7 +184,6 @@ def test_mistakes_end_in_a_sentence():
         ((frame[["a"]], np.stack([y, x], 1)), "'a' and column 2 of y hold the same values"),
         ((x, np.r_[np.nan, y[1:]]), "1 of 100 values of y are NaN or infinite"),
         ((frame, y), "constant over all rows, or of values beyond 1e100 or closer than 1e-100"),
-        ((x, np.array(["a"] * 100)), "y holds values of type <U1"),
         ((frame.assign(b="u"), y), "the column 'b' holds"),
         ((x, 1e200 * y), "are column 1 of y: leave them out, or rescale"),
         ((x, 1e-200 * y), "are column 1 of y: leave them out, or rescale"),
