@@ -5,7 +5,7 @@ RUN := runs/digits
 STEPS ?= 2000
 SETUP := .venv/.installed
 
-.PHONY: demo test test-ci test-all test-browser lint docs ui pretrained mnist mnist-latent card figures studies clean
+.PHONY: demo test test-ci test-all test-browser lint docs ui screenshots pretrained mnist mnist-latent card figures studies clean
 
 $(SETUP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ebm_app needs Python 3.11 or newer: make PYTHON=python3.x")'
@@ -51,6 +51,10 @@ docs: .venv/.docs
 
 ui: $(SETUP)
 	$(BIN)/python ui/app.py
+
+# the pictures of the page in docs
+screenshots: $(SETUP)
+	$(BIN)/python ui/screenshots.py --data_root $(DATA) --output_dir docs
 
 # models like the bundled ones, a run each. The bundled weights are those of an earlier chain of runs:
 # these recipes, with the settings of their records, make the same kind of model and not these weights

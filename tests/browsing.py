@@ -3,9 +3,11 @@
 import re
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import expect
+from conftest import load_script
 
-TABS = ("Generate", "Score", "Complete", "Toy", "Mutual information", "Diagnostics")
+scenes = load_script("ui/screenshots.py")
+open_tab, press = scenes.open_tab, scenes.press
+TABS = tuple(scenes.SCENES)
 WAIT = 60_000
 #: what axe finds in the components of gradio itself, which no setting of the page changes; a table
 #: wider than a telephone has cells for the keyboard once it has rows
@@ -16,40 +18,14 @@ OF_GRADIO = {
 }
 
 
-def open_tab(page, name):
-    """Open a tab of the page, which in a narrow window may stand behind "More tabs"."""
-    tab = page.get_by_role("tab", name=name, exact=True)
-    if not tab.count():
-        page.get_by_role("button", name="More tabs").click()
-        tab = page.locator(".overflow-dropdown:visible").get_by_role("button", name=name)
-    tab.click()
-
-
-def press(page, name):
-    """Press a button of the tab that is open."""
-    page.get_by_role("button", name=name).locator("visible=true").first.click()
-
-
 def text_of(page, label, pattern, wait=WAIT):
     """The text of a box, once it is what it should be."""
-    box = page.get_by_label(label, exact=True).locator("visible=true").first
-    expect(box).to_have_value(re.compile(pattern), timeout=wait)
-    return box.input_value()
+    return scenes.text_of(page, label, pattern, wait)
 
 
 def draw(page, down=0.8):
     """A stroke on the canvas of the tab that is open."""
-    canvas = page.locator("canvas:visible").first
-    canvas.wait_for(timeout=WAIT)
-    undo = page.get_by_role("button", name="Undo", exact=True).locator("visible=true")
-    while not undo.is_enabled():  # the brush comes after the canvas
-        box = canvas.bounding_box()
-        x, y, height = box["x"] + box["width"] / 2, box["y"], box["height"]
-        page.mouse.move(x, y + 0.2 * height)
-        page.mouse.down()
-        page.mouse.move(x, y + down * height, steps=12)
-        page.mouse.up()
-        page.wait_for_timeout(500)
+    scenes.draw(page, ((0.5, 0.2), (0.5, down)))
 
 
 def set_number(page, label, value):

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import shutil
 import socket
 import struct
 import sys
@@ -224,12 +223,8 @@ def open_address(models):
 @pytest.fixture(scope="session")
 def browser():
     """A headless Chromium."""
-    from playwright.sync_api import sync_playwright
-
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    path = next(filter(None, map(shutil.which, names)), None)  # or Playwright's own
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    with load_script("ui/screenshots.py").open_browser() as browser:
+        yield browser
 
 
 @pytest.fixture
