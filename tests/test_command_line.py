@@ -63,6 +63,10 @@ def test_words_become_the_types_of_the_fields():
         place="here", num_steps=4, pace=2.0, sizes=(1, 2), mood="bad", fast=True, name=("a", "c")
     )
     assert parse(Walk, None, ["here"]) == Walk(place="here")
+    for words in ("here --num_steps 1_0", "here --num_steps=1_0", "here --sizes 1 2_0"):
+        assert "underscore" in error_of(parse, Walk, None, words.split())
+    assert parse(Walk, None, ["--pace=1e-3", "--num_steps", "4", "in_1_0"]).place == "in_1_0"
+    assert parse(Walk, None, ["in", "--name", "1_0"]).name == ("1_0",)
     words = ["--num_steps=3", "--mood", "bad", "here"]
     written = given(parse(Walk, None, words), words, Run)
     assert written == {"num_steps": 3}

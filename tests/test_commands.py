@@ -45,14 +45,13 @@ def test_every_image_of_a_folder_gets_a_row(monkeypatch, capsys, tmp_path):
     score = ["score", "digits", tmp_path, "--estimator", "ratio", "--device", "cpu"]
     assert ebm(monkeypatch, *score) == 2
     assert "bad.png' as an image" in capsys.readouterr().err
-    (tmp_path / "bad.png").unlink()
     tables = []
     for size in (1, 4):
         output = tmp_path / f"{size}.csv"
-        given = ["--repeats", 2, "--batch_size", size, "--output", output]
+        given = ["--skip_bad", "--repeats", 2, "--batch_size", size, "--output", output]
         assert ebm(monkeypatch, *score, *given) == 0
         figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert figures["images"] == 3
+        assert (figures["images"], figures["bad"]) == (3, 1)
         tables.append(list(csv.DictReader(output.open())))
     assert [row["file"] for row in tables[1]] == ["0.png", "1.png", "2.png"]
     for one, row in zip(*tables, strict=True):

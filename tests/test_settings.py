@@ -7,9 +7,10 @@ import torch
 
 from ebm_app.data import load_images
 from ebm_app.io.errors import UserError
-from ebm_app.models.config import UNetConfig
+from ebm_app.models.config import EBMConfig, UNetConfig
 from ebm_app.models.unet import UNet
 from ebm_app.training import settings
+from ebm_app.training.cost import network_cost
 from ebm_app.training.presets import SIZES, sized, suited_to_levels
 
 
@@ -91,11 +92,23 @@ def test_frequencies_and_margin_by_the_number_of_levels():
 @pytest.mark.parametrize("side", [28, 32, 64])
 @pytest.mark.parametrize(("size", "millions"), [("small", 1.5), ("base", 36), ("large", 121)])
 def test_a_network_of_every_size_fits_the_images(side, size, millions):
-    """Its weights are those of its name from 32x32 on."""
+    """Its weights are those of the network that is built, and those of its name from 32x32 on."""
+    net = UNetConfig(**sized(SIZES[size], (3, side, side)))
+    cost = network_cost(EBMConfig("mine", (3, side, side), 256, net=net))
     with torch.device("meta"):
-        net = UNet((3, side, side), 6, UNetConfig(**sized(SIZES[size], (3, side, side))))
-    weights = sum(weight.numel() for weight in net.parameters())
-    assert side == 28 or weights == pytest.approx(1e6 * millions, rel=0.1)
+        built = UNet((3, side, side), 6, net)
+    assert cost.weights == sum(weight.numel() for weight in built.parameters())
+    assert side == 28 or cost.weights == pytest.approx(1e6 * millions, rel=0.1)
+
+
+def test_operations_are_those_of_a_convolution():
+    """A single residual block at one resolution costs what its convolutions say."""
+    small, twice = (
+        network_cost(EBMConfig("mine", (1, side, side), 17, net=UNetConfig((8,), num_heads=1)))
+        for side in (8, 16)
+    )
+    assert twice.weights == small.weights
+    assert twice.operations == pytest.approx(4 * small.operations, rel=0.02)
 
 
 def test_a_size_is_for_a_preset_that_has_one(digits):

@@ -8,12 +8,12 @@ bits_per_dim. Its centre is brought to the model's size, its values to the neare
 
 import csv
 import io
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from ebm_app.data.folder import fitted, list_images, on_levels, read_image
@@ -37,6 +37,7 @@ class Arguments(CommonFlags, ModelFlag):
     estimator: str | None = setting("of log p; the model's own if not given", None)
     repeats: Several = setting("dequantisation draws of each image", 4)
     batch_size: BatchSize = setting("images read together", 128)
+    skip_bad: bool = setting("leave out files that are no images, and count them", False)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -44,12 +45,20 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parse(Arguments, __doc__, argv)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     files = list_images(args.folder)
-    rows = []
+    rows, bad = [], 0
     for begin in tqdm(range(0, len(files), args.batch_size), desc="score"):
-        part = files[begin : begin + args.batch_size]
-        images = [on_levels(fitted(read_image(file), ebm.config), ebm.config) for file in part]
-        names = [file.relative_to(args.folder).as_posix() for file in part]
-        rows += zip(names, *scored(ebm, torch.cat(images), begin, args), strict=True)
+        images = {}
+        for number, file in enumerate(files[begin : begin + args.batch_size], begin):
+            try:
+                images[number] = on_levels(fitted(read_image(file), ebm.config), ebm.config)
+            except UserError as error:
+                if not args.skip_bad:
+                    raise
+                print(f"left out: {error}", file=sys.stderr)
+                bad += 1
+        if images:
+            names = [files[number].relative_to(args.folder).as_posix() for number in images]
+            rows += zip(names, *scored(ebm, images, args), strict=True)
     if not rows:
         raise UserError(f"the folder '{args.folder}' holds no images: give another")
     table = io.StringIO()
@@ -57,16 +66,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args.output.parent.mkdir(parents=True, exist_ok=True)
     replace_file(args.output, table.getvalue().encode())
     bits = sum(row[-1] for row in rows) / len(rows)
-    return {"output": str(args.output), "images": len(rows), "bits_per_dim": bits}
+    return {"output": str(args.output), "images": len(rows), "bad": bad, "bits_per_dim": bits}
 
 
-def scored(ebm: EBM, images: Tensor, begin: int, args: Arguments) -> list[list[float]]:
-    """The columns after the names, of images (B, C, H, W) in [0, 1], whose noise is a function of
-    their numbers ``begin``, ``begin + 1``, ..."""
-    shape, numbers = (args.repeats, *ebm.config.image_shape), range(begin, begin + len(images))
-    draws = [torch.rand(shape, generator=seeded("cpu", args.seed, number)) for number in numbers]
+def scored(ebm: EBM, images: dict[int, torch.Tensor], args: Arguments) -> list[list[float]]:
+    """The columns after the names, of images (1, C, H, W) in [0, 1] by their numbers, whose noise
+    is a function of these."""
+    whole, shape = torch.cat([*images.values()]), (args.repeats, *ebm.config.image_shape)
+    draws = [torch.rand(shape, generator=seeded("cpu", args.seed, number)) for number in images]
     found = [
-        ebm.log_prob(images, args.estimator, noise=noise[None], seed=args.seed + repeat)
+        ebm.log_prob(whole, args.estimator, noise=noise[None], seed=args.seed + repeat)
         for repeat, noise in enumerate(torch.stack(draws, 1))
     ]
     log_probs, bits = (torch.stack([each[i] for each in found]).cpu() for i in (0, 1))

@@ -6,6 +6,7 @@ A preset for the data set replaces some of the defaults: --dry_run prints what a
 """
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Train; the metrics of the run, on the main process."""
     args = parse(Arguments, __doc__, argv)
     # seconds to import: --help does without
-    from ebm_app.data.images import load_images
+    from ebm_app.data.images import digest_of, load_images
     from ebm_app.image_models.flow import Flow
     from ebm_app.training import settings
+    from ebm_app.training.cost import network_cost
     from ebm_app.training.launch import flow_of, train_ebm
 
     data = load_images(args.dataset, args.data_root, args.download, args.resolution)
@@ -45,8 +47,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     base = read_json(args.config).get("settings", {}) if args.config else None
     flow = Flow.from_pretrained(args.flow) if args.flow else flow_of(args.init_from)
     ebm_config, config = settings.resolve(data, own, base, flow)
+    if base and (recorded := base.get("data")):
+        labels = data.labels[0] if ebm_config.num_classes else None
+        same = [digest_of(data.train, labels)] == list(recorded.values())
+        if not same and base["ebm"]["dataset"] == data.name:
+            print(f"note: the images are not those of {args.config}", file=sys.stderr)
     if args.dry_run:
-        print(json.dumps(settings.record(ebm_config, config), indent=2))
+        cost = {"cost_of_an_image": network_cost(ebm_config)._asdict()}
+        print(json.dumps(settings.record(ebm_config, config) | cost, indent=2))
         return None
     options = options_of(args, args.dataset, ebm_config.space)
     return train_ebm(data, ebm_config, config, options, flow)

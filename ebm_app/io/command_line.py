@@ -21,6 +21,7 @@ from typing import Any, TypeVar, get_type_hints
 import tyro
 from tyro.conf import Positional
 
+from ebm_app.io.errors import UserError
 from ebm_app.io.fields import Seed, configuration, from_texts, setting
 from ebm_app.io.registry import choose, import_extension, import_plugins
 
@@ -82,7 +83,23 @@ def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = N
         use_underscores=True,
         config=(tyro.conf.FlagCreatePairsOff,),
     )
+    _check_digits(values, words)
     return kind(**vars(values))
+
+
+def _check_digits(values: Any, words: Sequence[str]) -> None:
+    """Raise a UserError for a number with an underscore, which Python reads as a thousand's."""
+    name = ""
+    for word in words:
+        text, is_flag = word, word.startswith("--")
+        if is_flag:
+            name, _, text = word[2:].partition("=")
+        value = getattr(values, name.replace("-", "_"), None)
+        first = value[0] if isinstance(value, tuple) and value else value
+        if "_" in text and isinstance(first, int | float) and not isinstance(first, bool):
+            raise UserError(f"--{name}: {text} is no number, leave out the underscore")
+        if not isinstance(value, tuple) and (text or not is_flag):
+            name = ""  # what follows is of no flag
 
 
 def _flags(kind: type, leave_rare: bool) -> type:

@@ -43,7 +43,8 @@ def checkpoints(output_dir: Path, end: str = "") -> list[Path]:
     """The finished checkpoints of a run, oldest first; those cut off by the ``end`` PENDING."""
     form = re.compile(PREFIX + r"\d{1,12}" + re.escape(end))
     found = (folder for folder in output_dir.glob(PREFIX + "*") if form.fullmatch(folder.name))
-    return sorted((folder for folder in found if folder.is_dir()), key=step_of)
+    own = (folder for folder in found if folder.is_dir() and not folder.is_symlink())
+    return sorted(own, key=step_of)
 
 
 def find_checkpoint(output_dir: Path, name: str) -> Path:

@@ -6,8 +6,10 @@ on bit for bit with as many processes and accumulation steps. With others, sums 
 another order, and dropout draws other noise.
 """
 
+import sys
 import time
 from contextlib import nullcontext
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ from ebm_app.training.optimizers import OPTIMIZERS, learning_rate
 from ebm_app.training.state import Progress, TrainingState
 from ebm_app.training.tasks import Task
 
+#: after which the first speed is told
+TIMED_STEPS = 20
 REMEDY = (
     "try a smaller --learning_rate or --max_grad_norm, --mixed_precision no, or a larger --eps"
 )
@@ -81,11 +85,14 @@ class Trainer:
         bar = tqdm(total=total, initial=self.now.step, disable=hidden, desc="train", mininterval=1)
         with bar, self.signals:
             self.metrics.start(self.now.step)
+            self._say(self._size())
             try:
                 self._validate()  # a run may have been stopped in the middle of it
                 while self.now.step < total:
                     self._advance()
                     bar.update()
+                    if self.now.step - self.start[0] == TIMED_STEPS:
+                        self._say(self._end())
                     if self.now.loss is not None:
                         text = f"loss {self.now.loss:.4f}, {self._speed():.0f} images/s"
                         bar.set_postfix_str(text, refresh=False)
@@ -181,6 +188,25 @@ class Trainer:
 
     def _due(self, period: int) -> bool:
         return self.now.step % period == 0 or self.now.step == self.config.max_train_steps
+
+    def _say(self, text: str) -> None:
+        """Print a line on stderr, above the bar."""
+        if self.accelerator.is_main_process:
+            tqdm.write(text, file=sys.stderr)
+
+    def _size(self) -> str:
+        """What the run is, in words."""
+        weights = sum(weight.numel() for weight in self.parameters)
+        return (
+            f"{self.config.max_train_steps} steps of {self.now.total_batch_size} images, of which "
+            f"{self.now.step} are done, by {weights / 1e6:.2f} million weights"
+        )
+
+    def _end(self) -> str:
+        """When the run ends, in words."""
+        left = (self.config.max_train_steps - self.now.step) * self.now.total_batch_size
+        end = datetime.now() + timedelta(seconds=left / self._speed())
+        return f"{self._speed():.0f} images/s: ends {end:%d %B %H:%M}, and later by validations"
 
     def _speed(self) -> float:
         step, seconds = self.start
