@@ -32,6 +32,7 @@ def set_number(page, label, value):
     box = page.get_by_role("spinbutton", name=re.compile(f"for {label}$"))
     if not box.is_visible():
         press(page, "Advanced")
+        page.wait_for_timeout(500)  # until the page listens to it
     box.fill(str(value))
     box.press("Tab")
 
@@ -42,16 +43,12 @@ def barriers(page):
     page.wait_for_function("!document.querySelector('button.primary:disabled')", timeout=WAIT)
     page.wait_for_timeout(1000)
     violations = Axe().run(page).response["violations"]
-    nodes = [
-        (violation["id"], node["html"][:200], node["failureSummary"][-120:])
-        for violation in violations
-        if violation["impact"] in ("serious", "critical")
-        for node in violation["nodes"]
-    ]
     return [
-        (name, html, summary)
-        for name, html, summary in nodes
-        if not any(name == known and part in html for known, part in OF_GRADIO)
+        (found["id"], node["html"][:200], node["failureSummary"][-120:])
+        for found in violations
+        if found["impact"] in ("serious", "critical")
+        for node in found["nodes"]
+        if not any(found["id"] == name and part in node["html"][:200] for name, part in OF_GRADIO)
     ]
 
 
