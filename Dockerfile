@@ -12,8 +12,6 @@ COPY train train
 COPY sample sample
 COPY evaluate evaluate
 COPY ui ui
-# large blocks go back to the system when they are freed, and threads share two heaps
-ENV MALLOC_TRIM_THRESHOLD_=1048576 MALLOC_MMAP_THRESHOLD_=1048576 MALLOC_ARENA_MAX=2
 USER user
 WORKDIR /home/user
 # runs to offer beside the bundled models

@@ -114,6 +114,7 @@ def test_predictions_are_those_of_the_p_value(detector, digits, rate):
     images = torch.cat([images, 1 - images[:5]])
     found, told = detector.examine(images), detector.predict(images, false_alarm_rate=rate)
     assert ((told == -1) == (found.p_value <= rate)).all() and (told[-5:] == -1).all()
+    assert ((detector.decision_function(images, rate) < 0) == (told == -1)).all()
     # binomial, and of a threshold that is itself drawn
     assert (told[:40] == -1).mean() <= rate + 3 * np.sqrt(rate * (1 - rate) * (1 / 40 + 1 / 25))
 

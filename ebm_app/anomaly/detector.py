@@ -127,6 +127,11 @@ class AnomalyDetector:
         higher, at most."""
         return self.examine(images).p_value
 
+    def decision_function(self, images: Any, false_alarm_rate: float = 0.05) -> np.ndarray:
+        """Scores (B,) less the threshold of a false-alarm rate: negative for odd images; raises as
+        ``threshold`` does."""
+        return self.score_samples(images) - self.threshold(false_alarm_rate)
+
     def predict(self, images: Any, false_alarm_rate: float = 0.05) -> np.ndarray:
         """1 for images (B,) that are ordinary and -1 for odd ones, where ordinary images are
         called odd with a probability of ``false_alarm_rate`` at most: p <= rate."""

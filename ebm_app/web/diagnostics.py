@@ -24,6 +24,7 @@ from .runs import AT_ONCE, empty_by, explained, start_and_stop, start_by
 from .shared import plot_box, progress, slider, text_box
 
 NO_README = "This model comes without a description of its own."
+FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)  # settings of a hub of models
 # the page serves no file of a folder
 PICTURE = re.compile(r"!\[[^\]]*\](\([^)]*\)|\[[^\]]*\])\n*")
 SELF_TEST = """### Self-test
@@ -79,6 +80,7 @@ def run_facts(folder: Path) -> dict[str, str]:
 
 def shown_readme(text: str) -> str:
     """A README that a page may show: without pictures, its HTML as it is written."""
+    text = FRONT_MATTER.sub("", text.replace("\r\n", "\n"))
     return PICTURE.sub("", text).replace("<", "&lt;")
 
 

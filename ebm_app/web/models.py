@@ -13,6 +13,7 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import BUNDLED, CONFIG_FILE, WEIGHTS_FILE, find_folder, read_config
+from ebm_app.models.parametrisation import ENERGY
 
 #: the bundled model that a visitor sees first
 FIRST = "mnist"
@@ -72,7 +73,10 @@ def in_a_line(name: str, folder: Path) -> str:
         config = read_config(EBMConfig, folder)
     except UserError:
         return name
-    return f"{name}: {data_of(config)}, {config.image_shape[1]} × {config.image_shape[2]} pixels"
+    latent = "" if config.space == EBMConfig.space else ", latent"
+    energy = ", an energy in one pass" if config.prediction == ENERGY else ""
+    _, height, width = config.image_shape
+    return f"{name}: {data_of(config)}, {height} × {width} pixels{latent}{energy}"
 
 
 @contextmanager
