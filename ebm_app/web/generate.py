@@ -214,7 +214,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Image:
                 randomise = gr.Checkbox(True, label="New seed for every run")
                 repeats = f"means over {REPEATS} draws of the dequantisation noise"
                 scored = gr.Checkbox(False, label="Log-likelihoods of the images", info=repeats)
-        with gr.Column(scale=2):
+        with gr.Column(scale=2, elem_classes="first"):
             drawn, tools = "Grid of the images that were drawn", ["download", "fullscreen"]
             before = first_grid(model.value, models)
             grid = picture("Samples", drawn, "min(520px, 92vw)", buttons=tools, value=before)
