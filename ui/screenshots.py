@@ -21,14 +21,14 @@ from ebm_app.io.start import run_script
 WAIT = 600_000  # milliseconds
 #: colours of a picture, which keep a file small
 NUM_COLOURS = 128
-#: by tab: what is clicked on first, the button, and the box that then holds a text like this
+#: by tab: the button, and the box that then holds a text like this
 SCENES = {
-    "Generate": ("", "Generate", "Run", r"^\d+ images"),
-    "Score": (".small img", "Is the image ordinary?", "Log-likelihood", "over 16 draws"),
-    "Complete": ("", "Complete", "Run", r"^Step (\d+) of \1 "),
-    "Toy": ("", "Train", "Run", r"^\d+ steps"),
-    "Mutual information": ("", "Estimate", "Estimate", r"rows, 1 \+ 1 columns"),
-    "Diagnostics": ("", "Run the self-test", "Result of the self-test", "checks passed"),
+    "Generate": ("Generate", "Run", r"^\d+ images"),
+    "Score": ("Is the image ordinary?", "Log-likelihood", "over 16 draws"),
+    "Complete": ("Complete", "Run", r"^Step (\d+) of \1 "),
+    "Toy": ("Train", "Run", r"^\d+ steps"),
+    "Mutual information": ("Estimate", "Estimate", r"rows, 1 \+ 1 columns"),
+    "Diagnostics": ("Run the self-test", "Result of the self-test", "checks passed"),
 }
 #: in shares of the sides of a canvas
 HALF_A_DIGIT = ((0.37, 0.35), (0.5, 0.25), (0.64, 0.35), (0.6, 0.6))
@@ -44,11 +44,7 @@ def open_browser() -> Iterator["playwright.sync_api.Browser"]:  # noqa: F821 - a
 
     found = next(filter(None, map(shutil.which, COMMANDS)), None)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
-        try:
-            yield browser
-        finally:
-            browser.close()
+        yield playwright.chromium.launch(executable_path=found, args=FLAGS)
 
 
 def open_tab(page: Page, name: str) -> None:
@@ -94,15 +90,15 @@ def draw(page: Page, points: Sequence[tuple[float, float]]) -> None:
 
 def take(page: Page, tab: str, file: Path) -> None:
     """A picture of a tab after its scene, in few colours."""
-    first, button, label, pattern = SCENES[tab]
+    button, label, pattern = SCENES[tab]
     open_tab(page, tab)
     page.wait_for_timeout(2000)
     if tab == "Complete":
         draw(page, HALF_A_DIGIT)
-    if first:
+    if tab == "Score":
         open_tab(page, "Upload")
         press(page, "Details")
-        page.locator(first).first.click()
+        page.locator(".small img").first.click()
         page.get_by_alt_text("The image that was uploaded").wait_for(timeout=WAIT)
     press(page, button)
     text_of(page, label, pattern)

@@ -45,12 +45,9 @@ Upload = Annotated[str, BeforeValidator(path_of)]
 
 
 def explained(handler: Callable[..., Any], **given: Any) -> Callable[..., Any]:
-    """A function or generator for an event: its arguments are held to its annotations, and its
-    mistakes are told to the visitor; those of the program go to the log.
-
-    Args:
-        given: keyword arguments that are the page's own, and no visitor's.
-    """
+    """A function or generator for an event: its arguments are held to its annotations, those
+    ``given`` being the page's own, and its mistakes are told to the visitor; those of the program
+    go to the log."""
     signature = inspect.signature(handler)
     parameters = [part for name, part in signature.parameters.items() if name not in given]
     checked = validate_call(handler, config=ConfigDict(arbitrary_types_allowed=True))
