@@ -54,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         output.write({"table": rows})
         shown = {"task", "truth", "value", "stderr", "lower_bound", "neighbours", "held"}
         print(to_markdown([{key: row[key] for key in row if key in shown}]), flush=True)
-    answer = {"table": rows, "held": sum(row["held"] for row in rows)}
+    warned = sum(bool(row["warnings"]) and not row["held"] for row in rows)
+    held = sum(row["held"] for row in rows)
+    answer = {"table": rows, "held": held, "missed_with_a_warning": warned}
     output.save(answer)
     return answer
 

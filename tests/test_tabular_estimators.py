@@ -1,6 +1,7 @@
-"""Estimators in the manner of scikit-learn: its own checks, seeds, and what is refused."""
+"""Estimators in the manner of scikit-learn: its own checks, seeds, tables and what is refused."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import error_of
 from sklearn.base import clone
@@ -61,9 +62,14 @@ def test_a_ratio_is_that_of_the_function_in_a_pipeline_and_for_every_kind_of_see
     assert "y holds 3 classes" in error_of(ratio.fit, x, np.arange(120) % 3)
 
 
-def test_information_is_that_of_the_function():
+def test_information_is_that_of_the_function_and_columns_of_words_are_named():
     x, _ = samples()
     found = MutualInformation(steps=5, random_state=2).fit(x[:, :1], x[:, 1])
     function = mutual_information(x[:, :1], x[:, 1], steps=5, random_state=2)
     assert (found.value_, found.interval_) == (function.value, function.interval)
     assert found.log_ratio_.shape == (120,) and found.n_features_in_ == 1
+    table = pd.DataFrame({"age": x[:, 0], "town": ["a", "b"] * 60})
+    for call in (lambda: found.fit(table, x[:, 1]), lambda: mutual_information(table, x[:, 1])):
+        assert "the column 'town' holds" in error_of(call)
+    town = pd.factorize(table["town"])[0]  # as the message says
+    assert np.isfinite(found.fit(table[["age"]].assign(town=town), x[:, 1]).value_)

@@ -9,6 +9,7 @@ import torch
 from conftest import COLOUR, GREY, digit, error_of, save_digit, save_picture
 from PIL import Image, ImageOps
 
+from ebm_app.anomaly.detector import AnomalyDetector
 from ebm_app.data.images import load_images
 from ebm_app.data.png import to_uint8
 from ebm_app.models.config import EBMConfig
@@ -53,10 +54,14 @@ def strokes(*boxes: tuple[int, int, int, int]) -> np.ndarray:
     return ink
 
 
-def seven() -> Image.Image:
+def held_out(number: int) -> Image.Image:
     """A held-out digit of MNIST in its own size."""
-    with Image.open(BUNDLED / "mnist" / "example_0.png") as picture:
+    with Image.open(BUNDLED / "mnist" / f"example_{number}.png") as picture:
         return picture.resize((28, 28), Image.Resampling.NEAREST)
+
+
+def seven() -> Image.Image:
+    return held_out(0)
 
 
 def test_preprocessing_crops_averages_areas_and_takes_the_nearest_level(read, tmp_path):
@@ -150,7 +155,10 @@ def photograph(digit: Image.Image, paper: str, angle: float, scale: int = 7) -> 
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
-@pytest.mark.parametrize("paper", ["shaded", "off-white", "ruled", "noisy"])
+PAPERS = ["shaded", "off-white", "ruled", "noisy"]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
 def test_a_photograph_of_a_digit_becomes_the_digit(read, paper):
     for number, angle in enumerate((0, -10, 10)):
         picture = photograph(seven(), paper, angle, 5 + number)
@@ -162,6 +170,18 @@ def test_a_photograph_of_a_digit_becomes_the_digit(read, paper):
             assert (seen == 0).mean() > 0.6
             shifts = [np.roll(turned, (i, j), (0, 1)) for i in (-1, 0, 1) for j in (-1, 0, 1)]
             assert max(np.corrcoef(seen.ravel(), s.ravel())[0, 1] for s in shifts) > 0.85
+
+
+@pytest.mark.slow
+def test_nine_of_ten_photographs_are_as_likely_as_digits_of_the_data(read):
+    angles = (-10, 10, -5, 5, 0)
+    seen = [
+        read(photograph(held_out(n), PAPERS[n % 4], angles[n % 5], 5 + n % 3)) for n in range(10)
+    ]
+    found = AnomalyDetector("mnist").examine(torch.cat([prepared.image for prepared in seen]))
+    shares = found.p_values["likelihood"]
+    assert ((shares > 0.02) & (shares < 0.98)).sum() >= 9, shares
+    assert (found.p_value > 0.02).sum() >= 9, found.p_value
 
 
 def test_what_is_no_photograph_of_a_digit(read, prepare):

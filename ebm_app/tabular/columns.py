@@ -3,6 +3,7 @@
 Nothing is ever unpickled.
 """
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -45,14 +46,17 @@ def read_csv(path: Path, names: Sequence[str]) -> "DataFrame":
     if not names:
         raise UserError(f"'{path}' is a table: name the columns to read from it")
     try:
-        table = pd.read_csv(path, encoding="utf-8-sig", skipinitialspace=True)
-        if not isinstance(table.index, pd.RangeIndex):
-            raise ValueError("there are lines with more cells than the first one")
-    except (OSError, ValueError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # of lines that are longer
+            form = {"encoding": "utf-8-sig", "skipinitialspace": True, "index_col": False}
+            table = pd.read_csv(path, **form)
+            header = pd.read_csv(path, header=None, nrows=1, dtype=str, **form).iloc[0]
+    except (OSError, ValueError, pd.errors.ParserWarning) as error:
         _fail_to_read(path, "comma-separated text in UTF-8", error)
-    table.columns = table.columns.str.strip()
-    table = table.loc[:, ~table.columns.duplicated()]
+    table.columns = header.str.strip()
     for name in names:
+        if names.count(name) > 1 or list(table.columns).count(name) > 1:
+            raise UserError(f"the column '{name}' is given twice: name it once")
         if name not in table:
             known = shortened(", ".join(table.columns))
             raise UserError(f"'{path}' has no column '{name}': choose from {known}")

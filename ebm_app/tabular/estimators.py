@@ -10,6 +10,7 @@ from sklearn.utils import ClassifierTags, Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ebm_app.io.errors import UserError
+from ebm_app.tabular.columns import Columns
 from ebm_app.tabular.mutual_information import mutual_information
 from ebm_app.tabular.two_samples import log_density_ratio
 
@@ -44,7 +45,7 @@ class DensityRatio(BaseEstimator):
             ValueError: for X and y of other shapes or kinds, as scikit-learn says it.
         """
         seed = seed_of(self.random_state)
-        X, y = validate_data(self, X, y, ensure_min_samples=2)  # noqa: N806
+        X, y = checked(self, X, y)  # noqa: N806
         self.classes_ = np.unique(y)
         if len(self.classes_) != 2:
             raise UserError(
@@ -105,8 +106,7 @@ class MutualInformation(BaseEstimator):
             ValueError: for X and y of other shapes or kinds, as scikit-learn says it.
         """
         seed = seed_of(self.random_state)
-        options = {"ensure_min_samples": 2, "multi_output": True}
-        X, y = validate_data(self, X, y, **options)  # noqa: N806
+        X, y = checked(self, X, y, multi_output=True)  # noqa: N806
         self.estimate_ = mutual_information(X, y, self.num_folds, self.steps, seed)
         self.value_, self.stderr_ = self.estimate_.value, self.estimate_.stderr
         self.interval_, self.log_ratio_ = self.estimate_.interval, self.estimate_.log_ratio
@@ -114,6 +114,14 @@ class MutualInformation(BaseEstimator):
 
     def __sklearn_tags__(self) -> Tags:
         return tagged(super().__sklearn_tags__())
+
+
+def checked(estimator: BaseEstimator, X: Any, y: Any, **options: Any) -> Any:  # noqa: N803
+    """X and y as scikit-learn takes them; columns of a table that are no numbers are named."""
+    for part in (X, y):
+        if hasattr(part, "columns"):
+            Columns.of(part, "the table")
+    return validate_data(estimator, X, y, ensure_min_samples=2, **options)
 
 
 def tagged(tags: Tags) -> Tags:
