@@ -166,12 +166,8 @@ def on_levels(image: Image.Image, form: Any) -> Tensor:
 
 
 def _splits(folder: Path, files: Sequence[Path]) -> tuple[list[int], Tensor | None]:
-    """Sizes of the three splits and the order of the images, by the folders of these names or at
-    random.
-
-    Two of the three folders are refused: one permutation of all images would mix a user's test
-    images into the training images.
-    """
+    """Sizes of the three splits and the order of the images, by the folders of these names, or at
+    random: where two are there, that would mix test images into the training images."""
     if sum((folder / split).is_dir() for split in SPLITS) < 2:
         held_out = len(files) // 10
         return [len(files) - 2 * held_out, held_out, held_out], None

@@ -96,11 +96,8 @@ def sharded(
 
 
 def on_main(accelerator: Accelerator, action: Callable[[], T]) -> T | None:
-    """What ``action`` returns on the main process, which alone takes it.
-
-    Raises:
-        UserError: on all processes, where it raised one there, or the disk refused.
-    """
+    """What ``action`` returns on the main process, which alone takes it; where it raised a
+    UserError there, or the disk refused, all processes raise one."""
     result, message = None, [None]
     if accelerator.is_main_process:
         try:

@@ -59,11 +59,7 @@ def read_json(path: Path, largest: int = LARGEST_RECORD) -> dict[str, Any]:
 
 @contextmanager
 def as_written(path: Path) -> Iterator[None]:
-    """Within it, a record of this program is read by its keys.
-
-    Raises:
-        UserError: where a key is missing or holds what the program does not write.
-    """
+    """Within it, a record of this program is read by its keys: other ones are a UserError."""
     try:
         yield
     except UserError:

@@ -46,12 +46,7 @@ def choose(kind: str, name: str, options: Iterable[str]) -> str:
 
 def make(kinds: dict[str, type[T]], what: str, name: str | T, settings: dict[str, Any]) -> T:
     """One of ``kinds`` by name with its settings, of which None leaves the default; an object of
-    the class that all of them are of is returned as it is.
-
-    Raises:
-        UserError: for an unknown name or setting, a value that a dataclass does not take, and an
-            object of another class.
-    """
+    the class that all of them are of is returned as it is."""
     if not isinstance(name, str):
         first, *others = kinds.values()
         shared = (of for of in first.__mro__ if all(issubclass(kind, of) for kind in others))

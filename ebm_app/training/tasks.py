@@ -129,7 +129,6 @@ class Task(ABC):
             self.check()
             yield rows
 
-    @torch.no_grad()
     def validation_loss(self) -> float:
         """Of batches as large as those of the training, shared among the processes."""
         num, repeats, seed = len(self.validation), self.config.validation_repeats, self.config.seed
@@ -137,11 +136,15 @@ class Task(ABC):
         def losses_of(rows: Tensor) -> Tensor:
             levels = self.validation[rows].to(self.model.device)
             draws = [RowNoise(levels.device, seed, k, rows, num) for k in range(repeats)]
-            losses = [self.loss_module(*self.points(levels, noise)) for noise in draws]
+            losses = [self.losses(*self.points(levels, noise)).detach() for noise in draws]
             return torch.stack(losses, 1)
 
         size, watched = self.config.train_batch_size, partial(self.watched, name="loss")
         return sharded(self.accelerator, num, repeats, size, losses_of, watched).mean().item()
+
+    def losses(self, *points: Tensor) -> Tensor:
+        """Losses (b,) of validation images, by the averaged weights."""
+        return self.loss_module(*points)
 
     def settings(self) -> dict[str, Any]:
         """What the model is, as JSON: a run is resumed with the same only."""
@@ -248,6 +251,12 @@ class EBMTask(PathTask):
         if self.model.default_estimator != "ratio":
             metrics |= self.bits("validation_ratio", estimator="ratio")
         return metrics
+
+    @torch.no_grad()
+    def losses(self, u0: Tensor, u1: Tensor, t: Tensor, weight: Tensor) -> Tensor:
+        """In full precision, unlike those of the module that accelerate prepared."""
+        model = self.model.model
+        return self.loss_module.objective(model, model.path, model.path.sample(u0, u1, t), weight)
 
 
 class NegativeLogDensity(nn.Module):
