@@ -30,6 +30,7 @@ PREFIX, STATE = "checkpoint-", "state"
 PENDING = ".tmp"
 TENSORS_FILE, TRAINER_FILE, BEST_FILE = "trainer.safetensors", "trainer.json", "best.safetensors"
 DIGESTS_FILE = "digests.json"
+FILES = {CONFIG_FILE, WEIGHTS_FILE, STATE, TENSORS_FILE, TRAINER_FILE, BEST_FILE, DIGESTS_FILE}
 #: files at the top of a run
 RECORDS = (CONFIG_FILE, WEIGHTS_FILE, METRICS_FILE, RUN_FILE, "loss.png")
 
@@ -101,9 +102,12 @@ def save_checkpoint(
     """Write ``checkpoint-<step>`` of a model that holds its averaged weights, with the best one so
     far if ``trainer`` names one, and rotate. A full disk leaves earlier checkpoints intact."""
     folder = output_dir / f"{PREFIX}{step}"
-    for cut_off in checkpoints(output_dir, PENDING):
-        shutil.rmtree(cut_off)
+    for cut_off in checkpoints(output_dir, PENDING):  # a folder that holds more is a user's
+        if {re.sub(r"^\.|\.tmp$", "", path.name) for path in cut_off.rglob("*")} <= FILES:
+            shutil.rmtree(cut_off)
     pending = folder.with_name(folder.name + PENDING)
+    while pending.exists():
+        pending = pending.with_name(pending.name + PENDING)
     model.save_pretrained(pending)
     (pending / STATE).mkdir()
     write_tensors(pending / STATE / TENSORS_FILE, tensors)
