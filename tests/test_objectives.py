@@ -9,7 +9,7 @@ from path_cases import skewed
 
 from ebm_app.models.time_score import ModelOutput
 from ebm_app.numerics.tensors import expand_like
-from ebm_app.objectives.regression import CTSM, TSM, CTSMv
+from ebm_app.objectives.regression import CTSM, TSM, CTSMv, Dual
 from ebm_app.objectives.time_sampling import ArcLength, Stratified
 from ebm_app.objectives.weighting import (
     ScoreResidual,
@@ -66,6 +66,7 @@ OBJECTIVES = {
     "ctsm": CTSM(),
     "ctsm_v": CTSMv(),
     "ctsm_v and head": CTSMv(stein_factor=1.0),
+    "dual": Dual(stein_factor=1.0),
     "tsm": TSM(eps=MARGIN),
 }
 CASES = {

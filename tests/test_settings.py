@@ -59,6 +59,7 @@ def test_the_margin_of_a_record_stays_where_a_dequantiser_would_give_another(dig
         ({"prediction": "raw"}, "raw", "ctsm_v"),
         ({"stein_factor": 0.0}, "normalised", "ctsm_v"),
         ({"stein_factor": 0.0, "objective": "tsm"}, "normalised", "tsm"),
+        ({"objective": "dual"}, "energy", "dual"),
     ],
 )
 def test_prediction_and_objective_go_together(digits, given, prediction, objective):

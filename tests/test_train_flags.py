@@ -15,6 +15,8 @@ TRAIN_MISTAKES = {
     "space": (["--space", "latent"], "unknown space 'latent': choose one of ambient"),
     "two-sided path": (["--path", "schrodinger_bridge"], "use a path from noise"),
     "objective": (["--objective", "nce"], "choose one of ctsm, ctsm_m, ctsm_v"),
+    "dual with labels": (["--objective", "dual", "--classes", "all"], "without labels"),
+    "energy by another": (["--prediction", "energy", "--objective", "ctsm_v"], "objective dual"),
     "tsm with head": (["--objective", "tsm"], "give --stein_factor 0"),
     "size": (["--block_out_channels", *"88888"], "8x8 cannot be halved 4 times: give at most 4"),
     "eps": (["--eps", "0.7"], "eps must be less than 0.5"),

@@ -32,7 +32,7 @@ def test_the_bundled_models_are_offered_by_default(monkeypatch):
     assert list(find_models(None, None)) == ["mnist", "digits", "digits-energy", "mnist-latent"]
     assert list(find_models("digits", None))[:2] == ["digits", "mnist"]
     line = page_models.in_a_line("digits-energy", BUNDLED / "digits-energy")
-    assert line == "digits-energy: digits, 8 × 8 pixels"
+    assert line == "digits-energy: digits, 8 × 8 pixels, an energy in one pass"
     assert page_models.in_a_line("none", BUNDLED) == "none"
 
 

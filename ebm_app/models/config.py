@@ -118,7 +118,9 @@ class ModelSettings:
     net_input: str = rare("what the network reads of a latent u: u, x (its image)", "u")
     dequantisation: str = setting("of grey levels: uniform, truncated_normal, decoder", "uniform")
     eps: Margin = rare("margin of the times at t = 1", 5e-7)
-    prediction: str = rare("what the network predicts: moments, raw, normalised", "moments")
+    prediction: str = rare(
+        "what the network predicts: moments, raw, normalised, energy", "moments"
+    )
     time_input: str = rare("time that the network reads: clock (arc length), time", "clock")
     input_frequencies: Frequencies = rare("Fourier features of the input, in cycles", ())
     num_nodes: Nodes = rare("quadrature nodes of a likelihood", 32)
@@ -175,7 +177,7 @@ class LoopConfig:
 class TrainingConfig(LoopConfig):
     """How an energy-based model is trained."""
 
-    objective: str = setting("ctsm, ctsm_v, ctsm_m, tsm", "ctsm_m")
+    objective: str = setting("ctsm, ctsm_v, ctsm_m, tsm; dual, of an energy", "ctsm_m")
     weighting: str = rare("lambda(t): time_score, stein_score, uniform", "time_score")
     time_sampler: str = rare(
         "training times: arc_length, uniform, stratified, importance; early, which trains the "

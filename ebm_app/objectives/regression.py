@@ -122,6 +122,20 @@ class CTSM(ConditionalRegression):
     error = staticmethod(time_score_error)
 
 
+class Dual(ConditionalRegression):
+    """Both derivatives of an energy: the mean over components of CTSM's squared error, and with a
+    factor the regression of its gradient.
+
+    Source: Guth, Kadkhodaie, Simoncelli 2025, arXiv:2506.05310, "dual score matching".
+    """
+
+    note = "both derivatives of an energy network"
+
+    @staticmethod
+    def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
+        return time_score_error(output, path, sample) / sample.xt[0].numel()
+
+
 class CTSMv(ConditionalRegression):
     """CTSM-v: regression on every component of it (Theorem 2)."""
 
@@ -180,5 +194,6 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "ctsm": CTSM,
     "ctsm_v": CTSMv,
     "ctsm_m": CTSMm,
+    "dual": Dual,
     "tsm": TSM,
 }

@@ -1,9 +1,7 @@
 """What the training of an energy network learns: a trained model's score and time score, as the
 two derivatives of one function."""
 
-import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,20 +10,15 @@ from torch import Tensor, nn
 
 from ebm_app.data.images import ImageData
 from ebm_app.image_models.ebm import EBM
-from ebm_app.image_models.scoring import bits_of_images
 from ebm_app.io.errors import UserError
-from ebm_app.io.records import to_dict
-from ebm_app.likelihood import VariationalBound
-from ebm_app.models.config import EBMConfig, LoopConfig, Residual
+from ebm_app.models.config import EBMConfig, LoopConfig
 from ebm_app.models.parametrisation import ENERGY
 from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.numerics.tensors import expand_like, standard_error, sum_except_batch
+from ebm_app.numerics.tensors import expand_like, sum_except_batch
 from ebm_app.objectives.regression import Model, Objective
 from ebm_app.paths import GaussianPath, PathSample
 from ebm_app.training.tasks import PathTask
 
-#: draws of the bound at each of its nodes, from which the residual of one pass is measured
-BOUND_DRAWS = 16
 #: the gain of a Stein head vanishes at t = 0, where there is nothing to learn
 LEAST_GAIN = 1e-3
 
@@ -104,25 +97,6 @@ class EnergyTask(PathTask):
         metrics = {"validation_loss": self.validation_loss()}
         one_pass = self.bits("validation_energy", estimator="energy")
         return {**metrics, **self.bits(seed=self.config.seed), **one_pass}
-
-    def final_metrics(self, output_dir: Path) -> dict[str, Any]:
-        """The residual of one pass, which is written into the model's folder as well."""
-        best = EBM.from_pretrained(output_dir, str(self.accelerator.device))
-        best.energy.residual = Residual()
-        pass_, bound = (
-            bits_of_images(
-                self.accelerator, best, self.validation, self.noise[:1], estimator=estimator
-            ).bits_per_dim.double()
-            for estimator in ("energy", VariationalBound(num_draws=BOUND_DRAWS))
-        )
-        nats = (bound - pass_) * math.log(2) * self.validation.shape[1:].numel()
-        mean, stderr, spread = nats.mean(), standard_error(nats), nats.std()
-        residual = Residual(mean.item(), stderr.item(), spread.item())
-        if self.accelerator.is_main_process:
-            best.config = replace(best.config, residual=residual)
-            best.save_pretrained(output_dir)
-        self.accelerator.wait_for_everyone()
-        return {"residual_nats": to_dict(residual)}
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"teacher": {"model": self.teacher}}

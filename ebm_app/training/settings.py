@@ -1,6 +1,6 @@
 """From a data set, its preset and a user's own settings to the configurations of a run."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from ebm_app.models.config import (
     UNetConfig,
 )
 from ebm_app.models.inputs import NET_INPUTS
-from ebm_app.models.parametrisation import PREDICTIONS, default_prediction
+from ebm_app.models.parametrisation import ENERGY, PREDICTIONS, default_prediction
 from ebm_app.models.time_score import TIME_INPUTS
 from ebm_app.models.unet import check_config
 from ebm_app.objectives.regression import OBJECTIVES
@@ -37,11 +37,11 @@ from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.training.optimizers import OPEN_ENDED, OPTIMIZERS, SCHEDULES
 from ebm_app.training.presets import LATENT, preset
 
-#: for a setting that names a kind of thing, the dict of the names
-KINDS: dict[str, Mapping[str, Any]] = {
+#: for a setting that names a kind of thing, the names
+KINDS: dict[str, Collection[str]] = {
     "space": SPACES,
     "dequantisation": DEQUANTISERS,
-    "prediction": PREDICTIONS,
+    "prediction": (*PREDICTIONS, ENERGY),
     "time_input": TIME_INPUTS,
     "net_input": NET_INPUTS,
     "objective": OBJECTIVES,
@@ -108,7 +108,9 @@ def resolve(
 def with_defaults(settings: Settings, given: Iterable[str], flow: Flow | None) -> Settings:
     """The settings in which what was not given suits the others."""
     if "prediction" not in given:
-        settings = replace(settings, prediction=default_prediction(settings.stein_factor > 0))
+        default = default_prediction(settings.stein_factor > 0)
+        prediction = ENERGY if settings.objective == "dual" else default
+        settings = replace(settings, prediction=prediction)
     if "objective" not in given and settings.prediction != "moments":
         settings = replace(settings, objective="ctsm_v")
     if "space" not in given and flow is not None:
@@ -135,7 +137,17 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
         )
     path = build_path(ebm_config)
     path.check_reference()
-    PREDICTIONS[ebm_config.prediction].check(path, ebm_config.stein_head)
+    is_energy, is_told = (
+        ebm_config.prediction == ENERGY,
+        ebm_config.num_classes or ebm_config.early,
+    )
+    if is_energy != (config.objective == "dual") or is_energy and is_told:
+        raise UserError(
+            "objective dual trains an energy network, without labels or an early network: give "
+            "--prediction energy with it, and with no other"
+        )
+    if not is_energy:
+        PREDICTIONS[ebm_config.prediction].check(path, ebm_config.stein_head)
     objective = OBJECTIVES[config.objective]
     if objective.needs_moments and ebm_config.prediction != "moments":
         raise UserError(

@@ -30,11 +30,13 @@ from ebm_app.io.processes import sharded
 from ebm_app.io.records import to_dict
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
+from ebm_app.models.energy_net import OnePassEnergy
 from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.numerics.tensors import seeded, standard_error
 from ebm_app.objectives.regression import OBJECTIVES, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS, ArcLength, TimeSampler
 from ebm_app.objectives.weighting import WEIGHTINGS
+from ebm_app.training.residual import measure_residual
 
 
 @lru_cache(maxsize=2)
@@ -152,7 +154,9 @@ class Task(ABC):
 
     def final_metrics(self, output_dir: Path) -> dict[str, Any]:
         """Further metrics of a finished run, whose best model is in ``output_dir``."""
-        return {}
+        if not isinstance(getattr(self.model, "energy", None), OnePassEnergy):
+            return {}
+        return measure_residual(self.accelerator, output_dir, self.validation, self.noise[:1])
 
 
 class TimeScoreLoss(nn.Module):
