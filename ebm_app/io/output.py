@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ PACKAGES = ("ebm_app", "torch", "torchvision", "diffusers", "accelerate", "numpy
 
 def hold(path: Path) -> IO[str]:
     """The file ``path``, which this process alone holds until it is closed or the process ends."""
-    file = path.open("a+")  # a pipe in its place is never waited for
+    file = open(os.open(path, os.O_RDWR | os.O_CREAT), "w")  # a pipe is never waited for
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
