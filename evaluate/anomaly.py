@@ -10,7 +10,7 @@ fonts of this machine, and other data sets whose files are in --data_root. The o
 pixels of validation images: those of scikit-learn, and ECOD where pyod is installed. A second
 table tells how well maps find what was planted in an image: the area under the curve of precision
 and recall of its pixels (AUPR), the share of them among as many that look oddest, and the share by
-chance.
+chance. anomaly.png has an image of each kind with its map.
 """
 
 import sys
@@ -25,12 +25,14 @@ from torch import Tensor
 
 from ebm_app.anomaly import AnomalyDetector
 from ebm_app.evaluation.held_out import images_for
+from ebm_app.evaluation.plots import plot_maps
 from ebm_app.io.command_line import CommonFlags, ModelFlag, parse
 from ebm_app.io.fields import Count, Several, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
 from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
+from ebm_app.io.writing import save_figure
 from studies.grid import to_markdown
 from studies.odd import ODD, PLANTED, fonts, odd_images, of_other_data
 
@@ -80,8 +82,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     }
     pixels = ordinary.flatten(1).numpy()
     usual_of_others = {name: score(pixels) for name, score in others.items()}
+    shown: dict[str, tuple[Tensor, np.ndarray]] = {}
     made = ((kind, odd_images(kind, source, labels, config.num_levels, args.seed)) for kind in ODD)
     for kind, odd in (*made, *of_other_data(config, args.data_root, args.odd)):
+        shown[kind] = odd[0], detector.explain(odd[:1])[0]
         found, pixels = detector.score_samples(odd), odd.flatten(1).numpy()
         row = {"num_images": len(odd), "auroc": auroc(usual.score, found)}
         # ordinary images at or below the score that 95 percent of odd ones reach
@@ -93,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     metrics["planted"] = {kind: found_parts(detector, source, kind, args.seed) for kind in PLANTED}
     print(to_markdown([{"planted": kind, **row} for kind, row in metrics["planted"].items()]))
     output.save(metrics)
+    save_figure(plot_maps(shown), output.folder / "anomaly.png")
     return metrics
 
 
