@@ -28,6 +28,7 @@ def test_mutual_information_of_a_table(capsys):
     assert found["bmi"].interval[0] > 0 and found["s5"].interval[0] > 0
     assert found["sex"].value < found["bmi"].value / 3
     assert names["both"].value > found["bmi"].value and "nats" in printed
+    assert names["beyond"].interval[0] > 0 and names["patients"].nats.mean() > 0.1
 
 
 def test_covariate_shift_on_digits(capsys):
@@ -39,6 +40,8 @@ def test_covariate_shift_on_digits(capsys):
     divergence = names["shares"][1] @ names["truth"]
     assert 0.2 < ratio.kl_bound < divergence + 2 * ratio.kl_stderr
     assert np.corrcoef(names["value"], names["truth"][names["digit"]])[0, 1] > 0.7
+    assert abs(names["kept"]["weighted"] - 0.9) < 0.05 and ratio.drifted
+    assert names["kept"]["weighted"] > names["kept"]["nine in ten old digits"]
 
 
 def test_odd_images(capsys, monkeypatch):
