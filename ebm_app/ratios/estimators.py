@@ -46,11 +46,15 @@ class TimeScoreRatio(nn.Module):
 
     @torch.no_grad()
     def log_ratios_at(self, x: Tensor, times: Sequence[float]) -> Tensor:
-        """log p_t/p_0 at increasing ``times`` in [0, 1] and the points x (N, D), in nats, by 6
+        """log p_t/p_0 at increasing ``times`` in [0, 1] and the points x (N, D), in nats, by 4
         nodes from each time to the next: (T, N), float64."""
         start, end = self.model.interval  # a margin at the ends of a path, as in the log ratio
         knots = [start, *(min(max(time, start), end) for time in times)]
-        parts = [self._integral(x, low, high, 6) for low, high in pairwise(knots)]
+        nothing = x.new_zeros(len(x), dtype=torch.float64)
+        parts = [
+            self._integral(x, low, high, 4) if low < high else nothing
+            for low, high in pairwise(knots)
+        ]
         return torch.stack(parts).cumsum(0)
 
     def _integral(self, x: Tensor, start: float, end: float, num_nodes: int) -> Tensor:

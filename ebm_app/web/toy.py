@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import gradio as gr
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from ebm_app.io.registry import choose
 from ebm_app.numerics.tensors import seeded
@@ -83,8 +84,10 @@ def toy(
     seen = seeded(device, 0, VALIDATION)
     grid = DensityGrid(pair, chosen_method.path, seen) if pair.dim == 2 else None
 
-    def shown(at: Evaluation, ratio: TimeScoreRatio, points: EvaluationPoints) -> ShownTrial:
-        estimate, planes = ratio.log_ratio(points.x), grid and grid.planes(ratio)
+    def shown(
+        at: Evaluation, ratio: TimeScoreRatio, points: EvaluationPoints, estimate: Tensor
+    ) -> ShownTrial:
+        planes = grid and grid.planes(ratio)
         found = points.metrics(estimate) | ({} if planes is None else {"mass": planes.mass})
         found["divergence_truth"] = points.metrics(points.truth)["divergence"]
         judged_on = "test" if points is fresh else "validation"
@@ -93,11 +96,15 @@ def toy(
         plot = plot_trial(curve, points.truth, estimate, title)
         return plot, report(found, time.perf_counter() - begin), found, planes
 
-    settings = seed, learning_rate, training, points.judge, device
-    for at in train(chosen_method, pair, *settings):
+    def judge(ratio: TimeScoreRatio) -> dict[str, float]:
+        estimates.append(ratio.log_ratio(points.x))
+        return points.metrics(estimates[-1])
+
+    estimates: list[Tensor] = []
+    for at in train(chosen_method, pair, seed, learning_rate, training, judge, device):
         curve.append((at.step, at.metrics["error"]))
-        yield shown(at, at.ratio, points)
-    yield shown(at, at.best, fresh)
+        yield shown(at, at.ratio, points, estimates[-1])
+    yield shown(at, at.best, fresh, at.best.log_ratio(fresh.x))
 
 
 def paths_of(problem: str) -> list[str]:
