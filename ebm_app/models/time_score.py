@@ -1,7 +1,7 @@
 """A network joined to a path: what it predicts, in raw units.
 
 The network sees a time in [0, 1]; it predicts what the components of the time score are made of
-(see ``predictions``), and optionally a Stein head.
+(see ``parametrisation``), and optionally a Stein head.
 """
 
 import math

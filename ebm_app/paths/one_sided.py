@@ -64,7 +64,7 @@ class OneSidedPath(GaussianPath):
 
     def variance_gain(self, t: Tensor) -> Tensor:
         """What a posterior variance of 1 of a Stein head's target adds to a component of the time
-        score (see ``predictions``): c alpha / m (alpha v' / 2v - alpha'), in nats per unit of
+        score (see ``parametrisation``): c alpha / m (alpha v' / 2v - alpha'), in nats per unit of
         t."""
         alpha, v = self.alpha(t), self.variance(t)
         rate = alpha * self.variance_dt(t) / (2 * v) - self.alpha_dt(t)
