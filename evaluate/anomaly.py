@@ -25,7 +25,6 @@ from torch import Tensor
 
 from ebm_app.anomaly import AnomalyDetector
 from ebm_app.evaluation.held_out import images_for
-from ebm_app.evaluation.plots import plot_maps
 from ebm_app.io.command_line import CommonFlags, ModelFlag, parse
 from ebm_app.io.fields import Count, Several, configuration, setting
 from ebm_app.io.output import Output
@@ -97,6 +96,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     metrics["planted"] = {kind: found_parts(detector, source, kind, args.seed) for kind in PLANTED}
     print(to_markdown([{"planted": kind, **row} for kind, row in metrics["planted"].items()]))
     output.save(metrics)
+    from ebm_app.evaluation.plots import plot_maps  # matplotlib, a second to import
+
     save_figure(plot_maps(shown), output.folder / "anomaly.png")
     return metrics
 

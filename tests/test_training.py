@@ -174,7 +174,7 @@ def test_every_objective_learns(data, tmp_path, objective):
         tmp_path / "run",
         eps=1e-2,
         objective=objective,
-        stein_factor=float(objective == "ctsm_m"),
+        stein_factor=float(objective in ("ctsm_m", "dual")),
         max_train_steps=30,
         train_batch_size=32,
         validation_images=10,
