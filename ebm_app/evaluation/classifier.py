@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm.auto import trange
 
+from ebm_app.io.errors import NumericalError
 from ebm_app.numerics.tensors import initial_weights
 
 NUM_FEATURES, BATCH_SIZE, LEARNING_RATE = 64, 64, 2e-3
@@ -80,10 +81,14 @@ def train_classifier(
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(classifier.parameters(), LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, num_steps + 1)
-    for _ in trange(num_steps, desc="classifier"):
+    for step in trange(num_steps, desc="classifier"):
         rows = torch.randint(len(images), (BATCH_SIZE,), generator=generator)
         batch = shifted(images[rows.to(images.device)], generator)
         loss = F.cross_entropy(classifier(batch), labels[rows].to(images.device))
+        if not loss.isfinite():
+            raise NumericalError(
+                f"the classifier's loss is {loss.item()} at step {step + 1}: take other images"
+            )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
