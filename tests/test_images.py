@@ -6,7 +6,7 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torch
-from conftest import error_of, write_mnist
+from conftest import error_of, write_idx, write_mnist
 from torchvision import datasets
 
 from ebm_app.data import DATASETS, ImageData, load_images
@@ -71,12 +71,16 @@ def test_mnist_names_missing_files(mnist):
     [
         ("train-images-idx3-ubyte", b""),
         ("train-images-idx3-ubyte", b"\x1f\x8b\x08\x00compressed"),
+        ("train-images-idx3-ubyte", np.zeros((5, 28, 28), np.uint8)),
+        ("train-images-idx3-ubyte", np.zeros((9, 8, 8), np.uint8)),
+        ("t10k-labels-idx1-ubyte", np.zeros(2, np.uint8)),
     ],
-    ids=["empty", "gzip"],
+    ids=["empty", "gzip", "too few", "another size", "too few labels"],
 )
 def test_damaged_mnist(mnist, file, content):
     name, root, raw = mnist
-    (raw / file).write_bytes(content)
+    write = write_idx if isinstance(content, np.ndarray) else type(raw).write_bytes
+    write(raw / file, content)
     message = error_of(load_images, name, root, download=True)
     assert name in message and str(raw) in message and "truncated" in message
 

@@ -52,6 +52,10 @@ class Source:
         try:
             parts = [self._read_part(root, train, download) for train in (True, False)]
             (train, labels), (test, test_labels) = parts
+            if len(train) < 6 or train.shape[1:] != test.shape[1:]:
+                raise ValueError(f"{train.shape} training and {test.shape} test images")
+            if (len(train), len(test)) != (len(labels), len(test_labels)):
+                raise ValueError("not one label an image")
         except Exception as error:  # of any kind, by what is there
             if missing := self._missing(root):
                 raise UserError(
