@@ -1,5 +1,6 @@
 """The Generate tab: runs, their log-likelihoods and files."""
 
+import csv
 import io
 import json
 import re
@@ -14,7 +15,7 @@ from PIL import Image
 from ebm_app.data.png import to_uint8
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import BUNDLED
-from ebm_app.sampling.samplers import SAMPLERS
+from ebm_app.sampling.samplers import SAMPLERS, Frame
 from ebm_app.web import generate, shared
 
 MNIST = EBMConfig("mnist", (1, 28, 28), 256)
@@ -58,8 +59,13 @@ def copied(shown, folder):
         yield found
 
 
-def test_log_likelihoods_stand_in_the_order_of_the_grid(models):
-    *_, some, done, last = run(models, scored=True)
+def test_chains_that_hardly_move_are_told():
+    frame = Frame(None, 1, 3, 9, acceptance=0.09)
+    assert generate.caption(frame, SETTINGS, 1.0).endswith(f" · {generate.WARNING}")
+
+
+def test_log_likelihoods_stand_in_the_order_of_the_grid(models, tmp_path):
+    *_, some, done, last = copied(run(models, scored=True), tmp_path)
     assert [len(shown.likelihoods) for shown in (some, done, last)] == [4, 5, 5]
     assert some.caption.startswith("Step 4 of 5 log-likelihoods")
     ebm = models.load("grey")
@@ -67,6 +73,10 @@ def test_log_likelihoods_stand_in_the_order_of_the_grid(models):
         draws = ebm.log_prob(image.expand(4, -1, -1, -1), seed=7).log_prob.numpy()
         expected = [number + 1, draws.mean(), draws.std(ddof=1) / 2]
         assert last.likelihoods[number][:3] == pytest.approx(expected, abs=0.0051)
+    with ZipFile(last.archive) as archive:
+        rows = list(csv.reader(io.StringIO(archive.read("scores.csv").decode())))
+    assert rows[0] == list(generate.HEADERS) and len(rows) == 1 + 5
+    assert list(map(float, rows[2])) == last.likelihoods[1]
 
 
 def test_steps_on_offer_are_those_that_the_sampler_takes_by_itself(models, monkeypatch):

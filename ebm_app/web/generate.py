@@ -1,5 +1,7 @@
 """The tab that draws images."""
 
+import csv
+import io
 import json
 import math
 import re
@@ -58,6 +60,12 @@ LABELS = {
 HINT = (
     "Press **Generate** and watch images come out of noise, of the class that you choose; then "
     "click on one of them to send it to the Score tab, which says whether it is ordinary."
+)
+#: a mean acceptance below which the chains hardly move
+FEW_ACCEPTED = 0.1
+WARNING = (
+    f"Fewer than {FEW_ACCEPTED:.0%} of the moves are accepted, so that the images may be far from "
+    "the model's: take more steps or another sampler"
 )
 
 
@@ -122,11 +130,15 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
             for number, pixels in enumerate(to_uint8(images), 1):
                 with file.open(f"{number:02d}.png", "w") as part:
                     to_picture(pixels).save(part, "PNG")
+            if rows:
+                table = io.StringIO(newline="")
+                csv.writer(table).writerows([HEADERS, *rows])
+                file.writestr("scores.csv", table.getvalue())
         yield ShownRun(str(drawn), text, seed, rows, str(archive))
 
 
 def caption(frame: Frame, settings: dict[str, Any], seconds: float) -> str:
-    """Where a run stands."""
+    """Where a run stands; where few moves are accepted, a warning."""
     is_done = frame.step == frame.num_steps
     head = f"{settings['num_images']} images" if is_done else progress(frame.step, frame.num_steps)
     parts = [f"{head} in {seconds:.1f} s"]
@@ -134,6 +146,8 @@ def caption(frame: Frame, settings: dict[str, Any], seconds: float) -> str:
         named = "any class" if labels == RANDOM else ", ".join(map(str, labels))
         parts.append(f"of {named} with guidance {settings['guidance']:g}")
     parts += [settings["model"], f"seed {settings['seed']}"]
+    if frame.acceptance is not None and frame.acceptance < FEW_ACCEPTED:
+        parts.append(WARNING)
     return " · ".join(parts)
 
 
