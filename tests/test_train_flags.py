@@ -24,6 +24,10 @@ TRAIN_MISTAKES = {
     "no head": (["--prediction", "moments", "--stein_factor", "0"], "moments' needs a Stein head"),
     "fall": (["--lr_decay_steps", "5"], "cosine falls from the first step"),
     "missing data": (["--dataset", "mnist", "--data_root", "nowhere"], "--download"),
+    "two wishes": (
+        ["--resume_from_checkpoint", "latest", "--overwrite_output_dir"],
+        "give one of them",
+    ),
     "no checkpoint": (["--resume_from_checkpoint", "latest"], "holds no whole checkpoint"),
 }
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from ebm_app.io.errors import UserError
 from ebm_app.io.fields import configuration, part, rare, setting
 from ebm_app.models.config import Side
 
@@ -34,6 +35,13 @@ class RunOptions:
     )
     device: str = setting("auto, cpu or cuda", "auto")
     init_from: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.resume_from_checkpoint and self.overwrite_output_dir:
+            raise UserError(
+                "--resume_from_checkpoint goes on with a run that --overwrite_output_dir removes: "
+                "give one of them"
+            )
 
 
 def options_of(args: RunOptions, dataset: str, kind: str) -> RunOptions:
