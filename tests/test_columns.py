@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from conftest import error_of
 
 from ebm_app.tabular.columns import Columns, read_csv, read_rows
@@ -48,6 +49,26 @@ def test_npy_of_anything_else_is_refused(tmp_path, values, reason):
     path = save(tmp_path / "bad.npy", values)
     message = error_of(read_rows, path)
     assert str(path) in message and reason in message
+
+
+class Bomb:
+    """Writes a file once it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_no_pickle_is_opened(tmp_path):
+    bomb = Bomb(tmp_path / "exploded")
+    array = save(tmp_path / "array.npy", np.array([bomb] * 12, object))
+    for path in (array, write(tmp_path / "plain.npy", pickle.dumps(bomb))):
+        error_of(read_rows, path)
+    assert not bomb.path.exists()
+    np.load(array, allow_pickle=True)  # the bomb is a real one
+    assert bomb.path.exists()
 
 
 BAD_FILES = {
@@ -132,3 +153,9 @@ def test_values_that_are_not_finite_are_counted_and_placed():
     message = error_of(Columns(values, "side", list("qrs")).check_finite)
     assert "3 of 36 values of side are NaN or infinite, the first in row 4 " in message
     assert "of 'r'" in message
+
+
+def test_tensors_lose_their_gradient():
+    given = torch.tensor(NUMBERS).requires_grad_()
+    assert np.array_equal(Columns.of(given, "x").values, NUMBERS)
+    assert "dense tensor" in error_of(Columns.of, torch.tensor(NUMBERS).to_sparse(), "x")

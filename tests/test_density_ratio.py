@@ -168,7 +168,11 @@ def test_the_base_by_its_closed_form():
     [
         (np.zeros((100, 2)), np.zeros((100, 3)), "x0 has 2 columns and x1 has 3"),
         (np.arange(120.0), np.r_[np.nan, np.arange(120.0)], "NaN or infinite, the first in row 1"),
-        (np.arange(120.0), np.arange(49.0), "at least 50, 5 for each of 10 folds"),
+        (
+            np.arange(120.0),
+            np.arange(49.0),
+            "at least 50, 5 for each of 10 folds, or set num_folds to 9",
+        ),
         (np.zeros(120), np.zeros(120), "constant over all rows, .* are column 1 of x0"),
     ],
 )

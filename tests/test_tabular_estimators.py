@@ -59,6 +59,9 @@ def test_a_ratio_is_that_of_the_function_in_a_pipeline_and_for_every_kind_of_see
     for seed in (None, np.random.RandomState(1)):
         other = clone(ratio).set_params(random_state=seed).fit(x, which)
         assert np.isfinite(other.score_samples(x)).all()
+    table = pd.DataFrame({"age": x[:, 0], "town": ["a", "b"] * 60})
+    for call in (lambda: ratio.fit(table, which), lambda: other.score_samples(table)):
+        assert "the column 'town' holds" in error_of(call)
     assert "y holds 3 classes" in error_of(ratio.fit, x, np.arange(120) % 3)
 
 

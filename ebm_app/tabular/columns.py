@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
+from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
+from ebm_app.io.tensors import as_tensor
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -100,6 +102,8 @@ class Columns(NamedTuple):
                     f"the column '{name}' holds {kind}: encode it as numbers, a class by "
                     f"pandas.factorize(table[{str(name)!r}])[0]"
                 )
+        if isinstance(values, Tensor):
+            values = as_tensor(values, what).cpu()
         try:
             values = np.asarray(values)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -175,11 +179,14 @@ def check_pair(x: Columns, y: Columns) -> None:
             )
 
 
-def check_rows(num: int, what: str, num_folds: int) -> None:
-    """Raise a UserError where the folds have fewer than ``ROWS_PER_FOLD`` of the rows."""
+def check_rows(num: int, what: str, num_folds: int, least_folds: int) -> None:
+    """Raise a UserError where the folds have fewer than ``ROWS_PER_FOLD`` of the rows; it names
+    the number of folds that would do, where that is no less than ``least_folds``."""
     if num < ROWS_PER_FOLD * num_folds:
         least = f"{ROWS_PER_FOLD * num_folds}, {ROWS_PER_FOLD} for each of {num_folds} folds"
-        raise UserError(f"{what}: give at least {least}")
+        fewer = num // ROWS_PER_FOLD
+        instead = f", or set num_folds to {fewer}" if fewer >= least_folds else ""
+        raise UserError(f"{what}: give at least {least}{instead}")
 
 
 def _fail_to_read(path: Path, form: str, error: Exception) -> NoReturn:

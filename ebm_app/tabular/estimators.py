@@ -45,7 +45,7 @@ class DensityRatio(BaseEstimator):
             ValueError: for X and y of other shapes or kinds, as scikit-learn says it.
         """
         seed = seed_of(self.random_state)
-        X, y = checked(self, X, y)  # noqa: N806
+        X, y = checked(self, X, y, ensure_min_samples=2)  # noqa: N806
         self.classes_ = np.unique(y)
         if len(self.classes_) != 2:
             raise UserError(
@@ -62,7 +62,7 @@ class DensityRatio(BaseEstimator):
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """The log ratio (n,) at rows (n, D), and on request its standard error (n,)."""
         check_is_fitted(self)
-        return self.estimate_.score_samples(validate_data(self, X, reset=False), return_std)
+        return self.estimate_.score_samples(checked(self, X, reset=False), return_std)
 
     def score(self, X: Any, y: Any) -> float:  # noqa: N803
         """The mean log likelihood (nats) of which sample every row is of, at equal shares."""
@@ -106,7 +106,7 @@ class MutualInformation(BaseEstimator):
             ValueError: for X and y of other shapes or kinds, as scikit-learn says it.
         """
         seed = seed_of(self.random_state)
-        X, y = checked(self, X, y, multi_output=True)  # noqa: N806
+        X, y = checked(self, X, y, ensure_min_samples=2, multi_output=True)  # noqa: N806
         self.estimate_ = mutual_information(X, y, self.num_folds, self.steps, seed)
         self.value_, self.stderr_ = self.estimate_.value, self.estimate_.stderr
         self.interval_, self.log_ratio_ = self.estimate_.interval, self.estimate_.log_ratio
@@ -116,12 +116,13 @@ class MutualInformation(BaseEstimator):
         return tagged(super().__sklearn_tags__())
 
 
-def checked(estimator: BaseEstimator, X: Any, y: Any, **options: Any) -> Any:  # noqa: N803
-    """X and y as scikit-learn takes them; columns of a table that are no numbers are named."""
-    for part in (X, y):
+def checked(estimator: BaseEstimator, *parts: Any, **options: Any) -> Any:
+    """X, or X and y, as scikit-learn takes them; columns of a table that are no numbers are
+    named."""
+    for part in parts:
         if hasattr(part, "columns"):
             Columns.of(part, "the table")
-    return validate_data(estimator, X, y, ensure_min_samples=2, **options)
+    return validate_data(estimator, *parts, **options)
 
 
 def tagged(tags: Tags) -> Tags:

@@ -122,7 +122,7 @@ class Estimation:
         self.groups = torch.from_numpy(row_groups(np.concatenate([x, y], 1)))
         self.num_distinct = int(self.groups.max()) + 1
         distinct = f"of {len(x)} rows {self.num_distinct} differ from each other"
-        check_rows(self.num_distinct, distinct, num_folds)
+        check_rows(self.num_distinct, distinct, num_folds, 3)
         generator = seeded("cpu", random_state, FOLDS)
         order = torch.randperm(self.num_distinct, generator=generator)
         self.fold = (order % num_folds)[self.groups]

@@ -99,7 +99,7 @@ class RatioEstimation:
         for columns, group in zip(self.given, self.groups, strict=True):
             num = int(group.max()) + 1
             what = f"{columns.what} has {num} rows that differ from each other"
-            check_rows(num, what, self.num_folds)
+            check_rows(num, what, self.num_folds, 2)
         rows = np.concatenate([columns.values for columns in self.given])
         self.scaling = AsinhScores.fit(rows)
         self.scores = self.scaling(rows)
