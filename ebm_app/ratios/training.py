@@ -75,12 +75,13 @@ def train(
         NumericalError: for a loss that is not finite.
     """
     ratio, generator = method.build(pair, seed, device), seeded(device, seed, TRAIN)
+    sampler = method.sampler
 
     def loss(_: int) -> Tensor:
         num = training.batch_size
         x0, x1 = pair.p0.sample(num, generator), pair.p1.sample(num, generator)
         noise = torch.randn(x0.shape, device=x0.device, generator=generator)
-        return ratio.loss(x0, x1, noise, method.sampler.sample(num, generator)).mean()
+        return ratio.loss(x0, x1, noise, sampler.sample(num, generator)).mean()
 
     steps = fit(
         ratio.parameters(), loss, training.iterations, lr, factor=training.learning_rate_factor
