@@ -84,8 +84,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     shown: dict[str, tuple[Tensor, np.ndarray]] = {}
     made = ((kind, odd_images(kind, source, labels, config.num_levels, args.seed)) for kind in ODD)
     for kind, odd in (*made, *of_other_data(config, args.data_root, args.odd)):
-        shown[kind] = odd[0], detector.explain(odd[:1])[0]
-        found, pixels = detector.score_samples(odd), odd.flatten(1).numpy()
+        findings, pixels = detector.examine(odd), odd.flatten(1).numpy()
+        found, shown[kind] = findings.score, (odd[0], findings.maps[0])
         row = {"num_images": len(odd), "auroc": auroc(usual.score, found)}
         # ordinary images at or below the score that 95 percent of odd ones reach
         row["fpr"] = float((usual.score <= np.quantile(found, 0.95)).mean())
