@@ -137,11 +137,9 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
         )
     path = build_path(ebm_config)
     path.check_reference()
-    is_energy, is_told = (
-        ebm_config.prediction == ENERGY,
-        ebm_config.num_classes or ebm_config.early,
-    )
-    if is_energy != (config.objective == "dual") or is_energy and is_told:
+    is_energy = ebm_config.prediction == ENERGY
+    is_told = ebm_config.num_classes or ebm_config.early
+    if is_energy != (config.objective == "dual") or (is_energy and is_told):
         raise UserError(
             "objective dual trains an energy network, without labels or an early network: give "
             "--prediction energy with it, and with no other"
