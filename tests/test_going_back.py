@@ -99,7 +99,7 @@ def test_records_that_a_crash_left_do_not_keep_a_run_from_going_on(images, whole
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"ste')
     (run / "checkpoint-9.tmp").mkdir()
-    users = ["checkpoint-9 old.tmp/a", "run.json.tmp"]
+    users = ["checkpoint-9 old.tmp/a", "checkpoint-12.tmp/a", "run.json.tmp", "notes.tmp"]
     for name in users:
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text("mine")

@@ -95,3 +95,10 @@ def test_points_are_half_of_either_density():
     assert metrics["error"] == pytest.approx(0.25)
     error = points.truth[-20_000:].std().item() / math.sqrt(20_000)
     assert abs(metrics["divergence"] - 0.5 - 1.0) < 4 * error  # D/4 nats
+
+
+def test_the_learning_rate_falls_as_a_cosine_at_the_evaluations():
+    training = RatioTraining(12, eval_every=4)
+    rates = [training.learning_rate_factor(step) for step in range(12)]
+    expected = [0.5 * (1 + math.cos(math.pi * k / 3)) for k in (0, 1, 2) for _ in range(4)]
+    assert rates == pytest.approx(expected)

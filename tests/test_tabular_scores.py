@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from conftest import error_of
+from scipy import stats
 
 from ebm_app.tabular.scores import AsinhScores, Side, normal_scores, row_groups
 
@@ -41,7 +42,10 @@ def test_each_map_increases_and_keeps_ties(scores, column):
 
 
 @COLUMN_CASES
-def test_asinh_scores_are_standardised(column):
+def test_ranks_are_normal_scores_and_asinh_is_standardised(column):
+    z = normal_scores(column[:, None])[:, 0]
+    expected = stats.norm.ppf(stats.rankdata(column) / (ROWS + 1))
+    np.testing.assert_allclose(z, expected, rtol=1e-10, atol=1e-12)
     z = asinh_scores(column[:, None])
     assert abs(z.mean()) < 1e-12 and abs(z.var() - 1) < 1e-12
 
@@ -67,3 +71,13 @@ def test_columns_that_determine_each_other():
     x, noise = random(2).standard_normal((2, 300))
     for side in (np.stack([noise, 2 * noise], 1), np.stack([x + 1, noise, x + noise], 1)):
         assert "columns of one side determine each other linearly" in error_of(Side.of, side)
+
+
+def test_asinh_is_a_logarithm_in_the_tails_and_linear_inside():
+    inner = np.linspace(-2, 2, 2001)
+    column = np.concatenate([[-1e12, -1e6], inner, [1e6, 1e12]])[:, None]
+    z = asinh_scores(column)[:, 0]
+    np.testing.assert_allclose(z, -z[::-1], atol=1e-12)
+    scale = np.quantile(column, 0.75) - np.quantile(column, 0.25)
+    expected = np.log(1e12 / 1e6) / np.arcsinh(0.002 / scale)
+    assert (z[-1] - z[-2]) / (z[1003] - z[1002]) == pytest.approx(expected, rel=1e-6)

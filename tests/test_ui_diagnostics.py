@@ -68,7 +68,7 @@ def test_nothing_tells_of_the_servers_folders_or_brings_html_and_pictures(run, t
     message = error_of(diagnostics.card, run, "run")
     assert message.startswith("run/model.safetensors is ")
     assert "unknown model" in error_of(diagnostics.card, run, "../run")
-    text = "# A\n<script>x</script> ![p](a.png) ![q][1] [link](b)\n"
+    text = "---\nlicense: mit\n---\n# A\n<script>x</script> ![p](a.png) ![q][1] [link](b)\n"
     assert diagnostics.shown_readme(text) == "# A\n&lt;script>x&lt;/script>   [link](b)\n"
 
 

@@ -31,8 +31,13 @@ def test_the_bundled_models_are_offered_by_default(monkeypatch):
     monkeypatch.setattr(page_models, "BUNDLED", BUNDLED)
     assert list(find_models(None, None)) == ["mnist", "digits", "digits-energy", "mnist-latent"]
     assert list(find_models("digits", None))[:2] == ["digits", "mnist"]
-    line = page_models.in_a_line("digits-energy", BUNDLED / "digits-energy")
-    assert line == "digits-energy: digits, 8 × 8 pixels, an energy in one pass"
+    lines = [
+        page_models.in_a_line(name, BUNDLED / name) for name in ("digits-energy", "mnist-latent")
+    ]
+    assert lines == [
+        "digits-energy: digits, 8 × 8 pixels, an energy in one pass",
+        "mnist-latent: mnist, 28 × 28 pixels, latent",
+    ]
     assert page_models.in_a_line("none", BUNDLED) == "none"
 
 
