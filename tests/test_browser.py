@@ -126,6 +126,14 @@ def test_an_upload_is_scored_large_and_sharp_and_a_bad_file_refused(visit, tmp_p
     assert "photo.png' as an image" in text_of(page, "Answer", "^Not done: ")
 
 
+def test_a_drawn_digit_has_a_log_likelihood(visit):
+    page = visit()
+    open_tab(page, "Score")
+    draw(page)
+    page.get_by_role("button", name="Is the drawing ordinary?").click()
+    text_of(page, "Answer", r"\n-?\d+\.\d{3} bits per dim")
+
+
 def test_a_class_is_drawn_and_a_drawing_completed(visit):
     page = visit()
     page.get_by_label("Model", exact=True).click()
