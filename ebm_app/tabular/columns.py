@@ -157,8 +157,11 @@ class Columns(NamedTuple):
             found = f"{self.what} has {counts[0]} columns and {other.what} has {counts[1]}"
             raise UserError(f"{found}: give both the same")
         if self.names and other.names and self.names != other.names:
-            found = f"{self.what} and {other.what} have columns of other names or in another order"
-            raise UserError(f"{found}: give both the same")
+            raise UserError(
+                f"{self.what} has the columns {shortened(', '.join(self.names))} and {other.what} "
+                f"has {shortened(', '.join(other.names))}, others or in another order: "
+                "give both the same"
+            )
 
 
 def check_pair(x: Columns, y: Columns) -> None:
