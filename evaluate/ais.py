@@ -1,6 +1,7 @@
 """log Z of a model by annealed chains, and its bits per dim with and without it.
 
-python evaluate/ais.py digits --method both
+python evaluate/ais.py digits
+python evaluate/ais.py digits-energy --method ais --num_temperatures 1600 --num_chains 32
 """
 
 import sys
@@ -42,9 +43,9 @@ class Arguments(HeldOutFlags, Annealing):
     """The command line."""
 
     method: Literal["transported", "ais", "raise", "both", "all"] = setting(
-        "transported: chains moved by the probability-flow ODE, forward and reverse; ais: plain "
-        "annealed importance sampling; raise: the same in reverse from held-out images; both: ais "
-        "and raise",
+        "ais: annealed importance sampling, forward and in reverse; transported: the same by "
+        "chains moved by the probability-flow ODE; raise: in reverse from held-out images; both: "
+        "ais and raise",
         "transported",
     )
     num_chains: NumChains = setting("chains of each run", 64)

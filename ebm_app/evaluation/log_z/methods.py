@@ -86,12 +86,6 @@ class LogZResult(NamedTuple):
     reverse: LogZ | None = None
 
 
-def ais(run: ChainRun, num_chains: int, data: Tensor) -> LogZResult:
-    """Annealed importance sampling through the model's p_t, from N(0, I)."""
-    table = run.forward(num_chains)
-    return LogZResult(from_forward(table.log_weight), table.acceptance.mean().item())
-
-
 def raise_(run: ChainRun, num_chains: int, data: Tensor) -> LogZResult:
     """The same chains in reverse, from held-out ``data`` (N, *): an upper bound of log Z as far as
     the data are samples of the model. log p_hat of a starting point less its log-weight estimates
@@ -101,9 +95,9 @@ def raise_(run: ChainRun, num_chains: int, data: Tensor) -> LogZResult:
     return LogZResult(from_reverse(table.log_weight), table.acceptance.mean().item())
 
 
-def transported(run: ChainRun, num_chains: int, data: Tensor) -> LogZResult:
-    """AIS by ``TransportedChains``, joined by Bennett's ratio with reverse chains from the
-    weighted end points of other forward chains, which stand for samples of the model."""
+def two_sided(run: ChainRun, num_chains: int, data: Tensor) -> LogZResult:
+    """Chains from N(0, I), joined by Bennett's ratio with reverse chains from the weighted end
+    points of other forward chains, which stand for samples of the model."""
     half = num_chains // 2
     table = run.forward(num_chains)
     weights, share = table.log_weight, table.log_weight[half:]
@@ -117,4 +111,4 @@ def transported(run: ChainRun, num_chains: int, data: Tensor) -> LogZResult:
 
 
 Method = Callable[[ChainRun, int, Tensor], LogZResult]
-METHODS: dict[str, Method] = {"ais": ais, "raise": raise_, "transported": transported}
+METHODS: dict[str, Method] = {"ais": two_sided, "raise": raise_, "transported": two_sided}
