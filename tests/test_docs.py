@@ -20,6 +20,7 @@ from documents import (
 from ebm_app.data.images import DATASETS
 from ebm_app.io.command_line import parse
 from ebm_app.likelihood import ESTIMATORS
+from ebm_app.models.unet import NETS
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.paths import PATHS
 from ebm_app.spaces import SPACES
@@ -32,7 +33,7 @@ SNIPPETS = {
 }
 #: pages whose snippets take more than five seconds, as they learn from rows
 LONG = {"README": "slow", "ratios": "slow", "sampling": "process", "likelihood": "process"}
-KINDS = (PATHS, OBJECTIVES, SPACES, DATASETS, ESTIMATORS)
+KINDS = (PATHS, NETS, OBJECTIVES, SPACES, DATASETS, ESTIMATORS)
 #: what makes the training of the README short
 STEPS = "max_train_steps=2000"
 TINY_STEPS = (

@@ -1,7 +1,6 @@
 """The path and the networks that the configuration of a model of images says."""
 
 import torch
-from torch import nn
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.registry import choose, make
@@ -12,7 +11,7 @@ from ebm_app.models.energy_net import EnergyModel, OnePassEnergy
 from ebm_app.models.inputs import NET_INPUTS, Decoded
 from ebm_app.models.parametrisation import ENERGY
 from ebm_app.models.time_score import TIME_INPUTS, TimeScoreModel
-from ebm_app.models.unet import UNet
+from ebm_app.models.unet import NETS
 from ebm_app.numerics.tensors import find_time
 from ebm_app.paths import PATHS, GaussianPath
 from ebm_app.spaces import Space
@@ -57,7 +56,8 @@ def build_energy(config: EBMConfig, space: Space) -> TimeScoreEnergy:
     net_channels = channels * (1 + 2 * len(config.input_frequencies)) + config.condition_dim
     heads = 2 if config.stein_head else 1
     num_classes = 0 if config.early else config.num_classes
-    net: nn.Module = UNet((net_channels, height, width), heads * channels, config.net, num_classes)
+    kind = choose("network", config.network, NETS)
+    net = NETS[kind]((net_channels, height, width), heads * channels, config.net, num_classes)
     if config.net_input == "x":
         net = Decoded(net, space.decode, channels)
     path = build_path(config)

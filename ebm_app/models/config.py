@@ -118,6 +118,7 @@ class ModelSettings:
     net_input: str = rare("what the network reads of a latent u: u, x (its image)", "u")
     dequantisation: str = setting("of grey levels: uniform, truncated_normal, decoder", "uniform")
     eps: Margin = rare("margin of the times at t = 1", 5e-7)
+    network: str = rare("its kind: unet", "unet")
     prediction: str = rare(
         "what the network predicts: moments, raw, normalised, energy", "moments"
     )

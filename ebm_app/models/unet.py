@@ -90,6 +90,10 @@ class UNet(nn.Module):
             return self.unet(x, t * self.config.t_scale, class_labels=known).sample
 
 
+#: networks by the name of their kind: of the arguments and the methods of ``UNet``
+NETS: dict[str, type[nn.Module]] = {"unet": UNet}
+
+
 def check_config(config: UNetConfig, height: int, width: int) -> None:
     """Raise a UserError where the sizes of ``config`` do not fit each other or an image of this
     size."""

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ebm_app.models.config import EBMConfig
-from ebm_app.models.unet import UNet
+from ebm_app.models.unet import NETS
 
 
 class Cost(NamedTuple):
@@ -20,7 +20,7 @@ class Cost(NamedTuple):
 
 
 def network_cost(config: EBMConfig) -> Cost:
-    """The cost of the U-Net of a model, counted without memory or time spent on its numbers.
+    """The cost of the network of a model, counted without memory or time spent on its numbers.
 
     >>> cost = network_cost(EBMConfig("digits", (1, 8, 8), num_levels=17))
     >>> cost.weights, cost.operations
@@ -30,7 +30,7 @@ def network_cost(config: EBMConfig) -> Cost:
     inputs = channels * (1 + 2 * len(config.input_frequencies)) + config.condition_dim
     heads = 2 if config.stein_head else 1
     with torch.device("meta"):
-        net = UNet((inputs, height, width), heads * channels, config.net)
+        net = NETS[config.network]((inputs, height, width), heads * channels, config.net)
         x, t = torch.zeros(1, inputs, height, width), torch.zeros(1)
     kept: dict[int, int] = {}
 

@@ -29,7 +29,7 @@ from ebm_app.models.config import (
 from ebm_app.models.inputs import NET_INPUTS
 from ebm_app.models.parametrisation import ENERGY, PREDICTIONS, default_prediction
 from ebm_app.models.time_score import TIME_INPUTS
-from ebm_app.models.unet import check_config
+from ebm_app.models.unet import NETS, check_config
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.objectives.weighting import WEIGHTINGS
@@ -44,6 +44,7 @@ KINDS: dict[str, Collection[str]] = {
     "prediction": (*PREDICTIONS, ENERGY),
     "time_input": TIME_INPUTS,
     "net_input": NET_INPUTS,
+    "network": NETS,
     "objective": OBJECTIVES,
     "weighting": WEIGHTINGS,
     "time_sampler": TIME_SAMPLERS,
