@@ -22,6 +22,15 @@ from ebm_app.image_models.ebm import EBM
 
 pytestmark = pytest.mark.browser
 STEP = 4  # seconds
+#: whether nothing lies over the upper corners of a picture, which is smaller than its frame
+BARE = """image => {
+  image.scrollIntoView({block: "center"});
+  const frame = image.getBoundingClientRect();
+  const scale = Math.min(frame.width / image.naturalWidth, frame.height / image.naturalHeight);
+  const [across, down] = [scale * image.naturalWidth / 2 - 4, scale * image.naturalHeight / 2 - 4];
+  return [-across, across].every((x) => document.elementFromPoint(
+    frame.x + frame.width / 2 + x, frame.y + frame.height / 2 - down) === image);
+}"""
 
 
 def slowed(monkeypatch, owner, name, seconds):
@@ -54,6 +63,7 @@ def test_images_are_drawn_and_sent_to_score(visit, width):
     assert grid.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
     page.locator("a[download$='.zip']").wait_for(timeout=WAIT)
     assert clipped(page) == [] and barriers(page) == []
+    assert grid.evaluate(BARE)  # no label, and no button
     side = grid.bounding_box()["width"]
     grid.click(position={"x": side / 4, "y": side / 4})
     page.get_by_alt_text("The image that was uploaded").wait_for(timeout=WAIT)

@@ -94,7 +94,8 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> None:
                 steps = slider(2, MAX_TEMPERATURES, 60, "Temperatures")
                 seeds = seed_box(seed)
         with gr.Column():
-            grid = picture("Completions", "Completions of the drawing", "min(420px, 92vw)")
+            drawn, height = "Completions of the drawing", "min(420px, 104vw)"
+            grid = picture("Completions", drawn, height, show_label=False)
             text = text_box("Run")
     inputs = [model, canvas, unknown, count, steps, seeds]
     event = start_by(buttons, complete, inputs, [grid, text], {"models": models})

@@ -229,9 +229,11 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Image:
                 repeats = f"means over {REPEATS} draws of the dequantisation noise"
                 scored = gr.Checkbox(False, label="Log-likelihoods of the images", info=repeats)
         with gr.Column(scale=2, elem_classes="first"):
-            drawn, tools = "Grid of the images that were drawn", ["download", "fullscreen"]
+            drawn = "Grid of the images that were drawn"
+            # on a telephone a label and buttons lie over what is not lower than the frame
+            shown = {"buttons": ["download", "fullscreen"], "show_label": False}
             before = first_grid(model.value, models)
-            grid = picture("Samples", drawn, "min(520px, 92vw)", buttons=tools, value=before)
+            grid = picture("Samples", drawn, "min(520px, 104vw)", value=before, **shown)
             text = text_box("Run")
             archive = gr.File(label="All files (ZIP)", interactive=False, height=80)
             title = "Row by row from the top left; ± holds draws and estimator"
