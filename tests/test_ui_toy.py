@@ -33,7 +33,7 @@ def test_a_run_shows_itself_at_every_evaluation_and_ends_with_figures():
     }
     assert given.items() < found.items() and found["step"] == 2
     line = f"CTSM-v · time score weighting, c = 1: off by {found['error'] ** 0.5:.3g} nats"
-    assert line in text and f"integrates to {found['mass']:.3g}" in text
+    assert f"{line} at held-out points" in text and f"integrates to {found['mass']:.3g}" in text
     # KL(p_1 || p_0) = 16 nats, here over 50 draws of standard deviation sqrt(32) each
     assert abs(found["divergence_truth"] - 16) < 4 * (32 / 50) ** 0.5
     judged = [found["judged_on"] for *_, found, _ in shown[1:]]

@@ -8,12 +8,11 @@ from typing import Annotated, Any
 import gradio as gr
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from ebm_app.io.registry import choose
 from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.estimators import TimeScoreRatio
-from ebm_app.ratios.methods import TimeScores, methods_of
+from ebm_app.ratios.methods import methods_of
 from ebm_app.ratios.pairs import DensityPair, standard_normal
 from ebm_app.ratios.plots import plot_pair, plot_planes, plot_trial
 from ebm_app.ratios.points import TIMES, DensityGrid, EvaluationPoints, Planes, as_numbers
@@ -63,7 +62,9 @@ def toy(
     device: str = "cpu",
 ) -> Iterator[ShownTrial]:
     """Train a method on a toy problem; returns a plot, a text, and the metrics."""
-    pair, chosen_method = chosen(problem, path, method)
+    pair = PAIRS[choose("problem", problem, PAIRS)]
+    sigma = PATHS[choose(f"path of {problem}", path, paths_of(problem))][1]
+    chosen = methods_of(sigma)[choose("method", method, METHODS)]
     training = RatioTraining(iterations, eval_every=min(100, math.ceil(iterations / 10)))
     yield plot_pair(pair), f"Starting · {problem_label(problem)} · {PATHS[path][0]}", {}, None
     begin, curve = time.perf_counter(), []
@@ -82,12 +83,10 @@ def toy(
         for stream in (VALIDATION, TEST)
     )
     seen = seeded(device, 0, VALIDATION)
-    grid = DensityGrid(pair, chosen_method.path, seen) if pair.dim == 2 else None
+    grid = DensityGrid(pair, chosen.path, seen) if pair.dim == 2 else None
 
-    def shown(
-        at: Evaluation, ratio: TimeScoreRatio, points: EvaluationPoints, estimate: Tensor
-    ) -> ShownTrial:
-        planes = grid and grid.planes(ratio)
+    def shown(at: Evaluation, ratio: TimeScoreRatio, points: EvaluationPoints) -> ShownTrial:
+        planes, estimate = grid and grid.planes(ratio), ratio.log_ratio(points.x)
         found = points.metrics(estimate) | ({} if planes is None else {"mass": planes.mass})
         found["divergence_truth"] = points.metrics(points.truth)["divergence"]
         judged_on = "test" if points is fresh else "validation"
@@ -96,32 +95,16 @@ def toy(
         plot = plot_trial(curve, points.truth, estimate, title)
         return plot, report(found, time.perf_counter() - begin), found, planes
 
-    def judge(ratio: TimeScoreRatio) -> dict[str, float]:
-        estimates.append(ratio.log_ratio(points.x))
-        return points.metrics(estimates[-1])
-
-    estimates: list[Tensor] = []
-    for at in train(chosen_method, pair, seed, learning_rate, training, judge, device):
+    for at in train(chosen, pair, seed, learning_rate, training, points.judge, device):
         curve.append((at.step, at.metrics["error"]))
-        yield shown(at, at.ratio, points, estimates[-1])
-    yield shown(at, at.best, fresh, at.best.log_ratio(fresh.x))
+        yield shown(at, at.ratio, points)
+    yield shown(at, at.best, fresh)
 
 
 def paths_of(problem: str) -> list[str]:
     """The paths that suit a problem: the variance-preserving one starts at N(0, I)."""
     is_any = problem.startswith("mixtures")
     return [name for name, (_, sigma) in PATHS.items() if not (is_any and sigma is None)]
-
-
-def chosen(problem: str, path: str, method: str) -> tuple[DensityPair, TimeScores]:
-    """A key of ``PAIRS``, one of ``paths_of`` and one of ``METHODS``.
-
-    Raises:
-        UserError: for an unknown name, and a path that does not suit the problem.
-    """
-    pair = PAIRS[choose("problem", problem, PAIRS)]
-    _, sigma = PATHS[choose(f"path of {problem}", path, paths_of(problem))]
-    return pair, methods_of(sigma)[choose("method", method, METHODS)]
 
 
 def at_time(planes: Planes | None, time: float) -> Figure | None:
@@ -158,7 +141,7 @@ def report(found: Mapping[str, Any], seconds: float) -> str:
     if found["error"] is None:
         told = "no longer finite: lower the learning rate"
     else:
-        told = f"off by {found['error'] ** 0.5:.3g} nats (root mean square)"
+        told = f"off by {found['error'] ** 0.5:.3g} nats at held-out points (root mean square)"
     if found.get("mass") is not None:
         told += f" · learned p₁ integrates to {found['mass']:.3g}"
     head = f"{' · '.join(head)} · seed {found['seed']} · {seconds:.1f} s"
