@@ -194,17 +194,20 @@ def test_mistakes_end_in_a_sentence():
 
 
 def test_networks_side_by_side_are_the_networks_one_by_one():
-    net, weights = classifier.networks(3, 5, generator())
-    for name, weight in weights.items():
-        is_last = name.startswith("6.")
-        assert (weight == 0).all() if is_last else 0 < weight.abs().max() <= 5**-0.5
-        weight += 0.1 * torch.randn(weight.shape, generator=generator(1))
     stack = classifier.Classifiers(3, 5, 1, generator())
-    stack.best, x = weights, torch.randn(6, 5, generator=generator(2))
-    of_net = [{name: weight[n] for name, weight in weights.items()} for n in range(3)]
-    alone = [torch.func.functional_call(net, one, x)[:, 0].double() for one in of_net]
-    torch.testing.assert_close(stack.residual(slice(1, 2), x), alone[1])
-    torch.testing.assert_close(stack.residual(slice(0, 3), x), sum(alone) / 3)
+    for number, part in enumerate(stack.best):
+        is_last = number % 4 == 3
+        assert (part == 0).all() if is_last else 0 < part.abs().max() <= 5**-0.5
+        part += 0.1 * torch.randn(part.shape, generator=generator(1))
+    alone, inputs = [], torch.randn(6, 5, generator=generator(2))
+    for n in range(3):
+        x = inputs
+        for matrix, offset in zip(stack.best[:4], stack.best[4:], strict=True):
+            x = torch.nn.functional.linear(x if x is inputs else x * x.sigmoid(), matrix[n].mT)
+            x = x + offset[n]
+        alone.append(x[:, 0].double())
+    torch.testing.assert_close(stack.residual(slice(1, 2), inputs), alone[1])
+    torch.testing.assert_close(stack.residual(slice(0, 3), inputs), sum(alone) / 3)
 
 
 def test_before_training_the_ratio_is_the_copulas():

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from ebm_app.numerics.fitting import fit
@@ -32,8 +32,6 @@ CHECK_EVERY, PATIENCE = 100, 5
 #: nats, and standard errors of the difference row by row, by which a loss is smaller: few rows
 #: would choose weights by chance
 TOLERANCE, MIN_ERRORS = 5e-4, 2.0
-
-Weights = dict[str, Tensor]
 
 
 class Draws(NamedTuple):
@@ -59,25 +57,23 @@ class Classifiers:
     0 being b alone."""
 
     def __init__(self, num: int, dim: int, steps: int, generator: torch.Generator) -> None:
-        self.steps = steps
-        self.net, self.weights = networks(num, dim, generator)
-        self.average = {name: weight.clone() for name, weight in self.weights.items()}
-        self.best = {name: weight.clone() for name, weight in self.weights.items()}
-        self.best_steps = [0] * num
+        self.steps, self.best_steps = steps, [0] * num
+        self.weights = networks(num, dim, generator)
+        self.average, self.best = ([part.clone() for part in self.weights] for _ in range(2))
 
     def train(self, draw: Callable[[], Draws], validation: Draws) -> Iterator[int]:
         """Train on fresh draws to the end; yields the step after every validation."""
         with torch.no_grad():
-            best_losses = self._losses(self.average, validation)
-        parameters = [weight.requires_grad_() for weight in self.weights.values()]
+            best_losses = losses(self.average, validation)
+        parameters = [part.requires_grad_() for part in self.weights]
 
         def loss(step: int) -> Tensor:
             draws = draw()
-            return (self._losses(self.weights, draws).sum(1) / draws.sizes).sum()
+            return (losses(parameters, draws).sum(1) / draws.sizes).sum()
 
         for step in fit(parameters, loss, self.steps, LEARNING_RATE, WEIGHT_DECAY):
             with torch.no_grad():
-                torch._foreach_lerp_(list(self.average.values()), parameters, AVERAGE)
+                torch._foreach_lerp_(self.average, parameters, AVERAGE)
             if step % CHECK_EVERY == 0 or step == self.steps:
                 self._keep_the_best(step, validation, best_losses)
                 yield step
@@ -87,54 +83,45 @@ class Classifiers:
     @torch.no_grad()
     def residual(self, members: slice, inputs: Tensor) -> Tensor:
         """The mean of f of some classifiers at inputs (n, d): (n,), float64."""
-        chosen = {name: weight[members] for name, weight in self.best.items()}
-        return self._outputs(chosen, inputs.float(), None).double().mean(0)
-
-    def _outputs(self, weights: Weights, inputs: Tensor, axis: int | None = 0) -> Tensor:
-        """f (F, n) at inputs (F, n, d), or at the same (n, d) for all with the axis None."""
-
-        def single(weights: Weights, inputs: Tensor) -> Tensor:
-            return torch.func.functional_call(self.net, weights, inputs)[..., 0]
-
-        return torch.func.vmap(single, (0, axis))(weights, inputs)
-
-    def _losses(self, weights: Weights, draws: Draws) -> Tensor:
-        """The logistic loss of every classifier by draw, (F, B); 0 beyond the sizes."""
-        logits = draws.base + self._outputs(weights, draws.inputs)
-        inside = torch.arange(draws.base.shape[2]) < draws.sizes[:, None]
-        of1, of0 = functional.softplus(-logits[:, 0]), functional.softplus(logits[:, 1:]).mean(1)
-        return (of1 + of0) * inside
+        return outputs([part[members] for part in self.best], inputs.float()).double().mean(0)
 
     @torch.no_grad()
     def _keep_the_best(self, step: int, validation: Draws, best_losses: Tensor) -> None:
-        losses, sizes = self._losses(self.average, validation), validation.sizes
-        gain = best_losses - losses
+        now, sizes = losses(self.average, validation), validation.sizes
+        gain = best_losses - now
         mean = gain.sum(1) / sizes
         error = (gain.square().sum(1) / sizes - mean.square()).clamp(min=0).sqrt() / sizes.sqrt()
         least = torch.clamp(MIN_ERRORS * error, min=TOLERANCE)
         for number in (mean > least).nonzero().flatten().tolist():
-            self.best_steps[number], best_losses[number] = step, losses[number]
-            for name, best in self.best.items():
-                best[number] = self.average[name][number]
+            self.best_steps[number], best_losses[number] = step, now[number]
+            for best, average in zip(self.best, self.average, strict=True):
+                best[number] = average[number]
 
 
-def networks(num: int, dim: int, generator: torch.Generator) -> tuple[nn.Module, Weights]:
-    """A multilayer perceptron with SiLU, and the weights of ``num`` of them as PyTorch begins a
-    linear layer; the last layer begins at 0."""
-    widths = [dim, *HIDDEN]
-    with torch.device("meta"):  # its own weights are never used
-        layers = [layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.SiLU())]
-        net = nn.Sequential(*layers, nn.Linear(widths[-1], 1))
-    linear = {name: part for name, part in net.named_children() if isinstance(part, nn.Linear)}
-    weights = {}
-    for name, layer in linear.items():
-        values = _begun((num, *layer.weight.mT.shape), layer, generator)
-        weights[f"{name}.weight"] = values.mT.contiguous()
-    for name, layer in linear.items():
-        weights[f"{name}.bias"] = _begun((num, layer.out_features), layer, generator)
-    return net, weights
+def networks(num: int, dim: int, generator: torch.Generator) -> list[Tensor]:
+    """The matrices (F, in, out) of multilayer perceptrons with SiLU, and then their offsets
+    (F, 1, out), as PyTorch begins a linear layer; the last layer begins at 0."""
+    sizes = list(pairwise([dim, *HIDDEN, 1]))
+    shapes = [(num, *size) for size in sizes] + [(num, 1, out) for _, out in sizes]
+    weights = []
+    for shape, (of_in, out) in zip(shapes, 2 * sizes, strict=True):
+        values = (2 * torch.rand(shape, generator=generator) - 1) / math.sqrt(of_in)
+        weights.append(values * (out > 1))
+    return weights
 
 
-def _begun(shape: tuple[int, ...], layer: nn.Linear, generator: torch.Generator) -> Tensor:
-    values = (2 * torch.rand(shape, generator=generator) - 1) / math.sqrt(layer.in_features)
-    return values * (layer.out_features > 1)
+def outputs(weights: Sequence[Tensor], x: Tensor) -> Tensor:
+    """f (F, n) of networks at inputs (F, n, d), or at the same (n, d) for all."""
+    depth = len(weights) // 2
+    for layer, (matrix, offset) in enumerate(zip(weights[:depth], weights[depth:], strict=True)):
+        x = x @ matrix + offset
+        x = functional.silu(x) if layer < depth - 1 else x
+    return x[..., 0]
+
+
+def losses(weights: Sequence[Tensor], draws: Draws) -> Tensor:
+    """The logistic loss of every classifier by draw, (F, B); 0 beyond the sizes."""
+    logits = draws.base + outputs(weights, draws.inputs.flatten(1, 2)).view_as(draws.base)
+    inside = torch.arange(draws.base.shape[2]) < draws.sizes[:, None]
+    of1, of0 = functional.softplus(-logits[:, 0]), functional.softplus(logits[:, 1:]).mean(1)
+    return (of1 + of0) * inside
