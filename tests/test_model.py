@@ -11,7 +11,7 @@ from torch import nn
 from ebm_app.io.errors import UserError
 from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.numerics.tensors import expand_like
-from ebm_app.objectives.regression import CTSMm, CTSMv, variance_deviance
+from ebm_app.objectives.regression import CTSMm, CTSMv
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 
 IMAGE = (2, 4, 4)
@@ -233,7 +233,7 @@ def test_the_deviance_regresses_the_conditional_time_score_and_does_not_train_th
         exact, sample = draws(path, time, 50)
         model = off_by(exact, 0.4, -0.3)
         out = model(sample.xt, sample.t)
-        loss = variance_deviance(out, path, sample)
+        loss = CTSMm.error(out, path, sample)
         (shift,) = torch.autograd.grad(loss.mean(), model.net.shift, retain_graph=True)
         assert shift[0] != 0 and shift[1] == 0
         out = type(out)(*(part.detach() for part in out))
@@ -245,7 +245,7 @@ def test_the_deviance_regresses_the_conditional_time_score_and_does_not_train_th
         drift = path.alpha_dt(sample.t)[:, None] / v.sqrt()
         target = spread * (e.square() + noise.square() - 1) + drift * (d * e + data * noise)
         log_w = out.variance.log().requires_grad_()
-        found = variance_deviance(out._replace(variance=log_w.exp()), path, sample)
+        found = CTSMm.error(out._replace(variance=log_w.exp()), path, sample)
         (gradient,) = torch.autograd.grad(found.sum(), log_w)
         expected = gain * (out.components - target)
         tolerance = {"rtol": 1e-4, "atol": 1e-6 * float(expected.abs().max())}
@@ -269,7 +269,7 @@ def test_what_means_nothing_is_refused():
         ),
         (lambda: TimeScoreModel(Constant(0.0), path, EPS, "moments"), "needs a Stein head"),
         (
-            lambda: variance_deviance(plain(sample.xt, sample.t), exact.path, sample),
+            lambda: CTSMm.error(plain(sample.xt, sample.t), exact.path, sample),
             "needs a model that predicts moments",
         ),
         (lambda: wide(normal((2, 2)), t), "a variance needs shape"),

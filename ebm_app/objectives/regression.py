@@ -14,6 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ebm_app.models.parametrisation import ENERGY, PREDICTIONS
 from ebm_app.models.time_score import ModelOutput
 from ebm_app.numerics.tensors import expand_like, mean_except_batch, sum_except_batch
 from ebm_app.objectives.weighting import ScoreResidual, TimeScore, Weighting
@@ -24,7 +25,7 @@ Model = Callable[[Tensor, Tensor], ModelOutput]
 
 class Objective(ABC):
     """A loss per example for a model of the time score along a path; ``note`` says which, and
-    ``needs_moments`` that it is for models that predict posterior moments, no others.
+    ``trains`` for which predictions of a network it is.
 
     Args:
         weighting: lambda(t); time score normalisation by default.
@@ -32,7 +33,7 @@ class Objective(ABC):
     """
 
     note: ClassVar[str]
-    needs_moments: ClassVar[bool] = False
+    trains: ClassVar[tuple[str, ...]] = tuple(PREDICTIONS)
 
     def __init__(
         self, weighting: Weighting | None = None, stein_factor: float = 0.0, eps: float = 1e-5
@@ -47,62 +48,14 @@ class Objective(ABC):
         ``time_sampling``)."""
 
 
-def time_score_error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
-    """(d/dt log p_t(x | z) - sum of components)^2: (B,)."""
-    target = path.conditional_time_score(sample)
-    return (target - sum_except_batch(output.components)).square()
-
-
-def components_error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
-    """Mean over components of the squared error of each: (B,).
-
-    Raises:
-        ValueError: where the model does not predict every component.
-    """
-    target = path.conditional_components(sample)
-    if output.components.shape != target.shape:
-        raise ValueError(
-            f"CTSM-v needs components {tuple(target.shape)}, not {tuple(output.components.shape)}"
-        )
-    return mean_except_batch((target - output.components).square())
-
-
-def variance_deviance(output: ModelOutput, path: OneSidedPath, sample: PathSample) -> Tensor:
-    r"""Mean over components of b^2 (w - r^2 log w), the Poisson deviance of the predicted variance
-    w: (B,), in nats^2 per t^2.
-
-    r is the deviation of the Stein head's target from the head, which is not trained here, and b =
-    ``OneSidedPath.variance_gain``: by the head, b (r^2 - w) is the conditional time score less the
-    model's. The minimiser over w is E[r^2 | x], as that of every Bregman divergence is (Banerjee
-    et al. 2005, https://jmlr.org/papers/v6/banerjee05b.html), so that Theorem 3 holds. The
-    gradient in log w is w - r^2: where it vanishes the sum of the variances is right.
-
-    Raises:
-        ValueError: where the model predicts no posterior variance.
-    """
-    if output.variance is None:
-        raise ValueError("CTSM-m needs a model that predicts moments")
-    residual = path.conditional_score(sample) - output.score.detach()
-    residual = residual / expand_like(path.score_gain(sample.t), residual)
-    gain = expand_like(path.variance_gain(sample.t), residual)
-    deviance = output.variance - residual.square() * output.variance.log()
-    return mean_except_batch(gain.square() * deviance)
-
-
-def stein_score_error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
-    """Mean over components of the squared error of the Stein head: (B,)."""
-    return mean_except_batch((path.conditional_score(sample) - output.score).square())
-
-
-#: (output of a model, path, its sample) -> loss (B,) before any weighting
-Error = Callable[[ModelOutput, GaussianPath, PathSample], Tensor]
-
-
 class ConditionalRegression(Objective):
     """lambda(t) times ``error``, and with a factor the regression of a Stein head in the same pass
     (Theorem 3)."""
 
-    error: ClassVar[Error]
+    @staticmethod
+    @abstractmethod
+    def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
+        """The loss (B,) of the output of a model, before any weighting."""
 
     def __call__(
         self, model: Model, path: GaussianPath, sample: PathSample, weight: Tensor
@@ -111,15 +64,21 @@ class ConditionalRegression(Objective):
         loss = self.weighting(path, sample.t) * self.error(output, path, sample)
         if self.stein_factor == 0:
             return loss
-        head = ScoreResidual()(path, sample.t) * stein_score_error(output, path, sample)
+        squares = (path.conditional_score(sample) - output.score).square()
+        head = ScoreResidual()(path, sample.t) * mean_except_batch(squares)
         return loss + self.stein_factor * head
 
 
 class CTSM(ConditionalRegression):
-    """CTSM: regression on the conditional time score (Theorem 1)."""
+    """CTSM: regression on the conditional time score (Theorem 1), by the squared error of the sum
+    of the components."""
 
     note = "regression on the conditional time score"
-    error = staticmethod(time_score_error)
+
+    @staticmethod
+    def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
+        target = path.conditional_time_score(sample)
+        return (target - sum_except_batch(output.components)).square()
 
 
 class Dual(ConditionalRegression):
@@ -130,26 +89,59 @@ class Dual(ConditionalRegression):
     """
 
     note = "both derivatives of an energy network"
+    trains = (ENERGY,)
 
     @staticmethod
     def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
-        return time_score_error(output, path, sample) / sample.xt[0].numel()
+        return CTSM.error(output, path, sample) / sample.xt[0].numel()
 
 
 class CTSMv(ConditionalRegression):
-    """CTSM-v: regression on every component of it (Theorem 2)."""
+    """CTSM-v: regression on every component of it (Theorem 2), by the mean of the squared errors.
+
+    Raises (when it is called):
+        ValueError: where the model does not predict every component.
+    """
 
     note = "regression on every component of it"
-    error = staticmethod(components_error)
+
+    @staticmethod
+    def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
+        target, found = path.conditional_components(sample), output.components
+        if found.shape != target.shape:
+            raise ValueError(
+                f"CTSM-v needs components {tuple(target.shape)}, not {tuple(found.shape)}"
+            )
+        return mean_except_batch((target - found).square())
 
 
 class CTSMm(ConditionalRegression):
-    """CTSM-m, for a model that predicts posterior moments: its mean by the Stein head's
-    regression, its variance by ``variance_deviance``."""
+    r"""CTSM-m, for a model that predicts posterior moments: its mean by the Stein head's
+    regression, its variance w by the mean over components of b^2 (w - r^2 log w), a Poisson
+    deviance, in nats^2 per t^2.
+
+    r is the deviation of the Stein head's target from the head, which is not trained here, and b =
+    ``OneSidedPath.variance_gain``: by the head, b (r^2 - w) is the conditional time score less the
+    model's. The minimiser over w is E[r^2 | x], as that of every Bregman divergence is (Banerjee
+    et al. 2005, https://jmlr.org/papers/v6/banerjee05b.html), so that Theorem 3 holds. The
+    gradient in log w is w - r^2: where it vanishes the sum of the variances is right.
+
+    Raises (when it is called):
+        ValueError: where the model predicts no posterior variance.
+    """
 
     note = "its moments: the mean by the Stein head, the variance by its deviance"
-    needs_moments = True
-    error = staticmethod(variance_deviance)
+    trains = ("moments",)
+
+    @staticmethod
+    def error(output: ModelOutput, path: OneSidedPath, sample: PathSample) -> Tensor:
+        if output.variance is None:
+            raise ValueError("CTSM-m needs a model that predicts moments")
+        residual = path.conditional_score(sample) - output.score.detach()
+        residual = residual / expand_like(path.score_gain(sample.t), residual)
+        gain = expand_like(path.variance_gain(sample.t), residual)
+        deviance = output.variance - residual.square() * output.variance.log()
+        return mean_except_batch(gain.square() * deviance)
 
 
 class TSM(Objective):

@@ -77,12 +77,12 @@ def resolve(
     if "path" in given:  # the arguments of another path are not this one's
         merged.pop("path_arguments", None)
     settings = from_dict(Settings, merged | given, "settings")
+    check_names(settings)
     settings = with_defaults(settings, {*merged, *given}, flow)
     if base is None and "lr_warmup_steps" not in given:
         # a preset's is for its own number of steps: a tenth at most, if above the default
         longest = max(TrainingConfig.lr_warmup_steps, settings.max_train_steps // 10)
         settings = replace(settings, lr_warmup_steps=min(settings.lr_warmup_steps, longest))
-    check_names(settings)
     space = _space(settings.space, data, flow)
     config = part(
         EBMConfig,
@@ -109,9 +109,10 @@ def resolve(
 def with_defaults(settings: Settings, given: Iterable[str], flow: Flow | None) -> Settings:
     """The settings in which what was not given suits the others."""
     if "prediction" not in given:
+        trains = OBJECTIVES[settings.objective].trains
         default = default_prediction(settings.stein_factor > 0)
-        prediction = ENERGY if settings.objective == "dual" else default
-        settings = replace(settings, prediction=prediction)
+        fits = "objective" not in given or default in trains
+        settings = replace(settings, prediction=default if fits else trains[0])
     if "objective" not in given and settings.prediction != "moments":
         settings = replace(settings, objective="ctsm_v")
     if "space" not in given and flow is not None:
@@ -138,20 +139,17 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
         )
     path = build_path(ebm_config)
     path.check_reference()
-    is_energy = ebm_config.prediction == ENERGY
-    is_told = ebm_config.num_classes or ebm_config.early
-    if is_energy != (config.objective == "dual") or (is_energy and is_told):
+    objective, prediction = config.objective, ebm_config.prediction
+    suited = [name for name, kind in OBJECTIVES.items() if prediction in kind.trains]
+    if objective not in suited:
         raise UserError(
-            "objective dual trains an energy network, without labels or an early network: give "
-            "--prediction energy with it, and with no other"
+            f"prediction {prediction} is trained by objective {' or '.join(suited)}, not by "
+            f"{objective}: give such a one, or another prediction"
         )
-    if not is_energy:
-        PREDICTIONS[ebm_config.prediction].check(path, ebm_config.stein_head)
-    objective = OBJECTIVES[config.objective]
-    if objective.needs_moments and ebm_config.prediction != "moments":
-        raise UserError(
-            f"objective {config.objective} trains moments: give --prediction moments or ctsm_v"
-        )
+    if prediction != ENERGY:
+        PREDICTIONS[prediction].check(path, ebm_config.stein_head)
+    elif ebm_config.num_classes or ebm_config.early:
+        raise UserError("an energy network is without labels and without an early network")
     if config.objective == "tsm" and config.stein_factor:
         raise UserError("objective tsm trains no Stein head: give --stein_factor 0")
 
