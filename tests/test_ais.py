@@ -95,9 +95,8 @@ def test_every_method_finds_it_from_noise_or_from_data(name, float64, monkeypatc
     shape, model = (1, 4, 4), mixture((1, 4, 4))
     transported, settings = KINDS["transported" if name == "transported" else "plain"]
     chains = Chains(TimeScoreEnergy(model, 24), settings, transported)
-    run = ChainRun(chains, "cpu", shape, 3, lambda states, total: states)
     data = model.sample(torch.full((400,), 0.99, dtype=F64), (400, *shape), 9).xt
-    found = METHODS[name](run, 400, data)
+    found = METHODS[name](ChainRun(chains, data, 3), 400)
     assert abs(found.estimate.log_z) < 3.5 * found.estimate.stderr < 1
     assert 0.3 < found.acceptance < 1
 

@@ -4,11 +4,12 @@ Chains run in blocks with a generator of their own, seeded by the run's seed and
 number.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from ebm_app.evaluation.log_z.chains import NUM_PILOT, Chains, ChainState
 from ebm_app.evaluation.log_z.estimates import LogZ, bennett, from_forward, from_reverse
@@ -17,29 +18,19 @@ from ebm_app.numerics.tensors import seeded
 PILOT, FORWARD, REVERSE = 0, 1, 2
 #: chains that are computed together
 BLOCK_SIZE = 16
-#: (states, their number) -> the same states, shown as they come
-Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
 class ChainRun:
     """Forward and reverse chains of the same temperatures, whose step sizes are found first.
 
     Args:
-        chains: the model's. device: of the model. shape: of one point. seed: of all noise.
-        progress: shows the states as they come.
+        chains: the model's. data: (N, *), held-out points. seed: of all noise.
     """
 
-    def __init__(
-        self,
-        chains: Chains,
-        device: torch.device | str,
-        shape: tuple[int, ...],
-        seed: int,
-        progress: Progress,
-    ) -> None:
-        self.chains, self.device, self.shape = chains, device, shape
-        self.seed, self.progress = seed, progress
-        for _ in progress(chains.tune(*self._noise(NUM_PILOT, PILOT, 0)), len(chains.targets)):
+    def __init__(self, chains: Chains, data: Tensor, seed: int) -> None:
+        self.chains, self.data, self.seed = chains, data, seed
+        tuning = chains.tune(*self._noise(NUM_PILOT, PILOT, 0))
+        for _ in tqdm(tuning, "pilot chains", len(chains.targets)):
             pass
 
     def forward(self, num: int) -> ChainState:
@@ -50,8 +41,9 @@ class ChainRun:
 
     def reverse(self, points: Tensor) -> ChainState:
         """Chains back from ``points`` (N, *), which stand for samples of the model."""
+        device = self.data.device
         blocks = [
-            (part.to(self.device), seeded(self.device, self.seed, REVERSE, block))
+            (part.to(device), seeded(device, self.seed, REVERSE, block))
             for block, part in enumerate(points.split(BLOCK_SIZE))
         ]
         return self._run([self.chains.reverse(*block) for block in blocks])
@@ -59,20 +51,18 @@ class ChainRun:
     def _run(self, blocks: list[Iterator[ChainState]]) -> ChainState:
         """The ends of blocks of chains, one block after the other, on the CPU."""
         ends = []
-
-        def states() -> Iterator[ChainState]:
+        with tqdm(desc="chains", total=len(blocks) * self.chains.num_distributions) as bar:
             for block in blocks:
                 for state in block:
-                    yield state
-                ends.append(state)
-
-        for _ in self.progress(states(), len(blocks) * self.chains.num_distributions):
-            pass
+                    last = state
+                    bar.update()
+                ends.append(last)
         return ChainState(*(torch.cat([v.cpu() for v in c]) for c in zip(*ends, strict=True)))
 
     def _noise(self, num: int, *purpose: int) -> tuple[Tensor, torch.Generator]:
-        generator = seeded(self.device, self.seed, *purpose)
-        noise = torch.randn((num, *self.shape), device=self.device, generator=generator)
+        device = self.data.device
+        generator = seeded(device, self.seed, *purpose)
+        noise = torch.randn((num, *self.data.shape[1:]), device=device, generator=generator)
         return noise, generator
 
 
@@ -86,16 +76,16 @@ class LogZResult(NamedTuple):
     reverse: LogZ | None = None
 
 
-def raise_(run: ChainRun, num_chains: int, data: Tensor) -> LogZResult:
-    """The same chains in reverse, from held-out ``data`` (N, *): an upper bound of log Z as far as
-    the data are samples of the model. log p_hat of a starting point less its log-weight estimates
+def raise_(run: ChainRun, num_chains: int) -> LogZResult:
+    """The same chains in reverse, from the run's data: an upper bound of log Z as far as they
+    are samples of the model. log p_hat of a starting point less its log-weight estimates
     conservatively the log density that the annealing process itself gives to it (Burda et al.
     2015, section 4)."""
-    table = run.reverse(data[:num_chains])
+    table = run.reverse(run.data[:num_chains])
     return LogZResult(from_reverse(table.log_weight), table.acceptance.mean().item())
 
 
-def two_sided(run: ChainRun, num_chains: int, data: Tensor) -> LogZResult:
+def two_sided(run: ChainRun, num_chains: int) -> LogZResult:
     """Chains from N(0, I), joined by Bennett's ratio with reverse chains from the weighted end
     points of other forward chains, which stand for samples of the model."""
     half = num_chains // 2
@@ -110,5 +100,5 @@ def two_sided(run: ChainRun, num_chains: int, data: Tensor) -> LogZResult:
     )
 
 
-Method = Callable[[ChainRun, int, Tensor], LogZResult]
+Method = Callable[[ChainRun, int], LogZResult]
 METHODS: dict[str, Method] = {"ais": two_sided, "raise": raise_, "transported": two_sided}
