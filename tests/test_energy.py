@@ -170,7 +170,7 @@ def test_unknown_integrators_and_rules_too_small_are_the_users_mistake():
     model = gaussian(LinearVPPath())
     with pytest.raises(UserError, match="choose one of dopri5, quadrature, rk45"):
         TimeScoreEnergy(model).log_ratio(normal((2, 2)), integrator="euler")
-    with pytest.raises(UserError, match="at least 3"):
+    with pytest.raises(UserError, match="num_nodes: must be greater than or equal to 3"):
         TimeScoreEnergy(model, num_nodes=2)
 
 

@@ -30,7 +30,7 @@ from ebm_app.likelihood.dequantisation import (
     Dequantiser,
     dequantisation_noise,
 )
-from ebm_app.models.config import EBMConfig, Margin
+from ebm_app.models.config import EBMConfig
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.models.folders import ENERGY_MODEL, PIPELINE_FILE, find_folder
 from ebm_app.models.labelled import Labels, class_labels
@@ -149,7 +149,6 @@ class EBM(PretrainedModel):
         dequantiser = self.make_dequantiser(dequantiser)
         estimator = self.default_estimator if estimator is None else estimator
         estimator = make_estimator(estimator, estimator_args, seed)
-        eps = None if eps is None else argument_of(Margin, "eps", eps)
         parts, labels = [], self._labels(labels, len(levels), seed)
         for rows in batches(len(levels), batch_size, SCORED_TOGETHER // levels[0].numel()):
             energy = self.energy_given(len(levels[rows]), labels and labels[rows])

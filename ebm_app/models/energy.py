@@ -7,19 +7,22 @@ ODE solve is the paper's protocol and an independent check. All values are in na
 
 import math
 from collections.abc import Callable, Iterator
+from copy import copy
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from ebm_app.io.errors import NumericalError, UserError
+from ebm_app.io.fields import Nodes, argument_of
 from ebm_app.io.registry import choose
+from ebm_app.models.config import Margin
 from ebm_app.models.labelled import LabelledModel
 from ebm_app.models.time_score import ModelOutput, TimeScoreModel
 from ebm_app.numerics.quadrature import ADAPTIVE, Rule, integrate, rule_on
 from ebm_app.numerics.tensors import expand_like, sum_except_batch
-from ebm_app.paths import GaussianPath, check_eps
+from ebm_app.paths import GaussianPath
 
 QUADRATURE = "quadrature"
 INTEGRATORS = (QUADRATURE, *ADAPTIVE)
@@ -81,7 +84,7 @@ class TimeScoreEnergy:
             together; what suits the device if not given.
 
     Raises:
-        UserError: for fewer than 3 nodes.
+        UserError: for a number of nodes out of range.
     """
 
     min_nodes = 8
@@ -89,35 +92,30 @@ class TimeScoreEnergy:
     def __init__(
         self, model: TimeScoreModel, num_nodes: int = 32, chunk_size: int | None = None
     ) -> None:
-        if num_nodes < 3:
-            raise UserError(f"num_nodes must be at least 3, not {num_nodes}")
-        self.model, self.path = model, model.path
-        self.num_nodes, self.chunk_size = num_nodes, chunk_size
+        self.model, self.path, self.chunk_size = model, model.path, chunk_size
+        self.num_nodes = argument_of(Nodes, "num_nodes", num_nodes)
         self.start, self.end = model.interval
 
-    def with_nodes(self, num_nodes: int) -> "TimeScoreEnergy":
+    def with_nodes(self, num_nodes: int) -> Self:
         """The same energy by a rule of another size."""
-        return self._on_interval(self.model, num_nodes)
-
-    def given(self, labels: Tensor, guidance: float = 1.0) -> "TimeScoreEnergy":
-        """The energy of p(x | y), y the ``labels`` (B,) of the points; see ``LabelledModel``."""
-        return self._on_interval(LabelledModel(self.model, labels, guidance), self.num_nodes)
-
-    def _on_interval(self, model: TimeScoreModel, num_nodes: int) -> "TimeScoreEnergy":
-        """The energy of a model by a rule of some size, on the interval of this one."""
-        other = TimeScoreEnergy(model, num_nodes, self.chunk_size)
-        other.start, other.end = self.start, self.end
+        other = copy(self)
+        other.num_nodes = argument_of(Nodes, "num_nodes", num_nodes)
         return other
 
-    def with_eps(self, eps: float) -> "TimeScoreEnergy":
+    def given(self, labels: Tensor, guidance: float = 1.0) -> Self:
+        """The energy of p(x | y), y the ``labels`` (B,) of the points; see ``LabelledModel``."""
+        other = copy(self)
+        other.model = LabelledModel(self.model, labels, guidance)
+        return other
+
+    def with_eps(self, eps: float) -> Self:
         """The same energy with another margin, which extrapolates if below the model's own.
 
         Raises:
-            UserError: for a margin outside (0, 0.5).
+            UserError: for a margin out of range.
         """
-        check_eps(eps)
-        other = self.with_nodes(self.num_nodes)
-        other.start, other.end = self.path.interval(eps)
+        other = copy(self)
+        other.start, other.end = self.path.interval(argument_of(Margin, "eps", eps))
         return other
 
     def output(self, x: Tensor, t: float) -> ModelOutput:

@@ -126,11 +126,6 @@ class OnePassEnergy(TimeScoreEnergy):
         """grad_x log p_t(x): (B, *); it can be differentiated where autograd is on."""
         return self.output(x, self.end if t is None else t).score
 
-    def _on_interval(self, model: EnergyModel, num_nodes: int) -> "OnePassEnergy":
-        other = OnePassEnergy(model, num_nodes, self.chunk_size, self.residual)
-        other.start, other.end = self.start, self.end
-        return other
-
     def score_cost(self, source: str | None, t: float) -> int:
         """One evaluation, whichever the source: they are the same."""
         return 1

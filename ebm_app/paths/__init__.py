@@ -1,6 +1,6 @@
 """Conditional Gaussian paths, by the name that ``--path`` takes."""
 
-from ebm_app.paths.base import GaussianPath, PathSample, check_eps
+from ebm_app.paths.base import GaussianPath, PathSample
 from ebm_app.paths.bridge import SchrodingerBridgePath
 from ebm_app.paths.one_sided import LinearVPPath, LogSNRPath, OneSidedPath, VPPath
 
@@ -19,5 +19,4 @@ __all__ = [
     "PathSample",
     "SchrodingerBridgePath",
     "VPPath",
-    "check_eps",
 ]

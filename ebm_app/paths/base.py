@@ -49,12 +49,6 @@ class PathSample(NamedTuple):
     xt: Tensor
 
 
-def check_eps(eps: float) -> None:
-    """Raise a UserError for a margin of times that is not positive or leaves no interval."""
-    if not 0 < eps < 0.5:
-        raise UserError(f"eps must lie between 0 and 0.5, not {eps}")
-
-
 def arc_length(s: Tensor, one_minus_s2: Tensor, k: float) -> Tensor:
     r"""Integral of sqrt(k + (2 - k) r^2) / (1 - r^2) over r from 0 to ``s``, in closed form, for k
     > 0.

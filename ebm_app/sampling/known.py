@@ -35,9 +35,6 @@ class KnownEnergy(TimeScoreEnergy):
         self.start, self.end = energy.start, energy.end
         self.energy, self.known, self.mask = energy, known, mask
 
-    def with_nodes(self, num_nodes: int) -> "KnownEnergy":
-        return KnownEnergy(self.energy.with_nodes(num_nodes), self.known, self.mask)
-
     def stein_score(self, source: str | None = None) -> Callable[[Tensor, float], Tensor]:
         if not self.energy.is_head(source):
             raise UserError("known components need the score of a model's Stein head: score=head")
