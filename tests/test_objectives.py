@@ -10,7 +10,7 @@ from path_cases import skewed
 from ebm_app.models.time_score import ModelOutput
 from ebm_app.numerics.tensors import expand_like
 from ebm_app.objectives.regression import CTSM, TSM, CTSMv, Dual
-from ebm_app.objectives.time_sampling import ArcLength, Stratified
+from ebm_app.objectives.time_sampling import ArcLength, UniformTime
 from ebm_app.objectives.weighting import (
     ScoreResidual,
     SteinScore,
@@ -48,7 +48,7 @@ class Moved:
         return ModelOutput(out.components + shift, out.score + shift)
 
 
-def draw(model, num, shape, times=Stratified, seed=0, eps=MARGIN):
+def draw(model, num, shape, times=UniformTime, seed=0, eps=MARGIN):
     """A sample of the path, with t from a sampler, and the weights of its times."""
     sampler = times(model.path, eps)
     t, weight = sampler.sample(num, generator(seed))
@@ -105,8 +105,8 @@ def test_every_weighting_has_the_same_minimiser(weighting):
     "case, weighting, shape, num, times",
     [
         ("linear", UniformWeighting(), (2,), 12_000, ArcLength),
-        ("linear", SteinScore(), IMAGE, 4_000, Stratified),
-        ("bridge", TimeScore(), (2,), 12_000, Stratified),
+        ("linear", SteinScore(), IMAGE, 4_000, UniformTime),
+        ("bridge", TimeScore(), (2,), 12_000, UniformTime),
         ("bridge", SteinScore(), IMAGE, 4_000, ArcLength),
     ],
 )

@@ -8,7 +8,7 @@ from exact import F64, ExactModel, generator, normal
 
 from ebm_app.io.errors import NumericalError
 from ebm_app.objectives.regression import CTSM
-from ebm_app.objectives.time_sampling import SharedTimes, Stratified
+from ebm_app.objectives.time_sampling import SharedTimes, stratified_numbers
 from ebm_app.paths import LinearVPPath
 from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import CovarianceScores, TimeScores
@@ -78,11 +78,10 @@ def test_a_diverged_run_ends_in_a_sentence_and_keeps_what_it_began_with():
 
 
 def test_shared_times_come_in_equal_runs():
-    base = Stratified(LinearVPPath(), 1e-3)
-    shared = SharedTimes(base, 4)
+    shared = SharedTimes(LinearVPPath(), 1e-3, 4)
     t, weight = shared.sample(12, generator())
-    expected = base.sample(4, generator())
-    assert torch.equal(t, expected.t.repeat_interleave(3)) and weight.shape == (12,)
+    expected = (1 - 1e-3) * stratified_numbers(4, generator())
+    assert torch.equal(t, expected.repeat_interleave(3)) and (weight == 1).all()
     with pytest.raises(ValueError, match="cannot be shared evenly"):
         shared.sample(10, generator())
 

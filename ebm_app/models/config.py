@@ -181,8 +181,8 @@ class TrainingConfig(LoopConfig):
     objective: str = setting("ctsm, ctsm_v, ctsm_m, tsm; dual, of an energy", "ctsm_m")
     weighting: str = rare("lambda(t): time_score, stein_score, uniform", "time_score")
     time_sampler: str = rare(
-        "training times: arc_length, uniform, stratified, importance; early, which trains the "
-        "early network alone",
+        "training times: arc_length, uniform, importance; early, which trains the early network "
+        "alone",
         "arc_length",
     )
     label_dropout: Share = rare("share of the class labels that training hides", 0.4)

@@ -67,20 +67,14 @@ class TimeSampler(ABC):
         return t.clamp(self.start, self.end)
 
 
-class Stratified(TimeSampler):
-    """Uniform on [t0, t1], evenly spread within a batch."""
-
-    note = "uniform, evenly spread within a batch"
-
-    def transform(self, u: Tensor) -> TimeSample:
-        return TimeSample(self.between(u), torch.ones_like(u))
-
-
-class UniformTime(Stratified):
+class UniformTime(TimeSampler):
     """Uniform on [t0, t1], independent."""
 
     note = "uniform, independent"
     numbers = staticmethod(uniform_numbers)
+
+    def transform(self, u: Tensor) -> TimeSample:
+        return TimeSample(self.between(u), torch.ones_like(u))
 
 
 class ImportanceSampler(TimeSampler):
@@ -157,32 +151,30 @@ class EarlyTimes(ArcLength):
         self.start, self.end = self.knots[0].item(), self.knots[-1].item()
 
 
-class SharedTimes(TimeSampler):
-    """A few times, each for a run of rows: what is costly to make for a time is made seldom.
+class SharedTimes(UniformTime):
+    """Uniform, a few times that are evenly spread, each for a run of rows: what is costly to make
+    for a time is made seldom.
 
     Args:
-        base: draws the times. num_times: how many; it must divide the number of rows.
+        path, eps: as for ``TimeSampler``. num_times: it must divide the number of rows.
     """
 
     note = "few times, each for several rows"
+    numbers = staticmethod(stratified_numbers)
 
-    def __init__(self, base: TimeSampler, num_times: int) -> None:
-        self.base, self.num_times = base, num_times
-        self.path, self.start, self.end = base.path, base.start, base.end
-
-    def transform(self, u: Tensor) -> TimeSample:
-        return self.base.transform(u)
+    def __init__(self, path: GaussianPath, eps: float, num_times: int) -> None:
+        super().__init__(path, eps)
+        self.num_times = num_times
 
     def sample(self, num: int, generator: torch.Generator) -> TimeSample:
         if num % self.num_times:
             raise ValueError(f"{self.num_times} times cannot be shared evenly by {num} rows")
-        times = self.base.sample(self.num_times, generator)
+        times = super().sample(self.num_times, generator)
         return TimeSample(*(part.repeat_interleave(num // self.num_times) for part in times))
 
 
 TIME_SAMPLERS: dict[str, type[TimeSampler]] = {
     "uniform": UniformTime,
-    "stratified": Stratified,
     "importance": ImportanceSampler,
     "arc_length": ArcLength,
     "early": EarlyTimes,

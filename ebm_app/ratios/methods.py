@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.numerics.tensors import initial_weights, mixed_seed
 from ebm_app.objectives.regression import OBJECTIVES
-from ebm_app.objectives.time_sampling import SharedTimes, Stratified, TimeSampler, UniformTime
+from ebm_app.objectives.time_sampling import SharedTimes, TimeSampler, UniformTime
 from ebm_app.objectives.weighting import WEIGHTINGS
 from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath
 from ebm_app.ratios.estimators import TimeScoreRatio
@@ -92,7 +92,7 @@ class CovarianceScores(TimeScores):
 
     @property
     def sampler(self) -> TimeSampler:
-        return SharedTimes(Stratified(self.path, EPS), NUM_TIMES)
+        return SharedTimes(self.path, EPS, NUM_TIMES)
 
     def net(self, pair: DensityPair, seed: int) -> nn.Module:
         return GaussianNet(pair.dim)
