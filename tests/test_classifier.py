@@ -54,5 +54,5 @@ def test_shifts_move_each_image_by_up_to_an_eighth_of_its_side():
 
 def test_a_loss_that_is_not_finite_is_refused():
     images = torch.full((4, 1, 8, 8), torch.nan)
-    with pytest.raises(ValueError, match="loss is nan at step 1"):
+    with pytest.raises(ValueError, match="loss of step 1 is nan"):
         train_classifier(images, torch.arange(4), 10, 0)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm.auto import trange
 
-from ebm_app.io.errors import NumericalError
+from ebm_app.numerics.fitting import fit
 from ebm_app.numerics.tensors import initial_weights
 
 NUM_FEATURES, BATCH_SIZE, LEARNING_RATE = 64, 64, 2e-3
@@ -65,13 +65,12 @@ class Classifier(nn.Module):
 def train_classifier(
     images: Tensor, labels: Tensor, num_classes: int, seed: int, num_steps: int = 600
 ) -> Classifier:
-    """Train by cross-entropy with Adam on randomly shifted images; the same seed gives the same
+    """Train by cross-entropy (``fit``) on randomly shifted images; the same seed gives the same
     weights, and the global random state is left as it was.
 
     Args:
         images: (N, C, H, W) in [0, 1], on the device to train on. labels: int64 (N,).
-        num_steps: of batches that are drawn with replacement; the learning rate rises and falls
-            once (``OneCycleLR``).
+        num_steps: of batches that are drawn with replacement.
 
     Returns:
         The classifier in evaluation mode, on the device of the images.
@@ -79,20 +78,18 @@ def train_classifier(
     with initial_weights(seed):
         classifier = Classifier(images.shape[1:], num_classes).to(images.device)
     generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(classifier.parameters(), LEARNING_RATE)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, num_steps + 1)
-    for step in trange(num_steps, desc="classifier"):
+
+    def loss(_: int) -> Tensor:
         rows = torch.randint(len(images), (BATCH_SIZE,), generator=generator)
         batch = shifted(images[rows.to(images.device)], generator)
-        loss = F.cross_entropy(classifier(batch), labels[rows].to(images.device))
-        if not loss.isfinite():
-            raise NumericalError(
-                f"the classifier's loss is {loss.item()} at step {step + 1}: take other images"
-            )
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
+        return F.cross_entropy(classifier(batch), labels[rows].to(images.device))
+
+    for _ in zip(
+        trange(num_steps, desc="classifier"),
+        fit(classifier.parameters(), loss, num_steps + 1, LEARNING_RATE),
+        strict=False,
+    ):
+        pass
     return classifier.eval()
 
 
