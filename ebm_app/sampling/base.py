@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.io.errors import UserError
+from ebm_app.io.fields import Fraction, Positive, Steps, configuration
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.numerics.tensors import find_time
 
@@ -43,6 +44,28 @@ class Sampler(ABC):
     @abstractmethod
     def count_steps(self, energy: TimeScoreEnergy, num_dims: int) -> int:
         """How many steps it takes for points of ``num_dims`` numbers."""
+
+
+@configuration
+class FlowSampler(Sampler):
+    """What follows the probability flow from noise, and denoises once where it stops.
+
+    Args:
+        num_steps: steps. score: "head", "integral" or None, as for
+            ``TimeScoreEnergy.stein_score``.
+        start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
+        end_variance: conditional variance at which the flow stops and the image is denoised.
+    """
+
+    counts: ClassVar[str] = "num_steps"
+
+    num_steps: Steps = 25
+    score: str | None = None
+    start: Fraction = 1e-2
+    end_variance: Positive = 1e-3
+
+    def count_steps(self, energy: TimeScoreEnergy, num_dims: int) -> int:
+        return self.num_steps
 
 
 def in_batches(

@@ -6,14 +6,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.io.fields import Fraction, NonNegative, Positive, Steps, configuration
+from ebm_app.io.fields import NonNegative, configuration
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths.schedules import SCHEDULES
-from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
+from ebm_app.sampling.base import FlowSampler, Frame, denoised, end_time
 
 
 @configuration
-class DPMSampler(Sampler):
+class DPMSampler(FlowSampler):
     r"""DPM-Solver++(2M) in steps even in the log signal-to-noise ratio 2 l.
 
     With D_i = E[x_1 | x_i], h = l_{i+1} - l_i, h' = l_i - l_{i-1} and sigma^2 the path's variance,
@@ -25,9 +25,8 @@ class DPMSampler(Sampler):
     forgets the errors made before. The last step returns D.
 
     Args:
-        num_steps: steps, each of one evaluation of the Stein score.
-        noise: k; 1 follows the reversed diffusion.
-        score, start, end_variance: as for ``PFODESampler``.
+        num_steps, score, start, end_variance: as for ``FlowSampler``; a step takes one evaluation
+            of the Stein score. noise: k; 1 follows the reversed diffusion.
 
     Source: Lu et al. 2022, arXiv:2211.01095, algorithm 2 and, for k = 1, appendix B.
 
@@ -37,13 +36,8 @@ class DPMSampler(Sampler):
 
     note: ClassVar[str] = "DPM-Solver++(2M) from noise, the flow or, with noise=1, the diffusion"
     steps: ClassVar[str] = "steps of the solver"
-    counts: ClassVar[str] = "num_steps"
 
-    num_steps: Steps = 25
     noise: NonNegative = 0.0
-    score: str | None = None
-    start: Fraction = 1e-2
-    end_variance: Positive = 1e-3
 
     def iterate(
         self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
@@ -71,6 +65,3 @@ class DPMSampler(Sampler):
         with torch.no_grad():
             x = denoised(energy, x, score(x, end), end)
         yield Frame(x, self.num_steps, self.num_steps, self.num_steps + 1)
-
-    def count_steps(self, energy: TimeScoreEnergy, num_dims: int) -> int:
-        return self.num_steps
