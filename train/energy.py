@@ -8,6 +8,7 @@ difference of one pass from the variational bound on validation images is stored
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ebm_app.io.command_line import ModelFlag, given, parse
@@ -35,8 +36,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Distil; the metrics of the run, on the main process."""
     args = parse(Arguments, __doc__, argv)
     # seconds to import: --help does without
-    from accelerate import Accelerator
-
     from ebm_app.evaluation.held_out import images_for
     from ebm_app.image_models.ebm import EBM
     from ebm_app.training.energy_task import EnergyTask
@@ -49,10 +48,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     data = images_for(teacher, name, args.data_root, args.download)
     check_loop(config, data)
     options = options_of(args, name, "energy")
-
-    def build(accelerator: Accelerator) -> EnergyTask:
-        return EnergyTask(accelerator, teacher, args.model, config, data)
-
+    build = partial(EnergyTask, teacher=teacher, name=args.model, config=config, data=data)
     return launch(config, options, build)
 
 

@@ -6,10 +6,10 @@ accelerate launch train/flow.py --flow spline --dataset digits --output_dir runs
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 
 from ebm_app.data.images import ImageData, load_images
 from ebm_app.image_models.flow import Flow, FlowConfig
@@ -51,10 +51,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     torch.manual_seed(config.seed)  # the weights that a flow starts with
     flow = Flow(FlowConfig(data.name, data.image_shape, data.num_levels, kind))
     fit(flow, data, config.seed)
-
-    def build(accelerator: Accelerator) -> FlowTask:
-        return FlowTask(accelerator, flow, config, data)
-
+    build = partial(FlowTask, flow=flow, config=config, data=data)
     return launch(config, options, build)
 
 

@@ -131,22 +131,20 @@ class Task(ABC):
             self.check()
             yield rows
 
+    @torch.no_grad()
     def validation_loss(self) -> float:
-        """Of batches as large as those of the training, shared among the processes."""
+        """Of batches as large as those of the training, shared among the processes; in full
+        precision, unlike that of the module whose forward accelerate has wrapped."""
         num, repeats, seed = len(self.validation), self.config.validation_repeats, self.config.seed
+        loss = partial(type(self.loss_module).forward, self.loss_module)
 
         def losses_of(rows: Tensor) -> Tensor:
             levels = self.validation[rows].to(self.model.device)
             draws = [RowNoise(levels.device, seed, k, rows, num) for k in range(repeats)]
-            losses = [self.losses(*self.points(levels, noise)).detach() for noise in draws]
-            return torch.stack(losses, 1)
+            return torch.stack([loss(*self.points(levels, noise)) for noise in draws], 1)
 
         size, watched = self.config.train_batch_size, partial(self.watched, name="loss")
         return sharded(self.accelerator, num, repeats, size, losses_of, watched).mean().item()
-
-    def losses(self, *points: Tensor) -> Tensor:
-        """Losses (b,) of validation images, by the averaged weights."""
-        return self.loss_module(*points)
 
     def settings(self) -> dict[str, Any]:
         """What the model is, as JSON: a run is resumed with the same only."""
@@ -154,9 +152,7 @@ class Task(ABC):
 
     def final_metrics(self, output_dir: Path) -> dict[str, Any]:
         """Further metrics of a finished run, whose best model is in ``output_dir``."""
-        if not isinstance(getattr(self.model, "energy", None), OnePassEnergy):
-            return {}
-        return measure_residual(self.accelerator, output_dir, self.validation, self.noise[:1])
+        return {}
 
 
 class TimeScoreLoss(nn.Module):
@@ -208,6 +204,11 @@ class PathTask(Task):
         t, weight = (column[noise.rows].to(levels.device) for column in times)
         return u0, u1, t, weight
 
+    def final_metrics(self, output_dir: Path) -> dict[str, Any]:
+        if not isinstance(self.model.energy, OnePassEnergy):
+            return {}
+        return measure_residual(self.accelerator, output_dir, self.validation, self.noise[:1])
+
 
 class EBMTask(PathTask):
     """The time score of images. Validation takes the model's own estimator and, beside the
@@ -255,12 +256,6 @@ class EBMTask(PathTask):
         if self.model.default_estimator != "ratio":
             metrics |= self.bits("validation_ratio", estimator="ratio")
         return metrics
-
-    @torch.no_grad()
-    def losses(self, u0: Tensor, u1: Tensor, t: Tensor, weight: Tensor) -> Tensor:
-        """In full precision, unlike those of the module that accelerate prepared."""
-        model = self.model.model
-        return self.loss_module.objective(model, model.path, model.path.sample(u0, u1, t), weight)
 
 
 class NegativeLogDensity(nn.Module):
