@@ -5,7 +5,7 @@ python evaluate/ais.py digits-energy --method ais --num_temperatures 1600 --num_
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import hypot, log
 from pathlib import Path
@@ -56,21 +56,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Estimate log Z; the metrics of every method."""
     args = parse(Arguments, __doc__, argv)
     accelerator, ebm = open_model(args)
-    levels = held_out(args, ebm)
+    levels, _ = held_out(args, ebm)
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     output = Output(args.output_dir / "ais.json", to_dict(args))
     points, runs, results = ebm.dequantise(levels, noise[0]).y, {}, {}
-
-    def shown(states: Iterable[Any], total: int) -> Iterable[Any]:
-        return tqdm(states, "chains", total)
-
     for name in CHOICES[args.method]:
         moved = name == "transported"
         if moved not in runs:
             chains = Chains(ebm.energy, part(Annealing, args), moved)
-            seed, shape = mixed_seed(args.seed, len(runs)), tuple(points.shape[1:])
-            runs[moved] = ChainRun(chains, ebm.device, shape, seed, shown)
-        results[name] = METHODS[name](runs[moved], args.num_chains, points)
+            runs[moved] = ChainRun(chains, points, mixed_seed(args.seed, len(runs)))
+        results[name] = METHODS[name](runs[moved], args.num_chains)
     bar = partial(tqdm, desc="bits per dim")
     _, bits = bits_by_estimator(
         accelerator, ebm, levels, noise, RatioIntegral(), ebm.dequantiser, args.batch_size, bar

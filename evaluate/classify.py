@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ebm_app.evaluation.held_out import ImageFlags, held_out, held_out_labels
+from ebm_app.evaluation.held_out import ImageFlags, held_out
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import parse
 from ebm_app.io.fields import BatchSize, configuration, setting
@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Classify a split; accuracy, calibration and cost."""
     args = parse(Arguments, __doc__, argv)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
-    levels, labels = held_out(args, ebm), held_out_labels(args, ebm)
+    levels, data = held_out(args, ebm)
+    labels = data.split_labels(args.split)[: args.limit]
     output = Output(args.output_dir / "classify.json", to_dict(args))
     begin, found = time.perf_counter(), []
     for batch in tqdm(levels.split(args.batch_size), desc="classify"):

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parse(Arguments, __doc__, argv)
     pf_ode = PFODEDensity(num_steps=args.pf_ode_steps, num_probes=args.num_probes, seed=args.seed)
     _, ebm = open_model(args)
-    levels = held_out(args, ebm)
+    levels, _ = held_out(args, ebm)
     output = Output(args.output_dir / "selftest.json", to_dict(args))
     from ebm_app.evaluation.plots import balance_figure  # a second to import
 

@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.anomaly.shift import energy_test, shift_features
 from ebm_app.data.levels import quantise, to_display
-from ebm_app.evaluation.held_out import ImageFlags, held_out, held_out_labels
+from ebm_app.evaluation.held_out import ImageFlags, held_out
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import parse
 from ebm_app.io.errors import UserError
@@ -48,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Test pairs of sets of every size; the table."""
     args = parse(Arguments, __doc__, argv)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
-    levels, labels = held_out(args, ebm), held_out_labels(args, ebm)
+    levels, data = held_out(args, ebm)
+    labels = data.split_labels(args.split)[: args.limit]
     most = min(int((labels != MISSING).sum()), len(labels) // 2)
     if max(args.sizes) > most:
         raise UserError(f"{len(labels)} images make no two sets of more than {most}: give --sizes")

@@ -145,7 +145,7 @@ def seconds_in_turns(actions: Mapping[str, Action], device: str, rounds: int) ->
 
 def likelihood_rows(ebm: EBM, args: Arguments) -> Rows:
     """Fixed nodes beside adaptive solves, the paper's protocol."""
-    levels = held_out(args, ebm)
+    levels, _ = held_out(args, ebm)
     noise = dequantisation_noise(1, levels, args.seed)[0]
     return integrations(ebm.energy, ebm.dequantise(levels, noise).y)
 

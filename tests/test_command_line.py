@@ -15,7 +15,6 @@ from ebm_app.io.command_line import (
     argument,
     given,
     parse,
-    settings_of,
     settings_of_each,
 )
 from ebm_app.io.errors import UserError
@@ -114,7 +113,6 @@ def test_settings_go_to_every_kind_that_has_them():
         "run": {"pace": 0.2, "num_steps": 3, "fast": True},
         "rest": {"pace": 0.2, "place": "a=b"},
     }
-    assert settings_of(Run, []) == {}
     assert part(Rest, Run(pace=0.5), place="there") == Rest(pace=0.5, place="there")
 
 

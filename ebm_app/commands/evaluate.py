@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ebm_app.evaluation.held_out import HeldOutFlags, held_out, held_out_labels, open_model
+from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.scoring import bits_by_estimator, disagreements
 from ebm_app.io.command_line import parse, settings_of_each
@@ -72,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         ebm.energy = ebm.energy.with_nodes(args.num_nodes)
     dequantiser_name = args.dequantisation or ebm.config.dequantisation
     dequantiser = DEQUANTISERS[choose("dequantisation", dequantiser_name, DEQUANTISERS)]()
-    levels = held_out(args, ebm)
-    labels = held_out_labels(args, ebm) if args.labels else None
+    levels, data = held_out(args, ebm)
+    labels = data.split_labels(args.split)[: args.limit] if args.labels else None
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     is_main = accelerator.is_main_process
     output = Output(args.output_dir / "bpd.json", to_dict(args))

@@ -9,10 +9,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
+from tqdm.auto import tqdm
+
 from ebm_app.data.png import grid_of, save_image, to_uint8
-from ebm_app.evaluation.held_out import last_frame, use_bf16
+from ebm_app.evaluation.held_out import use_bf16
 from ebm_app.image_models.ebm import EBM
-from ebm_app.io.command_line import CommonFlags, ModelFlag, parse, settings_of
+from ebm_app.io.command_line import CommonFlags, ModelFlag, parse, settings_of_each
 from ebm_app.io.fields import Count, NonNegative, PositiveInt, Steps, configuration, rare, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
@@ -63,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     kind = SAMPLERS[choose("sampler", args.sampler, SAMPLERS)]
     if args.num_steps is not None:
         pairs.append(f"{kind.counts}={args.num_steps}")
-    settings = settings_of(kind, pairs)
+    settings = settings_of_each({args.sampler: kind}, pairs)[args.sampler]
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     if args.mixed_precision == "bf16":
         use_bf16(ebm)
@@ -77,7 +79,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         args.guidance,
         **settings,
     )
-    frame = last_frame(frames, args.sampler)
+    with tqdm(desc=args.sampler) as bar:
+        for frame in frames:
+            bar.total = frame.num_steps
+            bar.update()
     images = ebm.to_images(frame.x)
     seconds = time.perf_counter() - begin
     grid = output.folder / "grid.png"

@@ -1,14 +1,12 @@
 """A model and the held-out images that it is evaluated on, as the flags of a script name them."""
 
 import sys
-from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import torch
 from accelerate import Accelerator
 from pydantic import AfterValidator
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from ebm_app.data.folder import SPLITS
 from ebm_app.data.images import FOLDER, ImageData, load_images
@@ -20,7 +18,6 @@ from ebm_app.io.fields import BatchSize, Draws, Several, configuration, rare, se
 from ebm_app.io.processes import make_accelerator
 from ebm_app.io.registry import choose
 from ebm_app.models.config import Margin, NumLevels
-from ebm_app.sampling.base import Frame
 
 Split = Annotated[str, AfterValidator(lambda name: choose("split", name, SPLITS))]
 
@@ -79,17 +76,9 @@ def use_bf16(ebm: EBM) -> None:
     net.forward = torch.autocast(ebm.device.type, torch.bfloat16)(net.forward)
 
 
-def last_frame(frames: Iterable[Frame], sampler: str) -> Frame:
-    """Draw to the end under a progress bar."""
-    with tqdm(desc=sampler) as bar:
-        for frame in frames:
-            bar.total = frame.num_steps
-            bar.update()
-    return frame
-
-
-def held_out(args: ImageFlags, ebm: EBM) -> Tensor:
-    """The images to evaluate by a script's flags, levels (N, C, H, W); see ``images_for``.
+def held_out(args: ImageFlags, ebm: EBM) -> tuple[Tensor, ImageData]:
+    """The images to evaluate by a script's flags, levels (N, C, H, W), and the data set that they
+    are from; see ``images_for``.
 
     Raises:
         UserError: for fewer than two, which have no standard error.
@@ -98,17 +87,7 @@ def held_out(args: ImageFlags, ebm: EBM) -> Tensor:
     levels = data.split(args.split)[: args.limit]
     if len(levels) < 2:
         raise UserError("at least 2 images are needed for a standard error: give another --split")
-    return levels
-
-
-def held_out_labels(args: ImageFlags, ebm: EBM) -> Tensor:
-    """The class labels of the images of ``held_out``.
-
-    Raises:
-        UserError: for images that have none.
-    """
-    data = images_for(ebm, args.dataset or ebm.config.dataset, args.data_root, args.download)
-    return data.split_labels(args.split)[: args.limit]
+    return levels, data
 
 
 def images_for(

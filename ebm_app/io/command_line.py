@@ -125,11 +125,6 @@ def given(args: Any, argv: Sequence[str] | None, kind: type) -> dict[str, Any]:
     }
 
 
-def settings_of(kind: type, pairs: Sequence[str]) -> dict[str, Any]:
-    """The settings that words key=value give to the dataclass ``kind``."""
-    return settings_of_each({kind.__name__: kind}, pairs)[kind.__name__]
-
-
 def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The settings of dataclasses by their names; each pair goes to all that have such a field."""
     texts = {key: text for key, _, text in (pair.partition("=") for pair in pairs)}
