@@ -9,6 +9,9 @@ from torch import Tensor
 from ebm_app.io.errors import UserError
 from ebm_app.spaces.base import Space
 
+#: components, whose covariance is held
+LARGEST = 2**15
+
 
 class Whitening(Space):
     r"""u = S^{-1/2} (x - m), with m the mean of the data over all components and
@@ -28,6 +31,10 @@ class Whitening(Space):
     def __init__(self, image_shape: Sequence[int]) -> None:
         super().__init__()
         dim = math.prod(image_shape)
+        if dim > LARGEST:
+            raise UserError(
+                f"whitening is for images of up to {LARGEST} numbers: take another space"
+            )
         self.register_buffer("mean", torch.zeros(dim, dtype=torch.float64))
         self.register_buffer("root", torch.eye(dim, dtype=torch.float64))
         self.register_buffer("inverse_root", torch.eye(dim, dtype=torch.float64))
