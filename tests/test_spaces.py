@@ -47,7 +47,7 @@ def perturb(module, size=0.08):
 
 
 def fitted(name, shape):
-    space = SPACES[name].build(shape, LEVELS, **(SMALL if name == "spline" else {}))
+    space = SPACES[name](shape, LEVELS, **(SMALL if name == "spline" else {}))
     space.fit(dequantised(shape))
     return perturb(space).double()
 

@@ -1,9 +1,8 @@
 """Spaces in which a path lives, by the name that ``--space`` takes."""
 
-import inspect
 from collections.abc import Mapping, Sequence
 
-from ebm_app.io.registry import choose
+from ebm_app.io.registry import make
 from ebm_app.spaces.base import Space
 from ebm_app.spaces.elementwise import DisplaySpace, PixelSpace
 from ebm_app.spaces.gaussian import CopulaSpace, GaussianSpace
@@ -26,11 +25,8 @@ def build_space(
     Raises:
         UserError: for an unknown name or argument.
     """
-    build = SPACES[choose("space", name, SPACES)].build
     made_for = {"image_shape": image_shape, "num_levels": num_levels}
-    for key in arguments:
-        choose(f"setting of the space {name}", key, inspect.signature(build).parameters)
-    return build(**made_for, **arguments).requires_grad_(False)
+    return make(SPACES, "space", name, {**arguments, **made_for}).requires_grad_(False)
 
 
 __all__ = ["SPACES", "PixelSpace", "Space", "SplineSpace", "build_space"]

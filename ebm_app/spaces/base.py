@@ -14,16 +14,17 @@ class Space(nn.Module, ABC):
 
     ``scale`` is du/dx where that is one number for all components, else None; ``note`` says what a
     space does in a help text.
+
+    Args:
+        image_shape, num_levels: (C, H, W) and levels of the images. It is not fitted yet; a
+            subclass may take arguments of its own.
     """
 
     note: ClassVar[str]
     scale: float | None = None
 
-    @classmethod
-    def build(cls, image_shape: Sequence[int], num_levels: int) -> "Space":
-        """A space for images (C, H, W) of so many levels, not fitted yet; a subclass may take
-        arguments of its own."""
-        return cls()
+    def __init__(self, image_shape: Sequence[int] = (), num_levels: int = 0) -> None:
+        super().__init__()
 
     @abstractmethod
     def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,20 +29,13 @@ class PixelSpace(Space):
 class DisplaySpace(PixelSpace):
     """The same with s = 2 L / (L - 1), so that u = 2 k / (L - 1) - 1 at the centre of the cell of
     level k: images of [0, 1] scaled to [-1, 1], as diffusers' pipelines read and show them.
-
-    Args:
-        num_levels: L.
     """
 
     note = "levels 0 to L - 1 scaled to [-1, 1]"
 
-    def __init__(self, num_levels: int) -> None:
+    def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
         super().__init__()
         self.scale = 2 * num_levels / (num_levels - 1)
-
-    @classmethod
-    def build(cls, image_shape: Sequence[int], num_levels: int) -> "DisplaySpace":
-        return cls(num_levels)
 
 
 class Logit(Space):

@@ -9,16 +9,13 @@ from ebm_app.spaces.whitening import Whitening
 
 
 class GaussianSpace(Composed):
-    """Logit, then whitening with the full covariance (paper, section 6.4)."""
+    """Logit, whose margin is the argument, then whitening with the full covariance (paper, section
+    6.4)."""
 
     note = "logits as one multivariate normal"
 
-    @classmethod
-    def build(
-        cls, image_shape: Sequence[int], num_levels: int, margin: float = 1e-6
-    ) -> "GaussianSpace":
-        """See ``Logit`` for the margin."""
-        return cls(Logit(margin), Whitening(image_shape))
+    def __init__(self, image_shape: Sequence[int], num_levels: int, margin: float = 1e-6) -> None:
+        super().__init__(Logit(margin), Whitening(image_shape))
 
 
 class CopulaSpace(Composed):
@@ -27,6 +24,5 @@ class CopulaSpace(Composed):
 
     note = "marginals to normal, then whitened"
 
-    @classmethod
-    def build(cls, image_shape: Sequence[int], num_levels: int) -> "CopulaSpace":
-        return cls(Marginals(image_shape, num_levels), Whitening(image_shape))
+    def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
+        super().__init__(Marginals(image_shape, num_levels), Whitening(image_shape))

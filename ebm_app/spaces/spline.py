@@ -75,26 +75,26 @@ class Coupling(Space):
 
 
 class SplineSpace(Composed):
-    """Logit, standardisation, then couplings that keep the two halves in turns."""
+    """Logit, standardisation, then couplings that keep the two halves in turns.
+
+    Args:
+        margin: as for ``Logit``. layers: couplings. hidden, bins: as for ``Coupling``.
+
+    Raises:
+        UserError: for an argument that is out of range.
+    """
 
     note = "couplings of splines, learned by likelihood"
 
-    @classmethod
-    def build(
-        cls,
+    def __init__(
+        self,
         image_shape: Sequence[int],
         num_levels: int,
         margin: float = 1e-3,
         layers: float = 8,
         hidden: float = 32,
         bins: float = 8,
-    ) -> "SplineSpace":
-        """See ``Logit`` for the margin and ``Coupling`` for what is of ``layers``
-        couplings.
-
-        Raises:
-            UserError: for an argument that is out of range.
-        """
+    ) -> None:
         layers, hidden = _whole("layers", layers, 64), _whole("hidden", hidden, 4096)
         bins = _whole("bins", bins, 256)
         if layers * math.prod(image_shape) > LARGEST:
@@ -102,7 +102,7 @@ class SplineSpace(Composed):
                 f"a spline flow of {layers} couplings is for images of up to {LARGEST // layers} "
                 "numbers: make them smaller, or take fewer layers"
             )
-        return cls(
+        super().__init__(
             Logit(margin),
             Standardise(image_shape),
             *(Coupling(image_shape, index % 2, hidden, bins) for index in range(layers)),
