@@ -17,7 +17,7 @@ from torch import Tensor
 from ebm_app.models.parametrisation import ENERGY, PREDICTIONS
 from ebm_app.models.time_score import ModelOutput
 from ebm_app.numerics.tensors import expand_like, mean_except_batch, sum_except_batch
-from ebm_app.objectives.weighting import ScoreResidual, TimeScore, Weighting
+from ebm_app.objectives.weighting import TimeScore, Weighting
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
 
 Model = Callable[[Tensor, Tensor], ModelOutput]
@@ -64,9 +64,10 @@ class ConditionalRegression(Objective):
         loss = self.weighting(path, sample.t) * self.error(output, path, sample)
         if self.stein_factor == 0:
             return loss
+        # of the head h in score = a_t x + b_t h, with equal weight at every t
+        weight = path.score_gain(sample.t).square().reciprocal()
         squares = (path.conditional_score(sample) - output.score).square()
-        head = ScoreResidual()(path, sample.t) * mean_except_batch(squares)
-        return loss + self.stein_factor * head
+        return loss + self.stein_factor * weight * mean_except_batch(squares)
 
 
 class CTSM(ConditionalRegression):

@@ -59,16 +59,6 @@ class TimeScore(Weighting):
         return 1 / path.time_score_variance(t, self.c)
 
 
-class ScoreResidual(Weighting):
-    """lambda(t) = 1 / b_t^2 for a Stein head with score = a_t x + b_t h: the head's output is
-    regressed with equal weight at every t."""
-
-    note = "inverse square of the Stein head's factor"
-
-    def __call__(self, path: GaussianPath, t: Tensor) -> Tensor:
-        return path.score_gain(t).square().reciprocal()
-
-
 WEIGHTINGS: dict[str, type[Weighting]] = {
     "uniform": UniformWeighting,
     "stein_score": SteinScore,
