@@ -22,7 +22,6 @@ from ebm_app.io.command_line import parse
 from ebm_app.io.fields import BatchSize, Several, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import make_accelerator
-from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.io.start import run_script
 from ebm_app.likelihood.dequantisation import dequantisation_noise
@@ -59,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         args = replace(args, batch_size=4, limit=4)
     parts = [choose("part", name, PARTS) for name in args.parts or PARTS]
     _, ebm = open_model(args)
-    output = Output(args.output_dir / "speed.json", to_dict(args))
+    output = Output(args.output_dir / "speed.json", args)
     found = {}
     for name in parts:
         found[name] = PARTS[name](ebm, args)
@@ -70,12 +69,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def training_rows(ebm: EBM, args: Arguments) -> Rows:
-    """Whole training steps (draw, loss, backward, update, average) beside the bare network, by
-    this program's objectives and by time score matching, the paper's baseline."""
+    """Whole training steps (draw, loss, backward, update, average) by this program's objectives,
+    beside time score matching, the paper's baseline."""
     size, device = args.batch_size, ebm.device.type
     in_bfloat16 = trainer_of(ebm, size, "ctsm_v").train_step
     actions = {
-        "bare network": bare_network(trainer_of(ebm, size, "ctsm_v")),
         **{name: trainer_of(ebm, size, name).train_step for name in OBJECTIVES},
         "ctsm_m and Stein head": trainer_of(ebm, size, "ctsm_m", True).train_step,
         "ctsm_v in bfloat16": torch.autocast(device, torch.bfloat16)(in_bfloat16),
@@ -85,7 +83,7 @@ def training_rows(ebm: EBM, args: Arguments) -> Rows:
         {
             "step": name,
             "ms": 1e3 * taken,
-            "of the bare network": taken / seconds["bare network"],
+            "of tsm": taken / seconds["tsm"],
             "images/s": size / taken,
         }
         for name, taken in seconds.items()
@@ -111,22 +109,6 @@ def trainer_of(ebm: EBM, batch_size: int, objective: str, stein_head: bool = Fal
     task = EBMTask(accelerator, config, training, data)
     task.model.space.load_state_dict(ebm.space.state_dict())
     return Trainer(accelerator, task, training, folder)
-
-
-def bare_network(trainer: Trainer) -> Action:
-    """Forward and backward pass of a trainer's network on the input of one of its steps, and
-    nothing else."""
-    net, seen = trainer.task.model.model.net, []
-    hook = net.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
-    trainer.train_step()
-    hook.remove()
-    inputs = [part.detach() for part in seen[0]]
-
-    def step() -> None:
-        net(*inputs).square().mean().backward()
-        net.zero_grad()
-
-    return step
 
 
 def seconds_in_turns(actions: Mapping[str, Action], device: str, rounds: int) -> dict[str, float]:
