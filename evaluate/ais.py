@@ -21,7 +21,6 @@ from ebm_app.image_models.scoring import bits_by_estimator
 from ebm_app.io.command_line import parse
 from ebm_app.io.fields import configuration, part, setting
 from ebm_app.io.output import Output
-from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
 from ebm_app.likelihood import RatioIntegral
 from ebm_app.likelihood.dequantisation import dequantisation_noise
@@ -58,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     accelerator, ebm = open_model(args)
     levels, _ = held_out(args, ebm)
     noise = dequantisation_noise(args.repeats, levels, args.seed)
-    output = Output(args.output_dir / "ais.json", to_dict(args))
+    output = Output(args.output_dir / "ais.json", args)
     points, runs, results = ebm.dequantise(levels, noise[0]).y, {}, {}
     for name in CHOICES[args.method]:
         moved = name == "transported"

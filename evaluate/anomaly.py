@@ -29,7 +29,6 @@ from ebm_app.io.command_line import CommonFlags, ModelFlag, parse
 from ebm_app.io.fields import Count, Several, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
-from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
 from ebm_app.io.writing import save_figure
 from studies.grid import to_markdown
@@ -63,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         about = {"dataset": data.name, "split": "validation", "num_images": len(levels)}
         detector.fit(levels).save(args.output_dir, **about)
         return about
-    output = Output(args.output_dir / "anomaly.json", to_dict(args))
+    output = Output(args.output_dir / "anomaly.json", args)
     fitted = data.validation[:NUM_FITTED]
     if not detector.is_fitted:
         detector.fit(fitted)

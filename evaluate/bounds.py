@@ -34,7 +34,6 @@ from ebm_app.io.command_line import CommonFlags, parse
 from ebm_app.io.fields import configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
-from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
 from ebm_app.numerics.tensors import seeded, standard_error
 from ebm_app.paths import PATHS, GaussianPath, PathSample
@@ -69,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     device = resolve_device(args.device)
     num_draws, num_steps = (QUICK_DRAWS, QUICK_STEPS) if args.quick else (DRAWS, NUM_STEPS)
-    output = Output(args.output_dir / "bounds.json", to_dict(args))
+    output = Output(args.output_dir / "bounds.json", args)
     rows = []
     for (name, data), path in tqdm(list(product(PROBLEMS.items(), PATHS))):
         x = data.sample(num_draws, seeded(device, args.seed, 0)).double()

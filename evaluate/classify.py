@@ -22,7 +22,6 @@ from ebm_app.io.command_line import parse
 from ebm_app.io.fields import BatchSize, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
-from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
 from ebm_app.numerics.tensors import standard_error
 
@@ -41,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     levels, data = held_out(args, ebm)
     labels = data.split_labels(args.split)[: args.limit]
-    output = Output(args.output_dir / "classify.json", to_dict(args))
+    output = Output(args.output_dir / "classify.json", args)
     begin, found = time.perf_counter(), []
     for batch in tqdm(levels.split(args.batch_size), desc="classify"):
         found.append(ebm.classify(batch, seed=args.seed))

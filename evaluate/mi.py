@@ -16,7 +16,6 @@ from ebm_app.io.command_line import parse
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import configuration, setting
 from ebm_app.io.output import Output
-from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
 from ebm_app.io.writing import save_figure
 from ebm_app.ratios.problems import INFORMATION_PROBLEMS
@@ -58,7 +57,7 @@ def estimate(args: Arguments) -> dict[str, Any]:
     if not (args.x and args.y):
         raise UserError("give either --x and --y, files with as many rows, or none of them")
     x, y = read_rows(args.x, args.x_columns), read_rows(args.y, args.y_columns)
-    output = Output(args.output_dir / "mi_data.json", to_dict(args))
+    output = Output(args.output_dir / "mi_data.json", args)
     steps = {} if args.iterations is None else {"steps": args.iterations}
     estimation = Estimation(x, y, random_state=args.seed, **steps)
     with tqdm(total=estimation.steps, unit="step", leave=False) as bar:

@@ -15,7 +15,6 @@ from ebm_app.io.command_line import parse
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import PositiveInt, Seed, Steps, configuration, setting
 from ebm_app.io.output import Output
-from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.io.start import run_script
 from studies.grid import to_markdown
@@ -42,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     from ebm_app.tabular.mutual_information import mutual_information
 
     names = [choose("task", name, BENCHMARK_TASKS) for name in args.tasks or BENCHMARK_TASKS]
-    output = Output(args.output_dir / "mi_benchmark.json", to_dict(args))
+    output = Output(args.output_dir / "mi_benchmark.json", args)
     rows: list[dict[str, Any]] = []
     for name in names:
         task = BENCHMARK_TASKS[name]

@@ -15,7 +15,6 @@ from tqdm.auto import tqdm
 from ebm_app.io.command_line import argument, parse
 from ebm_app.io.fields import Seed, Several, Steps, configuration, setting
 from ebm_app.io.output import Output
-from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
 from ebm_app.io.writing import replace_file, save_figure
 from ebm_app.tabular.columns import read_rows
@@ -45,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
     x0, x1 = (read_rows(path, args.columns) for path in (args.x0, args.x1))
     at = None if args.at is None else read_rows(args.at, args.columns)
-    output = Output(args.output_dir / "ratio.json", to_dict(args))
+    output = Output(args.output_dir / "ratio.json", args)
     estimation = RatioEstimation(x0, x1, args.num_folds, args.iterations, args.seed)
     with tqdm(total=args.iterations, unit="step", leave=False) as bar:
         for step in estimation.run():

@@ -33,7 +33,6 @@ from ebm_app.io.command_line import CommonFlags, ModelFlag, Repeated, parse, set
 from ebm_app.io.fields import BatchSize, NonNegative, PositiveInt, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
-from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.io.start import run_script
 from ebm_app.numerics.tensors import mixed_seed
@@ -79,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parse(Arguments, __doc__, argv)
     runs = {" ".join(text.split()): parse_run(text) for text in args.run or SAMPLERS}
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
-    output = Output(args.output_dir / "samplers.json", to_dict(args))
+    output = Output(args.output_dir / "samplers.json", args)
     measure, found = prepare(ebm, args)
     table = []
     for text, (sampler, guidance) in runs.items():

@@ -16,7 +16,6 @@ from ebm_app.evaluation.selftest import iterate_checks, num_reports
 from ebm_app.io.command_line import parse
 from ebm_app.io.fields import Steps, configuration, setting
 from ebm_app.io.output import Output
-from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
 from ebm_app.io.writing import save_figure
 from ebm_app.likelihood import PFODEDensity
@@ -41,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     pf_ode = PFODEDensity(num_steps=args.pf_ode_steps, num_probes=args.num_probes, seed=args.seed)
     _, ebm = open_model(args)
     levels, _ = held_out(args, ebm)
-    output = Output(args.output_dir / "selftest.json", to_dict(args))
+    output = Output(args.output_dir / "selftest.json", args)
     from ebm_app.evaluation.plots import balance_figure  # a second to import
 
     total = num_reports(args.num_times, len(levels))

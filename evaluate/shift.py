@@ -26,7 +26,6 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.fields import PositiveInt, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
-from ebm_app.io.records import to_dict
 from ebm_app.io.start import run_script
 from ebm_app.numerics.tensors import mixed_seed
 from studies.grid import to_markdown
@@ -53,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     most = min(int((labels != MISSING).sum()), len(labels) // 2)
     if max(args.sizes) > most:
         raise UserError(f"{len(labels)} images make no two sets of more than {most}: give --sizes")
-    output = Output(args.output_dir / "shift.json", to_dict(args))
+    output = Output(args.output_dir / "shift.json", args)
     images = to_display(levels, ebm.config.num_levels)
     usual = shift_features(ebm, images)
     thick = ODD["thick strokes"](images, labels, np.random.default_rng(args.seed))

@@ -18,7 +18,6 @@ from ebm_app.io.command_line import parse, settings_of_each
 from ebm_app.io.fields import Nodes, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import shut_down
-from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.likelihood import ESTIMATORS, Estimator, make_estimator
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
@@ -76,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     labels = data.split_labels(args.split)[: args.limit] if args.labels else None
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     is_main = accelerator.is_main_process
-    output = Output(args.output_dir / "bpd.json", to_dict(args))
+    output = Output(args.output_dir / "bpd.json", args)
     bits, results = {}, {}
     for name, estimator in estimators.items():
         bar = partial(tqdm, desc=name, disable=not is_main)

@@ -18,7 +18,6 @@ from ebm_app.io.command_line import CommonFlags, ModelFlag, parse, settings_of_e
 from ebm_app.io.fields import Count, NonNegative, PositiveInt, Steps, configuration, rare, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
-from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.models.labelled import RANDOM
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
@@ -69,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     if args.mixed_precision == "bf16":
         use_bf16(ebm)
-    output = Output(args.output_dir / "samples.json", to_dict(args))
+    output = Output(args.output_dir / "samples.json", args)
     begin = time.perf_counter()
     frames = ebm.iterate_sample(
         args.num_images,

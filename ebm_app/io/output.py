@@ -14,7 +14,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.records import write_json
+from ebm_app.io.records import to_dict, write_json
 
 PACKAGES = ("ebm_app", "torch", "torchvision", "diffusers", "accelerate", "numpy")
 
@@ -36,17 +36,17 @@ def hold(path: Path) -> IO[str]:
 
 
 class Output:
-    """The record ``path`` of a run: what was run, with what settings, and what came out. Time runs
-    from its making."""
+    """The record ``path`` of a run: what was run, with what settings, a dataclass, and what came
+    out. Time runs from its making."""
 
-    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
+    def __init__(self, path: Path, settings: Any = None) -> None:
         self.path, self.folder = path, path.parent
         self.folder.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=self.folder).close()
         self.begin = time.time()
         self.data = {
             "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-            "settings": settings,
+            "settings": {} if settings is None else to_dict(settings),
             "versions": {"python": platform.python_version()}
             | {package: version(package) for package in PACKAGES},
             "git_revision": git_revision(),

@@ -67,7 +67,7 @@ def launch(
     # the configuration of ``accelerate`` may have chosen it
     config = replace(config, mixed_precision=accelerator.mixed_precision)
     stop_with_launcher()
-    output, is_main = Output(options.output_dir / RUN_FILE, {}), accelerator.is_main_process
+    output, is_main = Output(options.output_dir / RUN_FILE), accelerator.is_main_process
     with on_main(accelerator, lambda: hold(output.folder / LOCK)) or nullcontext():
         task, trainer = build(accelerator), None
         settings = {**task.settings(), "training": to_dict(config)}

@@ -22,7 +22,6 @@ from ebm_app.io.errors import NumericalError, UserError
 from ebm_app.io.fields import Draws, Positive, PositiveInt, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
-from ebm_app.io.records import to_dict
 from ebm_app.io.registry import choose
 from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.gaussian_net import GaussianNet
@@ -79,7 +78,7 @@ def run_study(
     device = resolve_device(args.device)
     if device == "cpu":  # the matrices are small: several threads would wait for each other
         torch.set_num_threads(1)
-    output = Output(args.output_dir / f"{name}.json", to_dict(args))
+    output = Output(args.output_dir / f"{name}.json", args)
     table = []
     for cell in tqdm(cells, unit="cell"):
         table.append(row_of(*cell, problems[cell[0]], args, device))
