@@ -24,10 +24,9 @@ def test_images_of_a_class_are_drawn_and_told(models):
     assert "of any class" in last.caption
     assert pixels(last.grid).tolist() == pixels(render(drawn)).tolist()
     assert generate.labels_of("one of each", 0) == ()
-    shown, slider = generate.own_classes("told", models=models)
+    shown, slider, before = generate.own_settings("told", models=models)
     assert shown["choices"] == ["any", "one of each", "0", "1", "2"] and slider["visible"]
-    assert not generate.own_classes("grey", models=models)[0]["visible"]
-    assert generate.first_grid("told", models) is None
+    assert not generate.own_settings("grey", models=models)[0]["visible"] and not before["value"]
 
 
 def test_an_image_is_told_its_class(models, tmp_path):

@@ -38,11 +38,10 @@ def test_a_run_shows_itself_at_every_evaluation_and_ends_with_figures():
     assert abs(found["divergence_truth"] - 16) < 4 * (32 / 50) ** 0.5
     judged = [found["judged_on"] for *_, found, _ in shown[1:]]
     assert judged == ["validation"] * 3 + ["test"]
-    panels = toy.at_time(planes, 0.5).axes
+    panels = toy.plot_planes(planes, 0.5).axes
     for axes, expected in zip(panels, planes[1:], strict=True):
         assert axes.images[0].get_array().tolist() == expected[2].tolist()
-    *_, none = list(train())[-1]
-    assert toy.at_time(none, 0.5) is None
+    assert list(train())[-1][-1] is None
 
 
 def test_a_run_that_is_not_finite_says_so():

@@ -5,7 +5,6 @@ python ui/screenshots.py --output_dir docs
 
 import re
 import shutil
-import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -133,10 +132,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args.output_dir.mkdir(parents=True, exist_ok=True)
     files = [args.output_dir / f"ui-{tab.lower().replace(' ', '-')}.png" for tab in SCENES]
     app = build_app(Models(find_models(args.model, None), data_root=args.data_root))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    url = serve(app, "127.0.0.1", port, None)
+    url = serve(app, "127.0.0.1", None, None)
     with open_browser() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.goto(f"{url}?__theme=light")

@@ -1,7 +1,5 @@
 """The tab that draws images."""
 
-import csv
-import io
 import json
 import math
 import re
@@ -14,6 +12,7 @@ from typing import Annotated, Any, NamedTuple
 from zipfile import ZipFile
 
 import gradio as gr
+import pandas as pd
 from annotated_types import Ge, Le
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -131,9 +130,9 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
                 with file.open(f"{number:02d}.png", "w") as part:
                     to_picture(pixels).save(part, "PNG")
             if rows:
-                table = io.StringIO(newline="")
-                csv.writer(table).writerows([HEADERS, *rows])
-                file.writestr("scores.csv", table.getvalue())
+                file.writestr(
+                    "scores.csv", pd.DataFrame(rows, columns=HEADERS).to_csv(index=False)
+                )
         yield ShownRun(str(drawn), text, seed, rows, str(archive))
 
 
@@ -165,18 +164,14 @@ def labels_of(which: str, num_classes: int) -> tuple[int, ...] | str:
     return {ANY: RANDOM, EACH: tuple(range(num_classes))}.get(which) or (int(which),)
 
 
-def own_classes(model: str, *, models: Models) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The choices of a class and that of the guidance, for a model that knows some or none."""
-    known = read_config(EBMConfig, models.folder(model)).num_classes
-    choices = [ANY, EACH, *map(str, range(known))]
-    first = EACH if known else ANY
-    return {"choices": choices, "value": first, "visible": known > 0}, {"visible": known > 0}
-
-
-def first_grid(model: str, models: Models) -> str | None:
-    """A picture that the model drew before, if its folder holds one."""
-    picture = models.folder(model) / FIRST_GRID
-    return str(picture) if picture.exists() else None
+def own_settings(model: str, *, models: Models) -> tuple[dict[str, Any], ...]:
+    """Of a model that knows classes or none: the choice of one, that of the guidance, and the
+    picture that it drew before, if its folder holds one."""
+    folder = models.folder(model)
+    known, before = read_config(EBMConfig, folder).num_classes, folder / FIRST_GRID
+    choices = {"choices": [ANY, EACH, *map(str, range(known))], "value": EACH if known else ANY}
+    is_shown, picture = {"visible": known > 0}, str(before) if before.exists() else None
+    return {**choices, **is_shown}, is_shown, {"value": picture}
 
 
 def own_steps(model: str, sampler: str, *, models: Models) -> dict[str, Any]:
@@ -210,7 +205,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Image:
             choices = [(LABELS.get(name, name), name) for name in SAMPLERS]
             info = "how images are made out of noise"
             sampler = gr.Dropdown(choices, value=first, label="Sampler", info=info)
-            classes, guided = own_classes(model.value, models=models)
+            classes, guided, before = own_settings(model.value, models=models)
             which = gr.Radio(label="Which", **classes)
             guidance = gr.Slider(
                 *(0, MAX_GUIDANCE),
@@ -231,9 +226,8 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Image:
         with gr.Column(scale=2, elem_classes="first"):
             drawn = "Grid of the images that were drawn"
             # on a telephone a label and buttons lie over what is not lower than the frame
-            shown = {"buttons": ["download", "fullscreen"], "show_label": False}
-            before = first_grid(model.value, models)
-            grid = picture("Samples", drawn, "min(520px, 104vw)", value=before, **shown)
+            shown = {"buttons": ["download", "fullscreen"], "show_label": False, **before}
+            grid = picture("Samples", drawn, "min(520px, 104vw)", **shown)
             text = text_box("Run")
             archive = gr.File(label="All files (ZIP)", interactive=False, height=80)
             title = "Row by row from the top left; ± holds draws and estimator"
@@ -248,8 +242,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> gr.Image:
     gr.on(triggers, offer, [model, sampler], steps, **AT_ONCE, **in_turn)
 
     def begin(name: str) -> list[Any]:
-        classes = [gr.update(**found) for found in own_classes(name, models=models)]
-        return [*classes, first_grid(name, models), "", None, None]
+        return [*(gr.update(**own) for own in own_settings(name, models=models)), "", None, None]
 
     model.change(None, cancels=[event], **AT_ONCE)
     emptied = [which, guidance, grid, text, table, archive]
@@ -262,9 +255,7 @@ def send_on_click(
 ) -> None:
     """Let a click on an image of the grid hand it to an upload and open the tabs where that is."""
 
-    def send(name: str, shown: Upload | None, event: gr.SelectData) -> list[Any]:
-        if shown is None:
-            raise UserError("there is no image here: draw some and click on one")
+    def send(name: str, shown: Upload, event: gr.SelectData) -> list[Any]:
         with Image.open(shown) as picture:
             found = cell(picture, read_config(EBMConfig, models.folder(name)), event.index)
         return [found, *(gr.update(selected=tab) for tab in tabs.values())]

@@ -62,13 +62,14 @@ def check_auth(host: str, auth: str | None, no_auth: bool = False) -> tuple[str,
 def serve(
     app: gr.Blocks,
     host: str,
-    port: int,
+    port: int | None,
     auth: tuple[str, str] | None,
     allowed_hosts: Sequence[str] = LOCAL_HOSTS,
 ) -> str:
-    """Serve the page from a thread, on ``host`` and nowhere else; its address. It answers to the
-    names ``allowed_hosts`` alone: on this machine a site of another name, which a browser was led
-    to take for this machine, is not let through."""
+    """Serve the page from a thread, on ``host`` and nowhere else, at a port or the first that is
+    free from 7860 on; its address. It answers to the names ``allowed_hosts`` alone: on this
+    machine a site of another name, which a browser was led to take for this machine, is not let
+    through."""
     Image.MAX_IMAGE_PIXELS = MAX_IMAGE_PIXELS
     for name in ("NO_PROXY", "no_proxy"):  # gradio calls its own page once at the start
         hosts = [os.environ.get(name), *LOCAL_HOSTS]

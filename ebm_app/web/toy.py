@@ -47,7 +47,7 @@ HINT = (
     "Learn log p₁/p₀ of two known densities, and see how near it comes. "
     "p₀ is the reference at t = 0, p₁ the data at t = 1."
 )
-#: a plot, a text, the metrics, and on the plane what ``at_time`` shows
+#: a plot, a text, the metrics, and on the plane what was learned
 ShownTrial = tuple[Figure, str, dict[str, Any], Planes | None]
 
 
@@ -63,10 +63,11 @@ def toy(
 ) -> Iterator[ShownTrial]:
     """Train a method on a toy problem; returns a plot, a text, and the metrics."""
     pair = PAIRS[choose("problem", problem, PAIRS)]
-    sigma = PATHS[choose(f"path of {problem}", path, paths_of(problem))][1]
+    suited = [name for _, name in paths_of(problem)]
+    words, sigma = PATHS[choose(f"path of {problem}", path, suited)]
     chosen = methods_of(sigma)[choose("method", method, METHODS)]
     training = RatioTraining(iterations, eval_every=min(100, math.ceil(iterations / 10)))
-    yield plot_pair(pair), f"Starting · {problem_label(problem)} · {PATHS[path][0]}", {}, None
+    yield plot_pair(pair), f"Starting · {problem_label(problem)} · {words}", {}, None
     begin, curve = time.perf_counter(), []
     title = f"{method_label(method)}\n{problem_label(problem)}"
     given = {
@@ -101,15 +102,11 @@ def toy(
     yield shown(at, at.best, fresh)
 
 
-def paths_of(problem: str) -> list[str]:
-    """The paths that suit a problem: the variance-preserving one starts at N(0, I)."""
+def paths_of(problem: str) -> list[tuple[str, str]]:
+    """The paths that suit a problem, in words and by name: the variance-preserving one starts at
+    N(0, I)."""
     is_any = problem.startswith("mixtures")
-    return [name for name, (_, sigma) in PATHS.items() if not (is_any and sigma is None)]
-
-
-def at_time(planes: Planes | None, time: float) -> Figure | None:
-    """What has been learned on the plane, at a time."""
-    return planes and plot_planes(planes, time)
+    return [(words, name) for name, (words, sigma) in PATHS.items() if sigma or not is_any]
 
 
 def method_label(method: str) -> str:
@@ -148,11 +145,6 @@ def report(found: Mapping[str, Any], seconds: float) -> str:
     return f"{head}\n{method_label(found['method'])}: {told}"
 
 
-def path_choices(problem: str) -> list[tuple[str, str]]:
-    """The paths that suit a problem, in words and by name."""
-    return [(PATHS[name][0], name) for name in paths_of(problem)]
-
-
 def build(seed: int, device: str) -> None:
     """Put the tab on the page, with its endpoint /toy."""
     gr.Markdown(HINT)
@@ -165,7 +157,7 @@ def build(seed: int, device: str) -> None:
         with gr.Column(scale=1, min_width=280):
             given = {"value": first, "label": "Problem", "info": expected(first)}
             problem = gr.Dropdown(problems, **given)
-            paths = path_choices(first)
+            paths = paths_of(first)
             path = gr.Dropdown(paths, value=paths[0][1], label="Path from p₀ to p₁")
             info = "objective and weighting"
             method = gr.Dropdown(methods, value="ctsm_v_time1", label="Method", info=info)
@@ -188,7 +180,7 @@ def build(seed: int, device: str) -> None:
             ]
 
     def of_problem(problem: str) -> list[dict[str, Any]]:
-        paths = path_choices(problem)
+        paths = paths_of(problem)
         return [
             gr.update(choices=paths, value=paths[0][1]),
             gr.update(info=expected(problem)),
@@ -206,4 +198,5 @@ def build(seed: int, device: str) -> None:
         triggers, lambda name: [plot_pair(PAIRS[name]), "", None, None], problem, shown, **AT_ONCE
     )
     # a run writes its text with every step
-    gr.on([text.change, when.change], at_time, [planes, when], moment, **AT_ONCE)
+    triggers = [text.change, when.change]
+    gr.on(triggers, lambda p, t: p and plot_planes(p, t), [planes, when], moment, **AT_ONCE)

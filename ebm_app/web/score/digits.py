@@ -102,10 +102,3 @@ def between_two(values: np.ndarray) -> float:
     low, high = total[:-1] / num[:-1], (total[-1] - total[:-1]) / num[:-1][::-1]
     best = np.argmax(num[:-1] * num[:-1][::-1] * (high - low) ** 2)
     return (low[best] + high[best]) / 2
-
-
-def has_light_edge(picture: Image.Image) -> bool:
-    """Whether the median of the edge of a grey picture is light."""
-    pixels = np.asarray(picture)
-    edge = (pixels[0], pixels[-1], pixels[1:-1, 0], pixels[1:-1, -1])
-    return float(np.median(np.concatenate(edge))) >= 128

@@ -1,11 +1,11 @@
 """Many image files at once: a table of how ordinary they are, the oddest first."""
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import gradio as gr
+import pandas as pd
 
 from ebm_app.anomaly.detector import benjamini_hochberg
 from ebm_app.io.errors import UserError
@@ -92,8 +92,7 @@ def build(models: Models, model: gr.Dropdown, repeats: gr.Slider, seed: int) -> 
         told = flag(rows, rate)
         with TemporaryDirectory() as folder:  # the page keeps a copy
             path = Path(folder) / CSV_FILE
-            with path.open("w", encoding="utf-8", newline="") as file:
-                csv.writer(file).writerows([COLUMNS, *rows])
+            pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(path, index=False)
             yield rows, told, str(path)
 
     shown = [table, text, whole]

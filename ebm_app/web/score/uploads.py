@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import gradio as gr
 import numpy as np
-from PIL import Image, ImageChops
+from PIL import Image, ImageChops, ImageStat
 from torch import Tensor
 
 from ebm_app.data.folder import fitted, on_levels, read_image
@@ -15,7 +15,7 @@ from ebm_app.models.config import EBMConfig
 
 from ..models import without_path
 from ..runs import AT_ONCE
-from .digits import FRAMES, SIDE, framed, has_light_edge, ink_of
+from .digits import FRAMES, SIDE, framed, ink_of
 
 BRUSH = 17  # half the width of a stroke, which leaves about as much ink as the digits have
 WHITE = "#ffffff"
@@ -54,7 +54,8 @@ def read_upload(path: str | Path | None, config: EBMConfig, as_it_is: bool = Fal
     is_small = whole.width < width or whole.height < height
     is_changed = is_small or np.asarray(ImageChops.difference(enlarged, whole)).any()
     grey = whole.convert("L")
-    if config.dataset in FRAMES and not as_it_is and (is_changed or has_light_edge(grey)):
+    is_light = ImageStat.Stat(grey).median[0] >= 128
+    if config.dataset in FRAMES and not as_it_is and (is_changed or is_light):
         if (ink := ink_of(grey)) is not None:
             return Prepared(on_levels(fitted(framed(ink, config), config), config), (FOUND,))
     changed = CHANGED.format(width=width, height=height, levels=config.num_levels)
