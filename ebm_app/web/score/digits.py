@@ -14,8 +14,8 @@ from ebm_app.models.config import EBMConfig
 SIDE = 280
 #: a photograph is made as small as this before its ink is found, in pixels of the longer side
 PHOTO = 168
-#: of 255, by which ink differs at least from its ground
-CONTRAST = 26
+#: of 255, by which ink differs at least from its ground; and by which share of what differs most
+CONTRAST, INKED = 26, 0.4
 #: a part of the ink is dropped that has less than this share of the largest part's
 SPECK = 0.05
 #: of the edge of the ink, in units of its height
@@ -80,7 +80,7 @@ def ink_of(picture: Image.Image) -> Image.Image | None:
     flat = ndimage.gaussian_filter(grey - ground, min(grey.shape) / 200)
     if (flat**3).sum() < 0:  # what stands out is darker
         flat = -flat
-    inked = flat > max(between_two(flat), CONTRAST)
+    inked = flat > max(INKED * flat.max(), CONTRAST)
     depth = ndimage.distance_transform_edt(inked)
     thin = depth.max() / 3
     inked &= ndimage.distance_transform_edt(depth <= thin) <= thin + 1
@@ -93,12 +93,3 @@ def ink_of(picture: Image.Image) -> Image.Image | None:
     # nearly of two levels, as the digits of the data were before they were made small
     ink = np.clip(SLOPE * (flat / full - 0.5) + 0.5, 0, 1) * ndimage.binary_dilation(kept)
     return Image.fromarray((255 * ink).round().astype(np.uint8))
-
-
-def between_two(values: np.ndarray) -> float:
-    """The value that parts others into two groups of the least variance within (Otsu)."""
-    ordered = np.sort(values, axis=None)
-    total, num = ordered.cumsum(), np.arange(1, ordered.size + 1)
-    low, high = total[:-1] / num[:-1], (total[-1] - total[:-1]) / num[:-1][::-1]
-    best = np.argmax(num[:-1] * num[:-1][::-1] * (high - low) ** 2)
-    return (low[best] + high[best]) / 2
