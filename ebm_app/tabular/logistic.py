@@ -29,8 +29,8 @@ def class_log_ratios(
     """
     # a second to import, only for this
     from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegressionCV
-    from sklearn.model_selection import StratifiedGroupKFold
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV, StratifiedGroupKFold
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
@@ -42,21 +42,14 @@ def class_log_ratios(
     parts = list(parts.split(x, y, groups))
     if any(len(np.unique(y[train])) < len(counts) for train, _ in parts):
         return None
-    found = []
-    for degree in (1, 2) if x.shape[1] <= MAX_MULTIPLIED else (1,):
-        model = LogisticRegressionCV(
-            Cs=STRENGTHS,
-            cv=parts,
-            scoring="neg_log_loss",
-            l1_ratios=(0.0,),
-            max_iter=300,
-            use_legacy_attributes=False,
-        )
-        products = PolynomialFeatures(degree, include_bias=False)
-        found.append(make_pipeline(products, StandardScaler(), model))
+    products = PolynomialFeatures(include_bias=False)
+    model = make_pipeline(products, StandardScaler(), LogisticRegression(max_iter=300))
+    choices = {
+        "polynomialfeatures__degree": (1, 2) if x.shape[1] <= MAX_MULTIPLIED else (1,),
+        "logisticregression__C": STRENGTHS,
+    }
+    best = GridSearchCV(model, choices, scoring="neg_log_loss", cv=parts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a loss that is not least shows
-        for model in found:
-            model.fit(x, y)
-    best = max(found, key=lambda model: model[-1].scores_.mean(0).max())
+        best.fit(x, y)
     return best.predict_log_proba(scores) - np.log(counts / counts.sum())
