@@ -1,4 +1,4 @@
-"""Bounds of mutual information, what every row moves them by, and nearest neighbours."""
+"""Known mutual information, bounds of it, what every row moves them by, and neighbours."""
 
 import math
 
@@ -54,16 +54,38 @@ def test_influences_are_the_derivatives_by_the_weights_of_rows():
     torch.testing.assert_close(influences(ratios), derivative)
 
 
+def normal_ratio(x, y, rho):
+    """log p(x, y) / (p(x) p(y)) by torch.distributions, of the coordinates that are correlated."""
+    joint = torch.distributions.MultivariateNormal(
+        torch.zeros(2).double(), torch.tensor([[1, rho], [rho, 1]]).double()
+    )
+    alone = torch.distributions.Normal(0, 1)
+    parts = joint.log_prob(torch.stack([x, y], -1)) - alone.log_prob(x) - alone.log_prob(y)
+    return parts.sum(1)
+
+
+RATIOS = {
+    "normal_1x1": lambda x, y: normal_ratio(x, y, 0.75),
+    "sparse_5x5": lambda x, y: normal_ratio(x[:, :2], y[:, :2], 0.8),
+    "discrete_uniform_4": lambda x, y: (
+        -(sum((y >= k) & (y <= k + 2) for k in range(4)) / 4).log()[:, 0]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_known_information_is_the_mean_log_ratio_of_the_draws(name):
+    information, draw = EXAMPLES[name]
+    x, y = draw(20_000, generator())
+    assert x.shape == y.shape and x.dtype == y.dtype == torch.float64
+    assert z_score(RATIOS[name](x, y), information) < 4
+
+
 def test_the_exact_ratio_has_no_normaliser_and_its_bound_is_the_information():
-    rho, (information, draw) = 0.75, EXAMPLES["normal_1x1"]
-    x, y = (part[:, 0] for part in draw(20_000, generator()))
-
-    def exact(a, b):
-        squares = rho**2 * (a**2 + b**2) - 2 * rho * a * b
-        return information - squares / (2 * (1 - rho**2))
-
+    (information, draw), exact = EXAMPLES["normal_1x1"], RATIOS["normal_1x1"]
+    x, y = draw(20_000, generator())
     shifts = list(range(1, 21))
-    apart = torch.stack([exact(x, y.roll(-shift)) for shift in shifts])
+    apart = torch.stack([exact(x, y.roll(-shift, 0)) for shift in shifts])
     ratios = PairRatios(exact(x, y), apart, shifts)
     assert abs(log_normaliser(ratios)) < 0.02
     bound = donsker_varadhan(ratios)
@@ -72,14 +94,10 @@ def test_the_exact_ratio_has_no_normaliser_and_its_bound_is_the_information():
 
 def test_the_best_weights_have_the_largest_bound():
     """Of normals, half and one and a half times the exact ratio, in equal shares."""
-    rho, num, shifts = 0.75, 3_000, [1, 2, 3]
-    x, y = (part[:, 0] for part in EXAMPLES["normal_1x1"][1](num, generator(1)))
-
-    def both(a, b):
-        exact = (rho * a * b - rho**2 * (a**2 + b**2) / 2) / (1 - rho**2)
-        return torch.stack([0.5 * exact, 1.5 * exact])
-
-    parts = PairRatios(both(x, y), torch.stack([both(x, y.roll(-s)) for s in shifts], 1), shifts)
+    x, y = EXAMPLES["normal_1x1"][1](3_000, generator(1))
+    pairs = torch.stack([RATIOS["normal_1x1"](x, y.roll(-s, 0)) for s in range(4)])
+    both = torch.stack([0.5 * pairs, 1.5 * pairs])
+    parts = PairRatios(both[:, 0], both[:, 1:], [1, 2, 3])
     weights = best_weights(parts)
     assert weights.tolist() == pytest.approx([0.5, 0.5], abs=0.1)
     best = donsker_varadhan(weighted(parts, weights))

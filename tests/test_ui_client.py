@@ -7,12 +7,10 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from conftest import digit, pixels, save_digit, save_picture
+from conftest import save_digit, save_picture
 from gradio_client import handle_file
 from gradio_client.exceptions import AppError
 from PIL import Image
-
-from ebm_app.web.shared import render
 
 pytestmark = pytest.mark.process
 
@@ -31,26 +29,18 @@ def test_a_client_draws_images_and_sees_them_come(client, page):
     assert deleted_in_time >= {Path(file).name for file in (path, archive)}
 
 
-def test_a_client_asks_whether_an_image_is_ordinary(client, tmp_path):
-    image = handle_file(save_digit(tmp_path / "digit.png"))
-    shown = client.predict("grey", image, 4, api_name="/score")
-    path, answer, where, details, _, metrics = shown
-    assert metrics["repeats"] == 4 and metrics["bits_error"] > 0 and metrics["notes"] == []
+def test_a_client_sends_an_image_a_drawing_and_many_files(client, tmp_path):
+    digit = handle_file(save_digit(tmp_path / "digit.png"))
+    _, answer, where, *_, metrics = client.predict("grey", digit, 4, api_name="/score")
     assert answer == f"{metrics['answer']}\n{metrics['bits_per_dim']:.3f} bits per dim"
-    assert np.array_equal(pixels(path), pixels(render(digit(), 256)))
-    assert details.startswith("Bits per dim: ")
     assert where["plot"].startswith("data:image/png;base64,")
-
-
-def test_a_client_sends_a_drawing_and_many_files(client, tmp_path):
     ink = np.zeros((280, 280))
     ink[40:240, 120:160] = 255
     stroke = handle_file(save_picture(tmp_path / "=stroke.png", ink))
     value = {"background": None, "layers": [], "composite": stroke}
     _, text, *_ = client.predict("grey", value, 4, api_name="/score_drawing")
     assert re.search(r"\d bits per dim", text)
-    files = [handle_file(save_digit(tmp_path / "digit.png")), stroke]
-    table, text = client.predict("grey", files, 4, api_name="/score_many")
+    table, text = client.predict("grey", [digit, stroke], 4, api_name="/score_many")
     assert text.startswith("2 of 2 files have a log-likelihood, ")
     assert {row[0] for row in table["data"]} == {"digit.png", "=stroke.png"}
     with pytest.raises(AppError, match="the canvas is empty"):
