@@ -15,7 +15,8 @@ from PIL import Image
 from ebm_app.data.png import to_uint8
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import BUNDLED
-from ebm_app.sampling.samplers import SAMPLERS, Frame
+from ebm_app.sampling.base import Frame
+from ebm_app.sampling.samplers import SAMPLERS
 from ebm_app.web import generate, shared
 
 MNIST = EBMConfig("mnist", (1, 28, 28), 256)

@@ -3,12 +3,3 @@
 from ebm_app.anomaly.detector import AnomalyDetector, Findings, benjamini_hochberg
 from ebm_app.anomaly.scores import SCORES
 from ebm_app.anomaly.shift import Shift, two_sample_test
-
-__all__ = [
-    "SCORES",
-    "AnomalyDetector",
-    "Findings",
-    "Shift",
-    "benjamini_hochberg",
-    "two_sample_test",
-]

@@ -2,5 +2,3 @@
 
 from ebm_app.data.images import DATASETS, ImageData, load_images
 from ebm_app.data.levels import dequantise, quantise, to_levels
-
-__all__ = ["DATASETS", "ImageData", "dequantise", "load_images", "quantise", "to_levels"]

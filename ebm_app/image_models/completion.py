@@ -13,8 +13,9 @@ from ebm_app.io.fields import argument_of
 from ebm_app.io.tensors import as_tensor
 from ebm_app.likelihood.bits import checked_levels
 from ebm_app.models.config import EBMConfig
+from ebm_app.sampling.base import Frame
 from ebm_app.sampling.known import KnownEnergy
-from ebm_app.sampling.samplers import AnnealedHMC, Frame
+from ebm_app.sampling.samplers import AnnealedHMC
 
 #: a third of what draws of whole images take: the known pixels lead the way
 NUM_TEMPERATURES = 60

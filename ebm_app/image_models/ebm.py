@@ -36,8 +36,8 @@ from ebm_app.models.folders import ENERGY_MODEL, PIPELINE_FILE, find_folder
 from ebm_app.models.labelled import Labels, class_labels
 from ebm_app.models.pretrained import PretrainedModel
 from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.sampling.base import in_batches
-from ebm_app.sampling.samplers import SAMPLERS, Frame, Sampler
+from ebm_app.sampling.base import Frame, in_batches
+from ebm_app.sampling.samplers import SAMPLERS, Sampler
 from ebm_app.spaces import build_space
 
 #: numbers of the images of a call of ``sample``, and of those that are drawn together

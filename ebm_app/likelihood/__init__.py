@@ -44,18 +44,3 @@ def make_estimator(name: str | Estimator, settings: Mapping[str, Any], seed: int
     if kind is not None and any(field.name == "seed" for field in dataclasses.fields(kind)):
         settings = {"seed": seed, **settings}
     return make(ESTIMATORS, "estimator", name, dict(settings))
-
-
-__all__ = [
-    "ESTIMATORS",
-    "DiscreteBound",
-    "Estimator",
-    "LogDensity",
-    "NoisedIntegral",
-    "OnePassDensity",
-    "PFODEDensity",
-    "RatioIntegral",
-    "RatioODE",
-    "VariationalBound",
-    "make_estimator",
-]

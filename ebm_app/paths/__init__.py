@@ -9,14 +9,3 @@ PATHS: dict[str, type[GaussianPath]] = {
     "vp": VPPath,
     "schrodinger_bridge": SchrodingerBridgePath,
 }
-
-__all__ = [
-    "PATHS",
-    "GaussianPath",
-    "LinearVPPath",
-    "LogSNRPath",
-    "OneSidedPath",
-    "PathSample",
-    "SchrodingerBridgePath",
-    "VPPath",
-]

@@ -4,7 +4,7 @@ All need a Stein score: the model's head, or the gradient of the time integral.
 """
 
 from ebm_app.sampling.annealed_hmc import AnnealedHMC
-from ebm_app.sampling.base import Frame, Sampler
+from ebm_app.sampling.base import Sampler
 from ebm_app.sampling.dpm import DPMSampler
 from ebm_app.sampling.pf_ode import PFODESampler
 
@@ -13,5 +13,3 @@ SAMPLERS: dict[str, type[Sampler]] = {
     "pf_ode": PFODESampler,
     "annealed_hmc": AnnealedHMC,
 }
-
-__all__ = ["SAMPLERS", "AnnealedHMC", "DPMSampler", "Frame", "PFODESampler", "Sampler"]

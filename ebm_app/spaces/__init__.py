@@ -27,6 +27,3 @@ def build_space(
     """
     made_for = {"image_shape": image_shape, "num_levels": num_levels}
     return make(SPACES, "space", name, {**arguments, **made_for}).requires_grad_(False)
-
-
-__all__ = ["SPACES", "PixelSpace", "Space", "SplineSpace", "build_space"]

@@ -23,7 +23,8 @@ from ebm_app.io.registry import choose
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import read_config
 from ebm_app.models.labelled import RANDOM
-from ebm_app.sampling.samplers import SAMPLERS, Frame
+from ebm_app.sampling.base import Frame
+from ebm_app.sampling.samplers import SAMPLERS
 
 from .models import Models
 from .runs import AT_ONCE, Upload, explained, start_and_stop, start_by
