@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ebm_app.data.images import ImageData
 from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
@@ -26,7 +25,6 @@ from ebm_app.io.registry import choose
 from ebm_app.io.start import run_script
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.models.config import TrainingConfig
-from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.models.parametrisation import default_prediction
 from ebm_app.training.tasks import EBMTask
 from ebm_app.training.trainer import Trainer
@@ -126,16 +124,12 @@ def seconds_in_turns(actions: Mapping[str, Action], device: str, rounds: int) ->
 
 
 def likelihood_rows(ebm: EBM, args: Arguments) -> Rows:
-    """Fixed nodes beside adaptive solves, the paper's protocol."""
-    levels, _ = held_out(args, ebm)
-    noise = dequantisation_noise(1, levels, args.seed)[0]
-    return integrations(ebm.energy, ebm.dequantise(levels, noise).y)
-
-
-def integrations(energy: TimeScoreEnergy, x: Tensor) -> Rows:
-    """Log ratios of points x (B, *), by Gauss-Legendre rules, and by SciPy's RK45, rtol and atol
+    """Log ratios by Gauss-Legendre rules, and by SciPy's RK45, the paper's protocol, rtol and atol
     being equal: evaluations of the network, and ``error``, the largest distance over images to
     the log ratio by ``REFERENCE`` nodes, in bits per dim."""
+    levels, _ = held_out(args, ebm)
+    noise = dequantisation_noise(1, levels, args.seed)[0]
+    x, energy = ebm.dequantise(levels, noise).y, ebm.energy
     truth = energy.with_nodes(REFERENCE).log_ratio(x).value
     found = {f"{num} nodes": energy.with_nodes(num).log_ratio(x) for num in NODES}
     for e in TOLERANCES:

@@ -9,7 +9,6 @@ from exact import F64, normal
 from ebm_app.io.errors import UserError
 from ebm_app.models.config import UNetConfig
 from ebm_app.models.unet import UNet, check_config, max_resolutions
-from ebm_app.ratios.methods import MLP
 
 IMAGES = {(1, 8, 8): (8, 16), (1, 28, 28): (8, 16, 16), (3, 32, 32): (8, 8, 16)}
 PLAIN = UNetConfig(block_out_channels=(8, 16), num_heads=2)
@@ -23,18 +22,6 @@ def unet(shape=(1, 8, 8), config=PLAIN, out_channels=2, dtype=F64):
     net = UNet(shape, out_channels, config).to(dtype)
     torch.nn.init.normal_(net.unet.conv_out.weight, std=0.2)
     return net
-
-
-def test_mlp_maps_x_and_t_to_a_vector_and_can_be_differentiated_twice():
-    torch.manual_seed(0)
-    net = MLP(3, 2).double()
-    x, t = normal((5, 3)), torch.linspace(0, 1, 5, dtype=F64)
-    out = net(x, t)
-    assert out.shape == (5, 2) and out.dtype == F64
-    assert torch.allclose(net(x[2:3], t[2:3]), out[2:3], atol=1e-12)
-    assert not torch.allclose(net(x, t + 0.1), out)
-    inputs = normal((3, 3)).requires_grad_(), torch.rand(3, dtype=F64).requires_grad_()
-    assert torch.autograd.gradgradcheck(net, inputs)
 
 
 def test_the_embedded_time_is_the_time_by_its_factor():

@@ -8,7 +8,6 @@ import torch
 from exact import F64, generator, normal, z_score
 from torch import distributions
 
-from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.pairs import (
     DensityPair,
     gaussian_pair,
@@ -89,18 +88,6 @@ def test_moments_of_the_paper():
     for k in (0.5, 2.0, 1e100):
         pair = mixture_pair(k)
         assert (pair.p1.second_moment, pair.bridge_moment()) == pytest.approx((5, 18))
-
-
-@pytest.mark.parametrize(
-    "density", [UNEVEN, information_pair(4).p1, *TOY_2D.values()], ids=lambda p: type(p).__name__
-)
-def test_samples_follow_the_generator(density):
-    before = torch.get_rng_state()
-    source = seeded("cpu", 9)
-    x, again = density.sample(8, source), density.sample(8, source)
-    assert x.shape == (8, density.dim) and x.dtype == torch.float32
-    assert torch.equal(x, density.sample(8, seeded("cpu", 9))) and not torch.equal(x, again)
-    assert torch.equal(before, torch.get_rng_state())
 
 
 @pytest.mark.parametrize("name", TOY_2D)

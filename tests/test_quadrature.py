@@ -143,11 +143,3 @@ def test_failure_is_a_clear_error_and_never_an_endless_loop(solver, name, monkey
     rate, message = FAILURES[name]
     with pytest.raises(UserError, match=message):
         integrate(rate, 0.0, 1.0, SCALES, solver)
-
-
-def test_dopri5_can_be_differentiated_by_a_parameter():
-    scale = SCALES.clone().requires_grad_()
-    value = integrate(lambda t: (scale * t).exp(), 0.0, 1.0, SCALES, "dopri5", 1e-9, 1e-9).value
-    (gradient,) = torch.autograd.grad(value.sum(), scale)
-    exact = (SCALES.exp() * (SCALES - 1) + 1) / SCALES.square()
-    torch.testing.assert_close(gradient, exact, rtol=1e-7, atol=0)

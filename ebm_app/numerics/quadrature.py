@@ -74,7 +74,7 @@ def rule_on(num_nodes: int, start: float, end: float) -> Rule:
 
 
 def dopri5(rate: Rate, zero: Tensor, start: float, end: float, rtol: float, atol: float) -> Tensor:
-    """Dormand-Prince 5(4) by torchdiffeq, whose value can be differentiated."""
+    """Dormand-Prince 5(4) by torchdiffeq."""
     from torchdiffeq import odeint  # imports SciPy's solvers, which takes half a second
 
     ends = torch.tensor([start, end], dtype=torch.float64, device=zero.device)
