@@ -2,10 +2,8 @@
 
 import sys
 
-from ebm_app.commands.sample import Arguments, main
+from ebm_app.commands.sample import Arguments, main  # noqa: F401 - its flags
 from ebm_app.io.start import run_script
-
-__all__ = ["Arguments", "main"]
 
 if __name__ == "__main__":
     sys.exit(run_script(main))

@@ -222,13 +222,11 @@ class TimeScoreEnergy:
         Raises:
             UserError: for an unknown source, or the head of a model without one.
         """
-        has_head = self.model.stein_channels > 0
-        source = choose("score", source or (HEAD if has_head else INTEGRAL), (HEAD, INTEGRAL))
-        if source == INTEGRAL:
-            return self.score
-        if not has_head:
+        if self.is_head(source):
+            return lambda x, t: self.output(x, t).score
+        if choose("score", source or INTEGRAL, (HEAD, INTEGRAL)) == HEAD:
             raise UserError("this model has no Stein head: take the score from the integral")
-        return lambda x, t: self.output(x, t).score
+        return self.score
 
     def is_head(self, source: str | None) -> bool:
         """Whether ``stein_score`` takes the model's head."""

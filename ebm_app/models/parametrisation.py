@@ -21,7 +21,8 @@ Source of the conditional components: paper, section 5 (arXiv:2502.02300).
 """
 
 import math
-from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
 
 from torch import Tensor
 from torch.nn import functional
@@ -31,62 +32,43 @@ from ebm_app.numerics.tensors import expand_like
 from ebm_app.paths import GaussianPath
 
 
-class Prediction(ABC):
-    """The components of the time score from the output of a network."""
+class Prediction(NamedTuple):
+    """The components of the time score from the output of a network.
 
-    def check(self, path: GaussianPath, has_head: bool) -> None:  # noqa: B027 - a hook
-        """Raise a UserError for a path or a network that it is not for."""
+    Attributes:
+        components: (path, x (B, *), t (B,), out, head) -> the components (B, *), in nats per unit
+            of t, and the posterior variance w (B, *) where one is predicted; ``out`` is the output
+            of the network but for its Stein head, ``head`` that head, of 0 channels for none.
+        needs_head: whether it is for a network with a head alone, on a path from noise.
+    """
 
-    @abstractmethod
-    def __call__(
-        self, path: GaussianPath, x: Tensor, t: Tensor, out: Tensor, head: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """Components (B, *), in nats per unit of t, at x (B, *) and t (B,), and the posterior
-        variance w (B, *) where one is predicted; ``out`` is the output of the network but for its
-        Stein head, ``head`` that head, of 0 channels for none."""
-
-
-class Raw(Prediction):
-    """The components themselves: right where the marginal is regular at t = 1."""
-
-    def __call__(
-        self, path: GaussianPath, x: Tensor, t: Tensor, out: Tensor, head: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        return out, None
-
-
-class Normalised(Prediction):
-    """The components in units of their standard deviation along the path (paper, appendix F.5)."""
-
-    def __call__(
-        self, path: GaussianPath, x: Tensor, t: Tensor, out: Tensor, head: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        return out * expand_like(path.time_score_variance(t).sqrt(), out), None
-
-
-class Moments(Prediction):
-    """The components by the closed form of this module, with w = softplus(output) / log 2."""
+    components: Callable[..., tuple[Tensor, Tensor | None]]
+    needs_head: bool = False
 
     def check(self, path: GaussianPath, has_head: bool) -> None:
-        path.check_reference()
-        if not has_head:
+        """Raise a UserError for a path or a network that it is not for."""
+        if self.needs_head:
+            path.check_reference()
+        if self.needs_head and not has_head:
             raise UserError(
                 "prediction 'moments' needs a Stein head: give --stein_factor 1 or another "
                 "prediction"
             )
 
-    def __call__(
-        self, path: GaussianPath, x: Tensor, t: Tensor, out: Tensor, head: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        if out.shape != x.shape:
-            raise ValueError(f"a variance needs shape {tuple(x.shape)}, not {tuple(out.shape)}")
-        alpha, v, c = path.alpha(t), path.variance(t), path.c
-        m = path.marginal_variance(t)
-        spread, drift = path.variance_dt(t) / (2 * v), path.alpha_dt(t) / v.sqrt()
-        e = _sum((v.sqrt() / m, x), (-math.sqrt(c) * alpha / m.sqrt(), head))
-        d = _sum((c * alpha / m, x), ((c * v / m).sqrt(), head))
-        w = functional.softplus(out) / math.log(2)
-        return _sum((spread, e.square() - 1), (drift, d * e), (path.variance_gain(t), w)), w
+
+def moments(
+    path: GaussianPath, x: Tensor, t: Tensor, out: Tensor, head: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The components by the closed form of this module, with w = softplus(output) / log 2."""
+    if out.shape != x.shape:
+        raise ValueError(f"a variance needs shape {tuple(x.shape)}, not {tuple(out.shape)}")
+    alpha, v, c = path.alpha(t), path.variance(t), path.c
+    m = path.marginal_variance(t)
+    spread, drift = path.variance_dt(t) / (2 * v), path.alpha_dt(t) / v.sqrt()
+    e = _sum((v.sqrt() / m, x), (-math.sqrt(c) * alpha / m.sqrt(), head))
+    d = _sum((c * alpha / m, x), ((c * v / m).sqrt(), head))
+    w = functional.softplus(out) / math.log(2)
+    return _sum((spread, e.square() - 1), (drift, d * e), (path.variance_gain(t), w)), w
 
 
 def _sum(*terms: tuple[Tensor, Tensor]) -> Tensor:
@@ -97,9 +79,16 @@ def _sum(*terms: tuple[Tensor, Tensor]) -> Tensor:
 #: in a configuration, in place of a key of PREDICTIONS: the log density itself
 ENERGY = "energy"
 PREDICTIONS: dict[str, Prediction] = {
-    "raw": Raw(),
-    "normalised": Normalised(),
-    "moments": Moments(),
+    # the components themselves: right where the marginal is regular at t = 1
+    "raw": Prediction(lambda path, x, t, out, head: (out, None)),
+    # in units of their standard deviation along the path (paper, appendix F.5)
+    "normalised": Prediction(
+        lambda path, x, t, out, head: (
+            out * expand_like(path.time_score_variance(t).sqrt(), out),
+            None,
+        )
+    ),
+    "moments": Prediction(moments, needs_head=True),
 }
 
 

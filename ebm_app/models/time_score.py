@@ -46,11 +46,6 @@ class ModelOutput(NamedTuple):
 TimeInput = Callable[[GaussianPath, tuple[float, float], Tensor], Tensor]
 
 
-def time_itself(path: GaussianPath, interval: tuple[float, float], t: Tensor) -> Tensor:
-    """t as it is."""
-    return t
-
-
 def share_of_clock(path: GaussianPath, interval: tuple[float, float], t: Tensor) -> Tensor:
     """(tau(t) - tau(t0)) / (tau(t1) - tau(t0)), tau the path's clock."""
     start, end = path.clock(torch.tensor(interval, dtype=t.dtype, device=t.device))
@@ -58,7 +53,7 @@ def share_of_clock(path: GaussianPath, interval: tuple[float, float], t: Tensor)
 
 
 TIME_INPUTS: dict[str, TimeInput] = {
-    "time": time_itself,
+    "time": lambda path, interval, t: t,
     "clock": share_of_clock,
 }
 
@@ -119,7 +114,7 @@ class TimeScoreModel(nn.Module):
         # the scales reach 1e5: out of a half-precision network's range
         out = out if out.dtype == torch.float64 else out.float()
         raw, head = out.tensor_split([out.shape[1] - self.stein_channels], dim=1)
-        components, variance = self.prediction(self.path, x, t, raw, head)
+        components, variance = self.prediction.components(self.path, x, t, raw, head)
         if not self.stein_channels:
             return ModelOutput(components, None)
         skip, gain = self.path.score_skip(t), self.path.score_gain(t)
