@@ -1,6 +1,7 @@
 """What the tests of the page in a headless Chromium share."""
 
 import re
+from functools import partial
 
 from axe_playwright_python.sync_playwright import Axe
 from conftest import load_script
@@ -9,6 +10,7 @@ scenes = load_script("ui/screenshots.py")
 open_tab, press = scenes.open_tab, scenes.press
 TABS = tuple(scenes.SCENES)
 WAIT = 60_000
+text_of = partial(scenes.text_of, wait=WAIT)
 #: what axe finds in the components of gradio itself, which no setting of the page changes; a table
 #: wider than a telephone has cells for the keyboard once it has rows
 OF_GRADIO = {
@@ -16,11 +18,6 @@ OF_GRADIO = {
     ("button-name", 'class="gallery-item'),
     ("scrollable-region-focusable", 'class="virtual-table-viewport'),
 }
-
-
-def text_of(page, label, pattern, wait=WAIT):
-    """The text of a box, once it is what it should be."""
-    return scenes.text_of(page, label, pattern, wait)
 
 
 def draw(page, down=0.8):

@@ -33,18 +33,6 @@ BARE = """image => {
 }"""
 
 
-def slowed(monkeypatch, owner, name, seconds):
-    """Let every step of a generator take so long."""
-    method = getattr(owner, name)
-
-    def slow(*args, **kwargs):
-        for step in method(*args, **kwargs):
-            time.sleep(seconds)
-            yield step
-
-    monkeypatch.setattr(owner, name, slow)
-
-
 def seconds_until(page, label, pattern):
     begin = time.monotonic()
     text_of(page, label, pattern)
@@ -73,7 +61,12 @@ def test_images_are_drawn_and_sent_to_score(visit, width):
 
 
 def test_stop_answers_within_a_step_and_the_next_press_counts(visit, monkeypatch):
-    slowed(monkeypatch, EBM, "iterate_sample", STEP)
+    steps = EBM.iterate_sample
+
+    def slow(*args, **kwargs):
+        return (time.sleep(STEP) or step for step in steps(*args, **kwargs))
+
+    monkeypatch.setattr(EBM, "iterate_sample", slow)
     page, other = visit(), visit()
     set_number(page, "Steps", 9)
     press(page, "Generate")

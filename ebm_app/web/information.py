@@ -3,6 +3,7 @@ the bound while it is learned."""
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -116,13 +117,11 @@ def column_names(path: str | None) -> list[str]:
     """The names in the first line of a CSV file; none for no file, or one that is no CSV, which
     is explained when it is estimated from.
     """
-    if not path:
-        return []
-    try:
-        table = pd.read_csv(path, encoding="utf-8-sig", skipinitialspace=True, nrows=0)
-    except (OSError, ValueError):
-        return []
-    return list(table.columns[:MAX_LISTED].str.strip())
+    with suppress(OSError, ValueError):
+        if path:
+            table = pd.read_csv(path, encoding="utf-8-sig", skipinitialspace=True, nrows=0)
+            return list(table.columns[:MAX_LISTED].str.strip())
+    return []
 
 
 def build(app: gr.Blocks, seed: int) -> None:

@@ -67,9 +67,9 @@ def toy(
     words, sigma = PATHS[choose(f"path of {problem}", path, suited)]
     chosen = methods_of(sigma)[choose("method", method, METHODS)]
     training = RatioTraining(iterations, eval_every=min(100, math.ceil(iterations / 10)))
-    yield plot_pair(pair), f"Starting · {problem_label(problem)} · {words}", {}, None
-    begin, curve = time.perf_counter(), []
-    title = f"{method_label(method)}\n{problem_label(problem)}"
+    label, name = f"{problem_label(problem)} · {words}", method_label(method)
+    yield plot_pair(pair), f"Starting · {label}", {}, None
+    begin, curve, title = time.perf_counter(), [], f"{name}\n{problem_label(problem)}"
     given = {
         "problem": problem,
         "path_kind": path,  # gradio's client takes whatever has a "path" for a file
@@ -90,11 +90,14 @@ def toy(
         planes, estimate = grid and grid.planes(ratio), ratio.log_ratio(points.x)
         found = points.metrics(estimate) | ({} if planes is None else {"mass": planes.mass})
         found["divergence_truth"] = points.metrics(points.truth)["divergence"]
-        judged_on = "test" if points is fresh else "validation"
-        done = {"step": at.step, "best_step": at.best_step, "judged_on": judged_on}
+        part, head = "validation", progress(at.step, iterations)
+        if points is fresh:
+            part, head = "test", f"{iterations} steps"
+        done = {"step": at.step, "best_step": at.best_step, "judged_on": part}
         found = {**given, **done, **as_numbers(found)}
+        head = f"{head} · {label} · seed {seed} · {time.perf_counter() - begin:.1f} s"
         plot = plot_trial(curve, points.truth, estimate, title)
-        return plot, report(found, time.perf_counter() - begin), found, planes
+        return plot, f"{head}\n{name}: {verdict(found)}", found, planes
 
     for at in train(chosen, pair, seed, learning_rate, training, points.judge, device):
         curve.append((at.step, at.metrics["error"]))
@@ -130,19 +133,13 @@ def expected(problem: str) -> str:
     return "one of the paper's, whose 20,000 steps leave errors of 1 to 16 nats; fewer leave more"
 
 
-def report(found: Mapping[str, Any], seconds: float) -> str:
-    """Where a training stands by its metrics, in two lines."""
-    total = found["iterations"]
-    head = f"{total} steps" if found["judged_on"] == "test" else progress(found["step"], total)
-    head = [head, problem_label(found["problem"]), PATHS[found["path_kind"]][0]]
+def verdict(found: Mapping[str, Any]) -> str:
+    """How near a training is, by its metrics."""
     if found["error"] is None:
-        told = "no longer finite: lower the learning rate"
-    else:
-        told = f"off by {found['error'] ** 0.5:.3g} nats at held-out points (root mean square)"
-    if found.get("mass") is not None:
-        told += f" · learned p₁ integrates to {found['mass']:.3g}"
-    head = f"{' · '.join(head)} · seed {found['seed']} · {seconds:.1f} s"
-    return f"{head}\n{method_label(found['method'])}: {told}"
+        return "no longer finite: lower the learning rate"
+    told = f"off by {found['error'] ** 0.5:.3g} nats at held-out points (root mean square)"
+    mass = found.get("mass")
+    return told if mass is None else f"{told} · learned p₁ integrates to {mass:.3g}"
 
 
 def build(seed: int, device: str) -> None:
