@@ -15,14 +15,14 @@ import numpy as np
 import torch
 
 from ebm_app.tabular.columns import Columns, check_pair
-from ebm_app.tabular.estimate import error_of_rows, interval_of, warned
+from ebm_app.tabular.estimate import Estimate, error_of_rows
 from ebm_app.tabular.information import InformationEstimate
 from ebm_app.tabular.mutual_information import mutual_information
 from ebm_app.tabular.scores import row_groups
 
 
 @dataclass(frozen=True)
-class ConditionalEstimate:
+class ConditionalEstimate(Estimate):
     """Nats: ``value``, its standard error ``stderr``, and the two terms, ``with_y`` I(X; (Y, Z))
     and ``without_y`` I(X; Z). A value near 0 may come out below it."""
 
@@ -31,24 +31,20 @@ class ConditionalEstimate:
     with_y: InformationEstimate
     without_y: InformationEstimate
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Of 95 percent."""
-        return interval_of(self.value, self.stderr)
-
-    @property
-    def warnings(self) -> list[str]:
-        """Reasons to doubt either term, a sentence each."""
+    def doubts(self) -> dict[str, bool]:
         terms = {"I(X; (Y, Z))": self.with_y, "I(X; Z)": self.without_y}
-        return [f"of {name}, {text}" for name, term in terms.items() for text in term.warnings]
+        return {
+            f"of {name}, {text}": is_so
+            for name, term in terms.items()
+            for text, is_so in term.doubts().items()
+        }
 
-    def summary(self) -> str:
-        """The estimate in words; reasons to doubt it come first."""
+    def lines(self) -> list[str]:
         low, high = self.interval
         text = f"conditional mutual information {self.value:.4f} ± {self.stderr:.4f} nats, "
         text += f"95 percent interval {low:.4f} to {high:.4f}"
         terms = f"{self.with_y.value:.4f} of X and (Y, Z), less {self.without_y.value:.4f} of X"
-        return warned(self.warnings, [text, f"{terms} and Z"])
+        return [text, f"{terms} and Z"]
 
 
 def conditional_mutual_information(

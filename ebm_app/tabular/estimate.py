@@ -1,6 +1,4 @@
-"""What estimates from rows share: an interval, the error of rows, and warnings in words."""
-
-from collections.abc import Sequence
+"""What estimates from rows share: an interval, warnings in words, and the error of rows."""
 
 import torch
 from torch import Tensor
@@ -9,9 +7,24 @@ from torch import Tensor
 HALF_WIDTH = 1.96
 
 
-def interval_of(value: float, stderr: float) -> tuple[float, float]:
-    """Of 95 percent."""
-    return value - HALF_WIDTH * stderr, value + HALF_WIDTH * stderr
+class Estimate:
+    """A number from rows: its ``value`` and standard error ``stderr`` in nats; ``doubts``, by
+    sentence whether it applies; and ``lines``, all of it in words."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of 95 percent."""
+        return self.value - HALF_WIDTH * self.stderr, self.value + HALF_WIDTH * self.stderr
+
+    @property
+    def warnings(self) -> list[str]:
+        """Reasons to doubt it, a sentence each."""
+        return [sentence for sentence, is_so in self.doubts().items() if is_so]
+
+    def summary(self) -> str:
+        """The estimate in words; reasons to doubt it come first."""
+        first = [f"{'And' if n else 'Beware'}: {part}" for n, part in enumerate(self.warnings)]
+        return "\n".join([*first, *self.lines()])
 
 
 def error_of_rows(influence: Tensor, groups: Tensor) -> float:
@@ -25,13 +38,3 @@ def error_of_rows(influence: Tensor, groups: Tensor) -> float:
     by_group = torch.zeros(int(groups.max()) + 1, dtype=torch.float64)
     by_group.index_add_(0, groups, influence)
     return by_group.square().sum().sqrt().item() / len(influence)
-
-
-def warned(warnings: Sequence[str], lines: Sequence[str]) -> str:
-    """A summary, whose first lines are the warnings.
-
-    >>> warned(["few rows", "no overlap"], ["0.3 nats"]).splitlines()
-    ['Beware: few rows', 'And: no overlap', '0.3 nats']
-    """
-    first = [f"{'And' if number else 'Beware'}: {part}" for number, part in enumerate(warnings)]
-    return "\n".join([*first, *lines])

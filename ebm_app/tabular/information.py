@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.numerics.tensors import effective_sample_size
-from ebm_app.tabular.estimate import HALF_WIDTH, error_of_rows, interval_of, warned
+from ebm_app.tabular.estimate import HALF_WIDTH, Estimate, error_of_rows
 from ebm_app.tabular.lower_bounds import PairRatios, donsker_varadhan, influences
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ FEWEST_PAIRS = 100
 
 
 @dataclass(frozen=True)
-class InformationEstimate:
+class InformationEstimate(Estimate):
     """Nats.
 
     Attributes:
@@ -53,20 +53,13 @@ class InformationEstimate:
     influence: np.ndarray
     beside_rows: float
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Of 95 percent."""
-        return interval_of(self.value, self.stderr)
-
-    @property
-    def warnings(self) -> list[str]:
-        """Reasons to doubt it, a sentence each."""
+    def doubts(self) -> dict[str, bool]:
         gain = self.value - max(self.lower_bound, self.fewer_rows)  # extrapolated
         short = self.fewer_rows - self.lower_bound
         beyond = 0.0 if self.neighbours is None else max(self.neighbours - self.value, 0.0)
         half = HALF_WIDTH * self.stderr
         low, high = min(self.lower_bound, self.value), max(self.value, self.mean_log_ratio)
-        doubts = {
+        return {
             f"the value, {self.value:.3f}, is below 0 by more than its error: give more rows, or "
             "fewer columns": self.value < -half,
             f"the normaliser rests on {self.effective_pairs:.0f} shuffled pairs: the value may be "
@@ -82,10 +75,8 @@ class InformationEstimate:
             "ratios: look for rows that nearly repeat and fine structure, or train "
             "longer": beyond > max(half / 2, 0.02),
         }
-        return [sentence for sentence, is_so in doubts.items() if is_so]
 
-    def summary(self) -> str:
-        """The estimate in words; reasons to doubt it come first."""
+    def lines(self) -> list[str]:
         low, high = self.interval
         lines = [
             f"mutual information {self.value:.4f} ± {self.stderr:.4f} nats, "
@@ -100,7 +91,7 @@ class InformationEstimate:
             lines.append(f"taken as discrete: {', '.join(self.discrete)}")
         if self.num_distinct < self.num_rows:
             lines.append(f"of {self.num_rows} rows {self.num_distinct} are distinct")
-        return warned(self.warnings, lines)
+        return lines
 
     def figures(self) -> dict[str, Any]:
         """All but what is of single rows, as JSON takes it."""

@@ -16,7 +16,7 @@ from ebm_app.io.fields import Fraction, argument_of, shortened
 from ebm_app.numerics.tensors import effective_sample_size
 from ebm_app.tabular.columns import Columns
 from ebm_app.tabular.conformal import weighted_quantile
-from ebm_app.tabular.estimate import error_of_rows, interval_of, warned
+from ebm_app.tabular.estimate import Estimate, error_of_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,8 +30,8 @@ LEVEL = 0.05
 
 
 @dataclass(frozen=True)
-class RatioEstimate:
-    """log p_1(x) / p_0(x), in nats.
+class RatioEstimate(Estimate):
+    """log p_1(x) / p_0(x), in nats. ``value``, ``stderr`` and ``interval`` are of ``kl_bound``.
 
     Attributes:
         log_ratio0, log_ratio1: r at the rows of both samples, each by a ratio learned without it,
@@ -54,16 +54,18 @@ class RatioEstimate:
     sample0: Columns
 
     @property
-    def kl_bound(self) -> float:
+    def value(self) -> float:
         """The Donsker-Varadhan bound of the divergence KL(p_1 || p_0) >= E_{p_1} r - log E_{p_0}
         exp r, over rows that a ratio was learned without. Too few rows make it loose."""
         return torch.from_numpy(self.log_ratio1).mean().item()
 
     @property
-    def kl_stderr(self) -> float:
-        """The standard error of ``kl_bound``."""
+    def stderr(self) -> float:
+        """The standard error of that bound."""
         of0, of1 = map(torch.from_numpy, (self.log_ratio0, self.log_ratio1))
         return self._error(of0.exp(), of1)
+
+    kl_bound, kl_stderr = value, stderr
 
     @property
     def p_value(self) -> float:
@@ -78,12 +80,10 @@ class RatioEstimate:
         """The rows of p_0 that a mean over p_1 by weights exp(r) rests on."""
         return effective_sample_size(torch.from_numpy(self.log_ratio0)).item()
 
-    @property
-    def warnings(self) -> list[str]:
-        """Reasons to doubt it, a sentence each."""
+    def doubts(self) -> dict[str, bool]:
         share = ((self.log_ratio0 < 0).mean() + (self.log_ratio1 > 0).mean()) / 2
         away = abs(self.log_normaliser)
-        doubts = {
+        return {
             f"the normaliser rests on {self.effective_rows:.0f} rows of p_0, so that the "
             "divergence and the log ratio may be off by a constant: give more rows of p_0": (
                 self.effective_rows < FEWEST_ROWS
@@ -93,17 +93,11 @@ class RatioEstimate:
             f"the classifiers were {away:.3f} nats from normalised, which is more than the error: "
             "give more rows, or fewer columns": away > max(2 * self.kl_stderr, 0.05),
         }
-        return [sentence for sentence, is_so in doubts.items() if is_so]
 
     def _error(self, *values: Tensor) -> float:
         """Of the difference of the means over both samples; copies of a row are one."""
         parts = zip(values, self.groups, strict=True)
         return math.hypot(*(error_of_rows(part - part.mean(), group) for part, group in parts))
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Of 95 percent, of ``kl_bound``."""
-        return interval_of(self.kl_bound, self.kl_stderr)
 
     @property
     def weights(self) -> np.ndarray:
@@ -162,12 +156,10 @@ class RatioEstimate:
         at = self.score_samples(x)
         return weighted_quantile(of0.values[:, 0], self.log_ratio0, at, level)
 
-    def summary(self) -> str:
-        """The divergence and the test in words; where there are reasons to doubt them, those come
-        first."""
+    def lines(self) -> list[str]:
         low, high = self.interval
         p_value = "< 1e-6" if self.p_value < 1e-6 else f"= {self.p_value:.2g}"
-        lines = [
+        return [
             f"KL divergence of p_1 from p_0: at least {self.kl_bound:.4f} ± {self.kl_stderr:.4f} "
             f"nats, 95 percent interval of this bound {low:.4f} to {high:.4f}",
             f"both samples of one density: p {p_value}",
@@ -176,7 +168,6 @@ class RatioEstimate:
             f"a mean over p_1 by weights of p_0 rests on {self.effective_rows:.0f} of "
             f"{len(self.log_ratio0)} rows",
         ]
-        return warned(self.warnings, lines)
 
     def figures(self) -> dict[str, Any]:
         """The numbers of the summary, as JSON takes them."""
