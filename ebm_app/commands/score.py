@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from ebm_app.data.folder import fitted, list_images, on_levels, read_image
+from ebm_app.data.folder import list_images, on_levels, read_image
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag, Positional, argument, parse
 from ebm_app.io.errors import UserError
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         images = {}
         for number, file in enumerate(files[begin : begin + args.batch_size], begin):
             try:
-                images[number] = on_levels(fitted(read_image(file), ebm.config), ebm.config)
+                images[number] = on_levels(read_image(file), ebm.config)
             except UserError as error:
                 if not args.skip_bad:
                     raise

@@ -146,19 +146,14 @@ def pixels_of(item: Any, name: str, resolution: int | None = None) -> Tensor:
     return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
 
 
-def fitted(image: Image.Image, form: Any) -> Image.Image:
-    """The centre of an image in a model's size and colours, areas averaged; ``form`` is the
-    model's configuration."""
+def on_levels(image: Image.Image, form: Any) -> Tensor:
+    """The centre of an image in a model's size and colours, areas averaged, (1, C, H, W) in [0, 1]
+    at the nearest levels; ``form`` is the model's configuration."""
     channels, height, width = form.image_shape
     if channels not in (1, 3):
         raise UserError(f"the model's images have {channels} channels: choose one of grey or RGB")
     image = image.convert("L" if channels == 1 else "RGB")
-    return ImageOps.fit(image, (width, height), Image.Resampling.BOX)
-
-
-def on_levels(image: Image.Image, form: Any) -> Tensor:
-    """An image of a model's size and colours, (1, C, H, W) in [0, 1] at the nearest levels."""
-    channels, height, width = form.image_shape
+    image = ImageOps.fit(image, (width, height), Image.Resampling.BOX)
     pixels = torch.from_numpy(np.array(image)).reshape(height, width, channels).permute(2, 0, 1)
     shades = to_display(torch.arange(form.num_levels), form.num_levels)
     middles = (shades[1:] + shades[:-1]) / 2

@@ -146,7 +146,8 @@ class EBM(PretrainedModel):
         if noise is None:
             noise = dequantisation_noise(repeats, levels, seed)
         noise = checked_noise(noise, levels, self.dtype)
-        dequantiser = self.make_dequantiser(dequantiser)
+        dequantiser = self.dequantiser if dequantiser is None else dequantiser
+        dequantiser = make(DEQUANTISERS, "dequantiser", dequantiser, {})
         estimator = self.default_estimator if estimator is None else estimator
         estimator = make_estimator(estimator, estimator_args, seed)
         parts, labels = [], self._labels(labels, len(levels), seed)
@@ -188,13 +189,6 @@ class EBM(PretrainedModel):
         """The estimator that leads: the variational bound where the model has a Stein head, which
         is normalised; without a head the integral of the time score, which is not."""
         return "elbo" if self.config.stein_head else "ratio"
-
-    def make_dequantiser(self, dequantiser: str | Dequantiser | None = None) -> Dequantiser:
-        """A dequantiser by its name in ``DEQUANTISERS``; None gives the model's own, and an object
-        is returned as it is."""
-        if dequantiser is None:
-            return self.dequantiser
-        return make(DEQUANTISERS, "dequantiser", dequantiser, {})
 
     def dequantise(self, levels: Tensor, noise: Tensor) -> Dequantised:
         """The points (B, *) at which the density is read for ``levels`` (B, C, H, W), by the

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,10 +55,6 @@ class Flow(PretrainedModel):
             config.space, config.image_shape, config.num_levels, config.space_arguments
         )
 
-    def latent_space(self) -> dict[str, Any]:
-        """The settings of a model whose path lives in this flow's space."""
-        return {"space": self.config.space, "space_arguments": self.config.space_arguments}
-
     def dequantise(self, levels: Tensor, noise: Tensor) -> Tensor:
         """x of levels (B, C, H, W) by uniform ``noise``, (B, C, H, W)."""
         return dequantise(levels, self.config.num_levels, noise)
@@ -69,6 +64,10 @@ class Flow(PretrainedModel):
         float64."""
         u, log_abs_det = self.space.encode_with_log_abs_det(x)
         return sum_except_batch(standard_normal_log_density(u.double())) + log_abs_det
+
+    def forward(self, x: Tensor) -> Tensor:
+        """-log p(x) / D in nats, the loss of a training: (B, C, H, W) -> (B,)."""
+        return -self.log_density(x) / x[0].numel()
 
     @torch.no_grad()
     def log_prob(

@@ -8,14 +8,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from ebm_app.io.fields import (
-    Fraction,
-    NonNegative,
-    Refinements,
-    Seed,
-    Steps,
-    configuration,
-)
+from ebm_app.io.fields import Fraction, Refinements, Seed, Steps, configuration
 from ebm_app.likelihood.estimator import Estimator, LogDensity
 from ebm_app.models.energy import CountedScore, TimeScoreEnergy
 from ebm_app.numerics.tensors import sum_except_batch
@@ -24,18 +17,17 @@ from ebm_app.paths.probability_flow import ProbabilityFlow
 
 #: probes of a divergence, of which 0 take it exactly
 NumProbes = Annotated[int, Ge(0), Le(1000)]
-
+#: error of a solve, in nats for each component, at which it is not refined
+TOLERANCE = 2e-3
 
 #: (points (B, *), level k) -> the solution (K, B) float64 by 2^k times as many steps, and the
 #: evaluations of the network in it for each point
 Solve = Callable[[Tensor, int], tuple[Tensor, int]]
 
 
-def refine(
-    solve: Solve, x: Tensor, tolerance: float, max_refinements: int
-) -> tuple[Tensor, Tensor, int]:
+def refine(solve: Solve, x: Tensor, max_refinements: int) -> tuple[Tensor, Tensor, int]:
     """Solve for ``x`` (B, *) with 1, 2, 4, ... times as many steps, each point until the error of
-    its mean over K, a third of the last change, is below ``tolerance`` times D.
+    its mean over K, a third of the last change, is below ``TOLERANCE`` times D.
 
     Returns:
         The finest solution (K, B) of each point, the estimate (B,) of its error, unknown (NaN)
@@ -52,7 +44,7 @@ def refine(
         total += cost * len(open_points)
         error[open_points] = (finer - value[:, open_points]).mean(0).abs() / 3
         value[:, open_points] = finer
-        open_points = open_points[error[open_points] > tolerance * size]
+        open_points = open_points[error[open_points] > TOLERANCE * size]
         if not len(open_points):
             break
     return value, error, round(total / max(1, len(x)))
@@ -65,8 +57,7 @@ class PFODEDensity(Estimator):
 
     Args:
         solver, num_steps: as for ``ebm_app.sampling.samplers.PFODESampler``, of the first solve.
-            refinement_tolerance, max_refinements: it is repeated in half the step until an image
-            settles (see ``refine``).
+            max_refinements: it is repeated in half the step until an image settles (``refine``).
         num_probes: Rademacher probes of the divergence, frozen for all solves; 0 takes it exactly,
             by D backward passes at every evaluation.
         score: "head", "integral" or None, as for ``TimeScoreEnergy.stein_score``.
@@ -79,7 +70,6 @@ class PFODEDensity(Estimator):
 
     solver: str = "rk4"
     num_steps: Steps = 20
-    refinement_tolerance: NonNegative = 2e-3
     max_refinements: Refinements = 3
     num_probes: NumProbes = 2
     score: str | None = None
@@ -106,7 +96,7 @@ class PFODEDensity(Estimator):
             reference = sum_except_batch(energy.path.reference_log_density(end.x))
             return reference + log_det, score.nfe
 
-        values, error, nfe = refine(solve, x, self.refinement_tolerance, self.max_refinements)
+        values, error, nfe = refine(solve, x, self.max_refinements)
         if self.num_probes:
             spread = torch.full_like(error, math.nan)
             if self.num_probes > 1:

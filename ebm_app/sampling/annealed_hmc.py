@@ -16,6 +16,9 @@ from ebm_app.sampling.annealing import IntermediateDistribution, anneal
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 from ebm_app.sampling.hmc import ACCEPTANCES, Target, adapt
 
+#: the mean acceptance that the leapfrog step is adapted to
+TARGET = 0.75
+
 
 @configuration
 class AnnealedHMC(Sampler):
@@ -38,7 +41,6 @@ class AnnealedHMC(Sampler):
             takes the head where there is one.
         acceptance: what decides, the "work" of the score along a trajectory, the "energy", that is
             the integral of the time score, or "none", which takes every proposal.
-        target_acceptance: the mean acceptance that the step is adapted to.
         num_nodes: quadrature nodes of the integrals.
         start: time of the first temperature; it starts from N(0, I).
         end_variance: conditional variance at the last temperature, from where the image is
@@ -60,7 +62,6 @@ class AnnealedHMC(Sampler):
     step_size: Positive = 0.5
     score: str | None = None
     acceptance: str = "work"
-    target_acceptance: Fraction = 0.75
     num_nodes: Nodes = 8
     start: Fraction = 1e-3
     end_variance: Positive = 1e-3
@@ -90,13 +91,17 @@ class AnnealedHMC(Sampler):
 
     def _follow(self, scale: Tensor, probability: Tensor) -> Tensor:
         """The next share of the noise's deviation, at most ``step_size``."""
-        return adapt(scale, probability, self.target_acceptance).clamp(max=self.step_size)
+        return adapt(scale, probability, TARGET).clamp(max=self.step_size)
 
     def _distributions(
         self, energy: TimeScoreEnergy, times: Tensor
     ) -> list[IntermediateDistribution]:
         coarse, found = energy.with_nodes(self.num_nodes), []
-        score, log_density = coarse.stein_score(self.score), _unknown
+        score = coarse.stein_score(self.score)
+
+        def log_density(x: Tensor) -> Tensor:
+            return x.new_zeros(len(x), dtype=torch.float64)  # which the accept step does not read
+
         for t, deviation in zip(times.tolist(), energy.path.variance(times).sqrt(), strict=True):
             is_last = t == times[-1]
             if self.acceptance == "energy":
@@ -120,8 +125,3 @@ class AnnealedHMC(Sampler):
             num = math.ceil(1.3 * math.sqrt(num_dims) * (last - first).item())
         schedule = SCHEDULES[choose("schedule", self.schedule, SCHEDULES)]
         return schedule.times(energy.path, start, end, num)[1:]
-
-
-def _unknown(x: Tensor) -> Tensor:
-    """In place of a log density (B,) that the accept step does not read."""
-    return x.new_zeros(len(x), dtype=torch.float64)

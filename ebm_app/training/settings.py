@@ -96,7 +96,7 @@ def resolve(
         condition_dim=AUGMENTATIONS[settings.augmentation].dim,
         path=PathConfig(settings.path, settings.c, settings.path_arguments),
         net=part(UNetConfig, settings),
-        **({} if flow is None else flow.latent_space()),
+        space_arguments={} if flow is None else flow.config.space_arguments,
     )
     is_same = base is not None and base["ebm"]["num_levels"] == data.num_levels
     if "eps" not in given and not (is_same and "dequantisation" not in given):

@@ -258,18 +258,6 @@ class EBMTask(PathTask):
         return metrics
 
 
-class NegativeLogDensity(nn.Module):
-    """-log p(x) / D in nats: the loss of a flow."""
-
-    def __init__(self, flow: Flow) -> None:
-        super().__init__()
-        self.flow = flow
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x (B, C, H, W) -> (B,)."""
-        return -self.flow.log_density(x) / x[0].numel()
-
-
 class FlowTask(Task):
     """The weights of a flow by maximum likelihood, on images with fresh uniform dequantisation;
     what it has in closed form is fitted before."""
@@ -280,8 +268,7 @@ class FlowTask(Task):
         self, accelerator: Accelerator, flow: Flow, config: LoopConfig, data: ImageData
     ) -> None:
         flow.requires_grad_(True).to(accelerator.device)
-        loss = NegativeLogDensity(flow)
-        super().__init__(accelerator, flow, loss, config, data)
+        super().__init__(accelerator, flow, flow, config, data)
 
     def points(self, levels: Tensor, noise: RowNoise) -> tuple[Tensor]:
         uniform = noise.uniform(*levels.shape)

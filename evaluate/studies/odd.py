@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy import ndimage
 from torch import Tensor
 
-from ebm_app.data.folder import fitted, on_levels
+from ebm_app.data.folder import on_levels
 from ebm_app.data.images import load_images
 from ebm_app.data.named import DATASETS
 from ebm_app.data.png import to_picture, to_uint8
@@ -149,4 +149,4 @@ def of_other_data(config: EBMConfig, data_root: str, num: int) -> Iterator[tuple
         with suppress(UserError):  # its files are not there
             data = load_images(name, data_root)
             pictures = map(to_picture, to_uint8(data.display(data.test[:num])))
-            yield name, torch.cat([on_levels(fitted(x, config), config) for x in pictures])
+            yield name, torch.cat([on_levels(x, config) for x in pictures])
