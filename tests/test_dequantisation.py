@@ -9,7 +9,7 @@ from exact import F64, generator, z_score
 from scipy import stats
 
 from ebm_app.data.levels import dequantise
-from ebm_app.likelihood.dequantisation import DEQUANTISERS, TruncatedNormal, UniformDequantisation
+from ebm_app.likelihood.dequantisation import TruncatedNormal, UniformDequantisation
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.spaces import PixelSpace
 
@@ -106,15 +106,3 @@ def test_weighted_points_have_the_mass_of_the_cell(dequantiser, path, std):
     edges = shrink * (2 * torch.arange(6, dtype=F64) / 5 - 1)
     assert z_score(weight, density.cdf(edges).diff()) < 4.5
     assert (density.log_prob(point.y) + point.negative_log_q).mean(0).exp().sum() < 1
-
-
-@pytest.mark.parametrize("name", DEQUANTISERS)
-def test_points_keep_the_dtype_of_the_noise_and_log_q_is_float64(name):
-    levels = images(17, 3)
-    rough, fine = (
-        draw(DEQUANTISERS[name](), levels, 17, u=noise(levels).float().to(dtype))
-        for dtype in (torch.float32, F64)
-    )
-    assert rough.y.dtype == torch.float32 and rough.negative_log_q.dtype == F64
-    assert torch.allclose(rough.y.double(), fine.y, rtol=0, atol=1e-6) and rough.t == fine.t
-    assert torch.allclose(rough.negative_log_q, fine.negative_log_q, atol=1e-6)

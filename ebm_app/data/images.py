@@ -160,15 +160,12 @@ def load_images(
             resolution with a name of ``DATASETS``.
     """
     name = argument_of(str, "name", name)
-    if name.startswith(FOLDER):
-        path = name.removeprefix(FOLDER)
-        if not path:
-            raise UserError("'folder:' names no folder: write folder:PATH")
-        images, labels = read_folder(path, resolution)
-        return ImageData(name, NUM_VALUES, *images, labels=labels)
-    if name.startswith(HUB):
-        images, labels = read_hub(name.removeprefix(HUB), resolution)
-        return ImageData(name, NUM_VALUES, *images, labels=labels)
+    if name == FOLDER:
+        raise UserError("'folder:' names no folder: write folder:PATH")
+    for prefix, read in ((FOLDER, read_folder), (HUB, read_hub)):
+        if name.startswith(prefix):
+            images, labels = read(name.removeprefix(prefix), resolution)
+            return ImageData(name, NUM_VALUES, *images, labels=labels)
     source = DATASETS[choose("data set", name, [*DATASETS, "folder:PATH", "hf:NAME"])]
     if resolution is not None:
         raise UserError(f"a resolution is for folder:PATH only: leave it out for {name}")

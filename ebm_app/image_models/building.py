@@ -68,7 +68,7 @@ def build_energy(config: EBMConfig, space: Space) -> TimeScoreEnergy:
     inputs = {name: getattr(config, name) for name in names}
     if config.prediction == ENERGY:
         model = EnergyModel(net, path, config.eps, **inputs)
-        return OnePassEnergy(model, config.num_nodes, residual=config.residual)
+        return OnePassEnergy(model, config.num_nodes, config.residual)
     model = TimeScoreModel(
         net,
         path,

@@ -170,9 +170,7 @@ class TimeScoreEnergy:
             )
         return result
 
-    def log_density(
-        self, x: Tensor, t: float | None = None, integrator: str = QUADRATURE
-    ) -> Tensor:
+    def log_density(self, x: Tensor, t: float | None = None) -> Tensor:
         """log p_t(x), in nats: (B, *) -> (B,) float64; t = 1 - eps by default.
 
         It is normalised as far as the learned time score is exact.
@@ -181,7 +179,7 @@ class TimeScoreEnergy:
             UserError: on a two-sided path, whose reference density is not known.
         """
         reference = sum_except_batch(self.path.reference_log_density(x))
-        return reference + self.log_ratio(x, self.start, t, integrator).value
+        return reference + self.log_ratio(x, self.start, t).value
 
     @torch.no_grad()
     def proposal_log_density(self, x: Tensor, t: float) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ebm_app.models.config import Residual
-from ebm_app.models.energy import QUADRATURE, TimeScoreEnergy
+from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.models.time_score import ModelOutput, TimeScoreModel, share_of_clock
 from ebm_app.numerics.tensors import expand_like, standard_normal_log_density, sum_except_batch
 from ebm_app.paths import GaussianPath
@@ -88,29 +88,23 @@ class OnePassEnergy(TimeScoreEnergy):
     """The energy of an ``EnergyModel``: log densities and their gradients without an integral.
 
     Args:
-        model, num_nodes, chunk_size: as for ``TimeScoreEnergy``, of ``log_ratio``.
+        model, num_nodes: as for ``TimeScoreEnergy``, of ``log_ratio``.
         residual: what one pass is known to be off by, at the model's last time.
     """
 
     model: EnergyModel
 
     def __init__(
-        self,
-        model: EnergyModel,
-        num_nodes: int = 32,
-        chunk_size: int | None = None,
-        residual: Residual | None = None,
+        self, model: EnergyModel, num_nodes: int = 32, residual: Residual | None = None
     ) -> None:
-        super().__init__(model, num_nodes, chunk_size)
+        super().__init__(model, num_nodes)
         self.residual = residual or Residual()
 
     def terms(self, x: Tensor, t: float) -> Tensor:
         """The terms (B, *) float64 of log p_t(x), all at the time ``t``."""
         return self.model.terms(x, torch.full((len(x),), t, dtype=torch.float64, device=x.device))
 
-    def log_density(
-        self, x: Tensor, t: float | None = None, integrator: str = QUADRATURE
-    ) -> Tensor:
+    def log_density(self, x: Tensor, t: float | None = None) -> Tensor:
         """log p_t(x), in nats: (B, *) -> (B,) float64; t = 1 - eps by default."""
         with torch.no_grad():
             return sum_except_batch(self.terms(x, self.end if t is None else t))

@@ -66,10 +66,6 @@ def _filtered(images: Tensor, by: Callable[[np.ndarray], np.ndarray]) -> Tensor:
     return torch.from_numpy(found).view_as(images)
 
 
-def _blur(pixels: np.ndarray) -> np.ndarray:
-    return ndimage.gaussian_filter(pixels, 1.5 * pixels.shape[-1] / 28)
-
-
 def _noisy(images: Tensor, labels: Tensor | None, draw: np.random.Generator, by: float) -> Tensor:
     return images + by * torch.from_numpy(draw.standard_normal(images.shape)).to(images)
 
@@ -96,7 +92,9 @@ ODD: dict[str, Maker] = {
     "mirrored": lambda x, y, draw: _chiral(x, y).flip(-1),
     "letters": _letters,
     "shuffled pixels": _shuffled,
-    "blurred": lambda x, y, draw: _filtered(x, _blur),
+    "blurred": lambda x, y, draw: _filtered(
+        x, partial(ndimage.gaussian_filter, sigma=1.5 * x.shape[-1] / 28)
+    ),
     "noise 0.1": partial(_noisy, by=0.1),
     "noise 0.3": partial(_noisy, by=0.3),
     "inverted": lambda x, y, draw: 1 - x,

@@ -112,11 +112,6 @@ class Chains:
             self.there = [step.forward for step in steps]
             self.back = [step.backward for step in steps]
 
-    @property
-    def num_distributions(self) -> int:
-        """Distributions of a run, the last of which has no transitions."""
-        return len(self.targets) + 1
-
     def tune(self, x0: Tensor, generator: torch.Generator) -> Iterator[int]:
         """Adapt the step sizes by pilot chains from ``x0`` (B, *): the number of temperatures
         passed, as they are. The step sizes change after the last.

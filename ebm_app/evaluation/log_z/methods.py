@@ -57,7 +57,8 @@ class ChainRun:
     def _run(self, blocks: list[Iterator[ChainState]]) -> ChainState:
         """The ends of blocks of chains, one block after the other, on the CPU."""
         ends = []
-        with tqdm(desc="chains", total=len(blocks) * self.chains.num_distributions) as bar:
+        total = len(blocks) * (1 + len(self.chains.targets))
+        with tqdm(desc="chains", total=total) as bar:
             for block in blocks:
                 for state in block:
                     last = state
