@@ -19,7 +19,7 @@ MODULE = """
 from ebm_app.paths import PATHS, LinearVPPath
 
 class Mine(LinearVPPath):
-    note = "mine"
+    pass
 
 PATHS["mine"] = Mine
 """

@@ -19,15 +19,14 @@ DIGITS_SPLITS = (1400, 100, 297)
 
 @dataclass(frozen=True)
 class Source:
-    """A named data set: one line about it for a user, its number of levels and, where it has
-    files, these below ``folder`` of the data root, read by torchvision's ``dataset_class``.
+    """A named data set: its number of levels and, where it has files, these below ``folder`` of
+    the data root, read by torchvision's ``dataset_class``.
 
     The last ``max_validation`` training images are the validation split, as in the paper, but at
     most a sixth of them: 10,000 of the 60,000 of MNIST, and smaller files still split.
     """
 
     name: str
-    note: str
     num_levels: int = 256
     dataset_class: str = ""
     folder: str = ""
@@ -100,19 +99,9 @@ MNIST_FILES = tuple(
 )
 CIFAR_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")
 SOURCES = (
-    Source("digits", "handwritten digits, 8x8 grey, 1,797 images, no files needed", 17),
-    Source(
-        *("mnist", "handwritten digits, 28x28 grey, 70,000 images", 256),
-        *("MNIST", "MNIST/raw", MNIST_FILES),
-    ),
-    Source(
-        *("fashion_mnist", "clothes, 28x28 grey, 70,000 images", 256),
-        *("FashionMNIST", "FashionMNIST/raw", MNIST_FILES),
-    ),
-    Source(
-        *("cifar10", "objects and animals, 32x32 colour, 60,000 images", 256),
-        *("CIFAR10", "cifar-10-batches-py", CIFAR_FILES),
-        max_validation=5_000,
-    ),
+    Source("digits", 17),
+    Source("mnist", 256, "MNIST", "MNIST/raw", MNIST_FILES),
+    Source("fashion_mnist", 256, "FashionMNIST", "FashionMNIST/raw", MNIST_FILES),
+    Source("cifar10", 256, "CIFAR10", "cifar-10-batches-py", CIFAR_FILES, max_validation=5_000),
 )
 DATASETS = {source.name: source for source in SOURCES}

@@ -24,15 +24,14 @@ Model = Callable[[Tensor, Tensor], ModelOutput]
 
 
 class Objective(ABC):
-    """A loss per example for a model of the time score along a path; ``note`` says which, and
-    ``trains`` for which predictions of a network it is.
+    """A loss per example for a model of the time score along a path; ``trains`` says for which
+    predictions of a network it is.
 
     Args:
         weighting: lambda(t); time score normalisation by default.
         stein_factor: weight of a Stein head, 0 for none. eps: margin of the times.
     """
 
-    note: ClassVar[str]
     trains: ClassVar[tuple[str, ...]] = tuple(PREDICTIONS)
 
     def __init__(
@@ -74,8 +73,6 @@ class CTSM(ConditionalRegression):
     """CTSM: regression on the conditional time score (Theorem 1), by the squared error of the sum
     of the components."""
 
-    note = "regression on the conditional time score"
-
     @staticmethod
     def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
         target = path.conditional_time_score(sample)
@@ -89,7 +86,6 @@ class Dual(ConditionalRegression):
     Source: Guth, Kadkhodaie, Simoncelli 2025, arXiv:2506.05310, "dual score matching".
     """
 
-    note = "both derivatives of an energy network"
     trains = (ENERGY,)
 
     @staticmethod
@@ -103,8 +99,6 @@ class CTSMv(ConditionalRegression):
     Raises (when it is called):
         ValueError: where the model does not predict every component.
     """
-
-    note = "regression on every component of it"
 
     @staticmethod
     def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
@@ -131,7 +125,6 @@ class CTSMm(ConditionalRegression):
         ValueError: where the model predicts no posterior variance.
     """
 
-    note = "its moments: the mean by the Stein head, the variance by its deviance"
     trains = ("moments",)
 
     @staticmethod
@@ -157,8 +150,6 @@ class TSM(Objective):
 
     Source: Choi et al. 2022, arXiv:2111.11010, and the paper.
     """
-
-    note = "the baseline, by integration by parts"
 
     @torch.enable_grad()  # a validation has none
     def __call__(

@@ -7,7 +7,7 @@ with ``weight``: the uniform density on [t0, t1] over the sampler's own.
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,7 +46,6 @@ class TimeSampler(ABC):
         path, eps: the path and the margin left at its degenerate ends.
     """
 
-    note: ClassVar[str]
     numbers = staticmethod(stratified_numbers)
 
     def __init__(self, path: GaussianPath, eps: float) -> None:
@@ -70,7 +69,6 @@ class TimeSampler(ABC):
 class UniformTime(TimeSampler):
     """Uniform on [t0, t1], independent."""
 
-    note = "uniform, independent"
     numbers = staticmethod(uniform_numbers)
 
     def transform(self, u: Tensor) -> TimeSample:
@@ -84,7 +82,6 @@ class ImportanceSampler(TimeSampler):
     on [0, r1], r1 = 0.9, and r is rescaled to [t0, t1].
     """
 
-    note = "the paper's density, which grows towards the data"
     numbers = staticmethod(uniform_numbers)
     r1 = 0.9
 
@@ -107,7 +104,6 @@ class ArcLength(TimeSampler):
         UserError: where the clock is infinite at an end, which ``eps`` has to leave out.
     """
 
-    note = "uniform in the arc length of the path"
     num_knots = 2049
 
     def __init__(self, path: GaussianPath, eps: float) -> None:
@@ -141,7 +137,6 @@ class EarlyTimes(ArcLength):
         path, eps: as for ``TimeSampler``. highest: log signal-to-noise ratio of the last time.
     """
 
-    note = "uniform in the log signal-to-noise ratio up to that of the early network's end"
     lowest = -8.0
 
     def __init__(self, path: GaussianPath, eps: float, highest: float = 0.0) -> None:
@@ -159,7 +154,6 @@ class SharedTimes(UniformTime):
         path, eps: as for ``TimeSampler``. num_times: it must divide the number of rows.
     """
 
-    note = "few times, each for several rows"
     numbers = staticmethod(stratified_numbers)
 
     def __init__(self, path: GaussianPath, eps: float, num_times: int) -> None:

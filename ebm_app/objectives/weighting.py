@@ -1,7 +1,6 @@
 """Weightings lambda(t) of the regression over time (paper, section 5, arXiv:2502.02300)."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,8 +11,6 @@ from ebm_app.paths import GaussianPath
 
 class Weighting(ABC):
     """lambda(t) > 0 of a path: times (B,) -> weights (B,), float64."""
-
-    note: ClassVar[str]
 
     @abstractmethod
     def __call__(self, path: GaussianPath, t: Tensor) -> Tensor:
@@ -27,16 +24,12 @@ class Weighting(ABC):
 class UniformWeighting(Weighting):
     """lambda(t) = 1."""
 
-    note = "1"
-
     def __call__(self, path: GaussianPath, t: Tensor) -> Tensor:
         return torch.ones_like(t)
 
 
 class SteinScore(Weighting):
     """Stein score normalisation: lambda(t) = v_t, the inverse second moment of the Stein score."""
-
-    note = "inverse second moment of the conditional Stein score"
 
     def __call__(self, path: GaussianPath, t: Tensor) -> Tensor:
         return path.variance(t)
@@ -49,8 +42,6 @@ class TimeScore(Weighting):
         c: second moment E||delta||^2 / D of the data; None takes the
             path's own, which is 1 unless stated.
     """
-
-    note = "inverse variance of the conditional time score"
 
     def __init__(self, c: float | None = None) -> None:
         self.c = c

@@ -22,7 +22,7 @@ Source: Yu, Klami, Hyvarinen, Korba, Chehab (ICML 2025), section 5 and appendix 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -64,15 +64,12 @@ def arc_length(s: Tensor, one_minus_s2: Tensor, k: float) -> Tensor:
 
 
 class GaussianPath(ABC):
-    """A conditional Gaussian path; see the module's docstring for its equations. ``note`` says
-    which, in a few words.
+    """A conditional Gaussian path; see the module's docstring for its equations.
 
     Args:
         c: second moment per dimension E||delta||^2 / D assumed of the data; 1 is the paper's
             choice.
     """
-
-    note: ClassVar[str]
 
     def __init__(self, c: float = 1.0) -> None:
         self.c = argument_of(Positive, "c", c)

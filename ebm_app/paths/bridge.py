@@ -15,8 +15,6 @@ class SchrodingerBridgePath(GaussianPath):
     exists.
     """
 
-    note = "between any two densities"
-
     def __init__(self, sigma: float = 1.0, c: float = 1.0) -> None:
         super().__init__(c)
         self.sigma = argument_of(NonNegative, "sigma", sigma)

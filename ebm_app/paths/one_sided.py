@@ -100,8 +100,6 @@ class _VariancePreservingPath(OneSidedPath):
 class LinearVPPath(_VariancePreservingPath):
     """alpha_t = t, v_t = 1 - t^2: starts at the reference exactly."""
 
-    note = "from noise, alpha_t = t"
-
     def alpha(self, t: Tensor) -> Tensor:
         return t
 
@@ -118,8 +116,6 @@ class VPPath(_VariancePreservingPath):
 
     alpha_0 is 0.0066 for b = (0.1, 20), not 0: the reference is reached only nearly.
     """
-
-    note = "from noise, the diffusion schedule of the paper's images"
 
     def __init__(self, beta_min: float = 0.1, beta_max: float = 20.0, c: float = 1.0) -> None:
         super().__init__(c)
@@ -148,8 +144,6 @@ class LogSNRPath(_VariancePreservingPath):
     """The log signal-to-noise ratio l = log(alpha_t^2 / v_t) runs evenly from ``first`` to
     ``last``: alpha_t^2 = sigmoid(l), v_t = sigmoid(-l). Its ends are those of the scheduler of a
     diffusion model, neither noise alone nor data alone."""
-
-    note = "the noise levels of a diffusion model, even in their log ratio"
 
     def __init__(self, first: float, last: float) -> None:
         super().__init__()

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +11,13 @@ class Space(nn.Module, ABC):
     """A bijection x -> u, with x (B, C, H, W) a dequantised image in [0, 1] and u of the same
     shape.
 
-    ``scale`` is du/dx where that is one number for all components, else None; ``note`` says what a
-    space does in a help text.
+    ``scale`` is du/dx where that is one number for all components, else None.
 
     Args:
         image_shape, num_levels: (C, H, W) and levels of the images. It is not fitted yet; a
             subclass may take arguments of its own.
     """
 
-    note: ClassVar[str]
     scale: float | None = None
 
     def __init__(self, image_shape: Sequence[int] = (), num_levels: int = 0) -> None:

@@ -14,7 +14,6 @@ from ebm_app.spaces.base import Space
 class PixelSpace(Space):
     """u = s (x - 1/2) and log |det du/dx| = D log s, with s = 2: pixels in [-1, 1]."""
 
-    note = "pixels scaled to [-1, 1]"
     scale = 2.0
 
     def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,8 +29,6 @@ class DisplaySpace(PixelSpace):
     """The same with s = 2 L / (L - 1), so that u = 2 k / (L - 1) - 1 at the centre of the cell of
     level k: images of [0, 1] scaled to [-1, 1], as diffusers' pipelines read and show them.
     """
-
-    note = "levels 0 to L - 1 scaled to [-1, 1]"
 
     def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
         super().__init__()

@@ -12,8 +12,6 @@ class GaussianSpace(Composed):
     """Logit, whose margin is the argument, then whitening with the full covariance (paper, section
     6.4)."""
 
-    note = "logits as one multivariate normal"
-
     def __init__(self, image_shape: Sequence[int], num_levels: int, margin: float = 1e-6) -> None:
         super().__init__(Logit(margin), Whitening(image_shape))
 
@@ -21,8 +19,6 @@ class GaussianSpace(Composed):
 class CopulaSpace(Composed):
     """Every component to a standard normal, then whitening with the full correlation (paper,
     appendix F.5; Rhodes et al. 2020, arXiv:2006.12204)."""
-
-    note = "marginals to normal, then whitened"
 
     def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
         super().__init__(Marginals(image_shape, num_levels), Whitening(image_shape))

@@ -84,8 +84,6 @@ class SplineSpace(Composed):
         UserError: for an argument that is out of range.
     """
 
-    note = "couplings of splines, learned by likelihood"
-
     def __init__(
         self,
         image_shape: Sequence[int],

@@ -50,8 +50,6 @@ class Distillation(Objective):
         teacher: a model of the same path, whose weights stay as they are.
     """
 
-    note = "the outputs of another model"
-
     def __init__(self, teacher: TimeScoreModel) -> None:
         super().__init__()
         self.teacher = teacher.eval().requires_grad_(False)
