@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ebm_app.models.parametrisation import ENERGY, PREDICTIONS
 from ebm_app.models.time_score import ModelOutput
-from ebm_app.numerics.tensors import expand_like, mean_except_batch, sum_except_batch
-from ebm_app.objectives.weighting import TimeScore, Weighting
+from ebm_app.numerics.tensors import expand_like, mean_except_batch, slope, sum_except_batch
+from ebm_app.objectives.weighting import Weighting, time_score
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
 
 Model = Callable[[Tensor, Tensor], ModelOutput]
@@ -37,7 +37,7 @@ class Objective(ABC):
     def __init__(
         self, weighting: Weighting | None = None, stein_factor: float = 0.0, eps: float = 1e-5
     ) -> None:
-        self.weighting, self.stein_factor, self.eps = weighting or TimeScore(), stein_factor, eps
+        self.weighting, self.stein_factor, self.eps = weighting or time_score, stein_factor, eps
 
     @abstractmethod
     def __call__(
@@ -159,7 +159,8 @@ class TSM(Objective):
         t = sample.t.detach().requires_grad_()
         s = sum_except_batch(model(sample.xt, t).components)
         (s_dt,) = torch.autograd.grad(s.sum(), t, create_graph=True)
-        scale, scale_dt = self.weighting(path, sample.t), self.weighting.derivative(path, sample.t)
+        scale = self.weighting(path, sample.t)
+        scale_dt = slope(lambda s: self.weighting(path, s), sample.t)
         interior = 2 * scale * s_dt + 2 * scale_dt * s + scale * s.square()
         boundary = self._boundary(model, path, sample, start) - self._boundary(
             model, path, sample, end

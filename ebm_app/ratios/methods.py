@@ -76,8 +76,8 @@ class TimeScores:
             # on a bridge the paper's c is the second moment of (x1 - x0) / sigma
             data = pair.p1.second_moment if self.sigma is None else pair.bridge_moment()
             one = 1.0 if self.sigma is None else self.sigma**2
-            weighting = partial(weighting, {"data": data, "one": one}[self.moment])
-        return TimeScoreRatio(model, OBJECTIVES[self.objective](weighting(), 0.0, EPS))
+            weighting = partial(weighting, c={"data": data, "one": one}[self.moment])
+        return TimeScoreRatio(model, OBJECTIVES[self.objective](weighting, 0.0, EPS))
 
     def net(self, pair: DensityPair, seed: int) -> nn.Module:
         """The paper's network, (x (B, D), t (B,)) -> components or the time score."""

@@ -227,7 +227,7 @@ class EBMTask(PathTask):
         ebm = EBM(ebm_config)
         if flow is not None:
             ebm.space.load_state_dict(flow.space.state_dict())
-        weighting = WEIGHTINGS[config.weighting]()
+        weighting = WEIGHTINGS[config.weighting]
         objective = OBJECTIVES[config.objective](weighting, config.stein_factor, ebm_config.eps)
         super().__init__(accelerator, ebm, objective, config, data)
         ends = {}
