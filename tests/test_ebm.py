@@ -58,16 +58,6 @@ def test_round_trip_gives_equal_outputs(ebm, tmp_path):
     assert torch.equal(ebm.sample(2, num_steps=3, seed=5), again.sample(2, num_steps=3, seed=5))
 
 
-def test_log_prob_and_sample_have_the_stated_form(ebm):
-    result = ebm.log_prob(images(), repeats=2)
-    assert result.log_prob.shape == result.bits_per_dim.shape == result.error.shape == (3,)
-    assert result.components.shape == (3, 1, 8, 8) and result.nfe == 2 * 64
-    torch.testing.assert_close(result.components.flatten(1).sum(1), result.log_prob)
-    drawn = ebm.sample(2, num_steps=3)
-    assert drawn.shape == (2, 1, 8, 8) and drawn.min() >= 0 and drawn.max() <= 1
-    assert to_levels(drawn, 17).shape == drawn.shape  # samples lie on the grid and can be scored
-
-
 @pytest.mark.parametrize("settings", [{"repeats": 2, "num_nodes": 4}, {"estimator": "ratio"}])
 def test_batches_change_neither_likelihoods_nor_samples(ebm, settings):
     whole, parts = (ebm.log_prob(images(5), batch_size=n, **settings) for n in (5, 2))

@@ -8,7 +8,7 @@ from exact import F64
 
 from ebm_app.io.errors import UserError
 from ebm_app.numerics import quadrature
-from ebm_app.numerics.quadrature import ADAPTIVE, gauss_legendre, integrate, rule_on
+from ebm_app.numerics.quadrature import ADAPTIVE, gauss_legendre, integrate
 
 every_solver = pytest.mark.parametrize("solver", ADAPTIVE)
 
@@ -66,15 +66,6 @@ def test_error_estimate_is_not_below_the_error(name):
         error = (integral - expected).abs().item()
         estimate = (integral - (rule.coarse_weights * values).sum()).abs().item()
         assert error <= estimate or max(error, estimate) < 1e-12, (num, error, estimate)
-
-
-@pytest.mark.parametrize(("start", "end"), [(0, 1), (-3, 2.5), (0.9, 1 - 1e-5), (2, -1)])
-def test_rule_on_an_interval(start, end):
-    rule = rule_on(20, start, end)
-    assert rule.coarse_weights.sum().item() == pytest.approx(end - start, rel=1e-13)
-    assert min(start, end) < rule.nodes.min() and rule.nodes.max() < max(start, end)
-    value = (rule.weights * rule.nodes.exp()).sum().item()
-    assert value == pytest.approx(math.exp(end) - math.exp(start), rel=1e-13)
 
 
 SCALES = torch.tensor([0.3, 1.0, 2.0], dtype=F64)
