@@ -26,66 +26,11 @@ def mixture(seed, num):
     return np.stack([g.standard_normal(num), modes + 0.5 * g.standard_normal(num)], 1)
 
 
-def log_mixture(x):
-    modes = [stats.norm.logpdf(x[:, 1], at, 0.5) for at in (1.5, -1.5)]
-    return stats.norm.logpdf(x[:, 0]) + np.logaddexp(*modes) - np.log(2)
-
-
-@pytest.fixture(scope="module")
-def of_mixture():
-    """The ratio of that mixture to N(0, 1.5^2 I)."""
-    x0 = 1.5 * numbers(1).standard_normal((3000, 2))
-    return log_density_ratio(x0, mixture(2, 3000), steps=300)
-
-
 def truth(x):
-    return log_mixture(x) - stats.norm.logpdf(x, 0, 1.5).sum(1)
-
-
-def test_a_mixture_over_a_gaussian(of_mixture):
-    x = mixture(3, 2000)
-    value, error = of_mixture.score_samples(x, return_std=True)
-    away = np.abs(value - truth(x))
-    assert np.sqrt((away**2).mean()) < 0.25 < truth(x).std()
-    assert (away < QUANTILE * error).mean() > 0.85 and error.mean() < 0.3
-    divergence = truth(mixture(4, 200_000)).mean()
-    assert abs(of_mixture.kl_bound - divergence) < 3.5 * of_mixture.kl_stderr < 0.15
-    assert of_mixture.p_value < 1e-6 and not of_mixture.warnings
-
-
-def test_weights_move_means_from_one_density_to_the_other(of_mixture):
-    x0 = 1.5 * numbers(1).standard_normal((3000, 2))
-    weights = of_mixture.weights
-    assert weights.mean() == pytest.approx(1, abs=1e-12)
-    # E[x_1^2] = 1 and E[x_2^2] = 1.5^2 + 0.5^2 over p_1, and 1.5^2 over p_0
-    np.testing.assert_allclose((weights[:, None] * x0**2).mean(0), [1, 2.5], atol=0.2)
-    assert 500 < of_mixture.effective_rows < 3000
-
-
-@pytest.mark.parametrize("dim", [1, 20])
-def test_shifted_gaussians_need_the_base_alone(dim):
-    g = numbers(dim)
-    shift = 0.5 / dim**0.5
-    x0, x1 = g.standard_normal((2000, dim)), shift + g.standard_normal((1500, dim))
-    found = log_density_ratio(x0, x1, **SHORT)
-    x = shift + g.standard_normal((1000, dim))
-    exact = (shift * x - shift**2 / 2).sum(1)
-    value, error = found.score_samples(x, return_std=True)
-    assert (np.abs(value - exact) < QUANTILE * error).mean() > 0.8
-    assert np.sqrt(((value - exact) ** 2).mean()) < 0.3
-    assert found.kl_bound - 0.125 < 3.5 * found.kl_stderr
-
-
-@pytest.mark.process
-def test_one_density_twice():
-    g = numbers(7)
-    samples = [(g.standard_normal((300, 2)), g.standard_normal((400, 2))) for _ in range(3)]
-    found = [log_density_ratio(*pair, **SHORT, random_state=n) for n, pair in enumerate(samples)]
-    assert min(ratio.p_value for ratio in found) > 0.01
-    assert max(ratio.interval[0] for ratio in found) <= 0
-    for ratio in found:
-        value, error = ratio.score_samples(np.ones((1, 2)), return_std=True)
-        assert 0 < error.item() < 0.7 and abs(value.item()) < QUANTILE * error.item()
+    """The log ratio of that mixture to N(0, 1.5^2 I)."""
+    modes = [stats.norm.logpdf(x[:, 1], at, 0.5) for at in (1.5, -1.5)]
+    log_mixture = stats.norm.logpdf(x[:, 0]) + np.logaddexp(*modes) - np.log(2)
+    return log_mixture - stats.norm.logpdf(x, 0, 1.5).sum(1)
 
 
 def gaussians(dim, shift, scale):
@@ -100,12 +45,65 @@ def gaussians(dim, shift, scale):
     return draw, lambda seed, num: shift + scale * draw(seed, num), exact
 
 
+def wide(seed, num):
+    """Rows of N(0, 1.5^2 I)."""
+    return 1.5 * numbers(seed).standard_normal((num, 2))
+
+
+#: rows of either sample, how they are drawn, and the log ratio
 PROBLEMS = {
     "shift, D = 2": (1000, *gaussians(2, 0.5, 1.0)),
     "shift, D = 20": (2000, *gaussians(20, 0.2, 1.0)),
     "shift and scale, D = 5": (2000, *gaussians(5, 0.2, 0.8)),
-    "two modes": (3000, lambda seed, num: 1.5 * gaussians(2, 0, 1)[0](seed, num), mixture, truth),
+    "two modes": (3000, wide, mixture, truth),
 }
+
+
+@pytest.fixture(scope="module")
+def of_mixture():
+    """The ratio of that mixture."""
+    return log_density_ratio(wide(1, 3000), mixture(2, 3000), steps=300)
+
+
+def test_a_mixture_over_a_gaussian(of_mixture):
+    x = mixture(3, 2000)
+    value, error = of_mixture.score_samples(x, return_std=True)
+    away = np.abs(value - truth(x))
+    assert np.sqrt((away**2).mean()) < 0.25 < truth(x).std()
+    assert (away < QUANTILE * error).mean() > 0.85 and error.mean() < 0.3
+    divergence = truth(mixture(4, 200_000)).mean()
+    assert abs(of_mixture.kl_bound - divergence) < 3.5 * of_mixture.kl_stderr < 0.15
+    assert of_mixture.p_value < 1e-6 and not of_mixture.warnings
+
+
+def test_weights_move_means_from_one_density_to_the_other(of_mixture):
+    weights = of_mixture.weights
+    assert weights.mean() == pytest.approx(1, abs=1e-12)
+    # E[x_1^2] = 1 and E[x_2^2] = 1.5^2 + 0.5^2 over p_1, and 1.5^2 over p_0
+    np.testing.assert_allclose((weights[:, None] * wide(1, 3000) ** 2).mean(0), [1, 2.5], atol=0.2)
+    assert 500 < of_mixture.effective_rows < 3000
+
+
+@pytest.mark.parametrize("dim", [1, 20])
+def test_shifted_gaussians_need_the_base_alone(dim):
+    draw0, draw1, exact = gaussians(dim, 0.5 / dim**0.5, 1.0)
+    found, x = log_density_ratio(draw0(1, 2000), draw1(2, 1500), **SHORT), draw1(3, 1000)
+    value, error = found.score_samples(x, return_std=True)
+    away = np.abs(value - exact(x))
+    assert (away < QUANTILE * error).mean() > 0.8 and np.sqrt((away**2).mean()) < 0.3
+    assert found.kl_bound - 0.125 < 3.5 * found.kl_stderr
+
+
+@pytest.mark.process
+def test_one_density_twice():
+    g = numbers(7)
+    samples = [(g.standard_normal((300, 2)), g.standard_normal((400, 2))) for _ in range(3)]
+    found = [log_density_ratio(*pair, **SHORT, random_state=n) for n, pair in enumerate(samples)]
+    assert min(ratio.p_value for ratio in found) > 0.01
+    assert max(ratio.interval[0] for ratio in found) <= 0
+    for ratio in found:
+        value, error = ratio.score_samples(np.ones((1, 2)), return_std=True)
+        assert 0 < error.item() < 0.7 and abs(value.item()) < QUANTILE * error.item()
 
 
 @pytest.mark.slow
@@ -148,11 +146,9 @@ def test_samples_that_do_not_overlap_and_few_rows_are_warned_of():
 
 
 def test_the_base_by_its_closed_form():
-    g = numbers(14)
-    x0, x1 = g.standard_normal((200_000, 3)), 0.5 + 1.3 * g.standard_normal((200_000, 3))
-    x = g.standard_normal((50, 3))
-    exact = stats.norm.logpdf(x, 0.5, 1.3).sum(1) - stats.norm.logpdf(x).sum(1)
-    np.testing.assert_allclose(GaussianRatio(x0, x1, 1.0)(x), exact, atol=0.1)
+    draw0, draw1, exact = gaussians(3, 0.5, 1.3)
+    x0, x1, x = draw0(14, 200_000), draw1(15, 200_000), draw0(16, 50)
+    np.testing.assert_allclose(GaussianRatio(x0, x1, 1.0)(x), exact(x), atol=0.1)
     linear = GaussianRatio(x0, x1, 0.0)
     step = linear(x + 1) - linear(x)
     np.testing.assert_allclose(step, step[0])

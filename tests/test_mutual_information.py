@@ -201,11 +201,10 @@ def test_networks_side_by_side_are_the_networks_one_by_one():
         part += 0.1 * torch.randn(part.shape, generator=generator(1))
     alone, inputs = [], torch.randn(6, 5, generator=generator(2))
     for n in range(3):
-        x = inputs
-        for matrix, offset in zip(stack.best[:4], stack.best[4:], strict=True):
-            x = torch.nn.functional.linear(x if x is inputs else x * x.sigmoid(), matrix[n].mT)
-            x = x + offset[n]
-        alone.append(x[:, 0].double())
+        x, (*hidden, last) = inputs, zip(stack.best[:4], stack.best[4:], strict=True)
+        for matrix, offset in hidden:
+            x = torch.nn.functional.silu(x @ matrix[n] + offset[n])
+        alone.append((x @ last[0][n] + last[1][n])[:, 0].double())
     torch.testing.assert_close(stack.residual(slice(1, 2), inputs), alone[1])
     torch.testing.assert_close(stack.residual(slice(0, 3), inputs), sum(alone) / 3)
 
