@@ -39,6 +39,7 @@ TINY = (
 SETTINGS = {"model": "grey", "sampler": "pf_ode", "num_images": 5, "num_steps": 3, "seed": 7}
 #: who may see the page
 AUTH = ("user", "word")
+LOGIN = dict(zip(("username", "password"), AUTH, strict=True))
 #: models that the page is tried with
 NET = UNetConfig((8,), norm_num_groups=4)
 GREY = EBMConfig("digits", (1, 8, 8), 17, net=NET, eps=1e-4, num_nodes=8)
@@ -209,18 +210,6 @@ def client(address):
 
 
 @pytest.fixture(scope="session")
-def open_address(models):
-    """Where a page of its own is served to everyone: one that is served twice answers at the
-    second address alone."""
-    from ebm_app.web.app import build_app
-    from ebm_app.web.server import serve
-
-    page = build_app(models, seed=5)
-    yield serve(page, "127.0.0.1", free_port(), None)
-    page.close(verbose=False)
-
-
-@pytest.fixture(scope="session")
 def browser():
     """A headless Chromium."""
     with load_script("ui/screenshots.py").open_browser() as browser:
@@ -228,7 +217,7 @@ def browser():
 
 
 @pytest.fixture
-def visit(browser, open_address):
+def visit(browser, address):
     """Open the page in a window of its own; in the end, no request has left this machine."""
     contexts, hosts = [], set()
 
@@ -236,8 +225,9 @@ def visit(browser, open_address):
         context = browser.new_context(viewport={"width": width, "height": 900})
         contexts.append(context)
         context.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
+        context.request.post(f"{address}login", form=LOGIN)
         page = context.new_page()
-        page.goto(f"{open_address}?__theme={theme}")
+        page.goto(f"{address}?__theme={theme}")
         page.get_by_role("button", name="Generate", exact=True).wait_for(timeout=60_000)
         return page
 

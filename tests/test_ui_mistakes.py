@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+from conftest import LOGIN
 from test_ui import CONTRACT
 
 pytestmark = pytest.mark.process
@@ -37,12 +38,13 @@ def mistakes():
                     yield endpoint, {**good, name: bad}, name
 
 
-def test_every_bad_argument_is_refused_and_a_wrong_value_named(open_address):
+def test_every_bad_argument_is_refused_and_a_wrong_value_named(address):
     web = httpx.Client(timeout=60, trust_env=False)
+    web.post(f"{address}login", data=LOGIN)
 
     def refusal(endpoint, arguments, name):
         """What is wrong with the answer, if anything."""
-        call = f"{open_address}gradio_api/call{endpoint}"
+        call = f"{address}gradio_api/call{endpoint}"
         text = json.dumps({"data": list(arguments.values())})
         answer = web.post(call, content=text, headers={"Content-Type": "application/json"})
         events = web.get(f"{call}/{answer.json()['event_id']}").text.strip()
@@ -67,7 +69,7 @@ def test_every_bad_argument_is_refused_and_a_wrong_value_named(open_address):
     assert len(calls) > 200
 
 
-def test_the_page_is_called_by_its_own_names_only(open_address):
+def test_the_page_is_called_by_its_own_names_only(address):
     for host, code in (("localhost:1", 200), ("127.0.0.1", 200), ("evil.example", 400)):
-        answer = httpx.get(open_address, headers={"Host": host}, trust_env=False)
+        answer = httpx.get(address, headers={"Host": host}, trust_env=False)
         assert answer.status_code == code, host

@@ -113,12 +113,11 @@ class Estimation:
         self.num_folds, self.seed = num_folds, random_state
         sides = Columns.of(x, "x"), Columns.of(y, "y")
         check_pair(*sides)
-        labels = [*sides[0].labels, *sides[1].labels]
         x, y = (side.values for side in sides)
         self.sides = Side.of(x, random_state), Side.of(y, random_state + 1)
         self.dim_x = x.shape[1]
-        discrete = [*self.sides[0].discrete, *(self.dim_x + i for i in self.sides[1].discrete)]
-        self.discrete = [labels[number] for number in discrete]
+        pairs = zip(sides, self.sides, strict=True)
+        self.discrete = [given.labels[n] for given, side in pairs for n in side.discrete]
         self.groups = torch.from_numpy(row_groups(np.concatenate([x, y], 1)))
         self.num_distinct = int(self.groups.max()) + 1
         distinct = f"of {len(x)} rows {self.num_distinct} differ from each other"
