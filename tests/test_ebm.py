@@ -123,11 +123,6 @@ def test_weights_that_do_not_fit_are_refused(ebm, tmp_path, change, message):
         EBM.from_pretrained(tmp_path)
 
 
-def _edit(folder: Path, **changes: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
 def test_configurations_that_do_not_fit_are_refused(ebm, tmp_path):
     ebm.save_pretrained(tmp_path)
     for changes, message in (
@@ -135,7 +130,8 @@ def test_configurations_that_do_not_fit_are_refused(ebm, tmp_path):
         ({"format_version": 1, "colour": 1}, "unknown key colour"),
         ({"colour": 0, "eps": "small"}, "unknown key colour"),
     ):
-        _edit(tmp_path, **changes)
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
         with pytest.raises(UserError, match=message):
             EBM.from_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"dataset": ')

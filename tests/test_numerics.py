@@ -8,7 +8,6 @@ import torch
 from exact import F64, normal
 
 from ebm_app.numerics.tensors import (
-    effective_sample_size,
     expand_like,
     initial_weights,
     mean_except_batch,
@@ -35,15 +34,6 @@ def test_functions_of_examples(shape, dtype):
         assert mean.item() == pytest.approx(math.fsum(values) / len(values), rel=rel)
     expected = torch.distributions.Normal(0.0, 1.0).log_prob(x)
     torch.testing.assert_close(standard_normal_log_density(x), expected)
-
-
-def test_effective_sample_size():
-    log_weight = normal((200,))
-    weight = log_weight.exp()
-    direct = (weight.sum() ** 2 / weight.square().sum()).item()
-    assert effective_sample_size(log_weight + 3000).item() == pytest.approx(direct, rel=1e-9)
-    one = torch.tensor([0.0, -math.inf, -math.inf], dtype=F64)
-    assert effective_sample_size(one).item() == pytest.approx(1)
 
 
 def test_standard_error_is_the_spread_of_the_mean():

@@ -194,22 +194,19 @@ class TimeScoreEnergy:
         """grad_x log p_t(x) as the gradient of the time integral (paper, section 6): (B, *).
 
         It can be differentiated again where ``x`` requires a gradient.
-        """
-        return self.log_density_and_score(x, t)[1]
 
-    def log_density_and_score(self, x: Tensor, t: float | None = None) -> tuple[Tensor, Tensor]:
-        """log p_t(x) (B,) and its gradient (B, *), from the same evaluations of the network."""
-        end = self.end if t is None else t
-        log_density = sum_except_batch(self.path.reference_log_density(x))
+        Raises:
+            UserError: on a two-sided path.
+        """
+        self.path.check_reference()
         gradient, is_outer = -x, torch.is_grad_enabled() and x.requires_grad
-        for times, weights, _ in self._chunks(x, self.start, end):
+        for times, weights, _ in self._chunks(x, self.start, self.end if t is None else t):
             with torch.enable_grad():
                 point = x if is_outer else x.detach().requires_grad_()
                 part = torch.tensordot(weights.to(x.device), self._rate(point, times), dims=1)
-                part_gradient = torch.autograd.grad(part.sum(), point, create_graph=is_outer)[0]
-                gradient = gradient + part_gradient
-            log_density = log_density + sum_except_batch(part.detach())
-        return log_density, gradient
+                slope = torch.autograd.grad(part.sum(), point, create_graph=is_outer)[0]
+                gradient = gradient + slope
+        return gradient
 
     def stein_score(self, source: str | None = None) -> Callable[[Tensor, float], Tensor]:
         """(x, t) -> grad_x log p_t(x) from the model's "head" or the gradient of the "integral".

@@ -111,11 +111,6 @@ class OnePassEnergy(TimeScoreEnergy):
 
     proposal_log_density = log_density
 
-    def log_density_and_score(self, x: Tensor, t: float | None = None) -> tuple[Tensor, Tensor]:
-        """log p_t(x) (B,) and its gradient (B, *)."""
-        end = self.end if t is None else t
-        return self.log_density(x, end), self.output(x, end).score
-
     def score(self, x: Tensor, t: float | None = None) -> Tensor:
         """grad_x log p_t(x): (B, *); it can be differentiated where autograd is on."""
         return self.output(x, self.end if t is None else t).score
