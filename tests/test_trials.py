@@ -10,7 +10,7 @@ from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import TimeScores
 from ebm_app.ratios.pairs import gaussian_pair
 from ebm_app.ratios.points import SIDE, TIMES, DensityGrid, EvaluationPoints
-from ebm_app.web.toy import PAIRS, chosen
+from ebm_app.web.toy import PAIRS, toy
 
 SHIFT = 4.0
 
@@ -74,6 +74,6 @@ def test_what_is_no_trial_is_refused():
     for place, message in ((0, "unknown problem 'x'"), (1, "unknown path"), (2, "unknown method")):
         names = list(good)
         names[place] = "x"
-        assert message in error_of(chosen, *names)
+        assert message in error_of(next, toy(*names, 1e-3, 10, 0))
     message = "unknown path of mixtures_k2 'variance_preserving': choose one of bridge_sigma1, "
-    assert message in error_of(chosen, "mixtures_k2", *good[1:])
+    assert message in error_of(next, toy("mixtures_k2", *good[1:], 1e-3, 10, 0))
