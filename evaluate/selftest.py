@@ -13,6 +13,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.evaluation.selftest import iterate_checks, num_reports
+from ebm_app.io import SELF_TEST_FILE
 from ebm_app.io.command_line import parse
 from ebm_app.io.fields import Steps, configuration, setting
 from ebm_app.io.output import Output
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     pf_ode = PFODEDensity(num_steps=args.pf_ode_steps, num_probes=args.num_probes, seed=args.seed)
     _, ebm = open_model(args)
     levels, _ = held_out(args, ebm)
-    output = Output(args.output_dir / "selftest.json", args)
+    output = Output(args.output_dir / SELF_TEST_FILE, args)
     from ebm_app.evaluation.plots import balance_figure  # a second to import
 
     total = num_reports(args.num_times, len(levels))
@@ -52,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "mean_time_score": {
             key: getattr(balance, key).tolist() for key in ("shares", "mean", "stderr")
         },
+        "num_images": len(levels),
         "model": args.model,
     }
     output.save(metrics)

@@ -6,6 +6,7 @@ import re
 import pytest
 from conftest import GREY, error_of
 
+from ebm_app.evaluation.selftest import Check
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.records import to_dict
 from ebm_app.web import diagnostics
@@ -49,7 +50,11 @@ def test_a_card_says_what_the_files_say(run, tmp_path):
     record = {**RECORD, "settings": settings, "figures": figures}
     (tmp_path / "run" / "run.json").write_text(json.dumps(record))
     (tmp_path / "run" / "README.md").write_text("![samples](grid.png)\n\nTrained on digits.")
+    checks = [Check(name, name == "a", 0.1, 0.01, 0.05, "") for name in "ab"]
+    figures = {"checks": [check._asdict() for check in checks], "num_images": 32}
+    (tmp_path / "run" / "selftest.json").write_text(json.dumps({"figures": figures}))
     facts, curves, readme, config = diagnostics.card(run, "run")
+    assert "| self-test | 1 of 2 checks passed, failed: b, on 32 held-out images |" in facts
     assert "| 8,000 in 1,234 core seconds, after 17,000 of another run in 99 " in facts
     assert "| validation | 1.6500 bits per dim |" in facts
     assert readme == "Trained on digits." and str(tmp_path) not in facts + readme

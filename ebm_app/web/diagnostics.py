@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from ebm_app.evaluation.held_out import images_for
 from ebm_app.evaluation.plots import balance_figure
 from ebm_app.evaluation.selftest import Check, iterate_checks, num_reports
-from ebm_app.io import METRICS_FILE, RUN_FILE
+from ebm_app.io import METRICS_FILE, RUN_FILE, SELF_TEST_FILE
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import as_written, read_json, to_dict
 from ebm_app.likelihood import PFODEDensity
@@ -53,7 +53,7 @@ def card(models: Models, name: str) -> tuple[str, Figure | None, str, dict[str, 
     with without_path(folder, name):
         lines = read_metrics(run / METRICS_FILE)
         text = shown_readme(readme.read_text("utf-8")) if readme.is_file() else NO_README
-        facts |= run_facts(run)
+        facts |= run_facts(run) | test_facts(folder)
     table = "\n".join(f"| {key} | {value} |" for key, value in facts.items())
     return table, training_figure(lines) if lines else None, text, config
 
@@ -76,6 +76,17 @@ def run_facts(folder: Path) -> dict[str, str]:
             steps += f" in {spent:,.0f} seconds"
         validation = f"{figures['bits_per_dim']:.4f} bits per dim"
         return {**found, "steps": steps, "validation": validation}
+
+
+def test_facts(folder: Path) -> dict[str, str]:
+    """What the self-test said whose record lies beside a model; nothing where there is none."""
+    path = folder / SELF_TEST_FILE
+    if not path.is_file():
+        return {}
+    with as_written(path):
+        figures = read_json(path)["figures"]
+        checks = [Check(**check) for check in figures["checks"]]
+        return {"self-test": f"{outcome(checks)}, on {figures['num_images']} held-out images"}
 
 
 def shown_readme(text: str) -> str:
@@ -102,15 +113,15 @@ def self_test(
     reports = iterate_checks(ebm, levels, NUM_TIMES, pf_ode, seed)
     for step, found in enumerate(reports, 1):
         yield balance_figure(found[0]), f"{progress(step, total)} · {label}"
-    yield balance_figure(found[0]), in_words(found[1], label)
+    text = [f"{outcome(found[1])} · {label}", *map(Check.describe, found[1])]
+    yield balance_figure(found[0]), "\n".join(text)
 
 
-def in_words(checks: list[Check], label: str) -> str:
-    """How many checks passed, and each of them."""
+def outcome(checks: list[Check]) -> str:
+    """How many checks passed."""
     failed = [check.name for check in checks if not check.passed]
     text = f"{len(checks) - len(failed)} of {len(checks)} checks passed"
-    text += f", failed: {', '.join(failed)}" if failed else ""
-    return "\n".join([f"{text} · {label}", *map(Check.describe, checks)])
+    return f"{text}, failed: {', '.join(failed)}" if failed else text
 
 
 def build(models: Models, model: gr.Dropdown, tab: gr.Tab, seed: int) -> None:
