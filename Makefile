@@ -56,14 +56,14 @@ ui: $(SETUP)
 screenshots: $(SETUP)
 	$(BIN)/python ui/screenshots.py --data_root $(DATA) --output_dir docs
 
-# models like the bundled ones, a run each. The bundled weights are those of an earlier chain of runs:
+# models like the bundled ones. The weights of mnist and mnist-latent are those of earlier chains of runs:
 # these recipes, with the settings of their records, make the same kind of model and not these weights
 BUNDLED := ebm_app/pretrained
 DATA ?= data
 
-# half an hour of one core and more
+# 13 minutes of one core that knows bfloat16
 pretrained: $(SETUP)
-	$(BIN)/python train/ebm.py --dataset digits --output_dir runs/digits-model
+	$(BIN)/python train/ebm.py --dataset digits --classes all --mixed_precision bf16 --output_dir runs/digits-model
 
 # about eight hours of one core; MNIST lies in DATA, in torchvision's layout. First the network of all
 # noise levels, then the early one in front of it
@@ -90,7 +90,7 @@ card: $(SETUP)
 FIGURES := runs/figures
 figures: $(SETUP)
 	$(BIN)/python evaluate/selftest.py digits --output_dir $(FIGURES)
-	$(BIN)/python sample/ebm.py digits --num_images 100 --output_dir $(FIGURES)/digits
+	$(BIN)/python sample/ebm.py digits --num_images 100 --labels 0 1 2 3 4 5 6 7 8 9 --guidance 1.5 --output_dir $(FIGURES)/digits
 	cp $(FIGURES)/selftest.png docs/
 	cp $(FIGURES)/digits/grid.png docs/digits.png
 

@@ -16,7 +16,6 @@ from ebm_app.anomaly.scores import SCORES, TAIL, log_rank
 from ebm_app.anomaly.shift import energy_distances
 from ebm_app.data.images import load_images
 from ebm_app.image_models.ebm import EBM
-from ebm_app.io.start import run_script
 from ebm_app.models.folders import BUNDLED
 
 
@@ -210,9 +209,3 @@ def test_the_script_says_how_odd_images_are_told(script, tmp_path, capsys):
     )
     assert set(found["false_alarms"]) == {"0.01", "0.05", "0.1"}
     assert module.auroc(np.array([1.0, 2, 3]), np.array([0.0, 2])) == pytest.approx(0.75)
-
-
-def test_sets_that_cannot_be_drawn_are_refused(script, capsys, tmp_path):
-    flags = ["digits", "--limit", "300", "--output_dir", str(tmp_path), "--sizes", "200"]
-    assert run_script(script("evaluate/shift.py").main, flags) == 2
-    assert "no two sets of more than" in capsys.readouterr().err

@@ -19,13 +19,13 @@ TOLERANCE = 1e-4
 #: model -> bits per dim by one draw of elbo: the mean, and those of the first image; and what its
 #: card says of the whole test split, with the standard error
 BITS = {
-    "digits": (1.702255, 1.663972, 1.6710, 0.0148),
+    "digits": (1.685396, 1.655944, 1.6732, 0.0142),
     "digits-energy": (1.672151, 1.669097, 1.6626, 0.0216),
     "mnist": (0.862956, 0.690731, 0.8977, 0.0029),
     "mnist-latent": (1.054555, 0.980245, 1.0784, 0.0085),
 }
 #: the mean bits per dim of eight digits by the other estimators, as they are set by default
-DIGITS = {"ratio": 1.714855, "noised": 1.656064}
+DIGITS = {"ratio": 1.749797, "noised": 1.686318}
 
 
 def levels_of(name):
@@ -65,4 +65,4 @@ def test_one_pass_of_the_energy_is_near_its_bound():
 def test_samples_of_digits_are_the_same():
     images = EBM.from_pretrained("digits").sample(4, "pf_ode", num_steps=5)
     # round-off may move a pixel to the next level, which changes the mean by 2e-4
-    assert images.mean().item() == pytest.approx(0.338379, abs=1e-3)
+    assert images.mean().item() == pytest.approx(0.337402, abs=1e-3)

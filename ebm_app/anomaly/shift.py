@@ -52,23 +52,13 @@ def two_sample_test(
     a, b = levels_of(model, a), levels_of(model, b)
     if min(len(a), len(b)) < 2:
         raise UserError(f"sets of {len(a)} and {len(b)} images are too few: give at least 2 each")
-    return energy_test(shift_features(model, a), shift_features(model, b), num, seed)
-
-
-def shift_features(model: EBM, images: Any) -> Tensor:
-    """f (N, F) of images (N, C, H, W)."""
-    found = passes(model, images)
-    return torch.cat([found.cells(), found.losses[:, :1]], 1)
-
-
-def energy_test(a: Tensor, b: Tensor, num_permutations: int, seed: int) -> Shift:
-    """The test by features (N, F) and (M, F)."""
-    features = torch.cat([a, b])
+    found = [passes(model, images) for images in (a, b)]
+    features = torch.cat([torch.cat([one.cells(), one.losses[:, :1]], 1) for one in found])
     features = (features - features.mean(0)) / (features.std(0) + 1e-9)
     distances = torch.cdist(features, features)
     in_a = torch.arange(len(features)) < len(a)
     generator = torch.Generator().manual_seed(seed)
-    orders = [torch.randperm(len(features), generator=generator) for _ in range(num_permutations)]
+    orders = [torch.randperm(len(features), generator=generator) for _ in range(num)]
     members = torch.stack([in_a, *(in_a[order] for order in orders)]).double()
     statistics = energy_distances(distances, members)
     nearness = distances[:, in_a].mean(1) - distances[:, ~in_a].mean(1)
