@@ -19,7 +19,7 @@ PATHS = [LinearVPPath(), VPPath()]
     [
         pytest.param(PATHS[0], (1, 4, 4), 1 - 1e-4, marks=pytest.mark.process),
         (PATHS[1], (2,), 0.9),
-        pytest.param(SineDiffusion(), (2,), 0.5, marks=pytest.mark.process),
+        (SineDiffusion(), (2,), 0.5),
     ],
     ids=["linear late", "vp", "not variance preserving"],
 )
