@@ -112,6 +112,8 @@ def test_a_kill_at_any_file_operation_leaves_a_whole_checkpoint(tmp_path, limit,
         shutil.rmtree(run, ignore_errors=True)
         shutil.copytree(whole, run)
         is_killed = killed(lambda: save(run, step, limit), operation)
+        for checkpoint in checkpoints(run):  # what has that name is whole
+            verify(checkpoint)
         assert step_of(find_checkpoint(run, "latest")) >= 8
     assert operation > 30
 

@@ -105,9 +105,7 @@ def save_checkpoint(
     for cut_off in checkpoints(output_dir, PENDING):  # a folder that holds more is a user's
         if {re.sub(r"^\.|\.tmp$", "", path.name) for path in cut_off.rglob("*")} <= FILES:
             shutil.rmtree(cut_off)
-    pending = folder.with_name(folder.name + PENDING)
-    while pending.exists():
-        pending = pending.with_name(pending.name + PENDING)
+    pending = aside(folder)
     model.save_pretrained(pending)
     (pending / STATE).mkdir()
     write_tensors(pending / STATE / TENSORS_FILE, tensors)
@@ -117,8 +115,16 @@ def save_checkpoint(
     write_json(pending / STATE / DIGESTS_FILE, digests(pending))
     os.replace(pending, folder)
     sync_folder(output_dir)
-    for former in checkpoints(output_dir)[:-limit]:
-        shutil.rmtree(former)
+    for former in checkpoints(output_dir)[:-limit]:  # never half of one under its name
+        shutil.rmtree(former.rename(aside(former)))
+
+
+def aside(folder: Path) -> Path:
+    """A free name for a checkpoint that is not whole yet, or not for long."""
+    pending = folder.with_name(folder.name + PENDING)
+    while pending.exists():
+        pending = pending.with_name(pending.name + PENDING)
+    return pending
 
 
 def restore_best(output_dir: Path, folder: Path) -> None:
@@ -132,8 +138,9 @@ def begin(output_dir: Path, overwrite: bool) -> None:
     that is asked for, and refused otherwise."""
     if not overwrite:
         return refuse_to_overwrite(output_dir)
-    for folder in [*checkpoints(output_dir), *output_dir.glob(PREVIEWS)]:
-        shutil.rmtree(folder)
+    for folder in [*checkpoints(output_dir), output_dir / PREVIEWS]:
+        if folder.is_dir() and not folder.is_symlink():  # a pipe would be waited for
+            shutil.rmtree(folder)
     for name in RECORDS:
         (output_dir / name).unlink(missing_ok=True)
 
