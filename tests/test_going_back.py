@@ -1,18 +1,20 @@
 """A run that goes back to an earlier checkpoint, or past a damaged one."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from speeds import without_speeds
+from test_faults import TENSORS
 
 from ebm_app import train
 from ebm_app.io.errors import UserError
-from ebm_app.io.records import LARGEST_RECORD, read_json
-from ebm_app.training.checkpoint import checkpoints, find_checkpoint
+from ebm_app.io.records import LARGEST_RECORD, read_json, write_json
+from ebm_app.training.checkpoint import checkpoints, digests, find_checkpoint
 from ebm_app.training.metrics import read_metrics
 
 pytestmark = pytest.mark.process
@@ -122,6 +124,35 @@ def test_there_is_always_a_way_on(images, tmp_path):
         train(images, run, **SETTINGS, resume_from_checkpoint="latest")
     train(images, run, **{**SETTINGS, "max_train_steps": 1}, overwrite_output_dir=True)
     assert read_json(run / "run.json")["figures"]["steps"] == 1
+
+
+@pytest.mark.parametrize("kind", ["nan", "another", "integers"])
+def test_a_best_model_that_does_not_load_never_comes_to_the_top(images, run, kind):
+    """Even where the digests are of it."""
+    last, top = run / "checkpoint-12", (run / "model.safetensors").read_bytes()
+    best = last / "state" / "best.safetensors"
+    weights = load_file(best)
+    name = next(iter(weights))
+    save_file({**weights, name: TENSORS[kind](weights[name]).contiguous()}, best)
+    write_json(last / "state" / "digests.json", digests(last))
+    with pytest.raises(UserError, match=r"best\.safetensors"):
+        train(images, run, **SETTINGS, resume_from_checkpoint="latest")
+    assert (run / "model.safetensors").read_bytes() == top
+
+
+def test_state_without_its_tensors_is_damaged(images, run):
+    last = run / "checkpoint-12"
+    save_file({"x": torch.zeros(1)}, last / "state" / "trainer.safetensors")
+    write_json(last / "state" / "digests.json", digests(last))
+    with pytest.raises(UserError, match="state is damaged"):
+        train(images, run, **SETTINGS, resume_from_checkpoint="latest")
+
+
+def test_a_pipe_in_place_of_the_previews_is_not_waited_for(images, run):
+    shutil.rmtree(run / "previews")
+    os.mkfifo(run / "previews")
+    with pytest.raises(FileExistsError):
+        train(images, run, **{**SETTINGS, "max_train_steps": 1}, overwrite_output_dir=True)
 
 
 def test_other_images_are_refused(images, run):

@@ -21,9 +21,10 @@ from ebm_app.io.fields import part
 from ebm_app.io.interrupts import stop_with_launcher
 from ebm_app.io.output import Output, hold
 from ebm_app.io.processes import describe_devices, make_accelerator, on_main, shut_down
-from ebm_app.io.records import to_dict
+from ebm_app.io.records import as_written, to_dict
 from ebm_app.io.writing import save_figure
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig, changes_of
+from ebm_app.models.folders import load_weights
 from ebm_app.training import checkpoint
 from ebm_app.training.metrics import read_metrics, training_figure
 from ebm_app.training.options import RunOptions
@@ -116,7 +117,11 @@ def go_on(accelerator: Accelerator, trainer: Trainer, options: RunOptions) -> No
     folder, name = options.output_dir, options.resume_from_checkpoint
     found = on_main(accelerator, lambda: str(checkpoint.find_checkpoint(folder, name)))
     (found,) = broadcast_object_list([found])
-    trainer.resume(Path(found))
+    state = Path(found) / checkpoint.STATE
+    if (best := state / checkpoint.BEST_FILE).exists():  # what does not load is never at the top
+        load_weights(trainer.task.model, best)
+    with as_written(state):
+        trainer.resume(Path(found))
     if trainer.now.best is not None:
         on_main(accelerator, lambda: checkpoint.restore_best(folder, Path(found)))
 
