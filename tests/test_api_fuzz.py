@@ -17,6 +17,7 @@ from ebm_app import (
 )
 from ebm_app.anomaly import AnomalyDetector, benjamini_hochberg, two_sample_test
 from ebm_app.data.images import load_images
+from ebm_app.image_models.flow import Flow, FlowConfig
 from ebm_app.io.errors import UserError
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
@@ -58,6 +59,11 @@ def calls(ebm):
         | {"guidance": 1.0, **STEPS},
         ebm.classify: {"images": IMAGES, "seed": 0},
         ebm.start: {"num_images": 1, "seed": 0},
+        ebm.to_images: {"x": IMAGES},
+        ebm.energy.with_nodes: {"num_nodes": 4},
+        ebm.energy.with_eps: {"eps": 0.1},
+        EBM: {"config": GREY},
+        Flow: {"config": FlowConfig("digits", (1, 8, 8), 17, "gaussian")},
         complete: {"ebm": ebm, "images": IMAGES, "mask": mask, "seed": 0, "num_temperatures": 2},
         EBM.from_pretrained: {"name_or_path": "digits", "device": "cpu"},
         load_images: {"name": "digits", "data_root": "data"},

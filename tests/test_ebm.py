@@ -2,16 +2,17 @@
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
 import torch
-from conftest import error_of
+from conftest import digit, error_of
 from safetensors.torch import load_file, save_file
 
-from ebm_app import EBM
+from ebm_app import EBM, complete
 from ebm_app.data.levels import to_levels
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import write_json
@@ -56,6 +57,21 @@ def test_round_trip_gives_equal_outputs(ebm, tmp_path):
     a, b = (model.log_prob(images(), repeats=2, seed=4, num_nodes=4) for model in (ebm, again))
     assert torch.equal(a.log_prob, b.log_prob) and torch.equal(a.components, b.components)
     assert torch.equal(ebm.sample(2, num_steps=3, seed=5), again.sample(2, num_steps=3, seed=5))
+
+
+@pytest.mark.parametrize("name", ["digits", "digits-energy"])
+def test_an_inference_mode_changes_nothing(name):
+    ebm, x, mask = EBM.from_pretrained(name), digit(), torch.ones(8, 8, dtype=torch.bool)
+    calls = [
+        partial(ebm.log_prob, x, "pf_ode", num_steps=1, max_refinements=0),
+        partial(ebm.sample, 1, num_steps=2),
+        partial(ebm.energy.with_nodes(4).score, x),
+        partial(complete, ebm, x, mask, num_temperatures=2),
+    ]
+    for call in calls:
+        with torch.inference_mode():
+            found = call()
+        torch.testing.assert_close(found[0].clone(), call()[0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("settings", [{"repeats": 2, "num_nodes": 4}, {"estimator": "ratio"}])

@@ -199,8 +199,9 @@ class AnomalyDetector:
             tensors[f"{name}.reference"] = self.reference[name]
             tensors[f"{name}.calibration"] = self.calibration[name]
         ready = {name: tensor.float() for name, tensor in tensors.items()}
-        write_tensors(Path(folder) / FITTED_FILE, {**ready, "kept": self.kept})
-        write_json(Path(folder) / RECORD_FILE, {**about, **self._made_of()})
+        folder = Path(argument_of(str | os.PathLike, "folder", folder))
+        write_tensors(folder / FITTED_FILE, {**ready, "kept": self.kept})
+        write_json(folder / RECORD_FILE, {**about, **self._made_of()})
 
     def read(self, folder: Path) -> None:
         """Take what ``save`` wrote into a folder, if that is of these weights and noise levels.

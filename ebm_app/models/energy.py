@@ -201,8 +201,8 @@ class TimeScoreEnergy:
         self.path.check_reference()
         gradient, is_outer = -x, torch.is_grad_enabled() and x.requires_grad
         for times, weights, _ in self._chunks(x, self.start, self.end if t is None else t):
-            with torch.enable_grad():
-                point = x if is_outer else x.detach().requires_grad_()
+            with torch.inference_mode(False), torch.enable_grad():
+                point = x if is_outer else x.detach().clone().requires_grad_()
                 part = torch.tensordot(weights.to(x.device), self._rate(point, times), dims=1)
                 slope = torch.autograd.grad(part.sum(), point, create_graph=is_outer)[0]
                 gradient = gradient + slope

@@ -75,9 +75,9 @@ class EnergyModel(TimeScoreModel):
         The time score has no parts: each of its components (B, *) is an equal share of it.
         """
         is_kept = torch.is_grad_enabled()
-        with torch.enable_grad():
-            point = x if is_kept and x.requires_grad else x.detach().requires_grad_()
-            time = t.detach().requires_grad_()
+        with torch.inference_mode(False), torch.enable_grad():
+            point = x if is_kept and x.requires_grad else x.detach().clone().requires_grad_()
+            time = t.detach().clone().requires_grad_()
             total = self.terms(point, time, condition).sum()
             score, rate = torch.autograd.grad(total, (point, time), create_graph=is_kept)
         shares = expand_like(rate / x[0].numel(), score).expand_as(score)

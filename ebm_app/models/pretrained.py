@@ -40,6 +40,9 @@ class PretrainedModel(nn.Module):
 
     def __init__(self, config: Any) -> None:
         super().__init__()
+        if not isinstance(config, self.config_class):
+            name = self.config_class.__name__
+            raise UserError(f"config: give a {name}, not {shortened(repr(config))}")
         self.config = config
 
     @property

@@ -21,8 +21,8 @@ Field = Callable[[Tensor], Tensor]
 def with_products(field: Field, x: Tensor, probes: Tensor) -> tuple[Tensor, Tensor]:
     """f(x) (B, *) at ``x`` (B, *) and z^T df/dx (K, B, *) for probes z (K, B, *), by a backward
     pass for each, both detached; the field treats its examples independently."""
-    with torch.enable_grad():
-        point = x.detach().requires_grad_()
+    with torch.inference_mode(False), torch.enable_grad():
+        point = x.detach().clone().requires_grad_()
         value = field(point)
         rows = [
             torch.autograd.grad(value, point, z, retain_graph=True)[0]

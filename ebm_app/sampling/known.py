@@ -47,14 +47,14 @@ class KnownEnergy(TimeScoreEnergy):
         """The gradient above at x (B, *)."""
         time = torch.tensor(t, dtype=torch.float64)
         v, alpha = self.path.variance(time), self.path.alpha(time)
-        with torch.enable_grad():
-            point = x.detach().requires_grad_()
+        with torch.inference_mode(False), torch.enable_grad():
+            point, mask = x.detach().clone().requires_grad_(), self.mask.clone()
             output = self.energy.output(point, t)
             guess = self.path.denoise(point, output.score, time)
             spread = v / alpha**2
             if output.variance is not None:
                 spread = spread * self.path.noise_variance_gain(time) * output.variance.detach()
-            excess = torch.where(self.mask, self.known.to(x.dtype) - guess, 0.0)
+            excess = torch.where(mask, self.known.to(x.dtype) - guess, 0.0)
             loss = (excess.square() / (spread + self.slack * v)).sum() / 2
             (gradient,) = torch.autograd.grad(loss, point)
         return output.score.detach() - gradient
