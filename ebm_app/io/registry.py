@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 def import_extension(module: str) -> None:
     """Import a user's own module, which adds to the dicts, also from the working directory."""
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise UserError(f"--import {shortened(module)}: give the name of a module")
     sys.path.append(os.getcwd())
     try:
         import_module(module)
