@@ -114,6 +114,14 @@ def test_resume_is_exact_in_mid_epoch_with_dropout(data, tmp_path, changes):
     assert without_speeds(lines[0]) == without_speeds(lines[1])
 
 
+def test_the_weights_that_are_kept_are_the_averaged_ones(finished):
+    """Of the last step; those that are trained go on as they were."""
+    kept = EBM.from_pretrained(finished.folder / "checkpoint-8")
+    found = torch.cat([part.flatten() for part in kept.parameters()])
+    average = torch.cat([part.flatten() for part in finished.run.ema.shadow_params])
+    assert torch.equal(found, average) and not torch.equal(found, weights(finished.run))
+
+
 def test_a_run_of_constant_learning_rate_can_go_on_beyond_its_end(data, tmp_path, finished):
     """And whether its rate falls is decided when the fall begins."""
     constant = {"lr_scheduler": OPEN_ENDED, "checkpointing_steps": 2}
