@@ -24,7 +24,7 @@ from ebm_app.io.processes import describe_devices, make_accelerator, on_main, sh
 from ebm_app.io.records import as_written, to_dict
 from ebm_app.io.writing import save_figure
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig, changes_of
-from ebm_app.models.folders import load_weights
+from ebm_app.models.folders import check_weights, load_weights
 from ebm_app.training import checkpoint
 from ebm_app.training.metrics import read_metrics, training_figure
 from ebm_app.training.options import RunOptions
@@ -119,6 +119,7 @@ def go_on(accelerator: Accelerator, trainer: Trainer, options: RunOptions) -> No
     (found,) = broadcast_object_list([found])
     state = Path(found) / checkpoint.STATE
     if (best := state / checkpoint.BEST_FILE).exists():  # what does not load is never at the top
+        check_weights(trainer.task.model, best)
         load_weights(trainer.task.model, best)
     with as_written(state):
         trainer.resume(Path(found))
