@@ -29,7 +29,8 @@ def test_only_folders_with_a_model_are_offered_each_once(page_files, folder, tmp
 
 def test_the_bundled_models_are_offered_by_default(monkeypatch):
     monkeypatch.setattr(page_models, "BUNDLED", BUNDLED)
-    assert list(find_models(None, None)) == ["mnist", "digits", "digits-energy", "mnist-latent"]
+    names = ["mnist", "digits", "digits-energy", "mnist-energy", "mnist-latent"]
+    assert list(find_models(None, None)) == names
     assert list(find_models("digits", None))[:2] == ["digits", "mnist"]
     lines = [
         page_models.in_a_line(name, BUNDLED / name) for name in ("digits-energy", "mnist-latent")
