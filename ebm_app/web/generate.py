@@ -98,7 +98,7 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
     seed = secrets.randbelow(MAX_SEED + 1) if randomise else seed
     ebm = models.load(model)
     kind = SAMPLERS[choose("sampler", sampler, SAMPLERS)]
-    labels = labels_of(which, ebm.config.num_classes)
+    labels = labels_of(which, ebm.config.num_classes, num_images)
     told = {"labels": labels, "guidance": guidance} if labels else {}
     settings = {"model": model, "sampler": sampler, "num_images": num_images}
     settings |= {"num_steps": num_steps, "seed": seed, **told}
@@ -151,18 +151,23 @@ def caption(frame: Frame, settings: dict[str, Any], seconds: float) -> str:
     return " · ".join(parts)
 
 
-def labels_of(which: str, num_classes: int) -> tuple[int, ...] | str:
-    """The class labels that take turns in a run; of any class, they are drawn at random.
+def labels_of(which: str, num_classes: int, num_images: int) -> tuple[int, ...] | str:
+    """The class labels that take turns in a run, the first ones where images are fewer; of any
+    class, they are drawn at random.
 
-    >>> labels_of("7", 10), labels_of("one of each", 3), labels_of("any", 3), labels_of("any", 0)
-    ((7,), (0, 1, 2), 'random', ())
+    >>> labels_of("7", 10, 2), labels_of("one of each", 3, 9), labels_of("one of each", 3, 2)
+    ((7,), (0, 1, 2), (0, 1))
+    >>> labels_of("any", 3, 1), labels_of("any", 0, 1)
+    ('random', ())
     """
     if not num_classes:
         if which in (ANY, EACH):  # what stands there by itself
             return ()
         raise UserError(f"this model was trained without class labels: choose {ANY}")
     choose("class", which, [ANY, EACH, *map(str, range(num_classes))])
-    return {ANY: RANDOM, EACH: tuple(range(num_classes))}.get(which) or (int(which),)
+    return {ANY: RANDOM, EACH: tuple(range(min(num_classes, num_images)))}.get(which) or (
+        int(which),
+    )
 
 
 def own_settings(model: str, *, models: Models) -> tuple[dict[str, Any], ...]:
