@@ -21,7 +21,7 @@ from ebm_app.models.config import Margin
 from ebm_app.models.labelled import LabelledModel
 from ebm_app.models.time_score import ModelOutput, TimeScoreModel
 from ebm_app.numerics.quadrature import ADAPTIVE, Rule, integrate, rule_on
-from ebm_app.numerics.tensors import expand_like, sum_except_batch
+from ebm_app.numerics.tensors import expand_like, leaves, sum_except_batch
 from ebm_app.paths import GaussianPath
 
 QUADRATURE = "quadrature"
@@ -201,8 +201,7 @@ class TimeScoreEnergy:
         self.path.check_reference()
         gradient, is_outer = -x, torch.is_grad_enabled() and x.requires_grad
         for times, weights, _ in self._chunks(x, self.start, self.end if t is None else t):
-            with torch.inference_mode(False), torch.enable_grad():
-                point = x if is_outer else x.detach().clone().requires_grad_()
+            with leaves(x) as (point,):
                 part = torch.tensordot(weights.to(x.device), self._rate(point, times), dims=1)
                 slope = torch.autograd.grad(part.sum(), point, create_graph=is_outer)[0]
                 gradient = gradient + slope

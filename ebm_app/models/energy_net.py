@@ -19,7 +19,12 @@ from torch import Tensor, nn
 from ebm_app.models.config import Residual
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.models.time_score import ModelOutput, TimeScoreModel, share_of_clock
-from ebm_app.numerics.tensors import expand_like, standard_normal_log_density, sum_except_batch
+from ebm_app.numerics.tensors import (
+    expand_like,
+    leaves,
+    standard_normal_log_density,
+    sum_except_batch,
+)
 from ebm_app.paths import GaussianPath
 
 #: of the network's part of the energy: with it its outputs are of order 1
@@ -75,9 +80,7 @@ class EnergyModel(TimeScoreModel):
         The time score has no parts: each of its components (B, *) is an equal share of it.
         """
         is_kept = torch.is_grad_enabled()
-        with torch.inference_mode(False), torch.enable_grad():
-            point = x if is_kept and x.requires_grad else x.detach().clone().requires_grad_()
-            time = t.detach().clone().requires_grad_()
+        with leaves(x, t.detach()) as (point, time):
             total = self.terms(point, time, condition).sum()
             score, rate = torch.autograd.grad(total, (point, time), create_graph=is_kept)
         shares = expand_like(rate / x[0].numel(), score).expand_as(score)

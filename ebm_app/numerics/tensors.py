@@ -69,6 +69,24 @@ def slope(function: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
     return torch.func.vjp(function, t)[1](torch.ones_like(t))[0]
 
 
+@contextmanager
+def leaves(*tensors: Tensor) -> Iterator[list[Tensor]]:
+    """Tensors whose gradients may be taken within, in an inference mode too: copies, but for those
+    of which gradients are taken already.
+
+    >>> with torch.inference_mode(), leaves(torch.ones(2)) as (x,):
+    ...     slope = torch.autograd.grad(x.square().sum(), x)[0]
+    >>> slope
+    tensor([2., 2.])
+    """
+    is_outer = torch.is_grad_enabled()
+    with torch.inference_mode(False), torch.enable_grad():
+        yield [
+            x if is_outer and x.requires_grad else x.detach().clone().requires_grad_()
+            for x in tensors
+        ]
+
+
 def log_mean_exp(log_weight: Tensor) -> Tensor:
     """log of the mean of exp(log_weight) over the first dimension, in nats: ``(N, *) -> (*)``."""
     return torch.logsumexp(log_weight, 0) - math.log(log_weight.shape[0])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from ebm_app.numerics.tensors import seeded
+from ebm_app.numerics.tensors import leaves, seeded
 
 Field = Callable[[Tensor], Tensor]
 
@@ -21,8 +21,7 @@ Field = Callable[[Tensor], Tensor]
 def with_products(field: Field, x: Tensor, probes: Tensor) -> tuple[Tensor, Tensor]:
     """f(x) (B, *) at ``x`` (B, *) and z^T df/dx (K, B, *) for probes z (K, B, *), by a backward
     pass for each, both detached; the field treats its examples independently."""
-    with torch.inference_mode(False), torch.enable_grad():
-        point = x.detach().clone().requires_grad_()
+    with leaves(x.detach()) as (point,):
         value = field(point)
         rows = [
             torch.autograd.grad(value, point, z, retain_graph=True)[0]

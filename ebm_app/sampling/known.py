@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.numerics.tensors import leaves
 
 
 class KnownEnergy(TimeScoreEnergy):
@@ -47,14 +48,13 @@ class KnownEnergy(TimeScoreEnergy):
         """The gradient above at x (B, *)."""
         time = torch.tensor(t, dtype=torch.float64)
         v, alpha = self.path.variance(time), self.path.alpha(time)
-        with torch.inference_mode(False), torch.enable_grad():
-            point, mask = x.detach().clone().requires_grad_(), self.mask.clone()
+        with leaves(x.detach()) as (point,):
             output = self.energy.output(point, t)
             guess = self.path.denoise(point, output.score, time)
             spread = v / alpha**2
             if output.variance is not None:
                 spread = spread * self.path.noise_variance_gain(time) * output.variance.detach()
-            excess = torch.where(mask, self.known.to(x.dtype) - guess, 0.0)
+            excess = torch.where(self.mask.clone(), self.known.to(x.dtype) - guess, 0.0)
             loss = (excess.square() / (spread + self.slack * v)).sum() / 2
             (gradient,) = torch.autograd.grad(loss, point)
         return output.score.detach() - gradient
