@@ -6,11 +6,12 @@ labels.
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from tqdm.auto import trange
+from tqdm.auto import tqdm
 
 from ebm_app.numerics.fitting import fit
 from ebm_app.numerics.tensors import initial_weights
@@ -84,11 +85,9 @@ def train_classifier(
         batch = shifted(images[rows.to(images.device)], generator)
         return F.cross_entropy(classifier(batch), labels[rows].to(images.device))
 
-    for _ in zip(
-        trange(num_steps, desc="classifier"),
-        fit(classifier.parameters(), loss, num_steps + 1, LEARNING_RATE),
-        strict=False,
-    ):
+    # the rate of the step after the last is nothing
+    steps = islice(fit(classifier.parameters(), loss, num_steps + 1, LEARNING_RATE), num_steps)
+    for _ in tqdm(steps, "classifier", num_steps):
         pass
     return classifier.eval()
 

@@ -113,7 +113,7 @@ def _stderr(value: float, terms: Tensor, share: Tensor) -> float:
     return math.sqrt(max(by_delta, of_normal) + distance**2 * min(1.0, ENOUGH / ess))
 
 
-def warnings_of(num: int, deviation: float = 0.0) -> tuple[str, ...]:
+def warnings_of(num: int, deviation: float) -> tuple[str, ...]:
     """Reasons not to believe an estimate, a sentence each."""
     found = []
     if num < FEWEST:

@@ -12,13 +12,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ebm_app.evaluation.log_z.chains import NUM_PILOT, Chains, ChainState
-from ebm_app.evaluation.log_z.estimates import (
-    LogZ,
-    bennett,
-    from_forward,
-    from_reverse,
-    warnings_of,
-)
+from ebm_app.evaluation.log_z.estimates import LogZ, bennett, from_forward, from_reverse
 from ebm_app.numerics.tensors import seeded
 
 PILOT, FORWARD, REVERSE = 0, 1, 2
@@ -99,11 +93,11 @@ def two_sided(run: ChainRun, num_chains: int) -> LogZResult:
     table = run.forward(num_chains)
     weights, share = table.log_weight, table.log_weight[half:]
     back = run.reverse(table.position[half:])
-    found = bennett(weights[:half], back.log_weight, share)
+    forward, joined = from_forward(weights), bennett(weights[:half], back.log_weight, share)
     return LogZResult(
-        found._replace(warnings=warnings_of(num_chains) + found.warnings),
+        joined._replace(warnings=forward.warnings + joined.warnings),
         table.acceptance.mean().item(),
-        from_forward(weights),
+        forward,
         from_reverse(back.log_weight, share),
     )
 
