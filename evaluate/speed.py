@@ -91,12 +91,8 @@ def training_rows(ebm: EBM, args: Arguments) -> Rows:
 def trainer_of(ebm: EBM, batch_size: int, objective: str, stein_head: bool = False) -> Trainer:
     """A run of the model's network that is never begun: its steps are taken one by one, on random
     images, as what a step costs does not depend on them."""
-    config = replace(
-        ebm.config,
-        stein_head=stein_head,
-        prediction=default_prediction(stein_head),
-        condition_dim=0,
-    )
+    own = {"stein_head": stein_head, "prediction": default_prediction(stein_head)}
+    config = replace(ebm.config, **own, condition_dim=0, num_classes=0)
     training = TrainingConfig(
         train_batch_size=batch_size, objective=objective, stein_factor=float(stein_head)
     )
