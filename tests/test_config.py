@@ -11,7 +11,7 @@ EXAMPLE = EBMConfig(
     "digits",
     (1, 8, 8),
     17,
-    path=PathConfig("vp", 0.5, {"beta_max": 10.0}),
+    path=PathConfig("vp", 0.5),
     net=UNetConfig((8, 16), attention_levels=(1,)),
     input_frequencies=(8.5, 17.0),
 )
@@ -34,6 +34,7 @@ def test_round_trip_through_a_file(tmp_path):
         ({"stein_head": 1}, "stein_head must be a valid boolean"),
         ({"image_shape": [1, "8", 8]}, "image_shape.1 must be a valid integer, not '8'"),
         ({"path": "vp"}, "example: path must be an object, not 'vp'"),
+        ({"space_arguments": {"bins": 3}}, "space_arguments .* at most 0 items"),
     ],
 )
 def test_keys_and_types_are_strict(change, message):

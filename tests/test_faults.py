@@ -25,16 +25,12 @@ MODELS = {
         EBMConfig(
             *("digits", IMAGE, 17),
             space="gaussian",
-            space_arguments={"margin": 1e-3},
             net_input="x",
-            path=PathConfig("vp", 0.5, {"beta_max": 10.0}),
+            path=PathConfig("vp", 0.5),
             net=UNetConfig((8, 16), attention_levels=(1,), num_heads=2),
         ),
     ),
-    "spline": (
-        Flow,
-        FlowConfig("digits", IMAGE, 17, "spline", {"layers": 2, "hidden": 4, "bins": 3}),
-    ),
+    "spline": (Flow, FlowConfig("digits", IMAGE, 17, "spline")),
 }
 #: what stands in the place of a value of config.json: none of these may do harm
 VALUES = (

@@ -21,14 +21,9 @@ def build_path(config: EBMConfig) -> GaussianPath:
     """The path of a configuration.
 
     Raises:
-        UserError: for an unknown name or argument.
+        UserError: for an unknown name.
     """
-    path = config.path
-    if "c" in path.arguments:
-        raise UserError(
-            "the arguments of a path hold c, which is a setting of its own: leave it out"
-        )
-    return make(PATHS, "path", path.name, {"c": path.c, **path.arguments})
+    return make(PATHS, "path", config.path.name, {"c": config.path.c})
 
 
 def switch_time(config: EBMConfig, path: GaussianPath) -> float:

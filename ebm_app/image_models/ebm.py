@@ -62,9 +62,7 @@ class EBM(PretrainedModel):
     def __init__(self, config: EBMConfig, model: nn.Module | None = None) -> None:
         super().__init__(config)
         choose("dequantisation", config.dequantisation, DEQUANTISERS)
-        self.space = build_space(
-            config.space, config.image_shape, config.num_levels, config.space_arguments
-        )
+        self.space = build_space(config.space, config.image_shape, config.num_levels)
         self.dequantiser = DEQUANTISERS[config.dequantisation]()
         given = None if model is None else TimeScoreEnergy(model, config.num_nodes)
         self.energy = given or build_energy(config, self.space)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.levels import dequantise, quantise
-from ebm_app.io.fields import Number, PositiveInt, Seed, argument_of, configuration
+from ebm_app.io.fields import PositiveInt, Seed, argument_of, configuration
 from ebm_app.likelihood.bits import (
     Likelihood,
     check_finite,
@@ -16,7 +16,7 @@ from ebm_app.likelihood.bits import (
     to_bits_per_dim,
 )
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.models.config import FORMAT_VERSION, ImageShape, NoPalette, NumLevels
+from ebm_app.models.config import FORMAT_VERSION, ImageShape, NoArguments, NoPalette, NumLevels
 from ebm_app.models.folders import FLOW
 from ebm_app.models.pretrained import PretrainedModel
 from ebm_app.numerics.tensors import seeded, standard_normal_log_density, sum_except_batch
@@ -25,13 +25,13 @@ from ebm_app.spaces import build_space
 
 @configuration
 class FlowConfig:
-    """What a flow is: the images it is for, its kind and the arguments of that."""
+    """What a flow is: the images it is for, and its kind."""
 
     dataset: str
     image_shape: ImageShape
     num_levels: NumLevels
     space: str
-    space_arguments: dict[str, Number] = field(default_factory=dict)
+    space_arguments: NoArguments = field(default_factory=dict)
     palette: NoPalette = ()
     format_version: int = FORMAT_VERSION
 
@@ -51,9 +51,7 @@ class Flow(PretrainedModel):
 
     def __init__(self, config: FlowConfig) -> None:
         super().__init__(config)
-        self.space = build_space(
-            config.space, config.image_shape, config.num_levels, config.space_arguments
-        )
+        self.space = build_space(config.space, config.image_shape, config.num_levels)
 
     def dequantise(self, levels: Tensor, noise: Tensor) -> Tensor:
         """x of levels (B, C, H, W) by uniform ``noise``, (B, C, H, W)."""

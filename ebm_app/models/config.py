@@ -42,8 +42,9 @@ Margin = Annotated[float, Ge(1e-12), Lt(0.5)]
 Moment = Annotated[float, Ge(1e-6), Le(1e6)]
 ImageShape = Annotated[tuple[Side, ...], Len(3, 3)]
 NumLevels = Annotated[int, Ge(2), Le(256)]
-#: older folders hold it empty
+#: older folders hold these empty
 NoPalette = Annotated[tuple[int, ...], Len(0, 0)]
+NoArguments = Annotated[dict[str, Number], Len(0, 0)]
 Width = Annotated[int, Ge(1), Le(4096)]
 Widths = Annotated[tuple[Width, ...], Len(1, MOST_RESOLUTIONS)]
 Layers = Annotated[int, Ge(1), Le(16)]
@@ -56,12 +57,11 @@ Resolutions = Annotated[
 
 @configuration
 class PathConfig:
-    """A path by its name in ``PATHS``, the second moment c it assumes, and its further
-    arguments."""
+    """A path by its name in ``PATHS``, and the second moment c it assumes."""
 
     name: str = "linear_vp"
     c: Moment = 1.0
-    arguments: dict[str, Number] = field(default_factory=dict)
+    arguments: NoArguments = field(default_factory=dict)
 
 
 @configuration
@@ -135,7 +135,7 @@ class EBMConfig(ModelSettings):
     dataset: str
     image_shape: ImageShape
     num_levels: NumLevels
-    space_arguments: dict[str, Number] = field(default_factory=dict)
+    space_arguments: NoArguments = field(default_factory=dict)
     path: PathConfig = PathConfig()
     net: UNetConfig = UNetConfig()
     stein_head: bool = True
@@ -201,7 +201,6 @@ class Settings(TrainingConfig, ModelSettings, UNetConfig):
         "network of a preset, of about 1.5, 36 or 115 million weights", "small"
     )
     path: str = setting("linear_vp (alpha_t = t), or vp (the paper's, of images)", "linear_vp")
-    path_arguments: dict[str, Number] = field(default_factory=dict)
     classes: Literal["none", "all"] = setting("class labels that the network is told", "none")
     early_channels: Annotated[tuple[Width, ...], Len(0, MOST_RESOLUTIONS)] = rare(
         "channels of a network of its own for the times at which an image takes its shape", ()

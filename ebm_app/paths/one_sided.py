@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Positive, argument_of
 from ebm_app.numerics.tensors import expand_like, find_time
 from ebm_app.paths.base import GaussianPath, PathSample, arc_length
 
@@ -117,12 +116,7 @@ class VPPath(_VariancePreservingPath):
     alpha_0 is 0.0066 for b = (0.1, 20), not 0: the reference is reached only nearly.
     """
 
-    def __init__(self, beta_min: float = 0.1, beta_max: float = 20.0, c: float = 1.0) -> None:
-        super().__init__(c)
-        self.beta_min = argument_of(Positive, "beta_min", beta_min)
-        self.beta_max = argument_of(Positive, "beta_max", beta_max)
-        if beta_min > beta_max:
-            raise UserError(f"VPPath needs beta_min <= beta_max, not {beta_min}, {beta_max}")
+    beta_min, beta_max = 0.1, 20.0
 
     def _log_alpha(self, t: Tensor) -> Tensor:
         remaining = 1 - t

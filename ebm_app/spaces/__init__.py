@@ -1,6 +1,6 @@
 """Spaces in which a path lives, by the name that ``--space`` takes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ebm_app.io.registry import make
 from ebm_app.spaces.base import Space
@@ -17,13 +17,11 @@ SPACES: dict[str, type[Space]] = {
 }
 
 
-def build_space(
-    name: str, image_shape: Sequence[int], num_levels: int, arguments: Mapping[str, float]
-) -> Space:
+def build_space(name: str, image_shape: Sequence[int], num_levels: int) -> Space:
     """A space by its name in ``SPACES``, not fitted yet, and frozen.
 
     Raises:
-        UserError: for an unknown name or argument.
+        UserError: for an unknown name, and images that it is not for.
     """
     made_for = {"image_shape": image_shape, "num_levels": num_levels}
-    return make(SPACES, "space", name, {**arguments, **made_for}).requires_grad_(False)
+    return make(SPACES, "space", name, made_for).requires_grad_(False)

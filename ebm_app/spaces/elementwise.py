@@ -41,16 +41,11 @@ class Logit(Space):
     The margin m keeps black and white finite. Source: Dinh et al. 2017, arXiv:1605.08803, 4.1.
 
     Args:
-        margin: m.
-
-    Raises:
-        UserError: for a margin outside (0, 1/2).
+        margin: m, between 0 and 1/2.
     """
 
     def __init__(self, margin: float = 1e-6) -> None:
         super().__init__()
-        if not 0 < margin < 0.5:
-            raise UserError(f"the margin of a logit must lie between 0 and 1/2, not {margin}")
         self.margin = margin
 
     def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,11 +9,10 @@ from ebm_app.spaces.whitening import Whitening
 
 
 class GaussianSpace(Composed):
-    """Logit, whose margin is the argument, then whitening with the full covariance (paper, section
-    6.4)."""
+    """Logit, then whitening with the full covariance (paper, section 6.4)."""
 
-    def __init__(self, image_shape: Sequence[int], num_levels: int, margin: float = 1e-6) -> None:
-        super().__init__(Logit(margin), Whitening(image_shape))
+    def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
+        super().__init__(Logit(), Whitening(image_shape))
 
 
 class CopulaSpace(Composed):

@@ -8,7 +8,6 @@ from torch import Tensor
 from zuko.transforms import MonotonicRQSTransform
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import shortened
 from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.spaces.base import Composed, Space
 from ebm_app.spaces.conditioner import Conditioner
@@ -78,30 +77,27 @@ class SplineSpace(Composed):
     """Logit, standardisation, then couplings that keep the two halves in turns.
 
     Args:
-        margin: as for ``Logit``. layers: couplings. hidden, bins: as for ``Coupling``.
+        layers: couplings. hidden, bins: as for ``Coupling``.
 
     Raises:
-        UserError: for an argument that is out of range.
+        UserError: for images that are too large.
     """
 
     def __init__(
         self,
         image_shape: Sequence[int],
         num_levels: int,
-        margin: float = 1e-3,
-        layers: float = 8,
-        hidden: float = 32,
-        bins: float = 8,
+        layers: int = 8,
+        hidden: int = 32,
+        bins: int = 8,
     ) -> None:
-        layers, hidden = _whole("layers", layers, 64), _whole("hidden", hidden, 4096)
-        bins = _whole("bins", bins, 256)
         if layers * math.prod(image_shape) > LARGEST:
             raise UserError(
-                f"a spline flow of {layers} couplings is for images of up to {LARGEST // layers} "
-                "numbers: make them smaller, or take fewer layers"
+                f"a spline flow is for images of up to {LARGEST // layers} numbers: make them "
+                "smaller"
             )
         super().__init__(
-            Logit(margin),
+            Logit(1e-3),
             Standardise(image_shape),
             *(Coupling(image_shape, index % 2, hidden, bins) for index in range(layers)),
         )
@@ -112,13 +108,3 @@ class SplineSpace(Composed):
         # a coupling sets nothing here: no whole data set goes through its network
         logit, standardise, *_ = self.parts
         standardise.fit(logit.encode(x), repeats)
-
-
-def _whole(name: str, value: float, largest: int) -> int:
-    """A count that JSON may hold as a float."""
-    if not (1 <= value <= largest and value == int(value)):
-        raise UserError(
-            f"{name} of a spline flow cannot be {shortened(value)}: give a whole number, 1 to "
-            f"{largest}"
-        )
-    return int(value)

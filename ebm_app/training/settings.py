@@ -74,8 +74,6 @@ def resolve(
         raise UserError("a recorded run has a network of its own: leave out size")
     else:
         merged = flatten(base)
-    if "path" in given:  # the arguments of another path are not this one's
-        merged.pop("path_arguments", None)
     settings = from_dict(Settings, merged | given, "settings")
     check_names(settings)
     settings = with_defaults(settings, {*merged, *given}, flow)
@@ -94,9 +92,8 @@ def resolve(
         num_classes=data.num_classes if settings.classes == "all" else 0,
         early=_early(settings),
         condition_dim=AUGMENTATIONS[settings.augmentation].dim,
-        path=PathConfig(settings.path, settings.c, settings.path_arguments),
+        path=PathConfig(settings.path, settings.c),
         net=part(UNetConfig, settings),
-        space_arguments={} if flow is None else flow.config.space_arguments,
     )
     is_same = base is not None and base["ebm"]["num_levels"] == data.num_levels
     if "eps" not in given and not (is_same and "dequantisation" not in given):
@@ -179,7 +176,7 @@ def flatten(settings: dict[str, Any]) -> dict[str, Any]:
     training = from_dict(TrainingConfig, settings["training"], "the record's training")
     ebm, path = to_dict(config), config.path
     model = {field.name: ebm[field.name] for field in fields(ModelSettings)}
-    path = {"path": path.name, "c": path.c, "path_arguments": path.arguments}
+    path = {"path": path.name, "c": path.c}
     if config.early:
         path["early_channels"] = config.early.net.block_out_channels
         path["early_max_log_snr"] = config.early.max_log_snr
@@ -217,7 +214,7 @@ def _space(name: str, data: ImageData, flow: Flow | None) -> Space:
             "--flow, a folder made by train/flow.py"
         )
     if flow is None:
-        return build_space(name, data.image_shape, data.num_levels, {})
+        return build_space(name, data.image_shape, data.num_levels)
     made, found = form_of(flow.config), form_of(data)
     if made != found:
         raise UserError(
