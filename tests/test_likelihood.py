@@ -9,7 +9,7 @@ from exact import F64, ExactModel, generator, two_modes, z_score
 from ebm_app.likelihood import RatioIntegral
 from ebm_app.likelihood.bits import log_likelihood
 from ebm_app.likelihood.dequantisation import UniformDequantisation
-from ebm_app.models.energy import LogRatio, TimeScoreEnergy
+from ebm_app.models.energy import LogDensity, TimeScoreEnergy
 from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
 from ebm_app.paths import LinearVPPath
 from ebm_app.spaces import PixelSpace
@@ -25,7 +25,7 @@ class UniformEnergy:
     def log_ratio(self, u, t1, integrator):
         components = -math.log(2) - standard_normal_log_density(u)
         value = sum_except_batch(components)
-        return LogRatio(value, torch.zeros_like(value), components, 5)
+        return LogDensity(value, torch.zeros_like(value), components, 5)
 
 
 def gaussian(eps=1e-6):

@@ -12,10 +12,11 @@ from ebm_app.io.registry import make
 from ebm_app.likelihood.discrete import DiscreteBound
 from ebm_app.likelihood.elbo import VariationalBound
 from ebm_app.likelihood.energy import OnePassDensity
-from ebm_app.likelihood.estimator import Estimator, LogDensity
+from ebm_app.likelihood.estimator import Estimator
 from ebm_app.likelihood.noised import NoisedIntegral
 from ebm_app.likelihood.pf_ode import PFODEDensity
 from ebm_app.likelihood.ratio import RatioIntegral, RatioODE
+from ebm_app.models.energy import LogDensity
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     "elbo": VariationalBound,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ebm_app.io.fields import Draws, Fraction, Nodes, Seed, configuration
-from ebm_app.likelihood.estimator import Estimator, LogDensity
-from ebm_app.models.energy import CountedScore, TimeScoreEnergy
+from ebm_app.likelihood.estimator import Estimator
+from ebm_app.models.energy import CountedScore, LogDensity, TimeScoreEnergy
 from ebm_app.numerics.quadrature import rule_on
 from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
 from ebm_app.paths import OneSidedPath

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import configuration
-from ebm_app.likelihood.estimator import Estimator, LogDensity
-from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.likelihood.estimator import Estimator
+from ebm_app.models.energy import LogDensity, TimeScoreEnergy
 from ebm_app.models.energy_net import OnePassEnergy
 from ebm_app.numerics.tensors import sum_except_batch
 

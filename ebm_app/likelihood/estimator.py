@@ -1,21 +1,11 @@
 """What an estimator of log p_t(x) is."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from torch import Tensor
 
-from ebm_app.models.energy import TimeScoreEnergy
-
-
-class LogDensity(NamedTuple):
-    """log p_t(x) (B,) float64, an estimate of the numerical error of each (B,), the parts (B, *)
-    that sum to the value, or None, and the evaluations of the network for each example."""
-
-    value: Tensor
-    error: Tensor
-    components: Tensor | None
-    nfe: int
+from ebm_app.models.energy import LogDensity, TimeScoreEnergy
 
 
 class Estimator(ABC):

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import Draws, Nodes, Seed, configuration
-from ebm_app.likelihood.estimator import Estimator, LogDensity
-from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.likelihood.estimator import Estimator
+from ebm_app.models.energy import LogDensity, TimeScoreEnergy
 from ebm_app.numerics.quadrature import rule_on
 from ebm_app.paths import OneSidedPath
 from ebm_app.paths.divergence import normal_draws

@@ -9,8 +9,8 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from ebm_app.io.fields import Fraction, Refinements, Seed, Steps, configuration
-from ebm_app.likelihood.estimator import Estimator, LogDensity
-from ebm_app.models.energy import CountedScore, TimeScoreEnergy
+from ebm_app.likelihood.estimator import Estimator
+from ebm_app.models.energy import CountedScore, LogDensity, TimeScoreEnergy
 from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.paths.divergence import rademacher_probes, unit_probes
 from ebm_app.paths.probability_flow import ProbabilityFlow

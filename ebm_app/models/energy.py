@@ -58,13 +58,10 @@ def clock_rule(
     return Rule(times, rule.weights * dt, rule.coarse_weights * dt)
 
 
-class LogRatio(NamedTuple):
-    """log p_t1(x) - log p_t0(x) in nats.
-
-    value (B,) float64; error (B,): estimate of the integration error of each example; components
-    (B, *): the parts that sum to ``value``, one for each output of the network, None from an ODE
-    solve; nfe: evaluations of the network for each example.
-    """
+class LogDensity(NamedTuple):
+    """log p_t(x), or a difference of it between two times, in nats: (B,) float64, an estimate of
+    the numerical error of each (B,), the parts (B, *) that sum to the value, or None, and the
+    evaluations of the network for each example."""
 
     value: Tensor
     error: Tensor
@@ -136,7 +133,7 @@ class TimeScoreEnergy:
         integrator: str = QUADRATURE,
         rtol: float = 1e-6,
         atol: float = 1e-6,
-    ) -> LogRatio:
+    ) -> LogDensity:
         """log p_t1(x) - log p_t0(x) for x (B, *); the model's whole interval by default.
 
         Args:
@@ -162,7 +159,7 @@ class TimeScoreEnergy:
                     rtol=rtol,
                     atol=atol,
                 )
-                result = LogRatio(integral.value, integral.error, None, integral.nfe)
+                result = LogDensity(integral.value, integral.error, None, integral.nfe)
         if not result.value.isfinite().all():
             raise NumericalError(
                 f"the log ratio from t = {t0} to {t1} is not finite: the training of the model "
@@ -230,7 +227,7 @@ class TimeScoreEnergy:
         """Evaluations of the network in one call of ``stein_score`` at time t."""
         return 1 if self.is_head(source) else len(self._rule(self.start, t)[0])
 
-    def _quadrature(self, x: Tensor, t0: float, t1: float) -> LogRatio:
+    def _quadrature(self, x: Tensor, t0: float, t1: float) -> LogDensity:
         parts, coarse, nfe = [], [], 0
         for times, weights, coarse_weights in self._chunks(x, t0, t1):
             rate = self._rate(x, times)
@@ -240,7 +237,7 @@ class TimeScoreEnergy:
         components = torch.stack(parts).sum(0)
         value = sum_except_batch(components)
         error = (value - sum_except_batch(torch.stack(coarse).sum(0))).abs()
-        return LogRatio(value, error, components, nfe)
+        return LogDensity(value, error, components, nfe)
 
     def _chunks(self, x: Tensor, t0: float, t1: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """The rule from t0 to t1, in groups of times that are evaluated together."""
