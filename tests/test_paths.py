@@ -51,10 +51,8 @@ def test_overrides_equal_the_defaults_which_equal_reverse_mode(path):
         default = getattr(GaussianPath, name)(path, t)
         assert_close(getattr(path, name)(t), default)
         assert_close(default, derivative(lambda s, f=function: f(s) + 0 * s, t))
-    for c in (None, 0.2, 3.7):
-        default = GaussianPath.time_score_variance(path, t, c)
-        assert_close(path.time_score_variance(t, c) / default, torch.ones_like(t))
-    assert_close(path.time_score_variance(t), path.time_score_variance(t, path.c))
+    default = GaussianPath.time_score_variance(path, t)
+    assert_close(path.time_score_variance(t) / default, torch.ones_like(t))
     t = torch.tensor([1e-6, 1e-3, 0.2, 0.5, 0.7, 0.99, 1 - 1e-6], dtype=F64)
     default = GaussianPath.clock(path, t)
     assert_close(path.clock(t).diff(), default.diff(), 1e-8)

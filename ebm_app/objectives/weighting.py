@@ -21,10 +21,10 @@ def stein_score(path: GaussianPath, t: Tensor) -> Tensor:
     return path.variance(t)
 
 
-def time_score(path: GaussianPath, t: Tensor, c: float | None = None) -> Tensor:
-    """Time score normalisation: lambda(t) = 1 / Var[d/dt log p_t(x_i | z)], with c the second
-    moment E||delta||^2 / D of the data; None takes the path's own, which is 1 unless stated."""
-    return 1 / path.time_score_variance(t, c)
+def time_score(path: GaussianPath, t: Tensor) -> Tensor:
+    """Time score normalisation: lambda(t) = 1 / Var[d/dt log p_t(x_i | z)], by the c of the
+    path."""
+    return 1 / path.time_score_variance(t)
 
 
 WEIGHTINGS: dict[str, Weighting] = {

@@ -150,11 +150,7 @@ class GaussianPath(ABC):
         )
 
     def reference_log_density(self, x: Tensor) -> Tensor:
-        """log p_0(x) = log N(x; 0, I) per component, in nats: (B, *) -> (B, *) float64.
-
-        Raises:
-            UserError: unless the path starts from N(0, I).
-        """
+        """log p_0(x) = log N(x; 0, I) per component, in nats: (B, *) -> (B, *) float64."""
         self.check_reference()
         return standard_normal_log_density(x.double())
 
@@ -166,19 +162,14 @@ class GaussianPath(ABC):
         """b_t in the parametrisation score = a_t x + b_t h: h then has variance near 1."""
         return -self.variance(t).rsqrt()
 
-    def time_score_variance(self, t: Tensor, c: float | None = None) -> Tensor:
+    def time_score_variance(self, t: Tensor) -> Tensor:
         """Variance of one component of the conditional time score under p_t(x, z), in nats^2 /
         t^2."""
         v = self.variance(t)
-        moment = self.c if c is None else c
-        return (self.variance_dt(t) / v).square() / 2 + self.alpha_dt(t).square() * moment / v
+        return (self.variance_dt(t) / v).square() / 2 + self.alpha_dt(t).square() * self.c / v
 
     def log_snr(self, t: Tensor) -> Tensor:
-        """Log signal-to-noise ratio log(c alpha_t^2 / v_t), which grows in t: (B,) -> (B,).
-
-        Raises:
-            UserError: unless the path starts from N(0, I).
-        """
+        """Log signal-to-noise ratio log(c alpha_t^2 / v_t), which grows in t: (B,) -> (B,)."""
         self.check_reference()
         return (self.c * self.alpha(t).square() / self.variance(t)).log()
 
@@ -194,9 +185,6 @@ class GaussianPath(ABC):
 
         Source: Song et al. 2021, arXiv:2011.13456, eq. 13, written for x_t = alpha_t x1 +
         sqrt(v_t) noise.
-
-        Raises:
-            UserError: unless the path starts from N(0, I).
         """
         self.check_reference()
         v, v_dt = self.variance(t), self.variance_dt(t)

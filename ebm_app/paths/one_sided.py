@@ -85,10 +85,9 @@ class _VariancePreservingPath(OneSidedPath):
     def variance_dt(self, t: Tensor) -> Tensor:
         return -2 * self.alpha(t) * self.alpha_dt(t)
 
-    def time_score_variance(self, t: Tensor, c: float | None = None) -> Tensor:
-        moment = self.c if c is None else c
+    def time_score_variance(self, t: Tensor) -> Tensor:
         v = self.variance(t)
-        spread = 2 * self.alpha(t).square() + moment * v
+        spread = 2 * self.alpha(t).square() + self.c * v
         return (self.alpha_dt(t) / v).square() * spread
 
     def clock(self, t: Tensor) -> Tensor:

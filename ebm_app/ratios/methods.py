@@ -4,7 +4,6 @@ A method turns a pair of densities and a seed into the estimator to train.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 
 import torch
@@ -69,14 +68,13 @@ class TimeScores:
 
     def build(self, pair: DensityPair, seed: int, device: str) -> TimeScoreRatio:
         """The estimator, its initial weights a function of the seed."""
-        net = self.net(pair, seed).to(device)
-        model = TimeScoreModel(net, self.path, EPS, prediction="raw", time_input="time")
+        net, path = self.net(pair, seed).to(device), self.path
+        if self.moment == "data":
+            path.c = pair.p1.second_moment if self.sigma is None else pair.bridge_moment()
+        elif self.sigma is not None:  # the paper's c is the second moment of (x1 - x0) / sigma
+            path.c = self.sigma**2
+        model = TimeScoreModel(net, path, EPS, prediction="raw", time_input="time")
         weighting = WEIGHTINGS[self.weighting]
-        if self.weighting == "time_score":
-            # on a bridge the paper's c is the second moment of (x1 - x0) / sigma
-            data = pair.p1.second_moment if self.sigma is None else pair.bridge_moment()
-            one = 1.0 if self.sigma is None else self.sigma**2
-            weighting = partial(weighting, c={"data": data, "one": one}[self.moment])
         return TimeScoreRatio(model, OBJECTIVES[self.objective](weighting, 0.0, EPS))
 
     def net(self, pair: DensityPair, seed: int) -> nn.Module:
