@@ -7,39 +7,36 @@ import torch
 from torch import Tensor
 
 from ebm_app.io.fields import configuration
-from ebm_app.io.registry import choose
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths.probability_flow import ProbabilityFlow
-from ebm_app.paths.schedules import SCHEDULES
+from ebm_app.paths.schedules import LOG_SNR
 from ebm_app.sampling.base import FlowSampler, Frame, denoised, end_time
 
 
 @configuration
 class PFODESampler(FlowSampler):
-    """The probability-flow ODE, then one denoising step (Tweedie's formula) from where it stops.
+    """The probability-flow ODE, in steps even in the log signal-to-noise ratio, then one denoising
+    step (Tweedie's formula) from where it stops.
 
     Args:
         num_steps, score, start, end_variance: as for ``FlowSampler``.
         solver: "heun", of two evaluations of the Stein score a step, or "rk4", of four.
-        schedule: in which the steps are even, a key of ``SCHEDULES``.
 
-    >>> PFODESampler(num_steps=12, solver="rk4").schedule
-    'log_snr'
+    >>> PFODESampler(num_steps=12).solver
+    'heun'
     """
 
     note: ClassVar[str] = "the probability-flow ODE from noise, then one denoising step"
     steps: ClassVar[str] = "steps of the ODE"
 
     solver: str = "heun"
-    schedule: str = "log_snr"
 
     def iterate(
         self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
         score, path = energy.stein_score(self.score), energy.path
-        schedule = SCHEDULES[choose("schedule", self.schedule, SCHEDULES)]
         end = end_time(energy, self.start, self.end_variance)
-        flow = ProbabilityFlow(score, path, schedule)
+        flow = ProbabilityFlow(score, path, LOG_SNR)
         for state in flow.solve(x0, self.start, end, self.solver, self.num_steps):
             if state.step < state.num_steps:
                 yield Frame(state.x, state.step, state.num_steps, state.nfe)
