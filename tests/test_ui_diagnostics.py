@@ -56,6 +56,9 @@ def test_a_card_says_what_the_files_say(run, tmp_path):
     facts, curves, readme, config = diagnostics.card(run, "run")
     assert "| self-test | 1 of 2 checks passed, failed: b, on 32 held-out images |" in facts
     assert "| 8,000 in 1,234 core seconds, after 17,000 of another run in 99 " in facts
+    record["settings"] = {"init_from": {"model": str(tmp_path)}}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    assert "| 8,000 in 1,234 core seconds |" in diagnostics.card(run, "run")[0]
     assert "| validation | 1.6500 bits per dim |" in facts
     assert readme == "Trained on digits." and str(tmp_path) not in facts + readme
     assert curves.axes[1].get_xlabel() == "core seconds"

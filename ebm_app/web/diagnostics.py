@@ -70,10 +70,10 @@ def run_facts(folder: Path) -> dict[str, str]:
         steps = f"{figures['steps']:,}"
         if spent := figures.get("core_seconds"):
             steps += f" in {spent:,.0f} core seconds"
-        if before := run["settings"].get("init_from"):
-            steps += f", after {before['steps']:,} of another run"
-        if spent := (before or {}).get("training_seconds"):
-            steps += f" in {spent:,.0f} seconds"
+        before = run["settings"].get("init_from") or {}
+        if "steps" in before:  # an older record
+            seconds = before["training_seconds"]
+            steps += f", after {before['steps']:,} of another run in {seconds:,.0f} seconds"
         validation = f"{figures['bits_per_dim']:.4f} bits per dim"
         return {**found, "steps": steps, "validation": validation}
 
