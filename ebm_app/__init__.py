@@ -47,24 +47,7 @@ HOMES = {
     "train": "training.api",
 }
 
-__all__ = [
-    "ESTIMATORS",
-    "OBJECTIVES",
-    "PATHS",
-    "SAMPLERS",
-    "DensityRatio",
-    "EBM",
-    "Flow",
-    "Mixture",
-    "MutualInformation",
-    "Product",
-    "complete",
-    "conditional_mutual_information",
-    "log_density_ratio",
-    "mutual_information",
-    "sample_composed",
-    "train",
-]
+__all__ = [*HOMES]
 
 
 def __getattr__(name: str) -> Any:
