@@ -8,13 +8,7 @@ import pytest
 import torch
 from conftest import GREY
 
-from ebm_app import (
-    EBM,
-    Product,
-    complete,
-    conditional_mutual_information,
-    log_density_ratio,
-)
+from ebm_app import EBM, Product, complete, conditional_mutual_information, log_density_ratio
 from ebm_app.anomaly import AnomalyDetector, benjamini_hochberg, two_sample_test
 from ebm_app.data.images import load_images
 from ebm_app.image_models.flow import Flow, FlowConfig
@@ -51,6 +45,7 @@ def of_config(**settings):
 def calls(ebm):
     """Function -> its arguments where nothing is drawn."""
     mask, detector = torch.ones(8, 8, dtype=torch.bool), AnomalyDetector("digits")
+    flow = Flow(FlowConfig("digits", (1, 8, 8), 17, "copula"))
     return {
         ebm.log_prob: {"images": IMAGES, "estimator": "elbo", "num_draws": 1, "num_nodes": 4}
         | dict.fromkeys(("dequantiser", "eps", "noise", "labels"))
@@ -63,7 +58,10 @@ def calls(ebm):
         ebm.energy.with_nodes: {"num_nodes": 4},
         ebm.energy.with_eps: {"eps": 0.1},
         EBM: {"config": GREY},
-        Flow: {"config": FlowConfig("digits", (1, 8, 8), 17, "gaussian")},
+        Flow: {"config": flow.config},
+        flow.log_density: {"x": IMAGES},
+        ebm.energy.stein_score: {"source": "head"},
+        ebm.energy_given: {"num": 2, "labels": None, "guidance": 1.0},
         complete: {"ebm": ebm, "images": IMAGES, "mask": mask, "seed": 0, "num_temperatures": 2},
         EBM.from_pretrained: {"name_or_path": "digits", "device": "cpu"},
         load_images: {"name": "digits", "data_root": "data"},
@@ -72,6 +70,8 @@ def calls(ebm):
         UNetConfig: {"block_out_channels": (8,), "layers_per_block": 1, "dropout": 0.0},
         AnomalyDetector: {"model": "digits", "score": "ranks"},
         detector.fit: {"images": IMAGES},
+        detector.nearest: {"image": IMAGES[:1], "num": 2},
+        detector.read: {"folder": "nowhere"},
         detector.predict: {"images": IMAGES, "false_alarm_rate": 0.1},
         benjamini_hochberg: {"p_values": [0.1, 0.2], "rate": 0.1},
         two_sample_test: {"model": ebm, "a": IMAGES, "b": IMAGES, "num_permutations": 9},

@@ -23,7 +23,7 @@ from ebm_app.anomaly.passes import (
 from ebm_app.anomaly.scores import JOINED, RANKS, SCORES, log_rank
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Fraction, Probability, argument_of
+from ebm_app.io.fields import Fraction, PositiveInt, Probability, argument_of
 from ebm_app.io.records import as_written, read_json, write_json
 from ebm_app.io.registry import choose
 from ebm_app.io.tensors import read_tensors, write_tensors
@@ -85,7 +85,7 @@ class AnomalyDetector:
         self.scores = {name: kind() for name, kind in SCORES.items()}
         self.reference, self.calibration, self.usual, self.kept = {}, {}, None, None
         if not isinstance(model, EBM):
-            self.read(find_folder(model))
+            self.read(model)
 
     @property
     def is_fitted(self) -> bool:
@@ -150,8 +150,10 @@ class AnomalyDetector:
         to choose from as take 200,000 bytes."""
         self._calibrated()
         levels = levels_of(self.model, image).cpu().float()
+        if len(levels) != 1:
+            raise UserError(f"image: give one, not {len(levels)}")
         distances = (self.kept.float() - levels).square().flatten(1).sum(1)
-        return self.kept[distances.argsort()[:num]]
+        return self.kept[distances.argsort()[: argument_of(PositiveInt, "num", num)]]
 
     def threshold(self, false_alarm_rate: float) -> float:
         """The score below which images are odd at a false-alarm rate.
@@ -203,12 +205,13 @@ class AnomalyDetector:
         write_tensors(folder / FITTED_FILE, {**ready, "kept": self.kept})
         write_json(folder / RECORD_FILE, {**about, **self._made_of()})
 
-    def read(self, folder: Path) -> None:
+    def read(self, folder: str | os.PathLike) -> None:
         """Take what ``save`` wrote into a folder, if that is of these weights and noise levels.
 
         Raises:
             UserError: for damaged files.
         """
+        folder = find_folder(folder)
         path = folder / FITTED_FILE
         if not path.exists() or not (folder / RECORD_FILE).exists():
             return

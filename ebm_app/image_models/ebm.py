@@ -13,7 +13,6 @@ from ebm_app.image_models.building import build_energy
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import NonNegative, PositiveInt, Seed, argument_of
 from ebm_app.io.registry import choose, make
-from ebm_app.io.tensors import as_tensor
 from ebm_app.likelihood import Estimator, make_estimator
 from ebm_app.likelihood.bits import (
     SCORED_TOGETHER,
@@ -286,5 +285,4 @@ class EBM(PretrainedModel):
 
     def to_images(self, x: Tensor) -> Tensor:
         """Points of the path's space as quantised images in [0, 1], on the CPU."""
-        x = as_tensor(x, "x").to(self.device)
-        return quantise(self.space.decode(x), self.config.num_levels).cpu()
+        return quantise(self.space.decode(self.points(x).detach()), self.config.num_levels).cpu()

@@ -60,12 +60,12 @@ class Flow(PretrainedModel):
     def log_density(self, x: Tensor) -> Tensor:
         """log p(x) = log N(f^-1(x); 0, I) + log |det du/dx| in nats: (B, C, H, W) -> (B,)
         float64."""
-        u, log_abs_det = self.space.encode_with_log_abs_det(x)
+        u, log_abs_det = self.space.encode_with_log_abs_det(self.points(x))
         return sum_except_batch(standard_normal_log_density(u.double())) + log_abs_det
 
     def forward(self, x: Tensor) -> Tensor:
         """-log p(x) / D in nats, the loss of a training: (B, C, H, W) -> (B,)."""
-        return -self.log_density(x) / x[0].numel()
+        return -self.log_density(x) / math.prod(self.config.image_shape)
 
     @torch.no_grad()
     def log_prob(

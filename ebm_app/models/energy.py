@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.io.errors import NumericalError, UserError
-from ebm_app.io.fields import Nodes, argument_of
+from ebm_app.io.fields import Nodes, argument_of, shortened
 from ebm_app.io.registry import choose
 from ebm_app.models.config import Margin
 from ebm_app.models.labelled import LabelledModel
@@ -81,7 +81,7 @@ class TimeScoreEnergy:
             together; what suits the device if not given.
 
     Raises:
-        UserError: for a number of nodes out of range.
+        UserError: for what is no model of a path, and a number of nodes out of range.
     """
 
     min_nodes = 8
@@ -89,6 +89,8 @@ class TimeScoreEnergy:
     def __init__(
         self, model: TimeScoreModel, num_nodes: int = 32, chunk_size: int | None = None
     ) -> None:
+        if not isinstance(getattr(model, "path", None), GaussianPath):
+            raise UserError(f"model: give a TimeScoreModel, not {shortened(repr(model))}")
         self.model, self.path, self.chunk_size = model, model.path, chunk_size
         self.num_nodes = argument_of(Nodes, "num_nodes", num_nodes)
         self.start, self.end = model.interval
@@ -213,15 +215,16 @@ class TimeScoreEnergy:
         Raises:
             UserError: for an unknown source, or the head of a model without one.
         """
+        name = INTEGRAL if source is None else choose("score", source, (HEAD, INTEGRAL))
         if self.is_head(source):
             return lambda x, t: self.output(x, t).score
-        if choose("score", source or INTEGRAL, (HEAD, INTEGRAL)) == HEAD:
+        if name == HEAD:
             raise UserError("this model has no Stein head: take the score from the integral")
         return self.score
 
     def is_head(self, source: str | None) -> bool:
         """Whether ``stein_score`` takes the model's head."""
-        return (source or HEAD) == HEAD and self.model.stein_channels > 0
+        return source in (None, HEAD) and self.model.stein_channels > 0
 
     def score_cost(self, source: str | None, t: float) -> int:
         """Evaluations of the network in one call of ``stein_score`` at time t."""

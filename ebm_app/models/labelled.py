@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import NonNegative, argument_of
+from ebm_app.io.fields import NonNegative, PositiveInt, argument_of
 from ebm_app.io.registry import choose
 from ebm_app.io.tensors import as_tensor
 from ebm_app.models.time_score import ModelOutput, TimeScoreModel
@@ -67,13 +67,15 @@ def class_labels(labels: Labels, num: int, num_classes: int, seed: int = 0) -> T
     Raises:
         UserError: for a model without classes, and labels that are none of 0..num_classes - 1.
     """
+    num = argument_of(PositiveInt, "num", num)
     if not num_classes:
         raise UserError("this model was trained without class labels: leave labels out")
     if isinstance(labels, str):
         choose("labels", labels, (RANDOM,))
         return torch.randint(num_classes, (num,), generator=seeded("cpu", seed, num))
     given = torch.atleast_1d(as_tensor(labels, "labels"))
-    if given.is_floating_point() or given.ndim != 1 or not 0 < len(given) <= num:
+    is_whole = torch.can_cast(given.dtype, torch.int64)
+    if not is_whole or given.ndim != 1 or not 0 < len(given) <= num:
         raise UserError(f"labels are one to {num} whole numbers, one for each image at most")
     if given.min() < 0 or given.max() >= num_classes:
         raise UserError(f"labels lie between 0 and {num_classes - 1}")

@@ -8,12 +8,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import argument_of, shortened
 from ebm_app.io.records import to_dict, write_json
-from ebm_app.io.tensors import write_tensors
+from ebm_app.io.tensors import as_tensor, write_tensors
 from ebm_app.models.card import CARD_FILE, model_card
 from ebm_app.models.folders import (
     CONFIG_FILE,
@@ -61,6 +61,13 @@ class PretrainedModel(nn.Module):
         if found not in (torch.float32, torch.float64):
             raise UserError(f"weights are {found}: convert the model to float32 or float64")
         return found
+
+    def points(self, x: Any) -> Tensor:
+        """Points (B, C, H, W) of a user's, in any form, on the model's device."""
+        values, shape = as_tensor(x, "x"), self.config.image_shape
+        if not values.is_floating_point() or not values.numel() or values.shape[1:] != shape:
+            raise UserError(f"x: give floats of shape (B, *{shape}), not {tuple(values.shape)}")
+        return (x if isinstance(x, Tensor) else values).to(self.device)
 
     @classmethod
     def from_pretrained(cls, name_or_path: str | os.PathLike, device: str = "cpu") -> Self:
