@@ -19,6 +19,7 @@ Sources: Neal 2001, arXiv:physics/9803008; Burda, Grosse, Salakhutdinov 2015, ar
 1999 for the two directions.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
@@ -35,10 +36,13 @@ from ebm_app.paths.midpoint import ImplicitMidpoint
 from ebm_app.paths.probability_flow import ProbabilityFlow
 from ebm_app.paths.schedules import SCHEDULES
 from ebm_app.sampling.annealing import IntermediateDistribution, anneal, stay
-from ebm_app.sampling.hmc import Target, adapt
+from ebm_app.sampling.hmc import Target
 
-#: pilot chains, whose median step sizes are taken, and their further transitions at a temperature
-NUM_PILOT, PILOT_STEPS = 4, 3
+#: pilot chains, whose median step sizes are taken, and their further transitions at each of so
+#: many temperatures
+NUM_PILOT, PILOT_STEPS, PILOT_TEMPERATURES = 4, 3, 100
+#: acceptance that the steps are tuned to: chains that hardly move cost log w more than short steps
+ACCEPTANCE = 0.9
 #: nodes of the leapfrog's gradient: few are enough, since the accept step corrects for them
 SCORE_NODES = 4
 #: time at which the first step of the probability flow takes N(0, I) for p_t: its alpha exceeds 0
@@ -120,9 +124,10 @@ class Chains:
         chains that are stuck, or meet no resistance, do not move.
         """
         count = self.settings.steps_per_temperature + PILOT_STEPS
+        stride = math.ceil(len(self.targets) / PILOT_TEMPERATURES)
         pilots = [
-            distribution._replace(num_steps=count, adapt=adapt)
-            for distribution in self._temperatures()
+            distribution._replace(num_steps=0 if k % stride else count, adapt=_follow)
+            for k, distribution in enumerate(self._temperatures())
         ]
         steps, scale = [], torch.ones(len(x0), dtype=torch.float64)
         for record in anneal(x0, pilots, self.settings.num_leapfrog_steps, generator, scale):
@@ -172,6 +177,11 @@ class Chains:
             accepted.append(record.acceptance)
             mean = torch.tensor(accepted).nanmean().expand(len(x))
             yield ChainState(position, log_density, log_weight, mean)
+
+
+def _follow(scale: Tensor, probability: Tensor) -> Tensor:
+    """The next scales (B,) of pilots: they settle where the mean acceptance is ``ACCEPTANCE``."""
+    return scale * torch.exp(0.5 * (probability - ACCEPTANCE))
 
 
 def _still(log_density: Callable[[Tensor], Tensor]) -> Target:

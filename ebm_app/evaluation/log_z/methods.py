@@ -4,6 +4,7 @@ Chains run in blocks with a generator of their own, seeded by the run's seed and
 number.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -88,18 +89,23 @@ def raise_(run: ChainRun, num_chains: int) -> LogZResult:
 
 def two_sided(run: ChainRun, num_chains: int) -> LogZResult:
     """Chains from N(0, I), joined by Bennett's ratio with reverse chains from the weighted end
-    points of other forward chains, which stand for samples of the model."""
+    points of other forward chains, which stand for samples of the model.
+
+    Few weighted points tell little of their own spread: as far as the joined value lies from that
+    of a side, beyond the error of that side, it is in the error.
+    """
     half = num_chains // 2
     table = run.forward(num_chains)
     weights, share = table.log_weight, table.log_weight[half:]
     back = run.reverse(table.position[half:])
-    forward, joined = from_forward(weights), bennett(weights[:half], back.log_weight, share)
-    return LogZResult(
-        joined._replace(warnings=forward.warnings + joined.warnings),
-        table.acceptance.mean().item(),
-        forward,
-        from_reverse(back.log_weight, share),
+    forward, reverse = from_forward(weights), from_reverse(back.log_weight, share)
+    joined = bennett(weights[:half], back.log_weight, share)
+    apart = max((joined.log_z - side.log_z) ** 2 - side.stderr**2 for side in (forward, reverse))
+    joined = joined._replace(
+        stderr=math.sqrt(joined.stderr**2 + max(apart, 0)),
+        warnings=forward.warnings + joined.warnings,
     )
+    return LogZResult(joined, table.acceptance.mean().item(), forward, reverse)
 
 
 Method = Callable[[ChainRun, int], LogZResult]
