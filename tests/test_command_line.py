@@ -120,6 +120,7 @@ def test_settings_go_to_every_kind_that_has_them():
     ("pair", "message"),
     [
         ("steps=3", "unknown setting of Rest, Run 'steps': choose one of fast, num_steps"),
+        ("num_steps=1_0", "num_steps: 1_0 is no number, leave out the underscore"),
         ("num_steps=few", "num_steps must be a valid integer"),
         ("num_steps=0", "num_steps must be greater than or equal to 1"),
         ("num_steps", "num_steps must be a valid integer"),

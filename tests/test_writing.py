@@ -19,6 +19,7 @@ from ebm_app.io.records import read_json, write_json
 from ebm_app.io.start import explained, run_script
 from ebm_app.io.tensors import read_tensors, write_tensors
 from ebm_app.io.writing import save_figure
+from ebm_app.tabular.columns import read_rows
 from ebm_app.training.metrics import read_metrics
 
 WRITE = {
@@ -27,7 +28,7 @@ WRITE = {
     "picture": lambda path: save_image(torch.zeros(2, 2, 1).byte().numpy(), path),
     "figure": lambda path: save_figure(Figure(), path),
 }
-READ = {"record": read_json, "tensors": read_tensors, "lines": read_metrics}
+READ = {"record": read_json, "tensors": read_tensors, "lines": read_metrics, "rows": read_rows}
 
 
 @pytest.mark.parametrize("kind", NO_FILES)

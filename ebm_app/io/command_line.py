@@ -21,8 +21,7 @@ from typing import Any, TypeVar, get_type_hints
 import tyro
 from tyro.conf import Positional
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Seed, configuration, from_texts, setting
+from ebm_app.io.fields import Seed, check_digits, configuration, from_texts, setting
 from ebm_app.io.registry import choose, import_extension, import_plugins
 
 T = TypeVar("T")
@@ -88,7 +87,7 @@ def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = N
 
 
 def _check_digits(values: Any, words: Sequence[str]) -> None:
-    """Raise a UserError for a number with an underscore, which Python reads as a thousand's."""
+    """``check_digits`` of the words of a command line."""
     name = ""
     for word in words:
         text, is_flag = word, word.startswith("--")
@@ -96,8 +95,7 @@ def _check_digits(values: Any, words: Sequence[str]) -> None:
             name, _, text = word[2:].partition("=")
         value = getattr(values, name.replace("-", "_"), None)
         first = value[0] if isinstance(value, tuple) and value else value
-        if "_" in text and isinstance(first, int | float) and not isinstance(first, bool):
-            raise UserError(f"--{name}: {text} is no number, leave out the underscore")
+        check_digits(f"--{name}", text, first)
         if not isinstance(value, tuple) and (text or not is_flag):
             name = ""  # what follows is of no flag
 

@@ -86,9 +86,18 @@ def rare(text: str, default: Any) -> Any:
 def from_texts(kind: type[T], texts: dict[str, str]) -> T:
     """The configuration ``kind`` with the values that ``texts`` stand for, by key."""
     try:
-        return TypeAdapter(kind).validate_strings(texts)
+        made = TypeAdapter(kind).validate_strings(texts)
     except ValidationError as error:
         raise UserError(f"{kind.__name__}: {faults(error)}") from None
+    for key, text in texts.items():
+        check_digits(key, text, getattr(made, key))
+    return made
+
+
+def check_digits(name: str, text: str, value: Any) -> None:
+    """Raise a UserError for a number with an underscore, which Python reads as a thousand's."""
+    if "_" in text and isinstance(value, int | float) and not isinstance(value, bool):
+        raise UserError(f"{name}: {text} is no number, leave out the underscore")
 
 
 def plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
+from ebm_app.io.records import open_plain
 from ebm_app.io.tensors import as_tensor
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def read_rows(path: str | Path, columns: Sequence[str] = ()) -> Any:
         UserError: for a file that is missing, damaged or of another format, and as ``Columns.of``.
     """
     path = Path(path).expanduser()
+    open_plain(path).close()
     if path.suffix.lower() == ".csv":
         return read_csv(path, columns)
     try:
