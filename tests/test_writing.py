@@ -4,6 +4,7 @@ import os
 import stat
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -60,6 +61,16 @@ def test_a_file_is_written_aside_and_a_record_has_a_size(tmp_path, monkeypatch):
     write_json(path, {"step": 2})
     assert seen[0] == {"step": 1} and read_json(path) == {"step": 2}
     assert "larger than 5 bytes" in error_of(read_json, path, 5)
+
+
+def test_writers_of_one_file_lose_nothing(tmp_path):
+    def write(number):
+        for _ in range(50):
+            write_json(tmp_path / "bpd.json", {"of": [number] * 1000})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    assert os.listdir(tmp_path) == ["bpd.json"] and read_json(tmp_path / "bpd.json")
 
 
 @pytest.fixture

@@ -1,7 +1,10 @@
 """Writing files to the disk, whole or not at all."""
 
+import fcntl
 import io
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,17 +17,17 @@ def replace_file(path: Path, content: bytes) -> None:
     or the new one, complete, at whatever time of a crash. A link or a pipe in its place is
     replaced, not written to."""
     pending = path.with_name(f".{path.name}.tmp")
-    pending.unlink(missing_ok=True)
-    try:
-        with pending.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(pending, path)
-    except BaseException:
+    with _alone_in(path.parent):  # two runs may write to one folder
         pending.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+        try:
+            with pending.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(pending, path)
+        except BaseException:
+            pending.unlink(missing_ok=True)
+            raise
 
 
 def save_figure(figure: "Figure", path: Path, dpi: int = 110) -> None:
@@ -36,8 +39,19 @@ def save_figure(figure: "Figure", path: Path, dpi: int = 110) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Force the names in a folder to the disk."""
+    with _alone_in(folder):
+        pass
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Within it, no other writes to a folder by these functions; its names are then forced to the
+    disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
+        with suppress(OSError):  # a disk without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
