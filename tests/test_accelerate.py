@@ -15,12 +15,12 @@ from ebm_app.io.records import read_json
 def trained(tmp_path, monkeypatch):
     """A run in an environment: its record, and its weights."""
 
-    def run(name, **environment):
+    def run(name, settings=SMALL, **environment):
         AcceleratorState._reset_state(reset_partial_state=True)  # it is shared, and read once
         with monkeypatch.context() as patch:
             for key, value in environment.items():
                 patch.setenv("ACCELERATE_" + key, value)
-            train(IMAGES, tmp_path / name, num_levels=17, max_train_steps=2, **SMALL)
+            train(IMAGES, tmp_path / name, num_levels=17, max_train_steps=2, **settings)
         return read_json(tmp_path / name / "run.json"), weights_of(tmp_path / name)
 
     yield run
@@ -29,16 +29,27 @@ def trained(tmp_path, monkeypatch):
 
 @pytest.mark.process
 def test_precision_and_compiler_are_taken_and_recorded(trained):
-    """Accumulation is the loop's own. The backend here computes as without one."""
+    """Accumulation is the loop's own. The backends here compute as without one."""
     plain, weights = trained("plain", GRADIENT_ACCUMULATION_STEPS="4")
     assert plain["figures"]["device"] == "1 x cpu"
     compiled, same = trained("compiled", DYNAMO_BACKEND="EAGER")
     assert compiled["figures"]["device"] == "1 x cpu, compiled by eager"
+    flag = {**SMALL, "compile": "aot_eager"}
+    compiled, by_flag = trained("flag", flag, DYNAMO_BACKEND="EAGER")
+    assert compiled["figures"]["device"] == "1 x cpu, compiled by aot_eager"
+    assert compiled["settings"]["training"]["compile"] == "aot_eager"
     half, other = trained("half", MIXED_PRECISION="bf16")
     assert half["settings"]["training"]["mixed_precision"] == "bf16"
     for name in weights:
-        torch.testing.assert_close(same[name], weights[name], atol=1e-6, rtol=1e-5)
+        for found in (same, by_flag):
+            torch.testing.assert_close(found[name], weights[name], atol=1e-6, rtol=1e-5)
     assert any((other[name] != weights[name]).any() for name in weights)
+
+
+def test_options_of_ddp_are_checked(tmp_path):
+    for wrong, message in (("color=1", "unknown setting of ddp_args"), ("comm_hook=x", "'bf16'")):
+        given = {**SMALL, "ddp_args": (wrong,)}
+        assert message in error_of(train, IMAGES, tmp_path, num_levels=17, **given)
 
 
 @pytest.mark.parametrize("name", SHARED_OUT)

@@ -29,7 +29,7 @@ def resolve_device(name: str) -> str:
 
 
 def make_accelerator(
-    mixed_precision: str = "no", device: str = "auto", **options: str
+    mixed_precision: str = "no", device: str = "auto", **options: Any
 ) -> Accelerator:
     """An Accelerator that also joins the CPU processes of torchrun or ``accelerate launch``; a
     ``mixed_precision`` of "no" leaves the choice to the configuration of the latter.

@@ -163,6 +163,13 @@ class LoopConfig:
     max_grad_norm: Positive = rare("gradients are clipped to this norm", 100.0)
     ema_decay: Share = rare("decay of the averaged weights, which are saved", 0.999)
     mixed_precision: Literal["no", "bf16", "fp16"] = setting("of the network's passes", "no")
+    compile: Literal["inductor", "aot_eager", "eager"] | None = rare(
+        "compile the training step by this backend of torch.compile", None
+    )
+    ddp_args: tuple[str, ...] = rare(
+        "options of DistributedDataParallel, such as comm_hook=bf16 find_unused_parameters=true",
+        (),
+    )
     checkpointing_steps: PositiveInt = setting("steps between checkpoints", 500)
     checkpoints_total_limit: PositiveInt = rare("checkpoints kept", 3)
     validation_steps: PositiveInt = setting("steps between validations", 500)

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.utils import broadcast_object_list
 
 from ebm_app.data.images import ImageData
 from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.flow import Flow, FlowConfig
 from ebm_app.io import METRICS_FILE, RUN_FILE
+from ebm_app.io.command_line import settings_of_each
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import part
 from ebm_app.io.interrupts import stop_with_launcher
@@ -61,9 +62,14 @@ def launch(
     config: LoopConfig, options: RunOptions, build: Callable[[Accelerator], Task]
 ) -> dict[str, Any] | None:
     """Train what ``build`` makes; the metrics of the run on the main process, else None."""
-    tracked = {} if config.report_to == "jsonl" else {"log_with": config.report_to}
+    ddp = settings_of_each({"ddp_args": DistributedDataParallelKwargs}, config.ddp_args)
     accelerator = make_accelerator(
-        config.mixed_precision, options.device, project_dir=str(options.output_dir), **tracked
+        config.mixed_precision,
+        options.device,
+        project_dir=str(options.output_dir),
+        log_with=None if config.report_to == "jsonl" else config.report_to,
+        dynamo_backend=config.compile,
+        kwargs_handlers=[DistributedDataParallelKwargs(**ddp["ddp_args"])],
     )
     # the configuration of ``accelerate`` may have chosen it
     config = replace(config, mixed_precision=accelerator.mixed_precision)
