@@ -46,12 +46,6 @@ def test_precision_and_compiler_are_taken_and_recorded(trained):
     assert any((other[name] != weights[name]).any() for name in weights)
 
 
-def test_options_of_ddp_are_checked(tmp_path):
-    for wrong, message in (("color=1", "unknown setting of ddp_args"), ("comm_hook=x", "'bf16'")):
-        given = {**SMALL, "ddp_args": (wrong,)}
-        assert message in error_of(train, IMAGES, tmp_path, num_levels=17, **given)
-
-
 @pytest.mark.parametrize("name", SHARED_OUT)
 def test_what_shares_out_a_network_is_refused(monkeypatch, name):
     monkeypatch.setenv(name, "true")

@@ -40,6 +40,8 @@ GAUSSIAN, TWO_MODES = (0.1,), (-0.5, 0.5)
 class ExactNet(UNet2DModel):
     """What an exact network says of independent pixels from an equal mixture of N(mean, STD^2)."""
 
+    factor = 1.0
+
     def __init__(self, scheduler, means, out_channels=1):
         super().__init__(4, 1, out_channels, **BLOCKS)
         self.ratios = torch.logit(scheduler.alphas_cumprod.double().clamp_min(1e-12))
@@ -54,7 +56,7 @@ class ExactNet(UNet2DModel):
         weights = torch.softmax(-(gap**2) / (2 * variance), 0)
         e = s * (weights * gap / variance).sum(0)
         x1 = (weights * (gap * a * STD**2 / variance + self.means.reshape(-1, 1, 1, 1, 1))).sum(0)
-        out = {"epsilon": e, "v_prediction": a * e - s * x1, "sample": x1}[self.kind]
+        out = {"epsilon": self.factor * e, "v_prediction": a * e - s * x1, "sample": x1}[self.kind]
         return SimpleNamespace(sample=torch.cat([out, out + 1], 1))
 
 
@@ -110,6 +112,19 @@ def test_continuous_likelihoods_are_those_of_the_data_at_the_last_noise_level(
     stderr = excess.std().item() / math.sqrt(len(y))
     assert abs(excess.mean()) < 1e-3 + 3 * stderr and stderr < 0.02
     assert bits(bound.error.square().mean().sqrt()) == pytest.approx(excess.std().item(), rel=0.3)
+
+
+def test_the_flow_of_an_inexact_network_has_its_closed_form():
+    """Of k times the noise, x / alpha - mean grows as (STD^2 + (sigma / alpha)^2)^(k / 2)."""
+    ebm, (mean,), y = exact(GAUSSIAN), GAUSSIAN, draw(GAUSSIAN, 2)
+    ebm.model.net.factor = k = 0.9
+    ends = torch.tensor([1.0, 1e-4], dtype=F64)
+    alpha = ebm.model.path.alpha(ends)
+    growth = (STD**2 + ebm.model.path.variance(ends) / alpha**2).log().diff() * k / 2
+    end = alpha[1] * (mean + (y / alpha[0] - mean) * growth.exp())
+    log_p = alpha.log().diff() + growth - end**2 / 2 - math.log(2 * math.pi) / 2
+    found = make_estimator("pf_ode", {"num_probes": 0, "max_refinements": 0})(ebm.energy, y, 1.0)
+    torch.testing.assert_close(found.value, log_p.flatten(1).sum(1), atol=1e-2, rtol=0)
 
 
 @pytest.mark.parametrize("means", [GAUSSIAN, TWO_MODES])

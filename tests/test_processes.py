@@ -114,9 +114,7 @@ def test_two_processes_train_the_model_of_one_with_twice_the_batch(tmp_path, tra
             torch.testing.assert_close(one[key], two[key], atol=1e-5, rtol=1e-5)
 
 
-def test_gradients_that_are_exchanged_in_bfloat16_train_nearly_the_same(
-    tmp_path, train, whole_run
-):
+def test_gradients_exchanged_in_bfloat16_train_nearly_the_same(tmp_path, train, whole_run):
     options = ["comm_hook=bf16", "find_unused_parameters=true", "gradient_as_bucket_view=true"]
     assert train(tmp_path / "2", "--ddp_args", *options, num=2) == 0
     (one, _), (two, _) = outcome(whole_run), outcome(tmp_path / "2")

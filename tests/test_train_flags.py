@@ -21,6 +21,7 @@ TRAIN_MISTAKES = {
     "size": (["--block_out_channels", *"88888"], "8x8 cannot be halved 4 times: give at most 4"),
     "eps": (["--eps", "0.7"], "eps must be less than 0.5"),
     "augmentation": (["--augmentation", "flip"], "choose one of affine, none"),
+    "ddp": (["--ddp_args", "comm_hook=x"], "must be 'no', 'fp16', 'bf16'"),
     "no head": (["--prediction", "moments", "--stein_factor", "0"], "moments' needs a Stein head"),
     "fall": (["--lr_decay_steps", "5"], "cosine falls from the first step"),
     "missing data": (["--dataset", "mnist", "--data_root", "nowhere"], "--download"),

@@ -12,8 +12,10 @@ from ebm_app.io.fields import Fraction, Refinements, Seed, Steps, configuration
 from ebm_app.likelihood.estimator import Estimator
 from ebm_app.models.energy import CountedScore, LogDensity, TimeScoreEnergy
 from ebm_app.numerics.tensors import sum_except_batch
+from ebm_app.paths import LogSNRPath
 from ebm_app.paths.divergence import rademacher_probes, unit_probes
 from ebm_app.paths.probability_flow import ProbabilityFlow
+from ebm_app.paths.schedules import ARC_LENGTH, LOG_SNR
 
 #: probes of a divergence, of which 0 take it exactly
 NumProbes = Annotated[int, Ge(0), Le(1000)]
@@ -89,8 +91,10 @@ class PFODEDensity(Estimator):
             probes = unit_probes(points)
             if self.num_probes:
                 probes = rademacher_probes(self.num_probes, points, self.seed)
-            score = CountedScore(energy, self.score)
-            flow, steps = ProbabilityFlow(score, energy.path), self.num_steps * 2**level
+            score, path = CountedScore(energy, self.score), energy.path
+            # a network of noise is inexact in noise too, where alpha grows a lot in little length
+            schedule = LOG_SNR if isinstance(path, LogSNRPath) else ARC_LENGTH
+            flow, steps = ProbabilityFlow(score, path, schedule), self.num_steps * 2**level
             *_, end = flow.solve(points, t, self.start, self.solver, steps, probes)
             log_det = end.log_det if self.num_probes else end.log_det.sum(0, keepdim=True)
             reference = sum_except_batch(energy.path.reference_log_density(end.x))
