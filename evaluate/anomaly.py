@@ -109,6 +109,7 @@ def other_detectors(pixels: np.ndarray, seed: int) -> dict[str, Callable]:
     from sklearn.neighbors import LocalOutlierFactor
     from sklearn.svm import OneClassSVM
 
+    seed %= 2**32
     models = {
         "isolation forest": IsolationForest(random_state=seed),
         "one-class SVM": OneClassSVM(nu=0.1),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from speeds import without_speeds
 from test_faults import TENSORS
 
@@ -140,11 +140,19 @@ def test_a_best_model_that_does_not_load_never_comes_to_the_top(images, run, kin
     assert (run / "model.safetensors").read_bytes() == top
 
 
-def test_state_without_its_tensors_is_damaged(images, run):
-    last = run / "checkpoint-12"
-    save_file({"x": torch.zeros(1)}, last / "state" / "trainer.safetensors")
+FORGED = {
+    "config.json": (b'{"kind": "energy model", "format_version": 1}', "key dataset is missing"),
+    "state/trainer.json": (b'{"format_version": 2, "step": []}', "step must be a valid integer"),
+    "state/trainer.safetensors": (save({"x": torch.zeros(1)}), "state is damaged"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_what_fits_its_digest_alone_is_refused(images, run, name):
+    last, (content, message) = run / "checkpoint-12", FORGED[name]
+    (last / name).write_bytes(content)
     write_json(last / "state" / "digests.json", digests(last))
-    with pytest.raises(UserError, match="state is damaged"):
+    with pytest.raises(UserError, match=message):
         train(images, run, **SETTINGS, resume_from_checkpoint="latest")
 
 

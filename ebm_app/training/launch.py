@@ -25,7 +25,7 @@ from ebm_app.io.processes import describe_devices, make_accelerator, on_main, sh
 from ebm_app.io.records import as_written, to_dict
 from ebm_app.io.writing import save_figure
 from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig, changes_of
-from ebm_app.models.folders import check_weights, load_weights
+from ebm_app.models.folders import check_weights, load_weights, read_config
 from ebm_app.training import checkpoint
 from ebm_app.training.metrics import read_metrics, training_figure
 from ebm_app.training.options import RunOptions
@@ -123,10 +123,13 @@ def go_on(accelerator: Accelerator, trainer: Trainer, options: RunOptions) -> No
     folder, name = options.output_dir, options.resume_from_checkpoint
     found = on_main(accelerator, lambda: str(checkpoint.find_checkpoint(folder, name)))
     (found,) = broadcast_object_list([found])
-    state = Path(found) / checkpoint.STATE
+    state, model = Path(found) / checkpoint.STATE, trainer.task.model
+    written = read_config(model.config_class, Path(found), model.kind)
+    if changes := changes_of(to_dict(written), to_dict(model.config), FREE):
+        raise UserError(f"the model in {found} is another ({'; '.join(changes)})")
     if (best := state / checkpoint.BEST_FILE).exists():  # what does not load is never at the top
-        check_weights(trainer.task.model, best)
-        load_weights(trainer.task.model, best)
+        check_weights(model, best)
+        load_weights(model, best)
     with as_written(state):
         trainer.resume(Path(found))
     if trainer.now.best is not None:

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ebm_app.io.errors import UserError
-from ebm_app.io.records import read_json
+from ebm_app.io.fields import STRICT, Count
+from ebm_app.io.records import from_dict, read_json
 from ebm_app.io.tensors import read_tensors
 from ebm_app.models.config import FREE_ON_RESUME, changes_of
 from ebm_app.training.checkpoint import STATE, TENSORS_FILE, TRAINER_FILE
@@ -41,17 +42,18 @@ class Progress:
         ema_step, scaler: of the averaged weights, and of the scale of fp16's losses.
     """
 
+    __pydantic_config__: ClassVar = STRICT
     settings: dict[str, dict[str, Any]]
     total_batch_size: int
-    step: int = 0
+    step: Count = 0
     loss: float | None = None
     seconds: float = 0.0
     core_seconds: float = 0.0
-    validated: int = 0
-    best: dict[str, float | None] | None = None
+    validated: Count = 0
+    best: dict[str, int | float | None] | None = None
     origin: dict[str, Any] = field(default_factory=dict)
-    ema_step: int = 0
-    scaler: dict[str, float] | None = None
+    ema_step: Count = 0
+    scaler: dict[str, int | float] | None = None
     format_version: int = FORMAT_VERSION
 
 
@@ -83,7 +85,7 @@ class TrainingState:
         written = read_json(folder / STATE / TRAINER_FILE)
         if written.get("format_version") != FORMAT_VERSION:
             raise UserError(f"{folder} is of another version of ebm_app: go on with that one")
-        before = Progress(**written)
+        before = from_dict(Progress, written, str(folder / STATE / TRAINER_FILE))
         check_same(before, now, folder)
         tensors = read_tensors(folder / STATE / TENSORS_FILE)
         if self.scaler is not None:
