@@ -78,9 +78,7 @@ def calls(ebm):
         log_density_ratio: {"x0": ROWS, "x1": ROWS + 1, "num_folds": 2, "steps": 2},
         conditional_mutual_information: dict.fromkeys("xyz", ROWS) | {"num_folds": 2, "steps": 2},
         Product: {"energies": [ebm.energy], "weights": [1.0]},
-        **{kind: {} for kind in SAMPLERS.values()},
-        **{kind: {} for kind in PATHS.values()},
-        **{kind: {} for kind in ESTIMATORS.values()},
+        **{kind: {} for kinds in (SAMPLERS, PATHS, ESTIMATORS) for kind in kinds.values()},
     }
 
 

@@ -27,25 +27,20 @@ def flags_of(script, folder, image_folder, output):
     return [*(word.format(**names) for word in SCRIPTS[script]), "--output_dir", str(output)]
 
 
-def refuse(script, folder, image_folder, output, capsys):
-    """A script refuses a folder of results, before it computes anything."""
+PLACES = [(script, "file/run") for script in SCRIPTS]
+PLACES += [("evaluate/bpd.py", place) for place in ("file", "loop", "x" * 300)]
+
+
+@pytest.mark.parametrize(("script", "place"), PLACES)
+def test_a_place_that_cannot_be_is_refused(tmp_path, folder, image_folder, capsys, script, place):
+    """Before anything is computed."""
+    (tmp_path / "file").write_text("not a folder")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    output = tmp_path / place
     assert call(load_script(script), *flags_of(script, folder, image_folder, output)) == 2
     out, error = capsys.readouterr()
     assert error.splitlines()[-1].startswith("error: ") and str(output.parent) in error
     assert not out.strip()
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_a_folder_below_a_file_is_refused(tmp_path, folder, image_folder, capsys, script):
-    (tmp_path / "file").write_text("not a folder")
-    refuse(script, folder, image_folder, tmp_path / "file" / "run", capsys)
-
-
-@pytest.mark.parametrize("place", ["file", "loop", "x" * 300])
-def test_a_place_that_cannot_be_is_refused(tmp_path, folder, image_folder, capsys, place):
-    (tmp_path / "file").write_text("not a folder")
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    refuse("evaluate/bpd.py", folder, image_folder, tmp_path / place, capsys)
 
 
 class FailingDisk:

@@ -17,7 +17,7 @@ def replace_file(path: Path, content: bytes) -> None:
     or the new one, complete, at whatever time of a crash. A link or a pipe in its place is
     replaced, not written to."""
     pending = path.with_name(f".{path.name}.tmp")
-    with _alone_in(path.parent):  # two runs may write to one folder
+    with alone_in(path.parent):  # two runs may write to one folder
         pending.unlink(missing_ok=True)
         try:
             with pending.open("xb") as file:
@@ -37,16 +37,9 @@ def save_figure(figure: "Figure", path: Path, dpi: int = 110) -> None:
     replace_file(path, content.getvalue())
 
 
-def sync_folder(folder: Path) -> None:
-    """Force the names in a folder to the disk."""
-    with _alone_in(folder):
-        pass
-
-
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Within it, no other writes to a folder by these functions; its names are then forced to the
-    disk."""
+def alone_in(folder: Path) -> Iterator[None]:
+    """Within it, no other run writes to a folder; its names are then forced to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # a disk without locks

@@ -74,8 +74,7 @@ def class_labels(labels: Labels, num: int, num_classes: int, seed: int = 0) -> T
         choose("labels", labels, (RANDOM,))
         return torch.randint(num_classes, (num,), generator=seeded("cpu", seed, num))
     given = torch.atleast_1d(as_tensor(labels, "labels"))
-    is_whole = torch.can_cast(given.dtype, torch.int64)
-    if not is_whole or given.ndim != 1 or not 0 < len(given) <= num:
+    if not torch.can_cast(given.dtype, torch.long) or given.ndim != 1 or not 0 < len(given) <= num:
         raise UserError(f"labels are one to {num} whole numbers, one for each image at most")
     if given.min() < 0 or given.max() >= num_classes:
         raise UserError(f"labels lie between 0 and {num_classes - 1}")

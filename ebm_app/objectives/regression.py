@@ -37,8 +37,7 @@ class Objective(ABC):
     def __init__(
         self, weighting: Weighting | None = None, stein_factor: float = 0.0, eps: float = 1e-5
     ) -> None:
-        self.weighting = time_score if weighting is None else weighting
-        self.stein_factor, self.eps = stein_factor, eps
+        self.weighting, self.stein_factor, self.eps = weighting or time_score, stein_factor, eps
 
     @abstractmethod
     def __call__(

@@ -21,7 +21,7 @@ from ebm_app.io.errors import UserError
 from ebm_app.io.fields import shortened
 from ebm_app.io.records import open_plain, read_json, write_json
 from ebm_app.io.tensors import write_tensors
-from ebm_app.io.writing import replace_file, sync_folder
+from ebm_app.io.writing import alone_in, replace_file
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE
 from ebm_app.models.pretrained import PretrainedModel
 
@@ -113,8 +113,8 @@ def save_checkpoint(
     if trainer["best"] is not None:
         replace_file(pending / STATE / BEST_FILE, (output_dir / WEIGHTS_FILE).read_bytes())
     write_json(pending / STATE / DIGESTS_FILE, digests(pending))
-    os.replace(pending, folder)
-    sync_folder(output_dir)
+    with alone_in(output_dir):
+        os.replace(pending, folder)
     for former in checkpoints(output_dir)[:-limit]:  # never half of one under its name
         shutil.rmtree(former.rename(aside(former)))
 
