@@ -164,63 +164,6 @@ class ExactBridge(ExactModel):
         return self.path.sample(x0, x1, t, normal(shape, seed + 2))
 
 
-class PixelHistograms(nn.Module):
-    """Stands in for a TimeScoreModel of images whose pixels are independent draws of their level:
-    level k with probability ``histogram[k]``, at the centre of its cell of [-1, 1].
-
-    A pixel is then a mixture of point masses, and p_t one of Gaussians of variance v_t.
-    """
-
-    stein_channels = 1
-
-    def __init__(self, path, eps, histogram):
-        super().__init__()
-        self.path, self.interval = path, path.interval(eps)
-        self.histogram = torch.as_tensor(histogram, dtype=F64)
-        self.num_levels = len(histogram)
-        self.centres = (2 * torch.arange(self.num_levels, dtype=F64) + 1) / self.num_levels - 1
-        self.masses = self.at(self.centres, self.histogram)
-
-    def at(self, points, weights):
-        """Masses ``weights`` at ``points`` of [-1, 1], for pixels taken one by one."""
-        stds = torch.zeros(len(points))
-        return ExactModel(self.path, 0.1, points[:, None], stds, weights, stein_channels=1)
-
-    def pixels(self, x, t):
-        """log p_t, component and score of pixels x (N, 1) at times t (N,): (N,) each."""
-        output = self.masses(x, t)
-        return self.masses.log_density(x, t), output.components[:, 0], output.score[:, 0]
-
-    def parts(self, x, t):
-        """The same of images x (B, *) at a time, a float or (B,): (B, *) each, float64."""
-        t = times_like(t, x).repeat_interleave(x[0].numel())
-        parts = self.pixels(x.double().reshape(-1, 1), t)
-        return tuple(part.reshape(x.shape) for part in parts)
-
-    def log_density(self, x, t):
-        return sum_except_batch(self.parts(x, t)[0])
-
-    def forward(self, x, t):
-        _, components, score = self.parts(x, t)
-        return ModelOutput(components.to(x.dtype), score.to(x.dtype))
-
-    def time_score(self, x, t):
-        return sum_except_batch(self(x, t).components)
-
-    def levels(self, shape, seed=0):
-        """Draws of the levels (B, *)."""
-        num = math.prod(shape)
-        return torch.multinomial(self.histogram, num, True, generator=generator(seed)).view(shape)
-
-    def log_prob(self, levels):
-        """log P of levels (B, *): (B,), whose mean is minus the entropy."""
-        return sum_except_batch(self.histogram.log()[levels])
-
-
-def times_like(t, x):
-    return t if isinstance(t, torch.Tensor) and t.ndim else torch.full((len(x),), t, dtype=F64)
-
-
 def like_modes(moment, x):
     """(K, B, ...) in a shape that broadcasts with (K, B, *) for x (B, *), in the dtype of x."""
     return moment.reshape(moment.shape + (1,) * (x.ndim + 1 - moment.ndim)).to(x.dtype)

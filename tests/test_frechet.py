@@ -63,18 +63,3 @@ def test_copies_show_and_fresh_draws_do_not():
     assert share_of_copies(fresh, held_out) == pytest.approx(0.01, abs=0.003)
     fresh[:5_000] = 0
     assert share_of_copies(fresh, held_out) == pytest.approx(0.2575, abs=0.003)
-
-
-def rotation(size, seed=5):
-    return torch.linalg.qr(normal((size, size), seed))[0]
-
-
-def test_commuting_covariances():
-    """sum_i (a_i - b_i)^2 of standard deviations a, b along common axes, one of them none."""
-    a, b = torch.tensor([1.0, 2.0, 0.5], dtype=F64), torch.tensor([3.0, 0.2, 0.0], dtype=F64)
-    mean, zero = torch.tensor([1.0, 2.0, 2.0], dtype=F64), torch.zeros(3, dtype=F64)
-    turn = rotation(3)
-    near, far = rows_of(zero, turn @ a.diag()), rows_of(mean, turn @ b.diag(), 70, 1)
-    exact = 9 + (a - b).square().sum().item()
-    assert frechet_distance(near, far) == pytest.approx(exact, abs=1e-9)
-    assert frechet_distance(far, near) == pytest.approx(exact, abs=1e-9)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from exact import F64, ExactModel, generator, two_modes, z_score
+from exact import F64, ExactModel, generator, two_modes
 
 from ebm_app.likelihood import RatioIntegral
 from ebm_app.likelihood.bits import log_likelihood
@@ -73,17 +73,6 @@ def test_a_gaussian_density_has_its_bits_per_dim(num_levels):
     assert torch.allclose(result.log_prob, nats, rtol=0, atol=1e-6)
     bits = -nats / math.log(2) / math.prod(SHAPE)
     assert torch.allclose(result.bits_per_dim, bits, rtol=0, atol=1e-6)
-
-
-def test_the_average_over_noise_is_the_expectation_over_the_bin():
-    """For a Gaussian E_u (x - m)^2 = (centre - m)^2 + h^2 / 3 with h half the width of a bin."""
-    levels = images(5, num=1)
-    many = levels.expand(200, -1, -1, -1)
-    repeats = likelihood(gaussian(), many, 5, noise(1, many), 32).log_prob
-    centre, half = 2 * (levels + 0.5) / 5 - 1, 1 / 5
-    square = (centre - MEAN).square() + half**2 / 3
-    log_density = -0.5 * (square / STD**2 + math.log(2 * math.pi * STD**2))
-    assert z_score(repeats[:, None], (log_density + math.log(2 / 5)).sum()) < 4
 
 
 def test_repeats_are_averaged_and_counted_and_components_sum_to_the_value():

@@ -99,16 +99,6 @@ def test_a_network_of_every_size_fits_the_images(side, size, millions):
     assert side == 28 or cost.weights == pytest.approx(1e6 * millions, rel=0.1)
 
 
-def test_operations_are_those_of_a_convolution():
-    """A single residual block at one resolution costs what its convolutions say."""
-    small, twice = (
-        network_cost(EBMConfig("mine", (1, side, side), 17, net=UNetConfig((8,), num_heads=1)))
-        for side in (8, 16)
-    )
-    assert twice.weights == small.weights
-    assert twice.operations == pytest.approx(4 * small.operations, rel=0.02)
-
-
 def test_a_size_is_for_a_preset_that_has_one(digits):
     with pytest.raises(UserError, match="network of its own"):
         settings.resolve(digits, {"size": "base"})
