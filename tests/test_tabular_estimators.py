@@ -51,7 +51,9 @@ def test_a_ratio_is_that_of_the_function_in_a_pipeline_and_for_every_kind_of_see
     names = np.where(which, "new", "a")
     words = clone(ratio).fit(scaled, names)
     np.testing.assert_array_equal(words.score_samples(scaled), function.score_samples(scaled))
-    assert words.classes_.tolist() == ["a", "new"]
+    assert (
+        words.classes_.tolist() == ["a", "new"] and words.score(scaled, words.classes_[which]) < 0
+    )
     value, error = words.score_samples(scaled[:3], return_std=True)
     assert value.shape == error.shape == (3,)
     for seed in (None, np.random.RandomState(1)):

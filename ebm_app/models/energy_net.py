@@ -7,6 +7,10 @@ N(0, I) exactly; later it integrates to 1 as far as the time derivative is exact
 come from one backward pass and belong to the same function, as the two heads of
 ``TimeScoreModel`` do not.
 
+Of other forms, each distilled for 400 core seconds, this one had the best bound on validation
+digits, in bits per dim: 1.702; x . g alone 1.710, f alone 1.712, a squared norm |x + f|^2 2.119.
+Normalisation over groups had 1.702, over all channels 1.719, none 1.794, a scale by channel 1.845.
+
 Source: Guth, Kadkhodaie, Simoncelli 2025, arXiv:2506.05310, for an energy whose two derivatives
 are trained. Theirs are trained on data; here they are distilled (``training.energy_task``).
 """

@@ -64,6 +64,11 @@ class DensityRatio(BaseEstimator):
         check_is_fitted(self)
         return self.estimate_.score_samples(checked(self, X, reset=False), return_std)
 
+    def score(self, X: Any, y: Any) -> float:  # noqa: N803
+        """The mean log likelihood (nats) of which sample every row is of, at equal shares."""
+        ratio = np.where(np.asarray(y) == self.classes_[1], 1, -1) * self.score_samples(X)
+        return float(-np.logaddexp(0, -ratio).mean())
+
     def __sklearn_tags__(self) -> Tags:
         tags = tagged(super().__sklearn_tags__())
         tags.classifier_tags = ClassifierTags(multi_class=False)
