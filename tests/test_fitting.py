@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from ebm_app.io.errors import NumericalError
 from ebm_app.numerics.fitting import fit
 
 
@@ -12,3 +13,9 @@ def test_a_schedule_of_ones_own_shrinks_the_first_step():
     steps = fit([weight], lambda step: 7 * weight.sum(), 2, 0.1, factor=lambda n: 0.5 / (1 + n))
     assert next(steps) == 1 and weight.item() == pytest.approx(-0.05)
     assert next(steps) == 2 and weight.item() == pytest.approx(-0.075)
+
+
+def test_a_loss_that_is_not_finite_ends_the_loop():
+    weight = torch.ones(1, requires_grad=True)
+    with pytest.raises(NumericalError, match="the loss of step 3 is nan"):
+        list(fit([weight], lambda step: (weight * (step < 2) / (step < 2)).sum(), 5, 0.1))

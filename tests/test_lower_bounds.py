@@ -1,5 +1,7 @@
 """Known mutual information, bounds of it, what every row moves them by, and neighbours."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -26,6 +28,13 @@ def pair_ratios(num=9, seed=0):
     return PairRatios(
         joint, torch.randn(len(SHIFTS), num, generator=g, dtype=torch.float64), SHIFTS
     )
+
+
+def test_bounds_are_their_formulas():
+    ratios = pair_ratios()
+    mean = ratios.apart.exp().mean().item()
+    assert log_normaliser(ratios) == pytest.approx(math.log(mean))
+    assert donsker_varadhan(ratios) == pytest.approx(ratios.joint.mean().item() - math.log(mean))
 
 
 def test_influences_are_the_derivatives_by_the_weights_of_rows():
