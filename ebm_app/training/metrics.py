@@ -38,7 +38,8 @@ class MetricsLog:
             text = "".join(json.dumps(row) + "\n" for row in rows if row["step"] <= step)
             replace_file(self.path, text.encode())
         if self.config.report_to != "jsonl":
-            self.accelerator.init_trackers("ebm_app", config=to_dict(self.config))
+            words = {"ddp_args": " ".join(self.config.ddp_args)}  # TensorBoard takes no lists
+            self.accelerator.init_trackers("ebm_app", config=to_dict(self.config) | words)
 
     def write(self, step: int, **numbers: float) -> None:
         """Add a line."""
