@@ -39,3 +39,6 @@ def test_the_folder_of_a_space_holds_the_package_and_a_model(script, tmp_path):
     needed = (folder / "requirements.txt").read_text().splitlines()
     assert needed[-1].startswith("gradio") and not any("ebm_app" in name for name in needed)
     error_of(main, [str(folder)])
+    for model in ("nothing", ""):
+        error_of(main, [str(tmp_path / "other"), "--model", model])
+    assert not (tmp_path / "other").exists()

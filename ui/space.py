@@ -17,6 +17,7 @@ from typing import Any
 from ebm_app.io.command_line import Positional, argument, parse
 from ebm_app.io.errors import UserError
 from ebm_app.io.fields import configuration, setting
+from ebm_app.io.records import open_plain
 from ebm_app.io.start import run_script
 from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE, find_folder
 
@@ -53,14 +54,17 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     folder = Path(args.output_dir)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty: give another folder")
+    source, files = find_folder(args.model), (CONFIG_FILE, WEIGHTS_FILE)
+    for name in files:
+        open_plain(source / name).close()
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "ebm_app", folder / "ebm_app", ignore=ignored)
     model = args.model
     if Path(model).is_dir():
         model = "model"
         (folder / model).mkdir()
-        for name in (CONFIG_FILE, WEIGHTS_FILE):
-            shutil.copy(find_folder(args.model) / name, folder / model / name)
+        for name in files:
+            shutil.copy(source / name, folder / model / name)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     needed = [*project["dependencies"], *extras["plots"], *extras["ui"][1:]]  # the first: plots
