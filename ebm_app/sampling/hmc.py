@@ -163,16 +163,17 @@ def energy_error(
     return torch.zeros_like(start.log_density, dtype=torch.float64)
 
 
-def adapt(scale: Tensor, probability: Tensor, target: float = 0.65) -> Tensor:
-    """The next scale s 1.1^((a - target) / target) of the step sizes, a the acceptance seen.
+def adapt(scale: Tensor, probability: Tensor, target: float, growth: float = 1.1) -> Tensor:
+    """The next scale s growth^((a - target) / target) of the step sizes, a the acceptance seen.
 
     It settles where the mean of a is the target. A scale () reads the mean over the chains; one of
     shape (B,) reads each chain's own value, whose mean is then taken over time. A chain under
-    adaptation does not leave its density invariant: freeze the step before reporting. The default
-    is the optimal rate in high dimension (Beskos et al. 2013, arXiv:1001.4460).
+    adaptation does not leave its density invariant: freeze the step before reporting. For one
+    distribution in high dimension a target of 0.65 is optimal (Beskos et al. 2013,
+    arXiv:1001.4460).
 
     Args:
         scale: () or (B,). probability: (B,), of the transition just made.
     """
     seen = probability if scale.ndim else probability.mean()
-    return scale * 1.1 ** ((seen.to(scale) - target) / target)
+    return scale * growth ** ((seen.to(scale) - target) / target)

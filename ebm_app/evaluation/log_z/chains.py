@@ -36,13 +36,15 @@ from ebm_app.paths.midpoint import ImplicitMidpoint
 from ebm_app.paths.probability_flow import ProbabilityFlow
 from ebm_app.paths.schedules import SCHEDULES
 from ebm_app.sampling.annealing import IntermediateDistribution, anneal, stay
-from ebm_app.sampling.hmc import Target
+from ebm_app.sampling.hmc import Target, adapt
 
 #: pilot chains, whose median step sizes are taken, and their further transitions at each of so
 #: many temperatures
 NUM_PILOT, PILOT_STEPS, PILOT_TEMPERATURES = 4, 3, 100
 #: acceptance that the steps are tuned to: chains that hardly move cost log w more than short steps
 ACCEPTANCE = 0.9
+#: of ``adapt``, whose own is slow to lengthen steps where so much is accepted
+GROWTH = math.exp(0.45)
 #: nodes of the leapfrog's gradient: few are enough, since the accept step corrects for them
 SCORE_NODES = 4
 #: time at which the first step of the probability flow takes N(0, I) for p_t: its alpha exceeds 0
@@ -124,9 +126,10 @@ class Chains:
         chains that are stuck, or meet no resistance, do not move.
         """
         count = self.settings.steps_per_temperature + PILOT_STEPS
+        follow = partial(adapt, target=ACCEPTANCE, growth=GROWTH)
         stride = math.ceil(len(self.targets) / PILOT_TEMPERATURES)
         pilots = [
-            distribution._replace(num_steps=0 if k % stride else count, adapt=_follow)
+            distribution._replace(num_steps=0 if k % stride else count, adapt=follow)
             for k, distribution in enumerate(self._temperatures())
         ]
         steps, scale = [], torch.ones(len(x0), dtype=torch.float64)
@@ -177,11 +180,6 @@ class Chains:
             accepted.append(record.acceptance)
             mean = torch.tensor(accepted).nanmean().expand(len(x))
             yield ChainState(position, log_density, log_weight, mean)
-
-
-def _follow(scale: Tensor, probability: Tensor) -> Tensor:
-    """The next scales (B,) of pilots: they settle where the mean acceptance is ``ACCEPTANCE``."""
-    return scale * torch.exp(0.5 * (probability - ACCEPTANCE))
 
 
 def _still(log_density: Callable[[Tensor], Tensor]) -> Target:
