@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -23,6 +24,11 @@ JSON_OBJECT = TypeAdapter(dict[str, JsonValue], config=STRICT)
 def to_dict(config: Any) -> dict[str, Any]:
     """A dataclass as JSON-ready data; paths become texts."""
     return json.loads(json.dumps(dataclasses.asdict(config), default=str))
+
+
+def finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
+    """Numbers for JSON, whose only word for one that is not finite is null."""
+    return {name: value if isfinite(value) else None for name, value in numbers.items()}
 
 
 def from_dict(cls: type[T], data: Any, where: str) -> T:

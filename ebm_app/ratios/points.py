@@ -4,8 +4,6 @@ cells for the densities p_t of a path, as drawn and as learned:
 log p_t(x) = log p_0(x) + integral from 0 to t of the learned time score at x,   in nats.
 """
 
-import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -47,11 +45,6 @@ class EvaluationPoints:
     def judge(self, ratio: TimeScoreRatio) -> dict[str, float]:
         """The metrics of the fixed-node integral."""
         return self.metrics(ratio.log_ratio(self.x))
-
-
-def as_numbers(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Metrics; None where they are not finite, for which JSON has no word."""
-    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
 class Planes(NamedTuple):

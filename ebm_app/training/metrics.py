@@ -3,8 +3,6 @@ the figure of it."""
 
 import json
 import os
-from collections.abc import Mapping
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +11,7 @@ from accelerate import Accelerator
 
 from ebm_app.io import METRICS_FILE
 from ebm_app.io.errors import UserError
-from ebm_app.io.records import open_plain, to_dict
+from ebm_app.io.records import finite, open_plain, to_dict
 from ebm_app.io.writing import replace_file
 from ebm_app.models.config import LoopConfig
 
@@ -38,8 +36,9 @@ class MetricsLog:
             text = "".join(json.dumps(row) + "\n" for row in rows if row["step"] <= step)
             replace_file(self.path, text.encode())
         if self.config.report_to != "jsonl":
-            words = {"ddp_args": " ".join(self.config.ddp_args)}  # TensorBoard takes no lists
-            self.accelerator.init_trackers("ebm_app", config=to_dict(self.config) | words)
+            settings = to_dict(self.config).items()  # TensorBoard takes no lists
+            told = {name: " ".join(v) if isinstance(v, list) else v for name, v in settings}
+            self.accelerator.init_trackers("ebm_app", config=told)
 
     def write(self, step: int, **numbers: float) -> None:
         """Add a line."""
@@ -50,11 +49,6 @@ class MetricsLog:
                 os.fsync(file.fileno())
         if self.config.report_to != "jsonl":
             self.accelerator.log(numbers, step=step)
-
-
-def finite(numbers: Mapping[str, float]) -> Row:
-    """Numbers for JSON, whose only word for one that is not finite is null."""
-    return {name: value if isfinite(value) else None for name, value in numbers.items()}
 
 
 def read_metrics(path: Path) -> list[Row]:

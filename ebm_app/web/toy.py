@@ -9,13 +9,14 @@ import gradio as gr
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 
+from ebm_app.io.records import finite
 from ebm_app.io.registry import choose
 from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import methods_of
 from ebm_app.ratios.pairs import DensityPair, standard_normal
 from ebm_app.ratios.plots import plot_pair, plot_planes, plot_trial
-from ebm_app.ratios.points import TIMES, DensityGrid, EvaluationPoints, Planes, as_numbers
+from ebm_app.ratios.points import TIMES, DensityGrid, EvaluationPoints, Planes
 from ebm_app.ratios.problems import TOY_PROBLEMS
 from ebm_app.ratios.toy_2d import TOY_2D
 from ebm_app.ratios.training import TEST, VALIDATION, Evaluation, RatioTraining, train
@@ -94,7 +95,7 @@ def toy(
         if points is fresh:
             part, head = "test", f"{iterations} steps"
         done = {"step": at.step, "best_step": at.best_step, "judged_on": part}
-        found = {**given, **done, **as_numbers(found)}
+        found = {**given, **done, **finite(found)}
         head = f"{head} · {label} · seed {seed} · {time.perf_counter() - begin:.1f} s"
         plot = plot_trial(curve, points.truth, estimate, title)
         return plot, f"{head}\n{name}: {verdict(found)}", found, planes

@@ -22,10 +22,11 @@ from ebm_app.io.errors import NumericalError, UserError
 from ebm_app.io.fields import Draws, Positive, PositiveInt, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
+from ebm_app.io.records import finite
 from ebm_app.io.registry import choose
 from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.gaussian_net import GaussianNet
-from ebm_app.ratios.points import EvaluationPoints, as_numbers
+from ebm_app.ratios.points import EvaluationPoints
 from ebm_app.ratios.problems import Problem
 from ebm_app.ratios.training import TEST, VALIDATION, train
 from studies.grid import Figures, once, to_markdown
@@ -148,6 +149,6 @@ def run_of(
     return {
         "validation_error": last.best_error,
         "best_step": last.best_step,
-        "test": as_numbers(metrics),
+        "test": finite(metrics),
         "nfe": nfe,
     }
