@@ -1,7 +1,7 @@
 """log Z of a model by annealed chains, and its bits per dim with and without it.
 
 python evaluate/ais.py digits
-python evaluate/ais.py digits-energy --method ais --num_temperatures 1600 --num_chains 32
+python evaluate/ais.py digits-energy --method diffused --num_temperatures 400
 """
 
 import sys
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from math import hypot, log
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 from tqdm.auto import tqdm
@@ -21,6 +21,7 @@ from ebm_app.image_models.scoring import bits_by_estimator
 from ebm_app.io.command_line import parse
 from ebm_app.io.fields import configuration, part, setting
 from ebm_app.io.output import Output
+from ebm_app.io.registry import choose
 from ebm_app.io.start import run_script
 from ebm_app.likelihood import RatioIntegral
 from ebm_app.likelihood.dequantisation import dequantisation_noise
@@ -29,23 +30,18 @@ from studies.grid import to_markdown
 
 #: half of the chains of a method are told from the other half
 NumChains = Annotated[int, Ge(4), Le(1_000_000)]
-#: a word of --method -> the methods that run; the first one normalises the bits per dim
-CHOICES = {
-    **{name: (name,) for name in METHODS},
-    "both": ("ais", "raise"),
-    "all": ("transported", "ais", "raise"),
-}
 
 
 @configuration(kw_only=True)
 class Arguments(HeldOutFlags, Annealing):
     """The command line."""
 
-    method: Literal["transported", "ais", "raise", "both", "all"] = setting(
+    method: tuple[str, ...] = setting(
         "ais: annealed importance sampling, forward and in reverse; transported: the same by "
-        "chains moved by the probability-flow ODE; raise: in reverse from held-out images; both: "
-        "ais and raise",
-        "transported",
+        "chains moved by the probability-flow ODE, for images of few pixels; diffused: moved by "
+        "the reversed diffusion; raise: in reverse from held-out images. The first one normalises "
+        "the bits per dim",
+        ("transported",),
     )
     num_chains: NumChains = setting("chains of each run", 64)
     output_dir: Path = setting("where the record goes", Path("runs/ais"))
@@ -54,17 +50,18 @@ class Arguments(HeldOutFlags, Annealing):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Estimate log Z; the metrics of every method."""
     args = parse(Arguments, __doc__, argv)
+    names = [choose("method", name, METHODS) for name in args.method or ("transported",)]
     accelerator, ebm = open_model(args)
     levels, _ = held_out(args, ebm)
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     output = Output(args.output_dir / "ais.json", args)
     points, runs, results = ebm.dequantise(levels, noise[0]).y, {}, {}
-    for name in CHOICES[args.method]:
-        moved = name == "transported"
-        if moved not in runs:
-            chains = Chains(ebm.energy, part(Annealing, args), moved)
-            runs[moved] = ChainRun(chains, points, mixed_seed(args.seed, len(runs)))
-        results[name] = METHODS[name](runs[moved], args.num_chains)
+    for name in names:
+        transport, estimate = METHODS[name]
+        if transport not in runs:
+            chains = Chains(ebm.energy, part(Annealing, args), transport)
+            runs[transport] = ChainRun(chains, points, mixed_seed(args.seed, len(runs)))
+        results[name] = estimate(runs[transport], args.num_chains)
     bar = partial(tqdm, desc="bits per dim")
     _, bits = bits_by_estimator(
         accelerator, ebm, levels, noise, RatioIntegral(), ebm.dequantiser, args.batch_size, bar

@@ -11,7 +11,7 @@ import pytest
 import torch
 from exact import F64, ExactModel, generator, normal
 
-from ebm_app.evaluation.log_z import methods
+from ebm_app.evaluation.log_z import methods, transports
 from ebm_app.evaluation.log_z.chains import ACCEPTANCE, Annealing, Chains, ChainState
 from ebm_app.evaluation.log_z.estimates import bennett, from_forward, from_reverse
 from ebm_app.evaluation.log_z.methods import METHODS, ChainRun
@@ -22,8 +22,12 @@ from ebm_app.paths import LinearVPPath
 DISTRIBUTIONS = {(16,): (1.4, 0.8), (1, 4, 4): (1.4, 0.8), (64,): (1.4, 0.88), (2,): (1.4, 0.7)}
 PLAIN = Annealing(num_temperatures=16, steps_per_temperature=4, num_leapfrog_steps=1, score="head")
 FEW = replace(PLAIN, num_temperatures=4, steps_per_temperature=2)
-#: name -> whether the chains are transported, and their settings
-KINDS = {"plain": (False, PLAIN), "transported": (True, FEW)}
+#: name -> how the chains are transported, and their settings
+KINDS = {
+    "plain": (transports.none, PLAIN),
+    "transported": (transports.flow, FEW),
+    "diffused": (transports.diffusion, replace(PLAIN, steps_per_temperature=1)),
+}
 slow = pytest.mark.slow
 
 
@@ -37,8 +41,8 @@ def mixture(shape, model=ExactModel, **settings):
 
 def tuned(model, name, **settings):
     """Chains with their step sizes found."""
-    (transported, usual), g = KINDS[name], generator()
-    chains = Chains(TimeScoreEnergy(model, 24), replace(usual, **settings), transported)
+    (transport, usual), g = KINDS[name], generator()
+    chains = Chains(TimeScoreEnergy(model, 24), replace(usual, **settings), transport)
     x0 = torch.randn((64, *model.means.shape[1:]), generator=g, dtype=F64)
     assert list(chains.tune(x0, g)) == list(range(1, chains.settings.num_temperatures + 1))
     return chains
@@ -61,9 +65,11 @@ def reverse(chains, num, seed=5):
 
 CASES = [
     pytest.param((16,), "plain", 0.22, 1500, marks=pytest.mark.process),
-    *(pytest.param((16,), "plain", factor, 1500, marks=slow) for factor in (1.0, 4.0)),
+    *(pytest.param((16,), "plain", factor, 2500, marks=slow) for factor in (1.0, 4.0)),
     pytest.param((16,), "transported", 1.0, 1000),
     *(pytest.param((16,), "transported", factor, 1500, marks=slow) for factor in (0.22, 4.5)),
+    pytest.param((16,), "diffused", 1.0, 1000),
+    *(pytest.param((16,), "diffused", factor, 1500, marks=slow) for factor in (0.22, 4.5)),
     pytest.param((64,), "plain", 1.0, 600, marks=slow),
     pytest.param((64,), "transported", 1.0, 200, marks=slow),
 ]
@@ -93,10 +99,10 @@ def test_log_z_is_zero_whichever_way_the_step_and_the_direction(shape, name, fac
 def test_every_method_finds_it_from_noise_or_from_data(name, float64, monkeypatch):
     monkeypatch.setattr(methods, "BLOCK_SIZE", 100)
     shape, model = (1, 4, 4), mixture((1, 4, 4))
-    transported, settings = KINDS["transported" if name == "transported" else "plain"]
-    chains = Chains(TimeScoreEnergy(model, 24), settings, transported)
+    settings = next(usual for kind, usual in KINDS.values() if kind is METHODS[name].transport)
+    chains = Chains(TimeScoreEnergy(model, 24), settings, METHODS[name].transport)
     data = model.sample(torch.full((400,), 0.99, dtype=F64), (400, *shape), 9).xt
-    found = METHODS[name](ChainRun(chains, data, 3), 400)
+    found = METHODS[name].estimate(ChainRun(chains, data, 3), 400)
     assert abs(found.estimate.log_z) < 3.5 * found.estimate.stderr < 1
     assert 0.3 < found.acceptance < 1
 

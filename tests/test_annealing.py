@@ -26,7 +26,7 @@ def gaussian(mean, std, log_z=0.0):
 
 
 def affine(scale, shift):
-    def move(x):
+    def move(x, generator):
         log_det = torch.full((len(x),), x[0].numel() * math.log(abs(scale)), dtype=F64)
         return scale * x + shift, log_det
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ebm_app.io.command_line import ModelFlag, given, parse
-from ebm_app.io.fields import configuration, setting
+from ebm_app.io.fields import configuration, rare, setting
 from ebm_app.io.start import run_script
 from ebm_app.models.config import LoopConfig
 from ebm_app.training.options import RunOptions, options_of
@@ -30,6 +30,7 @@ class Arguments(LoopConfig, RunOptions, ModelFlag):
     dataset: str | None = setting("the model's own if not given", None)
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     download: bool = setting("fetch a missing data set", False)
+    init_from: str | None = rare("an energy network whose weights a new run takes", None)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:

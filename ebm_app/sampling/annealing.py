@@ -1,8 +1,8 @@
 r"""Annealing: carry chains from a reference to a target through intermediate distributions.
 
 Given densities p_1, ..., p_K, each known up to a constant, the chains start from x0, exact samples
-of a reference p_0. Distribution k moves them by its transport, a bijection T_k (or the identity),
-then takes a few transitions that leave p_k invariant.
+of a reference p_0. Distribution k moves them by its transport, a bijection T_k (or the identity)
+or a draw from p(y | x), then takes a few transitions that leave p_k invariant.
 
 ``anneal`` is the one loop, of samplers and of annealed importance sampling. Each record it yields
 holds the log density of its distribution where the transitions there began, so that the importance
@@ -12,8 +12,9 @@ y_k = T_k(x_{k-1}),
     log w = sum_k [log p_k(y_k) - log p_{k-1}(x_{k-1}) + log |det T_k'(x_{k-1})|],
 
 the terms being ``entry_log_density`` of record k, ``state.log_density`` of the record before it,
-and ``log_det`` of record k. Because the transitions are reversible, the same loop through the
-distributions in reverse, by the inverse maps, runs the chains backwards.
+and ``log_det`` of record k, where a random transport has log q(x | y) - log p(y | x), q being its
+way back. Because the transitions are reversible, the same loop through the distributions in
+reverse, by the ways back, runs the chains backwards.
 
 References: Neal 2001, Annealed importance sampling, arXiv:physics/9803008; Neal 2011,
 arXiv:1206.1901; Vaikuntanathan and Jarzynski 2011, arXiv:1101.2612, for the transport.
@@ -28,11 +29,12 @@ from torch import Tensor
 from ebm_app.sampling import hmc
 from ebm_app.sampling.hmc import HMCState, Target
 
-#: positions (B, *) -> positions (B, *) by a bijection, and its log |det| (B,) float64
-Move = Callable[[Tensor], tuple[Tensor, Tensor]]
+#: (positions (B, *), source of randomness) -> positions (B, *), and the log |det| (B,) float64 of
+#: a bijection or, of a draw, what takes its place
+Move = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 
-def stay(x: Tensor) -> tuple[Tensor, Tensor]:
+def stay(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """The identity as a transport."""
     return x, torch.zeros(len(x), dtype=torch.float64, device=x.device)
 
@@ -62,7 +64,7 @@ class AnnealingRecord(NamedTuple):
     Attributes:
         state: the chains after the transitions; position (B, *).
         entry_log_density: (B,), log density in nats where the transitions began.
-        log_det: (B,), of the transport, in nats.
+        log_det: (B,), of the transport, in nats; see ``Move``.
         acceptance: mean acceptance probability over chains and transitions; NaN without any.
         step_size: scaled, after the transitions, () or (B,).
         nfe: calls of the field, each on the whole batch: 1 + num_steps * num_leapfrog_steps.
@@ -99,7 +101,7 @@ def anneal(
     """
     position, scale = x0, torch.as_tensor(scale, dtype=torch.float64)
     for target, step_size, num_steps, transport, adapt in distributions:
-        position, log_det = transport(position)
+        position, log_det = transport(position, generator)
         state = hmc.init(position, target)
         entry, accepted = state.log_density, []
         for _ in range(num_steps):

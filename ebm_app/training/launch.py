@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from ebm_app.training.trainer import Trainer
 #: the file by which a folder is trained in by one run at a time
 LOCK = ".lock"
 #: what may differ between the model and the run that starts from it
-FREE = frozenset({"dataset", "num_nodes", "eps", "dequantisation"})
+FREE = frozenset({"dataset", "num_nodes", "eps", "dequantisation", "residual"})
 #: and where the run adds an early network, which alone reads the labels
 FREE_OF_EARLY = FREE | {"early", "num_classes"}
 
@@ -48,13 +49,7 @@ def train_ebm(
     flow: Flow | None = None,
 ) -> dict[str, Any] | None:
     """Train an energy-based model; the metrics of the run on the main process, else None."""
-
-    def build(accelerator: Accelerator) -> EBMTask:
-        task = EBMTask(accelerator, ebm_config, config, data, flow)
-        if options.init_from and not options.resume_from_checkpoint:
-            start_from(task.model, options.init_from)
-        return task
-
+    build = partial(EBMTask, ebm_config=ebm_config, config=config, data=data, flow=flow)
     return launch(config, options, build)
 
 
@@ -77,6 +72,8 @@ def launch(
     output, is_main = Output(options.output_dir / RUN_FILE), accelerator.is_main_process
     with on_main(accelerator, lambda: hold(output.folder / LOCK)) or nullcontext():
         task, trainer = build(accelerator), None
+        if options.init_from and not options.resume_from_checkpoint:
+            start_from(task.model, options.init_from)
         settings = {**task.settings(), "training": to_dict(config)}
         if task.trained_parameters():
             trainer = Trainer(accelerator, task, config, options.output_dir)

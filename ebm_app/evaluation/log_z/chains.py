@@ -9,6 +9,7 @@ that of a reverse chain from a sample of p_hat_K / Z_K has a reciprocal of mean 
   log-likelihood of the annealing process itself.
 - transported AIS: the chains move between temperatures by invertible steps of the
   probability-flow ODE, whose determinants enter the weights.
+- diffused AIS: by steps of the reversed diffusion, the density of whose way back enters them.
 
 The accept step and the increment of log w evaluate the same density, a rule of ``num_nodes``
 nodes, for which the weights are exact. A last distribution without transitions carries them over
@@ -22,18 +23,16 @@ Sources: Neal 2001, arXiv:physics/9803008; Burda, Grosse, Salakhutdinov 2015, ar
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ebm_app.evaluation.log_z.transports import Transport, none
 from ebm_app.io.fields import Nodes, PositiveInt, Steps, configuration, rare, setting
 from ebm_app.io.registry import choose
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.numerics.tensors import sum_except_batch
-from ebm_app.paths.midpoint import ImplicitMidpoint
-from ebm_app.paths.probability_flow import ProbabilityFlow
 from ebm_app.paths.schedules import SCHEDULES
 from ebm_app.sampling.annealing import IntermediateDistribution, anneal, stay
 from ebm_app.sampling.hmc import Target, adapt
@@ -47,8 +46,6 @@ ACCEPTANCE = 0.9
 GROWTH = math.exp(0.45)
 #: nodes of the leapfrog's gradient: few are enough, since the accept step corrects for them
 SCORE_NODES = 4
-#: time at which the first step of the probability flow takes N(0, I) for p_t: its alpha exceeds 0
-FLOW_START = 1e-4
 
 
 class ChainState(NamedTuple):
@@ -84,13 +81,11 @@ class Chains:
     Args:
         energy: the model; ``energy.end`` is the last temperature.
         settings: of the chains.
-        transported: whether the chains move from one temperature to the next by a step of the
-            probability-flow ODE, whose determinant costs D backward passes
-            (``ImplicitMidpoint``).
+        transport: how the chains come from one temperature to the next.
     """
 
     def __init__(
-        self, energy: TimeScoreEnergy, settings: Annealing, transported: bool = False
+        self, energy: TimeScoreEnergy, settings: Annealing, transport: Transport = none
     ) -> None:
         energy.path.check_reference()
         self.energy, self.settings = energy, settings
@@ -107,16 +102,7 @@ class Chains:
         self.step_sizes = 0.3 * energy.path.variance(self.times[1:]).sqrt()
         self.reference = _still(lambda x: sum_except_batch(energy.path.reference_log_density(x)))
         self.final = _still(partial(energy.proposal_log_density, t=energy.end))
-        self.there = self.back = [stay] * len(self.targets)
-        if transported:
-            flow = ProbabilityFlow(energy.stein_score(), energy.path)
-            first, *others = self.times.tolist()
-            steps = [
-                ImplicitMidpoint(flow, *ends)
-                for ends in pairwise([max(first, FLOW_START), *others])
-            ]
-            self.there = [step.forward for step in steps]
-            self.back = [step.backward for step in steps]
+        self.moves = transport(energy, self.times)
 
     def tune(self, x0: Tensor, generator: torch.Generator) -> Iterator[int]:
         """Adapt the step sizes by pilot chains from ``x0`` (B, *): the number of temperatures
@@ -129,8 +115,12 @@ class Chains:
         follow = partial(adapt, target=ACCEPTANCE, growth=GROWTH)
         stride = math.ceil(len(self.targets) / PILOT_TEMPERATURES)
         pilots = [
-            distribution._replace(num_steps=0 if k % stride else count, adapt=follow)
-            for k, distribution in enumerate(self._temperatures())
+            distribution._replace(
+                num_steps=0 if k % stride else count, transport=move.pilot, adapt=follow
+            )
+            for k, (distribution, move) in enumerate(
+                zip(self._temperatures(), self.moves, strict=True)
+            )
         ]
         steps, scale = [], torch.ones(len(x0), dtype=torch.float64)
         for record in anneal(x0, pilots, self.settings.num_leapfrog_steps, generator, scale):
@@ -146,21 +136,21 @@ class Chains:
     def reverse(self, x: Tensor, generator: torch.Generator) -> Iterator[ChainState]:
         """Chains back from points ``x`` (B, *) of the model; ``log_weight`` has the sign of the
         forward chains."""
-        # a temperature is left, not entered, by its own step of the flow
-        moves = [*self.back[1:], stay]
+        # a temperature is left, not entered, by its own move back
+        first, *others = [move.back for move in self.moves]
         found = [
             distribution._replace(transport=move)
-            for distribution, move in zip(self._temperatures(), moves, strict=True)
+            for distribution, move in zip(self._temperatures(), [*others, stay], strict=True)
         ]
-        end = IntermediateDistribution(self.reference, self.step_sizes[0], 0, self.back[0])
+        end = IntermediateDistribution(self.reference, self.step_sizes[0], 0, first)
         return self._run(x, self.final, [*reversed(found), end], -1, generator)
 
     def _temperatures(self) -> list[IntermediateDistribution]:
         """The distributions of all temperatures, from the first on."""
         count = self.settings.steps_per_temperature
         return [
-            IntermediateDistribution(target, step, count, move)
-            for target, step, move in zip(self.targets, self.step_sizes, self.there, strict=True)
+            IntermediateDistribution(target, step, count, move.there)
+            for target, step, move in zip(self.targets, self.step_sizes, self.moves, strict=True)
         ]
 
     def _run(

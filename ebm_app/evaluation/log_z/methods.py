@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from ebm_app.evaluation.log_z import transports
 from ebm_app.evaluation.log_z.chains import NUM_PILOT, Chains, ChainState
 from ebm_app.evaluation.log_z.estimates import LogZ, bennett, from_forward, from_reverse
+from ebm_app.evaluation.log_z.transports import Transport
 from ebm_app.numerics.tensors import seeded
 
 PILOT, FORWARD, REVERSE = 0, 1, 2
@@ -108,5 +110,16 @@ def two_sided(run: ChainRun, num_chains: int) -> LogZResult:
     return LogZResult(joined, table.acceptance.mean().item(), forward, reverse)
 
 
-Method = Callable[[ChainRun, int], LogZResult]
-METHODS: dict[str, Method] = {"ais": two_sided, "raise": raise_, "transported": two_sided}
+class Method(NamedTuple):
+    """A transport of the chains, and what is made of them."""
+
+    transport: Transport
+    estimate: Callable[[ChainRun, int], LogZResult]
+
+
+METHODS = {
+    "ais": Method(transports.none, two_sided),
+    "raise": Method(transports.none, raise_),
+    "transported": Method(transports.flow, two_sided),
+    "diffused": Method(transports.diffusion, two_sided),
+}

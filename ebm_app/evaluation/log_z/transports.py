@@ -1,0 +1,59 @@
+"""How annealed chains come from the distribution of one temperature to that of the next.
+
+The first distribution is N(0, I), which the chains leave as they are.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.paths.denoising import DenoisingStep
+from ebm_app.paths.midpoint import ImplicitMidpoint
+from ebm_app.paths.probability_flow import ProbabilityFlow
+from ebm_app.sampling.annealing import Move, stay
+
+#: time at which the first step of the probability flow takes N(0, I) for p_t: its alpha exceeds 0
+FLOW_START = 1e-4
+
+
+class Moves(NamedTuple):
+    """To the next temperature, and back from there; and how pilot chains go there, by which a move
+    may find what it needs."""
+
+    there: Move
+    back: Move
+    pilot: Move
+
+
+#: (energy, times (K + 1,)) -> the K moves between them
+Transport = Callable[[TimeScoreEnergy, Tensor], list[Moves]]
+
+
+def none(energy: TimeScoreEnergy, times: Tensor) -> list[Moves]:
+    """The chains stay where they are."""
+    return [Moves(stay, stay, stay)] * (len(times) - 1)
+
+
+def flow(energy: TimeScoreEnergy, times: Tensor) -> list[Moves]:
+    """Steps of the probability-flow ODE, whose determinants cost D backward passes each."""
+    field = ProbabilityFlow(energy.stein_score(), energy.path)
+    first, *others = times.tolist()
+    steps = [
+        ImplicitMidpoint(field, *ends) for ends in pairwise([max(first, FLOW_START), *others])
+    ]
+    both = [(_determined(step.forward), _determined(step.backward)) for step in steps]
+    return [Moves(there, back, there) for there, back in both]
+
+
+def diffusion(energy: TimeScoreEnergy, times: Tensor) -> list[Moves]:
+    """Steps of the reversed diffusion, one evaluation each; none where alpha may be 0."""
+    score = energy.stein_score()
+    steps = [DenoisingStep(score, energy.path, *ends) for ends in pairwise(times[1:].tolist())]
+    return [Moves(stay, stay, stay), *(Moves(s.forward, s.backward, s.fit) for s in steps)]
+
+
+def _determined(move: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Move:
+    return lambda x, generator: move(x)
