@@ -208,6 +208,10 @@ def test_the_script_distils_resumes_exactly_and_stores_the_constant(
     whole, part = (read_tensors(run / "checkpoint-4" / "model.safetensors") for run in runs)
     assert all(torch.equal(whole[name], part[name]) for name in whole)
     assert EBM.from_pretrained(runs[1]).config.residual == Residual(**config["residual"])
+    still = [tmp_path / "still", "--init_from", runs[0], "--learning_rate", 0]
+    assert call(module, *words, *still) == 0
+    before, after = (EBM.from_pretrained(run).state_dict() for run in (runs[0], still[0]))
+    assert all(torch.equal(before[name], after[name]) for name in before)
     bpd = [runs[1], "--estimator", "energy", "elbo", "--limit", 2, "--repeats", 1]
     assert call(script("evaluate/bpd.py"), *bpd, "--output_dir", tmp_path) == 0
     assert call(script("evaluate/bpd.py"), folder / "grey", *bpd[1:]) == 2

@@ -29,6 +29,15 @@ class DenoisingStep:
 
     ``variance``, the u of the module, is that of data known exactly, v_t w / v_s, until ``fit``
     raises it.
+
+    Raises:
+        UserError: for a path that does not start from N(0, I).
+
+    >>> from ebm_app.paths import LinearVPPath
+    >>> step = DenoisingStep(lambda x, t: -x, LinearVPPath(), 0.3, 0.5)
+    >>> y, log_ratio = step.forward(torch.randn(3, 2), torch.Generator())
+    >>> y.shape, log_ratio.shape
+    (torch.Size([3, 2]), torch.Size([3]))
     """
 
     def __init__(self, score: Score, path: GaussianPath, start: float, end: float) -> None:

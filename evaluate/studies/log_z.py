@@ -1,0 +1,62 @@
+"""log Z against the number of temperatures, from records of evaluate/ais.py.
+
+python evaluate/studies/log_z.py runs/ais-100 runs/ais-400 --output_dir runs/log-z
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from tyro.conf import Positional
+
+from ebm_app.io.command_line import argument, parse
+from ebm_app.io.fields import configuration, setting
+from ebm_app.io.records import read_json
+from ebm_app.io.start import run_script
+from ebm_app.io.writing import save_figure
+
+#: what is drawn: its name before that of a figure, its marker, and its place beside the others
+KINDS = {"": ("o", 1.0), "forward_": ("^", 0.96), "reverse_": ("v", 1.04)}
+
+
+@configuration(kw_only=True)
+class Arguments:
+    """The command line."""
+
+    runs: Positional[tuple[Path, ...]] = argument("folders of runs, of one model and method")
+    output_dir: Path = setting("where the plot goes", Path("runs/log-z"))
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Draw log_z.png; the figures drawn."""
+    args = parse(Arguments, __doc__, argv)
+    rows = {}
+    for record in (read_json(folder / "ais.json") for folder in args.runs):
+        rows[record["settings"]["num_temperatures"]] = record["figures"]
+    save_figure(figure_of(dict(sorted(rows.items()))), args.output_dir / "log_z.png")
+    return rows
+
+
+def figure_of(rows: dict[int, dict[str, Any]]) -> Figure:
+    """log Z with its error by the number of temperatures: joined, forward and in reverse."""
+    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    axes = figure.subplots()
+    for kind, (marker, place) in KINDS.items():
+        values, errors = (
+            [row[f"{kind}{name}"] for row in rows.values()] for name in ("log_z", "stderr")
+        )
+        at = [place * k for k in rows]
+        label = kind.rstrip("_") or "joined"
+        axes.errorbar(at, values, yerr=errors, fmt=marker, capsize=3, label=label)
+    axes.axhline(0, color="grey", lw=1)
+    axes.set(xscale="log", xlabel="temperatures", ylabel="log Z (nats)")
+    axes.set_xticks(list(rows), labels=[str(k) for k in rows])
+    axes.minorticks_off()
+    axes.legend()
+    return figure
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))
