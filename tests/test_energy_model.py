@@ -107,7 +107,7 @@ def test_the_energy_takes_one_pass_and_agrees_with_its_own_integral():
     other = energy.with_nodes(8).with_eps(0.1)
     assert (other.num_nodes, other.end, other.residual.mean) == (8, 0.9, 0.5)
     assert torch.equal(other.log_density(x), energy.log_density(x, 0.9))
-    assert energy.score_cost("integral", 0.5) == energy.score_cost("head", 0.5) == 1
+    assert energy.score_cost(0.5) == 1
 
 
 def test_the_estimator_takes_the_constant_off_and_says_what_it_leaves():

@@ -137,7 +137,11 @@ def test_mistakes_in_scoring_and_sampling_end_in_one_sentence(trained, script, c
         (bpd, [trained, "--eps", 0], "eps must be greater than or equal to"),
         (bpd, [damaged], "damaged or truncated"),
         (sample, [damaged], "damaged or truncated"),
-        (sample, [trained, "--sampler_args", "score=guess"], "choose one of head, integral"),
+        (
+            sample,
+            [trained, "--sampler", "annealed_hmc", "--sampler_args", "score=guess"],
+            "of head, in",
+        ),
         (sample, [trained, "--device", "tpu"], "choose one of auto, cpu, cuda"),
     ):
         assert call(module, *arguments, *(own if "--device" not in arguments else own[:2])) == 2

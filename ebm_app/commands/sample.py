@@ -1,6 +1,6 @@
 """Draw images from a model.
 
-python sample/ebm.py digits --sampler pf_ode --sampler_args solver=rk4 --num_images 64
+python sample/ebm.py digits --sampler dpm --sampler_args noise=1 --num_images 64
 """
 
 import time

@@ -101,7 +101,7 @@ def iterate_checks(
     for found in iterate_balance(energy, x1, num_times, generator):
         yield found, []
     checks = [balance_check(energy, found)]
-    if energy.is_head(None):
+    if energy.has_head:
         checks.append(noise_check(noise_excess(energy, x1, NOISE_NODES, generator)))
     leading, gaps = ESTIMATORS[ebm.default_estimator](), []
     for part in points.split(PART):

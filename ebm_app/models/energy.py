@@ -216,19 +216,32 @@ class TimeScoreEnergy:
             UserError: for an unknown source, or the head of a model without one.
         """
         name = INTEGRAL if source is None else choose("score", source, (HEAD, INTEGRAL))
-        if self.is_head(source):
+        if source != INTEGRAL and self.has_head:
             return lambda x, t: self.output(x, t).score
         if name == HEAD:
             raise UserError("this model has no Stein head: take the score from the integral")
         return self.score
 
-    def is_head(self, source: str | None) -> bool:
-        """Whether ``stein_score`` takes the model's head."""
-        return source in (None, HEAD) and self.model.stein_channels > 0
+    @property
+    def has_head(self) -> bool:
+        """Whether the model predicts the Stein score itself."""
+        return self.model.stein_channels > 0
 
-    def score_cost(self, source: str | None, t: float) -> int:
-        """Evaluations of the network in one call of ``stein_score`` at time t."""
-        return 1 if self.is_head(source) else len(self._rule(self.start, t)[0])
+    def score_cost(self, t: float) -> int:
+        """Evaluations of the network in one call of ``stein_score()`` at time t."""
+        return 1 if self.has_head else len(self._rule(self.start, t)[0])
+
+    @torch.no_grad()
+    def with_noise_variance(self, x: Tensor, t: float) -> tuple[Tensor, Tensor | None]:
+        """The score of ``stein_score()`` and Var[eps | x_t = x], (B, *) each, without gradients;
+        None for a variance that the model does not predict."""
+        if not self.has_head:
+            return self.score(x, t), None
+        output = self.output(x, t)
+        if output.variance is None:
+            return output.score, None
+        gain = self.path.noise_variance_gain(torch.tensor(t, dtype=torch.float64))
+        return output.score, expand_like(gain, x) * output.variance
 
     def _quadrature(self, x: Tensor, t0: float, t1: float) -> LogDensity:
         parts, coarse, nfe = [], [], 0
@@ -259,29 +272,3 @@ class TimeScoreEnergy:
         t = times.to(x.device).repeat_interleave(len(x))
         parts = self.model(x.repeat(num, *(1,) * (x.ndim - 1)), t).parts()
         return parts.unflatten(0, (num, len(x)))
-
-
-class CountedScore:
-    """A Stein score of an energy that counts its evaluations of the network, ``nfe``."""
-
-    def __init__(self, energy: TimeScoreEnergy, source: str | None) -> None:
-        self.energy, self.source, self.nfe = energy, source, 0
-        self.score = energy.stein_score(source)
-
-    def __call__(self, x: Tensor, t: float) -> Tensor:
-        self.nfe += self.energy.score_cost(self.source, t)
-        return self.score(x, t)
-
-    def with_noise_variance(self, x: Tensor, t: float) -> tuple[Tensor, Tensor | None]:
-        """The score and Var[eps | x_t = x], (B, *) each, without gradients; None for a variance
-        that the model does not predict, or beside a score that is not its head's."""
-        with torch.no_grad():
-            if not self.energy.is_head(self.source):
-                return self(x, t), None
-            self.nfe += 1
-            output = self.energy.output(x, t)
-            if output.variance is None:
-                return output.score, None
-            time = torch.tensor(t, dtype=torch.float64)
-            gain = expand_like(self.energy.path.noise_variance_gain(time), x)
-            return output.score, gain * output.variance

@@ -51,8 +51,7 @@ class FlowSampler(Sampler):
     """What follows the probability flow from noise, and denoises once where it stops.
 
     Args:
-        num_steps: steps. score: "head", "integral" or None, as for
-            ``TimeScoreEnergy.stein_score``.
+        num_steps: steps.
         start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
         end_variance: conditional variance at which the flow stops and the image is denoised.
     """
@@ -60,7 +59,6 @@ class FlowSampler(Sampler):
     counts: ClassVar[str] = "num_steps"
 
     num_steps: Steps = 25
-    score: str | None = None
     start: Fraction = 1e-2
     end_variance: Positive = 1e-3
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.io.errors import UserError
-from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.numerics.tensors import leaves
 
 
@@ -37,7 +37,7 @@ class KnownEnergy(TimeScoreEnergy):
         self.energy, self.known, self.mask = energy, known, mask
 
     def stein_score(self, source: str | None = None) -> Callable[[Tensor, float], Tensor]:
-        if not self.energy.is_head(source):
+        if source == INTEGRAL or not self.energy.has_head:
             raise UserError("known components need the score of a model's Stein head: score=head")
         return self.guided
 
