@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import huggingface_hub
 import pytest
 import torch
-from conftest import digit, error_of
+from conftest import digit
 from safetensors.torch import load_file, save_file
 
 from ebm_app import EBM, complete
 from ebm_app.data.levels import to_levels
+from ebm_app.image_models import ebm as ebm_module
 from ebm_app.io.errors import UserError
 from ebm_app.io.records import write_json
 from ebm_app.likelihood import VariationalBound
@@ -75,16 +76,20 @@ def test_an_inference_mode_changes_nothing(name):
 
 
 @pytest.mark.parametrize("settings", [{"repeats": 2, "num_nodes": 4}, {"estimator": "ratio"}])
-def test_batches_change_neither_likelihoods_nor_samples(ebm, settings):
-    whole, parts = (ebm.log_prob(images(5), batch_size=n, **settings) for n in (5, 2))
+def test_batches_change_neither_likelihoods_nor_samples(ebm, settings, monkeypatch):
+    def runs():
+        return ebm.log_prob(images(5), **settings), [*ebm.iterate_sample(5, num_steps=3)]
+
+    whole, drawn = runs()
+    for name in ("SCORED_TOGETHER", "DRAWN_TOGETHER"):
+        monkeypatch.setattr(ebm_module, name, 2 * 64)
+    parts, drawn_in_parts = runs()
     assert whole.nfe == parts.nfe
     for a, b in zip(whole[:4], parts[:4], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-4)
-    drawn = [[*ebm.iterate_sample(5, batch_size=n, num_steps=3)] for n in (5, 2)]
-    torch.testing.assert_close(drawn[0][-1].x, drawn[1][-1].x, rtol=1e-4, atol=1e-5)
-    assert [frame.step for frame in drawn[1]] == list(range(1, 10))
-    assert drawn[1][0].x.shape == drawn[0][0].x.shape
-    assert "batch_size" in error_of(ebm.sample, 2, batch_size=0)
+    torch.testing.assert_close(drawn[-1].x, drawn_in_parts[-1].x, rtol=1e-4, atol=1e-5)
+    assert [frame.step for frame in drawn_in_parts] == list(range(1, 10))
+    assert drawn_in_parts[0].x.shape == drawn[0].x.shape
 
 
 def test_a_likelihood_by_name_is_that_of_the_object(ebm):
@@ -200,13 +205,11 @@ class Hub:
 def test_a_model_goes_to_the_hub_as_its_two_files_and_a_card(ebm, tmp_path, monkeypatch):
     hub = Hub()
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: hub)
-    pushed = ebm.push_to_hub("me/mine", private=True, license="mit", bits_per_dim=1.5)
+    pushed = ebm.push_to_hub("me/mine", private=True)
     assert pushed == "https://hub/me/mine/commit/1"
     assert hub.repositories == {"me/mine": True}
     card = huggingface_hub.ModelCard(hub.files["README.md"].decode())
-    assert (card.data.library_name, card.data.license) == ("ebm_app", "mit")
-    (result,) = card.data.eval_results
-    assert (result.metric_type, result.metric_value) == ("bits_per_dim", 1.5)
+    assert (card.data.library_name, card.data.datasets) == ("ebm_app", ["digits"])
     assert 'EBM.from_pretrained("me/mine")' in card.text
     for name, content in hub.files.items():
         (tmp_path / name).write_bytes(content)

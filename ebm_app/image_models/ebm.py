@@ -108,7 +108,6 @@ class EBM(PretrainedModel):
         repeats: int = 1,
         seed: int = 0,
         labels: Labels | None = None,
-        batch_size: int | None = None,
         **estimator_args: Any,
     ) -> Likelihood:
         """A lower bound on the log-likelihood of quantised images, in nats and bits per dim; the
@@ -132,8 +131,6 @@ class EBM(PretrainedModel):
                 averaged; None draws ``repeats`` of them.
             seed: of the noise drawn here, and of the estimator's own.
             labels: class labels (B,), for log P(image | label) by a model that was told them.
-            batch_size: images that are scored together; None for as many as hold 2^17 numbers.
-                Batches change the result by rounding alone, and that of ``pf_ode`` by its steps.
 
         Raises:
             UserError: for images of another shape or with values off the grid, unknown names or
@@ -149,7 +146,7 @@ class EBM(PretrainedModel):
         estimator = self.default_estimator if estimator is None else estimator
         estimator = make_estimator(estimator, estimator_args, seed)
         parts, labels = [], self._labels(labels, len(levels), seed)
-        for rows in batches(len(levels), batch_size, SCORED_TOGETHER // levels[0].numel()):
+        for rows in batches(len(levels), SCORED_TOGETHER // levels[0].numel()):
             energy = self.energy_given(len(levels[rows]), labels and labels[rows])
             energy = energy if eps is None else energy.with_eps(eps)
             own, u = levels[rows].to(self.device), noise[:, rows].to(self.device)
@@ -206,7 +203,6 @@ class EBM(PretrainedModel):
         seed: int = 0,
         labels: Labels | None = None,
         guidance: float = 1.0,
-        batch_size: int | None = None,
         **settings: Any,
     ) -> Tensor:
         """Draw images (num_images, C, H, W), quantised to the model's levels, in [0, 1].
@@ -221,14 +217,11 @@ class EBM(PretrainedModel):
                 images, several that take turns, or "random" for one drawn for each image.
             guidance: see ``LabelledModel``; 1 draws from p(x | label), more is clearer and less
                 varied.
-            batch_size: images that are drawn together, by the same starts; None for as many as
-                hold 2^20 numbers. What a sampler draws of its own depends on the batches.
 
         Raises:
             UserError: for labels that the model has not, and guidance below 0 or without labels.
         """
-        given = (num_images, sampler, seed, labels, guidance, batch_size)
-        *_, last = self.iterate_sample(*given, **settings)
+        *_, last = self.iterate_sample(num_images, sampler, seed, labels, guidance, **settings)
         return self.to_images(last.x)
 
     def iterate_sample(
@@ -238,13 +231,12 @@ class EBM(PretrainedModel):
         seed: int = 0,
         labels: Labels | None = None,
         guidance: float = 1.0,
-        batch_size: int | None = None,
         **settings: Any,
     ) -> Iterator[Frame]:
         """The frames of ``sample``, in the space of the path; each holds all images, of which
         those of later batches are still noise."""
         generator, x0 = self.start(num_images, seed)
-        parts = batches(num_images, batch_size, DRAWN_TOGETHER // x0[0].numel())
+        parts = batches(num_images, DRAWN_TOGETHER // x0[0].numel())
         labels = self._labels(labels, num_images, seed)
         sampler = make(SAMPLERS, "sampler", sampler, settings)
         energies = [

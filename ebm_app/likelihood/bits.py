@@ -19,7 +19,6 @@ from torch import Tensor
 
 from ebm_app.data.levels import to_levels
 from ebm_app.io.errors import UserError
-from ebm_app.io.fields import PositiveInt, argument_of
 from ebm_app.io.tensors import as_tensor
 from ebm_app.likelihood.dequantisation import Dequantiser
 from ebm_app.likelihood.discrete import DiscreteBound
@@ -61,14 +60,13 @@ def joined(parts: Sequence[Likelihood]) -> Likelihood:
     return Likelihood(*columns, max(nfe), spent)
 
 
-def batches(num: int, batch_size: int | None, default: int) -> list[slice]:
-    """The rows of consecutive batches of ``num``, of ``default`` rows each if no size is given.
+def batches(num: int, size: int) -> list[slice]:
+    """The rows of consecutive batches of ``num``, of at least one row each.
 
-    >>> batches(5, None, 2)
+    >>> batches(5, 2)
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
-    size = max(1, default) if batch_size is None else batch_size
-    size = argument_of(PositiveInt, "batch_size", size)
+    size = max(1, size)
     return [slice(begin, min(begin + size, num)) for begin in range(0, num, size)]
 
 
@@ -152,15 +150,12 @@ def log_likelihood(
     """
     num_dims = levels[0].numel()
     if isinstance(estimator, DiscreteBound):  # of levels: it draws no points of a dequantiser
-        bound = estimator.of_levels(energy, space, levels, num_levels)
-        check_finite(bound.log_prob)
-        bits = to_bits_per_dim(bound.log_prob, num_dims)
-        parts = {
-            name: to_bits_per_dim(sum_except_batch(part), num_dims)
-            for name, part in bound.parts.items()
+        (value, *others), parts = estimator.of_levels(energy, space, levels, num_levels)
+        check_finite(value)
+        bits = {
+            name: to_bits_per_dim(sum_except_batch(part), num_dims) for name, part in parts.items()
         }
-        components = sum(bound.parts.values())
-        return Likelihood(bound.log_prob, bits, bound.error, components, bound.nfe, parts)
+        return Likelihood(value, to_bits_per_dim(value, num_dims), *others, bits)
     values, errors, parts, nfe = [], [], [], 0
     for u in noise:
         point = dequantiser.points(levels, num_levels, space, u, energy)

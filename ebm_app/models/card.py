@@ -1,9 +1,15 @@
 """The card of a model on the Hugging Face hub: what it is, in YAML and in words."""
 
+import json
 from typing import Any
 
 CARD_FILE = "README.md"
-CARD = """
+CARD = """---
+library_name: ebm_app
+pipeline_tag: unconditional-image-generation
+tags: [energy-based-model, density-estimation, time-score-matching]
+datasets: [{quoted}]
+---
 # {name}
 
 A model of {dataset} images, {shape}, by `ebm_app`: a density with likelihoods and samples,
@@ -19,38 +25,21 @@ print(model.log_prob(images).bits_per_dim)
 """
 
 
-def model_card(
-    repository: str,
-    kind: str,
-    config: Any,
-    license: str | None = None,
-    bits_per_dim: float | None = None,
-) -> str:
-    """README.md of a repository, with the YAML that the hub reads at its head.
+def model_card(repository: str, kind: str, config: Any) -> str:
+    """README.md of a repository "owner/name", with the YAML that the hub reads at its head;
+    ``kind`` is the class that loads the model, ``config`` the model's.
 
     >>> from ebm_app import EBM
     >>> card = model_card("me/digits", "EBM", EBM.from_pretrained("digits").config)
     >>> "library_name: ebm_app" in card.split("---")[1]
     True
-
-    Args:
-        repository: "owner/name". kind: the class that loads it. config: of the model.
-        license: as the hub spells it, for instance "mit". bits_per_dim: on held-out images.
     """
-    from huggingface_hub import EvalResult, ModelCardData  # network code, only where asked for
-
-    name, dataset = repository.rpartition("/")[2], config.dataset.partition(":")[0]
-    task = {"task_type": "unconditional-image-generation", "metric_type": "bits_per_dim"}
-    data = {"dataset_type": dataset, "dataset_name": dataset, "metric_value": bits_per_dim}
-    yaml = ModelCardData(
-        library_name="ebm_app",
-        pipeline_tag="unconditional-image-generation",
-        tags=["energy-based-model", "density-estimation", "time-score-matching"],
-        datasets=[dataset],
-        license=license,
-        model_name=name if bits_per_dim is not None else None,
-        eval_results=[EvalResult(**task, **data)] if bits_per_dim is not None else None,
+    dataset = config.dataset.partition(":")[0]
+    return CARD.format(
+        name=repository.rpartition("/")[2],
+        dataset=dataset,
+        quoted=json.dumps(dataset),  # as YAML has a text too
+        shape=" × ".join(map(str, config.image_shape)),
+        kind=kind,
+        repository=repository,
     )
-    shape = " × ".join(map(str, config.image_shape))
-    words = {"name": name, "dataset": dataset, "shape": shape, "kind": kind}
-    return f"---\n{yaml}\n---\n{CARD.format(**words, repository=repository)}"

@@ -105,13 +105,13 @@ class PretrainedModel(nn.Module):
         write_tensors(folder / WEIGHTS_FILE, self.state_dict())
         write_json(folder / CONFIG_FILE, {"kind": self.kind, **to_dict(self.config)})
 
-    def push_to_hub(self, repository: str, private: bool = False, **card: Any) -> str:
+    def push_to_hub(self, repository: str, private: bool = False) -> str:
         """Upload the two files and a card to a repository of the Hugging Face hub, which is made
         if it is missing; the address of the commit.
 
         Args:
             repository: "owner/name", what ``from_pretrained`` then takes. private: if it is
-                made. card: ``license`` and ``bits_per_dim`` of ``model_card``.
+                made.
 
         Raises:
             UserError: where the hub refuses, for instance without a login.
@@ -121,7 +121,7 @@ class PretrainedModel(nn.Module):
         api = HfApi()
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
-            text = model_card(repository, type(self).__name__, self.config, **card)
+            text = model_card(repository, type(self).__name__, self.config)
             (Path(folder) / CARD_FILE).write_text(text, encoding="utf-8")
             try:
                 api.create_repo(repository, private=private, exist_ok=True)

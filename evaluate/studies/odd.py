@@ -1,7 +1,6 @@
 """Odd images made of ordinary ones, for the benchmark of anomaly detection."""
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
@@ -10,13 +9,6 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from scipy import ndimage
 from torch import Tensor
-
-from ebm_app.data.folder import on_levels
-from ebm_app.data.images import load_images
-from ebm_app.data.named import DATASETS
-from ebm_app.data.png import to_picture, to_uint8
-from ebm_app.io.errors import UserError
-from ebm_app.models.config import EBMConfig
 
 #: digits that are no digit in a mirror or upside down
 CHIRAL = (2, 3, 4, 5, 7)
@@ -138,13 +130,3 @@ def odd_images(
     """Images of a kind in ``ODD``, in [0, 1] on the grid of as many levels."""
     found = ODD[kind](images, labels, np.random.default_rng(seed)).clamp(0, 1)
     return (found * (num_levels - 1)).round() / (num_levels - 1)
-
-
-def of_other_data(config: EBMConfig, data_root: str, num: int) -> Iterator[tuple[str, Tensor]]:
-    """The names of the data sets that are on this machine and not the model's own, with test
-    images of each, brought to the model's form."""
-    for name in [name for name in DATASETS if name != config.dataset]:
-        with suppress(UserError):  # its files are not there
-            data = load_images(name, data_root)
-            pictures = map(to_picture, to_uint8(data.display(data.test[:num])))
-            yield name, torch.cat([on_levels(x, config) for x in pictures])
