@@ -91,7 +91,7 @@ def test_mistakes_are_refused():
     nan_late = ProbabilityFlow(lambda x, t: x * (math.nan if t > 0.5 else 0.0), path)
     cases = [
         (lambda: run(model, x, solver="euler"), "choose one of heun, rk4"),
-        (lambda: run(model, x, start=0.0), "alpha > 0.*start later"),
+        (lambda: run(model, x, start=0.0), "flow is not finite at t = 0.0"),
         (lambda: SCHEDULES["log_snr"].times(path, 0.0, END, 5), "ratio is infinite at t = 0.0"),
         (lambda: SCHEDULES["clock"].times(path, START, 1.0, 5), "length of .* infinite at t = 1"),
         (lambda: list(nan_late.solve(x, START, END)), "not finite at t"),

@@ -15,7 +15,6 @@ from PIL import Image
 from ebm_app.data.png import to_uint8
 from ebm_app.models.config import EBMConfig
 from ebm_app.models.folders import BUNDLED
-from ebm_app.sampling.base import Frame
 from ebm_app.sampling.samplers import SAMPLERS
 from ebm_app.web import generate, shared
 
@@ -58,11 +57,6 @@ def copied(shown, folder):
             grid, archive = (shutil.copy(path, folder) for path in (found.grid, found.archive))
             found = found._replace(grid=grid, archive=archive)
         yield found
-
-
-def test_chains_that_hardly_move_are_told():
-    frame = Frame(None, 1, 3, 9, acceptance=0.09)
-    assert generate.caption(frame, SETTINGS, 1.0).endswith(f" · {generate.WARNING}")
 
 
 def test_log_likelihoods_stand_in_the_order_of_the_grid(models, tmp_path):

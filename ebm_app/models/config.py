@@ -226,11 +226,9 @@ FREE_ON_RESUME = frozenset(
 def changes_of(
     before: Mapping[str, Any], now: Mapping[str, Any], free: AbstractSet[str]
 ) -> list[str]:
-    """The settings ``now`` that were others ``before``, but for the ``free`` ones, in words; one
-    that an older record lacks was empty then, but for the optimizer, which was Adam."""
-    before = {"optimizer": "adam", **before}
+    """The settings ``now`` that were others ``before``, but for the ``free`` ones, in words."""
     return [
         f"{key} was {shortened(before.get(key))}, now {shortened(value)}"
         for key, value in now.items()
-        if key not in free and before.get(key, type(value)()) != value
+        if key not in free and before.get(key) != value
     ]

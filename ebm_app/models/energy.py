@@ -77,8 +77,6 @@ class TimeScoreEnergy:
         num_nodes: nodes of the rule for the whole interval [t0, t1], at least 3; a part that is a
             share s of its clock gets n + s (num_nodes - n) with n = ``min_nodes``: measured on
             Gaussian data, parts are then as accurate as the whole, which s num_nodes is not.
-        chunk_size: how many numbers of x, those of all points at all times, the network gets
-            together; what suits the device if not given.
 
     Raises:
         UserError: for what is no model of a path, and a number of nodes out of range.
@@ -86,12 +84,10 @@ class TimeScoreEnergy:
 
     min_nodes = 8
 
-    def __init__(
-        self, model: TimeScoreModel, num_nodes: int = 32, chunk_size: int | None = None
-    ) -> None:
+    def __init__(self, model: TimeScoreModel, num_nodes: int = 32) -> None:
         if not isinstance(getattr(model, "path", None), GaussianPath):
             raise UserError(f"model: give a TimeScoreModel, not {shortened(repr(model))}")
-        self.model, self.path, self.chunk_size = model, model.path, chunk_size
+        self.model, self.path = model, model.path
         self.num_nodes = argument_of(Nodes, "num_nodes", num_nodes)
         self.start, self.end = model.interval
 
@@ -153,7 +149,7 @@ class TimeScoreEnergy:
                 result = self._quadrature(x, t0, t1)
             else:
                 integral = integrate(
-                    lambda t: self.model.time_score(x, t.expand(len(x))),
+                    lambda t: sum_except_batch(self.model(x, t.expand(len(x))).parts()),
                     t0,
                     t1,
                     like=x.flatten(1)[:, 0],
@@ -257,7 +253,7 @@ class TimeScoreEnergy:
 
     def _chunks(self, x: Tensor, t0: float, t1: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """The rule from t0 to t1, in groups of times that are evaluated together."""
-        together = self.chunk_size or CHUNK_SIZES.get(x.device.type, LARGE_CHUNK)
+        together = CHUNK_SIZES.get(x.device.type, LARGE_CHUNK)
         size = max(1, together // max(1, x.numel()))
         return zip(*(part.split(size) for part in self._rule(t0, t1)), strict=True)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import NumericalError, UserError
+from ebm_app.io.errors import NumericalError
 from ebm_app.io.registry import choose
 from ebm_app.paths import GaussianPath
 from ebm_app.paths.divergence import with_divergence
@@ -79,14 +79,9 @@ class ProbabilityFlow:
         """dx / d tau at ``x`` (B, *) and time ``t``.
 
         Raises:
-            UserError: on a path without a velocity, or where alpha is 0.
+            UserError: on a path without a velocity.
         """
         time = torch.tensor(t, dtype=torch.float64)
-        if not self.path.alpha(time) > 0:
-            raise UserError(
-                f"the probability-flow ODE needs alpha > 0, which it is not at t = {t}: "
-                "start later"
-            )
         velocity = self.path.velocity(x, self.score(x, t), time)
         return velocity / self.schedule.rate(self.path, time).item()
 
@@ -108,7 +103,7 @@ class ProbabilityFlow:
 
         Raises:
             UserError: for an unknown solver, or a schedule infinite at an end.
-            NumericalError: where the flow is not finite.
+            NumericalError: where the flow is not finite, as where alpha is 0.
         """
         step, parts, cost = SOLVERS[choose("solver", solver, SOLVERS)]
         times = self.schedule.times(self.path, start, end, num_steps * parts).tolist()

@@ -84,7 +84,7 @@ class AnnealedHMC(Sampler):
             nfe, x = nfe + record.nfe, record.state.position
             if done == len(times):
                 x = denoised(energy, x, record.state.gradient, times[-1].item())
-            yield Frame(x, done, len(times), nfe, record.acceptance)
+            yield Frame(x, done, len(times), nfe)
 
     def count_steps(self, energy: TimeScoreEnergy, num_dims: int) -> int:
         return len(self._times(energy, num_dims))

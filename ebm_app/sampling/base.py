@@ -16,13 +16,12 @@ from ebm_app.numerics.tensors import find_time
 
 class Frame(NamedTuple):
     """Points (B, *) in the space of the path after ``step`` of ``num_steps`` steps; ``nfe`` counts
-    evaluations of the Stein score; ``acceptance`` is that at the last temperature, or None."""
+    evaluations of the Stein score."""
 
     x: Tensor
     step: int
     num_steps: int
     nfe: int
-    acceptance: float | None = None
 
 
 class Sampler(ABC):

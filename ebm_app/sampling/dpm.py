@@ -29,9 +29,6 @@ class DPMSampler(FlowSampler):
             Stein score. noise: k; 1 follows the reversed diffusion.
 
     Source: Lu et al. 2022, arXiv:2211.01095, algorithm 2 and, for k = 1, appendix B.
-
-    >>> DPMSampler(num_steps=20).noise
-    0.0
     """
 
     note: ClassVar[str] = "DPM-Solver++(2M) from noise, the flow or, with noise=1, the diffusion"

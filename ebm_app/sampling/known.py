@@ -32,7 +32,7 @@ class KnownEnergy(TimeScoreEnergy):
     slack = 0.1
 
     def __init__(self, energy: TimeScoreEnergy, known: Tensor, mask: Tensor) -> None:
-        super().__init__(energy.model, energy.num_nodes, energy.chunk_size)
+        super().__init__(energy.model, energy.num_nodes)
         self.start, self.end = energy.start, energy.end
         self.energy, self.known, self.mask = energy, known, mask
 

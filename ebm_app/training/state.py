@@ -119,12 +119,11 @@ def check_same(before: Progress, now: Progress, folder: Path) -> None:
     changes, free = [], FREE_ON_RESUME | SHARING
     runs = [of.settings["training"] for of in (before, now)]
     if runs[1]["lr_scheduler"] == OPEN_ENDED and all(
-        before.step <= run["max_train_steps"] - run.get("lr_decay_steps", 0) for run in runs
+        before.step <= run["max_train_steps"] - run["lr_decay_steps"] for run in runs
     ):
         free |= {"max_train_steps", "lr_decay_steps"}
-    earlier = {"data": now.settings["data"], **before.settings}  # which old checkpoints lack
     for kind, own in now.settings.items():
-        changes += changes_of(earlier.get(kind, {}), own, free)
+        changes += changes_of(before.settings.get(kind, {}), own, free)
     if before.total_batch_size != now.total_batch_size:
         changes.append(
             "total batch (per process x accumulation x processes) was "

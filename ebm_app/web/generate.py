@@ -61,12 +61,6 @@ HINT = (
     "Press **Generate** and watch images come out of noise, of the class that you choose; then "
     "click on one of them to send it to the Score tab, which says whether it is ordinary."
 )
-#: a mean acceptance below which the chains hardly move
-FEW_ACCEPTED = 0.1
-WARNING = (
-    f"Fewer than {FEW_ACCEPTED:.0%} of the moves are accepted, so that the images may be far from "
-    "the model's: take more steps or another sampler"
-)
 
 
 class ShownRun(NamedTuple):
@@ -138,7 +132,7 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
 
 
 def caption(frame: Frame, settings: dict[str, Any], seconds: float) -> str:
-    """Where a run stands; where few moves are accepted, a warning."""
+    """Where a run stands."""
     is_done = frame.step == frame.num_steps
     head = f"{settings['num_images']} images" if is_done else progress(frame.step, frame.num_steps)
     parts = [f"{head} in {seconds:.1f} s"]
@@ -146,8 +140,6 @@ def caption(frame: Frame, settings: dict[str, Any], seconds: float) -> str:
         named = "any class" if labels == RANDOM else ", ".join(map(str, labels))
         parts.append(f"of {named} with guidance {settings['guidance']:g}")
     parts += [settings["model"], f"seed {settings['seed']}"]
-    if frame.acceptance is not None and frame.acceptance < FEW_ACCEPTED:
-        parts.append(WARNING)
     return " · ".join(parts)
 
 
