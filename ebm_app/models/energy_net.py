@@ -50,8 +50,8 @@ class EnergyModel(TimeScoreModel):
     >>> from ebm_app.paths import LinearVPPath
     >>> model = EnergyModel(lambda x, t: torch.cat([x, x], 1), LinearVPPath(), eps=1e-3)
     >>> x, t = torch.randn(3, 2), torch.full((3,), 0.5, dtype=torch.float64)
-    >>> model.log_density(x, t).shape, model(x, t).score.shape, model.time_score(x, t).shape
-    (torch.Size([3]), torch.Size([3, 2]), torch.Size([3]))
+    >>> model.terms(x, t).shape, model(x, t).score.shape, model.time_score(x, t).shape
+    (torch.Size([3, 2]), torch.Size([3, 2]), torch.Size([3]))
     """
 
     def __init__(self, net: nn.Module, path: GaussianPath, eps: float, **inputs: Any) -> None:
@@ -68,10 +68,6 @@ class EnergyModel(TimeScoreModel):
         own = GAIN * expand_like(share, point) * (f + point * g)
         return standard_normal_log_density(point) + own
 
-    def log_density(self, x: Tensor, t: Tensor) -> Tensor:
-        """log p_t(x) in nats: x (B, *), t (B,) float64 -> (B,) float64."""
-        return sum_except_batch(self.terms(x, t))
-
     def forward(
         self,
         x: Tensor,
@@ -79,7 +75,7 @@ class EnergyModel(TimeScoreModel):
         condition: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> ModelOutput:
-        """Both derivatives of ``log_density``; they can be differentiated where autograd is on.
+        """Both derivatives of the sum of ``terms``, with a graph where autograd is on.
 
         The time score has no parts: each of its components (B, *) is an equal share of it.
         """

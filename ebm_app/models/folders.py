@@ -55,14 +55,14 @@ def find_folder(name_or_path: str | os.PathLike) -> Path:
     name = os.fspath(argument_of(str | os.PathLike, "name_or_path", name_or_path))
     if os.path.isdir(name):  # nor one that cannot be read
         return Path(name)
-    bundled = sorted(p.name for p in BUNDLED.iterdir() if p.is_dir()) if BUNDLED.is_dir() else []
+    bundled = sorted(p.name for p in BUNDLED.iterdir() if p.is_dir())
     if name in bundled:
         return BUNDLED / name
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return _from_hub(name)
     raise UserError(
         f"no model at '{shortened(name)}': give a folder that holds {CONFIG_FILE}, a bundled name "
-        f"({', '.join(bundled) or 'none installed'}) or a hub id owner/name"
+        f"({', '.join(bundled)}) or a hub id owner/name"
     )
 
 

@@ -44,8 +44,7 @@ class UNet(nn.Module):
         config = UNetConfig() if config is None else config
         channels, height, width = image_shape
         check_config(config, height, width)
-        self.image_shape, self.config = tuple(image_shape), config
-        self.num_classes = num_classes
+        self.config, self.num_classes = config, num_classes
         kinds = [
             index in config.attention_levels for index in range(len(config.block_out_channels))
         ]

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from ebm_app.io.errors import NumericalError
-from ebm_app.io.registry import choose
 from ebm_app.paths import GaussianPath
 from ebm_app.paths.divergence import with_divergence
 from ebm_app.paths.schedules import ARC_LENGTH, Schedule
@@ -102,10 +101,10 @@ class ProbabilityFlow:
             probes: (K, B, *) for the estimates of the divergence; none are made without.
 
         Raises:
-            UserError: for an unknown solver, or a schedule infinite at an end.
+            UserError: for a schedule infinite at an end.
             NumericalError: where the flow is not finite, as where alpha is 0.
         """
-        step, parts, cost = SOLVERS[choose("solver", solver, SOLVERS)]
+        step, parts, cost = SOLVERS[solver]
         times = self.schedule.times(self.path, start, end, num_steps * parts).tolist()
         ends = self.schedule.reading(self.path, torch.tensor([start, end], dtype=torch.float64))
         readings = torch.linspace(*ends.tolist(), num_steps + 1, dtype=torch.float64)
