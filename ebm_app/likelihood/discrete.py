@@ -111,8 +111,7 @@ class DiscreteBound(Estimator):
         parts = dict(zip(self.parts, (-prior / 2, diffusion, decoder), strict=True))
         components = sum(parts.values())
         error = spread.sqrt() if len(gains) > 1 else torch.full_like(spread, math.nan)
-        bound = LogDensity(sum_except_batch(components), error, components, len(gains))
-        return bound, parts
+        return LogDensity(sum_except_batch(components), error, components, len(gains)), parts
 
     def _draws(self, num: int, x: Tensor) -> Iterator[Tensor]:
         """So many draws (B, *), some of them made together."""

@@ -55,13 +55,11 @@ SOLVERS = {"heun": Solver(heun_step, 1, 2), "rk4": Solver(rk4_step, 3, 4)}
 
 
 class FlowState(NamedTuple):
-    """Points (B, *) of the flow after ``step`` of ``num_steps`` steps; ``nfe`` evaluations of the
-    score so far; the estimates (K, B) of the log-determinant of the way there,
-    one for each probe."""
+    """Points (B, *) of the flow after ``step`` steps; ``nfe`` evaluations of the score so far; the
+    estimates (K, B) of the log-determinant of the way there, one for each probe."""
 
     x: Tensor
     step: int
-    num_steps: int
     nfe: int
     log_det: Tensor
 
@@ -129,4 +127,4 @@ class ProbabilityFlow:
             own = times[k * parts : (k + 1) * parts + 1]
             state = step(lambda part, y, own=own: rate_at(own[part], y), state, h)
             log_det = state[:, size:].T
-            yield FlowState(point(state), k + 1, num_steps, (k + 1) * cost, log_det)
+            yield FlowState(point(state), k + 1, (k + 1) * cost, log_det)

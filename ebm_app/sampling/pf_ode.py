@@ -33,8 +33,8 @@ class PFODESampler(FlowSampler):
         end = end_time(energy, self.start, self.end_variance)
         flow = ProbabilityFlow(score, path, LOG_SNR)
         for state in flow.solve(x0, self.start, end, "heun", self.num_steps):
-            if state.step < state.num_steps:
-                yield Frame(state.x, state.step, state.num_steps, state.nfe)
+            if state.step < self.num_steps:
+                yield Frame(state.x, state.step, self.num_steps, state.nfe)
         with torch.no_grad():
             x = denoised(energy, state.x, score(state.x, end), end)
-        yield Frame(x, state.num_steps, state.num_steps, state.nfe + 1)
+        yield Frame(x, self.num_steps, self.num_steps, state.nfe + 1)
