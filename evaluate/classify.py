@@ -51,7 +51,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "accuracy": right.mean().item(),
         "stderr": standard_error(right).item(),
         "calibration_error": calibration_error(told, right),
-        "mean_probability": told.mean().item(),
         "nfe": torch.cat([posterior.nfe for posterior in found]).double().mean().item(),
         "seconds_per_image": seconds / len(levels),
         "num_images": len(levels),

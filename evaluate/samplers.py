@@ -7,10 +7,9 @@ In the table, nfe are evaluations of the Stein score for an image. The Frechet d
 the classifier's features to validation images, the balance the rarest class over the most frequent
 one; clear is the share of images whose class has a probability of 0.9 or more. Held-out images
 show what a perfect sampler would reach. A run with "guidance=1.5" asks for every class in turn;
-columns more are then the mean over classes of the distances within one class, and the shares that
-the classifier, and the nearest neighbour among raw training images, take for it. Copies are the
-images nearer to one of 10,000 training images than all but 1 percent of as many validation images
-are.
+columns more are then the shares that the classifier, and the nearest neighbour among raw training
+images, take for it. Copies are the images nearer to one of 10,000 training images than all but 1
+percent of as many validation images are.
 """
 
 import sys
@@ -27,7 +26,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.data.images import load_images
 from ebm_app.evaluation.classifier import train_classifier
-from ebm_app.evaluation.frechet import frechet_distance, nearest, quality, share_of_copies
+from ebm_app.evaluation.frechet import nearest, quality, share_of_copies
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag, Repeated, parse, settings_of_each
 from ebm_app.io.fields import BatchSize, NonNegative, PositiveInt, configuration, setting
@@ -45,8 +44,6 @@ NumImages = Annotated[int, Ge(2), Le(100_000)]
 Measure = Callable[[Tensor, Tensor | None], dict[str, float]]
 #: training images among which the nearest neighbour is sought
 NUM_NEIGHBOURS = 10_000
-#: images of a class, on average, whose distance within the class is told
-LEAST_OF_CLASS = 20
 #: draws of images that the floor is the mean of
 FLOOR_DRAWS = 10
 
@@ -119,14 +116,6 @@ def prepare(ebm: EBM, args: Arguments) -> tuple[Measure, dict[str, Any]]:
     neighbours = fitted[:NUM_NEIGHBOURS]
     usual, _ = nearest(validation[: args.num_images], train[neighbours])
 
-    def within_classes(own: Tensor, own_labels: Tensor) -> dict[str, float]:
-        """The mean over classes of the distance of features (N, D) to those of the class."""
-        if args.num_images < LEAST_OF_CLASS * num_classes:
-            return {}
-        of_class = [(own_labels == k, held_out_labels == k) for k in range(num_classes)]
-        found = [frechet_distance(own[mine], features[theirs]) for mine, theirs in of_class]
-        return {"frechet_in_class": mean(found)}
-
     def measure(images: Tensor, asked: Tensor | None) -> dict[str, float]:
         own, logits = classifier.features_and_logits(images)
         distances, index = nearest(images, train[neighbours])
@@ -134,7 +123,6 @@ def prepare(ebm: EBM, args: Arguments) -> tuple[Measure, dict[str, Any]]:
         found["copies"] = share_of_copies(distances, usual)
         found["identical"] = (distances == 0).double().mean().item()
         if asked is not None:
-            found |= within_classes(own, asked)
             found["of_class"] = (logits.argmax(1) == asked).double().mean().item()
             near = (labels[neighbours][index] == asked).double().mean().item()
             found["of_class_by_neighbour"] = near
@@ -145,7 +133,6 @@ def prepare(ebm: EBM, args: Arguments) -> tuple[Measure, dict[str, Any]]:
     for _ in range(1 if is_all else FLOOR_DRAWS):
         rows = torch.randperm(len(pool), generator=generator)[: args.num_images]
         draws.append(quality(*(part[rows] for part in of_pool), features))
-        draws[-1] |= within_classes(of_pool[0][rows], labels[pool][rows])
     summaries = {f"{len(rows)} held-out images": mean}
     if not is_all:
         summaries["their deviation"] = stdev

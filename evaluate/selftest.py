@@ -20,7 +20,6 @@ from ebm_app.io.output import Output
 from ebm_app.io.start import run_script
 from ebm_app.io.writing import save_figure
 from ebm_app.likelihood import PFODEDensity
-from ebm_app.likelihood.pf_ode import NumProbes
 
 NumTimes = Annotated[int, Ge(2), Le(10_000)]
 
@@ -31,14 +30,13 @@ class Arguments(HeldOutFlags):
 
     num_times: NumTimes = setting("times at which the mean time score is taken", 32)
     pf_ode_steps: Steps = setting("steps of the probability-flow ODE", 20)
-    num_probes: NumProbes = setting("probes of its divergence; 0: exact", 2)
     output_dir: Path = setting("where record and plot go", Path("runs/selftest"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the checks; their outcome is in the metrics, not in the exit code."""
     args = parse(Arguments, __doc__, argv)
-    pf_ode = PFODEDensity(num_steps=args.pf_ode_steps, num_probes=args.num_probes, seed=args.seed)
+    pf_ode = PFODEDensity(num_steps=args.pf_ode_steps, seed=args.seed)
     _, ebm = open_model(args)
     levels, _ = held_out(args, ebm)
     output = Output(args.output_dir / SELF_TEST_FILE, args)

@@ -203,9 +203,7 @@ def test_the_script_says_how_odd_images_are_told(script, tmp_path, capsys):
         ["digits", "--limit", "12", "--output_dir", str(tmp_path), "--seed", str(2**32)]
     )
     rows = found["rows"]
-    assert rows["inverted"]["auroc"] == 1 and rows["shuffled pixels"]["fpr"] < 0.1
-    assert (
-        "| odd images | num_images | auroc | fpr | isolation forest |" in capsys.readouterr().out
-    )
+    assert rows["inverted"]["auroc"] == 1
+    assert "| odd images | num_images | auroc | isolation forest |" in capsys.readouterr().out
     assert set(found["false_alarms"]) == {"0.01", "0.05", "0.1"}
     assert module.auroc(np.array([1.0, 2, 3]), np.array([0.0, 2])) == pytest.approx(0.75)

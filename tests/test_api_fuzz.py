@@ -48,7 +48,7 @@ def calls(ebm):
     flow = Flow(FlowConfig("digits", (1, 8, 8), 17, "copula"))
     return {
         ebm.log_prob: {"images": IMAGES, "estimator": "elbo", "num_draws": 1, "num_nodes": 4}
-        | dict.fromkeys(("dequantiser", "eps", "noise", "labels"))
+        | dict.fromkeys(("dequantiser", "noise", "labels"))
         | {"repeats": 1, "seed": 0},
         ebm.sample: {"num_images": 1, "sampler": "dpm", "seed": 0, "labels": None}
         | {"guidance": 1.0, **STEPS},

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from ebm_app.data import load_images
 from ebm_app.data.augmentation import AUGMENTATIONS, Affine
+from ebm_app.data.images import load_images
 from ebm_app.data.row_noise import RowNoise
 from ebm_app.models.time_score import TimeScoreModel
 from ebm_app.models.unet import UNet, UNetConfig

@@ -10,7 +10,7 @@ from PIL import Image
 
 import ebm_app
 from ebm_app import EBM
-from ebm_app.data import load_images
+from ebm_app.data.images import load_images
 from ebm_app.numerics.tensors import standard_error
 
 BUNDLED = Path(ebm_app.__file__).parent / "pretrained"

@@ -37,7 +37,6 @@ BUDGETS = {
     "evaluate/bpd.py": "--limit 2 --repeats 1",
     "evaluate/ais.py": "--limit 3 --num_chains 4 --num_temperatures 24 --num_leapfrog_steps 1",
     "evaluate/studies/log_z.py": "",
-    "evaluate/studies/energy.py": "--limit 2",
     "evaluate/selftest.py": "--limit 3 --num_times 2 --pf_ode_steps 2",
     "evaluate/samplers.py": "--num_images 4 --classifier_steps 5",
     "evaluate/speed.py": "--quick --parts likelihood",

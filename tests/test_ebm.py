@@ -111,16 +111,6 @@ def test_levels_are_images_and_seeded_noise_is_noise(ebm):
     assert not torch.equal(found, ebm.log_prob(images(), repeats=2, num_nodes=4).log_prob)
 
 
-def test_another_margin_is_that_of_the_energy(ebm):
-    def found(**margin):
-        return ebm.log_prob(images(), num_nodes=4, **margin).log_prob
-
-    wide = found(eps=0.01)
-    assert torch.equal(wide, found(eps=0.01)) and not torch.equal(wide, found())
-    ebm.energy = ebm.energy.with_eps(0.01)
-    assert torch.equal(wide, found())
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

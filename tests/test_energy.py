@@ -5,7 +5,7 @@ import torch
 from exact import F64, ExactBridge, ExactModel, normal, two_modes
 
 from ebm_app.io.errors import UserError
-from ebm_app.models.energy import INTEGRATORS, QUADRATURE, TimeScoreEnergy
+from ebm_app.models.energy import CHUNK_SIZES, INTEGRATORS, QUADRATURE, TimeScoreEnergy
 from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 
@@ -100,7 +100,7 @@ def test_the_error_estimate_bounds_the_error(name, shape):
     assert TimeScoreEnergy(model, 128).log_ratio(x).error.max() < 1e-3
 
 
-def test_values_do_not_depend_on_batch_mates_or_chunks():
+def test_values_do_not_depend_on_batch_mates_or_chunks(monkeypatch):
     """A mixture, where the posterior of a mode could leak from one example to another."""
     shape = (1, 8, 8)
     model = two_modes(VPPath(), 1e-5, shape)
@@ -110,7 +110,8 @@ def test_values_do_not_depend_on_batch_mates_or_chunks():
     assert torch.allclose(whole.value, alone, rtol=1e-12, atol=1e-12)
     score = TimeScoreEnergy(model).score(x, 0.9)
     for num_inputs in (1, 7, 64):
-        energy = TimeScoreEnergy(model, chunk_size=num_inputs * x[0].numel())
+        monkeypatch.setitem(CHUNK_SIZES, "cpu", num_inputs * x[0].numel())
+        energy = TimeScoreEnergy(model)
         chunked = energy.log_ratio(x)
         assert chunked.nfe == whole.nfe
         for left, right in zip(whole[:3], chunked[:3], strict=True):
@@ -129,10 +130,11 @@ def test_log_density_and_score_are_exact_where_the_path_starts_at_the_reference(
 
 
 @pytest.mark.parametrize("integrator", INTEGRATORS)
-def test_nfe_counts_the_evaluations_of_an_example(integrator):
+def test_nfe_counts_the_evaluations_of_an_example(integrator, monkeypatch):
+    monkeypatch.setitem(CHUNK_SIZES, "cpu", 12 * 2)
     model, sizes = gaussian(LinearVPPath()), []
     model.register_forward_hook(lambda *args: sizes.append(len(args[1][0])))
-    energy, x = TimeScoreEnergy(model, 20, chunk_size=12 * 2), normal((4, 2))
+    energy, x = TimeScoreEnergy(model, 20), normal((4, 2))
     whole = energy.log_ratio(x, integrator=integrator)
     assert sum(sizes) == 4 * whole.nfe and max(sizes) <= 12
     part = energy.log_ratio(x, 0.3, 0.6, integrator)

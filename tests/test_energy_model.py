@@ -66,7 +66,7 @@ def test_both_derivatives_of_one_pass_are_those_of_the_closed_form(path):
     part = 0.3 * x * u_x.square() + x * (0.2 * x + u_x)
     normal_part = -(x.square() + math.log(2 * math.pi)) / 2
     expected = (normal_part + GAIN * u_x * part).flatten(1).sum(1)
-    assert torch.allclose(model.log_density(x, t), expected, rtol=1e-12)
+    assert torch.allclose(model.terms(x, t).flatten(1).sum(1), expected, rtol=1e-12)
     by_u = GAIN * (part + u_x * (0.6 * x * u_x + x)).flatten(1).sum(1)
     assert torch.allclose(model.time_score(x, t), by_u * rate, rtol=1e-8)
     score = -x + GAIN * u_x * (0.3 * u_x.square() + 0.4 * x + u_x)
@@ -78,7 +78,7 @@ def test_at_time_zero_it_is_the_reference_whatever_the_network():
     model = EnergyModel(Bilinear(), path, EPS)
     start = torch.zeros(4, dtype=F64)
     reference = path.reference_log_density(x).flatten(1).sum(1)
-    assert torch.equal(model.log_density(x, start), reference)
+    assert torch.equal(model.terms(x, start).flatten(1).sum(1), reference)
     assert torch.equal(model(x, start).score, -x)
     with pytest.raises(UserError, match="no known reference density"):
         EnergyModel(Bilinear(), SchrodingerBridgePath(), EPS)
@@ -107,7 +107,7 @@ def test_the_energy_takes_one_pass_and_agrees_with_its_own_integral():
     other = energy.with_nodes(8).with_eps(0.1)
     assert (other.num_nodes, other.end, other.residual.mean) == (8, 0.9, 0.5)
     assert torch.equal(other.log_density(x), energy.log_density(x, 0.9))
-    assert energy.score_cost("integral", 0.5) == energy.score_cost("head", 0.5) == 1
+    assert energy.score_cost(0.5) == 1
 
 
 def test_the_estimator_takes_the_constant_off_and_says_what_it_leaves():

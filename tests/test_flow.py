@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from ebm_app import EBM
 from ebm_app.data.images import ImageData
+from ebm_app.data.levels import dequantise
 from ebm_app.image_models.flow import Flow, FlowConfig
 from ebm_app.io.start import run_script
 from ebm_app.likelihood.dequantisation import dequantisation_noise
@@ -35,7 +36,7 @@ def fitted(kind):
     flow = Flow(FlowConfig("test", SHAPE, LEVELS, kind))
     levels = random_levels(2000)
     noise = torch.rand(levels.shape, generator=generator(1), dtype=F64)
-    flow.space.fit(flow.dequantise(levels, noise))
+    flow.space.fit(dequantise(levels, LEVELS, noise))
     return flow
 
 
@@ -186,7 +187,7 @@ def test_the_validation_loss_of_a_flow_is_its_negative_log_density_per_dim():
     config = LoopConfig(validation_images=40, validation_repeats=2, num_preview_images=0)
     found = FlowTask(Accelerator(cpu=True), flow, config, data).validate()
     noise = dequantisation_noise(2, levels, config.seed)
-    points = torch.stack([flow.dequantise(levels, u) for u in noise])
+    points = torch.stack([dequantise(levels, LEVELS, u) for u in noise])
     density = torch.stack([flow.log_density(x) for x in points]).mean() / 16
     assert found["validation_loss"] == pytest.approx(-density.item(), rel=1e-5)
 
@@ -206,6 +207,6 @@ def test_few_images_never_cost_much_more_than_pure_chance(kind, num):
     repeats = 100
     noise = torch.rand((num * repeats, 1, 8, 8), generator=torch.Generator().manual_seed(1))
     levels = smooth_images(num, seed=2)
-    flow.space.fit(flow.dequantise(levels.repeat(repeats, 1, 1, 1), noise), repeats)
+    flow.space.fit(dequantise(levels.repeat(repeats, 1, 1, 1), 256, noise), repeats)
     bits = flow.log_prob(smooth_images(100, seed=3)).bits_per_dim
     assert bits.mean() < 8 + 1

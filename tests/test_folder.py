@@ -11,7 +11,7 @@ from conftest import error_of, png_chunk, save_picture
 from PIL import Image
 from test_faults import put_no_file
 
-from ebm_app.data import load_images
+from ebm_app.data.images import load_images
 
 SPLITS = ("train", "validation", "test")
 

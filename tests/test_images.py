@@ -9,7 +9,7 @@ import torch
 from conftest import error_of, write_idx, write_mnist
 from torchvision import datasets
 
-from ebm_app.data import DATASETS, ImageData, load_images
+from ebm_app.data.images import DATASETS, ImageData, load_images
 
 SPLITS = ("train", "validation", "test")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import error_of
 
-from ebm_app.data import dequantise, quantise, to_levels
+from ebm_app.data.levels import dequantise, quantise, to_levels
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -8,7 +8,7 @@ from conftest import error_of
 from exact import ExactModel, generator
 from test_estimators import mixture
 
-from ebm_app.evaluation.selftest import judge, noise_check, noise_excess
+from ebm_app.evaluation.selftest import PREDICTED_NOISE, judge, noise_excess
 from ebm_app.likelihood import VariationalBound
 from ebm_app.models.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath
@@ -33,7 +33,7 @@ def test_an_exact_head_has_none(num_nodes):
     excess = noise_excess(
         TimeScoreEnergy(model), model.data((400, *SHAPE)), num_nodes, generator()
     )
-    check = noise_check(excess)
+    check = judge("noise", excess, PREDICTED_NOISE, "")
     assert check.passed and abs(check.value) < 3 * check.stderr < 0.1
 
 
@@ -50,7 +50,7 @@ def test_a_head_that_is_too_large_by_its_closed_form():
         return at - math.log1p(math.exp(at))
 
     truth = (1 + q) * q / 2 * (integral(last) - integral(first)) / math.log(2)
-    check = noise_check(excess)
+    check = judge("noise", excess, PREDICTED_NOISE, "")
     assert check.value == pytest.approx(truth, abs=3.5 * check.stderr)
     assert check.stderr < truth / 20 and not check.passed
 

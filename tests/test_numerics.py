@@ -43,8 +43,6 @@ def test_standard_error_is_the_spread_of_the_mean():
     squares = (values.mean(1) - math.exp(0.5)).square() - errors.square()
     assert abs(squares.mean() / squares.std() * math.sqrt(len(squares))) < 4
     assert standard_error(torch.tensor([1, 3])).item() == pytest.approx(1)
-    with pytest.raises(ValueError, match="at least two"):
-        standard_error(torch.ones(1))
 
 
 def test_slope_and_initial_weights_are_the_same_in_two_threads():

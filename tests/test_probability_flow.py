@@ -90,7 +90,6 @@ def test_mistakes_are_refused():
     model = gaussian(path)
     nan_late = ProbabilityFlow(lambda x, t: x * (math.nan if t > 0.5 else 0.0), path)
     cases = [
-        (lambda: run(model, x, solver="euler"), "choose one of heun, rk4"),
         (lambda: run(model, x, start=0.0), "alpha > 0.*start later"),
         (lambda: SCHEDULES["log_snr"].times(path, 0.0, END, 5), "ratio is infinite at t = 0.0"),
         (lambda: SCHEDULES["clock"].times(path, START, 1.0, 5), "length of .* infinite at t = 1"),

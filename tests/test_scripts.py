@@ -133,11 +133,14 @@ def test_mistakes_in_scoring_and_sampling_end_in_one_sentence(trained, script, c
         (bpd, ["nowhere"], "no model at 'nowhere'"),
         (bpd, [trained, "--dataset", "digits"], "has shape (1, 8, 8) with 17"),
         (bpd, [trained, "--split", "all"], "unknown split"),
-        (bpd, [trained, "--num_nodes", 2], "num_nodes must be greater than or equal to 3, not 2"),
         (bpd, [trained, "--eps", 0], "eps must be greater than or equal to"),
         (bpd, [damaged], "damaged or truncated"),
         (sample, [damaged], "damaged or truncated"),
-        (sample, [trained, "--sampler_args", "score=guess"], "choose one of head, integral"),
+        (
+            sample,
+            [trained, "--sampler", "annealed_hmc", "--sampler_args", "score=guess"],
+            "of head, in",
+        ),
         (sample, [trained, "--device", "tpu"], "choose one of auto, cpu, cuda"),
     ):
         assert call(module, *arguments, *(own if "--device" not in arguments else own[:2])) == 2

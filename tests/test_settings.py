@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from ebm_app.data import load_images
+from ebm_app.data.images import load_images
 from ebm_app.io.errors import UserError
 from ebm_app.models.config import EBMConfig, UNetConfig
 from ebm_app.models.unet import UNet

@@ -17,7 +17,6 @@ from ebm_app.spaces.spline import Coupling
 from ebm_app.spaces.whitening import Whitening
 
 SHAPE, LEVELS = (3, 2, 2), 5
-SMALL = {"layers": 4, "hidden": 8, "bins": 5}
 #: shapes whose checkerboard over rows and columns alone, or over channels alone, has an empty half
 NARROW = [(1, 1, 2), (1, 2, 1), (3, 1, 1)]
 
@@ -47,7 +46,7 @@ def perturb(module, size=0.08):
 
 
 def fitted(name, shape):
-    space = SPACES[name](shape, LEVELS, **(SMALL if name == "spline" else {}))
+    space = SPACES[name](shape, LEVELS)
     space.fit(dequantised(shape))
     return perturb(space).double()
 
@@ -153,7 +152,7 @@ def test_a_coupling_moves_one_half_by_the_other_and_starts_as_the_identity(shape
 
 def test_a_spline_flow_integrates_to_one_and_is_differentiated_twice():
     flow = Flow(FlowConfig("test", (1, 1, 2), 5, "spline"))
-    flow.space = SplineSpace((1, 1, 2), 5, **SMALL)
+    flow.space = SplineSpace((1, 1, 2), 5)
     flow.space.fit(images((1, 1, 2), 500).square())
     perturb(flow).double()
     # on an even grid of logits v: the density of v is smooth, that of x is not near its ends

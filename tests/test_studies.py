@@ -11,7 +11,7 @@ from conftest import call, error_of
 from exact import generator
 
 from ebm_app.ratios.points import EvaluationPoints
-from ebm_app.ratios.problems import PROBLEMS
+from ebm_app.ratios.problems import INFORMATION_PROBLEMS, TOY_PROBLEMS
 from ebm_app.ratios.training import RatioTraining, train
 from ebm_app.tabular.known import EXAMPLES
 from studies import grid, ratio_tables
@@ -80,7 +80,7 @@ def test_a_table_tries_the_rates_and_repeats_the_best(script, capsys, tmp_path):
 @pytest.mark.parametrize("name", ["gaussians_d5", "mixtures_k1", "mixtures_k2_sigma0", "mi_d40"])
 def test_every_method_of_a_problem_can_be_trained(name):
     """One step of each, on the pairs and paths that ship; the large matrices apart."""
-    problem, training = PROBLEMS[name], RatioTraining(1, 16)
+    problem, training = (TOY_PROBLEMS | INFORMATION_PROBLEMS)[name], RatioTraining(1, 16)
     points = EvaluationPoints(problem.pair, 4, generator())
     for method in problem.methods.values():
         *_, last = train(method, problem.pair, 0, 1e-3, training, points.judge)

@@ -128,7 +128,7 @@ def test_arc_length_is_uniform_in_the_clock(name, eps):
     assert (share - u).abs().max() < 1e-4
     # within the first cell of the table, too: a weight there may be as large as 1 / t^2
     assert ((share - u).abs() <= 0.3 * u + 1e-12).all()
-    with pytest.raises(UserError, match="eps > 0"):
+    with pytest.raises(UserError, match="arc length of the path is infinite"):
         ArcLength(path, 0.0)
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 import ebm_app
 from ebm_app import EBM, train
-from ebm_app.data import load_images
+from ebm_app.data.images import load_images
 from ebm_app.io.start import run_script
 
 #: the settings of TINY, by keyword

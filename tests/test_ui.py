@@ -73,8 +73,6 @@ def test_mistakes_on_the_command_line_end_in_one_sentence(
         taken.listen()
         port = str(taken.getsockname()[1])
         for arguments, message in (
-            ([], "train one, python train/ebm.py .* pass it with --model"),
-            (["--models_dir", str(tmp_path)], "no model was found"),
             (["--models_dir", str(tmp_path / "none")], "no folder .*none': give another"),
             (["--model", str(tmp_path)], "config.json"),
             (["--model", "nowhere"], "no model at 'nowhere'"),

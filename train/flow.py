@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ebm_app.data.images import ImageData, load_images
+from ebm_app.data.levels import dequantise
 from ebm_app.image_models.flow import Flow, FlowConfig
 from ebm_app.io.command_line import given, parse
 from ebm_app.io.fields import configuration, setting
@@ -61,7 +62,7 @@ def fit(flow: Flow, data: ImageData, seed: int) -> None:
     repeats = max(1, -(-MIN_FIT_IMAGES // num))
     levels = data.train[torch.arange(num)].repeat(repeats, 1, 1, 1)
     noise = torch.rand(levels.shape, generator=seeded("cpu", seed))
-    flow.space.fit(flow.dequantise(levels, noise), repeats)
+    flow.space.fit(dequantise(levels, data.num_levels, noise), repeats)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.image_models.ebm import EBM
 from ebm_app.image_models.scoring import bits_by_estimator, disagreements
 from ebm_app.io.command_line import parse, settings_of_each
-from ebm_app.io.fields import Nodes, configuration, setting
+from ebm_app.io.fields import configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import shut_down
 from ebm_app.io.registry import choose
@@ -47,7 +47,6 @@ class Arguments(HeldOutFlags):
         f"the model's own if not given. {notes_of(DEQUANTISERS)}", None
     )
     labels: bool = setting("tell the model the class of every image: bits of p(x | label)", False)
-    num_nodes: Nodes | None = setting("quadrature nodes; the model's own if not given", None)
     output_dir: Path = setting("where the record goes", Path("runs/bpd"))
 
 
@@ -67,8 +66,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     args = parse(Arguments, __doc__, argv)
     accelerator, ebm = open_model(args)
     estimators = make_estimators(args, ebm)
-    if args.num_nodes is not None:
-        ebm.energy = ebm.energy.with_nodes(args.num_nodes)
     dequantiser_name = args.dequantisation or ebm.config.dequantisation
     dequantiser = DEQUANTISERS[choose("dequantisation", dequantiser_name, DEQUANTISERS)]()
     levels, data = held_out(args, ebm)

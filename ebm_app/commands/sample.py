@@ -1,6 +1,6 @@
 """Draw images from a model.
 
-python sample/ebm.py digits --sampler pf_ode --sampler_args solver=rk4 --num_images 64
+python sample/ebm.py digits --sampler dpm --sampler_args noise=1 --num_images 64
 """
 
 import time
@@ -12,10 +12,9 @@ from typing import Any, Literal
 from tqdm.auto import tqdm
 
 from ebm_app.data.png import grid_of, save_image, to_uint8
-from ebm_app.evaluation.held_out import use_bf16
 from ebm_app.image_models.ebm import EBM
 from ebm_app.io.command_line import CommonFlags, ModelFlag, parse, settings_of_each
-from ebm_app.io.fields import Count, NonNegative, PositiveInt, Steps, configuration, rare, setting
+from ebm_app.io.fields import Count, NonNegative, PositiveInt, Steps, configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.processes import resolve_device
 from ebm_app.io.registry import choose
@@ -53,7 +52,6 @@ class Arguments(CommonFlags, ModelFlag):
         + "; ".join(f"{name}: {settings_text(kind)}" for name, kind in SAMPLERS.items()),
         (),
     )
-    mixed_precision: Literal["no", "bf16"] = rare("of the network's passes", "no")
     output_dir: Path = setting("where grid and images go", Path("runs/samples"))
 
 
@@ -66,8 +64,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         pairs.append(f"{kind.counts}={args.num_steps}")
     settings = settings_of_each({args.sampler: kind}, pairs)[args.sampler]
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
-    if args.mixed_precision == "bf16":
-        use_bf16(ebm)
     output = Output(args.output_dir / "samples.json", args)
     begin = time.perf_counter()
     frames = ebm.iterate_sample(

@@ -1,6 +1,5 @@
 """Held-out images of a model's own data: ten to try, and those that fit a detector."""
 
-from functools import lru_cache
 from pathlib import Path
 
 from PIL import Image
@@ -26,17 +25,10 @@ def held_out_images(config: EBMConfig, data_root: str) -> Tensor:
     Raises:
         UserError: where they are not on this machine, or do not fit the model.
     """
-    name = choose("data set", config.dataset, DATASETS)
-    form, images = _first_images(name, data_root, MAX_IMAGES)
-    if form != form_of(config):
-        raise UserError(f"the images have {form}: take others for this model")
-    return images
-
-
-@lru_cache
-def _first_images(dataset: str, data_root: str, num: int) -> tuple[str, Tensor]:
-    data = load_images(dataset, data_root)
-    return form_of(data), data.test[:num].clone()  # a view would keep the others too
+    data = load_images(choose("data set", config.dataset, DATASETS), data_root)
+    if form_of(data) != form_of(config):
+        raise UserError(f"the images have {form_of(data)}: take others for this model")
+    return data.test[:MAX_IMAGES]
 
 
 def examples(folder: Path, data_root: str) -> list[Path | Image.Image]:

@@ -101,8 +101,10 @@ def iterate_checks(
     for found in iterate_balance(energy, x1, num_times, generator):
         yield found, []
     checks = [balance_check(energy, found)]
-    if energy.is_head(None):
-        checks.append(noise_check(noise_excess(energy, x1, NOISE_NODES, generator)))
+    if energy.has_head:
+        note = "the integral along noisy copies less the bound; more if the noise is too large"
+        excess = noise_excess(energy, x1, NOISE_NODES, generator)
+        checks.append(judge("predicted noise", excess, PREDICTED_NOISE, note))
     leading, gaps = ESTIMATORS[ebm.default_estimator](), []
     for part in points.split(PART):
         gap = leading(energy, part, energy.end).value - pf_ode(energy, part, energy.end).value
@@ -127,12 +129,8 @@ def iterate_balance(
         x0 = torch.randn(x1.shape, generator=generator, device=x1.device, dtype=x1.dtype)
         time = t.expand(len(x1)).to(x1.device)
         with torch.no_grad():
-            score = energy.model.time_score(path.sample(x0, x1, time).xt, time).double() * unit
-        if not score.isfinite().all():
-            raise UserError(
-                f"the time score is not finite at t = {t.item()}: the training of the model has "
-                "diverged"
-            )
+            parts = energy.model(path.sample(x0, x1, time).xt, time).parts()
+        score = sum_except_batch(parts) * unit
         scores.append(score.cpu())
         table = torch.stack(scores)
         stderr = torch.stack([standard_error(row) for row in table])
@@ -179,9 +177,3 @@ def noise_excess(
         predicted = -deviation * score.double()
         total += weight / 2 * sum_except_batch(predicted * (predicted - e))
     return to_bits_per_dim(-total.cpu(), x1[0].numel())
-
-
-def noise_check(excess: Tensor) -> Check:
-    """The mean of ``noise_excess`` (B,)."""
-    note = "by which the integral along noisy copies exceeds the bound; more if it is too large"
-    return judge("predicted noise", excess, PREDICTED_NOISE, note)

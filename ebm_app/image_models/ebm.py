@@ -103,7 +103,6 @@ class EBM(PretrainedModel):
         images: Tensor,
         estimator: str | Estimator | None = None,
         dequantiser: str | Dequantiser | None = None,
-        eps: float | None = None,
         noise: Tensor | None = None,
         repeats: int = 1,
         seed: int = 0,
@@ -126,8 +125,6 @@ class EBM(PretrainedModel):
             estimator: of log p_t: a name in ``ESTIMATORS`` with its settings as
                 ``estimator_args``, an object, or None for ``default_estimator``.
             dequantiser: a name in ``DEQUANTISERS``, an object, or None for the model's own.
-            eps: margin left at t = 1, None for the model's own. Below that one the network is
-                evaluated at times it was not trained on.
             noise: (K, B, C, H, W) uniform numbers in [0, 1) for the dequantiser, whose K draws are
                 averaged; None draws ``repeats`` of them.
             seed: of the noise drawn here, and of the estimator's own.
@@ -151,7 +148,6 @@ class EBM(PretrainedModel):
         parts, labels = [], self._labels(labels, len(levels), seed)
         for rows in batches(len(levels), batch_size, SCORED_TOGETHER // levels[0].numel()):
             energy = self.energy_given(len(levels[rows]), labels and labels[rows])
-            energy = energy if eps is None else energy.with_eps(eps)
             own, u = levels[rows].to(self.device), noise[:, rows].to(self.device)
             found = (energy, self.space, own, config.num_levels, u, dequantiser, estimator)
             parts.append(log_likelihood(*found))

@@ -53,10 +53,6 @@ class Flow(PretrainedModel):
         super().__init__(config)
         self.space = build_space(config.space, config.image_shape, config.num_levels)
 
-    def dequantise(self, levels: Tensor, noise: Tensor) -> Tensor:
-        """x of levels (B, C, H, W) by uniform ``noise``, (B, C, H, W)."""
-        return dequantise(levels, self.config.num_levels, noise)
-
     def log_density(self, x: Tensor) -> Tensor:
         """log p(x) = log N(f^-1(x); 0, I) + log |det du/dx| in nats: (B, C, H, W) -> (B,)
         float64."""
@@ -90,8 +86,8 @@ class Flow(PretrainedModel):
         levels = levels.to(self.device)
         noise = checked_noise(noise, levels, self.dtype).to(self.device)
         num_dims = levels[0].numel()
-        draws = [self.log_density(self.dequantise(levels, u)) for u in noise]
-        log_prob = torch.stack(draws).mean(0) - num_dims * math.log(self.config.num_levels)
+        draws = [self.log_density(dequantise(levels, config.num_levels, u)) for u in noise]
+        log_prob = torch.stack(draws).mean(0) - num_dims * math.log(config.num_levels)
         check_finite(log_prob)
         bits = to_bits_per_dim(log_prob, num_dims)
         return Likelihood(log_prob, bits, torch.zeros_like(log_prob), None, len(noise))

@@ -51,12 +51,12 @@ def _reason(error: ValueError) -> str:
     return faults(error) if isinstance(error, ValidationError) else shortened(error)
 
 
-def read_json(path: Path, largest: int = LARGEST_RECORD) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; errors as of ``open_plain``."""
     with open_plain(path) as file:
-        content = file.read(largest + 1)
-    if len(content) > largest:
-        raise UserError(f"{path} is larger than {largest} bytes: it is no record of ebm_app")
+        content = file.read(LARGEST_RECORD + 1)
+    if len(content) > LARGEST_RECORD:
+        raise UserError(f"{path} is larger than {LARGEST_RECORD} bytes: it is no record")
     try:
         return JSON_OBJECT.validate_python(from_json(content))
     except ValueError as error:

@@ -152,15 +152,12 @@ def log_likelihood(
     """
     num_dims = levels[0].numel()
     if isinstance(estimator, DiscreteBound):  # of levels: it draws no points of a dequantiser
-        bound = estimator.of_levels(energy, space, levels, num_levels)
-        check_finite(bound.log_prob)
-        bits = to_bits_per_dim(bound.log_prob, num_dims)
-        parts = {
-            name: to_bits_per_dim(sum_except_batch(part), num_dims)
-            for name, part in bound.parts.items()
+        (value, *others), parts = estimator.of_levels(energy, space, levels, num_levels)
+        check_finite(value)
+        bits = {
+            name: to_bits_per_dim(sum_except_batch(part), num_dims) for name, part in parts.items()
         }
-        components = sum(bound.parts.values())
-        return Likelihood(bound.log_prob, bits, bound.error, components, bound.nfe, parts)
+        return Likelihood(value, to_bits_per_dim(value, num_dims), *others, bits)
     values, errors, parts, nfe = [], [], [], 0
     for u in noise:
         point = dequantiser.points(levels, num_levels, space, u, energy)

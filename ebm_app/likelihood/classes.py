@@ -64,7 +64,7 @@ class ClassBounds:
         values = torch.full((count, num, num_classes), math.nan, dtype=torch.float64)
         alive = torch.ones(num, num_classes, dtype=torch.bool)
         nfe = torch.zeros(num, dtype=torch.int64)
-        for index, (time, e) in enumerate(zip(self._times(model, t), noise, strict=True)):
+        for index, (time, e) in enumerate(zip(self._times(model), noise, strict=True)):
             image, label = alive.nonzero(as_tuple=True)
             loss = self._loss(model, x, e, time, t, image.to(x.device), label.to(x.device))
             values[index][alive] = loss.double().cpu()
@@ -74,7 +74,7 @@ class ClassBounds:
         log_densities = -values.nanmean(0)
         return ClassPosterior(log_densities.softmax(1), log_densities, nfe)
 
-    def _times(self, model: TimeScoreModel, t: float) -> list[float]:
+    def _times(self, model: TimeScoreModel) -> list[float]:
         """All times, round by round: those of a round are evenly spread, and so are the rounds."""
         rounds = torch.arange(self.num_rounds, dtype=torch.float64)
         places = torch.arange(self.num_times, dtype=torch.float64)

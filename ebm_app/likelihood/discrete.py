@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -15,16 +15,6 @@ from ebm_app.models.energy import LogDensity, TimeScoreEnergy
 from ebm_app.numerics.tensors import expand_like, mean_except_batch, mixed_seed, sum_except_batch
 from ebm_app.paths.divergence import normal_draws
 from ebm_app.spaces import Space
-
-
-class LevelBound(NamedTuple):
-    """A bound on log P(k) in nats (B,) float64, its error (B,), its parts (B, *) by name, which
-    sum to it, and the evaluations of the network for one image."""
-
-    log_prob: Tensor
-    error: Tensor
-    parts: dict[str, Tensor]
-    nfe: int
 
 
 @configuration
@@ -88,8 +78,9 @@ class DiscreteBound(Estimator):
     @torch.no_grad()
     def of_levels(
         self, energy: TimeScoreEnergy, space: Space, levels: Tensor, num_levels: int
-    ) -> LevelBound:
-        """The bound for levels (B, *)."""
+    ) -> tuple[LogDensity, dict[str, Tensor]]:
+        """The bound on log P(k) for levels (B, *), and its parts (B, *) by name, which sum to
+        it."""
         times, path, score = self._times(energy), energy.path, energy.stein_score()
         dtype = next(energy.model.parameters()).dtype
         x = Decoder().training_points(levels, num_levels, space, torch.empty(0, dtype=dtype))
@@ -118,9 +109,9 @@ class DiscreteBound(Estimator):
         prior = variance[0] - 1 - math.log(variance[0]) + alpha[0] ** 2 * x.double().square()
         decoder = Decoder().log_prob(levels, num_levels, space, path, times[-1].item())
         parts = dict(zip(self.parts, (-prior / 2, diffusion, decoder), strict=True))
-        value = sum_except_batch(sum(parts.values()))
+        components = sum(parts.values())
         error = spread.sqrt() if len(gains) > 1 else torch.full_like(spread, math.nan)
-        return LevelBound(value, error, parts, len(gains))
+        return LogDensity(sum_except_batch(components), error, components, len(gains)), parts
 
     def _draws(self, num: int, x: Tensor) -> Iterator[Tensor]:
         """So many draws (B, *), some of them made together."""

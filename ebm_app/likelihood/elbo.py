@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ebm_app.io.fields import Draws, Fraction, Nodes, Seed, configuration
 from ebm_app.likelihood.estimator import Estimator
-from ebm_app.models.energy import CountedScore, LogDensity, TimeScoreEnergy
+from ebm_app.models.energy import LogDensity, TimeScoreEnergy
 from ebm_app.numerics.quadrature import rule_on
 from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
 from ebm_app.paths import OneSidedPath
@@ -106,7 +106,6 @@ class VariationalBound(Estimator):
 
     Args:
         num_nodes: see ``bound_rule``. num_draws: of the noise at every node.
-        score: "head", "integral" or None, as for ``TimeScoreEnergy.stein_score``.
         start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
         tail: the integral stops where w is this share of v_t.
         seed: of the noise; that of an example does not depend on its batch.
@@ -120,7 +119,6 @@ class VariationalBound(Estimator):
 
     num_nodes: Nodes = 16
     num_draws: Draws = 4
-    score: str | None = None
     start: Fraction = 1e-4
     tail: Fraction = 1e-5
     seed: Seed = 0
@@ -136,22 +134,23 @@ class VariationalBound(Estimator):
         energy.path.check_reference()
         noise = normal_draws(self.num_nodes * self.num_draws, x, self.seed)
         rule = bound_rule(energy.path, t, self.start, self.tail, self.num_nodes)
-        score, moment = CountedScore(energy, self.score), _marginal_moment(energy.path, t)
+        moment = _marginal_moment(energy.path, t)
         components = standard_normal_log_density(x.double() / math.sqrt(moment))
         components = components - math.log(moment) / 2
         variance = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for node, noises in zip(rule, noise.split(self.num_draws), strict=True):
-            draws = [_draw(score, x, node, e) for e in noises]
+            draws = [_draw(energy, x, node, e) for e in noises]
             components += _gain(x, node, draws)
             if self.num_draws > 2:
                 without = [sum_except_batch(_gain(x, node, rest)) for rest in _but_one(draws)]
                 variance += _jackknife(torch.stack(without))
         error = variance.sqrt() if self.num_draws > 2 else torch.full_like(variance, math.nan)
-        return LogDensity(sum_except_batch(components), error, components, score.nfe)
+        nfe = self.num_draws * sum(energy.score_cost(node.time) for node in rule)
+        return LogDensity(sum_except_batch(components), error, components, nfe)
 
 
-def _draw(score: CountedScore, x: Tensor, node: BoundNode, e: Tensor) -> Draw:
-    found, variance = score.with_noise_variance(node.a * x + node.deviation * e, node.time)
+def _draw(energy: TimeScoreEnergy, x: Tensor, node: BoundNode, e: Tensor) -> Draw:
+    found, variance = energy.with_noise_variance(node.a * x + node.deviation * e, node.time)
     if variance is not None:
         share = node.deviation**2 / node.variance
         variance = 1 - share + share * variance.double()

@@ -103,7 +103,7 @@ class NoisedIntegral(Estimator):
 
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
         energy.path.check_reference()
-        if not energy.is_head(None):
+        if not energy.has_head:
             raise UserError(
                 "this model has no Stein head: take the integral at a fixed point, ratio"
             )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ebm_app.io.fields import Fraction, Refinements, Seed, Steps, configuration
 from ebm_app.likelihood.estimator import Estimator
-from ebm_app.models.energy import CountedScore, LogDensity, TimeScoreEnergy
+from ebm_app.models.energy import LogDensity, TimeScoreEnergy
 from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.paths import LogSNRPath
 from ebm_app.paths.divergence import rademacher_probes, unit_probes
@@ -58,11 +58,10 @@ class PFODEDensity(Estimator):
     0, I) - integral of div u, from x back to x_0.
 
     Args:
-        solver, num_steps: as for ``ebm_app.sampling.samplers.PFODESampler``, of the first solve.
-            max_refinements: it is repeated in half the step until an image settles (``refine``).
+        num_steps: steps of the first solve, by Kutta's 3/8 rule. max_refinements: it is repeated
+            in half the step until an image settles (``refine``).
         num_probes: Rademacher probes of the divergence, frozen for all solves; 0 takes it exactly,
             by D backward passes at every evaluation.
-        score: "head", "integral" or None, as for ``TimeScoreEnergy.stein_score``.
         start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
         seed: of the probes; those of an example do not depend on its batch.
 
@@ -70,11 +69,9 @@ class PFODEDensity(Estimator):
     (NaN) for a single probe or a single solve.
     """
 
-    solver: str = "rk4"
     num_steps: Steps = 20
     max_refinements: Refinements = 3
     num_probes: NumProbes = 2
-    score: str | None = None
     start: Fraction = 1e-4
     seed: Seed = 0
 
@@ -91,14 +88,20 @@ class PFODEDensity(Estimator):
             probes = unit_probes(points)
             if self.num_probes:
                 probes = rademacher_probes(self.num_probes, points, self.seed)
-            score, path = CountedScore(energy, self.score), energy.path
+            score, path, nfe = energy.stein_score(), energy.path, 0
+
+            def counted(x: Tensor, t: float) -> Tensor:
+                nonlocal nfe
+                nfe += energy.score_cost(t)
+                return score(x, t)
+
             # a network of noise is inexact in noise too, where alpha grows a lot in little length
             schedule = LOG_SNR if isinstance(path, LogSNRPath) else ARC_LENGTH
-            flow, steps = ProbabilityFlow(score, path, schedule), self.num_steps * 2**level
-            *_, end = flow.solve(points, t, self.start, self.solver, steps, probes)
+            flow, steps = ProbabilityFlow(counted, path, schedule), self.num_steps * 2**level
+            *_, end = flow.solve(points, t, self.start, num_steps=steps, probes=probes)
             log_det = end.log_det if self.num_probes else end.log_det.sum(0, keepdim=True)
             reference = sum_except_batch(energy.path.reference_log_density(end.x))
-            return reference + log_det, score.nfe
+            return reference + log_det, nfe
 
         values, error, nfe = refine(solve, x, self.max_refinements)
         if self.num_probes:

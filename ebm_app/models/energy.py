@@ -77,8 +77,6 @@ class TimeScoreEnergy:
         num_nodes: nodes of the rule for the whole interval [t0, t1], at least 3; a part that is a
             share s of its clock gets n + s (num_nodes - n) with n = ``min_nodes``: measured on
             Gaussian data, parts are then as accurate as the whole, which s num_nodes is not.
-        chunk_size: how many numbers of x, those of all points at all times, the network gets
-            together; what suits the device if not given.
 
     Raises:
         UserError: for what is no model of a path, and a number of nodes out of range.
@@ -86,12 +84,10 @@ class TimeScoreEnergy:
 
     min_nodes = 8
 
-    def __init__(
-        self, model: TimeScoreModel, num_nodes: int = 32, chunk_size: int | None = None
-    ) -> None:
+    def __init__(self, model: TimeScoreModel, num_nodes: int = 32) -> None:
         if not isinstance(getattr(model, "path", None), GaussianPath):
             raise UserError(f"model: give a TimeScoreModel, not {shortened(repr(model))}")
-        self.model, self.path, self.chunk_size = model, model.path, chunk_size
+        self.model, self.path = model, model.path
         self.num_nodes = argument_of(Nodes, "num_nodes", num_nodes)
         self.start, self.end = model.interval
 
@@ -153,7 +149,7 @@ class TimeScoreEnergy:
                 result = self._quadrature(x, t0, t1)
             else:
                 integral = integrate(
-                    lambda t: self.model.time_score(x, t.expand(len(x))),
+                    lambda t: sum_except_batch(self.model(x, t.expand(len(x))).parts()),
                     t0,
                     t1,
                     like=x.flatten(1)[:, 0],
@@ -216,19 +212,32 @@ class TimeScoreEnergy:
             UserError: for an unknown source, or the head of a model without one.
         """
         name = INTEGRAL if source is None else choose("score", source, (HEAD, INTEGRAL))
-        if self.is_head(source):
+        if source != INTEGRAL and self.has_head:
             return lambda x, t: self.output(x, t).score
         if name == HEAD:
             raise UserError("this model has no Stein head: take the score from the integral")
         return self.score
 
-    def is_head(self, source: str | None) -> bool:
-        """Whether ``stein_score`` takes the model's head."""
-        return source in (None, HEAD) and self.model.stein_channels > 0
+    @property
+    def has_head(self) -> bool:
+        """Whether the model predicts the Stein score itself."""
+        return self.model.stein_channels > 0
 
-    def score_cost(self, source: str | None, t: float) -> int:
-        """Evaluations of the network in one call of ``stein_score`` at time t."""
-        return 1 if self.is_head(source) else len(self._rule(self.start, t)[0])
+    def score_cost(self, t: float) -> int:
+        """Evaluations of the network in one call of ``stein_score()`` at time t."""
+        return 1 if self.has_head else len(self._rule(self.start, t)[0])
+
+    @torch.no_grad()
+    def with_noise_variance(self, x: Tensor, t: float) -> tuple[Tensor, Tensor | None]:
+        """The score of ``stein_score()`` and Var[eps | x_t = x], (B, *) each, without gradients;
+        None for a variance that the model does not predict."""
+        if not self.has_head:
+            return self.score(x, t), None
+        output = self.output(x, t)
+        if output.variance is None:
+            return output.score, None
+        gain = self.path.noise_variance_gain(torch.tensor(t, dtype=torch.float64))
+        return output.score, expand_like(gain, x) * output.variance
 
     def _quadrature(self, x: Tensor, t0: float, t1: float) -> LogDensity:
         parts, coarse, nfe = [], [], 0
@@ -244,7 +253,7 @@ class TimeScoreEnergy:
 
     def _chunks(self, x: Tensor, t0: float, t1: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """The rule from t0 to t1, in groups of times that are evaluated together."""
-        together = self.chunk_size or CHUNK_SIZES.get(x.device.type, LARGE_CHUNK)
+        together = CHUNK_SIZES.get(x.device.type, LARGE_CHUNK)
         size = max(1, together // max(1, x.numel()))
         return zip(*(part.split(size) for part in self._rule(t0, t1)), strict=True)
 
@@ -259,29 +268,3 @@ class TimeScoreEnergy:
         t = times.to(x.device).repeat_interleave(len(x))
         parts = self.model(x.repeat(num, *(1,) * (x.ndim - 1)), t).parts()
         return parts.unflatten(0, (num, len(x)))
-
-
-class CountedScore:
-    """A Stein score of an energy that counts its evaluations of the network, ``nfe``."""
-
-    def __init__(self, energy: TimeScoreEnergy, source: str | None) -> None:
-        self.energy, self.source, self.nfe = energy, source, 0
-        self.score = energy.stein_score(source)
-
-    def __call__(self, x: Tensor, t: float) -> Tensor:
-        self.nfe += self.energy.score_cost(self.source, t)
-        return self.score(x, t)
-
-    def with_noise_variance(self, x: Tensor, t: float) -> tuple[Tensor, Tensor | None]:
-        """The score and Var[eps | x_t = x], (B, *) each, without gradients; None for a variance
-        that the model does not predict, or beside a score that is not its head's."""
-        with torch.no_grad():
-            if not self.energy.is_head(self.source):
-                return self(x, t), None
-            self.nfe += 1
-            output = self.energy.output(x, t)
-            if output.variance is None:
-                return output.score, None
-            time = torch.tensor(t, dtype=torch.float64)
-            gain = expand_like(self.energy.path.noise_variance_gain(time), x)
-            return output.score, gain * output.variance

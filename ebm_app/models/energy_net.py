@@ -121,7 +121,3 @@ class OnePassEnergy(TimeScoreEnergy):
     def score(self, x: Tensor, t: float | None = None) -> Tensor:
         """grad_x log p_t(x): (B, *); it can be differentiated where autograd is on."""
         return self.output(x, self.end if t is None else t).score
-
-    def score_cost(self, source: str | None, t: float) -> int:
-        """One evaluation, whichever the source: they are the same."""
-        return 1

@@ -18,8 +18,6 @@ CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 #: of a pipeline of diffusers: what names its parts, and the files of those that are read
 PIPELINE_FILE = "model_index.json"
 PIPELINE_FILES = [PIPELINE_FILE, "unet/*.json", "unet/*.safetensors", "scheduler/*.json"]
-#: bytes of a config.json; those of models have a thousand
-LARGEST_CONFIG = 2**18
 #: kinds of numbers that weights may be stored in, as safetensors writes them
 FLOATS = ("F64", "F32", "F16", "BF16")
 BUNDLED = Path(__file__).parent.parent / "pretrained"
@@ -32,7 +30,7 @@ def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
     Raises:
         UserError: where it is missing, of another kind, or of another version.
     """
-    data = read_json(folder / CONFIG_FILE, LARGEST_CONFIG)
+    data = read_json(folder / CONFIG_FILE)
     version = data.get("format_version")
     if version != FORMAT_VERSION or isinstance(version, bool):
         raise UserError(
@@ -55,22 +53,16 @@ def find_folder(name_or_path: str | os.PathLike) -> Path:
         UserError: where there is none of these.
     """
     name = os.fspath(argument_of(str | os.PathLike, "name_or_path", name_or_path))
-    path = Path(name)
-    try:
-        if path.is_dir():
-            return path
-    except OSError as error:
-        raise UserError(
-            f"the folder '{shortened(name)}' cannot be read: {error.strerror}"
-        ) from None
-    bundled = sorted(p.name for p in BUNDLED.iterdir() if p.is_dir()) if BUNDLED.is_dir() else []
+    if os.path.isdir(name):  # nor one that cannot be read
+        return Path(name)
+    bundled = sorted(p.name for p in BUNDLED.iterdir() if p.is_dir())
     if name in bundled:
         return BUNDLED / name
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return _from_hub(name)
     raise UserError(
         f"no model at '{shortened(name)}': give a folder that holds {CONFIG_FILE}, a bundled name "
-        f"({', '.join(bundled) or 'none installed'}) or a hub id owner/name"
+        f"({', '.join(bundled)}) or a hub id owner/name"
     )
 
 

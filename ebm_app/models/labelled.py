@@ -10,7 +10,7 @@ from ebm_app.io.fields import NonNegative, PositiveInt, argument_of
 from ebm_app.io.registry import choose
 from ebm_app.io.tensors import as_tensor
 from ebm_app.models.time_score import ModelOutput, TimeScoreModel
-from ebm_app.numerics.tensors import seeded, sum_except_batch
+from ebm_app.numerics.tensors import seeded
 
 
 class LabelledModel(nn.Module):
@@ -46,10 +46,6 @@ class LabelledModel(nn.Module):
         free = self.model(x, t)
         score = torch.lerp(free.score, given.score, self.guidance)
         return given._replace(score=score)
-
-    def time_score(self, x: Tensor, t: Tensor) -> Tensor:
-        """d/dt log p_t(x | y): (B,)."""
-        return sum_except_batch(self(x, t).components)
 
 
 #: labels drawn for every point anew, all classes being equally frequent

@@ -79,7 +79,3 @@ class PipelineModel(nn.Module):
         alpha, sigma = self.path.alpha(t), self.path.variance(t).sqrt()
         noise = self.noise_of(x, out, expand_like(alpha, x), expand_like(sigma, x))
         return ModelOutput(None, -noise / expand_like(sigma, x))
-
-    def time_score(self, x: Tensor, t: Tensor) -> Tensor:
-        """Raise the UserError of a model without a time score."""
-        return ModelOutput(None, None).parts()

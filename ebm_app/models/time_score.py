@@ -79,8 +79,6 @@ class TimeScoreModel(nn.Module):
             path or this head.
     """
 
-    has_time_score = True
-
     def __init__(
         self,
         net: nn.Module,

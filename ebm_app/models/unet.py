@@ -44,8 +44,7 @@ class UNet(nn.Module):
         config = UNetConfig() if config is None else config
         channels, height, width = image_shape
         check_config(config, height, width)
-        self.image_shape, self.config = tuple(image_shape), config
-        self.num_classes = num_classes
+        self.config, self.num_classes = config, num_classes
         kinds = [
             index in config.attention_levels for index in range(len(config.block_out_channels))
         ]
@@ -79,8 +78,6 @@ class UNet(nn.Module):
     def forward(self, x: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
         """x (B, C, H, W), t (B,) floating point in [0, 1] and labels (B,) int64, of which -1 and
         None are no label -> (B, out_channels, H, W)."""
-        if not t.is_floating_point():
-            raise TypeError("the time of a U-Net must be a floating-point tensor")
         known = None
         if self.num_classes:
             labels = torch.full((len(x),), -1, device=x.device) if labels is None else labels

@@ -75,7 +75,7 @@ class CTSM(ConditionalRegression):
 
     @staticmethod
     def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
-        target = path.conditional_time_score(sample)
+        target = sum_except_batch(path.conditional_components(sample))
         return (target - sum_except_batch(output.components)).square()
 
 
@@ -120,17 +120,12 @@ class CTSMm(ConditionalRegression):
     model's. The minimiser over w is E[r^2 | x], as that of every Bregman divergence is (Banerjee
     et al. 2005, https://jmlr.org/papers/v6/banerjee05b.html), so that Theorem 3 holds. The
     gradient in log w is w - r^2: where it vanishes the sum of the variances is right.
-
-    Raises (when it is called):
-        ValueError: where the model predicts no posterior variance.
     """
 
     trains = ("moments",)
 
     @staticmethod
     def error(output: ModelOutput, path: OneSidedPath, sample: PathSample) -> Tensor:
-        if output.variance is None:
-            raise ValueError("CTSM-m needs a model that predicts moments")
         residual = path.conditional_score(sample) - output.score.detach()
         residual = residual / expand_like(path.score_gain(sample.t), residual)
         gain = expand_like(path.variance_gain(sample.t), residual)

@@ -5,15 +5,14 @@ section 5); an objective that needs the plain integral over t divides by it. Hen
 with ``weight``: the uniform density on [t0, t1] over the sampler's own.
 """
 
-import math
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
 from ebm_app.paths import GaussianPath
+from ebm_app.paths.schedules import ARC_LENGTH
 
 
 class TimeSample(NamedTuple):
@@ -108,16 +107,7 @@ class ArcLength(TimeSampler):
 
     def __init__(self, path: GaussianPath, eps: float) -> None:
         super().__init__(path, eps)
-        ends = path.clock(torch.tensor([self.start, self.end], dtype=torch.float64))
-        self.total = (ends[1] - ends[0]).item()
-        if not math.isfinite(self.total):
-            raise UserError(
-                f"the clock of {type(path).__name__} is infinite between t = {self.start} and "
-                f"{self.end}: use eps > 0"
-            )
-        middle = ends[0] + self.total * torch.linspace(0, 1, self.num_knots, dtype=torch.float64)
-        self.knots = path.clock_inverse(middle)
-        self.knots[0], self.knots[-1] = self.start, self.end
+        self.knots = ARC_LENGTH.times(path, self.start, self.end, self.num_knots - 1)
 
     def transform(self, u: Tensor) -> TimeSample:
         position = u * (self.num_knots - 1)
@@ -161,8 +151,6 @@ class SharedTimes(UniformTime):
         self.num_times = num_times
 
     def sample(self, num: int, generator: torch.Generator) -> TimeSample:
-        if num % self.num_times:
-            raise ValueError(f"{self.num_times} times cannot be shared evenly by {num} rows")
         times = super().sample(self.num_times, generator)
         return TimeSample(*(part.repeat_interleave(num // self.num_times) for part in times))
 

@@ -34,7 +34,6 @@ from ebm_app.numerics.tensors import (
     expand_like,
     slope,
     standard_normal_log_density,
-    sum_except_batch,
 )
 
 
@@ -105,12 +104,7 @@ class GaussianPath(ABC):
         Args:
             noise: standard normal (B, *), independent of both ends. A path from N(0, I) takes x0
                 for it and needs no other.
-
-        Raises:
-            UserError: where the path needs noise and there is none.
         """
-        if noise is None:
-            raise UserError(f"{type(self).__name__} needs noise beside x0 and x1: give noise")
         return self.complete(x0, x1, t, eps=noise)
 
     def mean(self, sample: PathSample) -> Tensor:
@@ -124,16 +118,13 @@ class GaussianPath(ABC):
         return draft._replace(xt=self.mean(draft) + expand_like(self.variance(t).sqrt(), x1) * eps)
 
     def conditional_components(self, sample: PathSample) -> Tensor:
-        """d/dt log p_t(x_i | z) for every component i, in nats: (B, *)."""
+        """d/dt log p_t(x_i | z) for every component i, in nats, which sum to the conditional time
+        score: (B, *)."""
         _, delta = self.endpoints(sample)
         v = self.variance(sample.t)
         spread = expand_like(self.variance_dt(sample.t) / (2 * v), delta)
         drift = expand_like(self.alpha_dt(sample.t) / v.sqrt(), delta)
         return spread * (sample.eps.square() - 1) + drift * delta * sample.eps
-
-    def conditional_time_score(self, sample: PathSample) -> Tensor:
-        """d/dt log p_t(x | z), the sum of its components: (B,)."""
-        return sum_except_batch(self.conditional_components(sample))
 
     def conditional_score(self, sample: PathSample) -> Tensor:
         """Stein score grad_x log p_t(x | z) = -eps / sqrt(v_t): (B, *)."""

@@ -85,11 +85,6 @@ class _VariancePreservingPath(OneSidedPath):
     def variance_dt(self, t: Tensor) -> Tensor:
         return -2 * self.alpha(t) * self.alpha_dt(t)
 
-    def time_score_variance(self, t: Tensor) -> Tensor:
-        v = self.variance(t)
-        spread = 2 * self.alpha(t).square() + self.c * v
-        return (self.alpha_dt(t) / v).square() * spread
-
     def clock(self, t: Tensor) -> Tensor:
         """Arc length measured from alpha = 0, in closed form."""
         return arc_length(self.alpha(t), self.variance(t), self.c)

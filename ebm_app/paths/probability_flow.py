@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from ebm_app.io.errors import NumericalError, UserError
-from ebm_app.io.registry import choose
 from ebm_app.paths import GaussianPath
 from ebm_app.paths.divergence import with_divergence
 from ebm_app.paths.schedules import ARC_LENGTH, Schedule
@@ -56,13 +55,11 @@ SOLVERS = {"heun": Solver(heun_step, 1, 2), "rk4": Solver(rk4_step, 3, 4)}
 
 
 class FlowState(NamedTuple):
-    """Points (B, *) of the flow after ``step`` of ``num_steps`` steps; ``nfe`` evaluations of the
-    score so far; the estimates (K, B) of the log-determinant of the way there,
-    one for each probe."""
+    """Points (B, *) of the flow after ``step`` steps; ``nfe`` evaluations of the score so far; the
+    estimates (K, B) of the log-determinant of the way there, one for each probe."""
 
     x: Tensor
     step: int
-    num_steps: int
     nfe: int
     log_det: Tensor
 
@@ -107,10 +104,10 @@ class ProbabilityFlow:
             probes: (K, B, *) for the estimates of the divergence; none are made without.
 
         Raises:
-            UserError: for an unknown solver, or a schedule infinite at an end.
+            UserError: for a schedule infinite at an end.
             NumericalError: where the flow is not finite.
         """
-        step, parts, cost = SOLVERS[choose("solver", solver, SOLVERS)]
+        step, parts, cost = SOLVERS[solver]
         times = self.schedule.times(self.path, start, end, num_steps * parts).tolist()
         ends = self.schedule.reading(self.path, torch.tensor([start, end], dtype=torch.float64))
         readings = torch.linspace(*ends.tolist(), num_steps + 1, dtype=torch.float64)
@@ -135,4 +132,4 @@ class ProbabilityFlow:
             own = times[k * parts : (k + 1) * parts + 1]
             state = step(lambda part, y, own=own: rate_at(own[part], y), state, h)
             log_det = state[:, size:].T
-            yield FlowState(point(state), k + 1, num_steps, (k + 1) * cost, log_det)
+            yield FlowState(point(state), k + 1, (k + 1) * cost, log_det)

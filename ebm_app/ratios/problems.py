@@ -74,5 +74,3 @@ INFORMATION_PROBLEMS: dict[str, Problem] = {
     )
     for dim, (iterations, batch) in PAPER_INFORMATION.items()
 }
-
-PROBLEMS = {**TOY_PROBLEMS, **INFORMATION_PROBLEMS}

@@ -25,13 +25,10 @@ class DPMSampler(FlowSampler):
     forgets the errors made before. The last step returns D.
 
     Args:
-        num_steps, score, start, end_variance: as for ``FlowSampler``; a step takes one evaluation
-            of the Stein score. noise: k; 1 follows the reversed diffusion.
+        num_steps, start, end_variance: as for ``FlowSampler``; a step takes one evaluation of the
+            Stein score. noise: k; 1 follows the reversed diffusion.
 
     Source: Lu et al. 2022, arXiv:2211.01095, algorithm 2 and, for k = 1, appendix B.
-
-    >>> DPMSampler(num_steps=20).noise
-    0.0
     """
 
     note: ClassVar[str] = "DPM-Solver++(2M) from noise, the flow or, with noise=1, the diffusion"
@@ -42,7 +39,7 @@ class DPMSampler(FlowSampler):
     def iterate(
         self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
-        score, path = energy.stein_score(self.score), energy.path
+        score, path = energy.stein_score(), energy.path
         end = end_time(energy, self.start, self.end_variance)
         times = SCHEDULES["log_snr"].times(path, self.start, end, self.num_steps)
         alpha, sigma = path.alpha(times), path.variance(times).sqrt()

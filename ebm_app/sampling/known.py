@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.io.errors import UserError
-from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.numerics.tensors import leaves
 
 
@@ -32,12 +32,12 @@ class KnownEnergy(TimeScoreEnergy):
     slack = 0.1
 
     def __init__(self, energy: TimeScoreEnergy, known: Tensor, mask: Tensor) -> None:
-        super().__init__(energy.model, energy.num_nodes, energy.chunk_size)
+        super().__init__(energy.model, energy.num_nodes)
         self.start, self.end = energy.start, energy.end
         self.energy, self.known, self.mask = energy, known, mask
 
     def stein_score(self, source: str | None = None) -> Callable[[Tensor, float], Tensor]:
-        if not self.energy.is_head(source):
+        if source == INTEGRAL or not self.energy.has_head:
             raise UserError("known components need the score of a model's Stein head: score=head")
         return self.guided
 

@@ -15,31 +15,26 @@ from ebm_app.sampling.base import FlowSampler, Frame, denoised, end_time
 
 @configuration
 class PFODESampler(FlowSampler):
-    """The probability-flow ODE, in steps even in the log signal-to-noise ratio, then one denoising
-    step (Tweedie's formula) from where it stops.
+    """The probability-flow ODE by Heun's method, in steps even in the log signal-to-noise ratio,
+    of two evaluations of the Stein score each, then one denoising step (Tweedie's formula) from
+    where it stops.
 
     Args:
-        num_steps, score, start, end_variance: as for ``FlowSampler``.
-        solver: "heun", of two evaluations of the Stein score a step, or "rk4", of four.
-
-    >>> PFODESampler(num_steps=12).solver
-    'heun'
+        num_steps, start, end_variance: as for ``FlowSampler``.
     """
 
     note: ClassVar[str] = "the probability-flow ODE from noise, then one denoising step"
     steps: ClassVar[str] = "steps of the ODE"
 
-    solver: str = "heun"
-
     def iterate(
         self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
-        score, path = energy.stein_score(self.score), energy.path
+        score, path = energy.stein_score(), energy.path
         end = end_time(energy, self.start, self.end_variance)
         flow = ProbabilityFlow(score, path, LOG_SNR)
-        for state in flow.solve(x0, self.start, end, self.solver, self.num_steps):
-            if state.step < state.num_steps:
-                yield Frame(state.x, state.step, state.num_steps, state.nfe)
+        for state in flow.solve(x0, self.start, end, "heun", self.num_steps):
+            if state.step < self.num_steps:
+                yield Frame(state.x, state.step, self.num_steps, state.nfe)
         with torch.no_grad():
             x = denoised(energy, state.x, score(state.x, end), end)
-        yield Frame(x, state.num_steps, state.num_steps, state.nfe + 1)
+        yield Frame(x, self.num_steps, self.num_steps, state.nfe + 1)

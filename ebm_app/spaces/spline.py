@@ -15,6 +15,8 @@ from ebm_app.spaces.elementwise import Logit, Standardise
 
 #: a spline is the identity beyond +-BOUND
 BOUND = 5.0
+#: couplings, channels of their conditioners, and bins of their splines
+LAYERS, HIDDEN, BINS = 8, 32, 8
 #: numbers of an image times couplings, which all keep indices and coordinates
 LARGEST = 2**24
 
@@ -74,32 +76,22 @@ class Coupling(Space):
 
 
 class SplineSpace(Composed):
-    """Logit, standardisation, then couplings that keep the two halves in turns.
-
-    Args:
-        layers: couplings. hidden, bins: as for ``Coupling``.
+    """Logit, standardisation, then ``LAYERS`` couplings that keep the two halves in turns.
 
     Raises:
         UserError: for images that are too large.
     """
 
-    def __init__(
-        self,
-        image_shape: Sequence[int],
-        num_levels: int,
-        layers: int = 8,
-        hidden: int = 32,
-        bins: int = 8,
-    ) -> None:
-        if layers * math.prod(image_shape) > LARGEST:
+    def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
+        if LAYERS * math.prod(image_shape) > LARGEST:
             raise UserError(
-                f"a spline flow is for images of up to {LARGEST // layers} numbers: make them "
+                f"a spline flow is for images of up to {LARGEST // LAYERS} numbers: make them "
                 "smaller"
             )
         super().__init__(
             Logit(1e-3),
             Standardise(image_shape),
-            *(Coupling(image_shape, index % 2, hidden, bins) for index in range(layers)),
+            *(Coupling(image_shape, index % 2, HIDDEN, BINS) for index in range(LAYERS)),
         )
 
     @torch.no_grad()

@@ -95,11 +95,6 @@ def find_models(model: str | None, models_dir: str | None) -> dict[str, Path]:
     for name, folder in _candidates(model, models_dir):
         if not any(folder.samefile(other) for other in found.values()):
             found[f"{name} ({len(found) + 1})" if name in found else name] = folder
-    if not found:
-        raise UserError(
-            "no model was found: train one, python train/ebm.py --output_dir runs/digits, and "
-            "pass it with --model runs/digits"
-        )
     return found
 
 
@@ -107,8 +102,7 @@ def _candidates(model: str | None, models_dir: str | None) -> Iterator[tuple[str
     if model is not None:
         folder = find_folder(model)
         yield (model if folder.parent == BUNDLED else folder.resolve().name), folder
-    if BUNDLED.is_dir():
-        yield from sorted(_below(BUNDLED, "*"), key=lambda found: found[0] != FIRST)
+    yield from sorted(_below(BUNDLED, "*"), key=lambda found: found[0] != FIRST)
     if models_dir is not None:
         if not Path(models_dir).is_dir():
             raise UserError(f"there is no folder '{models_dir}': give another --models_dir")

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from tyro.conf import Positional
 
-from ebm_app.io.command_line import argument, parse
+from ebm_app.io.command_line import Positional, argument, parse
 from ebm_app.io.fields import configuration, setting
+from ebm_app.io.output import Output
 from ebm_app.io.records import read_json
 from ebm_app.io.start import run_script
 from ebm_app.io.writing import save_figure
@@ -30,12 +30,13 @@ class Arguments:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Draw log_z.png; the figures drawn."""
+    """Draw log_z.png; the figures of every run by its number of temperatures."""
     args = parse(Arguments, __doc__, argv)
-    rows = {}
-    for record in (read_json(folder / "ais.json") for folder in args.runs):
-        rows[record["settings"]["num_temperatures"]] = record["figures"]
-    save_figure(figure_of(dict(sorted(rows.items()))), args.output_dir / "log_z.png")
+    output = Output(args.output_dir / "log_z.json", args)
+    records = [read_json(folder / "ais.json") for folder in args.runs]
+    rows = {record["settings"]["num_temperatures"]: record["figures"] for record in records}
+    output.save(rows)
+    save_figure(figure_of(rows), output.folder / "log_z.png")
     return rows
 
 

@@ -148,7 +148,6 @@ def run_of(
         metrics["matrix"] = net.mutual_information()
     return {
         "validation_error": last.best_error,
-        "best_step": last.best_step,
         "test": finite(metrics),
         "nfe": nfe,
     }

@@ -34,7 +34,7 @@ from ebm_app.io.registry import choose
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.paths.schedules import SCHEDULES
-from ebm_app.sampling.annealing import IntermediateDistribution, anneal, stay
+from ebm_app.sampling.annealing import IntermediateDistribution, Move, anneal, stay
 from ebm_app.sampling.hmc import Target, adapt
 
 #: pilot chains, whose median step sizes are taken, and their further transitions at each of so
@@ -115,12 +115,8 @@ class Chains:
         follow = partial(adapt, target=ACCEPTANCE, growth=GROWTH)
         stride = math.ceil(len(self.targets) / PILOT_TEMPERATURES)
         pilots = [
-            distribution._replace(
-                num_steps=0 if k % stride else count, transport=move.pilot, adapt=follow
-            )
-            for k, (distribution, move) in enumerate(
-                zip(self._temperatures(), self.moves, strict=True)
-            )
+            distribution._replace(num_steps=0 if k % stride else count, adapt=follow)
+            for k, distribution in enumerate(self._temperatures(self.moves.pilot))
         ]
         steps, scale = [], torch.ones(len(x0), dtype=torch.float64)
         for record in anneal(x0, pilots, self.settings.num_leapfrog_steps, generator, scale):
@@ -131,26 +127,24 @@ class Chains:
     def forward(self, x0: Tensor, generator: torch.Generator) -> Iterator[ChainState]:
         """Chains from draws ``x0`` (B, *) of N(0, I), after each of their distributions."""
         last = IntermediateDistribution(self.final, self.step_sizes[-1], 0)
-        return self._run(x0, self.reference, [*self._temperatures(), last], 1, generator)
+        found = self._temperatures(self.moves.there)
+        return self._run(x0, self.reference, [*found, last], 1, generator)
 
     def reverse(self, x: Tensor, generator: torch.Generator) -> Iterator[ChainState]:
         """Chains back from points ``x`` (B, *) of the model; ``log_weight`` has the sign of the
         forward chains."""
         # a temperature is left, not entered, by its own move back
-        first, *others = [move.back for move in self.moves]
-        found = [
-            distribution._replace(transport=move)
-            for distribution, move in zip(self._temperatures(), [*others, stay], strict=True)
-        ]
+        first, *others = self.moves.back
+        found = reversed(self._temperatures([*others, stay]))
         end = IntermediateDistribution(self.reference, self.step_sizes[0], 0, first)
-        return self._run(x, self.final, [*reversed(found), end], -1, generator)
+        return self._run(x, self.final, [*found, end], -1, generator)
 
-    def _temperatures(self) -> list[IntermediateDistribution]:
-        """The distributions of all temperatures, from the first on."""
+    def _temperatures(self, moves: list[Move]) -> list[IntermediateDistribution]:
+        """The distributions of all temperatures, from the first on, with the moves there."""
         count = self.settings.steps_per_temperature
         return [
-            IntermediateDistribution(target, step, count, move.there)
-            for target, step, move in zip(self.targets, self.step_sizes, self.moves, strict=True)
+            IntermediateDistribution(target, step, count, move)
+            for target, step, move in zip(self.targets, self.step_sizes, moves, strict=True)
         ]
 
     def _run(

@@ -1,7 +1,4 @@
-"""How annealed chains come from the distribution of one temperature to that of the next.
-
-The first distribution is N(0, I), which the chains leave as they are.
-"""
+"""How annealed chains come from the distribution of one temperature to that of the next."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -20,39 +17,40 @@ FLOW_START = 1e-4
 
 
 class Moves(NamedTuple):
-    """To the next temperature, and back from there; and how pilot chains go there, by which a move
-    may find what it needs."""
+    """To each next temperature, and back from there; and how pilot chains go there, by which a
+    move may find what it needs."""
 
-    there: Move
-    back: Move
-    pilot: Move
+    there: list[Move]
+    back: list[Move]
+    pilot: list[Move]
 
 
 #: (energy, times (K + 1,)) -> the K moves between them
-Transport = Callable[[TimeScoreEnergy, Tensor], list[Moves]]
+Transport = Callable[[TimeScoreEnergy, Tensor], Moves]
 
 
-def none(energy: TimeScoreEnergy, times: Tensor) -> list[Moves]:
+def none(energy: TimeScoreEnergy, times: Tensor) -> Moves:
     """The chains stay where they are."""
-    return [Moves(stay, stay, stay)] * (len(times) - 1)
+    return Moves(*[[stay] * (len(times) - 1)] * 3)
 
 
-def flow(energy: TimeScoreEnergy, times: Tensor) -> list[Moves]:
+def flow(energy: TimeScoreEnergy, times: Tensor) -> Moves:
     """Steps of the probability-flow ODE, whose determinants cost D backward passes each."""
     field = ProbabilityFlow(energy.stein_score(), energy.path)
     first, *others = times.tolist()
     steps = [
         ImplicitMidpoint(field, *ends) for ends in pairwise([max(first, FLOW_START), *others])
     ]
-    both = [(_determined(step.forward), _determined(step.backward)) for step in steps]
-    return [Moves(there, back, there) for there, back in both]
+    there = [_determined(step.forward) for step in steps]
+    return Moves(there, [_determined(step.backward) for step in steps], there)
 
 
-def diffusion(energy: TimeScoreEnergy, times: Tensor) -> list[Moves]:
+def diffusion(energy: TimeScoreEnergy, times: Tensor) -> Moves:
     """Steps of the reversed diffusion, one evaluation each; none where alpha may be 0."""
     score = energy.stein_score()
     steps = [DenoisingStep(score, energy.path, *ends) for ends in pairwise(times[1:].tolist())]
-    return [Moves(stay, stay, stay), *(Moves(s.forward, s.backward, s.fit) for s in steps)]
+    there, back = [stay, *(s.forward for s in steps)], [stay, *(s.backward for s in steps)]
+    return Moves(there, back, pilot=[stay, *(s.fit for s in steps)])
 
 
 def _determined(move: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Move:
