@@ -7,9 +7,8 @@ import torch
 from conftest import TINY, error_of
 from safetensors.torch import load_file
 
-import ebm_app
 from ebm_app import EBM, train
-from ebm_app.data.images import load_images
+from ebm_app.data.images import ImageData, load_images
 from ebm_app.io.start import run_script
 
 #: the settings of TINY, by keyword
@@ -61,7 +60,7 @@ def test_what_is_returned_samples_scores_and_loads_again(tmp_path):
 def test_a_tenth_is_held_out_and_no_image_is_in_both_parts():
     images = torch.arange(40, dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 2, 2)
     for num, held_out in ((40, 4), (9, 2)):
-        data = ebm_app.data.ImageData.from_tensors(images[:num], None, 256)
+        data = ImageData.from_tensors(images[:num], None, 256)
         assert len(data.validation) == held_out
         seen = torch.cat([data.train, data.validation])[:, 0, 0, 0]
         assert sorted(seen.tolist()) == list(range(num))
