@@ -1,4 +1,4 @@
-"""Bits per dim of known densities on pixels, Gaussian in the space of the path."""
+"""Bits per dim of known densities on pixels: uniform, and Gaussian in the space of the path."""
 
 import math
 
@@ -9,12 +9,23 @@ from exact import F64, ExactModel, generator, two_modes
 from ebm_app.likelihood import RatioIntegral
 from ebm_app.likelihood.bits import log_likelihood
 from ebm_app.likelihood.dequantisation import UniformDequantisation
-from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics.tensors import sum_except_batch
+from ebm_app.models.energy import LogDensity, TimeScoreEnergy
+from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
 from ebm_app.paths import LinearVPPath
 from ebm_app.spaces import PixelSpace
 
 SHAPE, MEAN, STD = (2, 3, 3), 0.15, 0.4
+
+
+class UniformEnergy:
+    """log p = -log 2 in every component: uniform on [-1, 1]."""
+
+    path, end = LinearVPPath(), 1.0
+
+    def log_ratio(self, u, t1, integrator):
+        components = -math.log(2) - standard_normal_log_density(u)
+        value = sum_except_batch(components)
+        return LogDensity(value, torch.zeros_like(value), components, 5)
 
 
 def gaussian(eps=1e-6):
@@ -29,12 +40,26 @@ def noise(repeats, levels, seed=1):
     return torch.rand((repeats, *levels.shape), generator=generator(seed), dtype=F64)
 
 
+def bound(energy, levels, num_levels, u):
+    estimator, dequantiser = RatioIntegral(), UniformDequantisation()
+    return log_likelihood(energy, PixelSpace(), levels, num_levels, u, dequantiser, estimator)
+
+
 def likelihood(model, levels, num_levels, u, nodes=64):
-    given = TimeScoreEnergy(model, nodes), PixelSpace(), levels, num_levels, u
-    return log_likelihood(*given, UniformDequantisation(), RatioIntegral())
+    return bound(TimeScoreEnergy(model, nodes), levels, num_levels, u)
 
 
-@pytest.mark.parametrize("num_levels", [2, 17, 256])
+@pytest.mark.parametrize("num_levels, bits", [(256, 8.0), (2, 1.0), (17, math.log2(17))])
+def test_a_uniform_density_costs_the_bits_of_its_levels(num_levels, bits):
+    levels = images(num_levels)
+    result = bound(UniformEnergy(), levels, num_levels, noise(2, levels))
+    expected = torch.full((3,), bits, dtype=F64)
+    assert torch.allclose(result.bits_per_dim, expected, rtol=0, atol=1e-12)
+    nats = torch.full(levels.shape, -math.log(num_levels), dtype=F64)
+    assert torch.allclose(result.components, nats, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("num_levels", [17, 256])
 def test_a_gaussian_density_has_its_bits_per_dim(num_levels):
     """The model's density where it stops, N(alpha mu, alpha^2 s^2 + v), at the same noise."""
     levels = images(num_levels)

@@ -55,13 +55,13 @@ def test_frames_count_steps_and_evaluations():
     frames = run(PFODESampler(num_steps=6), gaussian(head=0), normal((2, 3)))
     assert [f.step for f in frames] == [1, 2, 3, 4, 5, 6]
     assert [f.nfe for f in frames] == [2, 4, 6, 8, 10, 13]  # the last denoises
-    assert all(f.num_steps == 6 and f.x.shape == (2, 3) for f in frames)
+    assert all(f.num_steps == 6 and f.x.shape == (2, 3) and f.acceptance is None for f in frames)
     # temperatures grow with the root of the dimension
     frames, more = (run(AnnealedHMC(), gaussian(), normal((3, d))) for d in (4, 16))
     assert abs(len(more) - 2 * len(frames)) <= 1 and len(frames) == 15
     assert [f.step for f in frames] == list(range(1, 16)) and frames[0].num_steps == 15
     assert [f.nfe for f in frames] == [*(5 * k for k in range(1, 15)), 5 * 15 + 4 * 5]
-    assert all(f.x.shape == (3, 4) for f in frames)
+    assert all(0 <= f.acceptance <= 1 and f.x.shape == (3, 4) for f in frames)
     assert AnnealedHMC().count_steps(gaussian(), 4) == 15
 
 

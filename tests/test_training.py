@@ -1,5 +1,6 @@
 """The training loop: exact resume, batches independent of how they are shared, failures."""
 
+import errno
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -208,6 +209,24 @@ def test_the_best_model_stays_at_the_top_and_loads(finished):
     )
     assert all(torch.equal(top[key], own[key]) for key in top)
     assert EBM.from_pretrained(finished.folder).config == finished.run.task.model.config
+
+
+def test_a_full_disk_leaves_the_previous_checkpoint(data, tmp_path, finished, monkeypatch):
+    folder = tmp_path / "run"
+    shutil.copytree(finished.folder, folder)
+    run = trainer(data, folder)
+    run.resume(folder / "checkpoint-8")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run.now.step = 9
+    monkeypatch.setattr(checkpoint, "write_tensors", full)
+    with pytest.raises(OSError, match="No space left"):
+        run.save()
+    names = [path.name for path in checkpoint.checkpoints(folder)]
+    assert names == ["checkpoint-4", "checkpoint-8"]
+    checkpoint.verify(folder / "checkpoint-8")
 
 
 def test_a_loss_that_is_not_finite_stops_with_its_step(data, tmp_path):
