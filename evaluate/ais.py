@@ -35,7 +35,7 @@ NumChains = Annotated[int, Ge(4), Le(1_000_000)]
 CHOICES = {
     **{name: (name,) for name in METHODS},
     "both": ("ais", "raise"),
-    "all": ("transported", "diffused", "ais", "raise"),
+    "all": tuple(METHODS),
 }
 
 

@@ -19,7 +19,7 @@ import math
 import torch
 from torch import Tensor
 
-from ebm_app.numerics.tensors import sum_except_batch
+from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
 from ebm_app.paths import GaussianPath
 from ebm_app.paths.probability_flow import Score
 
@@ -64,14 +64,15 @@ class DenoisingStep:
 
     def backward(self, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """x_s drawn at ``y`` = x_t, and log p(x_t | x_s) - log q(x_s | x_t)."""
-        x = self.ratio * y + math.sqrt(self.added) * _noise(y, generator)
+        noise = torch.empty_like(y).normal_(generator=generator)
+        x = self.ratio * y + math.sqrt(self.added) * noise
         return x, -self._log_ratio(x, y, self._mean(x, self.score(x, self.start)))
 
     def _forward(
         self, x: Tensor, score: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         mean = self._mean(x, score)
-        y = mean + math.sqrt(self.variance) * _noise(x, generator)
+        y = mean + math.sqrt(self.variance) * torch.empty_like(x).normal_(generator=generator)
         return y, self._log_ratio(x, y, mean)
 
     def _mean(self, x: Tensor, score: Tensor) -> Tensor:
@@ -82,11 +83,7 @@ class DenoisingStep:
         return back - _log_density(y - mean, self.variance)
 
 
-def _noise(like: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.randn(like.shape, device=like.device, dtype=like.dtype, generator=generator)
-
-
 def _log_density(residual: Tensor, variance: float) -> Tensor:
     """log N(residual; 0, variance I): (B, *) -> (B,) float64."""
-    square = residual.double().square() / variance + math.log(2 * math.pi * variance)
-    return sum_except_batch(-square / 2)
+    unit = standard_normal_log_density(residual.double() / math.sqrt(variance))
+    return sum_except_batch(unit - math.log(variance) / 2)

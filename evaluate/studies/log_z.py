@@ -11,6 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ebm_app.io.command_line import Positional, argument, parse
+from ebm_app.io.errors import UserError
 from ebm_app.io.fields import configuration, setting
 from ebm_app.io.output import Output
 from ebm_app.io.records import read_json
@@ -33,8 +34,15 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Draw log_z.png; the figures of every run by its number of temperatures."""
     args = parse(Arguments, __doc__, argv)
     output = Output(args.output_dir / "log_z.json", args)
-    records = [read_json(folder / "ais.json") for folder in args.runs]
-    rows = {record["settings"]["num_temperatures"]: record["figures"] for record in records}
+    rows = {}
+    for folder in args.runs:
+        record = read_json(folder / "ais.json")
+        k, figures = record["settings"]["num_temperatures"], record["figures"] or {}
+        if k in rows or "forward_log_z" not in figures:
+            raise UserError(
+                f"{folder}: give ended runs from both sides, one of each number of temperatures"
+            )
+        rows[k] = figures
     output.save(rows)
     save_figure(figure_of(rows), output.folder / "log_z.png")
     return rows
@@ -45,9 +53,8 @@ def figure_of(rows: dict[int, dict[str, Any]]) -> Figure:
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
     for kind, (marker, place) in KINDS.items():
-        values, errors = (
-            [row[f"{kind}{name}"] for row in rows.values()] for name in ("log_z", "stderr")
-        )
+        values = [row[f"{kind}log_z"] for row in rows.values()]
+        errors = [row[f"{kind}stderr"] for row in rows.values()]
         at = [place * k for k in rows]
         label = kind.rstrip("_") or "joined"
         axes.errorbar(at, values, yerr=errors, fmt=marker, capsize=3, label=label)

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.evaluation.log_z.transports import Transport, none
+from ebm_app.evaluation.log_z.transports import Transport
 from ebm_app.io.fields import Nodes, PositiveInt, Steps, configuration, rare, setting
 from ebm_app.io.registry import choose
 from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
@@ -84,9 +84,7 @@ class Chains:
         transport: how the chains come from one temperature to the next.
     """
 
-    def __init__(
-        self, energy: TimeScoreEnergy, settings: Annealing, transport: Transport = none
-    ) -> None:
+    def __init__(self, energy: TimeScoreEnergy, settings: Annealing, transport: Transport) -> None:
         energy.path.check_reference()
         self.energy, self.settings = energy, settings
         schedule = SCHEDULES[choose("schedule", settings.schedule, SCHEDULES)]

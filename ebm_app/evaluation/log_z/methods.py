@@ -118,8 +118,8 @@ class Method(NamedTuple):
 
 
 METHODS = {
-    "ais": Method(transports.none, two_sided),
-    "raise": Method(transports.none, raise_),
     "transported": Method(transports.flow, two_sided),
     "diffused": Method(transports.diffusion, two_sided),
+    "ais": Method(transports.none, two_sided),
+    "raise": Method(transports.none, raise_),
 }
