@@ -13,10 +13,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ebm_app.image_models.completion import complete
-    from ebm_app.image_models.compose import Mixture, Product, sample_composed
-    from ebm_app.image_models.ebm import EBM
-    from ebm_app.image_models.flow import Flow
+    from ebm_app.completion import complete
+    from ebm_app.compose import Mixture, Product, sample_composed
+    from ebm_app.ebm import EBM
+    from ebm_app.flow import Flow
     from ebm_app.likelihood import ESTIMATORS
     from ebm_app.objectives.regression import OBJECTIVES
     from ebm_app.paths import PATHS
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 #: public name -> its module, which is imported when it is asked for: all of them take seconds
 HOMES = {
     "DensityRatio": "tabular.estimators",
-    "EBM": "image_models.ebm",
-    "Flow": "image_models.flow",
+    "EBM": "ebm",
+    "Flow": "flow",
     "ESTIMATORS": "likelihood",
     "MutualInformation": "tabular.estimators",
-    "Mixture": "image_models.compose",
+    "Mixture": "compose",
     "OBJECTIVES": "objectives.regression",
     "PATHS": "paths",
-    "Product": "image_models.compose",
+    "Product": "compose",
     "SAMPLERS": "sampling.samplers",
-    "complete": "image_models.completion",
+    "complete": "completion",
     "conditional_mutual_information": "tabular.conditional",
     "log_density_ratio": "tabular.two_samples",
     "mutual_information": "tabular.mutual_information",
-    "sample_composed": "image_models.compose",
+    "sample_composed": "compose",
     "train": "training.api",
 }
 

@@ -14,18 +14,18 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
+from ebm_app.annealing.chains import Annealing, Chains
+from ebm_app.annealing.methods import METHODS, ChainRun, LogZResult
 from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
-from ebm_app.evaluation.log_z.chains import Annealing, Chains
-from ebm_app.evaluation.log_z.methods import METHODS, ChainRun, LogZResult
-from ebm_app.image_models.scoring import bits_by_estimator
-from ebm_app.io.command_line import parse
-from ebm_app.io.fields import configuration, part, setting
-from ebm_app.io.output import Output
-from ebm_app.io.registry import choose
-from ebm_app.io.start import run_script
+from ebm_app.evaluation.scoring import bits_by_estimator
 from ebm_app.likelihood import RatioIntegral
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.numerics.tensors import mixed_seed
+from ebm_app.utils.command_line import parse
+from ebm_app.utils.fields import configuration, part, setting
+from ebm_app.utils.output import Output
+from ebm_app.utils.registry import choose
+from ebm_app.utils.start import run_script
+from ebm_app.utils.tensors import mixed_seed
 from studies.grid import to_markdown
 
 #: half of the chains of a method are told from the other half

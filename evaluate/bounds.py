@@ -30,14 +30,14 @@ from torch import Tensor
 from torch.func import jvp, vmap
 from tqdm.auto import tqdm
 
-from ebm_app.io.command_line import CommonFlags, parse
-from ebm_app.io.fields import configuration, setting
-from ebm_app.io.output import Output
-from ebm_app.io.processes import resolve_device
-from ebm_app.io.start import run_script
-from ebm_app.numerics.tensors import seeded, standard_error
 from ebm_app.paths import PATHS, GaussianPath, PathSample
 from ebm_app.ratios.pairs import GaussianMixture, mixture
+from ebm_app.utils.command_line import CommonFlags, parse
+from ebm_app.utils.fields import configuration, setting
+from ebm_app.utils.output import Output
+from ebm_app.utils.processes import resolve_device
+from ebm_app.utils.start import run_script
+from ebm_app.utils.tensors import seeded, standard_error
 from studies.grid import to_markdown
 
 #: draws of the data, and the numbers K of steps; a minute where quick

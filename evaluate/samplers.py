@@ -25,17 +25,17 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ebm_app.data.images import load_images
+from ebm_app.ebm import EBM
 from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import nearest, quality, share_of_copies
-from ebm_app.image_models.ebm import EBM
-from ebm_app.io.command_line import CommonFlags, ModelFlag, Repeated, parse, settings_of_each
-from ebm_app.io.fields import BatchSize, NonNegative, PositiveInt, configuration, setting
-from ebm_app.io.output import Output
-from ebm_app.io.processes import resolve_device
-from ebm_app.io.registry import choose
-from ebm_app.io.start import run_script
-from ebm_app.numerics.tensors import mixed_seed
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
+from ebm_app.utils.command_line import CommonFlags, ModelFlag, Repeated, parse, settings_of_each
+from ebm_app.utils.fields import BatchSize, NonNegative, PositiveInt, configuration, setting
+from ebm_app.utils.output import Output
+from ebm_app.utils.processes import resolve_device
+from ebm_app.utils.registry import choose
+from ebm_app.utils.start import run_script
+from ebm_app.utils.tensors import mixed_seed
 from studies.grid import to_markdown
 
 #: the metrics are of several images, which are held in memory

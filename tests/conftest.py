@@ -16,13 +16,13 @@ import pytest
 import torch
 from PIL import Image
 
+from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
 from ebm_app.data.png import to_uint8
-from ebm_app.image_models.ebm import EBM
-from ebm_app.io.errors import UserError
-from ebm_app.io.start import run_script
-from ebm_app.models.config import EBMConfig
-from ebm_app.models.unet import UNetConfig
+from ebm_app.ebm import EBM
+from ebm_app.nets.unet import UNetConfig
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.start import run_script
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch.set_num_threads(1)

@@ -18,9 +18,9 @@ from functools import cache
 import torch
 from torch import nn
 
-from ebm_app.models.time_score import ModelOutput
-from ebm_app.numerics.tensors import expand_like, sum_except_batch
+from ebm_app.nets.time_score import ModelOutput
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
+from ebm_app.utils.tensors import expand_like, sum_except_batch
 
 F64 = torch.float64
 

@@ -7,8 +7,8 @@ import torch
 from exact import F64, SinePath, generator, normal
 from torch.distributions import Normal
 
-from ebm_app.numerics.tensors import expand_like
 from ebm_app.paths import LinearVPPath, OneSidedPath, SchrodingerBridgePath, VPPath
+from ebm_app.utils.tensors import expand_like
 
 SHAPES = [(7, 5), (7, 2, 3, 4)]
 

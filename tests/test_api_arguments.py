@@ -18,8 +18,8 @@ from ebm_app import (
     train,
 )
 from ebm_app.anomaly import AnomalyDetector, benjamini_hochberg, two_sample_test
-from ebm_app.image_models.flow import FlowConfig
-from ebm_app.io.errors import UserError
+from ebm_app.flow import FlowConfig
+from ebm_app.utils.errors import UserError
 
 LEVELS = torch.randint(17, (3, 1, 8, 8), generator=torch.Generator().manual_seed(0))
 IMAGES = LEVELS / 16

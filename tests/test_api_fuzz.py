@@ -10,14 +10,14 @@ from conftest import GREY
 
 from ebm_app import EBM, Product, complete, conditional_mutual_information, log_density_ratio
 from ebm_app.anomaly import AnomalyDetector, benjamini_hochberg, two_sample_test
+from ebm_app.config import EBMConfig, PathConfig, UNetConfig
 from ebm_app.data.images import load_images
-from ebm_app.image_models.flow import Flow, FlowConfig
-from ebm_app.io.errors import UserError
+from ebm_app.flow import Flow, FlowConfig
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
-from ebm_app.models.config import EBMConfig, PathConfig, UNetConfig
 from ebm_app.paths import PATHS
 from ebm_app.sampling.samplers import SAMPLERS
+from ebm_app.utils.errors import UserError
 
 IMAGES = torch.randint(17, (2, 1, 8, 8), generator=torch.Generator().manual_seed(0)) / 16
 NUMBERS = (-1, 0, 1, 2, 3, 17, 0.5, 1.0, 1e-20, 5e-324, 1e300, -1e300, np.nan, np.inf)

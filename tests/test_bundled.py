@@ -11,7 +11,7 @@ from PIL import Image
 import ebm_app
 from ebm_app import EBM
 from ebm_app.data.images import load_images
-from ebm_app.numerics.tensors import standard_error
+from ebm_app.utils.tensors import standard_error
 
 BUNDLED = Path(ebm_app.__file__).parent / "pretrained"
 #: bits per dim of the same numbers, by one thread or two, differ by 1e-8

@@ -2,10 +2,10 @@
 
 import pytest
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.records import from_dict, to_dict
-from ebm_app.models.config import EBMConfig, PathConfig
-from ebm_app.models.unet import UNetConfig
+from ebm_app.config import EBMConfig, PathConfig
+from ebm_app.nets.unet import UNetConfig
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.records import from_dict, to_dict
 
 EXAMPLE = EBMConfig(
     "digits",

@@ -18,12 +18,12 @@ from documents import (
 )
 
 from ebm_app.data.images import DATASETS
-from ebm_app.io.command_line import parse
 from ebm_app.likelihood import ESTIMATORS
-from ebm_app.models.unet import NETS
+from ebm_app.nets.unet import NETS
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.paths import PATHS
 from ebm_app.spaces import SPACES
+from ebm_app.utils.command_line import parse
 
 README = ROOT / "README.md"
 SNIPPETS = {
@@ -65,7 +65,7 @@ def test_the_reference_covers_the_package():
     pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md")]
     shown = set(re.findall(r"^::: ebm_app\.(\w+)", "\n".join(pages), re.MULTILINE))
     there = {path.stem for path in (ROOT / "ebm_app").iterdir() if path.suffix in ("", ".py")}
-    assert shown == there - {"__init__", "__pycache__", "pretrained", "web", "commands"}
+    assert shown == there - {"__init__", "__pycache__", "web", "cli"}
 
 
 class Parsed(Exception):

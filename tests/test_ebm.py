@@ -13,14 +13,14 @@ from conftest import digit, error_of
 from safetensors.torch import load_file, save_file
 
 from ebm_app import EBM, complete
+from ebm_app.config import EBMConfig, PathConfig
 from ebm_app.data.levels import to_levels
-from ebm_app.io.errors import UserError
-from ebm_app.io.records import write_json
+from ebm_app.folders import BUNDLED, find_folder
 from ebm_app.likelihood import VariationalBound
 from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
-from ebm_app.models.config import EBMConfig, PathConfig
-from ebm_app.models.folders import BUNDLED, find_folder
-from ebm_app.models.unet import UNetConfig
+from ebm_app.nets.unet import UNetConfig
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.records import write_json
 
 CONFIG = EBMConfig(
     dataset="digits",

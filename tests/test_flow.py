@@ -12,16 +12,16 @@ from exact import F64, generator
 from safetensors.torch import load_file
 
 from ebm_app import EBM
+from ebm_app.config import LoopConfig
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
-from ebm_app.image_models.flow import Flow, FlowConfig
-from ebm_app.io.start import run_script
+from ebm_app.flow import Flow, FlowConfig
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.models.config import LoopConfig
-from ebm_app.models.inputs import NET_INPUTS
+from ebm_app.nets.inputs import NET_INPUTS
 from ebm_app.training.launch import start_from
 from ebm_app.training.settings import resolve
 from ebm_app.training.tasks import FlowTask
+from ebm_app.utils.start import run_script
 
 SHAPE, LEVELS = (1, 4, 4), 17
 KINDS = ("gaussian", "copula")

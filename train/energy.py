@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ebm_app.io.command_line import ModelFlag, given, parse
-from ebm_app.io.fields import configuration, rare, setting
-from ebm_app.io.start import run_script
-from ebm_app.models.config import LoopConfig
+from ebm_app.config import LoopConfig
 from ebm_app.training.options import RunOptions, options_of
+from ebm_app.utils.command_line import ModelFlag, given, parse
+from ebm_app.utils.fields import configuration, rare, setting
+from ebm_app.utils.start import run_script
 
 #: what suits a distillation, in place of the defaults
 SUITED: dict[str, Any] = dict(optimizer="muon", max_train_steps=4500, train_batch_size=64)
@@ -37,8 +37,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Distil; the metrics of the run, on the main process."""
     args = parse(Arguments, __doc__, argv)
     # seconds to import: --help does without
+    from ebm_app.ebm import EBM
     from ebm_app.evaluation.held_out import images_for
-    from ebm_app.image_models.ebm import EBM
     from ebm_app.training.energy_task import EnergyTask
     from ebm_app.training.launch import launch
     from ebm_app.training.settings import check_loop

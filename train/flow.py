@@ -11,20 +11,20 @@ from typing import Any
 
 import torch
 
+from ebm_app.config import LoopConfig
 from ebm_app.data.images import ImageData, load_images
 from ebm_app.data.levels import dequantise
-from ebm_app.image_models.flow import Flow, FlowConfig
-from ebm_app.io.command_line import given, parse
-from ebm_app.io.fields import configuration, setting
-from ebm_app.io.registry import choose
-from ebm_app.io.start import run_script
-from ebm_app.models.config import LoopConfig
-from ebm_app.numerics.tensors import seeded
+from ebm_app.flow import Flow, FlowConfig
 from ebm_app.spaces import SPACES
 from ebm_app.training.launch import launch
 from ebm_app.training.options import DataFlags, RunOptions, options_of
 from ebm_app.training.settings import check_loop
 from ebm_app.training.tasks import FlowTask
+from ebm_app.utils.command_line import given, parse
+from ebm_app.utils.fields import configuration, setting
+from ebm_app.utils.registry import choose
+from ebm_app.utils.start import run_script
+from ebm_app.utils.tensors import seeded
 
 #: dequantised images that a flow is fitted to: small data sets are repeated
 MIN_FIT_IMAGES, MAX_FIT_IMAGES = 30_000, 100_000

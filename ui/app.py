@@ -2,7 +2,7 @@
 
 import sys
 
-from ebm_app.io.start import run_script
+from ebm_app.utils.start import run_script
 from ebm_app.web.command import Arguments, main
 
 __all__ = ["Arguments", "main"]

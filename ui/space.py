@@ -14,12 +14,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ebm_app.io.command_line import Positional, argument, parse
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import configuration, setting
-from ebm_app.io.records import open_plain
-from ebm_app.io.start import run_script
-from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE, find_folder
+from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE, find_folder
+from ebm_app.utils.command_line import Positional, argument, parse
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import configuration, setting
+from ebm_app.utils.records import open_plain
+from ebm_app.utils.start import run_script
 
 ROOT = Path(__file__).resolve().parent.parent
 APP = '''"""The page of ebm_app, on a Hugging Face Space."""

@@ -21,14 +21,14 @@ from ebm_app.anomaly.passes import (
     passes,
 )
 from ebm_app.anomaly.scores import JOINED, RANKS, SCORES, log_rank
-from ebm_app.image_models.ebm import EBM
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Fraction, PositiveInt, Probability, argument_of
-from ebm_app.io.records import as_written, read_json, write_json
-from ebm_app.io.registry import choose
-from ebm_app.io.tensors import read_tensors, write_tensors
-from ebm_app.models.folders import find_folder
-from ebm_app.models.pretrained import fingerprint
+from ebm_app.ebm import EBM
+from ebm_app.folders import find_folder
+from ebm_app.pretrained import fingerprint
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import Fraction, PositiveInt, Probability, argument_of
+from ebm_app.utils.records import as_written, read_json, write_json
+from ebm_app.utils.registry import choose
+from ebm_app.utils.tensor_files import read_tensors, write_tensors
 
 FITTED_FILE, RECORD_FILE = "anomaly.safetensors", "anomaly.json"
 #: fewer images to fit do not tell the spread of residuals

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from ebm_app.image_models.ebm import EBM
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import argument_of
+from ebm_app.ebm import EBM
 from ebm_app.likelihood.bits import checked_levels
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.numerics.tensors import sum_except_batch
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import argument_of
+from ebm_app.utils.tensors import sum_except_batch
 
 #: levels of images of 28 x 28, of all copies and of the image alone; more pixels show the same at
 #: more noise

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from ebm_app.anomaly.passes import levels_of, passes
-from ebm_app.image_models.ebm import EBM
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import PositiveInt, Seed, argument_of
+from ebm_app.ebm import EBM
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import PositiveInt, Seed, argument_of
 
 
 class Shift(NamedTuple):

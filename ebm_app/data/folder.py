@@ -18,9 +18,9 @@ from torch import Tensor
 
 from ebm_app.data.levels import NUM_VALUES, to_display, to_levels
 from ebm_app.data.stored import Images, Splits, gathered, parts_of, splits_of
-from ebm_app.io.errors import UserError
-from ebm_app.io.records import open_plain
-from ebm_app.io.tensors import as_tensor
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.records import open_plain
+from ebm_app.utils.tensor_files import as_tensor
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 # Only these decoders may run: the content of a file decides its format, not its name.

@@ -15,10 +15,10 @@ from ebm_app.data.levels import NUM_VALUES, to_display, to_levels
 from ebm_app.data.named import DATASETS
 from ebm_app.data.sources import HUB, images_of, read_hub
 from ebm_app.data.stored import Images, Splits, parts_of, splits_of
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import argument_of
-from ebm_app.io.registry import choose
-from ebm_app.io.tensors import as_tensor
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import argument_of
+from ebm_app.utils.registry import choose
+from ebm_app.utils.tensor_files import as_tensor
 
 FOLDER = "folder:"
 NumLevels = Annotated[int, Ge(2), Le(NUM_VALUES)]

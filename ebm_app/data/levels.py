@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.tensors import as_tensor
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.tensor_files import as_tensor
 
 #: levels of an image file
 NUM_VALUES = 256

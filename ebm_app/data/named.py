@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.stored import Splits
-from ebm_app.io.errors import UserError
+from ebm_app.utils.errors import UserError
 
 #: of the 1,797 digits, in the order of ``numpy.random.RandomState(0).permutation``, whose stream
 #: is the same in every version of numpy

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from ebm_app.io.writing import replace_file
+from ebm_app.utils.writing import replace_file
 
 
 def to_uint8(images: Tensor) -> np.ndarray:

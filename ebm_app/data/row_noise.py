@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ebm_app.numerics.tensors import seeded
+from ebm_app.utils.tensors import seeded
 
 
 class RowNoise:

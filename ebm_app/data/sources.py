@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ebm_app.data.folder import SPLITS, pixels_of
 from ebm_app.data.stored import Images, Labelled, Splits, gathered, parts_of, splits_of
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import shortened
-from ebm_app.io.tensors import as_tensor
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import shortened
+from ebm_app.utils.tensor_files import as_tensor
 
 HUB = "hf:"
 COLOURS = (1, 3)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
+from ebm_app.utils.errors import UserError
 
 #: bytes of images that are kept in memory; more are read from the disk at every step
 MEMORY = 2**30

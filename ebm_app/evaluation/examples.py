@@ -5,13 +5,13 @@ from pathlib import Path
 from PIL import Image
 from torch import Tensor
 
+from ebm_app.config import EBMConfig
 from ebm_app.data.images import DATASETS, load_images
 from ebm_app.data.levels import form_of, to_display
 from ebm_app.data.png import grid_of, to_picture
-from ebm_app.io.errors import UserError
-from ebm_app.io.registry import choose
-from ebm_app.models.config import EBMConfig
-from ebm_app.models.folders import read_config
+from ebm_app.folders import read_config
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.registry import choose
 
 EXAMPLE_FILE, NUM_EXAMPLES = "example_{}.png", 10
 #: every pixel of an example is repeated until it is as wide: a page shows an image no larger

@@ -8,16 +8,16 @@ from accelerate import Accelerator
 from pydantic import AfterValidator
 from torch import Tensor
 
+from ebm_app.config import Margin, NumLevels
 from ebm_app.data.folder import SPLITS
 from ebm_app.data.images import FOLDER, ImageData, load_images
 from ebm_app.data.levels import form_of
-from ebm_app.image_models.ebm import EBM
-from ebm_app.io.command_line import CommonFlags, ModelFlag
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import BatchSize, Draws, Several, configuration, rare, setting
-from ebm_app.io.processes import make_accelerator
-from ebm_app.io.registry import choose
-from ebm_app.models.config import Margin, NumLevels
+from ebm_app.ebm import EBM
+from ebm_app.utils.command_line import CommonFlags, ModelFlag
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import BatchSize, Draws, Several, configuration, rare, setting
+from ebm_app.utils.processes import make_accelerator
+from ebm_app.utils.registry import choose
 
 Split = Annotated[str, AfterValidator(lambda name: choose("split", name, SPLITS))]
 

@@ -16,15 +16,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.image_models.ebm import EBM
-from ebm_app.io.errors import UserError
+from ebm_app.ebm import EBM
 from ebm_app.likelihood import ESTIMATORS, PFODEDensity, VariationalBound
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics.quadrature import rule_on
-from ebm_app.numerics.tensors import standard_error, sum_except_batch
+from ebm_app.nets.energy import TimeScoreEnergy
 from ebm_app.paths.schedules import ARC_LENGTH
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.quadrature import rule_on
+from ebm_app.utils.tensors import standard_error, sum_except_batch
 
 #: allowances in bits per dim: of the mean time score summed over the clock, of the predicted
 #: noise, and of the disagreement of the leading estimator and the probability-flow ODE

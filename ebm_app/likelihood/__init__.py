@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ebm_app.io.registry import make
 from ebm_app.likelihood.discrete import DiscreteBound
 from ebm_app.likelihood.elbo import VariationalBound
 from ebm_app.likelihood.energy import OnePassDensity
@@ -16,7 +15,8 @@ from ebm_app.likelihood.estimator import Estimator
 from ebm_app.likelihood.noised import NoisedIntegral
 from ebm_app.likelihood.pf_ode import PFODEDensity
 from ebm_app.likelihood.ratio import RatioIntegral, RatioODE
-from ebm_app.models.energy import LogDensity
+from ebm_app.nets.energy import LogDensity
+from ebm_app.utils.registry import make
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     "elbo": VariationalBound,

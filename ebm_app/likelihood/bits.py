@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.levels import to_levels
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import PositiveInt, argument_of
-from ebm_app.io.tensors import as_tensor
 from ebm_app.likelihood.dequantisation import Dequantiser
 from ebm_app.likelihood.discrete import DiscreteBound
 from ebm_app.likelihood.estimator import Estimator
-from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics.tensors import sum_except_batch
+from ebm_app.nets.energy import TimeScoreEnergy
 from ebm_app.spaces import Space
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import PositiveInt, argument_of
+from ebm_app.utils.tensor_files import as_tensor
+from ebm_app.utils.tensors import sum_except_batch
 
 #: numbers of the images that are scored together: an estimator holds tens of copies of them
 SCORED_TOGETHER = 2**17
@@ -139,7 +139,7 @@ def log_likelihood(
     dequantiser: Dequantiser,
     estimator: Estimator,
 ) -> Likelihood:
-    """The bound above for images; ``ebm_app.image_models.ebm.EBM.log_prob`` calls it for a model.
+    """The bound above for images; ``ebm_app.ebm.EBM.log_prob`` calls it for a model.
 
     Args:
         levels: (B, C, H, W) integers in 0..num_levels - 1.

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.io.fields import Draws, Number, Positive, Seed, configuration
-from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.numerics.tensors import sum_except_batch
+from ebm_app.nets.time_score import TimeScoreModel
 from ebm_app.paths.divergence import normal_draws
+from ebm_app.utils.fields import Draws, Number, Positive, Seed, configuration
+from ebm_app.utils.tensors import sum_except_batch
 
 
 class ClassPosterior(NamedTuple):

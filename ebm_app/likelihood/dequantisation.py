@@ -20,12 +20,12 @@ from annotated_types import Gt, Le
 from torch import Tensor
 
 from ebm_app.data.levels import dequantise
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Draws, Seed, argument_of, configuration
-from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics.tensors import expand_like
+from ebm_app.nets.energy import TimeScoreEnergy
 from ebm_app.paths import GaussianPath
 from ebm_app.spaces import Space
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import Draws, Seed, argument_of, configuration
+from ebm_app.utils.tensors import expand_like
 
 #: uniform numbers that are held at once, 4 GB
 MAX_NOISE = 2**30

@@ -7,14 +7,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Seed, Steps, configuration
 from ebm_app.likelihood.dequantisation import Decoder
 from ebm_app.likelihood.estimator import Estimator
-from ebm_app.models.energy import LogDensity, TimeScoreEnergy
-from ebm_app.numerics.tensors import expand_like, mean_except_batch, mixed_seed, sum_except_batch
+from ebm_app.nets.energy import LogDensity, TimeScoreEnergy
 from ebm_app.paths.divergence import normal_draws
 from ebm_app.spaces import Space
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import Seed, Steps, configuration
+from ebm_app.utils.tensors import expand_like, mean_except_batch, mixed_seed, sum_except_batch
 
 
 @configuration

@@ -5,12 +5,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import configuration
 from ebm_app.likelihood.estimator import Estimator
-from ebm_app.models.energy import LogDensity, TimeScoreEnergy
-from ebm_app.models.energy_net import OnePassEnergy
-from ebm_app.numerics.tensors import sum_except_batch
+from ebm_app.nets.energy import LogDensity, TimeScoreEnergy
+from ebm_app.nets.energy_net import OnePassEnergy
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import configuration
+from ebm_app.utils.tensors import sum_except_batch
 
 
 @configuration
@@ -18,7 +18,7 @@ class OnePassDensity(Estimator):
     """What an ``EnergyModel`` says of log p_t(x), less what it is known to be off by.
 
     That constant is the mean difference from the variational bound over validation images, and
-    ``error`` the spread of that difference (``ebm_app.models.config.Residual``): the constant
+    ``error`` the spread of that difference (``ebm_app.config.Residual``): the constant
     brings the mean of the bits to the bound's, the spread is what it leaves in an image.
 
     Raises:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ebm_app.models.energy import LogDensity, TimeScoreEnergy
+from ebm_app.nets.energy import LogDensity, TimeScoreEnergy
 
 
 class Estimator(ABC):

@@ -15,13 +15,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Draws, Nodes, Seed, configuration
 from ebm_app.likelihood.estimator import Estimator
-from ebm_app.models.energy import LogDensity, TimeScoreEnergy
-from ebm_app.numerics.quadrature import rule_on
+from ebm_app.nets.energy import LogDensity, TimeScoreEnergy
 from ebm_app.paths import OneSidedPath
 from ebm_app.paths.divergence import normal_draws
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import Draws, Nodes, Seed, configuration
+from ebm_app.utils.quadrature import rule_on
 
 
 class NoisedNode(NamedTuple):

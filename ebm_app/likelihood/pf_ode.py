@@ -8,14 +8,14 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from ebm_app.io.fields import Fraction, Refinements, Seed, Steps, configuration
 from ebm_app.likelihood.estimator import Estimator
-from ebm_app.models.energy import LogDensity, TimeScoreEnergy
-from ebm_app.numerics.tensors import sum_except_batch
+from ebm_app.nets.energy import LogDensity, TimeScoreEnergy
 from ebm_app.paths import LogSNRPath
 from ebm_app.paths.divergence import rademacher_probes, unit_probes
 from ebm_app.paths.probability_flow import ProbabilityFlow
 from ebm_app.paths.schedules import ARC_LENGTH, LOG_SNR
+from ebm_app.utils.fields import Fraction, Refinements, Seed, Steps, configuration
+from ebm_app.utils.tensors import sum_except_batch
 
 #: probes of a divergence, of which 0 take it exactly
 NumProbes = Annotated[int, Ge(0), Le(1000)]

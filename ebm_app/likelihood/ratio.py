@@ -4,10 +4,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ebm_app.io.fields import configuration
 from ebm_app.likelihood.estimator import Estimator
-from ebm_app.models.energy import QUADRATURE, LogDensity, TimeScoreEnergy
-from ebm_app.numerics.tensors import sum_except_batch
+from ebm_app.nets.energy import QUADRATURE, LogDensity, TimeScoreEnergy
+from ebm_app.utils.fields import configuration
+from ebm_app.utils.tensors import sum_except_batch
 
 
 @configuration

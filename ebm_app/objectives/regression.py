@@ -14,11 +14,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.models.parametrisation import ENERGY, PREDICTIONS
-from ebm_app.models.time_score import ModelOutput
-from ebm_app.numerics.tensors import expand_like, mean_except_batch, slope, sum_except_batch
+from ebm_app.nets.parametrisation import ENERGY, PREDICTIONS
+from ebm_app.nets.time_score import ModelOutput
 from ebm_app.objectives.weighting import Weighting, time_score
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
+from ebm_app.utils.tensors import expand_like, mean_except_batch, slope, sum_except_batch
 
 Model = Callable[[Tensor, Tensor], ModelOutput]
 

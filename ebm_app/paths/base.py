@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Positive, argument_of
-from ebm_app.numerics.tensors import (
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import Positive, argument_of
+from ebm_app.utils.tensors import (
     expand_like,
     slope,
     standard_normal_log_density,

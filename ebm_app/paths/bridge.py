@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from ebm_app.io.fields import NonNegative, argument_of
 from ebm_app.paths.base import GaussianPath, PathSample, arc_length
+from ebm_app.utils.fields import NonNegative, argument_of
 
 
 class SchrodingerBridgePath(GaussianPath):

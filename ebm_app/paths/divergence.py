@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from ebm_app.numerics.tensors import leaves, seeded
+from ebm_app.utils.tensors import leaves, seeded
 
 Field = Callable[[Tensor], Tensor]
 

@@ -15,9 +15,9 @@ Source: Hairer, Lubich, Wanner, Geometric Numerical Integration, sections II.1 a
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
 from ebm_app.paths.divergence import jacobian
 from ebm_app.paths.probability_flow import ProbabilityFlow
+from ebm_app.utils.errors import UserError
 
 MAX_ITERATIONS = 200
 

@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
-from ebm_app.numerics.tensors import expand_like, find_time
 from ebm_app.paths.base import GaussianPath, PathSample, arc_length
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.tensors import expand_like, find_time
 
 
 class OneSidedPath(GaussianPath):

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import NumericalError, UserError
 from ebm_app.paths import GaussianPath
 from ebm_app.paths.divergence import with_divergence
 from ebm_app.paths.schedules import ARC_LENGTH, Schedule
+from ebm_app.utils.errors import NumericalError, UserError
 
 Score = Callable[[Tensor, float], Tensor]
 #: (which of the evenly spaced times of a step, state there) -> d state / d tau

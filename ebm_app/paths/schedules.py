@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
-from ebm_app.numerics.tensors import slope
 from ebm_app.paths import GaussianPath
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.tensors import slope
 
 Function = Callable[[GaussianPath, Tensor], Tensor]
 

@@ -6,10 +6,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.numerics.quadrature import integrate, rule_on
+from ebm_app.nets.time_score import TimeScoreModel
 from ebm_app.objectives.regression import Objective
 from ebm_app.objectives.time_sampling import TimeSample
+from ebm_app.utils.quadrature import integrate, rule_on
 
 #: Gauss-Legendre nodes in t, not in the clock: the marginal's time score is regular at the ends
 #: where the conditional one is not

@@ -9,8 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.numerics.tensors import initial_weights, mixed_seed
+from ebm_app.nets.time_score import TimeScoreModel
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.objectives.time_sampling import SharedTimes, TimeSampler, UniformTime
 from ebm_app.objectives.weighting import WEIGHTINGS
@@ -18,6 +17,7 @@ from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath
 from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.gaussian_net import GaussianNet
 from ebm_app.ratios.pairs import DensityPair
+from ebm_app.utils.tensors import initial_weights, mixed_seed
 
 #: margin left at the degenerate ends of a path
 EPS = 1e-5

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.numerics.tensors import standard_normal_log_density
+from ebm_app.utils.tensors import standard_normal_log_density
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 from torch import Tensor
 
-from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.pairs import DensityPair
 from ebm_app.ratios.points import TIMES, Planes
 from ebm_app.ratios.training import VALIDATION
+from ebm_app.utils.tensors import seeded
 
 WIDTH, DPI = 4.2, 130  # inches, dots an inch
 

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.io.fields import PositiveInt, configuration
-from ebm_app.numerics.fitting import fit
-from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import TimeScores
 from ebm_app.ratios.pairs import DensityPair
+from ebm_app.utils.fields import PositiveInt, configuration
+from ebm_app.utils.fitting import fit
+from ebm_app.utils.tensors import seeded
 
 TRAIN, VALIDATION, TEST = range(3)
 #: (estimator) -> its metrics; the best has the least "error"

@@ -8,13 +8,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.io.fields import Count, Fraction, Nodes, Positive, PositiveInt, Steps, configuration
-from ebm_app.io.registry import choose
-from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.nets.energy import TimeScoreEnergy
 from ebm_app.paths.schedules import SCHEDULES
 from ebm_app.sampling.annealing import IntermediateDistribution, anneal
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 from ebm_app.sampling.hmc import ACCEPTANCES, Target, adapt
+from ebm_app.utils.fields import (
+    Count,
+    Fraction,
+    Nodes,
+    Positive,
+    PositiveInt,
+    Steps,
+    configuration,
+)
+from ebm_app.utils.registry import choose
 
 #: the mean acceptance that the leapfrog step is adapted to
 TARGET = 0.75

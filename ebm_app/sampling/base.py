@@ -8,10 +8,10 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Fraction, Positive, Steps, configuration
-from ebm_app.models.energy import TimeScoreEnergy
-from ebm_app.numerics.tensors import find_time
+from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import Fraction, Positive, Steps, configuration
+from ebm_app.utils.tensors import find_time
 
 
 class Frame(NamedTuple):

@@ -6,10 +6,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.io.fields import NonNegative, configuration
-from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.nets.energy import TimeScoreEnergy
 from ebm_app.paths.schedules import SCHEDULES
 from ebm_app.sampling.base import FlowSampler, Frame, denoised, end_time
+from ebm_app.utils.fields import NonNegative, configuration
 
 
 @configuration

@@ -32,8 +32,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import NumericalError
-from ebm_app.numerics.tensors import expand_like, sum_except_batch
+from ebm_app.utils.errors import NumericalError
+from ebm_app.utils.tensors import expand_like, sum_except_batch
 
 Field = Callable[[Tensor], Tensor]
 #: what decides on a proposal, by the name of a setting: the work of the field along the

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
-from ebm_app.models.energy import INTEGRAL, TimeScoreEnergy
-from ebm_app.numerics.tensors import leaves
+from ebm_app.nets.energy import INTEGRAL, TimeScoreEnergy
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.tensors import leaves
 
 
 class KnownEnergy(TimeScoreEnergy):

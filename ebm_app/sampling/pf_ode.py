@@ -6,11 +6,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.io.fields import configuration
-from ebm_app.models.energy import TimeScoreEnergy
+from ebm_app.nets.energy import TimeScoreEnergy
 from ebm_app.paths.probability_flow import ProbabilityFlow
 from ebm_app.paths.schedules import LOG_SNR
 from ebm_app.sampling.base import FlowSampler, Frame, denoised, end_time
+from ebm_app.utils.fields import configuration
 
 
 @configuration

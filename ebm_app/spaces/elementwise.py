@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
-from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.spaces.base import Space
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.tensors import sum_except_batch
 
 
 class PixelSpace(Space):

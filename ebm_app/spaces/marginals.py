@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.special import ndtri
 
-from ebm_app.numerics.tensors import standard_normal_log_density, sum_except_batch
 from ebm_app.spaces.base import Space
+from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
 
 class Marginals(Space):

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from zuko.transforms import MonotonicRQSTransform
 
-from ebm_app.io.errors import UserError
-from ebm_app.numerics.tensors import sum_except_batch
 from ebm_app.spaces.base import Composed, Space
 from ebm_app.spaces.conditioner import Conditioner
 from ebm_app.spaces.elementwise import Logit, Standardise
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.tensors import sum_except_batch
 
 #: a spline is the identity beyond +-BOUND
 BOUND = 5.0

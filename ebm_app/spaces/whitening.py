@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
 from ebm_app.spaces.base import Space
+from ebm_app.utils.errors import UserError
 
 #: components, whose covariance is held
 LARGEST = 2**15

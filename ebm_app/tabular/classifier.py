@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ebm_app.numerics.fitting import fit
+from ebm_app.utils.fitting import fit
 
 #: rows of p_1 in a step
 BATCH_SIZE = 256

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import shortened
-from ebm_app.io.records import open_plain
-from ebm_app.io.tensors import as_tensor
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import shortened
+from ebm_app.utils.records import open_plain
+from ebm_app.utils.tensor_files import as_tensor
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -9,10 +9,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import ClassifierTags, Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ebm_app.io.errors import UserError
 from ebm_app.tabular.columns import Columns
 from ebm_app.tabular.mutual_information import mutual_information
 from ebm_app.tabular.two_samples import log_density_ratio
+from ebm_app.utils.errors import UserError
 
 
 class DensityRatio(BaseEstimator):

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.numerics.tensors import effective_sample_size
 from ebm_app.tabular.estimate import HALF_WIDTH, Estimate, error_of_rows
 from ebm_app.tabular.lower_bounds import PairRatios, donsker_varadhan, influences
+from ebm_app.utils.tensors import effective_sample_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

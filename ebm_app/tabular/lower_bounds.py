@@ -14,7 +14,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from ebm_app.numerics.tensors import log_mean_exp
+from ebm_app.utils.tensors import log_mean_exp
 
 
 class PairRatios(NamedTuple):

@@ -29,8 +29,6 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from ebm_app.io.fields import LARGEST, Seed, Steps, argument_of
-from ebm_app.numerics.tensors import seeded
 from ebm_app.tabular.classifier import BATCH_SIZE, Classifiers, Draws
 from ebm_app.tabular.columns import Columns, check_pair, check_rows
 from ebm_app.tabular.information import InformationEstimate, combined
@@ -39,6 +37,8 @@ from ebm_app.tabular.lower_bounds import PairRatios, best_weights, donsker_varad
 from ebm_app.tabular.neighbours import neighbour_information
 from ebm_app.tabular.scores import Side, row_groups
 from ebm_app.tabular.t_copula import TCopula, t_scores
+from ebm_app.utils.fields import LARGEST, Seed, Steps, argument_of
+from ebm_app.utils.tensors import seeded
 
 NumFolds = Annotated[int, Ge(3), Le(LARGEST)]
 #: streams of random numbers

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Fraction, argument_of, shortened
-from ebm_app.numerics.tensors import effective_sample_size
 from ebm_app.tabular.columns import Columns
 from ebm_app.tabular.conformal import weighted_quantile
 from ebm_app.tabular.estimate import Estimate, error_of_rows
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import Fraction, argument_of, shortened
+from ebm_app.utils.tensors import effective_sample_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

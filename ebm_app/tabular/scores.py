@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from ebm_app.io.errors import UserError
+from ebm_app.utils.errors import UserError
 
 #: a column of at most so many values, each in so many rows on average, is discrete
 MAX_VALUES, ROWS_PER_VALUE = 20, 20

@@ -21,15 +21,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import Seed, Several, Steps, argument_of
-from ebm_app.numerics.tensors import log_mean_exp, seeded
 from ebm_app.tabular.classifier import BATCH_SIZE, Classifiers, Draws
 from ebm_app.tabular.columns import Columns, check_rows
 from ebm_app.tabular.drift import column_p_values
 from ebm_app.tabular.gaussian_base import GaussianRatio, best_base
 from ebm_app.tabular.ratio_estimate import RatioEstimate
 from ebm_app.tabular.scores import AsinhScores, row_groups
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import Seed, Several, Steps, argument_of
+from ebm_app.utils.tensors import log_mean_exp, seeded
 
 #: streams of random numbers
 FOLDS, BATCHES = range(2)

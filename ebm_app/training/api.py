@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from ebm_app.data.images import ImageData
-from ebm_app.image_models.ebm import EBM
-from ebm_app.image_models.flow import Flow
-from ebm_app.io.fields import argument_of
-from ebm_app.io.processes import resolve_device
-from ebm_app.io.start import lasting_terminal
+from ebm_app.ebm import EBM
+from ebm_app.flow import Flow
 from ebm_app.training.launch import flow_of, train_ebm
 from ebm_app.training.options import RunOptions
 from ebm_app.training.settings import resolve
+from ebm_app.utils.fields import argument_of
+from ebm_app.utils.processes import resolve_device
+from ebm_app.utils.start import lasting_terminal
 
 OPTIONS = {field.name for field in fields(RunOptions)} - {"output_dir"}
 
@@ -50,7 +50,7 @@ def train(
         flow: in whose latent space the path lives; None for that of the model of ``init_from``,
             or for pixels.
         labels: class labels (N,), which the model is told; a data set's own by classes="all".
-        settings: any field of ``ebm_app.models.config.Settings`` or ``RunOptions`` by its name,
+        settings: any field of ``ebm_app.config.Settings`` or ``RunOptions`` by its name,
             in place of the preset's.
 
     Raises:

@@ -16,14 +16,14 @@ from typing import Any
 
 from torch import Tensor
 
-from ebm_app.io import METRICS_FILE, PREVIEWS, RUN_FILE
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import shortened
-from ebm_app.io.records import open_plain, read_json, write_json
-from ebm_app.io.tensors import write_tensors
-from ebm_app.io.writing import alone_in, replace_file
-from ebm_app.models.folders import CONFIG_FILE, WEIGHTS_FILE
-from ebm_app.models.pretrained import PretrainedModel
+from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE
+from ebm_app.pretrained import PretrainedModel
+from ebm_app.utils import METRICS_FILE, PREVIEWS, RUN_FILE
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import shortened
+from ebm_app.utils.records import open_plain, read_json, write_json
+from ebm_app.utils.tensor_files import write_tensors
+from ebm_app.utils.writing import alone_in, replace_file
 
 PREFIX, STATE = "checkpoint-", "state"
 #: end of the name of a checkpoint that is being written

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ebm_app.models.config import EBMConfig
-from ebm_app.models.unet import NETS
+from ebm_app.config import EBMConfig
+from ebm_app.nets.unet import NETS
 
 
 class Cost(NamedTuple):

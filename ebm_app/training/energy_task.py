@@ -8,16 +8,16 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from ebm_app.config import EBMConfig, LoopConfig
 from ebm_app.data.images import ImageData
-from ebm_app.image_models.ebm import EBM
-from ebm_app.io.errors import UserError
-from ebm_app.models.config import EBMConfig, LoopConfig
-from ebm_app.models.parametrisation import ENERGY
-from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.numerics.tensors import expand_like, sum_except_batch
+from ebm_app.ebm import EBM
+from ebm_app.nets.parametrisation import ENERGY
+from ebm_app.nets.time_score import TimeScoreModel
 from ebm_app.objectives.regression import Model, Objective
 from ebm_app.paths import GaussianPath, PathSample
 from ebm_app.training.tasks import PathTask
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.tensors import expand_like, sum_except_batch
 
 #: the gain of a Stein head vanishes at t = 0, where there is nothing to learn
 LEAST_GAIN = 1e-3

@@ -13,25 +13,25 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.utils import broadcast_object_list
 
+from ebm_app.config import EBMConfig, LoopConfig, TrainingConfig, changes_of
 from ebm_app.data.images import ImageData
-from ebm_app.image_models.ebm import EBM
-from ebm_app.image_models.flow import Flow, FlowConfig
-from ebm_app.io import METRICS_FILE, RUN_FILE
-from ebm_app.io.command_line import settings_of_each
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import part
-from ebm_app.io.interrupts import stop_with_launcher
-from ebm_app.io.output import Output, hold
-from ebm_app.io.processes import describe_devices, make_accelerator, on_main, shut_down
-from ebm_app.io.records import as_written, to_dict
-from ebm_app.io.writing import save_figure
-from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig, changes_of
-from ebm_app.models.folders import check_weights, load_weights, read_config
+from ebm_app.ebm import EBM
+from ebm_app.flow import Flow, FlowConfig
+from ebm_app.folders import check_weights, load_weights, read_config
 from ebm_app.training import checkpoint
 from ebm_app.training.metrics import read_metrics, training_figure
 from ebm_app.training.options import RunOptions
 from ebm_app.training.tasks import EBMTask, Task
 from ebm_app.training.trainer import Trainer
+from ebm_app.utils import METRICS_FILE, RUN_FILE
+from ebm_app.utils.command_line import settings_of_each
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import part
+from ebm_app.utils.interrupts import stop_with_launcher
+from ebm_app.utils.output import Output, hold
+from ebm_app.utils.processes import describe_devices, make_accelerator, on_main, shut_down
+from ebm_app.utils.records import as_written, to_dict
+from ebm_app.utils.writing import save_figure
 
 #: the file by which a folder is trained in by one run at a time
 LOCK = ".lock"

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from accelerate import Accelerator
 
-from ebm_app.io import METRICS_FILE
-from ebm_app.io.errors import UserError
-from ebm_app.io.records import finite, open_plain, to_dict
-from ebm_app.io.writing import replace_file
-from ebm_app.models.config import LoopConfig
+from ebm_app.config import LoopConfig
+from ebm_app.utils import METRICS_FILE
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.records import finite, open_plain, to_dict
+from ebm_app.utils.writing import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

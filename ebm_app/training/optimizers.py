@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ebm_app.models.config import LoopConfig
+from ebm_app.config import LoopConfig
 
 #: of a x + b x^3 + c x^5, which repeated takes singular values between 0.002 and 1 to about 1
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import configuration, part, rare, setting
-from ebm_app.models.config import Side
+from ebm_app.config import Side
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import configuration, part, rare, setting
 
 
 @configuration(kw_only=True)

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.registry import choose
-from ebm_app.models.unet import max_resolutions
+from ebm_app.nets.unet import max_resolutions
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.registry import choose
 
 #: data set -> its settings
 PRESETS: dict[str, dict[str, Any]] = {

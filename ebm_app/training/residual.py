@@ -8,12 +8,12 @@ from typing import Any
 from accelerate import Accelerator
 from torch import Tensor
 
-from ebm_app.image_models.ebm import EBM
-from ebm_app.image_models.scoring import bits_of_images
-from ebm_app.io.records import to_dict
+from ebm_app.config import Residual
+from ebm_app.ebm import EBM
+from ebm_app.evaluation.scoring import bits_of_images
 from ebm_app.likelihood import VariationalBound
-from ebm_app.models.config import Residual
-from ebm_app.numerics.tensors import standard_error
+from ebm_app.utils.records import to_dict
+from ebm_app.utils.tensors import standard_error
 
 #: draws of the bound at each of its nodes
 BOUND_DRAWS = 16

@@ -6,17 +6,8 @@ from typing import Any
 
 from accelerate.tracking import get_available_trackers
 
-from ebm_app.data.augmentation import AUGMENTATIONS
-from ebm_app.data.images import ImageData
-from ebm_app.data.levels import form_of
-from ebm_app.image_models.building import build_path
-from ebm_app.image_models.flow import Flow
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import part
-from ebm_app.io.records import from_dict, to_dict
-from ebm_app.io.registry import choose
-from ebm_app.likelihood.dequantisation import DEQUANTISERS
-from ebm_app.models.config import (
+from ebm_app.building import build_path
+from ebm_app.config import (
     EarlyConfig,
     EBMConfig,
     LoopConfig,
@@ -26,16 +17,25 @@ from ebm_app.models.config import (
     TrainingConfig,
     UNetConfig,
 )
-from ebm_app.models.inputs import NET_INPUTS
-from ebm_app.models.parametrisation import ENERGY, PREDICTIONS, default_prediction
-from ebm_app.models.time_score import TIME_INPUTS
-from ebm_app.models.unet import NETS, check_config
+from ebm_app.data.augmentation import AUGMENTATIONS
+from ebm_app.data.images import ImageData
+from ebm_app.data.levels import form_of
+from ebm_app.flow import Flow
+from ebm_app.likelihood.dequantisation import DEQUANTISERS
+from ebm_app.nets.inputs import NET_INPUTS
+from ebm_app.nets.parametrisation import ENERGY, PREDICTIONS, default_prediction
+from ebm_app.nets.time_score import TIME_INPUTS
+from ebm_app.nets.unet import NETS, check_config
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS
 from ebm_app.objectives.weighting import WEIGHTINGS
 from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.training.optimizers import OPEN_ENDED, OPTIMIZERS, SCHEDULES
 from ebm_app.training.presets import LATENT, preset
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import part
+from ebm_app.utils.records import from_dict, to_dict
+from ebm_app.utils.registry import choose
 
 #: for a setting that names a kind of thing, the names
 KINDS: dict[str, Collection[str]] = {

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import STRICT, Count
-from ebm_app.io.records import from_dict, read_json
-from ebm_app.io.tensors import read_tensors
-from ebm_app.models.config import FREE_ON_RESUME, changes_of
+from ebm_app.config import FREE_ON_RESUME, changes_of
 from ebm_app.training.checkpoint import STATE, TENSORS_FILE, TRAINER_FILE
 from ebm_app.training.optimizers import OPEN_ENDED
 from ebm_app.training.tasks import Task
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import STRICT, Count
+from ebm_app.utils.records import from_dict, read_json
+from ebm_app.utils.tensor_files import read_tensors
 
 if TYPE_CHECKING:
     from diffusers.training_utils import EMAModel

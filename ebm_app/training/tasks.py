@@ -18,25 +18,25 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from ebm_app.config import EBMConfig, LoopConfig, TrainingConfig
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
 from ebm_app.data.row_noise import RowNoise
 from ebm_app.data.stored import StoredImages
-from ebm_app.image_models.ebm import EBM
-from ebm_app.image_models.flow import Flow
-from ebm_app.image_models.scoring import bits_of_images
-from ebm_app.io.processes import sharded
-from ebm_app.io.records import to_dict
+from ebm_app.ebm import EBM
+from ebm_app.evaluation.scoring import bits_of_images
+from ebm_app.flow import Flow
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.models.config import EBMConfig, LoopConfig, TrainingConfig
-from ebm_app.models.energy_net import OnePassEnergy
-from ebm_app.models.time_score import TimeScoreModel
-from ebm_app.numerics.tensors import seeded, standard_error
+from ebm_app.nets.energy_net import OnePassEnergy
+from ebm_app.nets.time_score import TimeScoreModel
 from ebm_app.objectives.regression import OBJECTIVES, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS, ArcLength, TimeSampler
 from ebm_app.objectives.weighting import WEIGHTINGS
 from ebm_app.training.residual import measure_residual
+from ebm_app.utils.processes import sharded
+from ebm_app.utils.records import to_dict
+from ebm_app.utils.tensors import seeded, standard_error
 
 
 @lru_cache(maxsize=2)

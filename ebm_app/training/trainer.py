@@ -18,19 +18,19 @@ from accelerate import Accelerator
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from ebm_app.config import LoopConfig
 from ebm_app.data.images import digest_of
 from ebm_app.data.png import grid_of, save_image
-from ebm_app.io import PREVIEWS
-from ebm_app.io.errors import Interrupted, UserError
-from ebm_app.io.interrupts import StopSignals
-from ebm_app.io.records import finite, to_dict
-from ebm_app.models.config import LoopConfig
-from ebm_app.numerics.tensors import mixed_seed
 from ebm_app.training import checkpoint
 from ebm_app.training.metrics import MetricsLog
 from ebm_app.training.optimizers import OPTIMIZERS, learning_rate
 from ebm_app.training.state import Progress, TrainingState
 from ebm_app.training.tasks import Task
+from ebm_app.utils import PREVIEWS
+from ebm_app.utils.errors import Interrupted, UserError
+from ebm_app.utils.interrupts import StopSignals
+from ebm_app.utils.records import finite, to_dict
+from ebm_app.utils.tensors import mixed_seed
 
 #: after which the first speed is told
 TIMED_STEPS = 20

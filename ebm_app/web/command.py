@@ -16,8 +16,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from annotated_types import Ge, Le
 from pydantic import StringConstraints
 
-from ebm_app.io.command_line import CommonFlags, parse
-from ebm_app.io.fields import Count, configuration, setting
+from ebm_app.utils.command_line import CommonFlags, parse
+from ebm_app.utils.fields import Count, configuration, setting
 
 #: without http:// and port
 HostName = Annotated[str, StringConstraints(pattern=r"^(\*\.)?[\w-]+(\.[\w-]+)*$")]
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(Arguments, __doc__, argv)
     bound_memory()
     # seconds to import: --help does without
-    from ebm_app.io.processes import resolve_device
+    from ebm_app.utils.processes import resolve_device
     from ebm_app.web.app import build_app
     from ebm_app.web.models import Models, find_models
     from ebm_app.web.server import LOCAL_HOSTS, check_auth, serve

@@ -11,12 +11,12 @@ from annotated_types import Ge, Le
 from PIL import Image
 from torch import Tensor
 
+from ebm_app.completion import iterate_completion
+from ebm_app.config import EBMConfig
 from ebm_app.data.folder import on_levels, read_image
 from ebm_app.data.levels import to_levels
-from ebm_app.image_models.completion import iterate_completion
-from ebm_app.io.errors import UserError
-from ebm_app.io.registry import choose
-from ebm_app.models.config import EBMConfig
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.registry import choose
 
 from .models import Models
 from .runs import Upload, empty_by, start_and_stop, start_by

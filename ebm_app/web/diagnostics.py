@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from ebm_app.evaluation.held_out import images_for
 from ebm_app.evaluation.plots import balance_figure
 from ebm_app.evaluation.selftest import Check, iterate_checks, num_reports
-from ebm_app.io import METRICS_FILE, RUN_FILE, SELF_TEST_FILE
-from ebm_app.io.errors import UserError
-from ebm_app.io.records import as_written, read_json, to_dict
 from ebm_app.likelihood import PFODEDensity
 from ebm_app.training.checkpoint import PREFIX
 from ebm_app.training.metrics import read_metrics, training_figure
+from ebm_app.utils import METRICS_FILE, RUN_FILE, SELF_TEST_FILE
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.records import as_written, read_json, to_dict
 
 from .models import Models, data_of, without_path
 from .runs import AT_ONCE, empty_by, explained, start_and_stop, start_by

@@ -17,14 +17,14 @@ from annotated_types import Ge, Le
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from ebm_app.config import EBMConfig
 from ebm_app.data.png import to_picture, to_uint8
-from ebm_app.io.errors import UserError
-from ebm_app.io.registry import choose
-from ebm_app.models.config import EBMConfig
-from ebm_app.models.folders import read_config
-from ebm_app.models.labelled import RANDOM
+from ebm_app.folders import read_config
+from ebm_app.nets.labelled import RANDOM
 from ebm_app.sampling.base import Frame
 from ebm_app.sampling.samplers import SAMPLERS
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.registry import choose
 
 from .models import Models
 from .runs import AT_ONCE, Upload, explained, start_and_stop, start_by

@@ -15,12 +15,12 @@ import torch
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import shortened
-from ebm_app.io.registry import choose
 from ebm_app.tabular.columns import read_rows
 from ebm_app.tabular.known import EXAMPLES
 from ebm_app.tabular.mutual_information import Estimation
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import shortened
+from ebm_app.utils.registry import choose
 
 from .models import without_path
 from .runs import AT_ONCE, Upload, empty_by, explained, start_and_stop, start_by

@@ -6,14 +6,14 @@ from pathlib import Path
 from threading import Lock
 
 from ebm_app.anomaly.detector import AnomalyDetector
+from ebm_app.config import EBMConfig
 from ebm_app.data.images import FOLDER
+from ebm_app.ebm import EBM
 from ebm_app.evaluation.examples import held_out_images
-from ebm_app.image_models.ebm import EBM
-from ebm_app.io.errors import UserError
-from ebm_app.io.registry import choose
-from ebm_app.models.config import EBMConfig
-from ebm_app.models.folders import BUNDLED, CONFIG_FILE, WEIGHTS_FILE, find_folder, read_config
-from ebm_app.models.parametrisation import ENERGY
+from ebm_app.folders import BUNDLED, CONFIG_FILE, WEIGHTS_FILE, find_folder, read_config
+from ebm_app.nets.parametrisation import ENERGY
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.registry import choose
 
 #: the bundled model that a visitor sees first
 FIRST = "mnist"

@@ -17,8 +17,8 @@ from gradio.components import Component
 from gradio.events import Dependency
 from pydantic import BeforeValidator, ConfigDict, ValidationError, validate_call
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.fields import faults
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import faults
 
 #: runs of minutes take turns, a step each, and so do those of seconds, which wait for no others
 LANES = {name: ThreadPoolExecutor(1, name) for name in ("long", "quick")}

@@ -8,7 +8,7 @@ from PIL import Image
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from ebm_app.io.errors import UserError
+from ebm_app.utils.errors import UserError
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
 #: events that may wait; a visitor who comes when it is full gets a message, and nothing hangs

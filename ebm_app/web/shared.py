@@ -11,7 +11,7 @@ from torch import Tensor
 from ebm_app.data.png import grid_of, to_picture
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.bits import Likelihood, to_bits_per_dim
-from ebm_app.numerics.tensors import standard_error
+from ebm_app.utils.tensors import standard_error
 
 MAX_SEED = 2**31 - 1
 Seed = Annotated[int, Ge(0), Le(MAX_SEED)]

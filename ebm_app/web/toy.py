@@ -9,9 +9,6 @@ import gradio as gr
 from annotated_types import Ge, Le
 from matplotlib.figure import Figure
 
-from ebm_app.io.records import finite
-from ebm_app.io.registry import choose
-from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import methods_of
 from ebm_app.ratios.pairs import DensityPair, standard_normal
@@ -20,6 +17,9 @@ from ebm_app.ratios.points import TIMES, DensityGrid, EvaluationPoints, Planes
 from ebm_app.ratios.problems import TOY_PROBLEMS
 from ebm_app.ratios.toy_2d import TOY_2D
 from ebm_app.ratios.training import TEST, VALIDATION, Evaluation, RatioTraining, train
+from ebm_app.utils.records import finite
+from ebm_app.utils.registry import choose
+from ebm_app.utils.tensors import seeded
 
 from .runs import AT_ONCE, start_and_stop, start_by
 from .shared import Seed, metrics_box, plot_box, progress, seed_box, slider, text_box

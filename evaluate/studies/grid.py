@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ebm_app.io.errors import UserError
-from ebm_app.io.records import read_json, write_json
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.records import read_json, write_json
 
 RECORD = "cell.json"
 Settings = dict[str, Any]

@@ -11,12 +11,12 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy import ndimage
 from torch import Tensor
 
+from ebm_app.config import EBMConfig
 from ebm_app.data.folder import on_levels
 from ebm_app.data.images import load_images
 from ebm_app.data.named import DATASETS
 from ebm_app.data.png import to_picture, to_uint8
-from ebm_app.io.errors import UserError
-from ebm_app.models.config import EBMConfig
+from ebm_app.utils.errors import UserError
 
 #: digits that are no digit in a mirror or upside down
 CHIRAL = (2, 3, 4, 5, 7)

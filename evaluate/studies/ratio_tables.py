@@ -17,18 +17,18 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from ebm_app.io.command_line import CommonFlags
-from ebm_app.io.errors import NumericalError, UserError
-from ebm_app.io.fields import Draws, Positive, PositiveInt, configuration, setting
-from ebm_app.io.output import Output
-from ebm_app.io.processes import resolve_device
-from ebm_app.io.records import finite
-from ebm_app.io.registry import choose
-from ebm_app.numerics.tensors import seeded
 from ebm_app.ratios.gaussian_net import GaussianNet
 from ebm_app.ratios.points import EvaluationPoints
 from ebm_app.ratios.problems import Problem
 from ebm_app.ratios.training import TEST, VALIDATION, train
+from ebm_app.utils.command_line import CommonFlags
+from ebm_app.utils.errors import NumericalError, UserError
+from ebm_app.utils.fields import Draws, Positive, PositiveInt, configuration, setting
+from ebm_app.utils.output import Output
+from ebm_app.utils.processes import resolve_device
+from ebm_app.utils.records import finite
+from ebm_app.utils.registry import choose
+from ebm_app.utils.tensors import seeded
 from studies.grid import Figures, once, to_markdown
 
 #: points of validation and of test

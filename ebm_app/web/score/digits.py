@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 from scipy import ndimage
 
-from ebm_app.models.config import EBMConfig
+from ebm_app.config import EBMConfig
 
 #: pixels of the canvas on either side
 SIDE = 280

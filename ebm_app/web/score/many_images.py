@@ -8,7 +8,7 @@ import gradio as gr
 import pandas as pd
 
 from ebm_app.anomaly.detector import benjamini_hochberg
-from ebm_app.io.errors import UserError
+from ebm_app.utils.errors import UserError
 
 from ..models import Models
 from ..runs import AT_ONCE, Upload, empty_by, start_and_stop, start_by

@@ -8,10 +8,10 @@ import numpy as np
 from PIL import Image, ImageChops, ImageStat
 from torch import Tensor
 
+from ebm_app.config import EBMConfig
 from ebm_app.data.folder import on_levels, read_image
 from ebm_app.data.png import to_picture, to_uint8
-from ebm_app.io.errors import UserError
-from ebm_app.models.config import EBMConfig
+from ebm_app.utils.errors import UserError
 
 from ..models import without_path
 from ..runs import AT_ONCE

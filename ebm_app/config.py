@@ -1,0 +1,236 @@
+"""Configurations are frozen data: dataclasses read from JSON with strict keys, which check their
+own values. Those with a help text are flags of the training scripts.
+
+``EBMConfig`` says what a model is and is stored beside its weights; ``LoopConfig`` and
+``TrainingConfig`` say how it was trained and are stored with the run.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import field
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le, Len, Lt
+
+from ebm_app.utils.fields import (
+    BatchSize,
+    Count,
+    Draws,
+    Nodes,
+    NonNegative,
+    Number,
+    Positive,
+    PositiveInt,
+    Seed,
+    Several,
+    Share,
+    configuration,
+    rare,
+    setting,
+    shortened,
+)
+
+FORMAT_VERSION = 1
+LARGEST_SIDE = 4096
+MOST_RESOLUTIONS = 8
+Side = Annotated[int, Ge(1), Le(LARGEST_SIDE)]
+#: beyond a million cycles the phase of a float32 is lost
+Frequency = Annotated[float, Gt(0), Le(1e6)]
+Frequencies = Annotated[tuple[Frequency, ...], Len(0, 64)]
+Margin = Annotated[float, Ge(1e-12), Lt(0.5)]
+#: of data; beyond, a path holds nothing but noise or nothing but data
+Moment = Annotated[float, Ge(1e-6), Le(1e6)]
+ImageShape = Annotated[tuple[Side, ...], Len(3, 3)]
+NumLevels = Annotated[int, Ge(2), Le(256)]
+#: older folders hold these empty
+NoPalette = Annotated[tuple[int, ...], Len(0, 0)]
+NoArguments = Annotated[dict[str, Number], Len(0, 0)]
+Width = Annotated[int, Ge(1), Le(4096)]
+Widths = Annotated[tuple[Width, ...], Len(1, MOST_RESOLUTIONS)]
+Layers = Annotated[int, Ge(1), Le(16)]
+Classes = Annotated[int, Ge(0), Le(100_000)]
+LogSNR = Annotated[float, Ge(-20), Le(20)]
+Resolutions = Annotated[
+    tuple[Annotated[int, Ge(0), Lt(MOST_RESOLUTIONS)], ...], Len(0, MOST_RESOLUTIONS)
+]
+
+
+@configuration
+class PathConfig:
+    """A path by its name in ``PATHS``, and the second moment c it assumes."""
+
+    name: str = "linear_vp"
+    c: Moment = 1.0
+    arguments: NoArguments = field(default_factory=dict)
+
+
+@configuration
+class UNetConfig:
+    """Shape of a ``UNet``.
+
+    Args:
+        block_out_channels: channels at each resolution, the image's own first; each further one
+            is half of the one before.
+        t_scale: the embedded time is t_scale * t; it sets the highest frequency in t, in radians,
+            and with it how many quadrature nodes the ripples of the network ask for.
+    """
+
+    block_out_channels: Widths = setting("channels at each resolution", (32, 64))
+    layers_per_block: Layers = rare("residual blocks at each resolution", 1)
+    attention_levels: Resolutions = rare("with self-attention, counted from 0", ())
+    num_heads: Width = rare("attention heads", 4)
+    norm_num_groups: Width = rare("groups of the group normalisations", 8)
+    dropout: Share = setting("dropout of the residual blocks", 0.0)
+    t_scale: Positive = rare("factor of the time inside the embedding", 25.0)
+
+
+@configuration
+class EarlyConfig:
+    """An early network, see ``ebm_app.nets.early``.
+
+    Args:
+        net: its shape, on images whose squares of pixels are channels.
+        patch: side of these squares.
+        max_log_snr: log(alpha_t^2 / v_t) from which on the other network is asked.
+    """
+
+    net: UNetConfig
+    patch: Annotated[int, Ge(1), Le(16)] = 2
+    max_log_snr: LogSNR = 0.0
+
+
+@configuration
+class Residual:
+    """By how much one pass of an energy is off at the last time, against the bound of the model's
+    own score: its mean over validation images, the standard error of that mean, and its standard
+    deviation over images, in nats."""
+
+    mean: Number = 0.0
+    stderr: NonNegative = 0.0
+    spread: NonNegative = 0.0
+
+
+@configuration(kw_only=True)
+class ModelSettings:
+    """What a user chooses of a model, beside its path and its network."""
+
+    space: str = rare("ambient, display, or that of --flow: gaussian, copula, spline", "ambient")
+    net_input: str = rare("what the network reads of a latent u: u, x (its image)", "u")
+    dequantisation: str = setting("of grey levels: uniform, truncated_normal, decoder", "uniform")
+    eps: Margin = rare("margin of the times at t = 1", 5e-7)
+    network: str = rare("its kind: unet", "unet")
+    prediction: str = rare(
+        "what the network predicts: moments, raw, normalised, energy", "moments"
+    )
+    time_input: str = rare("time that the network reads: clock (arc length), time", "clock")
+    input_frequencies: Frequencies = rare("Fourier features of the input, in cycles", ())
+    num_nodes: Nodes = rare("quadrature nodes of a likelihood", 32)
+
+
+@configuration
+class EBMConfig(ModelSettings):
+    """What an energy-based model of images is: all that is needed to build it and load its
+    weights."""
+
+    dataset: str
+    image_shape: ImageShape
+    num_levels: NumLevels
+    space_arguments: NoArguments = field(default_factory=dict)
+    path: PathConfig = PathConfig()
+    net: UNetConfig = UNetConfig()
+    stein_head: bool = True
+    condition_dim: Annotated[int, Ge(0), Le(LARGEST_SIDE)] = 0
+    palette: NoPalette = ()
+    num_classes: Classes = 0
+    early: EarlyConfig | None = None
+    residual: Residual | None = None
+    format_version: PositiveInt = FORMAT_VERSION
+
+
+@configuration
+class LoopConfig:
+    """What every training has. Steps are optimizer steps; batches are per process."""
+
+    max_train_steps: PositiveInt = setting("optimizer steps", 3000)
+    train_batch_size: BatchSize = setting("images in a batch of one process", 128)
+    gradient_accumulation_steps: PositiveInt = rare("batches in an optimizer step", 1)
+    optimizer: str = rare("adam, or muon (orthogonalised momentum for matrices)", "adam")
+    learning_rate: NonNegative = setting("peak learning rate", 2e-3)
+    lr_scheduler: str = rare("cosine or constant_with_warmup", "cosine")
+    lr_warmup_steps: Count = rare("steps over which the learning rate rises", 100)
+    lr_decay_steps: Count = rare("last steps, in which constant_with_warmup falls to 0", 0)
+    adam_weight_decay: NonNegative = rare("decoupled weight decay", 0.0)
+    max_grad_norm: Positive = rare("gradients are clipped to this norm", 100.0)
+    ema_decay: Share = rare("decay of the averaged weights, which are saved", 0.999)
+    mixed_precision: Literal["no", "bf16", "fp16"] = setting("of the network's passes", "no")
+    compile: Literal["inductor", "aot_eager", "eager"] | None = rare(
+        "compile the training step by this backend of torch.compile", None
+    )
+    ddp_args: tuple[str, ...] = rare(
+        "options of DistributedDataParallel, such as comm_hook=bf16 find_unused_parameters=true",
+        (),
+    )
+    checkpointing_steps: PositiveInt = setting("steps between checkpoints", 500)
+    checkpoints_total_limit: PositiveInt = rare("checkpoints kept", 3)
+    validation_steps: PositiveInt = setting("steps between validations", 500)
+    validation_images: Several = rare("validation images scored, at most", 1000)
+    validation_repeats: Draws = rare("dequantisation draws of each", 4)
+    num_preview_images: Count = rare("images drawn at each validation; 0 for none", 16)
+    logging_steps: PositiveInt = rare("steps between lines of metrics.jsonl", 10)
+    report_to: str = rare("jsonl, or beside it a tracker of accelerate, or all of them", "jsonl")
+    seed: Seed = setting("seed of weights, batches and noise", 0)
+
+
+@configuration
+class TrainingConfig(LoopConfig):
+    """How an energy-based model is trained."""
+
+    objective: str = setting("ctsm, ctsm_v, ctsm_m, tsm; dual, of an energy", "ctsm_m")
+    weighting: str = rare("lambda(t): time_score, stein_score, uniform", "time_score")
+    time_sampler: str = rare(
+        "training times: arc_length, uniform, importance; early, which trains the early network "
+        "alone",
+        "arc_length",
+    )
+    label_dropout: Share = rare("share of the class labels that training hides", 0.4)
+    augmentation: str = setting("changes of training images: none, affine", "none")
+    stein_factor: NonNegative = rare("weight of the Stein head in the loss; 0 trains none", 1.0)
+    gradient_checkpointing: bool = rare(
+        "compute the blocks of the network again in the backward pass: less memory", False
+    )
+
+
+@configuration(kw_only=True)
+class Settings(TrainingConfig, ModelSettings, UNetConfig):
+    """Every setting of a training run by its name, as the flags of ``train/ebm.py`` give them."""
+
+    size: Literal["small", "base", "large"] = setting(
+        "network of a preset, of about 1.5, 36 or 115 million weights", "small"
+    )
+    path: str = setting("linear_vp (alpha_t = t), or vp (the paper's, of images)", "linear_vp")
+    classes: Literal["none", "all"] = setting("class labels that the network is told", "none")
+    early_channels: Annotated[tuple[Width, ...], Len(0, MOST_RESOLUTIONS)] = rare(
+        "channels of a network of its own for the times at which an image takes its shape", ()
+    )
+    early_max_log_snr: LogSNR = rare("log signal-to-noise ratio at which these times end", 0.0)
+    c: Moment = rare("second moment of the data", 1.0)
+
+
+#: Settings of a run that may differ when it is resumed: they change no weight.
+FREE_ON_RESUME = frozenset(
+    {"checkpointing_steps", "checkpoints_total_limit", "logging_steps", "report_to"}
+    | {"validation_steps", "num_preview_images", "num_nodes", "gradient_checkpointing"}
+)
+
+
+def changes_of(
+    before: Mapping[str, Any], now: Mapping[str, Any], free: AbstractSet[str]
+) -> list[str]:
+    """The settings ``now`` that were others ``before``, but for the ``free`` ones, in words; one
+    that an older record lacks was empty then, but for the optimizer, which was Adam."""
+    before = {"optimizer": "adam", **before}
+    return [
+        f"{key} was {shortened(before.get(key))}, now {shortened(value)}"
+        for key, value in now.items()
+        if key not in free and before.get(key, type(value)()) != value
+    ]

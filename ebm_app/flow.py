@@ -1,0 +1,102 @@
+"""``Flow``: a fitted space as a model of its own, a normalising flow."""
+
+import math
+from dataclasses import field
+
+import torch
+from torch import Tensor
+
+from ebm_app.config import FORMAT_VERSION, ImageShape, NoArguments, NoPalette, NumLevels
+from ebm_app.data.levels import dequantise, quantise
+from ebm_app.folders import FLOW
+from ebm_app.likelihood.bits import (
+    Likelihood,
+    check_finite,
+    checked_levels,
+    checked_noise,
+    to_bits_per_dim,
+)
+from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.pretrained import PretrainedModel
+from ebm_app.spaces import build_space
+from ebm_app.utils.fields import PositiveInt, Seed, argument_of, configuration
+from ebm_app.utils.tensors import seeded, standard_normal_log_density, sum_except_batch
+
+
+@configuration
+class FlowConfig:
+    """What a flow is: the images it is for, and its kind."""
+
+    dataset: str
+    image_shape: ImageShape
+    num_levels: NumLevels
+    space: str
+    space_arguments: NoArguments = field(default_factory=dict)
+    palette: NoPalette = ()
+    format_version: int = FORMAT_VERSION
+
+
+class Flow(PretrainedModel):
+    """A normalising flow: a space x -> u whose base density is N(0, I). Not fitted yet when it is
+    built; frozen once it is.
+
+    >>> flow = Flow(FlowConfig("digits", (1, 8, 8), 17, "gaussian"))
+    >>> x = torch.rand(500, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    >>> flow.space.fit(x)
+    >>> flow.sample(2).shape, flow.log_prob(flow.sample(2)).bits_per_dim.shape
+    (torch.Size([2, 1, 8, 8]), torch.Size([2]))
+    """
+
+    config_class, kind = FlowConfig, FLOW
+
+    def __init__(self, config: FlowConfig) -> None:
+        super().__init__(config)
+        self.space = build_space(config.space, config.image_shape, config.num_levels)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """log p(x) = log N(f^-1(x); 0, I) + log |det du/dx| in nats: (B, C, H, W) -> (B,)
+        float64."""
+        u, log_abs_det = self.space.encode_with_log_abs_det(self.points(x))
+        return sum_except_batch(standard_normal_log_density(u.double())) + log_abs_det
+
+    def forward(self, x: Tensor) -> Tensor:
+        """-log p(x) / D in nats, the loss of a training: (B, C, H, W) -> (B,)."""
+        return -self.log_density(x) / math.prod(self.config.image_shape)
+
+    @torch.no_grad()
+    def log_prob(
+        self, images: Tensor, noise: Tensor | None = None, repeats: int = 1, seed: int = 0
+    ) -> Likelihood:
+        """The bound on the log-likelihood of quantised images by uniform dequantisation: the mean
+        over K draws of log p(x) - D log L. It has no integration error and no components.
+
+        Args:
+            images: (B, C, H, W), floats in [0, 1] on the grid of the levels, or uint8 levels.
+            noise: (K, B, C, H, W) uniform numbers in [0, 1); None draws ``repeats`` of them.
+            seed: of the noise drawn here.
+
+        Raises:
+            UserError: for images of another shape, values off the grid, and a likelihood that is
+                not finite.
+        """
+        config = self.config
+        levels = checked_levels(images, config.image_shape, config.num_levels)
+        if noise is None:
+            noise = dequantisation_noise(repeats, levels, seed)
+        levels = levels.to(self.device)
+        noise = checked_noise(noise, levels, self.dtype).to(self.device)
+        num_dims = levels[0].numel()
+        draws = [self.log_density(dequantise(levels, config.num_levels, u)) for u in noise]
+        log_prob = torch.stack(draws).mean(0) - num_dims * math.log(config.num_levels)
+        check_finite(log_prob)
+        bits = to_bits_per_dim(log_prob, num_dims)
+        return Likelihood(log_prob, bits, torch.zeros_like(log_prob), None, len(noise))
+
+    @torch.no_grad()
+    def sample(self, num_images: int, seed: int = 0) -> Tensor:
+        """Images (num_images, C, H, W) of the flow, quantised to its levels, in [0, 1]."""
+        num_images = argument_of(PositiveInt, "num_images", num_images)
+        generator = seeded("cpu", argument_of(Seed, "seed", seed))
+        u = torch.randn((num_images, *self.config.image_shape), generator=generator).to(self.dtype)
+        x = self.space.decode(u.to(self.device))
+        return quantise(x, self.config.num_levels).cpu()

@@ -1,1 +1,0 @@
-"""The models that a user holds: ``EBM`` and ``Flow``, and their bits on many images."""

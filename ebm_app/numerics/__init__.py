@@ -1,1 +1,0 @@
-"""Tensors, quadrature rules and ODE solvers: mathematics without any model."""

@@ -1,0 +1,63 @@
+"""A kind of thing is chosen by its name in a dict, beside the classes that it holds."""
+
+import inspect
+import os
+import sys
+from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import argument_of, shortened
+
+T = TypeVar("T")
+
+
+def import_extension(module: str) -> None:
+    """Import a user's own module, which adds to the dicts, also from the working directory."""
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise UserError(f"--import {shortened(module)}: give the name of a module")
+    sys.path.append(os.getcwd())
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(f"--import {shortened(module)}: there is no module {error.name}") from None
+
+
+@cache
+def import_plugins() -> None:
+    """Import what installed packages name in the group "ebm_app" of their entry points."""
+    for plugin in entry_points(group="ebm_app"):
+        plugin.load()
+
+
+def choose(kind: str, name: str, options: Iterable[str]) -> str:
+    """Return ``name`` if it is one of ``options``."""
+    is_name = isinstance(name, str)
+    if is_name and name not in options:
+        import_plugins()
+    names = sorted(options)
+    if not is_name or name not in names:
+        raise UserError(
+            f"unknown {kind} '{shortened(name)}': choose one of {', '.join(names) or 'none'}"
+        )
+    return name
+
+
+def make(kinds: dict[str, type[T]], what: str, name: str | T, settings: dict[str, Any]) -> T:
+    """One of ``kinds`` by name with its settings, of which None leaves the default; an object of
+    the class that all of them are of is returned as it is."""
+    if not isinstance(name, str):
+        first, *others = kinds.values()
+        shared = (of for of in first.__mro__ if all(issubclass(kind, of) for kind in others))
+        return argument_of(next(shared), what, name)
+    kind = kinds[choose(what, name, kinds)]
+    given = {key: value for key, value in settings.items() if value is not None}
+    for key in given:
+        choose(f"setting of the {what} {name}", key, inspect.signature(kind).parameters)
+    try:
+        return kind(**given)
+    except UserError as error:
+        raise UserError(f"{what} '{name}': {error}") from None

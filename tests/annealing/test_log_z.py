@@ -1,0 +1,121 @@
+"""log Z from weights of a known distribution: log w ~ N(m, s^2) forward, hence N(m + s^2, s^2)
+in reverse, and log Z = m + s^2 / 2 exactly."""
+
+import math
+
+import pytest
+import torch
+from exact import F64, normal
+
+from ebm_app.annealing.estimates import bennett, from_forward, from_reverse
+
+MEAN = -3.0
+
+
+def forward(num, spread, seed=0):
+    return MEAN + spread * normal((num,), seed)
+
+
+def reverse(num, spread, seed=1):
+    return MEAN + spread**2 + spread * normal((num,), seed)
+
+
+def weighted(num, spread, tilt, seed):
+    """Reverse points x = log w drawn N(m + tilt, s^2) instead of N(m + s^2, s^2), with the
+    log-weights that make up for it."""
+    u = MEAN + tilt + spread * normal((num,), seed)
+    return u, ((u - MEAN - tilt) ** 2 - (u - MEAN - spread**2) ** 2) / (2 * spread**2)
+
+
+def truth(spread):
+    return MEAN + spread**2 / 2
+
+
+ESTIMATES = {
+    "forward": lambda num, spread, seed: from_forward(forward(num, spread, seed)),
+    "reverse": lambda num, spread, seed: from_reverse(reverse(num, spread, seed)),
+    "bennett": lambda num, spread, seed: bennett(
+        forward(num, spread, 2 * seed), reverse(num, spread, 2 * seed + 1)
+    ),
+    "reverse, weighted": lambda num, spread, seed: from_reverse(*weighted(num, spread, 0.2, seed)),
+    "bennett, weighted": lambda num, spread, seed: bennett(
+        forward(num, spread, seed + 500), *weighted(num, spread, 0.2, seed)
+    ),
+}
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.2])
+@pytest.mark.parametrize("name", ["forward", "reverse", "bennett"])
+def test_log_normal_weights_give_their_log_z(name, spread):
+    num = 150 if name == "bennett" else 4000
+    found = ESTIMATES[name](num, spread, 3)
+    assert abs(found.log_z - truth(spread)) < 3.5 * found.stderr
+    assert 0 < found.stderr < 0.15 and found.num == num and not found.warnings
+    at = MEAN + spread**2 * (name == "reverse")
+    assert abs(found.mean_log_weight - at) < 5 * spread / math.sqrt(num)
+    assert found.sd_log_weight == pytest.approx(spread, rel=0.2)
+
+
+@pytest.mark.parametrize("name", ["forward", "reverse"])
+def test_the_standard_error_of_many_weights_is_that_of_the_delta_method(name):
+    """sqrt((e^(s^2) - 1) / N) by the delta method, of which e^(-s^2) N weights are effective."""
+    num, spread = 40_000, 0.8
+    found = ESTIMATES[name](num, spread, 5)
+    assert found.stderr == pytest.approx(math.sqrt(math.expm1(spread**2) / num), rel=0.1)
+    assert found.ess == pytest.approx(num * math.exp(-(spread**2)), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "name, spread, repeats, num",
+    [
+        ("forward", 0.3, 300, 200),
+        ("reverse", 0.8, 300, 200),
+        ("bennett", 0.8, 60, 40),
+        ("reverse, weighted", 0.8, 60, 200),
+        ("bennett, weighted", 0.8, 60, 30),
+    ],
+)
+def test_two_standard_errors_cover_log_z_about_as_often_as_they_should(name, spread, repeats, num):
+    """And their mean square is that of the error, within what so many repeats can tell."""
+    found = [ESTIMATES[name](num, spread, 10 + seed) for seed in range(repeats)]
+    errors = torch.tensor([f.log_z - truth(spread) for f in found], dtype=F64)
+    stated = torch.tensor([f.stderr for f in found], dtype=F64)
+    assert 0.88 <= (errors.abs() < 2 * stated).double().mean() <= 1
+    assert 0.75 < (errors.square().mean() / stated.square().mean()).sqrt() < 1.3
+
+
+def test_bennett_solves_its_equation_with_a_smaller_error_than_either_side():
+    u, v = forward(150, 1.0), reverse(250, 1.0)
+    joined, ratio = bennett(u, v), 250 / 150
+    left = (torch.exp(u - joined.log_z) / (1 + ratio * torch.exp(u - joined.log_z))).mean()
+    right = (1 / (1 + ratio * torch.exp(v - joined.log_z))).mean()
+    assert left.item() == pytest.approx(right.item(), rel=1e-12)
+    assert joined.stderr < min(from_forward(u).stderr, from_reverse(v).stderr)
+
+
+@pytest.mark.parametrize("shift", [0.0, -5000.0, 5000.0])
+def test_equal_weights_are_exact_and_nothing_overflows(shift):
+    u = torch.full((20,), 1.5 + shift, dtype=F64)
+    for found in (from_forward(u), from_reverse(u), bennett(u, u[:7])):
+        assert found.log_z == pytest.approx(1.5 + shift, abs=1e-9)
+        assert found.stderr < 1e-9 and not found.warnings
+    assert from_forward(u).ess == pytest.approx(20)
+    wide = forward(50, 1.0)
+    for call in (from_forward, from_reverse, lambda w: bennett(w, w + 1)):
+        one, other = call(wide), call(wide + shift)
+        assert other.log_z - shift == pytest.approx(one.log_z, abs=1e-8)
+        assert other.stderr == pytest.approx(one.stderr, rel=1e-6)
+
+
+def test_weights_too_few_or_too_wide_are_doubted_and_others_are_not():
+    for call, weights in ((from_forward, forward), (from_reverse, reverse)):
+        assert call(weights(500, 4.0)).warnings == ()
+        (text,) = call(weights(500, 10.0)).warnings
+        assert "too wide" in text
+    (apart,) = bennett(forward(100, 8.0), reverse(100, 8.0)).warnings
+    assert "hardly overlap" in apart
+    (text,) = from_forward(forward(7, 0.1)).warnings
+    assert "7 chains are too few" in text and not from_forward(forward(8, 0.1)).warnings
+    u = torch.zeros(1000, dtype=F64)
+    u[0] = 6.5  # one heavy path among many is in the error
+    assert from_forward(u).log_z > 0.5 and from_forward(u).stderr > 0.9 * from_forward(u).log_z

@@ -1,0 +1,61 @@
+"""Augmentation: what is unchanged has condition zero, and what is changed is changed as stated."""
+
+import math
+
+import pytest
+import torch
+
+from ebm_app.data.augmentation import AUGMENTATIONS, Affine
+from ebm_app.data.images import load_images
+from ebm_app.data.row_noise import RowNoise
+from ebm_app.nets.time_score import TimeScoreModel
+from ebm_app.nets.unet import UNet, UNetConfig
+from ebm_app.paths import LinearVPPath
+
+
+def noise(num):
+    return RowNoise("cpu", 0, 0, torch.arange(num), num)
+
+
+def only(position, value, monkeypatch, levels):
+    """``levels`` changed by one number of the condition alone, at that value."""
+    deviations = [0.0] * 6
+    deviations[position] = value
+    monkeypatch.setattr(Affine, "deviations", deviations)
+    monkeypatch.setattr(torch, "rand", lambda *size, **options: torch.zeros(*size))
+    monkeypatch.setattr(torch, "randn", lambda *size, **options: torch.ones(*size))
+    return Affine()(levels, noise(1))[0]
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_levels_stay_levels_and_condition_zero_means_no_change(name):
+    levels = load_images("digits").train[:200]
+    changed, condition = AUGMENTATIONS[name]()(levels, noise(200))
+    assert changed.dtype == torch.uint8 and changed.shape == levels.shape and changed.max() <= 16
+    assert condition.shape == (200, AUGMENTATIONS[name].dim)
+    same = (condition == 0).all(1)
+    assert torch.equal(changed[same], levels[same])
+    again, same_condition = AUGMENTATIONS[name]()(levels, noise(200))
+    assert torch.equal(again, changed) and torch.equal(same_condition, condition)
+
+
+def test_a_quarter_turn_a_shift_and_a_doubling_are_exact(monkeypatch):
+    levels = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
+    levels[0, 0, 1, 2], levels[0, 0, 5, 6] = 16, 8
+    turned = only(0, math.pi / 2, monkeypatch, levels)
+    assert any(torch.equal(turned, levels.rot90(k, (2, 3))) for k in (1, 3))
+    shifted = only(4, 0.5, monkeypatch, levels)  # half of half the side: two pixels
+    assert torch.equal(shifted[..., :-2], levels[..., 2:])
+    flat = torch.full((1, 1, 8, 8), 7, dtype=torch.uint8)
+    assert torch.equal(only(2, math.log(2), monkeypatch, flat), flat)
+
+
+def test_the_condition_reaches_the_network_and_zero_is_the_default():
+    torch.manual_seed(0)
+    net = UNet((1 + 6, 8, 8), 1, UNetConfig((8, 8), norm_num_groups=4))
+    torch.nn.init.normal_(net.unet.conv_out.weight)
+    model = TimeScoreModel(net, LinearVPPath(), 1e-4, condition_dim=6)
+    x, t = torch.randn(2, 1, 8, 8), torch.tensor([0.3, 0.8], dtype=torch.float64)
+    zero = model(x, t, torch.zeros(2, 6)).components
+    assert torch.equal(model(x, t).components, zero)
+    assert not torch.allclose(model(x, t, torch.ones(2, 6)).components, zero, atol=1e-3)

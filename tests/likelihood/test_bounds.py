@@ -1,0 +1,96 @@
+"""The paper's error bound: Theorem 4 against closed forms, and the script."""
+
+import json
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from conftest import call, load_script
+from exact import F64, ExactBridge, ExactModel, generator
+
+from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
+from ebm_app.ratios.pairs import mixture
+from ebm_app.utils.records import read_json
+
+bounds = load_script("evaluate/bounds.py")
+SHIFT = [1.0, -0.5]
+PAIR, STDS, WEIGHTS = [[-1.0, 0.5, 0.0], [1.5, 0.5, 0.3]], [0.6, 0.8], [0.3, 0.7]
+PATHS = {"linear_vp": LinearVPPath(), "vp": VPPath(), "bridge": SchrodingerBridgePath(0.7)}
+PROBLEMS = {
+    "shift": mixture([SHIFT], 1.0),
+    "narrow": mixture([SHIFT], 0.6),
+    "mixture": mixture(PAIR, torch.tensor(STDS, dtype=F64)[:, None], WEIGHTS),
+}
+
+
+def drawn(name, path, num):
+    """log p_t of a problem of Theorem 4, draws of its data and their L."""
+    data = PROBLEMS[name]
+    x = data.sample(num, generator()).double()
+    log_density = bounds.log_density_of(data, PATHS[path])
+    return log_density, x, bounds.lipschitz_constant(log_density, x)
+
+
+def gaussian_kl(mean, std, num_steps):
+    """KL of Theorem 4 for N(mean, std^2 I) and its exact score on the linear path, in numpy."""
+    square, dim, t = float((mean**2).sum()), mean.size, np.arange(1, num_steps + 1) / num_steps
+    u, u_dt = 1 + t**2 * (std**2 - 1), 2 * t * (std**2 - 1)
+    spread = u_dt / (2 * u) * ((dim * std**2 + (1 - t) ** 2 * square) / u - dim)
+    whole = (square + dim * std**2 - dim) / 2 - dim * math.log(std)
+    return whole - (spread + (1 - t) * square / u).mean()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_marginals_are_those_of_the_paths(path):
+    if path == "bridge":  # whose reference model has one mode, on 1
+        data = mixture([[0.4, 0.4]], 0.6)
+        exact = ExactBridge(PATHS[path], 0.1, (0.0, 1.0), (0.4, 0.6))
+    else:
+        data = PROBLEMS["mixture"]
+        exact = ExactModel(PATHS[path], 0.1, torch.tensor(PAIR, dtype=F64), STDS, WEIGHTS)
+    log_density = bounds.log_density_of(data, PATHS[path])
+    x, t = data.sample(50, generator()).double(), torch.tensor(0.37, dtype=F64)
+    assert torch.allclose(log_density(x, t), exact.log_density(x, t.item()), rtol=1e-10)
+    score = bounds.time_derivative(log_density)
+    assert torch.allclose(score(x, t), exact.time_score(x, t.expand(50)), rtol=1e-10)
+
+
+def test_a_shift_along_the_linear_path_is_known_by_hand():
+    """s = m.(x - t m): L = |m|^2 and KL = |m|^2 / 2K."""
+    log_density, x, constant = drawn("shift", "linear_vp", 100)
+    square = sum(entry**2 for entry in SHIFT)
+    assert torch.allclose(constant, torch.full_like(constant, square), rtol=1e-12)
+    for num_steps in (1, 3, 50):
+        found = bounds.kl_bound(log_density, x, constant, num_steps, 0.0)
+        assert found["kl"] == pytest.approx(square / (2 * num_steps), rel=1e-9)
+        assert found["kl_stderr"] < 1e-12 and found["estimation"] == 0
+        assert found["ratio"] == pytest.approx(math.sqrt(2), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "path"), [("narrow", "linear_vp"), ("mixture", "vp"), ("mixture", "bridge")]
+)
+def test_the_bound_holds_at_every_number_of_steps(name, path):
+    log_density, x, constant = drawn(name, path, 500)
+    for size in (0.0, 0.1):
+        for num_steps in (1, 3, 16):
+            found = bounds.kl_bound(log_density, x, constant, num_steps, size)
+            chain = (found["kl"] ** 2, found["mean_square"], found["bound"])
+            assert all(a <= b * (1 + 1e-9) for a, b in pairwise(chain))
+            if num_steps > 2:  # over such a grid the mean square of the error is 3/2 size^2
+                assert found["estimation"] == pytest.approx(3 * size**2)
+            if name == "narrow" and size == 0:
+                expected = gaussian_kl(np.array(SHIFT), 0.6, num_steps)
+                assert abs(found["kl"] - expected) < 4 * found["kl_stderr"]
+
+
+@pytest.mark.process
+def test_the_script_leaves_a_table_and_a_record(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(bounds, "PATHS", {"linear_vp": LinearVPPath})
+    monkeypatch.setattr(bounds, "QUICK_DRAWS", 20)
+    assert call(bounds, "--quick", "--device", "cpu", "--output_dir", tmp_path) == 0
+    table = json.loads(capsys.readouterr().out.splitlines()[-1])["table"]
+    assert read_json(tmp_path / "bounds.json")["figures"]["table"] == table
+    assert len(table) == 3 * 2 * 4  # problems, errors, numbers of steps

@@ -1,0 +1,250 @@
+"""Likelihoods of diffusers' models: exact networks in every parametrisation and schedule, folders
+that are refused, and the scripts."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import error_of, load_script
+from diffusers import (
+    DDIMPipeline,
+    DDIMScheduler,
+    DDPMPipeline,
+    DDPMScheduler,
+    EulerDiscreteScheduler,
+    PNDMScheduler,
+    UNet2DModel,
+)
+from exact import F64, normal
+
+from ebm_app import EBM
+from ebm_app.folders import PIPELINE_FILE
+from ebm_app.likelihood import make_estimator
+from ebm_app.likelihood.dequantisation import decoder_log_prob
+from ebm_app.sampling.samplers import DPMSampler
+
+BLOCKS = {
+    "down_block_types": ("DownBlock2D",),
+    "up_block_types": ("UpBlock2D",),
+    "block_out_channels": (8,),
+    "norm_num_groups": 8,
+    "layers_per_block": 1,
+    "attention_head_dim": 8,
+}
+STD = 0.15
+GAUSSIAN, TWO_MODES = (0.1,), (-0.5, 0.5)
+
+
+class ExactNet(UNet2DModel):
+    """What an exact network says of independent pixels from an equal mixture of N(mean, STD^2)."""
+
+    factor = 1.0
+
+    def __init__(self, scheduler, means, out_channels=1):
+        super().__init__(4, 1, out_channels, **BLOCKS)
+        self.ratios = torch.logit(scheduler.alphas_cumprod.double().clamp_min(1e-12))
+        self.kind, self.means = scheduler.config.prediction_type, torch.tensor(means, dtype=F64)
+        self.double()
+
+    def forward(self, x, step):
+        low = step.long().clamp(0, len(self.ratios) - 2)
+        ratio = torch.lerp(self.ratios[low], self.ratios[low + 1], step - low).reshape(-1, 1, 1, 1)
+        a, s = torch.sigmoid(ratio).sqrt(), torch.sigmoid(-ratio).sqrt()
+        variance, gap = (a * STD) ** 2 + s**2, x - a * self.means.reshape(-1, 1, 1, 1, 1)
+        weights = torch.softmax(-(gap**2) / (2 * variance), 0)
+        e = s * (weights * gap / variance).sum(0)
+        x1 = (weights * (gap * a * STD**2 / variance + self.means.reshape(-1, 1, 1, 1, 1))).sum(0)
+        out = {"epsilon": self.factor * e, "v_prediction": a * e - s * x1, "sample": x1}[self.kind]
+        return SimpleNamespace(sample=torch.cat([out, out + 1], 1))
+
+
+def exact(means, kind=DDPMScheduler, **settings):
+    scheduler = kind(**settings)
+    return EBM.from_diffusers((ExactNet(scheduler, means), scheduler))
+
+
+def draw(means, num, seed=0):
+    """Pixels (num, 1, 4, 4) of the mixture."""
+    centres = torch.tensor(means, dtype=F64)[
+        (normal((num, 1, 4, 4), seed + 50) > 0).long() % len(means)
+    ]
+    return centres + STD * normal((num, 1, 4, 4), seed)
+
+
+def bits(nats):
+    return nats / (16 * math.log(2))
+
+
+CASES = [
+    (GAUSSIAN, DDPMScheduler, {}),
+    (TWO_MODES, DDPMScheduler, {"beta_schedule": "squaredcos_cap_v2"}),
+    (
+        TWO_MODES,
+        DDIMScheduler,
+        {"prediction_type": "v_prediction", "beta_schedule": "scaled_linear", "beta_end": 0.03},
+    ),
+    (GAUSSIAN, DDIMScheduler, {"prediction_type": "v_prediction", "rescale_betas_zero_snr": True}),
+    (TWO_MODES, DDPMScheduler, {"prediction_type": "sample"}),
+    (GAUSSIAN, EulerDiscreteScheduler, {"beta_schedule": "scaled_linear", "beta_end": 0.03}),
+    (TWO_MODES, EulerDiscreteScheduler, {"prediction_type": "v_prediction"}),
+]
+
+
+@pytest.mark.parametrize(("means", "kind", "settings"), CASES)
+def test_continuous_likelihoods_are_those_of_the_data_at_the_last_noise_level(
+    means, kind, settings
+):
+    ebm = exact(means, kind, **settings)
+    abar = kind(**settings).alphas_cumprod[0].double()
+    y = abar.sqrt() * draw(means, 400) + (1 - abar).sqrt() * normal((400, 1, 4, 4), 9)
+    variance = abar * STD**2 + 1 - abar
+    gaps = torch.stack([y - abar.sqrt() * mean for mean in means])
+    log_p = (-(gaps**2) / (2 * variance)).logsumexp(0) - math.log(len(means))
+    expected = (log_p - (2 * math.pi * variance).log() / 2).flatten(1).sum(1)
+    flow = make_estimator("pf_ode", {"num_probes": 0, "num_steps": 40, "max_refinements": 0})(
+        ebm.energy, y[:2], 1.0
+    )
+    torch.testing.assert_close(bits(flow.value), bits(expected[:2]), atol=1e-3, rtol=0)
+    bound = make_estimator("elbo", {"num_draws": 3, "num_nodes": 24})(ebm.energy, y, 1.0)
+    excess = bits(bound.value - expected)
+    stderr = excess.std().item() / math.sqrt(len(y))
+    assert abs(excess.mean()) < 1e-3 + 3 * stderr and stderr < 0.02
+    assert bits(bound.error.square().mean().sqrt()) == pytest.approx(excess.std().item(), rel=0.3)
+
+
+def test_the_flow_of_an_inexact_network_has_its_closed_form():
+    """Of k times the noise, x / alpha - mean grows as (STD^2 + (sigma / alpha)^2)^(k / 2)."""
+    ebm, (mean,), y = exact(GAUSSIAN), GAUSSIAN, draw(GAUSSIAN, 2)
+    ebm.model.net.factor = k = 0.9
+    ends = torch.tensor([1.0, 1e-4], dtype=F64)
+    alpha = ebm.model.path.alpha(ends)
+    growth = (STD**2 + ebm.model.path.variance(ends) / alpha**2).log().diff() * k / 2
+    end = alpha[1] * (mean + (y / alpha[0] - mean) * growth.exp())
+    log_p = alpha.log().diff() + growth - end**2 / 2 - math.log(2 * math.pi) / 2
+    found = make_estimator("pf_ode", {"num_probes": 0, "max_refinements": 0})(ebm.energy, y, 1.0)
+    torch.testing.assert_close(found.value, log_p.flatten(1).sum(1), atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize("means", [GAUSSIAN, TWO_MODES])
+def test_the_discrete_bound_falls_to_the_entropy_of_the_levels(means):
+    ebm = exact(means, variance_type="fixed_large")
+    levels = ((draw(means, 64) + 1) / 2 * 255).round().clamp(0, 255).to(torch.uint8)
+    edges = (torch.arange(1, 256, dtype=F64) - 0.5) / 255 * 2 - 1
+    below = torch.stack([torch.special.ndtr((edges - mean) / STD) for mean in means]).mean(0)
+    cells = torch.cat([below[:1], below.diff(), 1 - below[-1:]])
+    ideal = -cells.log2()[levels.long()].flatten(1).mean(1)
+    excess = {}
+    for num_steps in (50, 200, None):
+        found = ebm.log_prob(levels, "discrete", num_steps=num_steps)
+        assert found.nfe == num_steps or num_steps is None and found.nfe == 999
+        torch.testing.assert_close(sum(found.parts.values()), found.bits_per_dim)
+        assert (found.parts["prior"] < 1e-3).all() and found.components.shape == levels.shape
+        excess[num_steps] = found.bits_per_dim - ideal
+        spread, error = excess[num_steps].std(), bits(found.error).mean()
+        assert spread == pytest.approx(error.item(), rel=0.4)
+    mean = {key: value.mean().item() for key, value in excess.items()}
+    assert mean[50] > mean[200] > mean[None] > -0.03 and mean[None] < 0.1
+    small = ebm.log_prob(levels, "discrete", variance="small").bits_per_dim - ideal
+    assert small.mean() > mean[None] + 0.4
+    torch.testing.assert_close(  # what an image costs does not depend on its batch
+        ebm.log_prob(levels[3:5], "discrete", num_steps=50).bits_per_dim,
+        (excess[50] + ideal)[3:5],
+    )
+    elbo = ebm.log_prob(levels)  # the decoder closes the continuous bound too
+    assert abs((elbo.bits_per_dim - ideal).mean()) < 0.05
+
+
+def test_the_decoder_tells_levels_apart_by_their_distance():
+    far, near = decoder_log_prob(0.05, 5), decoder_log_prob(0.6, 3)
+    torch.testing.assert_close(far, torch.zeros(5, dtype=F64), atol=1e-12, rtol=0)
+    e = 0.6 * normal((200_000,))
+    logits = -((1 + e[:, None] - torch.arange(3)) ** 2) / (2 * 0.36)
+    assert near[1] == pytest.approx(torch.log_softmax(logits, 1)[:, 1].mean().item(), abs=4e-3)
+
+
+def test_samples_are_of_the_pixels_and_their_levels():
+    ebm = exact(TWO_MODES, DDIMScheduler)
+    *_, last = DPMSampler(40).iterate(ebm.energy, normal((200, 1, 4, 4)), None)
+    assert (last.x > 0).double().mean() == pytest.approx(0.5, abs=0.03)
+    assert last.x.abs().mean() == pytest.approx(0.5, abs=0.02)
+    found = ebm.sample(3, seed=1)
+    assert found.shape == (3, 1, 4, 4) and (found * 255 - (found * 255).round()).abs().max() < 1e-4
+    x = ebm.space.encode((torch.arange(256, dtype=F64)[None] + 0.5) / 256)
+    torch.testing.assert_close(x[0], torch.linspace(-1, 1, 256, dtype=F64))
+    for name in ("ratio", "noised"):
+        assert "no time score" in error_of(ebm.log_prob, found, name)
+    message = error_of(EBM.from_pretrained("digits").log_prob, torch.zeros(1, 1, 8, 8), "discrete")
+    assert "steps of a diffusers scheduler" in message
+
+
+@pytest.fixture
+def folder(tmp_path):
+    torch.manual_seed(0)
+    net = UNet2DModel(8, 1, 1, **BLOCKS)
+    DDPMPipeline(net, DDPMScheduler(num_train_timesteps=20)).save_pretrained(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+def test_a_folder_is_a_model_like_any_other(folder, tmp_path):
+    ebm = EBM.from_pretrained(folder)
+    pipeline = DDIMPipeline.from_pretrained(folder)
+    same = EBM.from_diffusers(pipeline)
+    assert same.model.net is pipeline.unet  # its own weights
+    image = torch.zeros(1, 1, 8, 8)
+    for name in ("elbo", "discrete"):
+        assert torch.equal(ebm.log_prob(image, name).log_prob, same.log_prob(image, name).log_prob)
+    assert "save its pipeline" in error_of(lambda: ebm.save_pretrained(tmp_path))
+    flags = [str(folder), "--device", "cpu", "--output_dir", str(tmp_path / "out")]
+    data = ["--dataset", "digits", "--num_levels", "17", "--limit", "3", "--repeats", "1"]
+    few = ["--estimator", "all", "--estimator_args", "num_steps=2", "max_refinements=0"]
+    found = load_script("evaluate/bpd.py").main([*flags, *data, *few])
+    assert list(found["estimators"]) == ["elbo", "pf_ode", "discrete"]
+    row = found["estimators"]["discrete"]
+    assert sum(row["parts"].values()) == pytest.approx(row["bits_per_dim"])
+    few = ["--num_images", "2", "--num_steps", "3"]
+    drawn = load_script("sample/ebm.py").main([*flags, *few])
+    assert drawn["nfe"] == 4
+
+
+def test_what_it_does_not_know_is_refused_in_a_sentence(folder):
+    net, scheduler = UNet2DModel(8, 1, 1, **BLOCKS), DDPMScheduler()
+    wrong = [
+        ((net, PNDMScheduler()), "PNDMScheduler is not known"),
+        ((torch.nn.Linear(1, 1), scheduler), "Linear is not known"),
+        ((net, DDPMScheduler(prediction_type="flow")), "unknown prediction_type 'flow'"),
+        ((net, DDPMScheduler(trained_betas=[0.0, 0.0, 0.1, 0.1])), "noise does not rise"),
+        ((UNet2DModel(8, 1, 3, **BLOCKS), scheduler), "makes 3 channels of 1"),
+        ((UNet2DModel(8, 1, 1, num_class_embeds=3, **BLOCKS), scheduler), "told classes"),
+        ((UNet2DModel(None, 1, 1, **BLOCKS), scheduler), "no sample_size"),
+        ((UNet2DModel(8, 1, 1, time_embedding_type="fourier", **BLOCKS), scheduler), "fourier"),
+        (net, "a UNet2DModel is no diffusion model"),
+    ]
+    for source, message in wrong:
+        assert message in error_of(EBM.from_diffusers, source)
+    with pytest.warns(UserWarning, match="variance that the network predicts is ignored"):
+        EBM.from_diffusers((UNet2DModel(8, 1, 2, **BLOCKS), scheduler))
+    index = json.loads((folder / PIPELINE_FILE).read_text())
+    for kind, part, message in (
+        ("StableDiffusionPipeline", "text_encoder", "StableDiffusionPipeline with text_encoder"),
+        ("LDMPipeline", "vqvae", "LDMPipeline with vqvae has no likelihood"),
+        ("KarrasVePipeline", "unet", "a KarrasVePipeline has no likelihood"),
+    ):
+        changed = {**index, "_class_name": kind, part: ["diffusers", "Other"]}
+        (folder / PIPELINE_FILE).write_text(json.dumps(changed))
+        assert message in error_of(EBM.from_pretrained, folder)
+    (folder / PIPELINE_FILE).write_text(json.dumps(index))
+    for name, key, value in (
+        (PIPELINE_FILE, "", 1),
+        ("scheduler/scheduler_config.json", "num_train_timesteps", 2**64),
+        ("unet/config.json", "freq_shift", [1]),
+        ("unet/config.json", "act_fn", 0.5),
+        ("unet/config.json", "sample_size", [8, 8, 8]),
+    ):
+        whole = (folder / name).read_text()
+        (folder / name).write_text(json.dumps({**json.loads(whole), key: value}))
+        error_of(EBM.from_pretrained, folder)
+        (folder / name).write_text(whole)
+    (folder / "unet" / "diffusion_pytorch_model.safetensors").unlink()
+    assert "cannot be read" in error_of(EBM.from_pretrained, folder)

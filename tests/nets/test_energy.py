@@ -1,0 +1,172 @@
+"""Energies of models with exact time scores: log ratios, log densities and their gradients."""
+
+import pytest
+import torch
+from exact import F64, ExactBridge, ExactModel, normal, two_modes
+
+from ebm_app.nets.energy import CHUNK_SIZES, INTEGRATORS, QUADRATURE, TimeScoreEnergy
+from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.tensors import sum_except_batch
+
+SHAPES = [(2,), (10,), (1, 8, 8)]
+INNER = [(0.05, 0.95), (0.3, 0.6), (0.0, 0.5), (0.9, 0.999)]
+TIGHT = {"rtol": 1e-8, "atol": 1e-8}
+
+
+def gaussian(path, std=0.6, mean=0.5, eps=1e-5, model=ExactModel):
+    return model(path, eps, [[mean]], [std])
+
+
+def bridge(sigma=1.0):
+    return ExactBridge(SchrodingerBridgePath(sigma), 1e-3, (-0.4, 0.8), (0.5, 0.6))
+
+
+MODELS = {  # and the nodes that resolve them; a bridge's clock is infinite at both ends
+    "linear": (gaussian(LinearVPPath()), 32),
+    "linear c": (gaussian(LinearVPPath(c=0.3)), 32),
+    "linear wide": (gaussian(LinearVPPath(), std=1.5, mean=-0.4), 32),
+    "vp": (gaussian(VPPath()), 32),
+    "bridge": (bridge(), 64),
+    "bridge sigma": (bridge(sigma=0.7), 64),
+}
+
+
+def points(model, shape, num=4):
+    """Half of them data, half noise."""
+    return torch.cat([model.data((num // 2, *shape)), normal((num - num // 2, *shape), 1)])
+
+
+def ratio(model, x, t0, t1):
+    return model.log_density(x, t1) - model.log_density(x, t0)
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 2, 2)], ids=["vector", "image"])
+@pytest.mark.parametrize("path", [LinearVPPath(), VPPath(), SchrodingerBridgePath()])
+def test_the_exact_models_are_derivatives_of_their_log_density(path, shape):
+    """Time score and Stein score by automatic differentiation of log p_t; it integrates to one."""
+    is_bridge = isinstance(path, SchrodingerBridgePath)
+    model = bridge() if is_bridge else two_modes(path, 1e-5, shape, stein_channels=1)
+    x, t = normal((5, *shape)), torch.linspace(0.1, 0.95, 5, dtype=F64)
+    along = (torch.ones_like(t),)
+    _, time_score = torch.func.jvp(lambda s: model.log_density(x, s), (t,), along)
+    score = torch.func.grad(lambda y: model.log_density(y, t).sum())(x)
+    assert torch.allclose(model.time_score(x, t), time_score, rtol=1e-10)
+    assert torch.allclose(model.exact_score(x, t), score, rtol=1e-10)
+    if shape == (2,):
+        axis = torch.linspace(-6, 6, 241, dtype=F64)
+        grid = torch.cartesian_prod(axis, axis)
+        assert abs(model.log_density(grid, 0.8).exp().sum() * 0.05**2 - 1) < 1e-9
+
+
+@pytest.mark.parametrize(
+    "integrator, name, shape",
+    [
+        *((QUADRATURE, *pair) for pair in zip(MODELS, 2 * SHAPES, strict=True)),
+        *(("dopri5", *pair) for pair in zip(["linear c", "vp", "bridge"], SHAPES, strict=True)),
+        *(("rk45", *pair) for pair in zip(["linear", "bridge sigma"], SHAPES[1:], strict=True)),
+    ],
+)
+def test_every_estimator_gives_the_exact_log_ratio(integrator, name, shape):
+    model, nodes = MODELS[name]
+    energy, x = TimeScoreEnergy(model, nodes), points(model, shape)
+    result = energy.log_ratio(x, integrator=integrator, **TIGHT)
+    if integrator == QUADRATURE:  # the part of component i is the log ratio of x_i alone
+        assert torch.allclose(sum_except_batch(result.components), result.value, rtol=1e-12)
+        single = ratio(model, x.reshape(-1, 1), *model.interval).reshape(x.shape)
+        assert (result.components - single).abs().max() < 1e-5
+    assert result.value.shape == result.error.shape == (4,) and result.value.dtype == F64
+    assert (result.value - ratio(model, x, *model.interval)).abs().max() < 1e-5
+    for t0, t1 in INNER if integrator == QUADRATURE else INNER[:1]:
+        t0 = max(t0, model.interval[0])
+        part = energy.log_ratio(x, t0, t1, integrator, **TIGHT)
+        assert (part.value - ratio(model, x, t0, t1)).abs().max() < 1e-5
+        back = energy.log_ratio(x, t1, t0, integrator, **TIGHT)
+        assert torch.allclose(back.value, -part.value, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name, shape", list(zip(MODELS, 2 * SHAPES[::-1], strict=True)))
+def test_the_error_estimate_bounds_the_error(name, shape):
+    """To the rounding of float64, where the nodes are too few as where they are enough."""
+    model, _ = MODELS[name]
+    x = points(model, shape, 8)
+    for nodes in (16, 24, 32, 64):
+        energy = TimeScoreEnergy(model, nodes)
+        for t0, t1 in [model.interval, *INNER]:
+            t0 = max(t0, model.interval[0])
+            result = energy.log_ratio(x, t0, t1)
+            error = (result.value - ratio(model, x, t0, t1)).abs()
+            assert (error <= result.error + 1e-10).all()
+    assert TimeScoreEnergy(model, 128).log_ratio(x).error.max() < 1e-3
+
+
+def test_values_do_not_depend_on_batch_mates_or_chunks(monkeypatch):
+    """A mixture, where the posterior of a mode could leak from one example to another."""
+    shape = (1, 8, 8)
+    model = two_modes(VPPath(), 1e-5, shape)
+    x = points(model, shape, 6)
+    whole = TimeScoreEnergy(model).log_ratio(x)
+    alone = torch.cat([TimeScoreEnergy(model).log_ratio(x[i : i + 1]).value for i in range(6)])
+    assert torch.allclose(whole.value, alone, rtol=1e-12, atol=1e-12)
+    score = TimeScoreEnergy(model).score(x, 0.9)
+    for num_inputs in (1, 7, 64):
+        monkeypatch.setitem(CHUNK_SIZES, "cpu", num_inputs * x[0].numel())
+        energy = TimeScoreEnergy(model)
+        chunked = energy.log_ratio(x)
+        assert chunked.nfe == whole.nfe
+        for left, right in zip(whole[:3], chunked[:3], strict=True):
+            assert torch.allclose(left, right, rtol=1e-11, atol=1e-11)
+        assert torch.allclose(score, energy.score(x, 0.9), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("shape", [(10,), (1, 8, 8)], ids=str)
+def test_log_density_and_score_are_exact_where_the_path_starts_at_the_reference(shape):
+    model = two_modes(LinearVPPath(), 1e-5, shape)
+    energy, x = TimeScoreEnergy(model, 48), points(model, shape)
+    for t in (None, 0.2, 0.7, 0.99):
+        end = energy.end if t is None else t
+        assert (energy.log_density(x, t) - model.log_density(x, end)).abs().max() < 1e-5
+        assert (energy.score(x, t) - model.exact_score(x, end)).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+def test_nfe_counts_the_evaluations_of_an_example(integrator, monkeypatch):
+    monkeypatch.setitem(CHUNK_SIZES, "cpu", 12 * 2)
+    model, sizes = gaussian(LinearVPPath()), []
+    model.register_forward_hook(lambda *args: sizes.append(len(args[1][0])))
+    energy, x = TimeScoreEnergy(model, 20), normal((4, 2))
+    whole = energy.log_ratio(x, integrator=integrator)
+    assert sum(sizes) == 4 * whole.nfe and max(sizes) <= 12
+    part = energy.log_ratio(x, 0.3, 0.6, integrator)
+    assert part.nfe < whole.nfe
+    if integrator == QUADRATURE:
+        assert whole.nfe == 20 and part.nfe >= energy.min_nodes
+        assert energy.with_nodes(5).log_ratio(x, 0.3, 0.6).nfe == 5
+
+
+def test_a_two_sided_path_has_ratios_and_no_density():
+    energy, x = TimeScoreEnergy(bridge()), normal((3, 2))
+    assert energy.log_ratio(x).value.shape == (3,)
+    reference = energy.path.reference_log_density
+    for call in (energy.log_density, energy.score, reference):
+        with pytest.raises(UserError, match="SchrodingerBridgePath"):
+            call(x)
+
+
+def test_unknown_integrators_and_rules_too_small_are_the_users_mistake():
+    model = gaussian(LinearVPPath())
+    with pytest.raises(UserError, match="choose one of dopri5, quadrature, rk45"):
+        TimeScoreEnergy(model).log_ratio(normal((2, 2)), integrator="euler")
+    with pytest.raises(UserError, match="num_nodes: must be greater than or equal to 3"):
+        TimeScoreEnergy(model, num_nodes=2)
+
+
+def test_float32_points_give_float64_values():
+    model = gaussian(LinearVPPath(), eps=1e-3)
+    energy, x = TimeScoreEnergy(model), points(model, (1, 8, 8))
+    rough = energy.log_ratio(x.float())
+    assert rough.value.dtype == rough.components.dtype == F64
+    assert torch.allclose(rough.value, energy.log_ratio(x).value, rtol=1e-4, atol=1e-3)
+    score = energy.score(x.float())
+    assert energy.log_density(x.float()).dtype == F64 and score.dtype == torch.float32
+    assert torch.allclose(score.double(), energy.score(x), rtol=1e-3, atol=1e-3)

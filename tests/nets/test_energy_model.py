@@ -1,0 +1,218 @@
+"""An energy network: one pass, both derivatives, distillation, and its estimator."""
+
+import dataclasses
+import json
+import math
+import shutil
+
+import pytest
+import torch
+from conftest import GREY, call
+from exact import F64, ExactModel, normal, two_modes
+from torch import nn
+
+from ebm_app import EBM
+from ebm_app.config import Residual
+from ebm_app.likelihood import OnePassDensity
+from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.nets.energy_net import GAIN, EnergyModel, OnePassEnergy
+from ebm_app.objectives.time_sampling import ArcLength
+from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
+from ebm_app.training.energy_task import Distillation, energy_config
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.tensor_files import read_tensors
+from ebm_app.utils.tensors import expand_like
+
+EPS = 1e-3
+
+
+class Bilinear(nn.Module):
+    """f = 0.3 x t^2 and g = 0.2 x + t: an energy whose derivatives are written down below."""
+
+    def forward(self, x, t):
+        t = expand_like(t, x)
+        return torch.cat([0.3 * x * t.square(), 0.2 * x + t], 1)
+
+
+class SmallNet(nn.Module):
+    """Of (x, t) with as many outputs f and g as there are dimensions."""
+
+    def __init__(self, dim, width=48):
+        super().__init__()
+        inner = nn.Linear(dim + 3, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()
+        self.layers = nn.Sequential(*inner, nn.Linear(width, 2 * dim))
+        for weight in self.layers[-1].parameters():
+            nn.init.zeros_(weight)
+
+    def forward(self, x, t):
+        t = t[:, None]
+        return self.layers(torch.cat([x, t, (3 * t).sin(), (6 * t).cos()], 1))
+
+
+def times(path, num=6):
+    start, end = path.interval(EPS)
+    return torch.linspace(start, end, num, dtype=F64)
+
+
+@pytest.mark.parametrize("path", [LinearVPPath(), LinearVPPath(c=0.4), VPPath()])
+def test_both_derivatives_of_one_pass_are_those_of_the_closed_form(path):
+    """With u the share of the clock, du/dt is the rate of the clock over its length."""
+    model, t = EnergyModel(Bilinear(), path, EPS), times(path)
+    x = normal((6, 2, 3, 3))
+    first, last = path.clock(torch.tensor(model.interval, dtype=F64))
+    u = (path.clock(t) - first) / (last - first)
+    rate = path.time_score_variance(t).sqrt() / (last - first)
+    u_x = expand_like(u, x)
+    part = 0.3 * x * u_x.square() + x * (0.2 * x + u_x)
+    normal_part = -(x.square() + math.log(2 * math.pi)) / 2
+    expected = (normal_part + GAIN * u_x * part).flatten(1).sum(1)
+    assert torch.allclose(model.terms(x, t).flatten(1).sum(1), expected, rtol=1e-12)
+    by_u = GAIN * (part + u_x * (0.6 * x * u_x + x)).flatten(1).sum(1)
+    assert torch.allclose(model.time_score(x, t), by_u * rate, rtol=1e-8)
+    score = -x + GAIN * u_x * (0.3 * u_x.square() + 0.4 * x + u_x)
+    assert torch.allclose(model(x, t).score, score, rtol=1e-12)
+
+
+def test_at_time_zero_it_is_the_reference_whatever_the_network():
+    path, x = LinearVPPath(), normal((4, 2, 3, 3))
+    model = EnergyModel(Bilinear(), path, EPS)
+    start = torch.zeros(4, dtype=F64)
+    reference = path.reference_log_density(x).flatten(1).sum(1)
+    assert torch.equal(model.terms(x, start).flatten(1).sum(1), reference)
+    assert torch.equal(model(x, start).score, -x)
+    with pytest.raises(UserError, match="no known reference density"):
+        EnergyModel(Bilinear(), SchrodingerBridgePath(), EPS)
+
+
+def test_second_derivatives_are_there_where_they_are_asked_for():
+    """As the divergence of a probability flow and training need them."""
+    model, x = EnergyModel(Bilinear(), LinearVPPath(), EPS), normal((3, 4))
+    t = torch.full((3,), 0.5, dtype=F64)
+    point = x.clone().requires_grad_()
+    (second,) = torch.autograd.grad(model(point, t).score.sum(), point)
+    u = model.time_input(model.path, model.interval, t)
+    assert torch.allclose(second, (-1 + 0.4 * GAIN * u)[:, None].expand(3, 4), rtol=1e-12)
+    with torch.no_grad():
+        assert not model(x, t).score.requires_grad
+
+
+def test_the_energy_takes_one_pass_and_agrees_with_its_own_integral():
+    """The integral of the time derivative is the log density itself, up to the rule's error."""
+    model = EnergyModel(Bilinear(), LinearVPPath(), EPS)
+    energy, x = OnePassEnergy(model, 24, residual=Residual(0.5, 0.1, 0.2)), normal((5, 4))
+    integral = TimeScoreEnergy(model, 24)
+    for t in (None, 0.7):
+        assert torch.allclose(energy.log_density(x, t), integral.log_density(x, t), atol=1e-6)
+        assert torch.allclose(energy.score(x, t), integral.score(x, t), atol=1e-5)
+    other = energy.with_nodes(8).with_eps(0.1)
+    assert (other.num_nodes, other.end, other.residual.mean) == (8, 0.9, 0.5)
+    assert torch.equal(other.log_density(x), energy.log_density(x, 0.9))
+    assert energy.score_cost(0.5) == 1
+
+
+def test_the_estimator_takes_the_constant_off_and_says_what_it_leaves():
+    model = EnergyModel(Bilinear(), LinearVPPath(), EPS)
+    energy, x = OnePassEnergy(model, residual=Residual(0.5, 0.1, 0.2)), normal((5, 4))
+    found = OnePassDensity()(energy, x, 0.9)
+    assert torch.allclose(found.value, energy.log_density(x, 0.9) - 0.5, rtol=1e-12)
+    assert torch.allclose(found.components.sum(1), found.value, rtol=1e-12)
+    assert found.error.tolist() == [0.2] * 5 and found.nfe == 1
+    with pytest.raises(UserError, match="no energy to read in one evaluation"):
+        OnePassDensity()(TimeScoreEnergy(model), x, 0.9)
+
+
+GAUSSIAN = ExactModel(LinearVPPath(), EPS, [[0.5]], [0.6], stein_channels=1)
+MIXTURE = two_modes(LinearVPPath(), EPS, (2,), stein_channels=1)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "dim", "num"),
+    [(GAUSSIAN, 4, 600), pytest.param(MIXTURE, 2, 3000, marks=pytest.mark.slow)],
+    ids=["gaussian", "mixture"],
+)
+def test_distilled_from_an_exact_teacher_it_is_the_log_density(teacher, dim, num):
+    """Within 0.02 nats a dimension at points that it did not see."""
+    torch.manual_seed(0)
+    path = teacher.path
+    model = EnergyModel(SmallNet(dim).double(), path, EPS)
+    loss = Distillation(teacher)
+    sampler, losses = ArcLength(path, EPS), []
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num)
+    for step in range(num):
+        t = sampler.sample(128, torch.Generator().manual_seed(step)).t
+        sample = path.sample(normal((128, dim), step), teacher.data((128, dim), step), t)
+        losses.append(loss(model, path, sample, t).mean())
+        optimizer.zero_grad()
+        losses[-1].backward()
+        optimizer.step()
+        schedule.step()
+    assert losses[-1] < losses[0] / 50
+    x = teacher.data((500, dim), 10_000)
+    error = OnePassEnergy(model).log_density(x) - teacher.log_density(x, 1 - EPS)
+    assert error.square().mean().sqrt() < 0.02 * dim
+
+
+def test_the_loss_of_what_the_teacher_says_is_zero_and_of_a_shift_is_known():
+    """A time score off by delta per unit of the clock costs delta^2 / D."""
+    path = LinearVPPath()
+    teacher = EnergyModel(Bilinear(), path, EPS)
+    x, t = normal((6, 4)), times(path)
+    sample, loss = path.sample(x, x, t), Distillation(teacher)
+    assert loss(teacher, path, sample, t).abs().max() < 1e-20
+
+    class Shifted(EnergyModel):
+        def forward(self, x, t):
+            output = super().forward(x, t)
+            gain, rate = path.score_gain(t), path.time_score_variance(t).sqrt()
+            return output._replace(
+                score=output.score + 0.3 * expand_like(gain, x),
+                components=output.components + expand_like(rate, x) * 0.1,
+            )
+
+    found = loss(Shifted(Bilinear(), path, EPS), path, sample, t)[1:]
+    assert torch.allclose(found, torch.full((5,), 0.3**2 + 0.4**2 / 4, dtype=F64), rtol=1e-9)
+
+
+def test_an_energy_of_images_is_kept_with_its_constant(tmp_path):
+    config = dataclasses.replace(energy_config(GREY), residual=Residual(1.5, 0.2, 2.5))
+    assert config.prediction == "energy" and config.net.dropout == 0
+    ebm, images = EBM(config), torch.zeros(2, 1, 8, 8)
+    ebm.save_pretrained(tmp_path)
+    found = EBM.from_pretrained(tmp_path).log_prob(images, estimator="energy")
+    assert found.nfe == 1 and found.error.tolist() == [2.5] * 2
+    ebm.energy.residual = Residual()
+    free = ebm.log_prob(images, estimator="energy")
+    assert torch.allclose(free.log_prob - found.log_prob, torch.full((2,), 1.5, dtype=F64))
+    sampled = ebm.sample(2, "annealed_hmc", num_temperatures=3, acceptance="energy")
+    assert sampled.shape == (2, 1, 8, 8)
+    with pytest.raises(UserError, match="without a Stein head"):
+        energy_config(dataclasses.replace(config, stein_head=False))
+
+
+@pytest.mark.process
+def test_the_script_distils_resumes_exactly_and_stores_the_constant(
+    folder, tmp_path, script, capsys
+):
+    runs = tmp_path / "whole", tmp_path / "part"
+    flags = "--max_train_steps 4 --checkpointing_steps 2 --validation_steps 4 --logging_steps 1"
+    flags += " --train_batch_size 4 --validation_images 4 --num_preview_images 0 --device cpu"
+    module, words = script("train/energy.py"), [folder / "grey", *flags.split(), "--output_dir"]
+    assert call(module, *words, runs[0]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    config = json.loads((runs[0] / "config.json").read_text())
+    assert config["residual"] == figures["residual_nats"] and config["residual"]["spread"] > 0
+    shutil.copytree(*runs)
+    shutil.rmtree(runs[1] / "checkpoint-4")  # as if cut off after step 2
+    assert call(module, *words, runs[1], "--resume_from_checkpoint", "latest") == 0
+    whole, part = (read_tensors(run / "checkpoint-4" / "model.safetensors") for run in runs)
+    assert all(torch.equal(whole[name], part[name]) for name in whole)
+    assert EBM.from_pretrained(runs[1]).config.residual == Residual(**config["residual"])
+    still = [tmp_path / "still", "--init_from", runs[0], "--learning_rate", 0]
+    assert call(module, *words, *still) == 0
+    before, after = (EBM.from_pretrained(run).state_dict() for run in (runs[0], still[0]))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    bpd = [runs[1], "--estimator", "energy", "elbo", "--limit", 2, "--repeats", 1]
+    assert call(script("evaluate/bpd.py"), *bpd, "--output_dir", tmp_path) == 0
+    assert call(script("evaluate/bpd.py"), folder / "grey", *bpd[1:]) == 2
+    assert "train/energy.py" in capsys.readouterr().err

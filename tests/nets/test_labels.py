@@ -1,0 +1,198 @@
+"""Class labels: p(x | y), guidance, class probabilities, and an early network told of them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import GREY
+from exact import F64, ExactModel, generator, like_modes, normal
+
+from ebm_app import EBM, train
+from ebm_app.config import EarlyConfig, EBMConfig, PathConfig, UNetConfig
+from ebm_app.data.images import load_images
+from ebm_app.likelihood.classes import ClassBounds
+from ebm_app.nets.early import EarlyNet, SplitNet
+from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.nets.labelled import LabelledModel, class_labels
+from ebm_app.nets.time_score import ModelOutput
+from ebm_app.nets.unet import UNet
+from ebm_app.paths import LinearVPPath
+from ebm_app.sampling.samplers import DPMSampler, PFODESampler
+from ebm_app.utils.errors import UserError
+
+MEANS = torch.stack([torch.full((1, 4, 4), value, dtype=F64) for value in (-0.4, 0.1, 0.5)])
+STDS = (0.5, 0.4, 0.6)
+
+
+class Labelled(ExactModel):
+    """A mixture whose modes are the classes: told its label, it is that mode."""
+
+    def forward(self, x, t, labels=None):
+        if labels is None:
+            return super().forward(x, t)
+        joint, components, score = self.modes(x, t)
+        one = like_modes(torch.nn.functional.one_hot(labels, len(joint)).T.double(), x)
+        return ModelOutput((one * components).sum(0), (one * score).sum(0))
+
+    def reads_labels(self, t):
+        return True
+
+
+def labelled():
+    return Labelled(LinearVPPath(), 1e-4, MEANS, STDS, [1 / 3] * 3, stein_channels=1)
+
+
+def mode(k):
+    return ExactModel(LinearVPPath(), 1e-4, MEANS[k][None], STDS[k : k + 1], stein_channels=1)
+
+
+def test_guidance_joins_the_scores_with_and_without_a_label():
+    model, x, t = labelled(), normal((6, 1, 4, 4)), torch.full((6,), 0.6, dtype=F64)
+    labels = torch.tensor([0, 1, 2])
+    given = torch.cat([mode(k)(x[k::3], t[:2]).score for k in range(3)])
+    given = given.reshape(3, 2, 1, 4, 4).transpose(0, 1).reshape(x.shape)
+    free = model(x, t).score
+    for guidance in (0.0, 1.0, 1.5):
+        found = LabelledModel(model, labels, guidance)(x, t)  # the labels take turns
+        assert torch.allclose(found.score, (1 - guidance) * free + guidance * given)
+        assert torch.equal(found.components, LabelledModel(model, labels)(x, t).components)
+
+
+def test_a_density_given_a_label_is_that_of_the_class():
+    energy, x = TimeScoreEnergy(labelled(), 40), normal((3, 1, 4, 4), 3)
+    found = energy.given(torch.tensor([2, 0, 1])).log_density(x)
+    exact = torch.cat(
+        [mode(k).log_density(x[i : i + 1], energy.end) for i, k in enumerate((2, 0, 1))]
+    )
+    assert (found - exact).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("sampler", [PFODESampler(20), DPMSampler(30)], ids=["pf_ode", "dpm"])
+def test_samples_given_labels_are_of_their_classes(sampler):
+    energy = TimeScoreEnergy(labelled(), 8).given(torch.arange(3).repeat(400))
+    *_, last = sampler.iterate(energy, normal((1200, 1, 4, 4), 5), generator(6))
+    for k, std in enumerate(STDS):
+        x = last.x[k::3]
+        error = std / (400 * 16) ** 0.5
+        assert abs(x.mean() - MEANS[k].mean()) < 4.5 * error + 2e-3
+        assert x.std().item() == pytest.approx(std, rel=0.03)
+
+
+def test_class_probabilities_are_those_of_the_exact_posterior():
+    model, num = labelled(), 40
+    t = model.interval[1]
+    x = model.data((num, 1, 4, 4), 2)
+    joint = model.modes(x, t)[0].T
+    every = {"min_log_snr": -9.0, "max_log_snr": 6.0, "margin": 1e9}
+    found = ClassBounds(num_rounds=16, num_times=16, **every)(model, x, t, 3)
+    differences = found.log_densities.diff(dim=1) - joint.diff(dim=1)
+    # each has a variance below twice its mean times the length of l over the number of times
+    error = (2 * joint.diff(dim=1).abs().clamp(min=1) * 15 / 256).sqrt()
+    assert (differences / error).square().mean() < 1.5
+    assert abs((differences / error).mean()) < 4.5 / (2 * num) ** 0.5
+    assert torch.allclose(found.probabilities.sum(1), torch.ones(num, dtype=F64))
+    assert (found.nfe == 3 * 256).all()
+    quick = ClassBounds(num_rounds=16, num_times=16, min_log_snr=-9.0, max_log_snr=6.0)(
+        model, x, t, 3
+    )
+    assert quick.nfe.double().mean() < 0.8 * 3 * 256
+    assert (quick.probabilities.argmax(1) == joint.argmax(1)).double().mean() > 0.85
+    one = ClassBounds(num_rounds=2, seed=4)(model, x[:1], t, 3)
+    two = ClassBounds(num_rounds=2, seed=4)(model, x[:2], t, 3)
+    assert torch.allclose(one.log_densities, two.log_densities[:1])
+
+
+def random_weights(net, seed=0):
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.copy_(0.2 * torch.randn(weight.shape, generator=generator(seed)))
+    return net.eval()
+
+
+def test_networks_read_labels_and_times_of_their_own():
+    small = UNetConfig((8,), norm_num_groups=4)
+    early = random_weights(EarlyNet((1, 8, 8), 2, EarlyConfig(small), num_classes=3))
+    late = random_weights(UNet((5, 8, 8), 2, small), 1)
+    net = SplitNet(early, late, switch=0.5)
+    x, t = torch.randn(4, 5, 8, 8, generator=generator(2)), torch.tensor([0.1, 0.9, 0.4999, 0.5])
+    labels = torch.tensor([0, 1, -1, 2])
+    out = net(x, t, labels)
+    assert torch.allclose(out[[0, 2]], early(x[[0, 2]], t[[0, 2]], labels[[0, 2]]), atol=1e-6)
+    assert torch.allclose(out[[1, 3]], late(x[[1, 3]], t[[1, 3]]), atol=1e-6)
+    assert torch.allclose(net(x, t)[2], out[2], atol=1e-6)  # -1 is no label
+    assert (net(x, t)[0] - out[0]).abs().max() > 1e-3
+    assert torch.equal(early(x, t), early(torch.cat([x[:, :1], 0 * x[:, 1:]], 1), t))
+    assert [net.reads_labels(t[i : i + 1]) for i in range(4)] == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    "shape, last, message",
+    [((1, 9, 8), 0.0, "no squares of 2 pixels"), ((1, 8, 8), -15.0, "does not pass between -10")],
+)
+def test_an_early_network_that_does_not_fit_is_a_sentence(shape, last, message):
+    small = UNetConfig((8,), norm_num_groups=4)
+    early = EarlyConfig(small, max_log_snr=last)
+    config = EBMConfig("images", shape, 17, net=small, path=PathConfig("vp"), early=early)
+    with pytest.raises(UserError, match=message):
+        EBM(config)
+
+
+@pytest.mark.process
+def test_an_early_network_is_trained_alone_in_front_of_a_given_model(tmp_path):
+    images = torch.randint(17, (30, 1, 8, 8), dtype=torch.uint8, generator=generator())
+    shape = {"block_out_channels": (8,), "norm_num_groups": 4, "num_preview_images": 0}
+    common = {"num_levels": 17, "max_train_steps": 3, "device": "cpu", "train_batch_size": 4}
+    common |= {"learning_rate": 0.1, "lr_warmup_steps": 0}
+    first = train(images, tmp_path / "late", **shape, **common)
+    labels = torch.arange(30) % 3
+    own = {"early_channels": (8,), "time_sampler": "early", "labels": labels}
+    both = train(
+        images, tmp_path / "both", init_from=str(tmp_path / "late"), **own, **shape, **common
+    )
+    assert both.config.num_classes == 3 and first.config.num_classes == 0
+    late, given = both.model.net.late.state_dict(), first.model.net.state_dict()
+    assert all(torch.equal(late[key], given[key]) for key in given)
+    assert any(weight.any() for weight in both.model.net.early.net.last_layer.parameters())
+    again = EBM.from_pretrained(tmp_path / "both")
+    levels = images[:2]
+    assert torch.equal(again.log_prob(levels).log_prob, both.log_prob(levels).log_prob)
+    assert not torch.equal(
+        again.log_prob(levels, labels=[0, 1]).log_prob, both.log_prob(levels).log_prob
+    )
+    assert again.classify(levels, num_rounds=1).probabilities.shape == (2, 3)
+    assert again.sample(2, labels=[1, 2], guidance=2.0, num_steps=2).shape == (2, 1, 8, 8)
+    for call, message in (
+        (lambda: again.sample(2, labels=3), "between 0 and 2"),
+        (lambda: again.sample(2, labels=[0, 1, 2]), "one to 2 whole numbers"),
+        (lambda: again.sample(2, labels=1, guidance=-1.0), "equal to 0"),
+        (lambda: again.sample(2, guidance=2.0), "give labels"),
+        (lambda: first.sample(2, labels=1), "without class labels"),
+        (lambda: first.classify(levels), "without class labels"),
+    ):
+        with pytest.raises(UserError, match=message):
+            call()
+
+
+def test_labels_take_turns_and_are_checked():
+    assert class_labels(2, 3, 5).tolist() == [2, 2, 2]
+    drawn = class_labels("random", 3000, 5, seed=1)
+    assert torch.equal(drawn, class_labels("random", 3000, 5, seed=1))
+    counts = drawn.bincount()  # each 600 with a standard deviation of 22
+    assert len(counts) == 5 and (counts - 600).abs().max() < 100
+    for labels in (0.5, [[1]], [], [-1], "any"):
+        with pytest.raises(UserError):
+            class_labels(labels, 3, 5)
+
+
+def test_bits_given_the_labels_of_the_images(script, tmp_path):
+    ebm, data = EBM(replace(GREY, num_classes=10)).eval(), load_images("digits")
+    torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.1)
+    ebm.save_pretrained(tmp_path)
+    given = [str(tmp_path), "--limit", "4", "--repeats", "1", "--split", "validation"]
+    found = [
+        script("evaluate/bpd.py").main([*given, *told, "--output_dir", str(tmp_path)])
+        for told in ([], ["--labels"])
+    ]
+    told = ebm.log_prob(data.validation[:4], labels=data.split_labels("validation")[:4])
+    assert found[1]["bits_per_dim"] == pytest.approx(told.bits_per_dim.mean().item(), abs=1e-6)
+    assert found[0]["bits_per_dim"] != pytest.approx(found[1]["bits_per_dim"], abs=1e-4)

@@ -1,0 +1,273 @@
+"""TimeScoreModel: the units of its output, the time its network sees, the Stein head, and the
+closed form from posterior moments to the time score."""
+
+import math
+
+import pytest
+import torch
+from exact import F64, ExactBridge, ExactModel, normal, two_modes, z_score
+from torch import nn
+
+from ebm_app.nets.time_score import TimeScoreModel
+from ebm_app.objectives.regression import CTSMm, CTSMv
+from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.tensors import expand_like
+
+IMAGE = (2, 4, 4)
+EPS = 1e-5
+ONE_SIDED = {
+    "linear": LinearVPPath(),
+    "linear c": LinearVPPath(c=0.4),
+    "vp": VPPath(),
+    "vp c": VPPath(c=2.0),
+}
+PATHS = {**ONE_SIDED, "bridge": SchrodingerBridgePath()}
+every_path = pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+every_one_sided_path = pytest.mark.parametrize("path", ONE_SIDED.values(), ids=ONE_SIDED)
+
+
+class Constant(nn.Module):
+    """A network whose output is ``value`` in each of its channels; it records what it is given."""
+
+    def __init__(self, *channels, dtype=None):
+        super().__init__()
+        self.channels, self.dtype, self.time = channels, dtype, None
+
+    def forward(self, x, t):
+        self.time = t
+        out = torch.cat([torch.full_like(x, value) for value in self.channels], dim=1)
+        return out if self.dtype is None else out.to(self.dtype)
+
+
+def times(path, num=7):
+    start, end = path.interval(EPS)
+    return torch.linspace(start, end, num, dtype=F64)
+
+
+@every_path
+def test_raw_output_is_the_time_score_and_normalised_output_has_unit_variance(path):
+    """Where E delta^2 = c per dimension, the target divided by the scale has second moment 1."""
+    t, x = times(path), normal((7, *IMAGE))
+    raw = TimeScoreModel(Constant(3.0), path, EPS, prediction="raw")(x, t)
+    assert torch.equal(raw.components, torch.full_like(x, 3.0)) and raw.score is None
+    scale = TimeScoreModel(Constant(1.0), path, EPS, prediction="normalised")(x, t).components
+    width = (path.c / 2) ** 0.5
+    exact = (
+        ExactBridge(path, EPS, (0.0, width), (0.0, width))
+        if isinstance(path, SchrodingerBridgePath)
+        else ExactModel(path, EPS, [[0.0]], [path.c**0.5])
+    )
+    for k in (0, 3, 6):
+        sample = exact.sample(t[k].expand(4000), (4000, *IMAGE), seed=k)
+        target = path.conditional_components(sample) / scale[k].flatten()[0]
+        assert z_score(target.square().flatten(1).mean(1), 1.0) < 4
+
+
+@every_path
+def test_the_network_sees_the_time_or_its_share_of_the_clock(path):
+    net = Constant(0.0)
+    model = TimeScoreModel(net, path, EPS, time_input="clock")
+    start, end = model.interval
+    model(normal((2, 2)), torch.tensor([start, end], dtype=F64))
+    assert torch.allclose(net.time, torch.tensor([0.0, 1.0], dtype=F64), atol=1e-12)
+    knots = torch.linspace(0, 1, 6, dtype=F64)
+    ends = path.clock(torch.tensor([start, end], dtype=F64))
+    t = path.clock_inverse(ends[0] + (ends[1] - ends[0]) * knots)[1:-1]
+    model(normal((4, 2)), t)
+    assert torch.allclose(net.time, knots[1:-1], atol=1e-8)
+    out = TimeScoreModel(net, path, EPS, time_input="time")(normal((4, 2)).float(), t)
+    assert torch.equal(net.time, t.float()) and out.components.dtype == torch.float32
+
+
+def test_a_half_precision_network_does_not_overflow():
+    """The scale is 2.2e6 here, far beyond the largest float16."""
+    model = TimeScoreModel(Constant(1.0, dtype=torch.float16), LinearVPPath(), 5e-7)
+    components = model(torch.zeros(1, 3), torch.tensor([1 - 5e-7], dtype=F64)).components
+    scale = 2**0.5 / (2 * 5e-7)  # sqrt(2) alpha alpha' / v at the end
+    assert components.dtype == torch.float32
+    assert torch.allclose(components, torch.full((1, 3), scale), rtol=1e-3)
+
+
+@pytest.mark.parametrize("path, shape", [(LinearVPPath(c=0.4), IMAGE), (VPPath(c=2.0), (2,))])
+def test_a_head_of_zero_is_the_score_of_gaussian_data_and_its_target_has_unit_variance(
+    path, shape
+):
+    t, x = times(path)[1:], normal((6, *shape))
+    exact = ExactModel(path, EPS, [[0.0]], [path.c**0.5], stein_channels=1)
+    zero, one = (
+        TimeScoreModel(Constant(7.0, h), path, EPS, stein_channels=shape[0]) for h in (0.0, 1.0)
+    )
+    assert torch.allclose(zero(x, t).score, exact(x, t).score, rtol=1e-9)
+    gain = one(x, t).score - zero(x, t).score
+    for k in (0, 3, 5):
+        sample = exact.sample(t[k].expand(4000), (4000, *shape), seed=k)
+        residual = path.conditional_score(sample) - exact(sample.xt, sample.t).score
+        target = residual / gain[k].flatten()[0]
+        assert z_score(target.square().flatten(1).mean(1), 1.0) < 4
+
+
+def test_the_head_is_the_last_channels_and_leaves_the_components_alone():
+    path, x, t = LinearVPPath(), normal((3, 2, 4, 4)), torch.tensor([0.2, 0.5, 0.9], dtype=F64)
+    model = TimeScoreModel(Constant(1.0, 2.0, 5.0), path, EPS, "raw", stein_channels=2)
+    out = model(x, t)
+    expected = torch.tensor([1.0, 1.0, 2.0, 2.0], dtype=F64).reshape(1, 4, 1, 1).expand(3, 4, 4, 4)
+    assert torch.equal(out.components, expected)
+    assert torch.equal(model.time_score(x, t), torch.full((3,), 6.0 * 16, dtype=F64))
+    gain, skip = path.score_gain(t), path.score_skip(t)
+    expected = expand_like(skip, x) * x + 5 * expand_like(gain, x)
+    assert torch.allclose(out.score, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("path, shape", [(LinearVPPath(), (2,)), (VPPath(), IMAGE)])
+def test_input_waves_are_the_mean_of_what_noise_makes_of_them(path, shape):
+    """E sin(2 pi f (x + sqrt(v_t) eps)), to 4 standard errors; and whole where the noise ends."""
+    model = TimeScoreModel(Constant(0.0), path, EPS, input_frequencies=(0.5, 1.5))
+    x, channels = normal((1, *shape)), shape[0]
+    for t in (0.9, 0.99):
+        time = torch.tensor([t], dtype=F64)
+        noisy = x + path.variance(time).sqrt() * normal((20_000, *shape), 1)
+        features = model.features(x, time)[:, channels:]
+        angles = [2 * torch.pi * f * noisy for f in (0.5, 1.5)]
+        draws = torch.cat([part for a in angles for part in (a.sin(), a.cos())], dim=1)
+        assert z_score(draws, features) < 4.5 and features.abs().max() > 0.1
+    features = model.features(x, torch.ones(1, dtype=F64))
+    assert torch.equal(features[:, :channels], x) and features.shape[1] == 5 * channels
+    pairs = features[:, channels:].unflatten(1, (2, 2, channels))
+    assert torch.allclose(pairs.square().sum(2), torch.ones(1, 2, *shape, dtype=F64))
+
+
+class Moments(nn.Module):
+    """A network that knows two modes: the variance and head that `moments` asks of it, off by
+    ``shift``.
+
+    The modes are independent from component to component, so that each is a problem of its own:
+    s' = (Var[eps | x] - 1) / v.
+    """
+
+    def __init__(self, exact, shift=(0.0, 0.0)):
+        super().__init__()
+        self.exact, self.path = exact, exact.path
+        self.shift = nn.Parameter(torch.tensor(shift, dtype=F64))
+
+    def forward(self, x, t):
+        flat = x.reshape(-1, 1).requires_grad_()
+        time = self.exact.time.repeat_interleave(x[0].numel())
+        path, c = self.path, self.path.c
+        alpha, v = path.alpha(time), path.variance(time)
+        m = c * alpha.square() + v
+        with torch.enable_grad():
+            s = self.exact.exact_score(flat, time)[:, 0]
+            (slope,) = torch.autograd.grad(s.sum(), flat)
+        w = (1 + v * slope[:, 0]) * m / (c * alpha.square())
+        h = (s + flat[:, 0] / m) * (v * m).sqrt() / (math.sqrt(c) * alpha)
+        raw = torch.log(torch.expm1(w * math.log(2)))
+        parts = [part.detach().reshape(x.shape) for part in (raw, h)]
+        shifts = self.shift.repeat_interleave(x.shape[1])
+        return torch.cat(parts, dim=1) + shifts.reshape(1, -1, *(1,) * (x.ndim - 2))
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 8, 8)], ids=["vector", "colours"])
+@every_one_sided_path
+def test_exact_moments_make_the_exact_time_score(path, shape):
+    """Component by component, from noise to a noise of 4e-4; the head's score is the exact one."""
+    exact = two_modes(path, EPS, (1,))
+    exact.time = t = torch.tensor([0.1, 0.5, 0.9, 0.999, 1 - 1e-7], dtype=F64)
+    model = TimeScoreModel(Moments(exact), path, EPS, "moments", stein_channels=shape[0])
+    times = t.repeat_interleave(math.prod(shape))
+    x = exact.sample(times, (len(times), 1)).xt
+    out = model(x.reshape(5, *shape), t)
+    expected = exact(x, times).components.reshape(5, *shape)
+    size = expand_like(path.time_score_variance(t).sqrt(), expected)
+    assert ((out.components - expected) / size).abs().max() < 1e-6
+    score = exact.exact_score(x, times).reshape(5, *shape)
+    assert torch.allclose(out.score, score, rtol=1e-6, atol=1e-6)
+
+
+@every_one_sided_path
+def test_moments_of_a_network_of_zeros_are_exact_for_gaussian_data(path):
+    """Also at t = 0, where alpha is 0 on the linear path, and in single precision."""
+    exact = ExactModel(path, EPS, [[0.0]], [path.c**0.5])
+    model = TimeScoreModel(Constant(0.0, 0.0), path, EPS, "moments", stein_channels=1)
+    t = torch.tensor([0.0, 0.3, 0.99, 1 - 1e-6], dtype=F64)
+    x = normal((4, 1, 8, 8))
+    size = expand_like(path.time_score_variance(t).sqrt(), x)
+    for dtype, bound in ((F64, 1e-8), (torch.float32, 1e-5)):
+        found = model(x.to(dtype), t).components
+        assert found.dtype == dtype
+        assert ((found - exact(x, t).components) / size).abs().max() < bound
+
+
+def draws(path, time, num=40_000, means=((-1.2,), (1.2,)), stds=(0.4, 0.4)):
+    """An exact model of two modes and a draw of the path at one time."""
+    exact = ExactModel(path, EPS, means, stds, (0.3, 0.7), stein_channels=1)
+    exact.time = torch.full((num,), time, dtype=F64)
+    return exact, exact.sample(exact.time, (num, 1))
+
+
+def off_by(exact, *shift):
+    return TimeScoreModel(Moments(exact, shift), exact.path, EPS, "moments", stein_channels=1)
+
+
+@pytest.mark.parametrize("name", ["linear", "vp c"])
+@pytest.mark.parametrize("objective", [CTSMv(), CTSMm(stein_factor=1.0)], ids=["ctsm_v", "ctsm_m"])
+def test_the_regressions_are_least_at_the_exact_moments(name, objective):
+    """By the same draws: a variance off by a little raises the loss, for CTSM-v a head as well."""
+    exact, sample = draws(PATHS[name], 0.7)
+
+    def loss(*shift):
+        return objective(off_by(exact, *shift), exact.path, sample, torch.ones_like(sample.t))
+
+    best = loss(0.0, 0.0)
+    heads = ((0.0, 0.2), (0.0, -0.2)) if isinstance(objective, CTSMv) else ()
+    for shift in ((0.5, 0.0), (-0.5, 0.0), *heads):
+        rise = loss(*shift) - best
+        assert rise.mean() > 4 * rise.std() / math.sqrt(rise.numel()), shift
+
+
+@every_one_sided_path
+def test_the_deviance_regresses_the_conditional_time_score_and_does_not_train_the_head(path):
+    """Its gradient in log w is b^2 (w - r^2), where b (r^2 - w) is a target less the components:
+    of less noise than the conditional ones, and of the same mean given x if the head is exact."""
+    for time in (0.1, 0.6, 0.99, 1 - 1e-6):
+        exact, sample = draws(path, time, 50)
+        model = off_by(exact, 0.4, -0.3)
+        out = model(sample.xt, sample.t)
+        loss = CTSMm.error(out, path, sample)
+        (shift,) = torch.autograd.grad(loss.mean(), model.net.shift, retain_graph=True)
+        assert shift[0] != 0 and shift[1] == 0
+        out = type(out)(*(part.detach() for part in out))
+        v, gain = path.variance(sample.t)[:, None], path.variance_gain(sample.t)[:, None]
+        e = -v.sqrt() * out.score
+        d = path.denoise(sample.xt, out.score, sample.t)
+        noise, data = sample.eps - e, sample.x1 - d
+        spread = path.variance_dt(sample.t)[:, None] / (2 * v)
+        drift = path.alpha_dt(sample.t)[:, None] / v.sqrt()
+        target = spread * (e.square() + noise.square() - 1) + drift * (d * e + data * noise)
+        log_w = out.variance.log().requires_grad_()
+        found = CTSMm.error(out._replace(variance=log_w.exp()), path, sample)
+        (gradient,) = torch.autograd.grad(found.sum(), log_w)
+        expected = gain * (out.components - target)
+        tolerance = {"rtol": 1e-4, "atol": 1e-6 * float(expected.abs().max())}
+        assert torch.allclose(gradient, expected, **tolerance)
+        w = out.variance
+        value = (gain.square() * (w - (w - gradient / gain.square()) * w.log()))[:, 0]
+        assert torch.allclose(found, value, rtol=1e-6, atol=1e-6 * float(value.abs().max()))
+
+
+def test_what_means_nothing_is_refused():
+    path, t = LinearVPPath(), torch.tensor([0.1, 0.2], dtype=F64)
+    wide = TimeScoreModel(Constant(0.0, 0.0), path, EPS, "moments", stein_channels=3)
+    cases = [
+        (lambda: TimeScoreModel(Constant(0.0), path, EPS, "unit"), "choose one of"),
+        (lambda: TimeScoreModel(Constant(0.0), path, EPS, time_input="day"), "choose one of"),
+        (
+            lambda: TimeScoreModel(Constant(0.0), PATHS["bridge"], EPS, "moments", "clock", 1),
+            "use a path from noise",
+        ),
+        (lambda: TimeScoreModel(Constant(0.0), path, EPS, "moments"), "needs a Stein head"),
+        (lambda: wide(normal((2, 2)), t), "a variance needs shape"),
+    ]
+    for action, message in cases:
+        with pytest.raises((UserError, ValueError), match=message):
+            action()

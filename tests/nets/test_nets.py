@@ -1,0 +1,111 @@
+"""Networks: shapes, a time that is a real number, second derivatives, sizes that do not fit."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from exact import F64, normal
+
+from ebm_app.config import UNetConfig
+from ebm_app.nets.unet import UNet, check_config, max_resolutions
+from ebm_app.utils.errors import UserError
+
+IMAGES = {(1, 8, 8): (8, 16), (1, 28, 28): (8, 16, 16), (3, 32, 32): (8, 8, 16)}
+PLAIN = UNetConfig(block_out_channels=(8, 16), num_heads=2)
+ATTENTION = replace(PLAIN, attention_levels=(0, 1))
+both = pytest.mark.parametrize("config", [PLAIN, ATTENTION], ids=["plain", "attention"])
+
+
+def unet(shape=(1, 8, 8), config=PLAIN, out_channels=2, dtype=F64):
+    """A U-Net whose last convolution is no longer zero."""
+    torch.manual_seed(0)
+    net = UNet(shape, out_channels, config).to(dtype)
+    torch.nn.init.normal_(net.unet.conv_out.weight, std=0.2)
+    return net
+
+
+def test_the_embedded_time_is_the_time_by_its_factor():
+    fast, slow = (unet(config=replace(PLAIN, t_scale=scale)).eval() for scale in (100.0, 25.0))
+    x, t = normal((3, 1, 8, 8)), torch.tensor([0.0, 0.1, 0.2], dtype=F64)
+    assert torch.allclose(fast(x, t), slow(x, 4 * t), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("attention", [(), (1,)], ids=["plain", "attention"])
+@pytest.mark.parametrize("shape", IMAGES)
+def test_unet_starts_as_zero_of_the_right_shape(shape, attention):
+    net = UNet(shape, 2 * shape[0], UNetConfig(IMAGES[shape], 1, attention, num_heads=2))
+    inputs = torch.randn(2, *shape), torch.tensor([0.1, 0.9])
+    assert torch.equal(net(*inputs), torch.zeros(2, 2 * shape[0], *shape[1:]))
+    torch.nn.init.normal_(net.unet.conv_out.weight)
+    out = net(*inputs)
+    gradients = torch.autograd.grad(out.square().sum(), list(net.parameters()))
+    assert out.abs().max() > 0 and all(g.isfinite().all() for g in gradients)
+
+
+@both
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_unet_examples_are_independent_and_time_is_continuous(config, dtype):
+    net = unet(config=config, dtype=dtype)
+    x, t = normal((4, 1, 8, 8)).to(dtype), torch.tensor([0.0, 0.3, 0.5, 1.0], dtype=dtype)
+    out = net(x, t)
+    assert out.dtype == dtype and out.shape == (4, 2, 8, 8)
+    assert torch.allclose(net(x[1:2], t[1:2]), out[1:2], rtol=1e-4, atol=1e-5)
+    same = x[:1].expand(4, -1, -1, -1)
+    distinct = net(same, t)
+    for i in range(3):
+        assert (distinct[i] - distinct[i + 1]).abs().max() > 1e-3
+    near = net(same, t + 1e-5) - distinct
+    assert 0 < near.abs().max() < 1e-2 * (distinct[0] - distinct[2]).abs().max()
+
+
+def test_fused_attention_gives_what_the_plain_one_gives():
+    net, x, t = unet(config=ATTENTION), normal((2, 1, 8, 8)), torch.tensor([0.2, 0.7], dtype=F64)
+    assert torch.allclose(net(x, t), net(x.clone().requires_grad_(), t), rtol=0, atol=1e-6)
+
+
+@both
+def test_unet_has_second_derivatives(config):
+    """Grad in x of d/dt, and of grad in x, by autograd and by central differences along a line.
+
+    The time embedding and the softmax of diffusers are float32 throughout, hence the tolerance.
+    """
+    net, t = unet(config=config), torch.tensor([0.2, 0.7], dtype=F64).requires_grad_()
+    x, along, h = normal((2, 1, 8, 8)), normal((2, 1, 8, 8), 1), 1e-3
+
+    def slope(point):
+        return torch.autograd.grad(net(point, t).square().sum(), t, create_graph=True)[0].sum()
+
+    def steepness(point):
+        point = point if point.requires_grad else point.clone().requires_grad_()
+        gradient = torch.autograd.grad(net(point, t).square().sum(), point, create_graph=True)[0]
+        return (gradient * along).sum()
+
+    for function in (slope, steepness):
+        point = x.clone().requires_grad_()
+        exact = (torch.autograd.grad(function(point), point)[0] * along).sum()
+        difference = (function(x + h * along) - function(x - h * along)) / (2 * h)
+        assert exact.abs() > 1
+        assert torch.allclose(exact, difference, rtol=1e-3)
+
+
+@pytest.mark.parametrize("size, most", [(8, 4), (28, 3), (32, 6), (7, 1), (12, 3)])
+def test_resolutions_are_the_most_that_fit(size, most):
+    assert max_resolutions(size, size) == most and max_resolutions(size, 64) == most
+    check_config(UNetConfig((8,) * most), size, size)
+    with pytest.raises(UserError, match=f"at most {most} entries"):
+        check_config(UNetConfig((8,) * (most + 1)), size, size)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"block_out_channels": (8, 12)}, "norm_num_groups 8 does not divide 12"),
+        ({"attention_levels": (2,)}, "between 0 and 1"),
+        ({"attention_levels": (1,), "num_heads": 3}, "num_heads 3"),
+        ({"attention_levels": (0,), "block_out_channels": (8, 48)}, "with attention"),
+        ({"attention_levels": (1,), "num_heads": 128}, "num_heads 128"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_the_users_mistake(settings, message):
+    with pytest.raises(UserError, match=message):
+        UNet((1, 8, 8), 1, UNetConfig(**settings))

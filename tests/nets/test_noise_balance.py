@@ -1,0 +1,65 @@
+"""The noise that a Stein head predicts against closed forms, and what passes a check."""
+
+import math
+
+import pytest
+import torch
+from conftest import error_of
+from exact import ExactModel, generator
+from test_estimators import mixture
+
+from ebm_app.evaluation.selftest import PREDICTED_NOISE, judge, noise_excess
+from ebm_app.likelihood import VariationalBound
+from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.paths import LinearVPPath
+
+SHAPE = (1, 4, 4)
+
+
+def scaled(model, factor):
+    """The same model with a Stein score that is too large; components and variance stay."""
+
+    def forward(x, t):
+        output = ExactModel.forward(model, x, t)
+        return output._replace(score=factor * output.score)
+
+    model.forward = forward
+    return TimeScoreEnergy(model)
+
+
+@pytest.mark.parametrize("num_nodes", [16, 32])
+def test_an_exact_head_has_none(num_nodes):
+    model = mixture(SHAPE)
+    excess = noise_excess(
+        TimeScoreEnergy(model), model.data((400, *SHAPE)), num_nodes, generator()
+    )
+    check = judge("noise", excess, PREDICTED_NOISE, "")
+    assert check.passed and abs(check.value) < 3 * check.stderr < 0.1
+
+
+def test_a_head_that_is_too_large_by_its_closed_form():
+    """For N(0, 1) on a path that keeps the variance e_s = sqrt(v) x, E e_s . (e_s - e) =
+    (1 + q) q v, and v = 1 / (1 + exp l)."""
+    q, model = 0.1, ExactModel(LinearVPPath(), 1e-4, [[0.0]], [1.0], stein_channels=1)
+    energy = scaled(model, 1 + q)
+    excess = noise_excess(energy, model.data((4000, 3)), 32, generator())
+    ends = torch.tensor([VariationalBound.start, energy.end], dtype=torch.float64)
+    first, last = (2 * model.path.alpha(ends).log() - model.path.variance(ends).log()).tolist()
+
+    def integral(at):
+        return at - math.log1p(math.exp(at))
+
+    truth = (1 + q) * q / 2 * (integral(last) - integral(first)) / math.log(2)
+    check = judge("noise", excess, PREDICTED_NOISE, "")
+    assert check.value == pytest.approx(truth, abs=3.5 * check.stderr)
+    assert check.stderr < truth / 20 and not check.passed
+
+
+@pytest.mark.parametrize(
+    ("mean", "stderr", "passed"),
+    [(0.1, 0, True), (-0.39, 0.1, True), (0.41, 0.1, False), (-0.11, 0, False)],
+)
+def test_a_check_passes_within_its_allowance_and_three_standard_errors(mean, stderr, passed):
+    values = mean + stderr * torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    assert judge("check", values, 0.1, "").passed is passed
+    assert "check: not finite" in error_of(judge, "check", values * math.nan, 0.1, "")

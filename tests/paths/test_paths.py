@@ -1,0 +1,172 @@
+"""Paths: every derived quantity against automatic differentiation, Monte Carlo, integration or a
+mixture in closed form."""
+
+import math
+
+import pytest
+import torch
+from exact import z_score
+from path_cases import (
+    F64,
+    assert_close,
+    derivative,
+    draw,
+    every_one_sided_path,
+    every_path,
+    every_shape,
+    log_normal,
+    normal,
+    times,
+)
+from scipy.integrate import quad
+from torch.distributions import Normal
+
+from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath, VPPath
+from ebm_app.paths.base import arc_length
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.tensors import expand_like, sum_except_batch
+
+
+@every_shape
+@every_path
+def test_conditional_scores_are_derivatives_of_the_log_density(path, shape):
+    t = times()
+    sample = draw(path, shape, t)
+    rate = path.time_score_variance(t).sqrt()
+    _, components = torch.func.jvp(
+        lambda s: log_normal(path, sample, s, sample.xt), (t,), (torch.ones_like(t),)
+    )
+    scale = expand_like(rate, sample.xt)
+    assert_close(path.conditional_components(sample) / scale, components / scale)
+    total = components.flatten(1).sum(1)
+    assert_close(sum_except_batch(path.conditional_components(sample)) / rate, total / rate)
+    gradient = derivative(lambda x: log_normal(path, sample, sample.t, x), sample.xt)
+    assert_close(path.conditional_score(sample), gradient)
+
+
+@every_path
+def test_overrides_equal_the_defaults_which_equal_reverse_mode(path):
+    t = times(50)
+    for name, function in {"alpha_dt": path.alpha, "variance_dt": path.variance}.items():
+        default = getattr(GaussianPath, name)(path, t)
+        assert_close(getattr(path, name)(t), default)
+        assert_close(default, derivative(lambda s, f=function: f(s) + 0 * s, t))
+    default = GaussianPath.time_score_variance(path, t)
+    assert_close(path.time_score_variance(t) / default, torch.ones_like(t))
+    t = torch.tensor([1e-6, 1e-3, 0.2, 0.5, 0.7, 0.99, 1 - 1e-6], dtype=F64)
+    default = GaussianPath.clock(path, t)
+    assert_close(path.clock(t).diff(), default.diff(), 1e-8)
+    assert default[3] == 0
+
+
+@every_shape
+def test_endpoints(shape):
+    zero, one = torch.zeros(shape[0], dtype=F64), torch.ones(shape[0], dtype=F64)
+    x0, x1, noise = (normal(shape, seed) for seed in range(3))
+    for dtype in (torch.float32, F64):
+        a, b = x0.to(dtype), x1.to(dtype)
+        for path in (LinearVPPath(), VPPath()):
+            assert torch.equal(path.sample(a, b, one).xt, b)
+            assert path.sample(a, b, times()).xt.dtype == dtype
+            assert path.interval(1e-3) == (0.0, 0.999)
+        assert torch.equal(LinearVPPath().sample(a, b, zero).xt, a)
+    for sigma in (0, 0.5, 2):
+        path = SchrodingerBridgePath(sigma)
+        assert torch.equal(path.sample(x0, x1, zero, noise).xt, x0)
+        assert_close(path.sample(x0, x1, one, noise).xt, x1, 1e-15)
+        assert path.interval(1e-3) == (1e-3, 0.999)
+    line = SchrodingerBridgePath(0).sample(x0, x1, 0.3 * one, noise).xt
+    assert_close(line, torch.lerp(x0, x1, 0.3), 1e-14)
+
+
+@every_path
+def test_targets_have_their_stated_moments(path):
+    """The time score has mean 0 and its variance; the target of a Stein head second moment 1."""
+    shape = (10_000, 2, 2, 2)
+    for k, time in enumerate((0.05, 0.5, 0.9)):
+        t = torch.full(shape[:1], time, dtype=F64)
+        sample = draw(path, shape, t, seed=10 * k)
+        components = path.conditional_components(sample)
+        assert z_score(components, 0) < 4
+        assert z_score(components.square(), path.time_score_variance(t[0])) < 4
+        skip, gain = (expand_like(f(t), sample.xt) for f in (path.score_skip, path.score_gain))
+        target = (path.conditional_score(sample) - skip * sample.xt) / gain
+        assert z_score(target.square(), 1) < 4
+
+
+@pytest.mark.parametrize("k", [0.3, 1.0, 2.0, 9.0])
+def test_arc_length_is_its_integral(k):
+    def integrand(r):
+        return math.sqrt(k + (2 - k) * r * r) / (1 - r * r)
+
+    for s in (-0.99, -0.4, 0.0, 0.2, 0.9, 0.999):
+        r = torch.tensor(s, dtype=F64)
+        value = arc_length(r, (1 - r) * (1 + r), k).item()
+        assert value == pytest.approx(quad(integrand, 0, s, epsabs=1e-12)[0], rel=1e-9, abs=1e-12)
+
+
+@every_path
+def test_clock_integrates_the_standard_deviation_and_has_its_inverse(path):
+    t = times(20)
+    rate = path.time_score_variance(t).sqrt()
+    assert_close(derivative(path.clock, t) / rate, torch.ones_like(t), 1e-9)
+    t = torch.tensor([1e-7, 1e-3, 0.2, 0.5, 0.9, 1 - 1e-3, 1 - 1e-5, 1 - 1e-7], dtype=F64)
+    inverse = path.clock_inverse(path.clock(t))
+    assert_close(inverse, t, 1e-12)
+    assert ((inverse - t) / (1 - t)).abs().max() < 5e-9  # 1 - t itself is known to 1e-9
+
+
+def test_vp_schedule_is_the_exponential_of_its_integrated_rate():
+    for t in (0.0, 0.3, 1.0):
+        exponent = quad(lambda s: 0.1 + s * (20 - 0.1), 0, 1 - t)[0] / 2
+        alpha = VPPath().alpha(torch.tensor(t, dtype=F64)).item()
+        assert alpha == pytest.approx(math.exp(-exponent), rel=1e-12)
+
+
+def mixture(path, t, x):
+    """log q_t(x_i) per component, where x1 is -1 with probability 0.4 and 2 with 0.6, and the
+    mean of x1 given x_t by Bayes' formula."""
+    spread = expand_like(path.variance(t).sqrt(), x)
+    logs = torch.stack(
+        [
+            math.log(p) + Normal(value * expand_like(path.alpha(t), x), spread).log_prob(x)
+            for value, p in ((-1.0, 0.4), (2.0, 0.6))
+        ]
+    )
+    posterior = logs.softmax(0)
+    return logs.logsumexp(0), 2 * posterior[1] - posterior[0]
+
+
+@every_shape
+@every_one_sided_path
+def test_velocity_denoiser_and_skip_are_those_of_a_mixture_and_a_gaussian(path, shape):
+    """d/dt log q + u' + u (log q)' = 0 in every component, q_t not Gaussian; Tweedie's formula is
+    the posterior mean; the skip is the score of N(0, c)."""
+    t, x = times(), normal(shape, 5)
+
+    def velocity(y):
+        score = torch.func.grad(lambda z: mixture(path, t, z)[0].sum())(y)
+        return path.velocity(y, score, t)
+
+    _, rate = torch.func.jvp(lambda s: mixture(path, s, x)[0], (t,), (torch.ones_like(t),))
+    u, divergence = torch.func.jvp(velocity, (x,), (torch.ones_like(x),))
+    score = derivative(lambda y: mixture(path, t, y)[0], x)
+    assert_close(path.velocity(x[2:3], score[2:3], t[2]), u[2:3], 1e-14)
+    scale = rate.abs() + divergence.abs() + (u * score).abs() + 1e-3
+    assert ((rate + divergence + u * score) / scale).abs().max() < 1e-10
+    assert_close(path.denoise(x, score, t), mixture(path, t, x)[1], 1e-9)
+    deviation = (path.alpha(t).square() * path.c + path.variance(t)).sqrt()
+    gaussian = derivative(lambda y: Normal(0.0, expand_like(deviation, y)).log_prob(y), x)
+    assert_close(expand_like(path.score_skip(t), x) * x, gaussian)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        *(lambda c=c: LinearVPPath(c=c) for c in (0, math.inf, math.nan)),
+        *(lambda s=s: SchrodingerBridgePath(sigma=s) for s in (-0.1, math.nan)),
+    ],
+)
+def test_bad_arguments_are_a_users_mistake(build):
+    with pytest.raises(UserError):
+        build()

@@ -1,0 +1,101 @@
+"""Log-ratio estimators and their training, against closed forms."""
+
+import math
+
+import pytest
+import torch
+from exact import F64, ExactModel, generator, normal
+
+from ebm_app.objectives.regression import CTSM
+from ebm_app.objectives.time_sampling import SharedTimes, stratified_numbers
+from ebm_app.paths import LinearVPPath
+from ebm_app.ratios.estimators import TimeScoreRatio
+from ebm_app.ratios.methods import CovarianceScores, TimeScores
+from ebm_app.ratios.pairs import gaussian_pair, information_pair
+from ebm_app.ratios.points import EvaluationPoints
+from ebm_app.ratios.training import RatioTraining, train
+from ebm_app.utils.errors import NumericalError
+
+
+def exact(dim, shift):
+    """The exact time score of N(shift, I)."""
+    model = ExactModel(LinearVPPath(), 1e-5, torch.full((1, dim), shift), (1.0,))
+    return TimeScoreRatio(model, CTSM())
+
+
+def test_the_time_integral_of_the_exact_time_score_is_the_log_ratio():
+    pair = gaussian_pair(5, 2.0)
+    ratio = exact(5, 2.0)
+    x = normal((30, 5)) + 1.0
+    accurate, nfe = ratio.accurate_log_ratio(x)
+    for found in (ratio.log_ratio(x), accurate):
+        assert found.shape == (30,) and found.dtype == F64
+        # the model stops at 1 - 1e-5
+        assert torch.allclose(found, pair.log_ratio(x), rtol=0, atol=2e-3)
+    assert nfe > 20
+
+
+METHODS = {
+    "tsm": TimeScores(objective="tsm", weighting="stein_score"),
+    "ctsm": TimeScores(objective="ctsm", moment="data"),
+    "ctsm_v": TimeScores(),
+    "bridge": TimeScores(1.0),
+    "matrix": CovarianceScores(),
+}
+
+
+def run(method, seed=0, lr=1e-2, iterations=6):
+    pair = information_pair(4) if method is METHODS["matrix"] else gaussian_pair(3, 1.5)
+    points = EvaluationPoints(pair, 64, generator(5))
+    return points, train(method, pair, seed, lr, RatioTraining(iterations, 16, 4), points.judge)
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_every_method_trains_and_the_best_weights_are_kept(method):
+    points, steps = run(method)
+    found = list(steps)
+    assert [at.step for at in found] == [0, 4, 6]
+    errors = [at.metrics["error"] for at in found]
+    last = found[-1]
+    assert (
+        last.best_error == min(errors) and last.best_step == [0, 4, 6][errors.index(min(errors))]
+    )
+    assert points.judge(last.best)["error"] == pytest.approx(last.best_error)
+    first, best = (list(at.best.parameters()) for at in (found[0], last))
+    assert not last.best_step or not any(map(torch.equal, first, best))
+
+
+def test_a_run_is_a_function_of_its_seed():
+    one, same, other = ([at.metrics for at in run(METHODS["ctsm_v"], n)[1]] for n in (0, 0, 1))
+    assert one == same and all(a != b for a, b in zip(one, other, strict=True))
+
+
+def test_a_diverged_run_ends_in_a_sentence_and_keeps_what_it_began_with():
+    _, steps = run(METHODS["ctsm"], lr=1e30, iterations=8)
+    with pytest.raises(NumericalError, match="take a smaller learning rate"):
+        for at in steps:
+            assert at.best_step == 0 and math.isfinite(at.best_error)
+
+
+def test_shared_times_come_in_equal_runs():
+    shared = SharedTimes(LinearVPPath(), 1e-3, 4)
+    t, weight = shared.sample(12, generator())
+    expected = (1 - 1e-3) * stratified_numbers(4, generator())
+    assert torch.equal(t, expected.repeat_interleave(3)) and (weight == 1).all()
+
+
+def test_points_are_half_of_either_density():
+    pair = information_pair(4)
+    points = EvaluationPoints(pair, 40_001, generator(3))
+    assert points.x.shape == (40_001, 4) and points.num1 == 20_000
+    metrics = points.metrics(points.truth + 0.5)
+    assert metrics["error"] == pytest.approx(0.25)
+    error = points.truth[-20_000:].std().item() / math.sqrt(20_000)
+    assert abs(metrics["divergence"] - 0.5 - 1.0) < 4 * error  # D/4 nats
+
+
+def test_the_learning_rate_falls_as_a_cosine_at_the_evaluations():
+    training = RatioTraining(12, eval_every=4)
+    rates = [training.learning_rate_factor(step) for step in range(12)]
+    expected = [0.5 * (1 + math.cos(math.pi * k / 3)) for k in (0, 1, 2) for _ in range(4)]
+    assert rates == pytest.approx(expected)

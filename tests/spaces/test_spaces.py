@@ -1,0 +1,166 @@
+"""Spaces: bijections whose log determinant is that of their Jacobian."""
+
+import math
+
+import pytest
+import torch
+from exact import F64, generator, normal
+
+from ebm_app.data.levels import dequantise
+from ebm_app.flow import Flow, FlowConfig
+from ebm_app.spaces import SPACES, PixelSpace, SplineSpace
+from ebm_app.spaces.elementwise import Logit, Standardise
+from ebm_app.spaces.marginals import Marginals
+from ebm_app.spaces.spline import Coupling
+from ebm_app.spaces.whitening import Whitening
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.tensors import standard_normal_log_density
+
+SHAPE, LEVELS = (3, 2, 2), 5
+#: shapes whose checkerboard over rows and columns alone, or over channels alone, has an empty half
+NARROW = [(1, 1, 2), (1, 2, 1), (3, 1, 1)]
+
+
+def images(shape, num=4):
+    """Values in [0, 1) with the ends among them."""
+    x = torch.rand((num, *shape), generator=generator(), dtype=F64)
+    x.view(-1)[:2] = torch.tensor([0.0, 1 - 1e-6], dtype=F64)
+    return x
+
+
+def dequantised(shape, num=500):
+    """Levels with a correlation between neighbours, and one component that is black."""
+    rows = torch.randn((num, math.prod(shape)), generator=generator(), dtype=F64).cumsum(1)
+    levels = (rows + LEVELS / 2).round().clamp(0, LEVELS - 1).long().view(num, *shape)
+    levels[:, 0, 0, 0] = 0
+    noise = torch.rand(levels.shape, generator=generator(1), dtype=F64)
+    return dequantise(levels, LEVELS, noise)
+
+
+def perturb(module, size=0.08):
+    """Other weights than those of the identity."""
+    g = generator(7)
+    for parameter in module.parameters():
+        parameter.data += size * torch.randn(parameter.shape, generator=g)
+    return module
+
+
+def fitted(name, shape):
+    space = SPACES[name](shape, LEVELS)
+    space.fit(dequantised(shape))
+    return perturb(space).double()
+
+
+def jacobian_of(encode, image):
+    jacobian = torch.autograd.functional.jacobian(lambda i: encode(i[None])[0], image)
+    return jacobian.reshape(image.numel(), image.numel())
+
+
+@pytest.mark.parametrize(
+    "name, shape", [*((name, SHAPE) for name in SPACES), *(("spline", shape) for shape in NARROW)]
+)
+def test_spaces_are_bijections_with_the_log_determinant_of_their_jacobian(name, shape):
+    space, x = fitted(name, shape), images(shape)
+    u, log_abs_det = space.encode_with_log_abs_det(x)
+    assert u.shape == x.shape and u.dtype == log_abs_det.dtype == F64
+    assert torch.allclose(space.decode(u), x, rtol=1e-9, atol=1e-10)
+    assert torch.allclose(space.encode(x[1:2]), u[1:2], rtol=1e-12)
+    noise = torch.randn((200, *shape), generator=generator(2), dtype=F64)
+    assert torch.allclose(space.encode(space.decode(noise)), noise, rtol=1e-7, atol=1e-7)
+    single = space.encode(space.decode(noise).float())
+    assert single.dtype == torch.float32 and single.isfinite().all()
+    rows = [torch.linalg.slogdet(jacobian_of(space.encode, image)).logabsdet for image in x[1:3]]
+    assert torch.allclose(log_abs_det[1:3], torch.stack(rows), rtol=1e-9, atol=1e-6)
+    single, same = (space.encode_with_log_abs_det(y)[1] for y in (x.float(), x.float().double()))
+    assert torch.allclose(single, same, rtol=1e-4)
+
+
+def test_pixels_fill_the_cube_from_minus_one_to_one():
+    grey = torch.tensor([0.0, 0.5, 1.0], dtype=F64).view(3, 1, 1, 1)
+    assert PixelSpace().encode(grey).flatten().tolist() == [-1, 0, 1]
+
+
+def test_whitened_data_have_mean_zero_and_covariance_near_one():
+    shape = (1, 2, 4)
+    x = Logit().encode(dequantised(shape, 20_000))
+    part = Whitening(shape)
+    part.fit(x)
+    rows = part.encode(x).flatten(1)
+    assert rows.mean(0).abs().max() < 1e-9
+    assert torch.allclose(torch.cov(rows.T), torch.eye(8, dtype=F64), atol=0.02)
+    sources = torch.corrcoef(torch.cat([x.flatten(1), rows], 1).T)[:8, 8:]
+    assert (sources.diagonal() > 0.5).all()  # every component still is its own pixel
+
+
+def test_standardised_components_have_mean_zero_and_variance_one_but_for_one_image():
+    x = torch.rand((500, 1, 2, 4), generator=generator(), dtype=F64).square()
+    part = Standardise((1, 2, 4))
+    part.fit(x.float())
+    u, variance = part.encode(x), x.var(0)
+    assert torch.allclose(u.mean(0), torch.zeros(1, 2, 4, dtype=F64), atol=1e-6)
+    expected = (variance / ((500 * variance + variance.mean()) / 501)).sqrt()
+    assert torch.allclose(u.std(0), expected, atol=1e-6)
+    x = torch.tensor([[[[0.1, 1.0]]], [[[0.1, 2.0]]], [[[0.1, 3.0]]]])
+    for kind in (Whitening, Standardise):
+        with pytest.raises(UserError, match="change"):
+            kind((1, 1, 2)).fit(x)
+
+
+def test_marginals_are_standard_normal_and_have_the_density_of_the_histogram():
+    shape = (1, 2, 4)
+    x = dequantised(shape, 20_000)
+    part = Marginals(shape, LEVELS)
+    part.fit(x)
+    u, log_abs_det = part.encode_with_log_abs_det(x)
+    u = u.flatten(1)
+    assert (u.mean(0).abs() < 0.02).all() and ((u.std(0) - 1).abs() < 0.02).all()
+    # the histogram's log density at x, by hand
+    cells = (x.flatten(1) * LEVELS).long()
+    density = torch.zeros(len(x), dtype=F64)
+    for d in range(8):
+        counts = torch.bincount(cells[:, d], minlength=LEVELS).double() + 0.5
+        density += (LEVELS * counts / (len(x) + 0.5 * (LEVELS + 2))).log()[cells[:, d]]
+    normals = standard_normal_log_density(u).sum(1)
+    assert torch.allclose(normals + log_abs_det, density, atol=1e-9)
+    part = Marginals((1, 1, 1), 2)  # digits in both tails
+    u = torch.tensor([-20.0, -9.0, 0.0, 9.0, 20.0], dtype=F64).view(-1, 1, 1, 1)
+    x = part.decode(u)
+    assert (x.flatten().diff() >= 0).all() and x.min() < 0 and x.max() > 1
+    assert torch.allclose(part.encode(x), u, rtol=1e-10)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 4), SHAPE, *NARROW], ids=str)
+def test_a_coupling_moves_one_half_by_the_other_and_starts_as_the_identity(shape):
+    halves = []
+    for parity in (0, 1):
+        part, x = Coupling(shape, parity, 8, 5), normal((1, *shape))
+        same, log_abs_det = part.encode_with_log_abs_det(x)
+        assert torch.allclose(same, x, rtol=1e-12) and log_abs_det.abs() < 1e-12
+        part = perturb(part).double()
+        jacobian, moved = jacobian_of(part.encode, x[0]), part.moved
+        kept = torch.tensor([i for i in range(x.numel()) if i not in moved])
+        assert torch.equal(part.encode(x).flatten()[kept], x.flatten()[kept])
+        assert torch.equal(jacobian[kept], torch.eye(x.numel(), dtype=F64)[kept])
+        assert (jacobian[moved][:, kept] != 0).any()
+        # given the other half every component moves on its own
+        block = jacobian[moved][:, moved]
+        assert torch.equal(block, block.diag().diag()) and (block.diag() > 0).all()
+        halves.append(moved)
+    assert sorted(torch.cat(halves).tolist()) == list(range(math.prod(shape)))
+    assert min(len(half) for half in halves) > 0
+
+
+def test_a_spline_flow_integrates_to_one_and_is_differentiated_twice():
+    flow = Flow(FlowConfig("test", (1, 1, 2), 5, "spline"))
+    flow.space = SplineSpace((1, 1, 2), 5)
+    flow.space.fit(images((1, 1, 2), 500).square())
+    perturb(flow).double()
+    # on an even grid of logits v: the density of v is smooth, that of x is not near its ends
+    logit, v = Logit(1e-3), torch.linspace(-14, 14, 101, dtype=F64)
+    x = logit.decode(torch.cartesian_prod(v, v).view(-1, 1, 1, 2))
+    log_density = flow.log_density(x) - logit.encode_with_log_abs_det(x)[1]
+    density = log_density.exp().view(len(v), len(v))
+    assert torch.trapezoid(torch.trapezoid(density, v), v).item() == pytest.approx(1, abs=1e-3)
+    part = flow.space.parts[2].requires_grad_(False)
+    u = normal((2, 1, 1, 2)).requires_grad_()
+    assert torch.autograd.gradgradcheck(part.decode, (u,), atol=1e-4)

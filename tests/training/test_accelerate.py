@@ -1,0 +1,52 @@
+"""What a configuration of accelerate asks for: taken and recorded, or refused."""
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from conftest import error_of
+from test_train_api import IMAGES, SMALL, weights_of
+
+from ebm_app import train
+from ebm_app.utils.processes import SHARED_OUT, make_accelerator
+from ebm_app.utils.records import read_json
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+    """A run in an environment: its record, and its weights."""
+
+    def run(name, settings=SMALL, **environment):
+        AcceleratorState._reset_state(reset_partial_state=True)  # it is shared, and read once
+        with monkeypatch.context() as patch:
+            for key, value in environment.items():
+                patch.setenv("ACCELERATE_" + key, value)
+            train(IMAGES, tmp_path / name, num_levels=17, max_train_steps=2, **settings)
+        return read_json(tmp_path / name / "run.json"), weights_of(tmp_path / name)
+
+    yield run
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.process
+def test_precision_and_compiler_are_taken_and_recorded(trained):
+    """Accumulation is the loop's own. The backends here compute as without one."""
+    plain, weights = trained("plain", GRADIENT_ACCUMULATION_STEPS="4")
+    assert plain["figures"]["device"] == "1 x cpu"
+    compiled, same = trained("compiled", DYNAMO_BACKEND="EAGER")
+    assert compiled["figures"]["device"] == "1 x cpu, compiled by eager"
+    flag = {**SMALL, "compile": "aot_eager"}
+    compiled, by_flag = trained("flag", flag, DYNAMO_BACKEND="EAGER")
+    assert compiled["figures"]["device"] == "1 x cpu, compiled by aot_eager"
+    assert compiled["settings"]["training"]["compile"] == "aot_eager"
+    half, other = trained("half", MIXED_PRECISION="bf16")
+    assert half["settings"]["training"]["mixed_precision"] == "bf16"
+    for name in weights:
+        for found in (same, by_flag):
+            torch.testing.assert_close(found[name], weights[name], atol=1e-6, rtol=1e-5)
+    assert any((other[name] != weights[name]).any() for name in weights)
+
+
+@pytest.mark.parametrize("name", SHARED_OUT)
+def test_what_shares_out_a_network_is_refused(monkeypatch, name):
+    monkeypatch.setenv(name, "true")
+    assert "use --multi_gpu" in error_of(make_accelerator, device="cpu")

@@ -1,0 +1,122 @@
+"""Real processes: a killed run resumes bit for bit, and several give the numbers of one."""
+
+import signal
+from pathlib import Path
+
+import forked
+import pytest
+import torch
+from conftest import TINY
+from safetensors.torch import load_file
+from speeds import without_speeds
+
+from ebm_app.training.metrics import read_metrics
+from ebm_app.utils.records import read_json
+
+pytestmark = pytest.mark.process
+
+STEPS = ["--max_train_steps", "12", "--checkpointing_steps", "4", "--validation_steps", "6"]
+WHOLE = ["--train_batch_size", "8"]
+RESUME = ["--resume_from_checkpoint", "latest"]
+
+
+@pytest.fixture(scope="module")
+def train(image_folder):
+    """Train in processes of their own; their exit code."""
+
+    def run(
+        folder: Path,
+        *flags: str,
+        num: int = 1,
+        stop: tuple[int, int] = (0, 0),
+        where: str = "step",
+    ) -> int:
+        data = ["--dataset", f"folder:{image_folder}", "--output_dir", folder]
+        output = folder.with_suffix(".txt")
+        (code,) = forked.run(
+            "train/ebm.py", [*data, *TINY, *STEPS, *flags], output, num, stop, where
+        )
+        return code
+
+    return run
+
+
+def outcome(folder: Path) -> tuple[dict, list]:
+    state = load_file(folder / "checkpoint-12" / "state" / "trainer.safetensors")
+    return state, without_speeds(read_metrics(folder / "metrics.jsonl"))
+
+
+def assert_equal_runs(a: Path, b: Path) -> None:
+    (tensors_a, lines_a), (tensors_b, lines_b) = outcome(a), outcome(b)
+    assert lines_a == lines_b
+    assert tensors_a.keys() == tensors_b.keys()
+    assert all(torch.equal(tensors_a[key], tensors_b[key]) for key in tensors_a)
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory, train) -> Path:
+    """An uninterrupted run of one process with a batch of 8."""
+    folder = tmp_path_factory.mktemp("whole") / "1"
+    assert train(folder, *WHOLE) == 0
+    return folder
+
+
+def test_a_run_that_was_stopped_and_then_killed_resumes_bit_for_bit(tmp_path, train, whole_run):
+    """SIGINT and SIGTERM save a checkpoint first; after SIGKILL the last one stands."""
+    folder, resume = tmp_path / "run", []
+    for signum, step in ((signal.SIGINT, 1), (signal.SIGTERM, 4)):
+        assert train(folder, *WHOLE, *resume, stop=(step, signum)) == 128 + signum
+        assert (folder / f"checkpoint-{step + 1}").exists()
+        resume = RESUME
+    assert train(folder, *WHOLE, *RESUME, stop=(9, signal.SIGKILL)) == -signal.SIGKILL
+    assert read_json(folder / "run.json")["figures"] is None
+    assert not (folder / "checkpoint-12").exists()
+    assert train(folder, *WHOLE, *RESUME) == 0
+    assert_equal_runs(whole_run, folder)
+
+
+def test_a_stop_in_a_validation_saves_at_once_and_changes_no_record(tmp_path, train):
+    """The validation that was cut off comes again; the losses since the last line are kept."""
+    folder, sparse = tmp_path / "run", ["--logging_steps", "5"]
+    stop = (6, signal.SIGHUP)
+    assert train(folder, *WHOLE, *sparse, stop=stop, where="validation") == 128 + signal.SIGHUP
+    state = read_json(folder / "checkpoint-6" / "state" / "trainer.json")
+    assert state["step"] == 6 and state["validated"] == 0
+    assert not any("validation_loss" in row for row in read_metrics(folder / "metrics.jsonl"))
+    assert train(folder, *WHOLE, *sparse, *RESUME) == 0
+    assert train(tmp_path / "whole", *WHOLE, *sparse) == 0
+    assert_equal_runs(tmp_path / "whole", folder)
+
+
+@pytest.mark.slow
+def test_two_processes_that_were_stopped_and_killed_resume_bit_for_bit(tmp_path, train):
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    assert train(whole, num=2) == 0
+    stop = (6, signal.SIGTERM)
+    assert train(folder, num=2, stop=stop, where="validation") == 128 + signal.SIGTERM
+    assert (folder / "checkpoint-6").is_dir()
+    assert train(folder, *RESUME, num=2, stop=(9, signal.SIGKILL)) == -signal.SIGKILL
+    assert train(folder, *RESUME, num=2) == 0
+    assert_equal_runs(whole, folder)
+
+
+def test_two_processes_train_the_model_of_one_with_twice_the_batch(tmp_path, train, whole_run):
+    assert train(tmp_path / "2", num=2) == 0
+    (one, lines_one), (two, lines_two) = outcome(whole_run), outcome(tmp_path / "2")
+    for a, b in zip(lines_one, lines_two, strict=True):
+        assert a.keys() == b.keys()
+        for name, value in b.items():
+            # a standard error is as exact as the bits, of order 10 in float32, that it is of
+            rounding = 1e-6 if name.endswith("_stderr") else 1e-12
+            assert a[name] == pytest.approx(value, rel=1e-5, abs=rounding), name
+    for key in one:
+        if key.startswith(("weights.", "ema.")):
+            torch.testing.assert_close(one[key], two[key], atol=1e-5, rtol=1e-5)
+
+
+def test_gradients_exchanged_in_bfloat16_train_nearly_the_same(tmp_path, train, whole_run):
+    options = ["comm_hook=bf16", "find_unused_parameters=true", "gradient_as_bucket_view=true"]
+    assert train(tmp_path / "2", "--ddp_args", *options, num=2) == 0
+    (one, _), (two, _) = outcome(whole_run), outcome(tmp_path / "2")
+    gap = max((one[k] - two[k]).abs().max() for k in one if k.startswith("weights."))
+    assert 1e-5 < gap < 0.02

@@ -1,0 +1,259 @@
+"""The training loop: exact resume, batches independent of how they are shared, failures."""
+
+import errno
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file
+from speeds import without_speeds
+
+from ebm_app.config import EBMConfig, TrainingConfig, UNetConfig
+from ebm_app.data.augmentation import AUGMENTATIONS
+from ebm_app.data.images import ImageData
+from ebm_app.ebm import EBM
+from ebm_app.objectives.regression import OBJECTIVES
+from ebm_app.training import checkpoint
+from ebm_app.training.metrics import read_metrics
+from ebm_app.training.optimizers import OPEN_ENDED
+from ebm_app.training.tasks import EBMTask
+from ebm_app.training.trainer import Trainer
+from ebm_app.utils.errors import UserError
+
+NET = UNetConfig(block_out_channels=(8,), norm_num_groups=4)
+CONFIG = TrainingConfig(
+    max_train_steps=8,
+    train_batch_size=6,
+    lr_warmup_steps=2,
+    ema_decay=0.9,
+    checkpointing_steps=4,
+    validation_steps=8,
+    validation_images=4,
+    validation_repeats=1,
+    num_preview_images=0,
+    logging_steps=1,
+)
+
+
+@pytest.fixture(scope="module")
+def data() -> ImageData:
+    generator = torch.Generator().manual_seed(0)
+    levels = torch.randint(0, 17, (40, 1, 4, 4), generator=generator, dtype=torch.uint8)
+    return ImageData("noise", 17, levels[:20], levels[20:30], levels[30:])
+
+
+def trainer(
+    data: ImageData, folder: Path, net: UNetConfig = NET, eps: float = 5e-7, **changes: object
+) -> Trainer:
+    config = replace(CONFIG, **changes)
+    has_head = config.stein_factor > 0
+    ebm_config = EBMConfig(
+        "noise",
+        data.image_shape,
+        17,
+        net=net,
+        stein_head=has_head,
+        prediction="moments" if has_head else "normalised",
+        condition_dim=AUGMENTATIONS[config.augmentation].dim,
+        num_nodes=8,
+        eps=eps,
+    )
+    folder.mkdir(exist_ok=True)
+    return make(Accelerator(cpu=True), ebm_config, config, data, folder)
+
+
+def make(accelerator, ebm_config, config, data, folder) -> Trainer:
+    task = EBMTask(accelerator, ebm_config, config, data)
+    return Trainer(accelerator, task, config, folder)
+
+
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory) -> SimpleNamespace:
+    """A run that is validated twice, with its result and its folder."""
+    run = trainer(data, tmp_path_factory.mktemp("finished") / "run", validation_steps=4)
+    return SimpleNamespace(run=run, result=run.fit(), folder=run.output_dir)
+
+
+def weights(run: Trainer) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in run.parameters])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": "muon"},
+        dict(objective="tsm", stein_factor=0.0, gradient_accumulation_steps=2, train_batch_size=3),
+    ],
+    ids=["muon", "tsm"],
+)
+def test_resume_is_exact_in_mid_epoch_with_dropout(data, tmp_path, changes):
+    """Also where blocks are computed again in the backward pass."""
+    net = replace(NET, dropout=0.2, block_out_channels=(16,))
+    changes = {"augmentation": "affine", **changes}
+    whole = trainer(data, tmp_path / "whole", net, **changes)
+    whole.fit()
+    shutil.copytree(tmp_path / "whole", tmp_path / "part")
+    shutil.rmtree(tmp_path / "part" / "checkpoint-8")  # as if cut off after step 4
+    resumed = trainer(data, tmp_path / "part", net, gradient_checkpointing=True, **changes)
+    assert resumed.task.model.model.net.unet.is_gradient_checkpointing
+    resumed.resume(checkpoint.find_checkpoint(tmp_path / "part", "latest"))
+    before, cores = resumed.now.seconds, resumed.now.core_seconds
+    assert resumed.now.step == 4 and before > 0
+    result = resumed.fit()
+    assert result["steps"] == 8 and result["core_seconds"] > cores > 0
+    speed = 4 * resumed.now.total_batch_size / (result["training_seconds"] - before)
+    assert result["images_per_second"] == pytest.approx(speed)
+    assert torch.equal(weights(whole), weights(resumed))
+    for a, b in zip(whole.ema.shadow_params, resumed.ema.shadow_params, strict=True):
+        assert torch.equal(a, b)
+    lines = [read_metrics(tmp_path / n / "metrics.jsonl") for n in ("whole", "part")]
+    assert without_speeds(lines[0]) == without_speeds(lines[1])
+
+
+def test_the_weights_that_are_kept_are_the_averaged_ones(finished):
+    """Of the last step; those that are trained go on as they were."""
+    kept = EBM.from_pretrained(finished.folder / "checkpoint-8")
+    found = torch.cat([part.flatten() for part in kept.parameters()])
+    average = torch.cat([part.flatten() for part in finished.run.ema.shadow_params])
+    assert torch.equal(found, average) and not torch.equal(found, weights(finished.run))
+
+
+def test_a_run_of_constant_learning_rate_can_go_on_beyond_its_end(data, tmp_path, finished):
+    """And whether its rate falls is decided when the fall begins."""
+    constant = {"lr_scheduler": OPEN_ENDED, "checkpointing_steps": 2}
+    falling = {**constant, "lr_decay_steps": 2, "max_train_steps": 4}
+    whole = trainer(data, tmp_path / "whole", **falling)
+    whole.fit()
+    trainer(data, tmp_path / "part", max_train_steps=2, **constant).fit()
+    longer = trainer(data, tmp_path / "part", **falling)
+    longer.resume(tmp_path / "part" / "checkpoint-2")
+    assert longer.fit()["steps"] == 4
+    assert torch.equal(weights(whole), weights(longer))
+    later = trainer(data, tmp_path / "whole", **{**falling, "max_train_steps": 5})
+    with pytest.raises(UserError, match="max_train_steps was 4, now 5"):
+        later.resume(tmp_path / "whole" / "checkpoint-4")
+    with pytest.raises(UserError, match="max_train_steps was 8, now 9"):
+        trainer(data, tmp_path / "a", max_train_steps=9).resume(finished.folder / "checkpoint-8")
+
+
+def test_accumulated_batches_train_as_one_large_batch(data, tmp_path):
+    runs = [
+        trainer(
+            data,
+            tmp_path / str(n),
+            train_batch_size=12 // n,
+            gradient_accumulation_steps=n,
+            max_train_steps=4,
+        )
+        for n in (1, 3)
+    ]
+    losses = [run.fit()["loss"] for run in runs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    torch.testing.assert_close(weights(runs[0]), weights(runs[1]), atol=2e-5, rtol=1e-4)
+
+
+def test_a_batch_is_a_function_of_seed_and_step(data, tmp_path):
+    one, other = (
+        trainer(data, tmp_path / "run", train_batch_size=8, augmentation="affine").task
+        for _ in range(2)
+    )
+    rows = torch.arange(8)
+    for step in (5, 2):
+        for a, b in zip(one.batch(step, rows), other.batch(step, rows[5:]), strict=True):
+            assert torch.equal(a[5:], b)  # of whichever rows a process has
+    assert not torch.equal(one.batch(1, rows)[0], one.batch(2, rows)[0])
+    # 20 images: steps 0..4 of 8 are two whole epochs
+    seen = torch.cat([one.order(step) for step in range(5)])
+    assert torch.equal(seen[:20].sort().values, torch.arange(20))
+    assert torch.equal(seen[20:].sort().values, torch.arange(20))
+    assert not torch.equal(seen[:20], seen[20:])
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_learns(data, tmp_path, objective):
+    """Data on one level, noise margin 0.01: on the same held-out draws the loss falls."""
+    levels = torch.full_like(data.train, 8)
+    run = trainer(
+        ImageData("noise", 17, levels, levels[:10], levels[:10]),
+        tmp_path / "run",
+        eps=1e-2,
+        objective=objective,
+        stein_factor=float(objective in ("ctsm_m", "dual")),
+        max_train_steps=30,
+        train_batch_size=32,
+        validation_images=10,
+        validation_repeats=4,
+        validation_steps=30,
+        checkpointing_steps=30,
+        learning_rate=1e-2,
+    )
+    before = run.task.validate()["validation_loss"]
+    run.fit()
+    after = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]["validation_loss"]
+    assert after < before - 0.2
+
+
+def test_the_best_model_stays_at_the_top_and_loads(finished):
+    lines = read_metrics(finished.folder / "metrics.jsonl")
+    validations = [line for line in lines if "validation_loss" in line]
+    best = min(validations, key=lambda line: line["validation_loss"])
+    assert len(validations) == 2
+    assert finished.result["bits_per_dim"] == best["validation_bits_per_dim"]
+    top, own = (
+        load_file(finished.folder / part / "model.safetensors")
+        for part in ("", f"checkpoint-{best['step']}")
+    )
+    assert all(torch.equal(top[key], own[key]) for key in top)
+    assert EBM.from_pretrained(finished.folder).config == finished.run.task.model.config
+
+
+def test_a_full_disk_leaves_the_previous_checkpoint(data, tmp_path, finished, monkeypatch):
+    folder = tmp_path / "run"
+    shutil.copytree(finished.folder, folder)
+    run = trainer(data, folder)
+    run.resume(folder / "checkpoint-8")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run.now.step = 9
+    monkeypatch.setattr(checkpoint, "write_tensors", full)
+    with pytest.raises(OSError, match="No space left"):
+        run.save()
+    names = [path.name for path in checkpoint.checkpoints(folder)]
+    assert names == ["checkpoint-4", "checkpoint-8"]
+    checkpoint.verify(folder / "checkpoint-8")
+
+
+def test_a_loss_that_is_not_finite_stops_with_its_step(data, tmp_path):
+    run = trainer(data, tmp_path / "run", logging_steps=3)
+    step = run.train_step
+
+    def poisoned():
+        step()
+        if run.now.step == 4:
+            run.pending[-1] = torch.tensor(float("nan"))
+
+    run.train_step = poisoned
+    with pytest.raises(UserError, match="loss of step 5 is not finite: try a smaller"):
+        run.fit()
+    assert (tmp_path / "run" / "checkpoint-4").is_dir()
+
+
+def test_resume_refuses_what_would_not_be_the_same_run(data, tmp_path, finished):
+    folder = finished.folder / "checkpoint-8"
+    with pytest.raises(UserError, match="learning_rate was 0.002, now 0.5"):
+        trainer(data, tmp_path / "a", learning_rate=0.5).resume(folder)
+    with pytest.raises(UserError, match="total batch .* was 6, now 5"):
+        trainer(data, tmp_path / "a", train_batch_size=5).resume(folder)
+    with pytest.raises(UserError, match="net was .*now"):
+        trainer(data, tmp_path / "a", replace(NET, t_scale=10.0)).resume(folder)
+    same = trainer(data, tmp_path / "a", train_batch_size=3, gradient_accumulation_steps=2)
+    finer = replace(same.task.model.config, num_nodes=16)  # trains the same
+    for run in (same, make(same.accelerator, finer, same.config, data, tmp_path / "a")):
+        run.resume(folder)
+        assert run.now.step == 8

@@ -1,0 +1,141 @@
+"""Whatever stands in the place of a file, and whoever leaves the terminal: a sentence or none."""
+
+import os
+import stat
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+from conftest import error_of
+from matplotlib.figure import Figure
+from test_faults import NO_FILES, put_no_file
+
+from ebm_app.data.png import save_image
+from ebm_app.tabular.columns import read_rows
+from ebm_app.training.metrics import read_metrics
+from ebm_app.utils import records
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.records import read_json, write_json
+from ebm_app.utils.start import explained, run_script
+from ebm_app.utils.tensor_files import read_tensors, write_tensors
+from ebm_app.utils.writing import save_figure
+
+WRITE = {
+    "record": lambda path: write_json(path, {}),
+    "tensors": lambda path: write_tensors(path, {"x": torch.zeros(2)}),
+    "picture": lambda path: save_image(torch.zeros(2, 2, 1).byte().numpy(), path),
+    "figure": lambda path: save_figure(Figure(), path),
+}
+READ = {"record": read_json, "tensors": read_tensors, "lines": read_metrics, "rows": read_rows}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file_is_replaced_or_refused(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    begin = time.perf_counter()
+    for name, write in WRITE.items():
+        path = tmp_path / name
+        put_no_file(path, kind)
+        try:
+            write(path)
+            assert stat.S_ISREG(path.lstat().st_mode)
+        except (UserError, OSError) as error:
+            assert str(tmp_path) in (explained(error) or str(error))
+    assert not (tmp_path / "nowhere").exists(), "a link was followed"
+    for name, read in READ.items():
+        path = tmp_path / ("read " + name)
+        put_no_file(path, kind)
+        if name != "lines" or path.exists():
+            error_of(read, path)
+    assert time.perf_counter() - begin < 10
+
+
+def test_a_file_is_written_aside_and_a_record_has_a_size(tmp_path, monkeypatch):
+    path = tmp_path / "run.json"
+    write_json(path, {"step": 1})
+    seen, sync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (seen.append(read_json(path)), sync(file)))
+    write_json(path, {"step": 2})
+    assert seen[0] == {"step": 1} and read_json(path) == {"step": 2}
+    monkeypatch.setattr(records, "LARGEST_RECORD", 5)
+    assert "larger than 5 bytes" in error_of(read_json, path)
+
+
+def test_writers_of_one_file_lose_nothing(tmp_path):
+    path, data = tmp_path / "bpd.json", {"of": [1] * 1000}
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: write_json(path, data), range(200)))
+    assert os.listdir(tmp_path) == ["bpd.json"] and read_json(path) == data
+
+
+@pytest.fixture
+def as_nobody():
+    """A folder of root's, or of the user's own, that the process may read but not write."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "kept").write_text("{}")
+        (folder / "kept").chmod(0)
+        folder.chmod(0o555)
+        is_root = os.geteuid() == 0
+        try:
+            if is_root:
+                os.seteuid(65_534)
+            yield folder
+        finally:
+            if is_root:
+                os.seteuid(0)
+            folder.chmod(0o755)
+
+
+def test_what_may_not_be_written_or_read_is_one_sentence(as_nobody):
+    for write in WRITE.values():
+        for name in ("new", "kept"):
+            with pytest.raises(OSError) as refused:
+                write(as_nobody / name)
+            assert str(as_nobody) in explained(refused.value)
+    for read in READ.values():
+        error_of(read, as_nobody / "kept")
+
+
+def closed_pipe():
+    reader, writer = os.pipe()
+    os.close(reader)
+    return open(writer, "w")
+
+
+LOST = {"closed": lambda: None, "full": lambda: open("/dev/full", "w"), "left": closed_pipe}
+
+
+@pytest.mark.parametrize("lost", LOST.values(), ids=LOST)
+def test_a_lost_terminal_ends_no_run(monkeypatch, capsys, lost):
+    done = []
+
+    def main(argv):
+        for _ in range(1_000):
+            print("a line of many words")
+            print("a bar", file=sys.stderr, flush=True)
+        done.append(True)
+        return {"figure": 1}
+
+    for name, code in (("stderr", 0), ("stdout", 2)):
+        with monkeypatch.context() as patch:
+            stream = lost()
+            patch.setattr(sys, name, stream)
+            assert run_script(main) == code
+            if stream is not None:
+                stream.close()
+    assert len(done) == 2 and "read them in the record" in capsys.readouterr().err
+
+
+def test_what_the_disk_refuses_is_one_sentence(capsys):
+    def main(argv):
+        open("/proc/none\n/here")
+
+    assert run_script(main) == 2
+    assert capsys.readouterr().err == (
+        "error: /proc/none /here cannot be used (No such file or directory): mend that\n"
+    )
