@@ -14,7 +14,7 @@ from ebm_app import {kind}
 
 model = {kind}.from_pretrained("{repository}")
 images = model.sample(4)  # (4, C, H, W) in [0, 1]
-print(model.log_prob(images).bits_per_dim)
+print(model.likelihood(images).bits_per_dim)
 ```
 """
 

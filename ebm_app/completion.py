@@ -39,7 +39,7 @@ def complete(
     tensor(0.)
 
     Args:
-        images: (B, C, H, W), as for ``EBM.log_prob``; what is unknown is not read.
+        images: (B, C, H, W), as for ``EBM.likelihood``; what is unknown is not read.
         mask: bool, (H, W), (C, H, W) or (B, C, H, W), true where a pixel is known.
         seed, labels, guidance: as for ``EBM.sample``.
         settings: of ``AnnealedHMC``, whose temperatures are 60 if not given.

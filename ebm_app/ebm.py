@@ -52,7 +52,7 @@ class EBM(PretrainedModel):
 
     >>> ebm = EBM.from_pretrained("digits")
     >>> images = ebm.sample(2, num_steps=3)
-    >>> ebm.log_prob(images).bits_per_dim.shape
+    >>> ebm.likelihood(images).bits_per_dim.shape
     torch.Size([2])
     """
 
@@ -98,7 +98,7 @@ class EBM(PretrainedModel):
             raise UserError("this model is diffusers' own: save its pipeline by save_pretrained")
         super().save_pretrained(folder)
 
-    def log_prob(  # noqa: PLR0913 - what a likelihood may be told
+    def likelihood(  # noqa: PLR0913 - independent options of one computation
         self,
         images: Tensor,
         estimator: str | Estimator | None = None,
@@ -116,7 +116,7 @@ class EBM(PretrainedModel):
 
         >>> ebm = EBM.from_pretrained("digits")
         >>> black = torch.zeros(1, 1, 8, 8)
-        >>> ebm.log_prob(black, estimator="elbo", num_draws=1).nfe
+        >>> ebm.likelihood(black, estimator="elbo", num_draws=1).nfe
         16
 
         Args:
@@ -152,6 +152,17 @@ class EBM(PretrainedModel):
             found = (energy, self.space, own, config.num_levels, u, dequantiser, estimator)
             parts.append(log_likelihood(*found))
         return joined(parts)
+
+    def log_prob(self, images: Tensor, **options: Any) -> Tensor:
+        """Return the log-likelihood of quantised images in nats: (B, C, H, W) -> (B,).
+
+        >>> EBM.from_pretrained("digits").log_prob(torch.zeros(2, 1, 8, 8)).shape
+        torch.Size([2])
+
+        Args:
+            images, options: as for ``likelihood``, which also returns bits, errors and costs.
+        """
+        return self.likelihood(images, **options).log_prob
 
     def classify(self, images: Tensor, seed: int = 0, **settings: Any) -> ClassPosterior:
         """Probabilities of the classes of images, p(y | x) for classes that are equally frequent;

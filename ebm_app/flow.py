@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,7 +44,7 @@ class Flow(PretrainedModel):
     >>> flow = Flow(FlowConfig("digits", (1, 8, 8), 17, "gaussian"))
     >>> x = torch.rand(500, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     >>> flow.space.fit(x)
-    >>> flow.sample(2).shape, flow.log_prob(flow.sample(2)).bits_per_dim.shape
+    >>> flow.sample(2).shape, flow.likelihood(flow.sample(2)).bits_per_dim.shape
     (torch.Size([2, 1, 8, 8]), torch.Size([2]))
     """
 
@@ -64,7 +65,7 @@ class Flow(PretrainedModel):
         return -self.log_density(x) / math.prod(self.config.image_shape)
 
     @torch.no_grad()
-    def log_prob(
+    def likelihood(
         self, images: Tensor, noise: Tensor | None = None, repeats: int = 1, seed: int = 0
     ) -> Likelihood:
         """The bound on the log-likelihood of quantised images by uniform dequantisation: the mean
@@ -91,6 +92,14 @@ class Flow(PretrainedModel):
         check_finite(log_prob)
         bits = to_bits_per_dim(log_prob, num_dims)
         return Likelihood(log_prob, bits, torch.zeros_like(log_prob), None, len(noise))
+
+    def log_prob(self, images: Tensor, **options: Any) -> Tensor:
+        """Return the log-likelihood of quantised images in nats: (B, C, H, W) -> (B,).
+
+        Args:
+            images, options: as for ``likelihood``.
+        """
+        return self.likelihood(images, **options).log_prob
 
     @torch.no_grad()
     def sample(self, num_images: int, seed: int = 0) -> Tensor:

@@ -69,7 +69,7 @@ def flow():
 def bits(model, images=IMAGES, **options):
     if isinstance(model, EBM):  # few are enough to see that two calls are one
         options["num_nodes"] = 4
-    return model.log_prob(images, **options).bits_per_dim
+    return model.likelihood(images, **options).bits_per_dim
 
 
 @pytest.mark.parametrize("given", SAME_IMAGES.values(), ids=SAME_IMAGES)
@@ -83,11 +83,11 @@ def test_images_are_taken_in_any_form(ebm, flow, given):
 @pytest.mark.parametrize("given", NO_IMAGES.values(), ids=NO_IMAGES)
 def test_what_is_no_image_is_one_sentence(ebm, flow, given, tmp_path):
     mask = torch.ones(8, 8, dtype=torch.bool)
-    calls = [ebm.log_prob, flow.log_prob, lambda x: complete(ebm, x, mask)]
+    calls = [ebm.likelihood, flow.likelihood, lambda x: complete(ebm, x, mask)]
     for call in [*calls, lambda x: train(x, tmp_path / "run", num_levels=17)]:
         error_of(call, given)
     if given is not None:
-        error_of(ebm.log_prob, IMAGES, noise=given)
+        error_of(ebm.likelihood, IMAGES, noise=given)
         error_of(complete, ebm, IMAGES, given if isinstance(given, str) else 1.0)
 
 
@@ -103,7 +103,7 @@ def test_numbers_are_taken_in_any_form(ebm, flow):
 
 def test_numbers_that_are_wrong_are_one_sentence(ebm, flow):
     for number in (0, *NO_COUNTS):
-        error_of(ebm.log_prob, IMAGES, repeats=number)
+        error_of(ebm.likelihood, IMAGES, repeats=number)
         error_of(ebm.sample, number, **STEPS)
         error_of(flow.sample, number)
         error_of(log_density_ratio, ROWS, ROWS, num_folds=number)
@@ -112,9 +112,9 @@ def test_numbers_that_are_wrong_are_one_sentence(ebm, flow):
             error_of(ebm.sample, 1, num_steps=number)
             error_of(log_density_ratio, ROWS, ROWS, steps=number)
     for seed in NO_SEEDS:
-        error_of(ebm.log_prob, IMAGES, seed=seed)
+        error_of(ebm.likelihood, IMAGES, seed=seed)
         error_of(ebm.sample, 1, seed=seed, **STEPS)
-        error_of(flow.log_prob, IMAGES, seed=seed)
+        error_of(flow.likelihood, IMAGES, seed=seed)
         error_of(flow.sample, 1, seed=seed)
         error_of(log_density_ratio, ROWS, ROWS, random_state=seed)
         error_of(mutual_information, ROWS[:, 0], ROWS[:, 1], random_state=seed)
@@ -148,7 +148,7 @@ def test_a_model_in_another_dtype(ebm):
     )
     assert model.sample(2, **STEPS).shape == (2, 1, 8, 8)
     model.to(torch.float16)
-    error_of(model.log_prob, IMAGES)
+    error_of(model.likelihood, IMAGES)
     error_of(model.sample, 2, **STEPS)
 
 
@@ -193,11 +193,11 @@ def test_what_is_another_kind_of_object_is_one_sentence(ebm, tmp_path):
         error_of(train, given, tmp_path)
         error_of(train, LEVELS, given)
         if given is not None:
-            error_of(ebm.log_prob, IMAGES, dequantiser=given)
+            error_of(ebm.likelihood, IMAGES, dequantiser=given)
             error_of(train, LEVELS, tmp_path, flow=given)
     for given in no_numbers:
         error_of(log_density_ratio, given, ROWS)
-        error_of(ebm.log_prob, given)
+        error_of(ebm.likelihood, given)
     error_of(AnomalyDetector("digits").threshold, 5e-324)
 
 

@@ -47,7 +47,7 @@ def calls(ebm):
     mask, detector = torch.ones(8, 8, dtype=torch.bool), AnomalyDetector("digits")
     flow = Flow(FlowConfig("digits", (1, 8, 8), 17, "copula"))
     return {
-        ebm.log_prob: {"images": IMAGES, "estimator": "elbo", "num_draws": 1, "num_nodes": 4}
+        ebm.likelihood: {"images": IMAGES, "estimator": "elbo", "num_draws": 1, "num_nodes": 4}
         | dict.fromkeys(("dequantiser", "noise", "labels"))
         | {"repeats": 1, "seed": 0},
         ebm.sample: {"num_images": 1, "sampler": "dpm", "seed": 0, "labels": None}

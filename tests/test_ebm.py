@@ -54,7 +54,7 @@ def test_round_trip_gives_equal_outputs(ebm, tmp_path):
     }
     again = EBM.from_pretrained(tmp_path / "model")
     assert again.config == CONFIG and not again.training
-    a, b = (model.log_prob(images(), repeats=2, seed=4, num_nodes=4) for model in (ebm, again))
+    a, b = (model.likelihood(images(), repeats=2, seed=4, num_nodes=4) for model in (ebm, again))
     assert torch.equal(a.log_prob, b.log_prob) and torch.equal(a.components, b.components)
     assert torch.equal(ebm.sample(2, num_steps=3, seed=5), again.sample(2, num_steps=3, seed=5))
 
@@ -63,7 +63,7 @@ def test_round_trip_gives_equal_outputs(ebm, tmp_path):
 def test_an_inference_mode_changes_nothing(name):
     ebm, x, mask = EBM.from_pretrained(name), digit(), torch.ones(8, 8, dtype=torch.bool)
     calls = [
-        partial(ebm.log_prob, x, "pf_ode", num_steps=1, max_refinements=0),
+        partial(ebm.likelihood, x, "pf_ode", num_steps=1, max_refinements=0),
         partial(ebm.sample, 1, num_steps=2),
         partial(ebm.energy.with_nodes(4).score, x),
         partial(complete, ebm, x, mask, num_temperatures=2),
@@ -76,7 +76,7 @@ def test_an_inference_mode_changes_nothing(name):
 
 @pytest.mark.parametrize("settings", [{"repeats": 2, "num_nodes": 4}, {"estimator": "ratio"}])
 def test_batches_change_neither_likelihoods_nor_samples(ebm, settings):
-    whole, parts = (ebm.log_prob(images(5), batch_size=n, **settings) for n in (5, 2))
+    whole, parts = (ebm.likelihood(images(5), batch_size=n, **settings) for n in (5, 2))
     assert whole.nfe == parts.nfe
     for a, b in zip(whole[:4], parts[:4], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-4)
@@ -89,14 +89,14 @@ def test_batches_change_neither_likelihoods_nor_samples(ebm, settings):
 
 def test_a_likelihood_by_name_is_that_of_the_object(ebm):
     u = torch.rand((2, 3, 1, 8, 8), generator=torch.Generator().manual_seed(7))
-    by_name = ebm.log_prob(
+    by_name = ebm.likelihood(
         images(), estimator="elbo", dequantiser="truncated_normal", noise=u, seed=4, num_nodes=4
     )
     bound = VariationalBound(num_nodes=4, seed=4)
-    by_object = ebm.log_prob(images(), bound, TruncatedNormal(), noise=u)
+    by_object = ebm.likelihood(images(), bound, TruncatedNormal(), noise=u)
     assert torch.equal(by_name.log_prob, by_object.log_prob) and by_name.nfe == 2 * 4 * 4
-    own = ebm.log_prob(images(), noise=u)
-    assert torch.equal(own.log_prob, ebm.log_prob(images(), "elbo", "uniform", noise=u).log_prob)
+    own = ebm.likelihood(images(), noise=u)
+    assert torch.equal(own.log_prob, ebm.likelihood(images(), "elbo", "uniform", noise=u).log_prob)
     assert not torch.equal(own.log_prob, by_name.log_prob)
 
 
@@ -104,11 +104,11 @@ def test_levels_are_images_and_seeded_noise_is_noise(ebm):
     levels = to_levels(images(), 17)
     noise = dequantisation_noise(2, levels, seed=5)
     found, same = (
-        ebm.log_prob(given, seed=5, num_nodes=4, **draws).log_prob
+        ebm.likelihood(given, seed=5, num_nodes=4, **draws).log_prob
         for given, draws in ((images(), {"repeats": 2}), (levels, {"noise": noise}))
     )
     assert torch.equal(found, same)
-    assert not torch.equal(found, ebm.log_prob(images(), repeats=2, num_nodes=4).log_prob)
+    assert not torch.equal(found, ebm.likelihood(images(), repeats=2, num_nodes=4).log_prob)
 
 
 @pytest.mark.parametrize(
@@ -160,15 +160,15 @@ def test_names_are_looked_up_as_folder_bundle_or_hub(tmp_path):
 
 def test_mistakes_with_images_and_samplers_are_explained(ebm):
     with pytest.raises(UserError, match=r"takes images of shape \(1, 8, 8\)"):
-        ebm.log_prob(torch.zeros(2, 3, 8, 8))
+        ebm.likelihood(torch.zeros(2, 3, 8, 8))
     with pytest.raises(UserError, match="17 levels"):
-        ebm.log_prob(torch.full((2, 1, 8, 8), 0.51))
+        ebm.likelihood(torch.full((2, 1, 8, 8), 0.51))
     with pytest.raises(UserError, match="noise of shape .* give .repeats, .images.shape."):
-        ebm.log_prob(images(), noise=torch.rand(3, 1, 8, 8))
+        ebm.likelihood(images(), noise=torch.rand(3, 1, 8, 8))
     with pytest.raises(UserError, match="unknown dequantiser 'gaussian': choose one of"):
-        ebm.log_prob(images(), dequantiser="gaussian")
+        ebm.likelihood(images(), dequantiser="gaussian")
     with pytest.raises(UserError, match="unknown estimator 'flow': choose one of discrete, elbo"):
-        ebm.log_prob(images(), estimator="flow")
+        ebm.likelihood(images(), estimator="flow")
 
 
 class Hub:
@@ -201,7 +201,7 @@ def test_a_model_goes_to_the_hub_as_its_two_files_and_a_card(ebm, tmp_path, monk
     for name, content in hub.files.items():
         (tmp_path / name).write_bytes(content)
     again = EBM.from_pretrained(tmp_path)
-    same, own = (model.log_prob(images(1)).log_prob for model in (again, ebm))
+    same, own = (model.likelihood(images(1)).log_prob for model in (again, ebm))
     assert torch.equal(same, own)
     with pytest.raises(UserError, match="did not take the model as 'others/x': 401 Unauthorized$"):
         ebm.push_to_hub("others/x")
@@ -214,7 +214,7 @@ def test_what_is_not_finite_is_refused(estimator):
     torch.nn.init.constant_(ebm.model.net.last_layer.weight, 1e38)
     settings = {"num_steps": 2} if estimator == "pf_ode" else {}
     with pytest.raises(UserError, match="not finite"):
-        ebm.log_prob(images(), estimator=estimator, **settings)
+        ebm.likelihood(images(), estimator=estimator, **settings)
     with pytest.raises(UserError, match="not finite"):
         ebm.sample(2, num_steps=2)
     record = {"figures": {"elbo": [{"stderr": math.nan}]}}

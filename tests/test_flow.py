@@ -65,10 +65,10 @@ def test_a_fitted_flow_is_better_than_uniform_and_comes_back_from_its_folder(kin
     flow, again = fitted(kind), Flow.from_pretrained(folders / kind)
     levels = random_levels(50, seed=3)
     noise = torch.rand((2, *levels.shape), generator=generator(4), dtype=F64)
-    value = flow.log_prob(levels, noise).log_prob
+    value = flow.likelihood(levels, noise).log_prob
     assert value.shape == (50,) and value.dtype == F64
     assert value.mean() > -16 * math.log(LEVELS) + 5
-    assert torch.equal(again.log_prob(levels, noise).log_prob, value)
+    assert torch.equal(again.likelihood(levels, noise).log_prob, value)
     assert not any(p.requires_grad for p in again.parameters())
 
 
@@ -82,7 +82,7 @@ def test_an_untrained_model_in_latent_space_is_its_flow(kind, net_input, folders
     ebm = EBM(config)
     ebm.space.load_state_dict(flow.space.state_dict())
     images = data.test[:4].double() / (LEVELS - 1)
-    found, own = (model.log_prob(images, repeats=2, seed=3) for model in (ebm, flow))
+    found, own = (model.likelihood(images, repeats=2, seed=3) for model in (ebm, flow))
     assert torch.allclose(found.log_prob, own.log_prob, rtol=1e-5)
     assert torch.allclose(found.bits_per_dim, own.bits_per_dim, rtol=1e-5)
     assert ebm.sample(3, sampler="pf_ode", num_steps=2).shape == (3, *SHAPE)
@@ -208,5 +208,5 @@ def test_few_images_never_cost_much_more_than_pure_chance(kind, num):
     noise = torch.rand((num * repeats, 1, 8, 8), generator=torch.Generator().manual_seed(1))
     levels = smooth_images(num, seed=2)
     flow.space.fit(dequantise(levels.repeat(repeats, 1, 1, 1), 256, noise), repeats)
-    bits = flow.log_prob(smooth_images(100, seed=3)).bits_per_dim
+    bits = flow.likelihood(smooth_images(100, seed=3)).bits_per_dim
     assert bits.mean() < 8 + 1

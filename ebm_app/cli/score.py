@@ -75,7 +75,7 @@ def scored(ebm: EBM, images: dict[int, torch.Tensor], args: Arguments) -> list[l
     whole, shape = torch.cat([*images.values()]), (args.repeats, *ebm.config.image_shape)
     draws = [torch.rand(shape, generator=seeded("cpu", args.seed, number)) for number in images]
     found = [
-        ebm.log_prob(whole, args.estimator, noise=noise[None], seed=args.seed + repeat)
+        ebm.likelihood(whole, args.estimator, noise=noise[None], seed=args.seed + repeat)
         for repeat, noise in enumerate(torch.stack(draws, 1))
     ]
     log_probs, bits = (torch.stack([each[i] for each in found]).cpu() for i in (0, 1))

@@ -37,19 +37,19 @@ def bits_of_images(
     labels: Tensor | None = None,
     **options: Any,
 ) -> ImageBits:
-    """``model.log_prob`` of images, shared among the processes.
+    """``model.likelihood`` of images, shared among the processes.
 
     Args:
         levels: (N, C, H, W). noise: (K, N, C, H, W), drawn for all images beforehand, so that the
             result does not depend on batches or processes. labels: (N,), for log P(image | label).
         wrap: put around the batches, for a progress bar.
-        options: of ``model.log_prob``.
+        options: of ``model.likelihood``.
     """
     parts = getattr(options.get("estimator"), "parts", ())
 
     def rows_of(indices: Tensor) -> Tensor:
         told = {} if labels is None else {"labels": labels[indices]}
-        found = model.log_prob(levels[indices], noise=noise[:, indices], **told, **options)
+        found = model.likelihood(levels[indices], noise=noise[:, indices], **told, **options)
         nfe = torch.full_like(found.error, found.nfe)
         columns = [found.bits_per_dim, found.error, nfe, *(found.parts[name] for name in parts)]
         return torch.stack(columns, 1)

@@ -40,7 +40,7 @@ class Likelihood(NamedTuple):
 
     >>> from ebm_app import EBM
     >>> ebm = EBM.from_pretrained("digits")
-    >>> found = ebm.log_prob(torch.zeros(2, 1, 8, 8))
+    >>> found = ebm.likelihood(torch.zeros(2, 1, 8, 8))
     >>> found.log_prob.shape, found.components.shape, found.nfe
     (torch.Size([2]), torch.Size([2, 1, 8, 8]), 64)
     """
@@ -139,7 +139,7 @@ def log_likelihood(
     dequantiser: Dequantiser,
     estimator: Estimator,
 ) -> Likelihood:
-    """The bound above for images; ``ebm_app.ebm.EBM.log_prob`` calls it for a model.
+    """The bound above for images; ``ebm_app.ebm.EBM.likelihood`` calls it for a model.
 
     Args:
         levels: (B, C, H, W) integers in 0..num_levels - 1.

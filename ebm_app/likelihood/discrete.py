@@ -73,7 +73,7 @@ class DiscreteBound(Estimator):
         return hasattr(energy.model, "times")
 
     def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
-        raise UserError("the discrete bound is one of levels: ask EBM.log_prob for it")
+        raise UserError("the discrete bound is one of levels: ask EBM.likelihood for it")
 
     @torch.no_grad()
     def of_levels(

@@ -114,7 +114,7 @@ class Task(ABC):
         standard error over images, on the validation split with the same noise every time."""
 
     def bits(self, name: str = "validation", **options: Any) -> dict[str, float]:
-        """Bits per dim with the standard error, by options of ``model.log_prob``."""
+        """Bits per dim with the standard error, by options of ``model.likelihood``."""
         watched = partial(self.watched, name=name)
         bits = bits_of_images(
             self.accelerator, self.model, self.validation, self.noise, wrap=watched, **options

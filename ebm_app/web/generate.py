@@ -118,7 +118,7 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
         grid.save(drawn, pnginfo=info)
         rows: list[list[float]] = []
         for number, image in enumerate(images if score_images else (), 1):
-            draws = ebm.log_prob(image.expand(REPEATS, -1, -1, -1), seed=seed)
+            draws = ebm.likelihood(image.expand(REPEATS, -1, -1, -1), seed=seed)
             mean = mean_of(draws, ebm.default_estimator, image.numel())
             rows.append([number, *in_a_row(mean)])
             done = f"{progress(number, num_images)} log-likelihoods"

@@ -85,7 +85,7 @@ def test_all_estimators_stand_in_one_table_with_their_disagreements(
     assert rows["pf_ode"]["nfe"] == (3 + 6) * 4 and rows["elbo"]["nfe"] == 32
     levels = load_images("digits").test[:2]
     noise = dequantisation_noise(1, levels, 0)
-    found = EBM.from_pretrained(model).log_prob(levels, "noised", noise=noise)
+    found = EBM.from_pretrained(model).likelihood(levels, "noised", noise=noise)
     errors = found.error / (64 * math.log(2))
     assert rows["noised"]["image_error"] == pytest.approx(errors.square().mean().sqrt().item())
     assert rows["noised"]["numerical_error"] == pytest.approx(errors.norm().item() / 2)
@@ -101,7 +101,7 @@ def test_the_script_gives_the_likelihood_of_the_model(model, script, capsys, tmp
         call(script("evaluate/bpd.py"), capsys, model, *given, "--mixed_precision", precision)[0]
         for precision in ("no", "bf16")
     )
-    found = EBM.from_pretrained(model).log_prob(
+    found = EBM.from_pretrained(model).likelihood(
         load_images("digits").test[:3],
         estimator="pf_ode",
         num_steps=2,

@@ -137,7 +137,7 @@ def test_the_discrete_bound_falls_to_the_entropy_of_the_levels(means):
     ideal = -cells.log2()[levels.long()].flatten(1).mean(1)
     excess = {}
     for num_steps in (50, 200, None):
-        found = ebm.log_prob(levels, "discrete", num_steps=num_steps)
+        found = ebm.likelihood(levels, "discrete", num_steps=num_steps)
         assert found.nfe == num_steps or num_steps is None and found.nfe == 999
         torch.testing.assert_close(sum(found.parts.values()), found.bits_per_dim)
         assert (found.parts["prior"] < 1e-3).all() and found.components.shape == levels.shape
@@ -146,13 +146,13 @@ def test_the_discrete_bound_falls_to_the_entropy_of_the_levels(means):
         assert spread == pytest.approx(error.item(), rel=0.4)
     mean = {key: value.mean().item() for key, value in excess.items()}
     assert mean[50] > mean[200] > mean[None] > -0.03 and mean[None] < 0.1
-    small = ebm.log_prob(levels, "discrete", variance="small").bits_per_dim - ideal
+    small = ebm.likelihood(levels, "discrete", variance="small").bits_per_dim - ideal
     assert small.mean() > mean[None] + 0.4
     torch.testing.assert_close(  # what an image costs does not depend on its batch
-        ebm.log_prob(levels[3:5], "discrete", num_steps=50).bits_per_dim,
+        ebm.likelihood(levels[3:5], "discrete", num_steps=50).bits_per_dim,
         (excess[50] + ideal)[3:5],
     )
-    elbo = ebm.log_prob(levels)  # the decoder closes the continuous bound too
+    elbo = ebm.likelihood(levels)  # the decoder closes the continuous bound too
     assert abs((elbo.bits_per_dim - ideal).mean()) < 0.05
 
 
@@ -174,8 +174,10 @@ def test_samples_are_of_the_pixels_and_their_levels():
     x = ebm.space.encode((torch.arange(256, dtype=F64)[None] + 0.5) / 256)
     torch.testing.assert_close(x[0], torch.linspace(-1, 1, 256, dtype=F64))
     for name in ("ratio", "noised"):
-        assert "no time score" in error_of(ebm.log_prob, found, name)
-    message = error_of(EBM.from_pretrained("digits").log_prob, torch.zeros(1, 1, 8, 8), "discrete")
+        assert "no time score" in error_of(ebm.likelihood, found, name)
+    message = error_of(
+        EBM.from_pretrained("digits").likelihood, torch.zeros(1, 1, 8, 8), "discrete"
+    )
     assert "steps of a diffusers scheduler" in message
 
 
@@ -194,7 +196,9 @@ def test_a_folder_is_a_model_like_any_other(folder, tmp_path):
     assert same.model.net is pipeline.unet  # its own weights
     image = torch.zeros(1, 1, 8, 8)
     for name in ("elbo", "discrete"):
-        assert torch.equal(ebm.log_prob(image, name).log_prob, same.log_prob(image, name).log_prob)
+        assert torch.equal(
+            ebm.likelihood(image, name).log_prob, same.likelihood(image, name).log_prob
+        )
     assert "save its pipeline" in error_of(lambda: ebm.save_pretrained(tmp_path))
     flags = [str(folder), "--device", "cpu", "--output_dir", str(tmp_path / "out")]
     data = ["--dataset", "digits", "--num_levels", "17", "--limit", "3", "--repeats", "1"]

@@ -179,10 +179,10 @@ def test_an_energy_of_images_is_kept_with_its_constant(tmp_path):
     assert config.prediction == "energy" and config.net.dropout == 0
     ebm, images = EBM(config), torch.zeros(2, 1, 8, 8)
     ebm.save_pretrained(tmp_path)
-    found = EBM.from_pretrained(tmp_path).log_prob(images, estimator="energy")
+    found = EBM.from_pretrained(tmp_path).likelihood(images, estimator="energy")
     assert found.nfe == 1 and found.error.tolist() == [2.5] * 2
     ebm.energy.residual = Residual()
-    free = ebm.log_prob(images, estimator="energy")
+    free = ebm.likelihood(images, estimator="energy")
     assert torch.allclose(free.log_prob - found.log_prob, torch.full((2,), 1.5, dtype=F64))
     sampled = ebm.sample(2, "annealed_hmc", num_temperatures=3, acceptance="energy")
     assert sampled.shape == (2, 1, 8, 8)

@@ -155,9 +155,9 @@ def test_an_early_network_is_trained_alone_in_front_of_a_given_model(tmp_path):
     assert any(weight.any() for weight in both.model.net.early.net.last_layer.parameters())
     again = EBM.from_pretrained(tmp_path / "both")
     levels = images[:2]
-    assert torch.equal(again.log_prob(levels).log_prob, both.log_prob(levels).log_prob)
+    assert torch.equal(again.likelihood(levels).log_prob, both.likelihood(levels).log_prob)
     assert not torch.equal(
-        again.log_prob(levels, labels=[0, 1]).log_prob, both.log_prob(levels).log_prob
+        again.likelihood(levels, labels=[0, 1]).log_prob, both.likelihood(levels).log_prob
     )
     assert again.classify(levels, num_rounds=1).probabilities.shape == (2, 3)
     assert again.sample(2, labels=[1, 2], guidance=2.0, num_steps=2).shape == (2, 1, 8, 8)
@@ -193,6 +193,6 @@ def test_bits_given_the_labels_of_the_images(script, tmp_path):
         script("evaluate/bpd.py").main([*given, *told, "--output_dir", str(tmp_path)])
         for told in ([], ["--labels"])
     ]
-    told = ebm.log_prob(data.validation[:4], labels=data.split_labels("validation")[:4])
+    told = ebm.likelihood(data.validation[:4], labels=data.split_labels("validation")[:4])
     assert found[1]["bits_per_dim"] == pytest.approx(told.bits_per_dim.mean().item(), abs=1e-6)
     assert found[0]["bits_per_dim"] != pytest.approx(found[1]["bits_per_dim"], abs=1e-4)

@@ -50,7 +50,7 @@ def test_what_is_returned_samples_scores_and_loads_again(tmp_path):
     assert drawn.shape == (2, 1, 8, 8)
     ebm.save_pretrained(tmp_path / "copy")
     again = EBM.from_pretrained(tmp_path / "copy")
-    assert torch.equal(again.log_prob(drawn).log_prob, ebm.log_prob(drawn).log_prob)
+    assert torch.equal(again.likelihood(drawn).log_prob, ebm.likelihood(drawn).log_prob)
     message = error_of(train, IMAGES, tmp_path / "run", num_levels=17, **SMALL)
     assert "already holds a run" in message
     more = {**SMALL, "overwrite_output_dir": True, "max_train_steps": 1}

@@ -71,7 +71,7 @@ def test_log_likelihoods_stand_in_the_order_of_the_grid(models, tmp_path):
     assert some.caption.startswith("Step 4 of 5 log-likelihoods")
     ebm = models.load("grey")
     for number, image in enumerate(ebm.sample(5, "pf_ode", seed=7, num_steps=3)):
-        draws = ebm.log_prob(image.expand(4, -1, -1, -1), seed=7).log_prob.numpy()
+        draws = ebm.likelihood(image.expand(4, -1, -1, -1), seed=7).log_prob.numpy()
         expected = [number + 1, draws.mean(), draws.std(ddof=1) / 2]
         assert last.likelihoods[number][:3] == pytest.approx(expected, abs=0.0051)
     with ZipFile(last.archive) as archive:

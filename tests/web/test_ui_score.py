@@ -29,7 +29,7 @@ def test_a_score_is_the_mean_over_draws_with_its_standard_error(models, tmp_path
         shown.append(step)
     first, quick, last = shown
     assert first.metrics is None and quick.metrics["repeats"] == 2
-    result = models.load("grey").log_prob(digit().expand(12, -1, -1, -1), seed=3)
+    result = models.load("grey").likelihood(digit().expand(12, -1, -1, -1), seed=3)
     values = result.log_prob.numpy()
     mean, error, bits = values.mean(), values.std(ddof=1) / np.sqrt(12), 64 * np.log(2)
     assert f"Bits per dim: {-mean / bits:.3f} ± {error / bits:.3f} (" in last.details
@@ -76,10 +76,10 @@ def test_a_fitted_detector_says_where_an_image_is_odd(folder, tmp_path):
 def test_the_error_of_a_fixed_quadrature_is_no_smaller_for_more_draws(models):
     ebm = models.load("grey")
     images = digit().expand(8, -1, -1, -1)
-    bound = ebm.log_prob(images, seed=3)
+    bound = ebm.likelihood(images, seed=3)
     spread = bound.log_prob.std().item() / np.sqrt(8)
     assert mean_of(bound, "elbo", 64)["log_prob_error"] == pytest.approx(spread)
-    integral = ebm.log_prob(images, estimator="ratio", seed=3)
+    integral = ebm.likelihood(images, estimator="ratio", seed=3)
     spread = integral.log_prob.std().item() / np.sqrt(8)
     off = integral.error.square().mean().sqrt().item()
     found = mean_of(integral, "ratio", 64)
@@ -93,7 +93,7 @@ def test_many_files_have_a_row_each(models, tmp_path):
     bad.write_text("no image")
     *_, (rows, text) = many_images.score_many("grey", [*good, str(bad)], 4, models=models, seed=3)
     assert text.startswith("2 of 3 files have a log-likelihood, 0 are odd")
-    result = models.load("grey").log_prob(digit(1).expand(4, -1, -1, -1), seed=3)
+    result = models.load("grey").likelihood(digit(1).expand(4, -1, -1, -1), seed=3)
     (nats,) = (row[2] for row in rows if row[0] == "b.png")
     assert nats == pytest.approx(result.log_prob.mean().item(), abs=0.01)
     assert rows[0][1] <= rows[1][1]  # the oddest first

@@ -54,7 +54,7 @@ def score_many(
             rows.append([path.name, *[None] * 4, str(error), None])
         else:
             images = prepared.image.expand(repeats, -1, -1, -1)
-            result = ebm.log_prob(images, seed=seed)
+            result = ebm.likelihood(images, seed=seed)
             mean = mean_of(result, ebm.default_estimator, images[0].numel())
             p = detector and round(detector.examine(images[:1]).p_value.item(), 4)
             rows.append([path.name, p, *in_a_row(mean), " ".join(prepared.notes), None])

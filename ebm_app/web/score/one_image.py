@@ -104,7 +104,7 @@ def find_likelihood(
             found["class"] = max(range(len(told)), key=told.__getitem__)
             shown = shown._replace(classes={str(label): p for label, p in enumerate(told)})
         for num, estimator in ((2, quick), (repeats, ebm.default_estimator)):
-            draws = ebm.log_prob(image.expand(num, -1, -1, -1), estimator=estimator, seed=seed)
+            draws = ebm.likelihood(image.expand(num, -1, -1, -1), estimator=estimator, seed=seed)
             found = {
                 **found,
                 **mean_of(draws, estimator, image.numel()),
