@@ -26,6 +26,7 @@ from ebm_app.utils.fields import (
     Share,
     configuration,
     rare,
+    renamed,
     setting,
     shortened,
 )
@@ -41,6 +42,9 @@ Margin = Annotated[float, Ge(1e-12), Lt(0.5)]
 #: of data; beyond, a path holds nothing but noise or nothing but data
 Moment = Annotated[float, Ge(1e-6), Le(1e6)]
 ImageShape = Annotated[tuple[Side, ...], Len(3, 3)]
+#: Old values of settings, which records of earlier versions hold
+RENAMED: dict[str, dict[str, str]] = {"time_input": {"clock": "arc_length"}}
+TimeInput = renamed(**RENAMED["time_input"])
 NumLevels = Annotated[int, Ge(2), Le(256)]
 #: older folders hold these empty
 NoPalette = Annotated[tuple[int, ...], Len(0, 0)]
@@ -122,7 +126,9 @@ class ModelSettings:
     prediction: str = rare(
         "what the network predicts: moments, raw, normalised, energy", "moments"
     )
-    time_input: str = rare("time that the network reads: clock (arc length), time", "clock")
+    time_input: TimeInput = rare(
+        "time that the network reads: arc_length (of the path), time", "arc_length"
+    )
     input_frequencies: Frequencies = rare("Fourier features of the input, in cycles", ())
     num_nodes: Nodes = rare("quadrature nodes of a likelihood", 32)
 
@@ -229,6 +235,9 @@ def changes_of(
     """The settings ``now`` that were others ``before``, but for the ``free`` ones, in words; one
     that an older record lacks was empty then, but for the optimizer, which was Adam."""
     before = {"optimizer": "adam", **before}
+    for key, names in RENAMED.items():
+        if before.get(key) in names:
+            before[key] = names[before[key]]
     return [
         f"{key} was {shortened(before.get(key))}, now {shortened(value)}"
         for key, value in now.items()

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from ebm_app.annealing.transports import Transport
 from ebm_app.nets.energy import INTEGRAL, TimeScoreEnergy
-from ebm_app.paths.schedules import SCHEDULES
+from ebm_app.paths.schedules import SCHEDULES, ScheduleName
 from ebm_app.sampling.annealing import IntermediateDistribution, Move, anneal, stay
 from ebm_app.sampling.hmc import Target, adapt
 from ebm_app.utils.fields import Nodes, PositiveInt, Steps, configuration, rare, setting
@@ -68,7 +68,9 @@ class Annealing:
     """Settings of annealed chains."""
 
     num_temperatures: Steps = setting("annealing temperatures", 48)
-    schedule: str = setting("their spacing: clock, log_snr or linear", "clock")
+    schedule: ScheduleName = setting(
+        "spacing of the temperatures: arc_length, log_snr or linear", "arc_length"
+    )
     steps_per_temperature: PositiveInt = setting("HMC transitions at each", 1)
     num_leapfrog_steps: PositiveInt = setting("leapfrog steps of each transition", 4)
     score: str = setting("what drives the leapfrog: integral or head", INTEGRAL)

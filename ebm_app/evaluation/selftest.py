@@ -140,7 +140,7 @@ def iterate_balance(
 def balance_check(energy: TimeScoreEnergy, found: Balance) -> Check:
     """The mean time score, integrated over the clock: what log Z would be off by. The same images
     are taken at all times, so that the standard error is that over images."""
-    ends = energy.path.clock(torch.tensor([energy.start, energy.end], dtype=torch.float64))
+    ends = energy.path.arc_length(torch.tensor([energy.start, energy.end], dtype=torch.float64))
     length = (ends[1] - ends[0]).item() / math.log(2)
     return judge("mean time score", found.by_image * length, BALANCE, "summed over the clock")
 

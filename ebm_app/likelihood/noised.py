@@ -55,10 +55,10 @@ def noised_rule(path: OneSidedPath, start: float, t: float, num_nodes: int) -> N
     """
     time = torch.tensor(t, dtype=torch.float64)
     alpha_t, variance_t = path.alpha(time), path.variance(time)
-    first, last = path.clock(torch.tensor([start, t], dtype=torch.float64)).tolist()
+    first, last = path.arc_length(torch.tensor([start, t], dtype=torch.float64)).tolist()
     rule = rule_on(num_nodes, 0.0, math.sqrt((1 + last - first) ** 2 - 1))
     root = (1 + rule.nodes.square()).sqrt()
-    times = path.clock_inverse(last - (root - 1))
+    times = path.arc_length_inverse(last - (root - 1))
     ds = path.time_score_variance(times).rsqrt() * rule.nodes / root
 
     def coefficients(times: Tensor) -> tuple[Tensor, Tensor]:

@@ -34,7 +34,7 @@ CHUNK_SIZES, LARGE_CHUNK = {"cpu": 2**16}, 2**20
 
 @lru_cache(maxsize=1024)
 @torch.inference_mode(False)  # what is kept may be differentiated later
-def clock_rule(
+def arc_length_rule(
     path: GaussianPath,
     whole: tuple[float, float],
     part: tuple[float, float],
@@ -47,13 +47,13 @@ def clock_rule(
     clock of ``whole``. Kept, because inverting the clock costs as much as a small network.
     """
     whole_ends, ends = (
-        path.clock(torch.tensor(pair, dtype=torch.float64)) for pair in (whole, part)
+        path.arc_length(torch.tensor(pair, dtype=torch.float64)) for pair in (whole, part)
     )
     share = ((ends[1] - ends[0]) / (whole_ends[1] - whole_ends[0])).abs().item()
     rule = rule_on(
         math.ceil(min_nodes + share * (num_nodes - min_nodes)), ends[0].item(), ends[1].item()
     )
-    times = path.clock_inverse(rule.nodes)
+    times = path.arc_length_inverse(rule.nodes)
     dt = path.time_score_variance(times).rsqrt()
     return Rule(times, rule.weights * dt, rule.coarse_weights * dt)
 
@@ -258,9 +258,9 @@ class TimeScoreEnergy:
         return zip(*(part.split(size) for part in self._rule(t0, t1)), strict=True)
 
     def _rule(self, t0: float, t1: float) -> tuple[Tensor, Tensor, Tensor]:
-        """The rule of ``clock_rule`` from t0 to t1."""
+        """The rule of ``arc_length_rule`` from t0 to t1."""
         counts = (self.num_nodes, min(self.min_nodes, self.num_nodes))
-        return clock_rule(self.path, (self.start, self.end), (t0, t1), *counts)
+        return arc_length_rule(self.path, (self.start, self.end), (t0, t1), *counts)
 
     def _rate(self, x: Tensor, times: Tensor) -> Tensor:
         """Components of the time score of every x at every time: (n, B, *) float64."""

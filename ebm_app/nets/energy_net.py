@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ebm_app.config import Residual
 from ebm_app.nets.energy import TimeScoreEnergy
-from ebm_app.nets.time_score import ModelOutput, TimeScoreModel, share_of_clock
+from ebm_app.nets.time_score import ModelOutput, TimeScoreModel, arc_length_fraction
 from ebm_app.paths import GaussianPath
 from ebm_app.utils.tensors import (
     expand_like,
@@ -63,7 +63,7 @@ class EnergyModel(TimeScoreModel):
         """The terms (B, *) float64 whose sum is log p_t(x), in nats, at x (B, *) and t (B,)
         float64."""
         f, g = self.outputs(x, t, condition).double().chunk(2, dim=1)
-        share = share_of_clock(self.path, self.interval, t)
+        share = arc_length_fraction(self.path, self.interval, t)
         point = x.double()
         own = GAIN * expand_like(share, point) * (f + point * g)
         return standard_normal_log_density(point) + own

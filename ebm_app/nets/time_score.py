@@ -46,15 +46,15 @@ class ModelOutput(NamedTuple):
 TimeInput = Callable[[GaussianPath, tuple[float, float], Tensor], Tensor]
 
 
-def share_of_clock(path: GaussianPath, interval: tuple[float, float], t: Tensor) -> Tensor:
+def arc_length_fraction(path: GaussianPath, interval: tuple[float, float], t: Tensor) -> Tensor:
     """(tau(t) - tau(t0)) / (tau(t1) - tau(t0)), tau the path's clock."""
-    start, end = path.clock(torch.tensor(interval, dtype=t.dtype, device=t.device))
-    return (path.clock(t) - start) / (end - start)
+    start, end = path.arc_length(torch.tensor(interval, dtype=t.dtype, device=t.device))
+    return (path.arc_length(t) - start) / (end - start)
 
 
 TIME_INPUTS: dict[str, TimeInput] = {
     "time": lambda path, interval, t: t,
-    "clock": share_of_clock,
+    "arc_length": arc_length_fraction,
 }
 
 
@@ -85,7 +85,7 @@ class TimeScoreModel(nn.Module):
         path: GaussianPath,
         eps: float,
         prediction: str = "normalised",
-        time_input: str = "clock",
+        time_input: str = "arc_length",
         stein_channels: int = 0,
         input_frequencies: Sequence[float] = (),
         condition_dim: int = 0,

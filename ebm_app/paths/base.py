@@ -11,7 +11,7 @@ component,
 
     conditional time score = (v'/2v)(eps^2 - 1) + (alpha'/sqrt(v)) delta eps
     its variance           = (v'/v)^2 / 2 + alpha'^2 c / v
-    clock tau(t)           = integral of the square root of that variance (Fisher-Rao arc length).
+    arc length tau(t)      = integral of the square root of that variance (Fisher-Rao).
 
 Times are float64 tensors of shape (B,) or (); states have shape (B, *). Densities are in nats.
 
@@ -48,7 +48,7 @@ class PathSample(NamedTuple):
     xt: Tensor
 
 
-def arc_length(s: Tensor, one_minus_s2: Tensor, k: float) -> Tensor:
+def arc_length_integral(s: Tensor, one_minus_s2: Tensor, k: float) -> Tensor:
     r"""Integral of sqrt(k + (2 - k) r^2) / (1 - r^2) over r from 0 to ``s``, in closed form, for k
     > 0.
 
@@ -182,7 +182,7 @@ class GaussianPath(ABC):
         drift = self.alpha_dt(t) / self.alpha(t)
         return expand_like(drift, x) * x + expand_like(drift * v - v_dt / 2, x) * score
 
-    def clock(self, t: Tensor) -> Tensor:
+    def arc_length(self, t: Tensor) -> Tensor:
         """Fisher-Rao arc length per dimension, measured from t = 1/2, for t < 1: (B,) -> (B,).
 
         Integrated by 128 Gauss-Legendre nodes in u = logit(t), where the rate is smooth at both
@@ -194,18 +194,19 @@ class GaussianPath(ABC):
         rate = self.time_score_variance(time).sqrt() * time * (1 - time)
         return (rate * weights * u / 2).sum(-1)
 
-    def clock_inverse(self, tau: Tensor) -> Tensor:
-        """The time t with clock(t) = ``tau``, to the precision of float64: (B,) -> (B,).
+    def arc_length_inverse(self, tau: Tensor) -> Tensor:
+        """The time t with arc length(t) = ``tau``, to the precision of float64: (B,) -> (B,).
 
-        A clock outside that of (0, 1) gives the time next to 0 or 1.
+        A arc length outside that of (0, 1) gives the time next to 0 or 1.
 
         >>> from ebm_app.paths import LinearVPPath
         >>> path = LinearVPPath()
         >>> times = torch.tensor([0.25, 0.5, 0.999], dtype=torch.float64)
-        >>> bool(torch.allclose(path.clock_inverse(path.clock(times)), times, rtol=1e-12))
+        >>> again = path.arc_length_inverse(path.arc_length(times))
+        >>> bool(torch.allclose(again, times, rtol=1e-12))
         True
         """
-        return _inverse(self.clock, tau)
+        return _inverse(self.arc_length, tau)
 
 
 def _inverse(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:

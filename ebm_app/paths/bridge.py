@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ebm_app.paths.base import GaussianPath, PathSample, arc_length
+from ebm_app.paths.base import GaussianPath, PathSample, arc_length_integral
 from ebm_app.utils.fields import NonNegative, argument_of
 
 
@@ -36,7 +36,7 @@ class SchrodingerBridgePath(GaussianPath):
     def variance_dt(self, t: Tensor) -> Tensor:
         return self.sigma**2 * (1 - 2 * t)
 
-    def clock(self, t: Tensor) -> Tensor:
+    def arc_length(self, t: Tensor) -> Tensor:
         """Arc length measured from t = 1/2, in closed form, for sigma > 0; infinite at both
         ends."""
-        return arc_length(2 * t - 1, 4 * t * (1 - t), self.c / self.sigma**2)
+        return arc_length_integral(2 * t - 1, 4 * t * (1 - t), self.c / self.sigma**2)

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from ebm_app.paths.base import GaussianPath, PathSample, arc_length
+from ebm_app.paths.base import GaussianPath, PathSample, arc_length_integral
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import expand_like, find_time
 
@@ -85,9 +85,9 @@ class _VariancePreservingPath(OneSidedPath):
     def variance_dt(self, t: Tensor) -> Tensor:
         return -2 * self.alpha(t) * self.alpha_dt(t)
 
-    def clock(self, t: Tensor) -> Tensor:
+    def arc_length(self, t: Tensor) -> Tensor:
         """Arc length measured from alpha = 0, in closed form."""
-        return arc_length(self.alpha(t), self.variance(t), self.c)
+        return arc_length_integral(self.alpha(t), self.variance(t), self.c)
 
 
 class LinearVPPath(_VariancePreservingPath):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ebm_app.paths import GaussianPath
 from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import renamed
 from ebm_app.utils.tensors import slope
 
 Function = Callable[[GaussianPath, Tensor], Tensor]
@@ -52,8 +53,8 @@ class Schedule(NamedTuple):
 #: the Fisher-Rao arc length, in which time and Stein score are smooth at both ends
 ARC_LENGTH = Schedule(
     "the arc length of the path",
-    lambda path, t: path.clock(t),
-    lambda path, tau: path.clock_inverse(tau),
+    lambda path, t: path.arc_length(t),
+    lambda path, tau: path.arc_length_inverse(tau),
     lambda path, t: path.time_score_variance(t).sqrt(),
 )
 #: it dwells where the noise still hides what an image shows; -inf where alpha is 0
@@ -67,5 +68,7 @@ LOG_SNR = Schedule(
 LINEAR = Schedule(
     "the time", lambda path, t: t, lambda path, tau: tau, lambda path, t: torch.ones_like(t)
 )
-#: by the name of a setting
-SCHEDULES = {"clock": ARC_LENGTH, "log_snr": LOG_SNR, "linear": LINEAR}
+#: Name of a schedule; "clock" is the old name of "arc_length"
+ScheduleName = renamed(clock="arc_length")
+#: Schedules by name
+SCHEDULES = {"arc_length": ARC_LENGTH, "log_snr": LOG_SNR, "linear": LINEAR}

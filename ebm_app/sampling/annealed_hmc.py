@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.nets.energy import TimeScoreEnergy
-from ebm_app.paths.schedules import SCHEDULES
+from ebm_app.paths.schedules import SCHEDULES, ScheduleName
 from ebm_app.sampling.annealing import IntermediateDistribution, anneal
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
 from ebm_app.sampling.hmc import ACCEPTANCES, Target, adapt
@@ -33,14 +33,14 @@ class AnnealedHMC(Sampler):
     """HMC from N(0, I) through the model's p_t, then one denoising step.
 
     Neighbouring p_t overlap where their number grows with the square root of the dimension D times
-    the length of the clock. The leapfrog step is a share of the noise's deviation at every
+    the length of the arc length. The leapfrog step is a share of the noise's deviation at every
     temperature; it follows the acceptance until the last temperature, where it is frozen.
 
     The paper's setting: ``num_temperatures=1000 schedule=linear score=integral acceptance=energy``
     (appendix F.6).
 
     Args:
-        num_temperatures: how many p_t; None for 1.3 sqrt(D) times the length of the clock.
+        num_temperatures: how many p_t; None for 1.3 sqrt(D) times the length of the arc length.
         schedule: their spacing, a key of ``SCHEDULES``.
         steps_per_temperature, num_leapfrog_steps: transitions at a temperature, leapfrog steps of
             each. final_steps: further transitions at the last temperature.
@@ -63,7 +63,7 @@ class AnnealedHMC(Sampler):
     counts: ClassVar[str] = "num_temperatures"
 
     num_temperatures: Steps | None = None
-    schedule: str = "clock"
+    schedule: ScheduleName = "arc_length"
     steps_per_temperature: PositiveInt = 1
     num_leapfrog_steps: PositiveInt = 4
     final_steps: Count = 5
@@ -129,7 +129,7 @@ class AnnealedHMC(Sampler):
         end = end_time(energy, start, self.end_variance)
         num = self.num_temperatures
         if num is None:
-            first, last = energy.path.clock(torch.tensor([start, end], dtype=torch.float64))
+            first, last = energy.path.arc_length(torch.tensor([start, end], dtype=torch.float64))
             num = math.ceil(1.3 * math.sqrt(num_dims) * (last - first).item())
         schedule = SCHEDULES[choose("schedule", self.schedule, SCHEDULES)]
         return schedule.times(energy.path, start, end, num)[1:]

@@ -8,7 +8,7 @@ from functools import partial, wraps
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
@@ -71,6 +71,15 @@ def configuration(kind: type | None = None, **options: Any) -> Any:
 
     made.__init__ = init
     return made
+
+
+def renamed(**old_names: str) -> Any:
+    """Return the type of a string setting whose old values are replaced by the new ones.
+
+    >>> argument_of(renamed(clock="arc_length"), "schedule", "clock")
+    'arc_length'
+    """
+    return Annotated[str, AfterValidator(lambda name: old_names.get(name, name))]
 
 
 def setting(text: str, default: Any) -> Any:

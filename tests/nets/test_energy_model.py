@@ -59,8 +59,8 @@ def test_both_derivatives_of_one_pass_are_those_of_the_closed_form(path):
     """With u the share of the clock, du/dt is the rate of the clock over its length."""
     model, t = EnergyModel(Bilinear(), path, EPS), times(path)
     x = normal((6, 2, 3, 3))
-    first, last = path.clock(torch.tensor(model.interval, dtype=F64))
-    u = (path.clock(t) - first) / (last - first)
+    first, last = path.arc_length(torch.tensor(model.interval, dtype=F64))
+    u = (path.arc_length(t) - first) / (last - first)
     rate = path.time_score_variance(t).sqrt() / (last - first)
     u_x = expand_like(u, x)
     part = 0.3 * x * u_x.square() + x * (0.2 * x + u_x)

@@ -67,13 +67,13 @@ def test_raw_output_is_the_time_score_and_normalised_output_has_unit_variance(pa
 @every_path
 def test_the_network_sees_the_time_or_its_share_of_the_clock(path):
     net = Constant(0.0)
-    model = TimeScoreModel(net, path, EPS, time_input="clock")
+    model = TimeScoreModel(net, path, EPS, time_input="arc_length")
     start, end = model.interval
     model(normal((2, 2)), torch.tensor([start, end], dtype=F64))
     assert torch.allclose(net.time, torch.tensor([0.0, 1.0], dtype=F64), atol=1e-12)
     knots = torch.linspace(0, 1, 6, dtype=F64)
-    ends = path.clock(torch.tensor([start, end], dtype=F64))
-    t = path.clock_inverse(ends[0] + (ends[1] - ends[0]) * knots)[1:-1]
+    ends = path.arc_length(torch.tensor([start, end], dtype=F64))
+    t = path.arc_length_inverse(ends[0] + (ends[1] - ends[0]) * knots)[1:-1]
     model(normal((4, 2)), t)
     assert torch.allclose(net.time, knots[1:-1], atol=1e-8)
     out = TimeScoreModel(net, path, EPS, time_input="time")(normal((4, 2)).float(), t)
@@ -262,7 +262,9 @@ def test_what_means_nothing_is_refused():
         (lambda: TimeScoreModel(Constant(0.0), path, EPS, "unit"), "choose one of"),
         (lambda: TimeScoreModel(Constant(0.0), path, EPS, time_input="day"), "choose one of"),
         (
-            lambda: TimeScoreModel(Constant(0.0), PATHS["bridge"], EPS, "moments", "clock", 1),
+            lambda: TimeScoreModel(
+                Constant(0.0), PATHS["bridge"], EPS, "moments", "arc_length", 1
+            ),
             "use a path from noise",
         ),
         (lambda: TimeScoreModel(Constant(0.0), path, EPS, "moments"), "needs a Stein head"),

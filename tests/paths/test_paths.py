@@ -22,7 +22,7 @@ from scipy.integrate import quad
 from torch.distributions import Normal
 
 from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.paths.base import arc_length
+from ebm_app.paths.base import arc_length_integral
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import expand_like, sum_except_batch
 
@@ -54,8 +54,8 @@ def test_overrides_equal_the_defaults_which_equal_reverse_mode(path):
     default = GaussianPath.time_score_variance(path, t)
     assert_close(path.time_score_variance(t) / default, torch.ones_like(t))
     t = torch.tensor([1e-6, 1e-3, 0.2, 0.5, 0.7, 0.99, 1 - 1e-6], dtype=F64)
-    default = GaussianPath.clock(path, t)
-    assert_close(path.clock(t).diff(), default.diff(), 1e-8)
+    default = GaussianPath.arc_length(path, t)
+    assert_close(path.arc_length(t).diff(), default.diff(), 1e-8)
     assert default[3] == 0
 
 
@@ -101,7 +101,7 @@ def test_arc_length_is_its_integral(k):
 
     for s in (-0.99, -0.4, 0.0, 0.2, 0.9, 0.999):
         r = torch.tensor(s, dtype=F64)
-        value = arc_length(r, (1 - r) * (1 + r), k).item()
+        value = arc_length_integral(r, (1 - r) * (1 + r), k).item()
         assert value == pytest.approx(quad(integrand, 0, s, epsabs=1e-12)[0], rel=1e-9, abs=1e-12)
 
 
@@ -109,9 +109,9 @@ def test_arc_length_is_its_integral(k):
 def test_clock_integrates_the_standard_deviation_and_has_its_inverse(path):
     t = times(20)
     rate = path.time_score_variance(t).sqrt()
-    assert_close(derivative(path.clock, t) / rate, torch.ones_like(t), 1e-9)
+    assert_close(derivative(path.arc_length, t) / rate, torch.ones_like(t), 1e-9)
     t = torch.tensor([1e-7, 1e-3, 0.2, 0.5, 0.9, 1 - 1e-3, 1 - 1e-5, 1 - 1e-7], dtype=F64)
-    inverse = path.clock_inverse(path.clock(t))
+    inverse = path.arc_length_inverse(path.arc_length(t))
     assert_close(inverse, t, 1e-12)
     assert ((inverse - t) / (1 - t)).abs().max() < 5e-9  # 1 - t itself is known to 1e-9
 

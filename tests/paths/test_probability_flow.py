@@ -92,7 +92,10 @@ def test_mistakes_are_refused():
     cases = [
         (lambda: run(model, x, start=0.0), "alpha > 0.*start later"),
         (lambda: SCHEDULES["log_snr"].times(path, 0.0, END, 5), "ratio is infinite at t = 0.0"),
-        (lambda: SCHEDULES["clock"].times(path, START, 1.0, 5), "length of .* infinite at t = 1"),
+        (
+            lambda: ARC_LENGTH.times(path, START, 1.0, 5),
+            "length of .* infinite at t = 1",
+        ),
         (lambda: list(nan_late.solve(x, START, END)), "not finite at t"),
     ]
     for action, message in cases:
