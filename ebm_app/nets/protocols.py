@@ -1,0 +1,153 @@
+r"""What a density can do is its type: one protocol for each quantity of the marginals p_t.
+
+An estimator, a sampler or an annealing method names in its signature the protocol that it needs.
+``require`` raises the one error for a model that lacks it. All log densities are in nats; ``x``
+has shape (B, *), and ``t`` is one time for all points or a float64 tensor (B,).
+
+| protocol | models that implement it |
+| --- | --- |
+| ``TimeScore`` | time score networks (CTSM, CTSM-v, CTSM-M, TSM), energy networks |
+| ``SteinScore`` | all models: by a Stein head, the noise of a diffusers pipeline, or a gradient |
+| ``JointScore`` | time score networks with a Stein head, energy networks |
+| ``NoiseVariance`` | time score networks that predict posterior moments |
+| ``LogDensity`` | time score networks, by integration over time; energy networks |
+| ``NoiseModel`` | diffusers pipelines |
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
+
+from torch import Tensor
+
+from ebm_app.nets.time_score import ModelOutput
+from ebm_app.paths import GaussianPath
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.registry import choose
+
+P = TypeVar("P")
+Time = float | Tensor
+Score = Callable[[Tensor, float], Tensor]
+#: Sources of a Stein score that a user can select: the model's own, or the gradient of log p_t.
+HEAD, INTEGRAL = "head", "integral"
+
+
+class Marginals(Protocol):
+    """Marginals p_t of a path, modelled for ``start`` <= t <= ``end``."""
+
+    path: GaussianPath
+    start: float
+    end: float
+
+
+@runtime_checkable
+class TimeScore(Marginals, Protocol):
+    """The time score d/dt log p_t(x), in nats per unit of t."""
+
+    def time_score(self, x: Tensor, t: Time) -> Tensor:
+        """Return d/dt log p_t(x): (B,) float64."""
+
+    def time_score_terms(self, x: Tensor, t: Time) -> Tensor:
+        """Return terms that sum to the time score: (B, *) float64, one per dimension, or (B, 1)
+        where the model has only the sum."""
+
+
+@runtime_checkable
+class SteinScore(Marginals, Protocol):
+    """The Stein score grad_x log p_t(x)."""
+
+    def score(self, x: Tensor, t: Time) -> Tensor:
+        """Return grad_x log p_t(x): (B, *). It can be differentiated where autograd is on."""
+
+    def score_cost(self, t: float) -> int:
+        """Return the number of network evaluations in one call of ``score``."""
+
+
+@runtime_checkable
+class JointScore(TimeScore, SteinScore, Protocol):
+    """Time score and Stein score from one evaluation of the network."""
+
+    def output(self, x: Tensor, t: Time) -> ModelOutput:
+        """Return both scores; ``score`` of the result is not None."""
+
+
+@runtime_checkable
+class NoiseVariance(SteinScore, Protocol):
+    """The Stein score together with the posterior variance of the noise."""
+
+    def score_and_variance(self, x: Tensor, t: Time) -> tuple[Tensor, Tensor]:
+        """Return grad_x log p_t(x) and Var[eps | x_t = x] per dimension: (B, *) each."""
+
+
+@runtime_checkable
+class LogDensity(Marginals, Protocol):
+    """The log density, up to a constant where the model is unnormalised."""
+
+    def log_density(self, x: Tensor, t: float) -> Tensor:
+        """Return log p_t(x): (B,) float64. Values may be infinite or NaN where the network
+        overflows."""
+
+    def log_density_gradient(self, x: Tensor, t: float) -> Tensor:
+        """Return the gradient of ``log_density``: (B, *)."""
+
+    def with_nodes(self, num_nodes: int) -> Self:
+        """Return the same density with another number of quadrature nodes, if it uses any."""
+
+
+@runtime_checkable
+class NoiseModel(SteinScore, Protocol):
+    """A diffusion model with discrete noise levels, whose network predicts the noise.
+
+    Attributes:
+        times: time of each level from noise to data, (T + 1,) float64.
+        reverse_variance: variance of the reverse steps, see ``DiscreteBound``.
+    """
+
+    times: Tensor
+    reverse_variance: Literal["small", "large"]
+
+    def noise(self, x: Tensor, step: int) -> Tensor:
+        """Return the noise predicted in ``x`` (B, *) at the level ``times[step]``: (B, *)."""
+
+
+#: protocol -> (quantity, models that have it), for error messages
+PROVIDERS: dict[type, tuple[str, str]] = {
+    TimeScore: ("a time score", "models trained with this package"),
+    SteinScore: ("a Stein score", "models trained with this package and diffusers pipelines"),
+    JointScore: (
+        "a time score and a Stein score from one network",
+        "models trained with a Stein head, and energy networks",
+    ),
+    NoiseVariance: ("a posterior variance", "models trained with --prediction moments"),
+    LogDensity: ("a log density", "models trained with this package"),
+    NoiseModel: ("discrete noise levels", "diffusers pipelines"),
+}
+
+
+def require(model: Any, protocol: type[P], user: str) -> P:
+    """Return ``model`` if it implements ``protocol``.
+
+    Args:
+        user: what needs it, for the message: "estimator discrete".
+
+    Raises:
+        UserError: naming the user, the missing quantity and the models that have it.
+    """
+    if isinstance(model, protocol):
+        return model
+    quantity, models = PROVIDERS[protocol]
+    raise UserError(f"{user} needs {quantity}, which this model lacks. Available for {models}.")
+
+
+def stein_score(model: SteinScore, source: str | None = None) -> Score:
+    """Return (x, t) -> grad_x log p_t(x) from a source that a user selects.
+
+    Args:
+        source: "head" or None for ``model.score``, "integral" for the gradient of
+            ``model.log_density``.
+
+    Raises:
+        UserError: for an unknown source, or "integral" where the model has no log density.
+    """
+    if choose("score", source or HEAD, (HEAD, INTEGRAL)) == INTEGRAL:
+        return require(model, LogDensity, "score=integral").log_density_gradient
+    return model.score
