@@ -23,7 +23,7 @@ def build_path(config: EBMConfig) -> GaussianPath:
     Raises:
         UserError: for an unknown name.
     """
-    return make(PATHS, "path", config.path.name, {"c": config.path.c})
+    return make(PATHS, GaussianPath, "path", config.path.name, {"c": config.path.c})
 
 
 def switch_time(config: EBMConfig, path: GaussianPath) -> float:

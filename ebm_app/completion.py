@@ -14,8 +14,8 @@ from ebm_app.sampling.base import Frame
 from ebm_app.sampling.known import KnownEnergy
 from ebm_app.sampling.samplers import AnnealedHMC
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import argument_of
-from ebm_app.utils.tensor_files import as_tensor
+from ebm_app.utils.fields import check_argument
+from ebm_app.utils.tensors import as_tensor
 
 #: a third of what draws of whole images take: the known pixels lead the way
 NUM_TEMPERATURES = 60
@@ -62,7 +62,7 @@ def iterate_completion(
     **settings: Any,
 ) -> Iterator[Frame]:
     """The frames of ``complete``, in the space of the path, with the known pixels as they are."""
-    config = argument_of(EBM, "ebm", ebm).config
+    config = check_argument(EBM, "ebm", ebm).config
     if config.space != EBMConfig.space:
         raise UserError(
             f"this model lives in the latent space {config.space}, where no component is a pixel: "

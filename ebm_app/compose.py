@@ -17,7 +17,7 @@ from ebm_app.ebm import EBM
 from ebm_app.nets.energy import TimeScoreEnergy
 from ebm_app.sampling.samplers import AnnealedHMC
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Number, argument_of
+from ebm_app.utils.fields import Number, check_argument
 from ebm_app.utils.tensors import expand_like
 
 Field = Callable[[Tensor, float], Tensor]
@@ -35,8 +35,8 @@ class Composition(ABC):
     """
 
     def __init__(self, energies: Sequence[TimeScoreEnergy], weights: Sequence[float]) -> None:
-        energies = argument_of(Sequence[TimeScoreEnergy], "energies", energies)
-        weights = argument_of(Sequence[Number], "weights", weights)
+        energies = check_argument(Sequence[TimeScoreEnergy], "energies", energies)
+        weights = check_argument(Sequence[Number], "weights", weights)
         if not energies or len(weights) != len(energies):
             raise UserError(f"give a weight for each energy, not {len(weights)}")
         self.energies, self.weights = tuple(energies), tuple(map(float, weights))
@@ -144,7 +144,7 @@ def sample_composed(
     Args:
         settings: of ``AnnealedHMC``.
     """
-    composition = argument_of(Composition, "composition", composition)
-    generator, x0 = argument_of(EBM, "ebm", ebm).start(num_images, seed)
+    composition = check_argument(Composition, "composition", composition)
+    generator, x0 = check_argument(EBM, "ebm", ebm).start(num_images, seed)
     *_, last = AnnealedHMC(**settings).iterate(composition, x0, generator)
     return ebm.to_images(last.x)

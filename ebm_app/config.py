@@ -24,11 +24,11 @@ from ebm_app.utils.fields import (
     Seed,
     Several,
     Share,
+    advanced,
     configuration,
-    rare,
     renamed,
     setting,
-    shortened,
+    shorten,
 )
 
 FORMAT_VERSION = 1
@@ -80,12 +80,12 @@ class UNetConfig:
     """
 
     block_out_channels: Widths = setting("channels at each resolution", (32, 64))
-    layers_per_block: Layers = rare("residual blocks at each resolution", 1)
-    attention_levels: Resolutions = rare("with self-attention, counted from 0", ())
-    num_heads: Width = rare("attention heads", 4)
-    norm_num_groups: Width = rare("groups of the group normalisations", 8)
+    layers_per_block: Layers = advanced("residual blocks at each resolution", 1)
+    attention_levels: Resolutions = advanced("with self-attention, counted from 0", ())
+    num_heads: Width = advanced("attention heads", 4)
+    norm_num_groups: Width = advanced("groups of the group normalisations", 8)
     dropout: Share = setting("dropout of the residual blocks", 0.0)
-    t_scale: Positive = rare("factor of the time inside the embedding", 25.0)
+    t_scale: Positive = advanced("factor of the time inside the embedding", 25.0)
 
 
 @configuration
@@ -118,19 +118,21 @@ class Residual:
 class ModelSettings:
     """What a user chooses of a model, beside its path and its network."""
 
-    space: str = rare("ambient, display, or that of --flow: gaussian, copula, spline", "ambient")
-    net_input: str = rare("what the network reads of a latent u: u, x (its image)", "u")
+    space: str = advanced(
+        "ambient, display, or that of --flow: gaussian, copula, spline", "ambient"
+    )
+    net_input: str = advanced("what the network reads of a latent u: u, x (its image)", "u")
     dequantisation: str = setting("of grey levels: uniform, truncated_normal, decoder", "uniform")
-    eps: Margin = rare("margin of the times at t = 1", 5e-7)
-    network: str = rare("its kind: unet", "unet")
-    prediction: str = rare(
+    eps: Margin = advanced("margin of the times at t = 1", 5e-7)
+    network: str = advanced("its kind: unet", "unet")
+    prediction: str = advanced(
         "what the network predicts: moments, raw, normalised, energy", "moments"
     )
-    time_input: TimeInput = rare(
+    time_input: TimeInput = advanced(
         "time that the network reads: arc_length (of the path), time", "arc_length"
     )
-    input_frequencies: Frequencies = rare("Fourier features of the input, in cycles", ())
-    num_nodes: Nodes = rare("quadrature nodes of a likelihood", 32)
+    input_frequencies: Frequencies = advanced("Fourier features of the input, in cycles", ())
+    num_nodes: Nodes = advanced("quadrature nodes of a likelihood", 32)
 
 
 @configuration
@@ -159,31 +161,33 @@ class LoopConfig:
 
     max_train_steps: PositiveInt = setting("optimizer steps", 3000)
     train_batch_size: BatchSize = setting("images in a batch of one process", 128)
-    gradient_accumulation_steps: PositiveInt = rare("batches in an optimizer step", 1)
-    optimizer: str = rare("adam, or muon (orthogonalised momentum for matrices)", "adam")
+    gradient_accumulation_steps: PositiveInt = advanced("batches in an optimizer step", 1)
+    optimizer: str = advanced("adam, or muon (orthogonalised momentum for matrices)", "adam")
     learning_rate: NonNegative = setting("peak learning rate", 2e-3)
-    lr_scheduler: str = rare("cosine or constant_with_warmup", "cosine")
-    lr_warmup_steps: Count = rare("steps over which the learning rate rises", 100)
-    lr_decay_steps: Count = rare("last steps, in which constant_with_warmup falls to 0", 0)
-    adam_weight_decay: NonNegative = rare("decoupled weight decay", 0.0)
-    max_grad_norm: Positive = rare("gradients are clipped to this norm", 100.0)
-    ema_decay: Share = rare("decay of the averaged weights, which are saved", 0.999)
+    lr_scheduler: str = advanced("cosine or constant_with_warmup", "cosine")
+    lr_warmup_steps: Count = advanced("steps over which the learning rate rises", 100)
+    lr_decay_steps: Count = advanced("last steps, in which constant_with_warmup falls to 0", 0)
+    adam_weight_decay: NonNegative = advanced("decoupled weight decay", 0.0)
+    max_grad_norm: Positive = advanced("gradients are clipped to this norm", 100.0)
+    ema_decay: Share = advanced("decay of the averaged weights, which are saved", 0.999)
     mixed_precision: Literal["no", "bf16", "fp16"] = setting("of the network's passes", "no")
-    compile: Literal["inductor", "aot_eager", "eager"] | None = rare(
+    compile: Literal["inductor", "aot_eager", "eager"] | None = advanced(
         "compile the training step by this backend of torch.compile", None
     )
-    ddp_args: tuple[str, ...] = rare(
+    ddp_args: tuple[str, ...] = advanced(
         "options of DistributedDataParallel, such as comm_hook=bf16 find_unused_parameters=true",
         (),
     )
     checkpointing_steps: PositiveInt = setting("steps between checkpoints", 500)
-    checkpoints_total_limit: PositiveInt = rare("checkpoints kept", 3)
+    checkpoints_total_limit: PositiveInt = advanced("checkpoints kept", 3)
     validation_steps: PositiveInt = setting("steps between validations", 500)
-    validation_images: Several = rare("validation images scored, at most", 1000)
-    validation_repeats: Draws = rare("dequantisation draws of each", 4)
-    num_preview_images: Count = rare("images drawn at each validation; 0 for none", 16)
-    logging_steps: PositiveInt = rare("steps between lines of metrics.jsonl", 10)
-    report_to: str = rare("jsonl, or beside it a tracker of accelerate, or all of them", "jsonl")
+    validation_images: Several = advanced("validation images scored, at most", 1000)
+    validation_repeats: Draws = advanced("dequantisation draws of each", 4)
+    num_preview_images: Count = advanced("images drawn at each validation; 0 for none", 16)
+    logging_steps: PositiveInt = advanced("steps between lines of metrics.jsonl", 10)
+    report_to: str = advanced(
+        "jsonl, or beside it a tracker of accelerate, or all of them", "jsonl"
+    )
     seed: Seed = setting("seed of weights, batches and noise", 0)
 
 
@@ -192,16 +196,18 @@ class TrainingConfig(LoopConfig):
     """How an energy-based model is trained."""
 
     objective: str = setting("ctsm, ctsm_v, ctsm_m, tsm; dual, of an energy", "ctsm_m")
-    weighting: str = rare("lambda(t): time_score, stein_score, uniform", "time_score")
-    time_sampler: str = rare(
+    weighting: str = advanced("lambda(t): time_score, stein_score, uniform", "time_score")
+    time_sampler: str = advanced(
         "training times: arc_length, uniform, importance; early, which trains the early network "
         "alone",
         "arc_length",
     )
-    label_dropout: Share = rare("share of the class labels that training hides", 0.4)
+    label_dropout: Share = advanced("share of the class labels that training hides", 0.4)
     augmentation: str = setting("changes of training images: none, affine", "none")
-    stein_factor: NonNegative = rare("weight of the Stein head in the loss; 0 trains none", 1.0)
-    gradient_checkpointing: bool = rare(
+    stein_factor: NonNegative = advanced(
+        "weight of the Stein head in the loss; 0 trains none", 1.0
+    )
+    gradient_checkpointing: bool = advanced(
         "compute the blocks of the network again in the backward pass: less memory", False
     )
 
@@ -215,11 +221,11 @@ class Settings(TrainingConfig, ModelSettings, UNetConfig):
     )
     path: str = setting("linear_vp (alpha_t = t), or vp (the paper's, of images)", "linear_vp")
     classes: Literal["none", "all"] = setting("class labels that the network is told", "none")
-    early_channels: Annotated[tuple[Width, ...], Len(0, MOST_RESOLUTIONS)] = rare(
+    early_channels: Annotated[tuple[Width, ...], Len(0, MOST_RESOLUTIONS)] = advanced(
         "channels of a network of its own for the times at which an image takes its shape", ()
     )
-    early_max_log_snr: LogSNR = rare("log signal-to-noise ratio at which these times end", 0.0)
-    c: Moment = rare("second moment of the data", 1.0)
+    early_max_log_snr: LogSNR = advanced("log signal-to-noise ratio at which these times end", 0.0)
+    c: Moment = advanced("second moment of the data", 1.0)
 
 
 #: Settings of a run that may differ when it is resumed: they change no weight.
@@ -239,7 +245,7 @@ def changes_of(
         if before.get(key) in names:
             before[key] = names[before[key]]
     return [
-        f"{key} was {shortened(before.get(key))}, now {shortened(value)}"
+        f"{key} was {shorten(before.get(key))}, now {shorten(value)}"
         for key, value in now.items()
         if key not in free and before.get(key, type(value)()) != value
     ]

@@ -37,7 +37,7 @@ from ebm_app.sampling.base import Frame, in_batches
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 from ebm_app.spaces import build_space
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import NonNegative, PositiveInt, Seed, argument_of
+from ebm_app.utils.fields import NonNegative, PositiveInt, Seed, check_argument
 from ebm_app.utils.registry import choose, make
 
 #: numbers of the images of a call of ``sample``, and of those that are drawn together
@@ -142,7 +142,7 @@ class EBM(PretrainedModel):
             noise = dequantisation_noise(repeats, levels, seed)
         noise = checked_noise(noise, levels, self.dtype)
         dequantiser = self.dequantiser if dequantiser is None else dequantiser
-        dequantiser = make(DEQUANTISERS, "dequantiser", dequantiser, {})
+        dequantiser = make(DEQUANTISERS, Dequantiser, "dequantiser", dequantiser, {})
         estimator = self.default_estimator if estimator is None else estimator
         estimator = make_estimator(estimator, estimator_args, seed)
         parts, labels = [], self._labels(labels, len(levels), seed)
@@ -253,7 +253,7 @@ class EBM(PretrainedModel):
         generator, x0 = self.start(num_images, seed)
         parts = batches(num_images, batch_size, DRAWN_TOGETHER // x0[0].numel())
         labels = self._labels(labels, num_images, seed)
-        sampler = make(SAMPLERS, "sampler", sampler, settings)
+        sampler = make(SAMPLERS, Sampler, "sampler", sampler, settings)
         energies = [
             self.energy_given(len(x0[rows]), labels and labels[rows], guidance) for rows in parts
         ]
@@ -272,13 +272,13 @@ class EBM(PretrainedModel):
         if labels is not None:
             found = class_labels(labels, num, self.config.num_classes)
             return self.energy.given(found, guidance)
-        if argument_of(NonNegative, "guidance", guidance) != 1:
+        if check_argument(NonNegative, "guidance", guidance) != 1:
             raise UserError("guidance is towards a class: give labels too")
         return self.energy
 
     def start(self, num_images: int, seed: int) -> tuple[torch.Generator, Tensor]:
         """Draws of N(0, I) and the generator that they are from."""
-        num_images = argument_of(PositiveInt, "num_images", num_images)
+        num_images = check_argument(PositiveInt, "num_images", num_images)
         shape = (num_images, *self.config.image_shape)
         if math.prod(shape) > MAX_DRAWN:
             most = MAX_DRAWN // math.prod(self.config.image_shape)
@@ -286,7 +286,7 @@ class EBM(PretrainedModel):
                 f"{num_images} images do not fit the memory at once: draw at most {most}, more in "
                 "several calls of other seeds"
             )
-        generator = torch.Generator(self.device).manual_seed(argument_of(Seed, "seed", seed))
+        generator = torch.Generator(self.device).manual_seed(check_argument(Seed, "seed", seed))
         options = {"device": self.device, "dtype": self.dtype, "generator": generator}
         return generator, torch.randn(shape, **options)
 

@@ -20,8 +20,9 @@ from ebm_app.likelihood.bits import (
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.pretrained import PretrainedModel
 from ebm_app.spaces import build_space
-from ebm_app.utils.fields import PositiveInt, Seed, argument_of, configuration
-from ebm_app.utils.tensors import seeded, standard_normal_log_density, sum_except_batch
+from ebm_app.utils.fields import PositiveInt, Seed, check_argument, configuration
+from ebm_app.utils.random import make_generator
+from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
 
 @configuration
@@ -104,8 +105,8 @@ class Flow(PretrainedModel):
     @torch.no_grad()
     def sample(self, num_images: int, seed: int = 0) -> Tensor:
         """Images (num_images, C, H, W) of the flow, quantised to its levels, in [0, 1]."""
-        num_images = argument_of(PositiveInt, "num_images", num_images)
-        generator = seeded("cpu", argument_of(Seed, "seed", seed))
+        num_images = check_argument(PositiveInt, "num_images", num_images)
+        generator = make_generator("cpu", check_argument(Seed, "seed", seed))
         u = torch.randn((num_images, *self.config.image_shape), generator=generator).to(self.dtype)
         x = self.space.decode(u.to(self.device))
         return quantise(x, self.config.num_levels).cpu()

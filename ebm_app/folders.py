@@ -8,9 +8,8 @@ from torch import nn
 
 from ebm_app.config import FORMAT_VERSION
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import argument_of, shortened
-from ebm_app.utils.records import from_dict, read_json
-from ebm_app.utils.tensor_files import read_forms, read_tensors
+from ebm_app.utils.fields import check_argument, from_dict, shorten
+from ebm_app.utils.files import read_json, read_tensor_info, read_tensors
 
 #: kinds of model; a config.json that names none is of the first
 ENERGY_MODEL, FLOW = "energy model", "flow"
@@ -34,13 +33,13 @@ def read_config(cls: type[T], folder: Path, kind: str = ENERGY_MODEL) -> T:
     version = data.get("format_version")
     if version != FORMAT_VERSION or isinstance(version, bool):
         raise UserError(
-            f"{folder} has format_version {shortened(version)}, this version of ebm_app reads "
+            f"{folder} has format_version {shorten(version)}, this version of ebm_app reads "
             f"{FORMAT_VERSION}: save the model anew or install the version that wrote it"
         )
     found = data.pop("kind", ENERGY_MODEL)
     if found != kind:
         raise UserError(
-            f"{folder} holds another kind of model ({shortened(found)}): give a folder of "
+            f"{folder} holds another kind of model ({shorten(found)}): give a folder of "
             f"kind {kind}"
         )
     return from_dict(cls, data, str(folder / CONFIG_FILE))
@@ -52,7 +51,7 @@ def find_folder(name_or_path: str | os.PathLike) -> Path:
     Raises:
         UserError: where there is none of these.
     """
-    name = os.fspath(argument_of(str | os.PathLike, "name_or_path", name_or_path))
+    name = os.fspath(check_argument(str | os.PathLike, "name_or_path", name_or_path))
     if os.path.isdir(name):  # nor one that cannot be read
         return Path(name)
     bundled = sorted(p.name for p in BUNDLED.iterdir() if p.is_dir())
@@ -61,7 +60,7 @@ def find_folder(name_or_path: str | os.PathLike) -> Path:
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return _from_hub(name)
     raise UserError(
-        f"no model at '{shortened(name)}': give a folder that holds {CONFIG_FILE}, a bundled name "
+        f"no model at '{shorten(name)}': give a folder that holds {CONFIG_FILE}, a bundled name "
         f"({', '.join(bundled)}) or a hub id owner/name"
     )
 
@@ -74,14 +73,14 @@ def _from_hub(repository: str) -> Path:
         return Path(snapshot_download(repository, allow_patterns=patterns))
     except Exception as error:
         raise UserError(
-            f"no folder '{shortened(repository)}', and the hub did not give a model of that id: "
+            f"no folder '{shorten(repository)}', and the hub did not give a model of that id: "
             f"{first_line(error)}"
         ) from None
 
 
 def first_line(error: Exception) -> str:
     """What the hub says of a failure, shortened."""
-    return shortened((str(error).strip() or type(error).__name__).splitlines()[0])
+    return shorten((str(error).strip() or type(error).__name__).splitlines()[0])
 
 
 def check_weights(model: nn.Module, path: Path) -> None:
@@ -91,18 +90,18 @@ def check_weights(model: nn.Module, path: Path) -> None:
     Raises:
         UserError: naming the first missing, unexpected or unfit tensor.
     """
-    found, expected = read_forms(path), model.state_dict()
+    found, expected = read_tensor_info(path), model.state_dict()
     for key in [*expected, *found]:
         dtype, shape = found.get(key, (None, None))
         if key not in found:
-            problem = f"lacks {shortened(key)}"
+            problem = f"lacks {shorten(key)}"
         elif key not in expected:
-            problem = f"has unexpected {shortened(key)}"
+            problem = f"has unexpected {shorten(key)}"
         elif shape != tuple(expected[key].shape):
             wanted = tuple(expected[key].shape)
-            problem = f"has {key} of shape {shortened(shape)}, not {wanted}"
+            problem = f"has {key} of shape {shorten(shape)}, not {wanted}"
         elif dtype not in FLOATS:
-            problem = f"has {key} of {shortened(dtype)}, which are no floats"
+            problem = f"has {key} of {shorten(dtype)}, which are no floats"
         else:
             continue
         raise UserError(f"{path} does not fit its config.json: it {problem}")

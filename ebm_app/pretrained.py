@@ -21,10 +21,10 @@ from ebm_app.folders import (
     read_config,
 )
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import argument_of, shortened
-from ebm_app.utils.records import to_dict, write_json
-from ebm_app.utils.tensor_files import as_tensor, write_tensors
-from ebm_app.utils.tensors import initial_weights
+from ebm_app.utils.fields import check_argument, shorten, to_dict
+from ebm_app.utils.files import write_json, write_tensors
+from ebm_app.utils.random import initial_weights
+from ebm_app.utils.tensors import as_tensor
 
 
 class PretrainedModel(nn.Module):
@@ -42,7 +42,7 @@ class PretrainedModel(nn.Module):
         super().__init__()
         if not isinstance(config, self.config_class):
             name = self.config_class.__name__
-            raise UserError(f"config: give a {name}, not {shortened(repr(config))}")
+            raise UserError(f"config: give a {name}, not {shorten(repr(config))}")
         self.config = config
 
     @property
@@ -88,7 +88,7 @@ class PretrainedModel(nn.Module):
             device = torch.empty(0, device=device).device
         except (RuntimeError, TypeError, ValueError, AssertionError):
             raise UserError(
-                f"{shortened(repr(device))} is no device: give cpu, or cuda where there is one"
+                f"{shorten(repr(device))} is no device: give cpu, or cuda where there is one"
             ) from None
         config = read_config(cls.config_class, folder, cls.kind)
         with torch.device("meta"):  # names and shapes alone: no model is larger than its file
@@ -100,7 +100,7 @@ class PretrainedModel(nn.Module):
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write config.json and model.safetensors, each aside first and then renamed."""
-        folder = Path(argument_of(str | os.PathLike, "folder", folder))
+        folder = Path(check_argument(str | os.PathLike, "folder", folder))
         folder.mkdir(parents=True, exist_ok=True)
         write_tensors(folder / WEIGHTS_FILE, self.state_dict())
         write_json(folder / CONFIG_FILE, {"kind": self.kind, **to_dict(self.config)})

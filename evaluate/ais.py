@@ -21,11 +21,11 @@ from ebm_app.evaluation.scoring import bits_by_estimator
 from ebm_app.likelihood import RatioIntegral
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.utils.command_line import parse
-from ebm_app.utils.fields import configuration, part, setting
+from ebm_app.utils.fields import configuration, from_attributes, setting
 from ebm_app.utils.output import Output
+from ebm_app.utils.random import derive_seed
 from ebm_app.utils.registry import choose
 from ebm_app.utils.start import run_script
-from ebm_app.utils.tensors import mixed_seed
 from studies.grid import to_markdown
 
 #: half of the chains of a method are told from the other half
@@ -65,8 +65,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     for name in names:
         transport, estimate = METHODS[name]
         if transport not in runs:
-            chains = Chains(ebm.energy, part(Annealing, args), transport)
-            runs[transport] = ChainRun(chains, points, mixed_seed(args.seed, len(runs)))
+            chains = Chains(ebm.energy, from_attributes(Annealing, args), transport)
+            runs[transport] = ChainRun(chains, points, derive_seed(args.seed, len(runs)))
         results[name] = estimate(runs[transport], args.num_chains)
     bar = partial(tqdm, desc="bits per dim")
     _, bits = bits_by_estimator(

@@ -36,8 +36,9 @@ from ebm_app.utils.command_line import CommonFlags, parse
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output
 from ebm_app.utils.processes import resolve_device
+from ebm_app.utils.random import make_generator
 from ebm_app.utils.start import run_script
-from ebm_app.utils.tensors import seeded, standard_error
+from ebm_app.utils.tensors import standard_error
 from studies.grid import to_markdown
 
 #: draws of the data, and the numbers K of steps; a minute where quick
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     output = Output(args.output_dir / "bounds.json", args)
     rows = []
     for (name, data), path in tqdm(list(product(PROBLEMS.items(), PATHS))):
-        x = data.sample(num_draws, seeded(device, args.seed, 0)).double()
+        x = data.sample(num_draws, make_generator(device, args.seed, 0)).double()
         log_density = log_density_of(data, PATHS[path]())
         constant = lipschitz_constant(log_density, x)
         for error, steps in product(ERRORS, num_steps):

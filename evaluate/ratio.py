@@ -15,9 +15,9 @@ from tqdm.auto import tqdm
 from ebm_app.tabular.columns import read_rows
 from ebm_app.utils.command_line import argument, parse
 from ebm_app.utils.fields import Seed, Several, Steps, configuration, setting
+from ebm_app.utils.files import replace_file, save_figure
 from ebm_app.utils.output import Output
 from ebm_app.utils.start import run_script
-from ebm_app.utils.writing import replace_file, save_figure
 
 
 @configuration(kw_only=True)

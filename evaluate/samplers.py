@@ -33,9 +33,9 @@ from ebm_app.utils.command_line import CommonFlags, ModelFlag, Repeated, parse, 
 from ebm_app.utils.fields import BatchSize, NonNegative, PositiveInt, configuration, setting
 from ebm_app.utils.output import Output
 from ebm_app.utils.processes import resolve_device
+from ebm_app.utils.random import derive_seed
 from ebm_app.utils.registry import choose
 from ebm_app.utils.start import run_script
-from ebm_app.utils.tensors import mixed_seed
 from studies.grid import to_markdown
 
 #: the metrics are of several images, which are held in memory
@@ -156,7 +156,7 @@ def draw(
     for index, batch in enumerate(tqdm(batches, desc=text)):
         if labels is not None:
             given = {"labels": labels[batch], "guidance": guidance}
-        seed = mixed_seed(args.seed, index)
+        seed = derive_seed(args.seed, index)
         *_, frame = ebm.iterate_sample(len(batch), sampler, seed, **given)
         images.append(ebm.to_images(frame.x))
         nfe += frame.nfe * len(batch)  # an adaptive sampler takes its own number in each batch

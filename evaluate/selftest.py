@@ -17,9 +17,9 @@ from ebm_app.likelihood import PFODEDensity
 from ebm_app.utils import SELF_TEST_FILE
 from ebm_app.utils.command_line import parse
 from ebm_app.utils.fields import Steps, configuration, setting
+from ebm_app.utils.files import save_figure
 from ebm_app.utils.output import Output
 from ebm_app.utils.start import run_script
-from ebm_app.utils.writing import save_figure
 
 NumTimes = Annotated[int, Ge(2), Le(10_000)]
 

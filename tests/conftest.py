@@ -18,7 +18,7 @@ from PIL import Image
 
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
-from ebm_app.data.png import to_uint8
+from ebm_app.data.pictures import to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.utils.errors import UserError

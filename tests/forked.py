@@ -13,7 +13,7 @@ from accelerate.state import AcceleratorState
 from conftest import free_port, load_script
 
 from ebm_app.training.trainer import Trainer
-from ebm_app.utils.interrupts import StopSignals
+from ebm_app.utils.processes import StopSignals
 from ebm_app.utils.start import run_script
 
 #: where a fork is not safe, the processes import all again

@@ -5,7 +5,7 @@ import pytest
 from ebm_app.config import EBMConfig, PathConfig
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.records import from_dict, to_dict
+from ebm_app.utils.fields import from_dict, to_dict
 
 EXAMPLE = EBMConfig(
     "digits",

@@ -20,7 +20,7 @@ from ebm_app.likelihood import VariationalBound
 from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.records import write_json
+from ebm_app.utils.files import write_json
 
 CONFIG = EBMConfig(
     dataset="digits",

@@ -14,7 +14,7 @@ from typing import Any
 from ebm_app.config import LoopConfig
 from ebm_app.training.options import RunOptions, options_of
 from ebm_app.utils.command_line import ModelFlag, given, parse
-from ebm_app.utils.fields import configuration, rare, setting
+from ebm_app.utils.fields import advanced, configuration, setting
 from ebm_app.utils.start import run_script
 
 #: what suits a distillation, in place of the defaults
@@ -30,7 +30,7 @@ class Arguments(LoopConfig, RunOptions, ModelFlag):
     dataset: str | None = setting("the model's own if not given", None)
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     download: bool = setting("fetch a missing data set", False)
-    init_from: str | None = rare("an energy network whose weights a new run takes", None)
+    init_from: str | None = advanced("an energy network whose weights a new run takes", None)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:

@@ -22,9 +22,9 @@ from ebm_app.training.settings import check_loop
 from ebm_app.training.tasks import FlowTask
 from ebm_app.utils.command_line import given, parse
 from ebm_app.utils.fields import configuration, setting
+from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
 from ebm_app.utils.start import run_script
-from ebm_app.utils.tensors import seeded
 
 #: dequantised images that a flow is fitted to: small data sets are repeated
 MIN_FIT_IMAGES, MAX_FIT_IMAGES = 30_000, 100_000
@@ -61,7 +61,7 @@ def fit(flow: Flow, data: ImageData, seed: int) -> None:
     num = min(len(data.train), MAX_FIT_IMAGES)
     repeats = max(1, -(-MIN_FIT_IMAGES // num))
     levels = data.train[torch.arange(num)].repeat(repeats, 1, 1, 1)
-    noise = torch.rand(levels.shape, generator=seeded("cpu", seed))
+    noise = torch.rand(levels.shape, generator=make_generator("cpu", seed))
     flow.space.fit(dequantise(levels, data.num_levels, noise), repeats)
 
 

@@ -18,7 +18,7 @@ from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE, find_folder
 from ebm_app.utils.command_line import Positional, argument, parse
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import configuration, setting
-from ebm_app.utils.records import open_plain
+from ebm_app.utils.files import open_file
 from ebm_app.utils.start import run_script
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         raise UserError(f"{folder} is not empty: give another folder")
     source, files = find_folder(args.model), (CONFIG_FILE, WEIGHTS_FILE)
     for name in files:
-        open_plain(source / name).close()
+        open_file(source / name).close()
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "ebm_app", folder / "ebm_app", ignore=ignored)
     model = args.model

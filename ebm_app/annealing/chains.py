@@ -33,7 +33,7 @@ from ebm_app.nets.energy import INTEGRAL, TimeScoreEnergy
 from ebm_app.paths.schedules import SCHEDULES, ScheduleName
 from ebm_app.sampling.annealing import IntermediateDistribution, Move, anneal, stay
 from ebm_app.sampling.hmc import Target, adapt
-from ebm_app.utils.fields import Nodes, PositiveInt, Steps, configuration, rare, setting
+from ebm_app.utils.fields import Nodes, PositiveInt, Steps, advanced, configuration, setting
 from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import sum_except_batch
 
@@ -74,7 +74,7 @@ class Annealing:
     steps_per_temperature: PositiveInt = setting("HMC transitions at each", 1)
     num_leapfrog_steps: PositiveInt = setting("leapfrog steps of each transition", 4)
     score: str = setting("what drives the leapfrog: integral or head", INTEGRAL)
-    num_nodes: Nodes = rare("quadrature nodes of the densities", 8)
+    num_nodes: Nodes = advanced("quadrature nodes of the densities", 8)
 
 
 class Chains:

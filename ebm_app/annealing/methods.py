@@ -16,7 +16,7 @@ from ebm_app.annealing import transports
 from ebm_app.annealing.chains import NUM_PILOT, Chains, ChainState
 from ebm_app.annealing.estimates import LogZ, bennett, from_forward, from_reverse
 from ebm_app.annealing.transports import Transport
-from ebm_app.utils.tensors import seeded
+from ebm_app.utils.random import make_generator
 
 PILOT, FORWARD, REVERSE = 0, 1, 2
 #: chains that are computed together
@@ -46,7 +46,7 @@ class ChainRun:
         """Chains back from ``points`` (N, *), which stand for samples of the model."""
         device = self.data.device
         blocks = [
-            (part.to(device), seeded(device, self.seed, REVERSE, block))
+            (part.to(device), make_generator(device, self.seed, REVERSE, block))
             for block, part in enumerate(points.split(BLOCK_SIZE))
         ]
         return self._run([self.chains.reverse(*block) for block in blocks])
@@ -65,7 +65,7 @@ class ChainRun:
 
     def _noise(self, num: int, *purpose: int) -> tuple[Tensor, torch.Generator]:
         device = self.data.device
-        generator = seeded(device, self.seed, *purpose)
+        generator = make_generator(device, self.seed, *purpose)
         noise = torch.randn((num, *self.data.shape[1:]), device=device, generator=generator)
         return noise, generator
 

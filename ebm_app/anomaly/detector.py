@@ -25,10 +25,9 @@ from ebm_app.ebm import EBM
 from ebm_app.folders import find_folder
 from ebm_app.pretrained import fingerprint
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Fraction, PositiveInt, Probability, argument_of
-from ebm_app.utils.records import as_written, read_json, write_json
+from ebm_app.utils.fields import Fraction, PositiveInt, Probability, check_argument
+from ebm_app.utils.files import read_json, read_tensors, report_damage, write_json, write_tensors
 from ebm_app.utils.registry import choose
-from ebm_app.utils.tensor_files import read_tensors, write_tensors
 
 FITTED_FILE, RECORD_FILE = "anomaly.safetensors", "anomaly.json"
 #: fewer images to fit do not tell the spread of residuals
@@ -153,7 +152,7 @@ class AnomalyDetector:
         if len(levels) != 1:
             raise UserError(f"image: give one, not {len(levels)}")
         distances = (self.kept.float() - levels).square().flatten(1).sum(1)
-        return self.kept[distances.argsort()[: argument_of(PositiveInt, "num", num)]]
+        return self.kept[distances.argsort()[: check_argument(PositiveInt, "num", num)]]
 
     def threshold(self, false_alarm_rate: float) -> float:
         """The score below which images are odd at a false-alarm rate.
@@ -161,7 +160,7 @@ class AnomalyDetector:
         Raises:
             UserError: for a rate outside (0, 1), or one that takes more images to calibrate.
         """
-        rate = argument_of(Fraction, "false_alarm_rate", false_alarm_rate)
+        rate = check_argument(Fraction, "false_alarm_rate", false_alarm_rate)
         scores = self._calibrated().sort().values
         index = int(rate * (len(scores) + 1) + 1e-9)
         if index < 1:
@@ -201,7 +200,7 @@ class AnomalyDetector:
             tensors[f"{name}.reference"] = self.reference[name]
             tensors[f"{name}.calibration"] = self.calibration[name]
         ready = {name: tensor.float() for name, tensor in tensors.items()}
-        folder = Path(argument_of(str | os.PathLike, "folder", folder))
+        folder = Path(check_argument(str | os.PathLike, "folder", folder))
         write_tensors(folder / FITTED_FILE, {**ready, "kept": self.kept})
         write_json(folder / RECORD_FILE, {**about, **self._made_of()})
 
@@ -215,7 +214,7 @@ class AnomalyDetector:
         path = folder / FITTED_FILE
         if not path.exists() or not (folder / RECORD_FILE).exists():
             return
-        with as_written(path):
+        with report_damage(path):
             if not self._made_of().items() <= read_json(folder / RECORD_FILE).items():
                 return
             tensors = read_tensors(path)
@@ -269,8 +268,8 @@ def benjamini_hochberg(p_values: Any, rate: float) -> np.ndarray:
 
     Source: Benjamini and Hochberg 1995; for conformal p-values, arXiv:2104.08279.
     """
-    p = np.array(argument_of(Sequence[Probability], "p_values", p_values))
-    return false_discovery_control(p) <= argument_of(Fraction, "rate", rate)
+    p = np.array(check_argument(Sequence[Probability], "p_values", p_values))
+    return false_discovery_control(p) <= check_argument(Fraction, "rate", rate)
 
 
 def _smoothed(found: Passes) -> Tensor:

@@ -17,7 +17,7 @@ from ebm_app.ebm import EBM
 from ebm_app.likelihood.bits import checked_levels
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import argument_of
+from ebm_app.utils.fields import check_argument
 from ebm_app.utils.tensors import sum_except_batch
 
 #: levels of images of 28 x 28, of all copies and of the image alone; more pixels show the same at
@@ -76,7 +76,7 @@ def noise_levels(ebm: EBM) -> tuple[list[float], int]:
 def levels_of(ebm: EBM, images: Any) -> Tensor:
     """Images (B, C, H, W), in [0, 1] or uint8 levels, as levels of the model; raises as
     ``passes`` does."""
-    config = argument_of(EBM, "model", ebm).config
+    config = check_argument(EBM, "model", ebm).config
     return checked_levels(images, config.image_shape, config.num_levels)
 
 

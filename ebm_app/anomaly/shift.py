@@ -9,7 +9,7 @@ from torch import Tensor
 from ebm_app.anomaly.passes import levels_of, passes
 from ebm_app.ebm import EBM
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import PositiveInt, Seed, argument_of
+from ebm_app.utils.fields import PositiveInt, Seed, check_argument
 
 
 class Shift(NamedTuple):
@@ -47,8 +47,8 @@ def two_sample_test(
 
     Source: Szekely and Rizzo 2013, https://doi.org/10.1016/j.jspi.2013.03.018.
     """
-    num = argument_of(PositiveInt, "num_permutations", num_permutations)
-    seed = argument_of(Seed, "seed", seed)
+    num = check_argument(PositiveInt, "num_permutations", num_permutations)
+    seed = check_argument(Seed, "seed", seed)
     a, b = levels_of(model, a), levels_of(model, b)
     if min(len(a), len(b)) < 2:
         raise UserError(f"sets of {len(a)} and {len(b)} images are too few: give at least 2 each")

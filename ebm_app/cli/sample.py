@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tqdm.auto import tqdm
 
-from ebm_app.data.png import grid_of, save_image, to_uint8
+from ebm_app.data.pictures import image_grid, save_image, to_uint8
 from ebm_app.ebm import EBM
 from ebm_app.nets.labelled import RANDOM
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     files = [output.folder / f"{index:05d}.png" for index in range(len(images))]
     written = [str(file) for file in (grid, *files)]
     figures = {"files": written, "seconds": seconds, "nfe": frame.nfe}
-    save_image(grid_of(images), grid)
+    save_image(image_grid(images), grid)
     for pixels, file in zip(to_uint8(images), files, strict=True):
         save_image(pixels, file)
     output.write(figures)

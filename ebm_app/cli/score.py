@@ -16,14 +16,16 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from ebm_app.data.folder import list_images, on_levels, read_image
+from ebm_app.data.folder import list_images
+from ebm_app.data.pictures import prepare_image, read_image
 from ebm_app.ebm import EBM
 from ebm_app.utils.command_line import CommonFlags, ModelFlag, Positional, argument, parse
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import BatchSize, Several, configuration, setting
+from ebm_app.utils.files import replace_file
 from ebm_app.utils.processes import resolve_device
-from ebm_app.utils.tensors import seeded, standard_error
-from ebm_app.utils.writing import replace_file
+from ebm_app.utils.random import make_generator
+from ebm_app.utils.tensors import standard_error
 
 COLUMNS = ("file", "log_prob", "stderr", "bits_per_dim")
 
@@ -50,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         images = {}
         for number, file in enumerate(files[begin : begin + args.batch_size], begin):
             try:
-                images[number] = on_levels(read_image(file), ebm.config)
+                images[number] = prepare_image(read_image(file), ebm.config)
             except UserError as error:
                 if not args.skip_bad:
                     raise
@@ -73,7 +75,9 @@ def scored(ebm: EBM, images: dict[int, torch.Tensor], args: Arguments) -> list[l
     """The columns after the names, of images (1, C, H, W) in [0, 1] by their numbers, whose noise
     is a function of these."""
     whole, shape = torch.cat([*images.values()]), (args.repeats, *ebm.config.image_shape)
-    draws = [torch.rand(shape, generator=seeded("cpu", args.seed, number)) for number in images]
+    draws = [
+        torch.rand(shape, generator=make_generator("cpu", args.seed, number)) for number in images
+    ]
     found = [
         ebm.likelihood(whole, args.estimator, noise=noise[None], seed=args.seed + repeat)
         for repeat, noise in enumerate(torch.stack(draws, 1))

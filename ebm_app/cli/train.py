@@ -14,8 +14,8 @@ from typing import Any
 from ebm_app.config import Settings
 from ebm_app.training.options import DataFlags, RunOptions, options_of
 from ebm_app.utils.command_line import given, parse
-from ebm_app.utils.fields import configuration, rare, setting
-from ebm_app.utils.records import read_json
+from ebm_app.utils.fields import advanced, configuration, setting
+from ebm_app.utils.files import read_json
 
 
 @configuration(kw_only=True)
@@ -26,8 +26,8 @@ class Arguments(Settings, RunOptions, DataFlags):
         "folder made by train/flow.py: the path lives in its latent space", None
     )
     dry_run: bool = setting("print the resolved settings and stop", False)
-    config: Path | None = rare("a run.json to take the settings from; flags override it", None)
-    init_from: str | None = rare(
+    config: Path | None = advanced("a run.json to take the settings from; flags override it", None)
+    init_from: str | None = advanced(
         "folder, bundled name or hub id of a model whose weights a new run takes", None
     )
 
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Train; the metrics of the run, on the main process."""
     args = parse(Arguments, __doc__, argv)
     # seconds to import: --help does without
-    from ebm_app.data.images import digest_of, load_images
+    from ebm_app.data.images import image_digest, load_images
     from ebm_app.flow import Flow
     from ebm_app.training import settings
     from ebm_app.training.cost import network_cost
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     ebm_config, config = settings.resolve(data, own, base, flow)
     if base and (recorded := base.get("data")):
         labels = data.labels[0] if ebm_config.num_classes else None
-        same = [digest_of(data.train, labels)] == list(recorded.values())
+        same = [image_digest(data.train, labels)] == list(recorded.values())
         if not same and base["ebm"]["dataset"] == data.name:
             print(f"note: the images are not those of {args.config}", file=sys.stderr)
     if args.dry_run:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from ebm_app.data.row_noise import RowNoise
+from ebm_app.utils.random import RowNoise
 
 
 class NoAugmentation:

@@ -13,12 +13,12 @@ from torch import Tensor
 from ebm_app.data.folder import SPLITS, read_folder
 from ebm_app.data.levels import NUM_VALUES, to_display, to_levels
 from ebm_app.data.named import DATASETS
-from ebm_app.data.sources import HUB, images_of, read_hub
-from ebm_app.data.stored import Images, Splits, parts_of, splits_of
+from ebm_app.data.sources import HUB, as_images, read_hub
+from ebm_app.data.stored import Images, Splits, collect_splits, split_images
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import argument_of
+from ebm_app.utils.fields import check_argument
 from ebm_app.utils.registry import choose
-from ebm_app.utils.tensor_files import as_tensor
+from ebm_app.utils.tensors import as_tensor
 
 FOLDER = "folder:"
 NumLevels = Annotated[int, Ge(2), Le(NUM_VALUES)]
@@ -61,10 +61,10 @@ class ImageData:
             UserError: for tensors that are not images of ``num_levels`` levels, or too few, and
                 labels that are not one an image.
         """
-        num_levels = argument_of(NumLevels, "num_levels", num_levels)
-        images, own = images_of(images)
+        num_levels = check_argument(NumLevels, "num_levels", num_levels)
+        images, own = as_images(images)
         labels = own if labels is None else labels
-        parts = [images] if validation is None else [images, images_of(validation)[0]]
+        parts = [images] if validation is None else [images, as_images(validation)[0]]
         if any(part.ndim != 4 or part.shape[1:] != images.shape[1:] for part in parts):
             shapes = " and ".join(str(tuple(part.shape)) for part in parts)
             raise UserError(f"images are (N, C, H, W) and of one size, not {shapes}: reshape them")
@@ -82,8 +82,8 @@ class ImageData:
             held_out = max(2, len(levels) // 10)
             if len(levels) <= held_out:
                 raise UserError(f"{len(levels)} images are too few to train on: give at least 3")
-            made = parts_of(levels, labels, [len(levels) - held_out, held_out])
-        splits, labels = splits_of([*made, made[1]])
+            made = split_images(levels, labels, [len(levels) - held_out, held_out])
+        splits, labels = collect_splits([*made, made[1]])
         return cls(name, num_levels, *splits, labels=labels)
 
     @property
@@ -123,7 +123,7 @@ def _on_levels(images: Images, num_levels: int) -> Images:
     return images
 
 
-def digest_of(levels: Images, labels: Tensor | None = None) -> str:
+def image_digest(levels: Images, labels: Tensor | None = None) -> str:
     """The SHA-256 of images (N, C, H, W) and of their class labels."""
     digest = hashlib.sha256(str(tuple(levels.shape)).encode())
     for rows in torch.arange(len(levels)).split(1024):
@@ -157,7 +157,7 @@ def load_images(
         UserError: for an unknown name, missing or unreadable files, a download that fails, and a
             resolution with a name of ``DATASETS``.
     """
-    name = argument_of(str, "name", name)
+    name = check_argument(str, "name", name)
     if name == FOLDER:
         raise UserError("'folder:' names no folder: write folder:PATH")
     for prefix, read in ((FOLDER, read_folder), (HUB, read_hub)):
@@ -168,6 +168,6 @@ def load_images(
     if resolution is not None:
         raise UserError(f"a resolution is for folder:PATH only: leave it out for {name}")
     given = "data" if data_root is None else data_root
-    root = Path(argument_of(str | os.PathLike, "data_root", given)).expanduser()
+    root = Path(check_argument(str | os.PathLike, "data_root", given)).expanduser()
     images, labels = source.read(root, download)
     return ImageData(name, source.num_levels, *images, labels=labels)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.tensor_files import as_tensor
+from ebm_app.utils.tensors import as_tensor
 
 #: levels of an image file
 NUM_VALUES = 256
@@ -95,7 +95,7 @@ def to_levels(images: Tensor, num_levels: int) -> Tensor:
     return k.to(torch.uint8)
 
 
-def form_of(part: Any) -> str:
+def image_format(part: Any) -> str:
     """Shape and levels of images, or of a model's configuration, in words: a model and images with
     the same words fit one another."""
     return f"shape {tuple(part.image_shape)} with {part.num_levels} levels"

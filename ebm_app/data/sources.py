@@ -10,11 +10,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ebm_app.data.folder import SPLITS, pixels_of
-from ebm_app.data.stored import Images, Labelled, Splits, gathered, parts_of, splits_of
+from ebm_app.data.folder import SPLITS
+from ebm_app.data.pictures import to_pixels
+from ebm_app.data.stored import Images, Labelled, Splits, collect_splits, load_all, split_images
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import shortened
-from ebm_app.utils.tensor_files import as_tensor
+from ebm_app.utils.fields import shorten
+from ebm_app.utils.tensors import as_tensor
 
 HUB = "hf:"
 COLOURS = (1, 3)
@@ -39,20 +40,20 @@ def read_hub(name: str, resolution: int | None = None) -> tuple[tuple[Images, ..
         else:
             found = load_dataset(str(folder) if folder.exists() else name)
     except Exception as error:  # of any kind, by what is there
-        raise UserError(f"cannot read the data set '{name}': {shortened(error)}") from error
+        raise UserError(f"cannot read the data set '{name}': {shorten(error)}") from error
     parts: dict[str, Dataset] = found if isinstance(found, DatasetDict) else {"train": found}
     if "train" not in parts:
         raise UserError(f"the data set '{name}' has no split train: it has {', '.join(parts)}")
-    made = {split: of_dataset(parts[split], resolution) for split in SPLITS if split in parts}
+    made = {split: read_dataset(parts[split], resolution) for split in SPLITS if split in parts}
     missing = [split for split in SPLITS if split not in made]
     images, labels = made["train"]
     held_out = [len(images) // 10] * len(missing)
-    parts = parts_of(images, labels, [len(images) - sum(held_out), *held_out])
+    parts = split_images(images, labels, [len(images) - sum(held_out), *held_out])
     made |= zip(["train", *missing], parts, strict=True)
-    return splits_of(made[split] for split in SPLITS)
+    return collect_splits(made[split] for split in SPLITS)
 
 
-def of_dataset(dataset: Any, resolution: int | None = None) -> Labelled:
+def read_dataset(dataset: Any, resolution: int | None = None) -> Labelled:
     """The images and labels of a ``datasets.Dataset``."""
     kinds = {name: type(kind).__name__ for name, kind in dataset.features.items()}
     columns = [name for name, kind in kinds.items() if kind == "Image"]
@@ -61,24 +62,24 @@ def of_dataset(dataset: Any, resolution: int | None = None) -> Labelled:
     classes = [name for name, kind in kinds.items() if kind == "ClassLabel"]
 
     def read(number: int) -> Tensor:
-        return pixels_of(dataset[number][columns[0]], f"image {number}", resolution)
+        return to_pixels(dataset[number][columns[0]], f"image {number}", resolution)
 
     labels = torch.tensor(dataset[classes[0]][:]) if classes else None
-    return gathered(read, len(dataset), "image {}".format), labels
+    return load_all(read, len(dataset), "image {}".format), labels
 
 
-def images_of(given: Any) -> Labelled:
+def as_images(given: Any) -> Labelled:
     """Images (N, C, H, W), and their class labels where they have some, of what ``train`` takes: a
     tensor, an array, a list of Pillow's images, or a data set of torch or of Hugging Face."""
     if hasattr(given, "features") and hasattr(given, "column_names"):
-        return of_dataset(given)
+        return read_dataset(given)
     if isinstance(given, Tensor | np.ndarray) or not hasattr(given, "__getitem__"):
         return channels_first(as_tensor(given, "images")), None
     try:
         first = given[0] if len(given) else None
     except (LookupError, TypeError) as error:
         raise UserError(
-            f"images: there is none at 0 ({shortened(repr(error))}): give a tensor, an array, a "
+            f"images: there is none at 0 ({shorten(repr(error))}): give a tensor, an array, a "
             "list or a data set"
         ) from None
     is_pair = isinstance(first, tuple) and len(first) == 2
@@ -87,14 +88,14 @@ def images_of(given: Any) -> Labelled:
 
     def read(number: int) -> Tensor:
         item = given[number][0] if is_pair else given[number]
-        return pixels_of(item, f"image {number}")
+        return to_pixels(item, f"image {number}")
 
     labels = None
     if is_pair:
         targets = getattr(given, "targets", None)
         targets = [given[i][1] for i in range(len(given))] if targets is None else targets
         labels = torch.as_tensor(targets)
-    return gathered(read, len(given), "image {}".format), labels
+    return load_all(read, len(given), "image {}".format), labels
 
 
 def channels_first(images: Tensor) -> Tensor:

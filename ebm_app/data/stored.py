@@ -22,7 +22,7 @@ BLOCK = 256
 Read = Callable[[int], Tensor]
 
 
-class StoredImages:
+class LazyImages:
     """Images uint8 (N, C, H, W), which an index of rows decodes as it would take them from a
     tensor; a slice decodes nothing. Grey ones may stand among those of colour."""
 
@@ -36,38 +36,38 @@ class StoredImages:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def only(self, rows: Tensor | slice) -> StoredImages:
+    def select(self, rows: Tensor | slice) -> LazyImages:
         """Some of them, not yet decoded."""
-        return StoredImages(self.read, self.rows[rows], tuple(self.shape[1:]))
+        return LazyImages(self.read, self.rows[rows], tuple(self.shape[1:]))
 
-    def __getitem__(self, rows: Tensor | slice) -> Tensor | StoredImages:
+    def __getitem__(self, rows: Tensor | slice) -> Tensor | LazyImages:
         if isinstance(rows, slice):
-            return self.only(rows)
+            return self.select(rows)
         if self.coming is None or not torch.equal(self.coming[0], rows):
-            self.ahead(rows)
+            self.prefetch(rows)
         futures, self.coming = self.coming[1], None
         channels = self.shape[1]
         return torch.stack([future.result().expand(channels, -1, -1) for future in futures])
 
-    def ahead(self, rows: Tensor) -> None:
+    def prefetch(self, rows: Tensor) -> None:
         """Begin to decode the rows that are asked for next."""
         if self.pool is None:
             self.pool = ThreadPoolExecutor(WORKERS)
         numbers = self.rows[rows].tolist()
         self.coming = rows, [self.pool.submit(self.read, number) for number in numbers]
 
-    def to(self, device: torch.device) -> StoredImages:
+    def to(self, device: torch.device) -> LazyImages:
         """Themselves: what is decoded goes to a device by itself."""
         return self
 
 
-Images = Tensor | StoredImages
+Images = Tensor | LazyImages
 Splits = tuple[Tensor, Tensor, Tensor]
 #: images, and their class labels where they have some
 Labelled = tuple[Images, Tensor | None]
 
 
-def gathered(read: Read, num: int, name: Callable[[int], str]) -> Images:
+def load_all(read: Read, num: int, name: Callable[[int], str]) -> Images:
     """Images 0..num - 1, in memory where they hold at most ``MEMORY`` bytes. Each is decoded once,
     so that a bad one is found before a training."""
     kept: list[Tensor] | None = []
@@ -90,23 +90,23 @@ def gathered(read: Read, num: int, name: Callable[[int], str]) -> Images:
                 elif kept is not None:
                     kept.append(pixels)
     if kept is None:
-        return StoredImages(read, torch.arange(num), (channels, *size))
+        return LazyImages(read, torch.arange(num), (channels, *size))
     return torch.stack([pixels.expand(channels, -1, -1) for pixels in kept])
 
 
-def parts_of(
+def split_images(
     images: Images, labels: Tensor | None, sizes: Sequence[int], order: Tensor | None = None
 ) -> list[Labelled]:
     """Consecutive parts, of these sizes, of images and their class labels in this order; without
     one, in that of ``numpy.random.RandomState(0)``, whose stream is the same in every version."""
     if order is None:
         order = torch.from_numpy(np.random.RandomState(0).permutation(len(images)))
-    of = images.__getitem__ if isinstance(images, Tensor) else images.only
+    of = images.__getitem__ if isinstance(images, Tensor) else images.select
     parts = order.split(list(sizes))
     return [(of(rows), None if labels is None else labels[rows]) for rows in parts]
 
 
-def splits_of(parts: Iterable[Labelled]) -> tuple[tuple[Images, ...], Splits | None]:
+def collect_splits(parts: Iterable[Labelled]) -> tuple[tuple[Images, ...], Splits | None]:
     """The images of train, validation and test, and their labels where all three have some."""
     images, labels = zip(*parts, strict=True)
     return images, None if any(own is None for own in labels) else labels

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from tqdm.auto import tqdm
 
 from ebm_app.utils.fitting import fit
-from ebm_app.utils.tensors import initial_weights
+from ebm_app.utils.random import initial_weights
 
 NUM_FEATURES, BATCH_SIZE, LEARNING_RATE = 64, 64, 2e-3
 

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import DATASETS, load_images
-from ebm_app.data.levels import form_of, to_display
-from ebm_app.data.png import grid_of, to_picture
+from ebm_app.data.levels import image_format, to_display
+from ebm_app.data.pictures import image_grid, to_pil
 from ebm_app.folders import read_config
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
@@ -26,8 +26,8 @@ def held_out_images(config: EBMConfig, data_root: str) -> Tensor:
         UserError: where they are not on this machine, or do not fit the model.
     """
     data = load_images(choose("data set", config.dataset, DATASETS), data_root)
-    if form_of(data) != form_of(config):
-        raise UserError(f"the images have {form_of(data)}: take others for this model")
+    if image_format(data) != image_format(config):
+        raise UserError(f"the images have {image_format(data)}: take others for this model")
     return data.test[:MAX_IMAGES]
 
 
@@ -42,4 +42,4 @@ def examples(folder: Path, data_root: str) -> list[Path | Image.Image]:
     except UserError:  # a model that cannot be read is explained when it is chosen
         return []
     images = to_display(levels[:NUM_EXAMPLES], config.num_levels)
-    return [to_picture(grid_of(image, EXAMPLE_PIXELS)) for image in images.split(1)]
+    return [to_pil(image_grid(image, EXAMPLE_PIXELS)) for image in images.split(1)]

@@ -11,11 +11,11 @@ from torch import Tensor
 from ebm_app.config import Margin, NumLevels
 from ebm_app.data.folder import SPLITS
 from ebm_app.data.images import FOLDER, ImageData, load_images
-from ebm_app.data.levels import form_of
+from ebm_app.data.levels import image_format
 from ebm_app.ebm import EBM
 from ebm_app.utils.command_line import CommonFlags, ModelFlag
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import BatchSize, Draws, Several, configuration, rare, setting
+from ebm_app.utils.fields import BatchSize, Draws, Several, advanced, configuration, setting
 from ebm_app.utils.processes import make_accelerator
 from ebm_app.utils.registry import choose
 
@@ -39,7 +39,7 @@ class HeldOutFlags(ImageFlags):
 
     repeats: Draws = setting("dequantisation draws of each image", 4)
     batch_size: BatchSize = setting("images taken together", 128)
-    mixed_precision: Literal["no", "bf16"] = rare(
+    mixed_precision: Literal["no", "bf16"] = advanced(
         "of the network's passes; bf16 adds 0.003 to 0.004 bits per dim on digits by noised and "
         "ratio, and nothing by elbo",
         "no",
@@ -102,7 +102,7 @@ def images_for(
     # a folder's images are brought to the model's size
     is_square_folder = dataset.startswith(FOLDER) and height == width
     data = load_images(dataset, data_root, download, height if is_square_folder else None)
-    expected, found = form_of(ebm.config), form_of(data)
+    expected, found = image_format(ebm.config), image_format(data)
     if expected != found:
         raise UserError(
             f"the model takes images of {expected}, but {data.name} has {found}: give images of "

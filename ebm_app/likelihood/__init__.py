@@ -44,4 +44,4 @@ def make_estimator(name: str | Estimator, settings: Mapping[str, Any], seed: int
     kind = ESTIMATORS.get(name) if isinstance(name, str) else None
     if kind is not None and any(field.name == "seed" for field in dataclasses.fields(kind)):
         settings = {"seed": seed, **settings}
-    return make(ESTIMATORS, "estimator", name, dict(settings))
+    return make(ESTIMATORS, Estimator, "estimator", name, settings)

@@ -24,9 +24,8 @@ from ebm_app.likelihood.estimator import Estimator
 from ebm_app.nets.energy import TimeScoreEnergy
 from ebm_app.spaces import Space
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import PositiveInt, argument_of
-from ebm_app.utils.tensor_files import as_tensor
-from ebm_app.utils.tensors import sum_except_batch
+from ebm_app.utils.fields import PositiveInt, check_argument
+from ebm_app.utils.tensors import as_tensor, sum_except_batch
 
 #: numbers of the images that are scored together: an estimator holds tens of copies of them
 SCORED_TOGETHER = 2**17
@@ -68,7 +67,7 @@ def batches(num: int, batch_size: int | None, default: int) -> list[slice]:
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
     size = max(1, default) if batch_size is None else batch_size
-    size = argument_of(PositiveInt, "batch_size", size)
+    size = check_argument(PositiveInt, "batch_size", size)
     return [slice(begin, min(begin + size, num)) for begin in range(0, num, size)]
 
 

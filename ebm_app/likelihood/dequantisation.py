@@ -24,7 +24,7 @@ from ebm_app.nets.energy import TimeScoreEnergy
 from ebm_app.paths import GaussianPath
 from ebm_app.spaces import Space
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Draws, Seed, argument_of, configuration
+from ebm_app.utils.fields import Draws, Seed, check_argument, configuration
 from ebm_app.utils.tensors import expand_like
 
 #: uniform numbers that are held at once, 4 GB
@@ -238,7 +238,7 @@ def dequantisation_noise(repeats: int, levels: Tensor, seed: int) -> Tensor:
         UserError: for a number of repeats or a seed out of range, or more numbers than the memory
             of most machines holds.
     """
-    repeats, seed = argument_of(Draws, "repeats", repeats), argument_of(Seed, "seed", seed)
+    repeats, seed = check_argument(Draws, "repeats", repeats), check_argument(Seed, "seed", seed)
     if repeats * levels.shape.numel() > MAX_NOISE:
         most = MAX_NOISE // levels.shape.numel()
         raise UserError(

@@ -14,7 +14,8 @@ from ebm_app.paths.divergence import normal_draws
 from ebm_app.spaces import Space
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Seed, Steps, configuration
-from ebm_app.utils.tensors import expand_like, mean_except_batch, mixed_seed, sum_except_batch
+from ebm_app.utils.random import derive_seed
+from ebm_app.utils.tensors import expand_like, mean_except_batch, sum_except_batch
 
 
 @configuration
@@ -116,7 +117,7 @@ class DiscreteBound(Estimator):
     def _draws(self, num: int, x: Tensor) -> Iterator[Tensor]:
         """So many draws (B, *), some of them made together."""
         for block in range(0, num, 32):
-            yield from normal_draws(min(32, num - block), x, mixed_seed(self.seed, block))
+            yield from normal_draws(min(32, num - block), x, derive_seed(self.seed, block))
 
     def _times(self, energy: TimeScoreEnergy) -> Tensor:
         """The times of the steps, from noise to data: (T + 1,) float64."""

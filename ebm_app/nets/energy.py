@@ -19,7 +19,7 @@ from ebm_app.nets.labelled import LabelledModel
 from ebm_app.nets.time_score import ModelOutput, TimeScoreModel
 from ebm_app.paths import GaussianPath
 from ebm_app.utils.errors import NumericalError, UserError
-from ebm_app.utils.fields import Nodes, argument_of, shortened
+from ebm_app.utils.fields import Nodes, check_argument, shorten
 from ebm_app.utils.quadrature import ADAPTIVE, Rule, integrate, rule_on
 from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import expand_like, leaves, sum_except_batch
@@ -86,15 +86,15 @@ class TimeScoreEnergy:
 
     def __init__(self, model: TimeScoreModel, num_nodes: int = 32) -> None:
         if not isinstance(getattr(model, "path", None), GaussianPath):
-            raise UserError(f"model: give a TimeScoreModel, not {shortened(repr(model))}")
+            raise UserError(f"model: give a TimeScoreModel, not {shorten(repr(model))}")
         self.model, self.path = model, model.path
-        self.num_nodes = argument_of(Nodes, "num_nodes", num_nodes)
+        self.num_nodes = check_argument(Nodes, "num_nodes", num_nodes)
         self.start, self.end = model.interval
 
     def with_nodes(self, num_nodes: int) -> Self:
         """The same energy by a rule of another size."""
         other = copy(self)
-        other.num_nodes = argument_of(Nodes, "num_nodes", num_nodes)
+        other.num_nodes = check_argument(Nodes, "num_nodes", num_nodes)
         return other
 
     def given(self, labels: Tensor, guidance: float = 1.0) -> Self:
@@ -110,7 +110,7 @@ class TimeScoreEnergy:
             UserError: for a margin out of range.
         """
         other = copy(self)
-        other.start, other.end = self.path.interval(argument_of(Margin, "eps", eps))
+        other.start, other.end = self.path.interval(check_argument(Margin, "eps", eps))
         return other
 
     def output(self, x: Tensor, t: float) -> ModelOutput:

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from ebm_app.nets.time_score import ModelOutput, TimeScoreModel
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import NonNegative, PositiveInt, argument_of
+from ebm_app.utils.fields import NonNegative, PositiveInt, check_argument
+from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
-from ebm_app.utils.tensor_files import as_tensor
-from ebm_app.utils.tensors import seeded
+from ebm_app.utils.tensors import as_tensor
 
 
 class LabelledModel(nn.Module):
@@ -33,7 +33,7 @@ class LabelledModel(nn.Module):
     def __init__(self, model: TimeScoreModel, labels: Tensor, guidance: float = 1.0) -> None:
         super().__init__()
         self.model, self.labels = model, labels
-        self.guidance = argument_of(NonNegative, "guidance", guidance)
+        self.guidance = check_argument(NonNegative, "guidance", guidance)
         self.path, self.interval = model.path, model.interval
         self.stein_channels = model.stein_channels
 
@@ -63,12 +63,12 @@ def class_labels(labels: Labels, num: int, num_classes: int, seed: int = 0) -> T
     Raises:
         UserError: for a model without classes, and labels that are none of 0..num_classes - 1.
     """
-    num = argument_of(PositiveInt, "num", num)
+    num = check_argument(PositiveInt, "num", num)
     if not num_classes:
         raise UserError("this model was trained without class labels: leave labels out")
     if isinstance(labels, str):
         choose("labels", labels, (RANDOM,))
-        return torch.randint(num_classes, (num,), generator=seeded("cpu", seed, num))
+        return torch.randint(num_classes, (num,), generator=make_generator("cpu", seed, num))
     given = torch.atleast_1d(as_tensor(labels, "labels"))
     if not torch.can_cast(given.dtype, torch.long) or given.ndim != 1 or not 0 < len(given) <= num:
         raise UserError(f"labels are one to {num} whole numbers, one for each image at most")

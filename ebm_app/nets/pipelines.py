@@ -14,8 +14,8 @@ from ebm_app.config import EBMConfig, PathConfig
 from ebm_app.folders import PIPELINE_FILE, find_folder, first_line
 from ebm_app.nets.pipeline_model import PipelineModel
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import shortened
-from ebm_app.utils.records import read_json
+from ebm_app.utils.fields import shorten
+from ebm_app.utils.files import read_json
 
 PIPELINES = ("DDPMPipeline", "DDIMPipeline")
 SCHEDULERS = ("DDPMScheduler", "DDIMScheduler", "EulerDiscreteScheduler")
@@ -51,11 +51,11 @@ def read_pipeline(source: Any, num_levels: int = 256) -> tuple[PipelineModel, EB
 
 
 def _check_parts(kind: str, parts: Iterable[str]) -> None:
-    others = sorted(shortened(part) for part in set(parts) - {UNET, SCHEDULER})
+    others = sorted(shorten(part) for part in set(parts) - {UNET, SCHEDULER})
     if kind not in PIPELINES or others:
         more = f" with {', '.join(others)}" if others else ""
         raise UserError(
-            f"a {shortened(kind)}{more} has no likelihood of images here: give a pipeline of "
+            f"a {shorten(kind)}{more} has no likelihood of images here: give a pipeline of "
             f"pixels alone, {' or '.join(PIPELINES)}"
         )
 
@@ -81,7 +81,7 @@ def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
     if wrong := [key for keys in found.values() for key in keys]:
         raise UserError(
             f"the weights in {folder / UNET} do not fit its config.json, such as "
-            f"{shortened(wrong[0])}: save the pipeline anew"
+            f"{shorten(wrong[0])}: save the pipeline anew"
         )
     return net, scheduler
 
@@ -89,7 +89,7 @@ def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
 def _check_scheduler(kind: str) -> None:
     if kind not in SCHEDULERS:
         raise UserError(
-            f"a {shortened(kind)} is not known here: give one of {', '.join(SCHEDULERS)}"
+            f"a {shorten(kind)} is not known here: give one of {', '.join(SCHEDULERS)}"
         )
 
 

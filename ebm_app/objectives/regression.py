@@ -18,7 +18,7 @@ from ebm_app.nets.parametrisation import ENERGY, PREDICTIONS
 from ebm_app.nets.time_score import ModelOutput
 from ebm_app.objectives.weighting import Weighting, time_score
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
-from ebm_app.utils.tensors import expand_like, mean_except_batch, slope, sum_except_batch
+from ebm_app.utils.tensors import derivative, expand_like, mean_except_batch, sum_except_batch
 
 Model = Callable[[Tensor, Tensor], ModelOutput]
 
@@ -155,7 +155,7 @@ class TSM(Objective):
         s = sum_except_batch(model(sample.xt, t).components)
         (s_dt,) = torch.autograd.grad(s.sum(), t, create_graph=True)
         scale = self.weighting(path, sample.t)
-        scale_dt = slope(lambda s: self.weighting(path, s), sample.t)
+        scale_dt = derivative(lambda s: self.weighting(path, s), sample.t)
         interior = 2 * scale * s_dt + 2 * scale_dt * s + scale * s.square()
         boundary = self._boundary(model, path, sample, start) - self._boundary(
             model, path, sample, end

@@ -29,10 +29,10 @@ import torch
 from torch import Tensor
 
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Positive, argument_of
+from ebm_app.utils.fields import Positive, check_argument
 from ebm_app.utils.tensors import (
+    derivative,
     expand_like,
-    slope,
     standard_normal_log_density,
 )
 
@@ -71,7 +71,7 @@ class GaussianPath(ABC):
     """
 
     def __init__(self, c: float = 1.0) -> None:
-        self.c = argument_of(Positive, "c", c)
+        self.c = check_argument(Positive, "c", c)
 
     @abstractmethod
     def alpha(self, t: Tensor) -> Tensor:
@@ -92,11 +92,11 @@ class GaussianPath(ABC):
 
     def alpha_dt(self, t: Tensor) -> Tensor:
         """d alpha_t / dt."""
-        return slope(self.alpha, t)
+        return derivative(self.alpha, t)
 
     def variance_dt(self, t: Tensor) -> Tensor:
         """d v_t / dt."""
-        return slope(self.variance, t)
+        return derivative(self.variance, t)
 
     def sample(self, x0: Tensor, x1: Tensor, t: Tensor, noise: Tensor | None = None) -> PathSample:
         """A point of the path at ``t`` (B,) between ``x0`` and ``x1`` (B, *).

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.paths.base import GaussianPath, PathSample, arc_length_integral
-from ebm_app.utils.fields import NonNegative, argument_of
+from ebm_app.utils.fields import NonNegative, check_argument
 
 
 class SchrodingerBridgePath(GaussianPath):
@@ -16,7 +16,7 @@ class SchrodingerBridgePath(GaussianPath):
 
     def __init__(self, sigma: float = 1.0, c: float = 1.0) -> None:
         super().__init__(c)
-        self.sigma = argument_of(NonNegative, "sigma", sigma)
+        self.sigma = check_argument(NonNegative, "sigma", sigma)
 
     def alpha(self, t: Tensor) -> Tensor:
         return t

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from ebm_app.utils.tensors import leaves, seeded
+from ebm_app.utils.random import make_generator
+from ebm_app.utils.tensors import leaves
 
 Field = Callable[[Tensor], Tensor]
 
@@ -80,4 +81,4 @@ def with_generators(points: Tensor, seed: int) -> Iterator[tuple[Tensor, torch.G
     """Every example of ``points`` (B, *) with a generator of its own, on the CPU."""
     for example in points.detach().cpu():
         checksum = zlib.crc32(example.contiguous().numpy().tobytes())
-        yield example, seeded("cpu", seed, checksum)
+        yield example, make_generator("cpu", seed, checksum)

@@ -13,7 +13,7 @@ from torch import Tensor
 from ebm_app.paths import GaussianPath
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import renamed
-from ebm_app.utils.tensors import slope
+from ebm_app.utils.tensors import derivative
 
 Function = Callable[[GaussianPath, Tensor], Tensor]
 
@@ -62,7 +62,7 @@ LOG_SNR = Schedule(
     "the log signal-to-noise ratio",
     lambda path, t: path.log_snr(t),
     lambda path, tau: path.log_snr_inverse(tau),
-    lambda path, t: slope(path.log_snr, t),
+    lambda path, t: derivative(path.log_snr, t),
 )
 #: evenly spaced in t, as in the paper (appendix F.6)
 LINEAR = Schedule(

@@ -17,7 +17,7 @@ from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath
 from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.gaussian_net import GaussianNet
 from ebm_app.ratios.pairs import DensityPair
-from ebm_app.utils.tensors import initial_weights, mixed_seed
+from ebm_app.utils.random import derive_seed, initial_weights
 
 #: margin left at the degenerate ends of a path
 EPS = 1e-5
@@ -79,7 +79,7 @@ class TimeScores:
 
     def net(self, pair: DensityPair, seed: int) -> nn.Module:
         """The paper's network, (x (B, D), t (B,)) -> components or the time score."""
-        with initial_weights(mixed_seed(seed, 4)):
+        with initial_weights(derive_seed(seed, 4)):
             return MLP(pair.dim, pair.dim if self.objective == "ctsm_v" else 1)
 
 

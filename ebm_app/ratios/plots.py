@@ -11,7 +11,7 @@ from torch import Tensor
 from ebm_app.ratios.pairs import DensityPair
 from ebm_app.ratios.points import TIMES, Planes
 from ebm_app.ratios.training import VALIDATION
-from ebm_app.utils.tensors import seeded
+from ebm_app.utils.random import make_generator
 
 WIDTH, DPI = 4.2, 130  # inches, dots an inch
 
@@ -20,7 +20,7 @@ def plot_pair(pair: DensityPair, num: int = 400) -> Figure:
     """Draws of either density, in the first two coordinates."""
     figure = Figure(figsize=(WIDTH, 3.2), dpi=DPI, layout="constrained")
     axes = figure.subplots()
-    generator = seeded("cpu", 0, VALIDATION)
+    generator = make_generator("cpu", 0, VALIDATION)
     for draws, label, marker, color in (
         (pair.p0.sample(num, generator), "$p_0$, reference", "o", "0.6"),
         (pair.p1.sample(num, generator), "$p_1$, data", "x", "C0"),

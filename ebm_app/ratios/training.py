@@ -19,7 +19,7 @@ from ebm_app.ratios.methods import TimeScores
 from ebm_app.ratios.pairs import DensityPair
 from ebm_app.utils.fields import PositiveInt, configuration
 from ebm_app.utils.fitting import fit
-from ebm_app.utils.tensors import seeded
+from ebm_app.utils.random import make_generator
 
 TRAIN, VALIDATION, TEST = range(3)
 #: (estimator) -> its metrics; the best has the least "error"
@@ -74,7 +74,7 @@ def train(
     Raises:
         NumericalError: for a loss that is not finite.
     """
-    ratio, generator = method.build(pair, seed, device), seeded(device, seed, TRAIN)
+    ratio, generator = method.build(pair, seed, device), make_generator(device, seed, TRAIN)
     sampler = method.sampler
 
     def loss(_: int) -> Tensor:

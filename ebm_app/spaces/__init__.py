@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from ebm_app.spaces.base import Space
+from ebm_app.spaces.copula import CopulaSpace
 from ebm_app.spaces.elementwise import DisplaySpace, PixelSpace
-from ebm_app.spaces.gaussian import CopulaSpace, GaussianSpace
+from ebm_app.spaces.gaussian import GaussianSpace
 from ebm_app.spaces.spline import SplineSpace
 from ebm_app.utils.registry import make
 
@@ -24,4 +25,4 @@ def build_space(name: str, image_shape: Sequence[int], num_levels: int) -> Space
         UserError: for an unknown name, and images that it is not for.
     """
     made_for = {"image_shape": image_shape, "num_levels": num_levels}
-    return make(SPACES, "space", name, made_for).requires_grad_(False)
+    return make(SPACES, Space, "space", name, made_for).requires_grad_(False)

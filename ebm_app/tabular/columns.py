@@ -12,9 +12,9 @@ import numpy as np
 from torch import Tensor
 
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import shortened
-from ebm_app.utils.records import open_plain
-from ebm_app.utils.tensor_files import as_tensor
+from ebm_app.utils.fields import shorten
+from ebm_app.utils.files import open_file
+from ebm_app.utils.tensors import as_tensor
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -28,7 +28,7 @@ def read_rows(path: str | Path, columns: Sequence[str] = ()) -> Any:
         UserError: for a file that is missing, damaged or of another format, and as ``Columns.of``.
     """
     path = Path(path).expanduser()
-    open_plain(path).close()
+    open_file(path).close()
     if path.suffix.lower() == ".csv":
         return read_csv(path, columns)
     try:
@@ -62,7 +62,7 @@ def read_csv(path: Path, names: Sequence[str]) -> "DataFrame":
         if names.count(name) > 1 or list(table.columns).count(name) > 1:
             raise UserError(f"the column '{name}' is given twice: name it once")
         if name not in table:
-            known = shortened(", ".join(table.columns))
+            known = shorten(", ".join(table.columns))
             raise UserError(f"'{path}' has no column '{name}': choose from {known}")
         if table[name].dtype.kind not in "biuf":
             row = int(pd.to_numeric(table[name], errors="coerce").isna().argmax())
@@ -109,7 +109,7 @@ class Columns(NamedTuple):
         try:
             values = np.asarray(values)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise UserError(f"{what} is no array ({shortened(error)}): give numbers") from None
+            raise UserError(f"{what} is no array ({shorten(error)}): give numbers") from None
         if values.dtype.kind not in "biuf":
             raise UserError(f"{what} holds values of type {values.dtype}: give real numbers")
         if values.ndim == 1:
@@ -160,8 +160,8 @@ class Columns(NamedTuple):
             raise UserError(f"{found}: give both the same")
         if self.names and other.names and self.names != other.names:
             raise UserError(
-                f"{self.what} has the columns {shortened(', '.join(self.names))} and {other.what} "
-                f"has {shortened(', '.join(other.names))}, others or in another order: "
+                f"{self.what} has the columns {shorten(', '.join(self.names))} and {other.what} "
+                f"has {shorten(', '.join(other.names))}, others or in another order: "
                 "give both the same"
             )
 
@@ -195,5 +195,5 @@ def check_rows(num: int, what: str, num_folds: int, least_folds: int) -> None:
 
 
 def _fail_to_read(path: Path, form: str, error: Exception) -> NoReturn:
-    reason = shortened(error) or type(error).__name__
+    reason = shorten(error) or type(error).__name__
     raise UserError(f"cannot read '{path}' ({reason}): save it as {form}") from error

@@ -37,8 +37,8 @@ from ebm_app.tabular.lower_bounds import PairRatios, best_weights, donsker_varad
 from ebm_app.tabular.neighbours import neighbour_information
 from ebm_app.tabular.scores import Side, row_groups
 from ebm_app.tabular.t_copula import TCopula, t_scores
-from ebm_app.utils.fields import LARGEST, Seed, Steps, argument_of
-from ebm_app.utils.tensors import seeded
+from ebm_app.utils.fields import LARGEST, Seed, Steps, check_argument
+from ebm_app.utils.random import make_generator
 
 NumFolds = Annotated[int, Ge(3), Le(LARGEST)]
 #: streams of random numbers
@@ -107,9 +107,9 @@ class Estimation:
     def __init__(
         self, x: Any, y: Any, num_folds: int = 3, steps: int = 2_000, random_state: int = 0
     ) -> None:
-        num_folds = argument_of(NumFolds, "num_folds", num_folds)
-        random_state = argument_of(Seed, "random_state", random_state)
-        self.steps = argument_of(Steps, "steps", steps)
+        num_folds = check_argument(NumFolds, "num_folds", num_folds)
+        random_state = check_argument(Seed, "random_state", random_state)
+        self.steps = check_argument(Steps, "steps", steps)
         self.num_folds, self.seed = num_folds, random_state
         sides = Columns.of(x, "x"), Columns.of(y, "y")
         check_pair(*sides)
@@ -122,7 +122,7 @@ class Estimation:
         self.num_distinct = int(self.groups.max()) + 1
         distinct = f"of {len(x)} rows {self.num_distinct} differ from each other"
         check_rows(self.num_distinct, distinct, num_folds, 3)
-        generator = seeded("cpu", random_state, FOLDS)
+        generator = make_generator("cpu", random_state, FOLDS)
         order = torch.randperm(self.num_distinct, generator=generator)
         self.fold = (order % num_folds)[self.groups]
         self.order = torch.randperm(self.num_distinct, generator=generator)[self.groups]
@@ -140,7 +140,7 @@ class Estimation:
         """Train; yields before the first step and after every validation the steps done and the
         bound so far, in nats: that of the rows which choose the step."""
         self.fits = self._fits()
-        self.generator = seeded("cpu", self.seed, BATCHES)
+        self.generator = make_generator("cpu", self.seed, BATCHES)
         dim = sum(part.shape[1] for part in self.features)
         num = NUM_MEMBERS * len(self.fits)
         self.classifiers = Classifiers(num, dim, self.steps, self.generator)
@@ -151,7 +151,7 @@ class Estimation:
 
     def result(self) -> InformationEstimate:
         """The estimate from what is learned so far."""
-        generator = seeded("cpu", self.seed, SHUFFLES)
+        generator = make_generator("cpu", self.seed, SHUFFLES)
         whole, single = [], []
         for fold in range(self.num_folds):
             rows = (self.fold == fold).nonzero().flatten()

@@ -15,7 +15,7 @@ from ebm_app.tabular.columns import Columns
 from ebm_app.tabular.conformal import weighted_quantile
 from ebm_app.tabular.estimate import Estimate, error_of_rows
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Fraction, argument_of, shortened
+from ebm_app.utils.fields import Fraction, check_argument, shorten
 from ebm_app.utils.tensors import effective_sample_size
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class RatioEstimate(Estimate):
         rows.check_finite()
         parts, doubt = self.at(rows.values)
         value = parts.mean(0) - self.log_normaliser
-        if not argument_of(bool, "return_std", return_std):
+        if not check_argument(bool, "return_std", return_std):
             return value
         return value, np.hypot(math.sqrt(len(parts) - 1) * parts.std(0), doubt)
 
@@ -145,7 +145,7 @@ class RatioEstimate(Estimate):
             UserError: for other scores than one finite number a row of p_0, a coverage that is not
                 between 0 and 1, and as ``score_samples``.
         """
-        level = argument_of(Fraction, "coverage", coverage)
+        level = check_argument(Fraction, "coverage", coverage)
         of0 = Columns.of(scores, "scores")
         of0.check_finite()
         if of0.values.shape != (len(self.log_ratio0), 1):
@@ -164,7 +164,7 @@ class RatioEstimate(Estimate):
             f"nats, 95 percent interval of this bound {low:.4f} to {high:.4f}",
             f"both samples of one density: p {p_value}",
             f"columns that differ by themselves (p < {LEVEL} after Holm): "
-            f"{shortened(', '.join(self.drifted)) or 'none'}",
+            f"{shorten(', '.join(self.drifted)) or 'none'}",
             f"a mean over p_1 by weights of p_0 rests on {self.effective_rows:.0f} of "
             f"{len(self.log_ratio0)} rows",
         ]

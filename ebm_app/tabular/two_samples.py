@@ -28,8 +28,9 @@ from ebm_app.tabular.gaussian_base import GaussianRatio, best_base
 from ebm_app.tabular.ratio_estimate import RatioEstimate
 from ebm_app.tabular.scores import AsinhScores, row_groups
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Seed, Several, Steps, argument_of
-from ebm_app.utils.tensors import log_mean_exp, seeded
+from ebm_app.utils.fields import Seed, Several, Steps, check_argument
+from ebm_app.utils.random import make_generator
+from ebm_app.utils.tensors import log_mean_exp
 
 #: streams of random numbers
 FOLDS, BATCHES = range(2)
@@ -88,9 +89,9 @@ class RatioEstimation:
     def __init__(
         self, x0: Any, x1: Any, num_folds: int = 10, steps: int = 2_000, random_state: int = 0
     ) -> None:
-        self.num_folds = argument_of(Several, "num_folds", num_folds)
-        steps = argument_of(Steps, "steps", steps)
-        random_state = argument_of(Seed, "random_state", random_state)
+        self.num_folds = check_argument(Several, "num_folds", num_folds)
+        steps = check_argument(Steps, "steps", steps)
+        random_state = check_argument(Seed, "random_state", random_state)
         self.given = Columns.of(x0, "x0"), Columns.of(x1, "x1")
         self.given[0].check_same(self.given[1])
         for columns in self.given:
@@ -103,7 +104,7 @@ class RatioEstimation:
         rows = np.concatenate([columns.values for columns in self.given])
         self.scaling = AsinhScores.fit(rows)
         self.scores = self.scaling(rows)
-        generator = seeded("cpu", random_state, FOLDS)
+        generator = make_generator("cpu", random_state, FOLDS)
         cuts = [cut(group, self.num_folds, generator) for group in self.groups]
         self.fold = torch.cat([fold for fold, _ in cuts])
         try:
@@ -113,7 +114,7 @@ class RatioEstimation:
                 "columns of x0 and x1 are of scales too far apart, or determine each other: "
                 "rescale them, or leave some out"
             ) from None
-        self.generator = seeded("cpu", random_state, BATCHES)
+        self.generator = make_generator("cpu", random_state, BATCHES)
         dim = rows.shape[1] + 1
         self.classifiers = Classifiers(self.num_folds, dim, steps, self.generator)
 

@@ -14,7 +14,7 @@ from ebm_app.flow import Flow
 from ebm_app.training.launch import flow_of, train_ebm
 from ebm_app.training.options import RunOptions
 from ebm_app.training.settings import resolve
-from ebm_app.utils.fields import argument_of
+from ebm_app.utils.fields import check_argument
 from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.start import lasting_terminal
 
@@ -66,8 +66,11 @@ def train(
         >>> ebm.config.image_shape
         (1, 8, 8)
     """
-    folder = Path(argument_of(str | os.PathLike, "output_dir", output_dir))
-    dataset, flow = argument_of(str, "dataset", dataset), argument_of(Flow | None, "flow", flow)
+    folder = Path(check_argument(str | os.PathLike, "output_dir", output_dir))
+    dataset, flow = (
+        check_argument(str, "dataset", dataset),
+        check_argument(Flow | None, "flow", flow),
+    )
     data = ImageData.from_tensors(images, validation, num_levels, dataset, labels)
     settings = {"classes": "none" if labels is None else "all", **settings}
     chosen = {name: settings.pop(name) for name in OPTIONS & set(settings)}

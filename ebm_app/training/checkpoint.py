@@ -20,10 +20,15 @@ from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE
 from ebm_app.pretrained import PretrainedModel
 from ebm_app.utils import METRICS_FILE, PREVIEWS, RUN_FILE
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import shortened
-from ebm_app.utils.records import open_plain, read_json, write_json
-from ebm_app.utils.tensor_files import write_tensors
-from ebm_app.utils.writing import alone_in, replace_file
+from ebm_app.utils.fields import shorten
+from ebm_app.utils.files import (
+    lock_folder,
+    open_file,
+    read_json,
+    replace_file,
+    write_json,
+    write_tensors,
+)
 
 PREFIX, STATE = "checkpoint-", "state"
 #: end of the name of a checkpoint that is being written
@@ -113,7 +118,7 @@ def save_checkpoint(
     if trainer["best"] is not None:
         replace_file(pending / STATE / BEST_FILE, (output_dir / WEIGHTS_FILE).read_bytes())
     write_json(pending / STATE / DIGESTS_FILE, digests(pending))
-    with alone_in(output_dir):
+    with lock_folder(output_dir):
         os.replace(pending, folder)
     for former in checkpoints(output_dir)[:-limit]:  # never half of one under its name
         shutil.rmtree(former.rename(aside(former)))
@@ -150,7 +155,7 @@ def digests(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.name != DIGESTS_FILE and path.is_file():
-            with open_plain(path) as file:
+            with open_file(path) as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             found[path.relative_to(folder).as_posix()] = digest
     return found
@@ -161,6 +166,6 @@ def verify(folder: Path) -> None:
     stated, found = read_json(folder / STATE / DIGESTS_FILE), digests(folder)
     if changed := {name for name, _ in stated.items() ^ found.items()}:
         raise UserError(
-            f"{folder / shortened(min(changed))} is not the file that was saved there: go on from "
+            f"{folder / shorten(min(changed))} is not the file that was saved there: go on from "
             "another checkpoint"
         )

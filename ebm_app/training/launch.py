@@ -26,12 +26,16 @@ from ebm_app.training.trainer import Trainer
 from ebm_app.utils import METRICS_FILE, RUN_FILE
 from ebm_app.utils.command_line import settings_of_each
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import part
-from ebm_app.utils.interrupts import stop_with_launcher
+from ebm_app.utils.fields import from_attributes, to_dict
+from ebm_app.utils.files import report_damage, save_figure
 from ebm_app.utils.output import Output, hold
-from ebm_app.utils.processes import describe_devices, make_accelerator, on_main, shut_down
-from ebm_app.utils.records import as_written, to_dict
-from ebm_app.utils.writing import save_figure
+from ebm_app.utils.processes import (
+    describe_devices,
+    make_accelerator,
+    on_main,
+    shut_down,
+    stop_with_launcher,
+)
 
 #: the file by which a folder is trained in by one run at a time
 LOCK = ".lock"
@@ -127,7 +131,7 @@ def go_on(accelerator: Accelerator, trainer: Trainer, options: RunOptions) -> No
     if (best := state / checkpoint.BEST_FILE).exists():  # what does not load is never at the top
         check_weights(model, best)
         load_weights(model, best)
-    with as_written(state):
+    with report_damage(state):
         trainer.resume(Path(found))
     if trainer.now.best is not None:
         on_main(accelerator, lambda: checkpoint.restore_best(folder, Path(found)))
@@ -163,6 +167,6 @@ def flow_of(name_or_path: str | os.PathLike | None) -> Flow | None:
     ebm = EBM.from_pretrained(name_or_path)
     if ebm.config.space == EBMConfig.space:
         return None
-    flow = Flow(part(FlowConfig, ebm.config))
+    flow = Flow(from_attributes(FlowConfig, ebm.config))
     flow.space = ebm.space
     return flow

@@ -12,8 +12,8 @@ from accelerate import Accelerator
 from ebm_app.config import LoopConfig
 from ebm_app.utils import METRICS_FILE
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.records import finite, open_plain, to_dict
-from ebm_app.utils.writing import replace_file
+from ebm_app.utils.fields import finite_or_none, to_dict
+from ebm_app.utils.files import open_file, replace_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +44,7 @@ class MetricsLog:
         """Add a line."""
         if self.accelerator.is_main_process:
             with self.path.open("a") as file:
-                file.write(json.dumps({"step": step, **finite(numbers)}) + "\n")
+                file.write(json.dumps({"step": step, **finite_or_none(numbers)}) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
         if self.config.report_to != "jsonl":
@@ -56,7 +56,7 @@ def read_metrics(path: Path) -> list[Row]:
     left out."""
     if not path.exists():
         return []
-    with open_plain(path) as file:
+    with open_file(path) as file:
         *lines, _ = file.read().split(b"\n")
     try:
         return [json.loads(line) for line in lines]

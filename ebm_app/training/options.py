@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ebm_app.config import Side
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import configuration, part, rare, setting
+from ebm_app.utils.fields import advanced, configuration, from_attributes, setting
 
 
 @configuration(kw_only=True)
@@ -19,7 +19,7 @@ class DataFlags:
     )
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     download: bool = setting("fetch a missing data set", False)
-    resolution: Side | None = rare("side to resize the images of a folder to", None)
+    resolution: Side | None = advanced("side to resize the images of a folder to", None)
 
 
 @configuration(kw_only=True)
@@ -46,6 +46,6 @@ class RunOptions:
 
 def options_of(args: RunOptions, dataset: str, kind: str) -> RunOptions:
     """The options among a script's flags, with the folder that a run of this kind goes to."""
-    options = part(RunOptions, args)
+    options = from_attributes(RunOptions, args)
     name = dataset.replace("folder:", "").strip("/").replace("/", "-")
     return replace(options, output_dir=options.output_dir or Path(f"runs/{name}-{kind}"))

@@ -12,7 +12,7 @@ from ebm_app.config import Residual
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.scoring import bits_of_images
 from ebm_app.likelihood import VariationalBound
-from ebm_app.utils.records import to_dict
+from ebm_app.utils.fields import to_dict
 from ebm_app.utils.tensors import standard_error
 
 #: draws of the bound at each of its nodes

@@ -19,7 +19,7 @@ from ebm_app.config import (
 )
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
-from ebm_app.data.levels import form_of
+from ebm_app.data.levels import image_format
 from ebm_app.flow import Flow
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.nets.inputs import NET_INPUTS
@@ -33,8 +33,7 @@ from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.training.optimizers import OPEN_ENDED, OPTIMIZERS, SCHEDULES
 from ebm_app.training.presets import LATENT, preset
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import part
-from ebm_app.utils.records import from_dict, to_dict
+from ebm_app.utils.fields import from_attributes, from_dict, to_dict
 from ebm_app.utils.registry import choose
 
 #: for a setting that names a kind of thing, the names
@@ -82,7 +81,7 @@ def resolve(
         longest = max(TrainingConfig.lr_warmup_steps, settings.max_train_steps // 10)
         settings = replace(settings, lr_warmup_steps=min(settings.lr_warmup_steps, longest))
     space = _space(settings.space, data, flow)
-    config = part(
+    config = from_attributes(
         EBMConfig,
         settings,
         dataset=data.name,
@@ -93,12 +92,12 @@ def resolve(
         early=_early(settings),
         condition_dim=AUGMENTATIONS[settings.augmentation].dim,
         path=PathConfig(settings.path, settings.c),
-        net=part(UNetConfig, settings),
+        net=from_attributes(UNetConfig, settings),
     )
     is_same = base is not None and base["ebm"]["num_levels"] == data.num_levels
     if "eps" not in given and not (is_same and "dequantisation" not in given):
         config = replace(config, eps=_eps(config, space))
-    training_config = part(TrainingConfig, settings)
+    training_config = from_attributes(TrainingConfig, settings)
     check(config, training_config, data)
     return config, training_config
 
@@ -215,7 +214,7 @@ def _space(name: str, data: ImageData, flow: Flow | None) -> Space:
         )
     if flow is None:
         return build_space(name, data.image_shape, data.num_levels)
-    made, found = form_of(flow.config), form_of(data)
+    made, found = image_format(flow.config), image_format(data)
     if made != found:
         raise UserError(
             f"the flow was made for images of {made}, {data.name} has {found}: fit a flow to this "

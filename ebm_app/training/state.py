@@ -15,9 +15,8 @@ from ebm_app.training.checkpoint import STATE, TENSORS_FILE, TRAINER_FILE
 from ebm_app.training.optimizers import OPEN_ENDED
 from ebm_app.training.tasks import Task
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import STRICT, Count
-from ebm_app.utils.records import from_dict, read_json
-from ebm_app.utils.tensor_files import read_tensors
+from ebm_app.utils.fields import STRICT, Count, from_dict
+from ebm_app.utils.files import read_json, read_tensors
 
 if TYPE_CHECKING:
     from diffusers.training_utils import EMAModel

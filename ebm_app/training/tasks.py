@@ -22,8 +22,7 @@ from ebm_app.config import EBMConfig, LoopConfig, TrainingConfig
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
-from ebm_app.data.row_noise import RowNoise
-from ebm_app.data.stored import StoredImages
+from ebm_app.data.stored import LazyImages
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.scoring import bits_of_images
 from ebm_app.flow import Flow
@@ -34,15 +33,16 @@ from ebm_app.objectives.regression import OBJECTIVES, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS, ArcLength, TimeSampler
 from ebm_app.objectives.weighting import WEIGHTINGS
 from ebm_app.training.residual import measure_residual
+from ebm_app.utils.fields import to_dict
 from ebm_app.utils.processes import sharded
-from ebm_app.utils.records import to_dict
-from ebm_app.utils.tensors import seeded, standard_error
+from ebm_app.utils.random import RowNoise, make_generator
+from ebm_app.utils.tensors import standard_error
 
 
 @lru_cache(maxsize=2)
 def permutation(num: int, seed: int, epoch: int) -> Tensor:
     """The order (num,) of the examples of an epoch."""
-    return torch.randperm(num, generator=seeded("cpu", seed, 2, epoch))
+    return torch.randperm(num, generator=make_generator("cpu", seed, 2, epoch))
 
 
 def indices(num: int, batch_size: int, seed: int, step: int) -> Tensor:
@@ -94,8 +94,8 @@ class Task(ABC):
         chosen = self.order(step)[rows].to(self.levels.device)
         labels = None if self.labels is None else self.labels[chosen]
         levels = self.levels[chosen].to(self.accelerator.device)
-        if isinstance(self.levels, StoredImages):  # while the network has this batch
-            self.levels.ahead(self.order(step + 1)[rows])
+        if isinstance(self.levels, LazyImages):  # while the network has this batch
+            self.levels.prefetch(self.order(step + 1)[rows])
         noise = RowNoise(levels.device, self.config.seed, step, rows, self.total_batch_size)
         return self.draw(levels, labels, noise)
 
@@ -200,7 +200,9 @@ class PathTask(Task):
         ebm, uniform = self.model, noise.uniform(*levels.shape)
         u1 = ebm.dequantiser.training_points(levels, ebm.config.num_levels, ebm.space, uniform)
         u0 = noise.normal(*u1.shape)
-        times = self.sampler.sample(noise.num, seeded("cpu", self.config.seed, 1, noise.step))
+        times = self.sampler.sample(
+            noise.num, make_generator("cpu", self.config.seed, 1, noise.step)
+        )
         t, weight = (column[noise.rows].to(levels.device) for column in times)
         return u0, u1, t, weight
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ebm_app.config import LoopConfig
-from ebm_app.data.images import digest_of
-from ebm_app.data.png import grid_of, save_image
+from ebm_app.data.images import image_digest
+from ebm_app.data.pictures import image_grid, save_image
 from ebm_app.training import checkpoint
 from ebm_app.training.metrics import MetricsLog
 from ebm_app.training.optimizers import OPTIMIZERS, learning_rate
@@ -28,9 +28,9 @@ from ebm_app.training.state import Progress, TrainingState
 from ebm_app.training.tasks import Task
 from ebm_app.utils import PREVIEWS
 from ebm_app.utils.errors import Interrupted, UserError
-from ebm_app.utils.interrupts import StopSignals
-from ebm_app.utils.records import finite, to_dict
-from ebm_app.utils.tensors import mixed_seed
+from ebm_app.utils.fields import finite_or_none, to_dict
+from ebm_app.utils.processes import StopSignals
+from ebm_app.utils.random import derive_seed
 
 #: after which the first speed is told
 TIMED_STEPS = 20
@@ -69,7 +69,7 @@ class Trainer:
         self.metrics = MetricsLog(accelerator, output_dir, config)
         self.signals = StopSignals(accelerator)
         task.check = self.signals.check
-        data = {"digest of the images": digest_of(task.levels, task.labels)}
+        data = {"digest of the images": image_digest(task.levels, task.labels)}
         settings = {**task.settings(), "training": to_dict(config), "data": data}
         self.now = Progress(settings, task.total_batch_size)
         #: of the run's start or its resume
@@ -170,7 +170,7 @@ class Trainer:
         parts = blocks[rank::world]  # the rows of this process for each accumulation step
         own = self.task.batch(self.now.step, torch.cat(parts))
         # dropout is the only user of the global generator
-        torch.manual_seed(mixed_seed(self.config.seed, 3, self.now.step, rank))
+        torch.manual_seed(derive_seed(self.config.seed, 3, self.now.step, rank))
         losses = []
         for index in range(len(parts)):
             rows = slice(index * len(parts[0]), (index + 1) * len(parts[0]))
@@ -239,11 +239,11 @@ class Trainer:
             self.metrics.write(self.now.step, **found)
             best = self.now.best
             if best is None or found["validation_loss"] < best["validation_loss"]:
-                self.now.best = finite(found)
+                self.now.best = finite_or_none(found)
                 if self.accelerator.is_main_process:
                     self.task.model.save_pretrained(self.output_dir)
             if self.accelerator.is_main_process and self.config.num_preview_images:
                 num, seed = self.config.num_preview_images, self.config.seed
-                sheet = grid_of(self.task.model.sample(num, seed=seed))
+                sheet = image_grid(self.task.model.sample(num, seed=seed))
                 save_image(sheet, self.output_dir / PREVIEWS / f"step-{self.now.step:06d}.png")
         self.accelerator.wait_for_everyone()

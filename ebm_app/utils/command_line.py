@@ -4,7 +4,7 @@
     class Arguments:
         model: Positional[str] = argument("a folder, a bundled name or a hub id")
         num_images: PositiveInt = setting("how many", 64)
-        step_factor: Positive = rare("multiplies the step sizes", 1.0)
+        step_factor: Positive = advanced("multiplies the step sizes", 1.0)
 
     args = parse(Arguments, __doc__, argv)
 
@@ -21,7 +21,7 @@ from typing import Any, TypeVar, get_type_hints
 import tyro
 from tyro.conf import Positional
 
-from ebm_app.utils.fields import Seed, check_digits, configuration, from_texts, setting
+from ebm_app.utils.fields import Seed, check_digits, configuration, from_strings, setting
 from ebm_app.utils.registry import choose, import_extension, import_plugins
 
 T = TypeVar("T")
@@ -72,11 +72,11 @@ def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = N
         import_extension(module)
     is_advanced = ADVANCED in words
     is_short = not is_advanced and any(word in ("-h", "--help") for word in words)
-    has_rare = any(item.metadata.get("rare") for item in dataclasses.fields(kind))
-    more = MORE if is_short and has_rare else ""
+    has_advanced = any(item.metadata.get("advanced") for item in dataclasses.fields(kind))
+    more = MORE if is_short and has_advanced else ""
     description = f"{(description or '').strip()}\n\n{more}{IMPORT}"
     values = tyro.cli(
-        _flags(kind, leave_rare=is_short),
+        _flags(kind, hide_advanced=is_short),
         args=["--help" if word == ADVANCED else word for word in words],
         description=description,
         use_underscores=True,
@@ -100,14 +100,14 @@ def _check_digits(values: Any, words: Sequence[str]) -> None:
             name = ""  # what follows is of no flag
 
 
-def _flags(kind: type, leave_rare: bool) -> type:
+def _flags(kind: type, hide_advanced: bool) -> type:
     """The flags of ``kind`` as a dataclass that checks no ranges: ``kind`` does, in its own
     words."""
     hints = get_type_hints(kind, include_extras=True)
     shown = [
         (item.name, hints[item.name], item)
         for item in dataclasses.fields(kind)
-        if "help" in item.metadata and not (leave_rare and item.metadata.get("rare"))
+        if "help" in item.metadata and not (hide_advanced and item.metadata.get("advanced"))
     ]
     return dataclasses.make_dataclass(kind.__name__, shown, kw_only=True)
 
@@ -132,6 +132,6 @@ def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[st
     found = {}
     for name, kind in kinds.items():
         own = {key: text for key, text in texts.items() if key in has[name]}
-        made = from_texts(kind, own)
+        made = from_strings(kind, own)
         found[name] = {key: getattr(made, key) for key in own}
     return found

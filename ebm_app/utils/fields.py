@@ -3,14 +3,18 @@
 JSON files, command lines and Python calls are held to the same ones, by pydantic.
 """
 
+import dataclasses
+import json
+from collections.abc import Mapping
 from dataclasses import field, fields
 from functools import partial, wraps
+from math import isfinite
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, to_json
 
 from ebm_app.utils.errors import UserError
 
@@ -67,7 +71,7 @@ def configuration(kind: type | None = None, **options: Any) -> Any:
         try:
             strict(self, *map(plain, args), **{key: plain(v) for key, v in kwargs.items()})
         except ValidationError as error:
-            raise UserError(faults(error)) from None
+            raise UserError(describe_errors(error)) from None
 
     made.__init__ = init
     return made
@@ -76,7 +80,7 @@ def configuration(kind: type | None = None, **options: Any) -> Any:
 def renamed(**old_names: str) -> Any:
     """Return the type of a string setting whose old values are replaced by the new ones.
 
-    >>> argument_of(renamed(clock="arc_length"), "schedule", "clock")
+    >>> check_argument(renamed(clock="arc_length"), "schedule", "clock")
     'arc_length'
     """
     return Annotated[str, AfterValidator(lambda name: old_names.get(name, name))]
@@ -87,17 +91,17 @@ def setting(text: str, default: Any) -> Any:
     return field(default=default, metadata={"help": text})
 
 
-def rare(text: str, default: Any) -> Any:
+def advanced(text: str, default: Any) -> Any:
     """A ``setting`` that ``--help`` leaves out and ``--help_advanced`` shows."""
-    return field(default=default, metadata={"help": text, "rare": True})
+    return field(default=default, metadata={"help": text, "advanced": True})
 
 
-def from_texts(kind: type[T], texts: dict[str, str]) -> T:
+def from_strings(kind: type[T], texts: dict[str, str]) -> T:
     """The configuration ``kind`` with the values that ``texts`` stand for, by key."""
     try:
         made = TypeAdapter(kind).validate_strings(texts)
     except ValidationError as error:
-        raise UserError(f"{kind.__name__}: {faults(error)}") from None
+        raise UserError(f"{kind.__name__}: {describe_errors(error)}") from None
     for key, text in texts.items():
         check_digits(key, text, getattr(made, key))
     return made
@@ -117,34 +121,36 @@ def plain(value: Any) -> Any:
         return value
 
 
-def argument_of(kind: Any, name: str, value: Any) -> Any:
+def check_argument(kind: Any, name: str, value: Any) -> Any:
     """The ``value`` of an argument, which must be of the type ``kind`` and in its range.
 
     >>> import numpy as np
-    >>> argument_of(Seed, "seed", np.int64(3))
+    >>> check_argument(Seed, "seed", np.int64(3))
     3
     """
     try:
         return TypeAdapter(kind, config=ARGUMENT).validate_python(plain(value))
     except ValidationError as error:
-        raise UserError(f"{name}: {faults(error)}") from None
+        raise UserError(f"{name}: {describe_errors(error)}") from None
 
 
-def part(kind: type[T], flat: Any, **others: Any) -> T:
+def from_attributes(kind: type[T], flat: Any, **others: Any) -> T:
     """The dataclass ``kind`` with the values that ``flat`` has under the same names, and
     ``others``."""
     names = [item.name for item in fields(kind) if hasattr(flat, item.name)]
     return kind(**{name: getattr(flat, name) for name in names} | others)
 
 
-def faults(error: ValidationError) -> str:
+def describe_errors(error: ValueError) -> str:
     """The first mistakes that pydantic found, in words."""
+    if not isinstance(error, ValidationError):
+        return shorten(error)
     found = error.errors(include_url=False, include_context=False)
     return "; ".join(_fault(one) for one in found[:SHOWN_FAULTS])
 
 
 def _fault(found: ErrorDetails) -> str:
-    place = shortened(".".join(map(str, found["loc"])))
+    place = shorten(".".join(map(str, found["loc"])))
     match found["type"]:
         case "unexpected_keyword_argument" | "extra_forbidden":
             return f"unknown key {place}"
@@ -153,14 +159,40 @@ def _fault(found: ErrorDetails) -> str:
         case "value_error":  # a check of this package, in its own words
             return f"{place} {found['msg'].removeprefix('Value error, ')}".strip()
     message = found["msg"].replace("Input should be", "must be")
-    return f"{place} {message}, not {shortened(repr(found['input']))}".strip()
+    return f"{place} {message}, not {shorten(repr(found['input']))}".strip()
 
 
-def shortened(value: Any) -> str:
+def shorten(value: Any) -> str:
     """A user's own value for a message: one line, no longer than fits there.
 
-    >>> shortened("x" * 1000) == "x" * SHOWN + "..."
+    >>> shorten("x" * 1000) == "x" * SHOWN + "..."
     True
     """
     text = " ".join(str(value)[: 4 * SHOWN].split())
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A dataclass as JSON-ready data; paths become texts."""
+    return json.loads(json.dumps(dataclasses.asdict(config), default=str))
+
+
+def finite_or_none(numbers: Mapping[str, float]) -> dict[str, float | None]:
+    """Numbers for JSON, whose only word for one that is not finite is null."""
+    return {name: value if isfinite(value) else None for name, value in numbers.items()}
+
+
+def from_dict(cls: type[T], data: Any, where: str) -> T:
+    """The dataclass ``cls`` from JSON-ready data: every key known, every required key there, types
+    and ranges right."""
+    try:
+        text = to_json(data, inf_nan_mode="constants", fallback=_as_json)
+        return TypeAdapter(cls).validate_json(text, strict=True)
+    except ValueError as error:
+        raise UserError(f"{where}: {describe_errors(error)}") from None
+
+
+def _as_json(value: Any) -> Any:
+    """Numbers of numpy and torch, alone or in arrays; anything else as a text, which is refused
+    where it is no setting."""
+    return value.tolist() if hasattr(value, "tolist") else repr(value)

@@ -14,7 +14,8 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.records import to_dict, write_json
+from ebm_app.utils.fields import to_dict
+from ebm_app.utils.files import write_json
 
 PACKAGES = ("ebm_app", "torch", "torchvision", "diffusers", "accelerate", "numpy")
 

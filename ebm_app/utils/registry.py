@@ -3,14 +3,14 @@
 import inspect
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import argument_of, shortened
+from ebm_app.utils.fields import check_argument, shorten
 
 T = TypeVar("T")
 
@@ -18,12 +18,12 @@ T = TypeVar("T")
 def import_extension(module: str) -> None:
     """Import a user's own module, which adds to the dicts, also from the working directory."""
     if not all(part.isidentifier() for part in module.split(".")):
-        raise UserError(f"--import {shortened(module)}: give the name of a module")
+        raise UserError(f"--import {shorten(module)}: give the name of a module")
     sys.path.append(os.getcwd())
     try:
         import_module(module)
     except ModuleNotFoundError as error:
-        raise UserError(f"--import {shortened(module)}: there is no module {error.name}") from None
+        raise UserError(f"--import {shorten(module)}: there is no module {error.name}") from None
 
 
 @cache
@@ -41,18 +41,29 @@ def choose(kind: str, name: str, options: Iterable[str]) -> str:
     names = sorted(options)
     if not is_name or name not in names:
         raise UserError(
-            f"unknown {kind} '{shortened(name)}': choose one of {', '.join(names) or 'none'}"
+            f"unknown {kind} '{shorten(name)}': choose one of {', '.join(names) or 'none'}"
         )
     return name
 
 
-def make(kinds: dict[str, type[T]], what: str, name: str | T, settings: dict[str, Any]) -> T:
-    """One of ``kinds`` by name with its settings, of which None leaves the default; an object of
-    the class that all of them are of is returned as it is."""
+def make(
+    kinds: Mapping[str, type[T]],
+    base: type[T],
+    what: str,
+    name: str | T,
+    settings: Mapping[str, Any],
+) -> T:
+    """Build one of ``kinds`` by name, or return an instance of ``base`` unchanged.
+
+    Args:
+        what: the kind in error messages, such as "sampler".
+        settings: keyword arguments of the class; None leaves the default.
+
+    Raises:
+        UserError: for an unknown name or setting, or a setting outside its range.
+    """
     if not isinstance(name, str):
-        first, *others = kinds.values()
-        shared = (of for of in first.__mro__ if all(issubclass(kind, of) for kind in others))
-        return argument_of(next(shared), what, name)
+        return check_argument(base, what, name)
     kind = kinds[choose(what, name, kinds)]
     given = {key: value for key, value in settings.items() if value is not None}
     for key in given:

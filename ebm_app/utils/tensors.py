@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Lock
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-_GLOBAL_GENERATOR = Lock()
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import shorten
 
 
 def expand_like(coefficient: Tensor, x: Tensor) -> Tensor:
@@ -58,12 +59,12 @@ def find_time(function: Callable[[Tensor], Tensor], low: float, high: float) -> 
     return brentq(value, low, high, xtol=1e-16, rtol=1e-15)
 
 
-def slope(function: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
+def derivative(function: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
     """df/dt of a function that takes every component of ``t`` by itself, at ``t``; of its shape.
 
     In reverse mode: torch's forward mode is one for the whole process, and fails in two threads.
 
-    >>> slope(torch.square, torch.tensor([1.0, 2.0]))
+    >>> derivative(torch.square, torch.tensor([1.0, 2.0]))
     tensor([2., 4.])
     """
     return torch.func.vjp(function, t)[1](torch.ones_like(t))[0]
@@ -101,27 +102,15 @@ def standard_error(values: Tensor) -> Tensor:
     return values.double().std(unbiased=True) / math.sqrt(values.numel())
 
 
-def mixed_seed(*parts: int) -> int:
-    """One 63-bit seed from several whole numbers, by numpy's SeedSequence."""
-    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def seeded(device: str | torch.device, *parts: int) -> torch.Generator:
-    """A generator whose stream is a function of these whole numbers."""
-    return torch.Generator(device).manual_seed(mixed_seed(*parts))
-
-
-@contextmanager
-def initial_weights(seed: int) -> Iterator[None]:
-    """Let networks that are built inside get weights that are a function of the seed. torch draws
-    them from the generator of the whole process: other threads wait, and it is left as it was.
-
-    >>> with initial_weights(0):
-    ...     first = torch.nn.Linear(2, 2).weight
-    >>> with initial_weights(0):
-    ...     bool((torch.nn.Linear(2, 2).weight == first).all())
-    True
-    """
-    with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
+def as_tensor(value: Any, what: str) -> Tensor:
+    """A tensor of what a user gives: one, which loses its gradient, an array, lists of numbers."""
+    if isinstance(value, Tensor):
+        if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
+            raise UserError(f"{what}: give a dense tensor of numbers")
+        return value.detach()
+    try:
+        array = np.asarray(value)
+        return torch.tensor(array.astype(array.dtype.newbyteorder("=")))
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        reason = shorten(error)
+        raise UserError(f"{what}: give a tensor or an array of numbers ({reason})") from None

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ebm_app.completion import iterate_completion
 from ebm_app.config import EBMConfig
-from ebm_app.data.folder import on_levels, read_image
 from ebm_app.data.levels import to_levels
+from ebm_app.data.pictures import prepare_image, read_image
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
@@ -76,7 +76,7 @@ def read_marked(path: str | None, config: EBMConfig) -> tuple[Tensor, Tensor]:
     share = np.asarray(red.resize((width, height), Image.Resampling.BOX))
     marked = torch.from_numpy(share.copy()) >= 64
     grey = Image.fromarray(whole[..., 1].astype(np.uint8))
-    return on_levels(grey.resize((width, height), Image.Resampling.BOX), config), marked
+    return prepare_image(grey.resize((width, height), Image.Resampling.BOX), config), marked
 
 
 def build(models: Models, model: gr.Dropdown, seed: int) -> None:

@@ -17,7 +17,8 @@ from ebm_app.training.checkpoint import PREFIX
 from ebm_app.training.metrics import read_metrics, training_figure
 from ebm_app.utils import METRICS_FILE, RUN_FILE, SELF_TEST_FILE
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.records import as_written, read_json, to_dict
+from ebm_app.utils.fields import to_dict
+from ebm_app.utils.files import read_json, report_damage
 
 from .models import Models, data_of, without_path
 from .runs import AT_ONCE, empty_by, explained, start_and_stop, start_by
@@ -62,7 +63,7 @@ def run_facts(folder: Path) -> dict[str, str]:
     """What the record of a run says; nothing where there is none, less while the run continues."""
     if not (folder / RUN_FILE).is_file():
         return {}
-    with as_written(folder / RUN_FILE):
+    with report_damage(folder / RUN_FILE):
         run = read_json(folder / RUN_FILE)
         found = {"trained": run["started"]}
         if (figures := run["figures"]) is None:
@@ -83,7 +84,7 @@ def test_facts(folder: Path) -> dict[str, str]:
     path = folder / SELF_TEST_FILE
     if not path.is_file():
         return {}
-    with as_written(path):
+    with report_damage(path):
         figures = read_json(path)["figures"]
         checks = [Check(**check) for check in figures["checks"]]
         return {"self-test": f"{outcome(checks)}, on {figures['num_images']} held-out images"}

@@ -18,7 +18,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from ebm_app.config import EBMConfig
-from ebm_app.data.png import to_picture, to_uint8
+from ebm_app.data.pictures import to_pil, to_uint8
 from ebm_app.folders import read_config
 from ebm_app.nets.labelled import RANDOM
 from ebm_app.sampling.base import Frame
@@ -129,7 +129,7 @@ def generate(  # noqa: PLR0913 - the inputs of an endpoint
             file.writestr("settings.json", json.dumps(settings) + "\n")
             for number, pixels in enumerate(to_uint8(images), 1):
                 with file.open(f"{number:02d}.png", "w") as part:
-                    to_picture(pixels).save(part, "PNG")
+                    to_pil(pixels).save(part, "PNG")
             if rows:
                 file.writestr(
                     "scores.csv", pd.DataFrame(rows, columns=HEADERS).to_csv(index=False)

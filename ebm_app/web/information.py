@@ -19,7 +19,7 @@ from ebm_app.tabular.columns import read_rows
 from ebm_app.tabular.known import EXAMPLES
 from ebm_app.tabular.mutual_information import Estimation
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import shortened
+from ebm_app.utils.fields import shorten
 from ebm_app.utils.registry import choose
 
 from .models import without_path
@@ -81,7 +81,7 @@ def mi(
     a plot of the estimate and its bounds, a text, and the metrics in nats."""
     data = " and ".join(Path(file).name for file in (csv, x, y) if file)
     if csv:
-        names = [shortened(", ".join(part)) for part in (x_columns, y_columns)]
+        names = [shorten(", ".join(part)) for part in (x_columns, y_columns)]
         data += f", X = {names[0]} and Y = {names[1]}"
     x, y = read(x, y, csv, (x_columns, y_columns))
     label = f"{data} · {steps} steps at most · seed {seed}"

@@ -18,7 +18,7 @@ from gradio.events import Dependency
 from pydantic import BeforeValidator, ConfigDict, ValidationError, validate_call
 
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import faults
+from ebm_app.utils.fields import describe_errors
 
 #: runs of minutes take turns, a step each, and so do those of seconds, which wait for no others
 LANES = {name: ThreadPoolExecutor(1, name) for name in ("long", "quick")}
@@ -59,7 +59,7 @@ def explained(handler: Callable[..., Any], **given: Any) -> Callable[..., Any]:
         except UserError as error:
             message = str(error)
         except ValidationError as error:
-            message = faults(error)
+            message = describe_errors(error)
         except Exception:
             logging.getLogger(__name__).exception("error in %s", handler.__name__)
             message = FAILED

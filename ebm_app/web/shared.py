@@ -8,7 +8,7 @@ from annotated_types import Ge, Le
 from PIL import Image
 from torch import Tensor
 
-from ebm_app.data.png import grid_of, to_picture
+from ebm_app.data.pictures import image_grid, to_pil
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.bits import Likelihood, to_bits_per_dim
 from ebm_app.utils.tensors import standard_error
@@ -39,7 +39,7 @@ def in_a_row(mean: dict[str, float]) -> list[float]:
 
 def render(images: Tensor, min_pixels: int = 480) -> Image.Image:
     """Images (B, C, H, W) in [0, 1] as one picture; every pixel is repeated, none is blended."""
-    return to_picture(grid_of(images, min_pixels))
+    return to_pil(image_grid(images, min_pixels))
 
 
 def progress(step: int, total: int) -> str:

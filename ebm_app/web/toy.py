@@ -17,9 +17,9 @@ from ebm_app.ratios.points import TIMES, DensityGrid, EvaluationPoints, Planes
 from ebm_app.ratios.problems import TOY_PROBLEMS
 from ebm_app.ratios.toy_2d import TOY_2D
 from ebm_app.ratios.training import TEST, VALIDATION, Evaluation, RatioTraining, train
-from ebm_app.utils.records import finite
+from ebm_app.utils.fields import finite_or_none
+from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
-from ebm_app.utils.tensors import seeded
 
 from .runs import AT_ONCE, start_and_stop, start_by
 from .shared import Seed, metrics_box, plot_box, progress, seed_box, slider, text_box
@@ -81,10 +81,10 @@ def toy(
     }
 
     points, fresh = (
-        EvaluationPoints(pair, NUM_POINTS, seeded(device, 0, stream))
+        EvaluationPoints(pair, NUM_POINTS, make_generator(device, 0, stream))
         for stream in (VALIDATION, TEST)
     )
-    seen = seeded(device, 0, VALIDATION)
+    seen = make_generator(device, 0, VALIDATION)
     grid = DensityGrid(pair, chosen.path, seen) if pair.dim == 2 else None
 
     def shown(at: Evaluation, ratio: TimeScoreRatio, points: EvaluationPoints) -> ShownTrial:
@@ -95,7 +95,7 @@ def toy(
         if points is fresh:
             part, head = "test", f"{iterations} steps"
         done = {"step": at.step, "best_step": at.best_step, "judged_on": part}
-        found = {**given, **done, **finite(found)}
+        found = {**given, **done, **finite_or_none(found)}
         head = f"{head} · {label} · seed {seed} · {time.perf_counter() - begin:.1f} s"
         plot = plot_trial(curve, points.truth, estimate, title)
         return plot, f"{head}\n{name}: {verdict(found)}", found, planes

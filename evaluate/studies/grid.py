@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.records import read_json, write_json
+from ebm_app.utils.files import read_json, write_json
 
 RECORD = "cell.json"
 Settings = dict[str, Any]

@@ -13,10 +13,9 @@ from matplotlib.figure import Figure
 from ebm_app.utils.command_line import Positional, argument, parse
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import configuration, setting
+from ebm_app.utils.files import read_json, save_figure
 from ebm_app.utils.output import Output
-from ebm_app.utils.records import read_json
 from ebm_app.utils.start import run_script
-from ebm_app.utils.writing import save_figure
 
 #: what is drawn: its name before that of a figure, its marker, and its place beside the others
 KINDS = {"": ("o", 1.0), "forward_": ("^", 0.96), "reverse_": ("v", 1.04)}

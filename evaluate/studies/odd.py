@@ -12,10 +12,9 @@ from scipy import ndimage
 from torch import Tensor
 
 from ebm_app.config import EBMConfig
-from ebm_app.data.folder import on_levels
 from ebm_app.data.images import load_images
 from ebm_app.data.named import DATASETS
-from ebm_app.data.png import to_picture, to_uint8
+from ebm_app.data.pictures import prepare_image, to_pil, to_uint8
 from ebm_app.utils.errors import UserError
 
 #: digits that are no digit in a mirror or upside down
@@ -146,5 +145,5 @@ def of_other_data(config: EBMConfig, data_root: str, num: int) -> Iterator[tuple
     for name in [name for name in DATASETS if name != config.dataset]:
         with suppress(UserError):  # its files are not there
             data = load_images(name, data_root)
-            pictures = map(to_picture, to_uint8(data.display(data.test[:num])))
-            yield name, torch.cat([on_levels(x, config) for x in pictures])
+            pictures = map(to_pil, to_uint8(data.display(data.test[:num])))
+            yield name, torch.cat([prepare_image(x, config) for x in pictures])

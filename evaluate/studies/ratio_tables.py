@@ -23,12 +23,18 @@ from ebm_app.ratios.problems import Problem
 from ebm_app.ratios.training import TEST, VALIDATION, train
 from ebm_app.utils.command_line import CommonFlags
 from ebm_app.utils.errors import NumericalError, UserError
-from ebm_app.utils.fields import Draws, Positive, PositiveInt, configuration, setting
+from ebm_app.utils.fields import (
+    Draws,
+    Positive,
+    PositiveInt,
+    configuration,
+    finite_or_none,
+    setting,
+)
 from ebm_app.utils.output import Output
 from ebm_app.utils.processes import resolve_device
-from ebm_app.utils.records import finite
+from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
-from ebm_app.utils.tensors import seeded
 from studies.grid import Figures, once, to_markdown
 
 #: points of validation and of test
@@ -135,7 +141,7 @@ def run_of(
 ) -> Figures:
     """The errors of a run: the least in validation, and of the weights there on test points."""
     validation, test = (
-        EvaluationPoints(problem.pair, num_points, seeded(device, 0, stream))
+        EvaluationPoints(problem.pair, num_points, make_generator(device, 0, stream))
         for stream in (VALIDATION, TEST)
     )
     settings = seed, rate, problem.training, validation.judge, device
@@ -148,6 +154,6 @@ def run_of(
         metrics["matrix"] = net.mutual_information()
     return {
         "validation_error": last.best_error,
-        "test": finite(metrics),
+        "test": finite_or_none(metrics),
         "nfe": nfe,
     }

@@ -25,10 +25,10 @@ from ebm_app.utils.fields import (
     Positive,
     PositiveInt,
     Share,
+    advanced,
     configuration,
-    from_texts,
-    part,
-    rare,
+    from_attributes,
+    from_strings,
     setting,
 )
 
@@ -47,7 +47,7 @@ class Walk:
 
     place: Positional[str] = argument("where")
     num_steps: PositiveInt = setting("how many", 3)
-    pace: Positive | None = rare("how fast", None)
+    pace: Positive | None = advanced("how fast", None)
     sizes: Annotated[tuple[PositiveInt, ...], Len(1, 3)] = setting("of the shoes", (7,))
     mood: Literal["good", "bad"] = setting("of the walker", "good")
     name: Repeated[tuple[str, ...]] = setting("of the walkers", ())
@@ -113,7 +113,7 @@ def test_settings_go_to_every_kind_that_has_them():
         "run": {"pace": 0.2, "num_steps": 3, "fast": True},
         "rest": {"pace": 0.2, "place": "a=b"},
     }
-    assert part(Rest, Run(pace=0.5), place="there") == Rest(pace=0.5, place="there")
+    assert from_attributes(Rest, Run(pace=0.5), place="there") == Rest(pace=0.5, place="there")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_an_odd_value_of_a_number_is_taken_or_ends_in_a_sentence(name):
     for item in dataclasses.fields(kind):
         for text in ODD if type(item.default) in (int, float) else ():
             try:
-                made = from_texts(kind, {**required(kind), item.name: text})
+                made = from_strings(kind, {**required(kind), item.name: text})
             except UserError as error:
                 message = str(error)
                 assert item.name in message and "\n" not in message and len(message) < 250

@@ -7,10 +7,10 @@ import torch
 
 from ebm_app.data.augmentation import AUGMENTATIONS, Affine
 from ebm_app.data.images import load_images
-from ebm_app.data.row_noise import RowNoise
 from ebm_app.nets.time_score import TimeScoreModel
 from ebm_app.nets.unet import UNet, UNetConfig
 from ebm_app.paths import LinearVPPath
+from ebm_app.utils.random import RowNoise
 
 
 def noise(num):

@@ -9,9 +9,9 @@ from test_train_api import SMALL, weights_of
 
 from ebm_app import train
 from ebm_app.data import stored
-from ebm_app.data.images import ImageData, digest_of, load_images
-from ebm_app.data.sources import images_of
-from ebm_app.data.stored import StoredImages
+from ebm_app.data.images import ImageData, image_digest, load_images
+from ebm_app.data.sources import as_images
+from ebm_app.data.stored import LazyImages
 
 PIXELS = np.random.RandomState(0).randint(0, 256, (30, 8, 8, 3)).astype(np.uint8)
 TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
@@ -43,15 +43,15 @@ def hub(folder):
 def test_what_python_holds_gives_the_same_images_and_its_labels(monkeypatch, tmp_path, on_disk):
     for given, labelled in ((PIXELS, False), (TENSOR, False), (PICTURES, False), (Pairs(), True)):
         monkeypatch.setattr(stored, "MEMORY", 0 if on_disk else 2**30)
-        images, labels = images_of(given)
+        images, labels = as_images(given)
         is_stored = on_disk and given is not PIXELS and given is not TENSOR
-        assert isinstance(images, StoredImages) == is_stored
+        assert isinstance(images, LazyImages) == is_stored
         assert torch.equal(images[torch.arange(30)], TENSOR)
         assert torch.equal(labels, LABELS) if labelled else labels is None
         rows = torch.arange(27)
         ours, plain = (ImageData.from_tensors(x, None, 256).train[rows] for x in (given, TENSOR))
         assert torch.equal(ours, plain)
-    images, labels = images_of(hub(tmp_path))
+    images, labels = as_images(hub(tmp_path))
     assert torch.equal(images[torch.arange(30)], TENSOR) and torch.equal(labels, LABELS)
 
 
@@ -85,10 +85,10 @@ def test_training_from_the_disk_is_that_from_memory_and_resumes(
         runs[place] = tmp_path / place
         train(PICTURES, runs[place], max_train_steps=4, **steps)
     rows = torch.arange(len(data["disk"]))
-    assert isinstance(data["disk"], StoredImages)
+    assert isinstance(data["disk"], LazyImages)
     assert torch.equal(data["disk"][rows], data["memory"][rows])
-    assert digest_of(data["disk"]) == digest_of(data["memory"])
-    assert digest_of(data["disk"]) != digest_of(data["disk"].only(rows.flip(0)))
+    assert image_digest(data["disk"]) == image_digest(data["memory"])
+    assert image_digest(data["disk"]) != image_digest(data["disk"].select(rows.flip(0)))
     train(PICTURES, tmp_path / "part", max_train_steps=4, **steps)
     (tmp_path / "part" / "checkpoint-4").rename(tmp_path / "gone")
     again = {**steps, "resume_from_checkpoint": "latest"}

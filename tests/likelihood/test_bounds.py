@@ -12,7 +12,7 @@ from exact import F64, ExactBridge, ExactModel, generator
 
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.ratios.pairs import mixture
-from ebm_app.utils.records import read_json
+from ebm_app.utils.files import read_json
 
 bounds = load_script("evaluate/bounds.py")
 SHIFT = [1.0, -0.5]

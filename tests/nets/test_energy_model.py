@@ -20,7 +20,7 @@ from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.training.energy_task import Distillation, energy_config
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.tensor_files import read_tensors
+from ebm_app.utils.files import read_tensors
 from ebm_app.utils.tensors import expand_like
 
 EPS = 1e-3

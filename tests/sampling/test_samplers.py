@@ -9,7 +9,7 @@ from scipy import stats
 
 from ebm_app.nets.energy import TimeScoreEnergy
 from ebm_app.paths import LinearVPPath, VPPath
-from ebm_app.sampling.samplers import SAMPLERS, AnnealedHMC, DPMSampler, PFODESampler
+from ebm_app.sampling.samplers import SAMPLERS, AnnealedHMC, DPMSampler, PFODESampler, Sampler
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import make
 
@@ -107,7 +107,7 @@ def test_the_energy_decides_whichever_score_drives():
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_samples_depend_on_the_start_and_the_generator_alone_and_keep_their_precision(name):
-    sampler = make(SAMPLERS, "sampler", name, {SAMPLERS[name].counts: 3})
+    sampler = make(SAMPLERS, Sampler, "sampler", name, {SAMPLERS[name].counts: 3})
     energy, x0, before = gaussian(eps=1e-3), normal((4, 2)), torch.random.get_rng_state()
     one, same, other = (run(sampler, energy, x0, seed)[-1].x for seed in (0, 0, 1))
     assert torch.equal(one, same) and not one.requires_grad
@@ -167,4 +167,4 @@ def test_samples_of_a_mixture_are_like_exact_ones_with_the_masses_of_its_modes(s
 )
 def test_settings_that_make_no_run_are_the_users_mistake(name, settings, message):
     with pytest.raises(UserError, match=message):
-        run(make(SAMPLERS, "sampler", name, settings), gaussian(head=0), normal((2, 2)))
+        run(make(SAMPLERS, Sampler, "sampler", name, settings), gaussian(head=0), normal((2, 2)))

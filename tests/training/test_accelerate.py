@@ -7,8 +7,8 @@ from conftest import error_of
 from test_train_api import IMAGES, SMALL, weights_of
 
 from ebm_app import train
+from ebm_app.utils.files import read_json
 from ebm_app.utils.processes import SHARED_OUT, make_accelerator
-from ebm_app.utils.records import read_json
 
 
 @pytest.fixture

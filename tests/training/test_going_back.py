@@ -15,7 +15,7 @@ from ebm_app import train
 from ebm_app.training.checkpoint import checkpoints, digests, find_checkpoint
 from ebm_app.training.metrics import read_metrics
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.records import LARGEST_RECORD, read_json, write_json
+from ebm_app.utils.files import LARGEST_RECORD, read_json, write_json
 
 pytestmark = pytest.mark.process
 

@@ -25,7 +25,7 @@ from ebm_app.training.checkpoint import (
     verify,
 )
 from ebm_app.training.metrics import read_metrics
-from ebm_app.utils.records import read_json
+from ebm_app.utils.files import read_json
 
 KILLS, STEPS = 40, 400
 #: something is written in most moments

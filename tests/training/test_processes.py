@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from speeds import without_speeds
 
 from ebm_app.training.metrics import read_metrics
-from ebm_app.utils.records import read_json
+from ebm_app.utils.files import read_json
 
 pytestmark = pytest.mark.process
 

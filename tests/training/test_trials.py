@@ -9,7 +9,7 @@ from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.methods import TimeScores
 from ebm_app.ratios.pairs import gaussian_pair
 from ebm_app.ratios.points import SIDE, TIMES, DensityGrid
-from ebm_app.utils.tensors import seeded
+from ebm_app.utils.random import make_generator
 from ebm_app.web.toy import PAIRS, toy
 
 SHIFT = 4.0
@@ -39,12 +39,12 @@ def test_log_ratios_along_a_path_are_integrals_of_the_time_score():
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-3)  # the margin at t = 1
 
 
-def grid_of(pair):
-    return DensityGrid(pair, TimeScores().path, seeded("cpu", 1))
+def image_grid(pair):
+    return DensityGrid(pair, TimeScores().path, make_generator("cpu", 1))
 
 
 def test_the_window_holds_the_draws_and_the_learned_mass():
-    found = grid_of(gaussian_pair(2, SHIFT)).planes(exact())
+    found = image_grid(gaussian_pair(2, SHIFT)).planes(exact())
     area = ((found.limits[1] - found.limits[0]) / SIDE) ** 2
     mass, drawn = (area * part.sum((1, 2)) for part in (found.learned, found.drawn))
     assert found.mass == pytest.approx(mass[-1].item())
@@ -57,7 +57,7 @@ def test_the_window_holds_the_draws_and_the_learned_mass():
 
 def test_rows_of_the_plane_go_upwards():
     pair = PAIRS["pinwheel"]  # whose mirror image is another
-    grid = grid_of(pair)
+    grid = image_grid(pair)
     truth = pair.p1.log_density(grid.centres).exp()
     assert torch.corrcoef(torch.stack([grid.drawn[-1].flatten(), truth]))[0, 1] > 0.9
     mirrored = torch.stack([grid.drawn[-1].T.flatten(), truth])

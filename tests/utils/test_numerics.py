@@ -7,11 +7,11 @@ import pytest
 import torch
 from exact import F64, normal
 
+from ebm_app.utils.random import initial_weights
 from ebm_app.utils.tensors import (
+    derivative,
     expand_like,
-    initial_weights,
     mean_except_batch,
-    slope,
     standard_error,
     standard_normal_log_density,
     sum_except_batch,
@@ -50,7 +50,7 @@ def test_slope_and_initial_weights_are_the_same_in_two_threads():
     seeds = [0, 1] * 200
 
     def slopes(_):
-        return slope(lambda time: time.square().sin(), t)
+        return derivative(lambda time: time.square().sin(), t)
 
     def weights(seed):
         with initial_weights(seed):

@@ -14,15 +14,13 @@ from conftest import error_of
 from matplotlib.figure import Figure
 from test_faults import NO_FILES, put_no_file
 
-from ebm_app.data.png import save_image
+from ebm_app.data.pictures import save_image
 from ebm_app.tabular.columns import read_rows
 from ebm_app.training.metrics import read_metrics
-from ebm_app.utils import records
+from ebm_app.utils import files
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.records import read_json, write_json
+from ebm_app.utils.files import read_json, read_tensors, save_figure, write_json, write_tensors
 from ebm_app.utils.start import explained, run_script
-from ebm_app.utils.tensor_files import read_tensors, write_tensors
-from ebm_app.utils.writing import save_figure
 
 WRITE = {
     "record": lambda path: write_json(path, {}),
@@ -61,7 +59,7 @@ def test_a_file_is_written_aside_and_a_record_has_a_size(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda file: (seen.append(read_json(path)), sync(file)))
     write_json(path, {"step": 2})
     assert seen[0] == {"step": 1} and read_json(path) == {"step": 2}
-    monkeypatch.setattr(records, "LARGEST_RECORD", 5)
+    monkeypatch.setattr(files, "LARGEST_RECORD", 5)
     assert "larger than 5 bytes" in error_of(read_json, path)
 
 

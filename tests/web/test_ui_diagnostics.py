@@ -8,7 +8,7 @@ from conftest import GREY, error_of
 
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.selftest import Check
-from ebm_app.utils.records import to_dict
+from ebm_app.utils.fields import to_dict
 from ebm_app.web import diagnostics
 from ebm_app.web.models import Models
 

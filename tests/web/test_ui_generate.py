@@ -13,7 +13,7 @@ from conftest import SETTINGS, error_of, pixels
 from PIL import Image
 
 from ebm_app.config import EBMConfig
-from ebm_app.data.png import to_uint8
+from ebm_app.data.pictures import to_uint8
 from ebm_app.folders import BUNDLED
 from ebm_app.sampling.base import Frame
 from ebm_app.sampling.samplers import SAMPLERS

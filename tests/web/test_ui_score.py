@@ -10,7 +10,7 @@ from PIL import Image
 
 from ebm_app.anomaly.detector import AnomalyDetector
 from ebm_app.data.images import load_images
-from ebm_app.data.png import to_uint8
+from ebm_app.data.pictures import to_uint8
 from ebm_app.folders import BUNDLED
 from ebm_app.web.models import Models
 from ebm_app.web.score import many_images, one_image, uploads

@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 from ebm_app.anomaly.detector import AnomalyDetector
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
-from ebm_app.data.png import to_uint8
+from ebm_app.data.pictures import to_uint8
 from ebm_app.folders import BUNDLED
 from ebm_app.web.score import uploads
 

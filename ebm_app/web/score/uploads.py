@@ -9,8 +9,7 @@ from PIL import Image, ImageChops, ImageStat
 from torch import Tensor
 
 from ebm_app.config import EBMConfig
-from ebm_app.data.folder import on_levels, read_image
-from ebm_app.data.png import to_picture, to_uint8
+from ebm_app.data.pictures import prepare_image, read_image, to_pil, to_uint8
 from ebm_app.utils.errors import UserError
 
 from ..models import without_path
@@ -48,8 +47,8 @@ def read_upload(path: str | Path | None, config: EBMConfig, as_it_is: bool = Fal
         raise UserError("there is no image: upload one, or click on an example if there are any")
     _, height, width = config.image_shape
     whole = _read(path)
-    image = on_levels(whole, config)
-    seen = to_picture(to_uint8(image)[0]).convert("RGB")
+    image = prepare_image(whole, config)
+    seen = to_pil(to_uint8(image)[0]).convert("RGB")
     enlarged = seen.resize(whole.size, Image.Resampling.NEAREST)
     is_small = whole.width < width or whole.height < height
     is_changed = is_small or np.asarray(ImageChops.difference(enlarged, whole)).any()
@@ -57,7 +56,7 @@ def read_upload(path: str | Path | None, config: EBMConfig, as_it_is: bool = Fal
     is_light = ImageStat.Stat(grey).median[0] >= 128
     if config.dataset in FRAMES and not as_it_is and (is_changed or is_light):
         if (ink := ink_of(grey)) is not None:
-            return Prepared(on_levels(framed(ink, config), config), (FOUND,))
+            return Prepared(prepare_image(framed(ink, config), config), (FOUND,))
     changed = CHANGED.format(width=width, height=height, levels=config.num_levels)
     return Prepared(image, (changed,) if is_changed else ())
 
@@ -75,7 +74,7 @@ def read_drawing(path: str | Path | None, config: EBMConfig) -> Prepared:
         raise UserError("the canvas is empty: draw a digit on it")
     if config.dataset in FRAMES:
         picture = framed(picture, config)
-    return Prepared(on_levels(picture, config))
+    return Prepared(prepare_image(picture, config))
 
 
 def black_canvas(label: str, image_mode: str, colours: list[str]) -> gr.ImageEditor:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.special import ndtri
 
-from ebm_app.spaces.base import Space
+from ebm_app.spaces.base import Composed, Space
+from ebm_app.spaces.gaussian import Whitening
 from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
 
@@ -88,3 +89,11 @@ class Marginals(Space):
 def _lower_tail(u: Tensor) -> Tensor:
     """Phi(u) by erfc: ``torch.special.ndtr`` rounds a far lower tail to zero."""
     return torch.erfc(-u / math.sqrt(2)) / 2
+
+
+class CopulaSpace(Composed):
+    """Every component to a standard normal, then whitening with the full correlation (paper,
+    appendix F.5; Rhodes et al. 2020, arXiv:2006.12204)."""
+
+    def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
+        super().__init__(Marginals(image_shape, num_levels), Whitening(image_shape))
