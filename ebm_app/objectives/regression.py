@@ -1,10 +1,10 @@
-r"""Training objectives, each a loss per example (B,).
+r"""Training objectives for the time score. Each returns one loss per example (B,).
 
-``ConditionalRegression`` is Theorem 3 of the paper (arXiv:2502.02300): the minimiser of
-E[lambda(t) ||f(x, t | z) - s(x, t)||^2] is s = E[f | x], whatever the conditional target f. CTSM,
-CTSM-v and the regression of a Stein head are its cases, and for any Bregman divergence in place of
-the square, as in CTSM-m, the minimiser is the same. ``TSM`` is the baseline, by integration by
-parts.
+``ConditionalRegression`` is Theorem 3 of the paper (arXiv:2502.02300): for any conditional target
+f, the minimiser of E[lambda(t) ||f(x, t | z) - s(x, t)||^2] over s is s = E[f | x]. CTSM, CTSM-v
+and the regression of a Stein head are special cases. The minimiser is the same for any Bregman
+divergence in place of the square, which is what CTSM-m uses. ``TSM``, the baseline, integrates by
+parts instead.
 """
 
 from abc import ABC, abstractmethod
@@ -16,45 +16,76 @@ from torch import Tensor
 
 from ebm_app.nets.parametrisation import ENERGY, PREDICTIONS
 from ebm_app.nets.time_score import ModelOutput
-from ebm_app.objectives.weighting import Weighting, time_score
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
 from ebm_app.utils.tensors import derivative, expand_like, mean_except_batch, sum_except_batch
 
 Model = Callable[[Tensor, Tensor], ModelOutput]
+#: (path, times (B,)) -> lambda(t) > 0 (B,), float64, elementwise
+Weighting = Callable[[GaussianPath, Tensor], Tensor]
+
+
+def uniform(path: GaussianPath, t: Tensor) -> Tensor:
+    """Uniform weighting: lambda(t) = 1."""
+    return torch.ones_like(t)
+
+
+def stein_score(path: GaussianPath, t: Tensor) -> Tensor:
+    """Stein score normalisation: lambda(t) = v_t, the inverse second moment of the conditional
+    Stein score (paper, section 5)."""
+    return path.variance(t)
+
+
+def inverse_variance(path: GaussianPath, t: Tensor) -> Tensor:
+    """Time score normalisation of the paper (section 5): lambda(t) = 1 / Var[d/dt log p_t(x_i | z)]
+    per dimension, with the path's second moment c of the data."""
+    return 1 / path.time_score_variance(t)
+
+
+#: Weightings by name
+WEIGHTINGS: dict[str, Weighting] = {
+    "uniform": uniform,
+    "stein_score": stein_score,
+    "inverse_variance": inverse_variance,
+}
 
 
 class Objective(ABC):
-    """A loss per example for a model of the time score along a path; ``trains`` says for which
-    predictions of a network it is.
+    """Loss per example of a time score model along a path.
 
     Args:
-        weighting: lambda(t); time score normalisation by default.
-        stein_factor: weight of a Stein head, 0 for none. eps: margin of the times.
+        weighting: lambda(t); ``inverse_variance`` if None.
+        stein_factor: weight of the Stein head's loss; 0 for a model without a Stein head.
+        eps: margin of the interval of times.
+
+    Attributes:
+        predictions: the predictions (see ``ebm_app.nets.parametrisation``) that the objective can
+            train.
     """
 
-    trains: ClassVar[tuple[str, ...]] = tuple(PREDICTIONS)
+    predictions: ClassVar[tuple[str, ...]] = tuple(PREDICTIONS)
 
     def __init__(
         self, weighting: Weighting | None = None, stein_factor: float = 0.0, eps: float = 1e-5
     ) -> None:
-        self.weighting, self.stein_factor, self.eps = weighting or time_score, stein_factor, eps
+        self.weighting = weighting or inverse_variance
+        self.stein_factor, self.eps = stein_factor, eps
 
     @abstractmethod
     def __call__(
         self, model: Model, path: GaussianPath, sample: PathSample, weight: Tensor
     ) -> Tensor:
-        """Loss (B,) of a sample of the path whose times have importance weights (B,) (see
-        ``time_sampling``)."""
+        """Return the loss (B,) of a sample of the path. ``weight`` (B,) holds the importance
+        weights of the times (see ``time_sampling``)."""
 
 
 class ConditionalRegression(Objective):
-    """lambda(t) times ``error``, and with a factor the regression of a Stein head in the same pass
-    (Theorem 3)."""
+    """lambda(t) times ``error``, plus ``stein_factor`` times the regression of the Stein head, in
+    one forward pass (Theorem 3)."""
 
     @staticmethod
     @abstractmethod
     def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
-        """The loss (B,) of the output of a model, before any weighting."""
+        """Return the unweighted loss (B,) of a model's output."""
 
     def __call__(
         self, model: Model, path: GaussianPath, sample: PathSample, weight: Tensor
@@ -63,15 +94,15 @@ class ConditionalRegression(Objective):
         loss = self.weighting(path, sample.t) * self.error(output, path, sample)
         if self.stein_factor == 0:
             return loss
-        # of the head h in score = a_t x + b_t h, with equal weight at every t
+        # score = a_t x + b_t h: dividing by b_t^2 weights the head h equally at every t
         weight = path.score_gain(sample.t).square().reciprocal()
         squares = (path.conditional_score(sample) - output.score).square()
         return loss + self.stein_factor * weight * mean_except_batch(squares)
 
 
 class CTSM(ConditionalRegression):
-    """CTSM: regression on the conditional time score (Theorem 1), by the squared error of the sum
-    of the components."""
+    """CTSM: squared error of the time score, the sum of its per-dimension terms, against the
+    conditional time score (Theorem 1)."""
 
     @staticmethod
     def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
@@ -80,13 +111,13 @@ class CTSM(ConditionalRegression):
 
 
 class Dual(ConditionalRegression):
-    """Both derivatives of an energy: the mean over components of CTSM's squared error, and with a
-    factor the regression of its gradient.
+    """Dual score matching of an energy network: CTSM's squared error divided by the number of
+    dimensions, plus ``stein_factor`` times the regression of the energy's gradient.
 
-    Source: Guth, Kadkhodaie, Simoncelli 2025, arXiv:2506.05310, "dual score matching".
+    Source: Guth, Kadkhodaie, Simoncelli 2025, arXiv:2506.05310.
     """
 
-    trains = (ENERGY,)
+    predictions = (ENERGY,)
 
     @staticmethod
     def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
@@ -94,35 +125,40 @@ class Dual(ConditionalRegression):
 
 
 class CTSMv(ConditionalRegression):
-    """CTSM-v: regression on every component of it (Theorem 2), by the mean of the squared errors.
+    """CTSM-v: mean squared error of the per-dimension terms of the time score (Theorem 2).
 
-    Raises (when it is called):
-        ValueError: where the model does not predict every component.
+    Raises (when called):
+        ValueError: for a model with a single output in place of per-dimension terms.
     """
 
     @staticmethod
     def error(output: ModelOutput, path: GaussianPath, sample: PathSample) -> Tensor:
-        target, found = path.conditional_components(sample), output.components
-        if found.shape != target.shape:
+        target, terms = path.conditional_components(sample), output.components
+        if terms.shape != target.shape:
             raise ValueError(
-                f"CTSM-v needs components {tuple(target.shape)}, not {tuple(found.shape)}"
+                f"CTSM-v expects time score terms of shape {tuple(target.shape)}, got "
+                f"{tuple(terms.shape)}. Use a network with one output per dimension, or CTSM."
             )
-        return mean_except_batch((target - found).square())
+        return mean_except_batch((target - terms).square())
 
 
 class CTSMm(ConditionalRegression):
-    r"""CTSM-m, for a model that predicts posterior moments: its mean by the Stein head's
-    regression, its variance w by the mean over components of b^2 (w - r^2 log w), a Poisson
-    deviance, in nats^2 per t^2.
+    r"""CTSM-m, the default: this project's variant of CTSM-v (it is not in the paper), for models
+    that predict posterior moments.
 
-    r is the deviation of the Stein head's target from the head, which is not trained here, and b =
-    ``OneSidedPath.variance_gain``: by the head, b (r^2 - w) is the conditional time score less the
-    model's. The minimiser over w is E[r^2 | x], as that of every Bregman divergence is (Banerjee
-    et al. 2005, https://jmlr.org/papers/v6/banerjee05b.html), so that Theorem 3 holds. The
-    gradient in log w is w - r^2: where it vanishes the sum of the variances is right.
+    The posterior mean is trained by the regression of the Stein head, the posterior variance w by
+    a Poisson deviance,
+
+        mean over dimensions of b^2 (w - r^2 log w), in nats^2 per t^2,
+
+    where r is the residual of the Stein head's target, without gradient, and b =
+    ``OneSidedPath.variance_gain``. Given the head, b (r^2 - w) is the conditional time score minus
+    the model's. The minimiser is w = E[r^2 | x], as for every Bregman divergence (Banerjee et al.
+    2005, https://jmlr.org/papers/v6/banerjee05b.html), so Theorem 3 holds. The gradient in log w is
+    w - r^2: where it vanishes, the sum of the variances is unbiased.
     """
 
-    trains = ("moments",)
+    predictions = ("moments",)
 
     @staticmethod
     def error(output: ModelOutput, path: OneSidedPath, sample: PathSample) -> Tensor:
@@ -134,19 +170,19 @@ class CTSMm(ConditionalRegression):
 
 
 class TSM(Objective):
-    r"""Time score matching by integration by parts, for s(x, t) the model's time score:
+    r"""Time score matching by integration by parts. For the model's time score s(x, t), times t
+    uniform on [t0, t1] and importance weights w:
 
         [2 lambda(t0) s(x_t0, t0) - 2 lambda(t1) s(x_t1, t1)] / (t1 - t0)
-          + E_t[w (2 lambda ds/dt + 2 lambda' s + lambda s^2)],   t uniform on [t0, t1], w its
-          weight.
+          + E_t[w (2 lambda ds/dt + 2 lambda' s + lambda s^2)].
 
-    It equals E_t[lambda (d/dt log p_t(x) - s)^2] up to a constant. The paper's eq. 6 writes lambda
-    = 1 at both ends; the factor 2 on lambda' is the one its appendix F.1 corrects.
+    It equals E_t[lambda (d/dt log p_t(x) - s)^2] up to a constant. The paper's eq. 6 sets lambda to
+    1 at both ends; the factor 2 of lambda' follows the correction in its appendix F.1.
 
     Source: Choi et al. 2022, arXiv:2111.11010, and the paper.
     """
 
-    @torch.enable_grad()  # a validation has none
+    @torch.enable_grad()  # ds/dt needs gradients in a validation too
     def __call__(
         self, model: Model, path: GaussianPath, sample: PathSample, weight: Tensor
     ) -> Tensor:
@@ -165,11 +201,13 @@ class TSM(Objective):
     def _boundary(
         self, model: Model, path: GaussianPath, sample: PathSample, time: float
     ) -> Tensor:
+        """Return 2 lambda s at one time (B,)."""
         t = torch.full_like(sample.t, time)
         x = path.complete(sample.x0, sample.x1, t, sample.eps).xt
         return 2 * self.weighting(path, t) * sum_except_batch(model(x, t).components)
 
 
+#: Objectives by name
 OBJECTIVES: dict[str, type[Objective]] = {
     "ctsm": CTSM,
     "ctsm_v": CTSMv,

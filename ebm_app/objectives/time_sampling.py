@@ -1,8 +1,8 @@
-"""Drawing training times t on [t0, t1].
+"""Samplers of training times t on [t0, t1].
 
-Conditional regression takes a sampler's density as part of its effective weighting (paper,
-section 5); an objective that needs the plain integral over t divides by it. Hence every draw comes
-with ``weight``: the uniform density on [t0, t1] over the sampler's own.
+In a conditional regression the density of the times is part of the effective weighting (paper,
+section 5). An objective that estimates the plain integral over t divides by this density, so
+every draw comes with an importance ``weight``: the uniform density on [t0, t1] over the sampler's.
 """
 
 from abc import ABC, abstractmethod
@@ -16,20 +16,21 @@ from ebm_app.paths.schedules import ARC_LENGTH
 
 
 class TimeSample(NamedTuple):
-    """Times (B,) and importance weights (B,) that make averages those of uniform times;
-    float64."""
+    """Times (B,) and importance weights (B,), float64. Weighted averages are averages over uniform
+    times."""
 
     t: Tensor
     weight: Tensor
 
 
 def uniform_numbers(num: int, generator: torch.Generator) -> Tensor:
-    """Independent uniform numbers (num,) in [0, 1), float64."""
+    """Return independent uniform numbers (num,) in [0, 1), float64."""
     return torch.rand(num, dtype=torch.float64, device=generator.device, generator=generator)
 
 
 def stratified_numbers(num: int, generator: torch.Generator) -> Tensor:
-    """(u + i / num) mod 1 with one uniform u: each uniform, evenly spread together.
+    """Return (u + i / num) mod 1, i = 0, ..., num - 1, for one uniform u. Each number is uniform on
+    [0, 1); together they are evenly spaced.
 
     Source: Kingma et al. 2021, arXiv:2107.00630, appendix I.1.
     """
@@ -39,10 +40,11 @@ def stratified_numbers(num: int, generator: torch.Generator) -> Tensor:
 
 
 class TimeSampler(ABC):
-    """Draws times by an inverse distribution function applied to uniform or stratified numbers.
+    """Draws times by applying an inverse distribution function to uniform or stratified numbers.
 
     Args:
-        path, eps: the path and the margin left at its degenerate ends.
+        path: the path.
+        eps: margin left at the degenerate ends of the path.
     """
 
     numbers = staticmethod(stratified_numbers)
@@ -56,29 +58,31 @@ class TimeSampler(ABC):
         """Map uniform numbers (B,) to times."""
 
     def sample(self, num: int, generator: torch.Generator) -> TimeSample:
-        """``num`` times on [t0, t1]."""
+        """Draw ``num`` times on [t0, t1]."""
         return self.transform(self.numbers(num, generator))
 
-    def between(self, share: Tensor) -> Tensor:
-        """The time at a share (B,) of the way from t0 to t1, never beyond them by rounding."""
-        t = self.start + (self.end - self.start) * share
+    def interpolate(self, fraction: Tensor) -> Tensor:
+        """Return t0 + fraction (t1 - t0) for fractions (B,), clamped to [t0, t1] against
+        rounding."""
+        t = self.start + (self.end - self.start) * fraction
         return t.clamp(self.start, self.end)
 
 
 class UniformTime(TimeSampler):
-    """Uniform on [t0, t1], independent."""
+    """Independent times, uniform on [t0, t1]."""
 
     numbers = staticmethod(uniform_numbers)
 
     def transform(self, u: Tensor) -> TimeSample:
-        return TimeSample(self.between(u), torch.ones_like(u))
+        return TimeSample(self.interpolate(u), torch.ones_like(u))
 
 
 class ImportanceSampler(TimeSampler):
-    """The paper's heuristic (appendix C.1): density proportional to (1 + r^2) / (1 - r^2)^2.
+    """Independent times by the paper's heuristic (appendix C.1): density proportional to
+    (1 + r^2) / (1 - r^2)^2.
 
-    r = 2yZ / (sqrt(1 + 4 y^2 Z^2) + 1) with Z = r1 / (1 - r1^2) inverts its distribution function
-    on [0, r1], r1 = 0.9, and r is rescaled to [t0, t1].
+    Its distribution function on [0, r1], r1 = 0.9, has the inverse r = 2uZ / (sqrt(1 + 4 u^2 Z^2)
+    + 1) with Z = r1 / (1 - r1^2). The interval [0, r1] is rescaled to [t0, t1].
     """
 
     numbers = staticmethod(uniform_numbers)
@@ -88,19 +92,19 @@ class ImportanceSampler(TimeSampler):
         z = self.r1 / (1 - self.r1**2)
         r = 2 * u * z / ((1 + (2 * u * z).square()).sqrt() + 1)
         density = (1 + r.square()) / (1 - r.square()).square() / z * self.r1
-        return TimeSample(self.between(r / self.r1), 1 / density)
+        return TimeSample(self.interpolate(r / self.r1), 1 / density)
 
 
 class ArcLength(TimeSampler):
-    """Uniform in the Fisher-Rao clock of the path, evenly spread within a batch.
+    """Stratified times, uniform in the arc length of the path.
 
-    The inverse clock is tabulated at 2,049 knots and interpolated linearly in t, which is good at
-    a regular end (t = 0 of a one-sided path) and, because a cell is short against the clock's
-    unit, at a singular one. The weight is that of the table: averages are unbiased whatever its
-    error.
+    The inverse arc length is tabulated at 2,049 knots and interpolated linearly in t. This is
+    accurate at a regular end (t = 0 of a one-sided path), and at a singular end because one cell
+    of the table is short in arc length. The weights are those of the table, so averages are
+    unbiased whatever its error.
 
     Raises:
-        UserError: where the clock is infinite at an end, which ``eps`` has to leave out.
+        UserError: if the arc length is infinite at an end that ``eps`` does not leave out.
     """
 
     num_knots = 2049
@@ -119,12 +123,13 @@ class ArcLength(TimeSampler):
 
 
 class EarlyTimes(ArcLength):
-    """Uniform in the log signal-to-noise ratio (``GaussianPath.log_snr``), evenly spread within a
-    batch, from -8 to that at which an early network ends; averages are those of uniform times
-    between the two.
+    """Stratified times, uniform in the log signal-to-noise ratio (``GaussianPath.log_snr``), from
+    -8 to the ratio at which the early network ends. Weighted averages are averages over uniform
+    times between the two.
 
     Args:
-        path, eps: as for ``TimeSampler``. highest: log signal-to-noise ratio of the last time.
+        path, eps: as for ``TimeSampler``.
+        highest: log signal-to-noise ratio of the last time.
     """
 
     lowest = -8.0
@@ -137,11 +142,11 @@ class EarlyTimes(ArcLength):
 
 
 class SharedTimes(UniformTime):
-    """Uniform, a few times that are evenly spread, each for a run of rows: what is costly to make
-    for a time is made seldom.
+    """A few stratified uniform times, each shared by consecutive rows, to amortise per-time cost.
 
     Args:
-        path, eps: as for ``TimeSampler``. num_times: it must divide the number of rows.
+        path, eps: as for ``TimeSampler``.
+        num_times: number of distinct times; it must divide the number of rows.
     """
 
     numbers = staticmethod(stratified_numbers)
@@ -152,9 +157,10 @@ class SharedTimes(UniformTime):
 
     def sample(self, num: int, generator: torch.Generator) -> TimeSample:
         times = super().sample(self.num_times, generator)
-        return TimeSample(*(part.repeat_interleave(num // self.num_times) for part in times))
+        return TimeSample(*(column.repeat_interleave(num // self.num_times) for column in times))
 
 
+#: Time samplers by name
 TIME_SAMPLERS: dict[str, type[TimeSampler]] = {
     "uniform": UniformTime,
     "importance": ImportanceSampler,

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ebm_app.nets.time_score import TimeScoreModel
-from ebm_app.objectives.regression import OBJECTIVES
+from ebm_app.objectives.regression import OBJECTIVES, WEIGHTINGS
 from ebm_app.objectives.time_sampling import SharedTimes, TimeSampler, UniformTime
-from ebm_app.objectives.weighting import WEIGHTINGS
 from ebm_app.paths import GaussianPath, LinearVPPath, SchrodingerBridgePath
 from ebm_app.ratios.estimators import TimeScoreRatio
 from ebm_app.ratios.gaussian_net import GaussianNet
@@ -48,12 +47,12 @@ class TimeScores:
         sigma: of the Schrodinger bridge between the two densities; None for the
             variance-preserving path, where p_0 is N(0, I).
         objective: a key of ``OBJECTIVES``. weighting: a key of ``WEIGHTINGS``.
-        moment: the constant c of time score normalisation: "data" (Time 0) or "one" (Time 1).
+        moment: the constant c of ``inverse_variance``: "data" (Time 0) or "one" (Time 1).
     """
 
     sigma: float | None = None
     objective: str = "ctsm_v"
-    weighting: str = "time_score"
+    weighting: str = "inverse_variance"
     moment: str = "one"
 
     @property

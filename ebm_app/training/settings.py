@@ -26,9 +26,8 @@ from ebm_app.nets.inputs import NET_INPUTS
 from ebm_app.nets.parametrisation import ENERGY, PREDICTIONS, default_prediction
 from ebm_app.nets.time_score import TIME_INPUTS
 from ebm_app.nets.unet import NETS, check_config
-from ebm_app.objectives.regression import OBJECTIVES
+from ebm_app.objectives.regression import OBJECTIVES, WEIGHTINGS
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS
-from ebm_app.objectives.weighting import WEIGHTINGS
 from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.training.optimizers import OPEN_ENDED, OPTIMIZERS, SCHEDULES
 from ebm_app.training.presets import LATENT, preset
@@ -105,7 +104,7 @@ def resolve(
 def with_defaults(settings: Settings, given: Iterable[str], flow: Flow | None) -> Settings:
     """The settings in which what was not given suits the others."""
     if "prediction" not in given:
-        trains = OBJECTIVES[settings.objective].trains
+        trains = OBJECTIVES[settings.objective].predictions
         default = default_prediction(settings.stein_factor > 0)
         fits = "objective" not in given or default in trains
         settings = replace(settings, prediction=default if fits else trains[0])
@@ -136,7 +135,7 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
     path = build_path(ebm_config)
     path.check_reference()
     objective, prediction = config.objective, ebm_config.prediction
-    suited = [name for name, kind in OBJECTIVES.items() if prediction in kind.trains]
+    suited = [name for name, kind in OBJECTIVES.items() if prediction in kind.predictions]
     if objective not in suited:
         raise UserError(
             f"prediction {prediction} is trained by objective {' or '.join(suited)}, not by "

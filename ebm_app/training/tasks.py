@@ -29,9 +29,8 @@ from ebm_app.flow import Flow
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.nets.energy_net import OnePassEnergy
 from ebm_app.nets.time_score import TimeScoreModel
-from ebm_app.objectives.regression import OBJECTIVES, Objective
+from ebm_app.objectives.regression import OBJECTIVES, WEIGHTINGS, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS, ArcLength, TimeSampler
-from ebm_app.objectives.weighting import WEIGHTINGS
 from ebm_app.training.residual import measure_residual
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.processes import sharded
