@@ -43,8 +43,11 @@ Margin = Annotated[float, Ge(1e-12), Lt(0.5)]
 Moment = Annotated[float, Ge(1e-6), Le(1e6)]
 ImageShape = Annotated[tuple[Side, ...], Len(3, 3)]
 #: Old values of settings, which records of earlier versions hold
-RENAMED: dict[str, dict[str, str]] = {"time_input": {"clock": "arc_length"}}
-TimeInput = renamed(**RENAMED["time_input"])
+RENAMED: dict[str, dict[str, str]] = {
+    "time_input": {"clock": "arc_length"},
+    "weighting": {"time_score": "inverse_variance"},
+}
+TimeInput, WeightingName = (renamed(**names) for names in RENAMED.values())
 NumLevels = Annotated[int, Ge(2), Le(256)]
 #: older folders hold these empty
 NoPalette = Annotated[tuple[int, ...], Len(0, 0)]
@@ -195,8 +198,14 @@ class LoopConfig:
 class TrainingConfig(LoopConfig):
     """How an energy-based model is trained."""
 
-    objective: str = setting("ctsm, ctsm_v, ctsm_m, tsm; dual, of an energy", "ctsm_m")
-    weighting: str = advanced("lambda(t): time_score, stein_score, uniform", "time_score")
+    objective: str = setting(
+        "ctsm_m (this project's variant of ctsm_v, by posterior moments), the paper's ctsm, "
+        "ctsm_v and tsm, or dual (for an energy network)",
+        "ctsm_m",
+    )
+    weighting: WeightingName = advanced(
+        "lambda(t): inverse_variance, stein_score, uniform", "inverse_variance"
+    )
     time_sampler: str = advanced(
         "training times: arc_length, uniform, importance; early, which trains the early network "
         "alone",

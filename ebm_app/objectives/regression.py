@@ -36,8 +36,8 @@ def stein_score(path: GaussianPath, t: Tensor) -> Tensor:
 
 
 def inverse_variance(path: GaussianPath, t: Tensor) -> Tensor:
-    """Time score normalisation of the paper (section 5): lambda(t) = 1 / Var[d/dt log p_t(x_i | z)]
-    per dimension, with the path's second moment c of the data."""
+    """Time score normalisation (paper, section 5): lambda(t) = 1 / Var[d/dt log p_t(x_i | z)] for
+    one dimension, for data of the path's second moment c."""
     return 1 / path.time_score_variance(t)
 
 
@@ -152,10 +152,10 @@ class CTSMm(ConditionalRegression):
         mean over dimensions of b^2 (w - r^2 log w), in nats^2 per t^2,
 
     where r is the residual of the Stein head's target, without gradient, and b =
-    ``OneSidedPath.variance_gain``. Given the head, b (r^2 - w) is the conditional time score minus
-    the model's. The minimiser is w = E[r^2 | x], as for every Bregman divergence (Banerjee et al.
-    2005, https://jmlr.org/papers/v6/banerjee05b.html), so Theorem 3 holds. The gradient in log w is
-    w - r^2: where it vanishes, the sum of the variances is unbiased.
+    ``OneSidedPath.variance_gain``. Given the head, b (r^2 - w) is the conditional time score
+    minus the model's. The minimiser is w = E[r^2 | x], as for every Bregman divergence (Banerjee
+    et al. 2005, https://jmlr.org/papers/v6/banerjee05b.html), so Theorem 3 holds. The gradient in
+    log w is w - r^2: where it vanishes, the sum of the variances is unbiased.
     """
 
     predictions = ("moments",)
@@ -176,8 +176,8 @@ class TSM(Objective):
         [2 lambda(t0) s(x_t0, t0) - 2 lambda(t1) s(x_t1, t1)] / (t1 - t0)
           + E_t[w (2 lambda ds/dt + 2 lambda' s + lambda s^2)].
 
-    It equals E_t[lambda (d/dt log p_t(x) - s)^2] up to a constant. The paper's eq. 6 sets lambda to
-    1 at both ends; the factor 2 of lambda' follows the correction in its appendix F.1.
+    It equals E_t[lambda (d/dt log p_t(x) - s)^2] up to a constant. The paper's eq. 6 sets lambda
+    to 1 at both ends; the factor 2 of lambda' follows the correction in its appendix F.1.
 
     Source: Choi et al. 2022, arXiv:2111.11010, and the paper.
     """

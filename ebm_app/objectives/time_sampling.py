@@ -29,8 +29,8 @@ def uniform_numbers(num: int, generator: torch.Generator) -> Tensor:
 
 
 def stratified_numbers(num: int, generator: torch.Generator) -> Tensor:
-    """Return (u + i / num) mod 1, i = 0, ..., num - 1, for one uniform u. Each number is uniform on
-    [0, 1); together they are evenly spaced.
+    """Return (u + i / num) mod 1, i = 0, ..., num - 1, for one uniform u. Each number is uniform
+    on [0, 1); together they are evenly spaced.
 
     Source: Kingma et al. 2021, arXiv:2107.00630, appendix I.1.
     """

@@ -1,4 +1,4 @@
-"""Time samplers: draws against their stated density, and weights that make averages uniform."""
+"""Time samplers: draws follow the stated density, and weights make averages uniform."""
 
 import math
 from functools import lru_cache
@@ -22,29 +22,34 @@ from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.utils.errors import UserError
 
 NUM = 20_000
-
-
 PATHS = {
     "linear_vp": LinearVPPath(),
     "vp": VPPath(),
     "bridge sigma=0.5 c=2": SchrodingerBridgePath(0.5, c=2),
     "user": SinePath(c=0.5),
 }
-every_path = pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
 
 
 @lru_cache
 def arc_length(path, eps):
-    """One table for all tests: a default clock takes a second or two to invert."""
+    """One table for all tests: inverting a default arc length takes a second or two."""
     return ArcLength(path, eps)
 
 
 SAMPLERS = {**TIME_SAMPLERS, "arc_length": arc_length}
-del SAMPLERS["early"]  # of a part of the interval
+del SAMPLERS["early"]  # covers a part of the interval
+every_case = pytest.mark.parametrize(
+    ("make", "path"),
+    [
+        pytest.param(make, path, id=f"{name}-{key}")
+        for name, make in SAMPLERS.items()
+        for key, path in PATHS.items()
+    ],
+)
 
 
 def distribution(sampler):
-    """The distribution function of a sampler at a grid of times: its stated density, which is
+    """The distribution function of a sampler on a grid of times: its stated density,
     1 / (weight (t1 - t0)), integrated by the midpoint rule."""
     u = torch.linspace(0, 1, 8 * 2048 + 1, dtype=F64)
     t, weight = sampler.transform(u).t, sampler.transform((u[1:] + u[:-1]) / 2).weight
@@ -52,16 +57,8 @@ def distribution(sampler):
     return u, t, torch.cat([torch.zeros(1), mass.cumsum(0)])
 
 
-CASES = [
-    pytest.param(make, path, id=f"{name}-{key}")
-    for name, make in SAMPLERS.items()
-    for key, path in PATHS.items()
-]
-every_case = pytest.mark.parametrize(("make", "path"), CASES)
-
-
 @every_case
-def test_transform_inverts_the_distribution_function_of_its_density(make, path):
+def test_transform_inverts_the_distribution_function(make, path):
     sampler = make(path, 1e-5)
     u, t, cdf = distribution(sampler)
     assert (t.diff() > 0).all()
@@ -71,14 +68,14 @@ def test_transform_inverts_the_distribution_function_of_its_density(make, path):
 
 
 @every_case
-def test_times_lie_in_the_interval_and_weights_make_averages_uniform(make, path):
+def test_weighted_averages_are_uniform(make, path):
     sampler = make(path, 1e-5)
     t0, t1 = path.interval(1e-5)
     ends = sampler.transform(torch.tensor([0.0, 0.5, 1 - 2**-53], dtype=F64))
     t, weight = sample = sampler.transform(uniform_numbers(NUM, generator(3)))
-    for part in (sampler.sample(NUM, generator(2)), sample, ends):
-        assert t0 <= part.t.min() and part.t.max() <= t1 and (part.weight > 0).all()
-        assert part.t.dtype == part.weight.dtype == F64
+    for times in (sampler.sample(NUM, generator(2)), sample, ends):
+        assert t0 <= times.t.min() and times.t.max() <= t1 and (times.weight > 0).all()
+        assert times.t.dtype == times.weight.dtype == F64
     for function in (np.ones_like, np.square, lambda s: np.cos(9 * s)):
         mean = quad(function, t0, t1)[0] / (t1 - t0)
         values = weight * torch.from_numpy(function(t.numpy()))
@@ -86,21 +83,18 @@ def test_times_lie_in_the_interval_and_weights_make_averages_uniform(make, path)
 
 
 @pytest.mark.parametrize("numbers", [stratified_numbers, uniform_numbers])
-def test_numbers_are_each_uniform_and_reproducible(numbers):
+def test_each_number_is_uniform(numbers):
     draws = torch.stack([numbers(5, generator(seed)) for seed in range(3000)])
     assert draws.dtype == F64 and torch.equal(draws[7], numbers(5, generator(7)))
     for column in draws.T:
         assert kstest(column.numpy(), "uniform").pvalue > 1e-3
     strata = (draws.sort(1).values * 5).floor()
     assert (strata == torch.arange(5)).all().item() == (numbers is stratified_numbers)
-    used = {name for name, kind in TIME_SAMPLERS.items() if kind.numbers is numbers}
-    even = {"arc_length", "early"}
-    assert used == (even if numbers is stratified_numbers else {*TIME_SAMPLERS} - even)
 
 
-@every_path
-def test_importance_sampler_inverts_the_papers_density(path):
-    """p(r) prop. to (1 + r^2) / (1 - r^2)^2 on [0, 0.9], and r is stretched to [t0, t1]."""
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_importance_sampler_follows_the_papers_density(path):
+    """p(r) proportional to (1 + r^2) / (1 - r^2)^2 on [0, 0.9], rescaled to [t0, t1]."""
     sampler = ImportanceSampler(path, 1e-5)
     t0, t1 = path.interval(1e-5)
 
@@ -119,21 +113,21 @@ def test_importance_sampler_inverts_the_papers_density(path):
 @pytest.mark.parametrize(
     ("name", "eps"), [(name, 1e-5) for name in PATHS] + [("linear_vp", 1e-7), ("vp", 1e-2)]
 )
-def test_arc_length_is_uniform_in_the_clock(name, eps):
+def test_arc_length_times_are_uniform_in_arc_length(name, eps):
     path = PATHS[name]
     sampler = arc_length(path, eps)
     u = torch.cat([torch.linspace(0, 1, 10_001, dtype=F64), torch.logspace(-8, -3, 50, dtype=F64)])
     ends = path.arc_length(torch.tensor(path.interval(eps), dtype=F64))
     share = (path.arc_length(sampler.transform(u).t) - ends[0]) / (ends[1] - ends[0])
     assert (share - u).abs().max() < 1e-4
-    # within the first cell of the table, too: a weight there may be as large as 1 / t^2
+    # also within the first cell of the table, where a weight may reach 1 / t^2
     assert ((share - u).abs() <= 0.3 * u + 1e-12).all()
-    with pytest.raises(UserError, match="arc length of the path is infinite"):
+    with pytest.raises(UserError, match="infinite"):
         ArcLength(path, 0.0)
 
 
 @pytest.mark.parametrize("path", [LinearVPPath(), LinearVPPath(c=4), VPPath()])
-def test_times_of_an_early_network_are_uniform_in_the_log_signal_to_noise_ratio(path):
+def test_early_times_are_uniform_in_log_snr(path):
     sampler = EarlyTimes(path, 1e-6, highest=1.5)
     u, t, cdf = distribution(sampler)
     ratio = path.log_snr(t)
