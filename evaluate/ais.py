@@ -16,16 +16,15 @@ from tqdm.auto import tqdm
 
 from ebm_app.annealing.chains import Annealing, Chains
 from ebm_app.annealing.methods import METHODS, ChainRun, LogZResult
-from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
+from ebm_app.cli.command_line import parse, run_script
+from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.evaluation.scoring import bits_by_estimator
 from ebm_app.likelihood import RatioIntegral
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.utils.command_line import parse
 from ebm_app.utils.fields import configuration, from_attributes, setting
 from ebm_app.utils.output import Output
 from ebm_app.utils.random import derive_seed
 from ebm_app.utils.registry import choose
-from ebm_app.utils.start import run_script
 from studies.grid import to_markdown
 
 #: half of the chains of a method are told from the other half

@@ -23,13 +23,12 @@ import numpy as np
 from torch import Tensor
 
 from ebm_app.anomaly import AnomalyDetector
+from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse, run_script
 from ebm_app.evaluation.held_out import images_for
-from ebm_app.utils.command_line import CommonFlags, ModelFlag, parse
 from ebm_app.utils.fields import Count, Several, configuration, setting
 from ebm_app.utils.files import save_figure
 from ebm_app.utils.output import Output
 from ebm_app.utils.processes import resolve_device
-from ebm_app.utils.start import run_script
 from studies.grid import to_markdown
 from studies.odd import ODD, PLANTED, fonts, odd_images, of_other_data
 

@@ -30,14 +30,13 @@ from torch import Tensor
 from torch.func import jvp, vmap
 from tqdm.auto import tqdm
 
+from ebm_app.cli.command_line import CommonFlags, parse, run_script
 from ebm_app.paths import PATHS, GaussianPath, PathSample
 from ebm_app.ratios.pairs import GaussianMixture, mixture
-from ebm_app.utils.command_line import CommonFlags, parse
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output
 from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.random import make_generator
-from ebm_app.utils.start import run_script
 from ebm_app.utils.tensors import standard_error
 from studies.grid import to_markdown
 

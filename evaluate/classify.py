@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from ebm_app.cli.command_line import parse, run_script
+from ebm_app.cli.held_out import ImageFlags, held_out
 from ebm_app.ebm import EBM
-from ebm_app.evaluation.held_out import ImageFlags, held_out
-from ebm_app.utils.command_line import parse
 from ebm_app.utils.fields import BatchSize, configuration, setting
 from ebm_app.utils.output import Output
 from ebm_app.utils.processes import resolve_device
-from ebm_app.utils.start import run_script
 from ebm_app.utils.tensors import standard_error
 
 

@@ -12,13 +12,12 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from ebm_app.cli.command_line import parse, run_script
 from ebm_app.ratios.problems import INFORMATION_PROBLEMS
-from ebm_app.utils.command_line import parse
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.files import save_figure
 from ebm_app.utils.output import Output
-from ebm_app.utils.start import run_script
 from studies.ratio_tables import StudyFlags, run_study
 
 QUICK = {

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ebm_app.utils.command_line import parse
+from ebm_app.cli.command_line import parse, run_script
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import PositiveInt, Seed, Steps, configuration, setting
 from ebm_app.utils.output import Output
 from ebm_app.utils.registry import choose
-from ebm_app.utils.start import run_script
 from studies.grid import to_markdown
 
 

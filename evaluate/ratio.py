@@ -12,12 +12,11 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from ebm_app.cli.command_line import argument, parse, run_script
 from ebm_app.tabular.columns import read_rows
-from ebm_app.utils.command_line import argument, parse
 from ebm_app.utils.fields import Seed, Several, Steps, configuration, setting
 from ebm_app.utils.files import replace_file, save_figure
 from ebm_app.utils.output import Output
-from ebm_app.utils.start import run_script
 
 
 @configuration(kw_only=True)

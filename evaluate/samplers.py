@@ -24,18 +24,17 @@ from annotated_types import Ge, Le
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from ebm_app.cli.command_line import CommonFlags, ModelFlag, Repeated, parse, run_script
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.classifier import train_classifier
 from ebm_app.evaluation.frechet import nearest, quality, share_of_copies
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
-from ebm_app.utils.command_line import CommonFlags, ModelFlag, Repeated, parse, settings_of_each
 from ebm_app.utils.fields import BatchSize, NonNegative, PositiveInt, configuration, setting
 from ebm_app.utils.output import Output
 from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.random import derive_seed
-from ebm_app.utils.registry import choose
-from ebm_app.utils.start import run_script
+from ebm_app.utils.registry import choose, settings_of_each
 from studies.grid import to_markdown
 
 #: the metrics are of several images, which are held in memory

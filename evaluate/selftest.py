@@ -11,15 +11,14 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
-from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
+from ebm_app.cli.command_line import parse, run_script
+from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.evaluation.selftest import iterate_checks, num_reports
 from ebm_app.likelihood import PFODEDensity
 from ebm_app.utils import SELF_TEST_FILE
-from ebm_app.utils.command_line import parse
 from ebm_app.utils.fields import Steps, configuration, setting
 from ebm_app.utils.files import save_figure
 from ebm_app.utils.output import Output
-from ebm_app.utils.start import run_script
 
 NumTimes = Annotated[int, Ge(2), Le(10_000)]
 

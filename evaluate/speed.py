@@ -14,20 +14,19 @@ from typing import Any
 
 import torch
 
+from ebm_app.cli.command_line import parse, run_script
+from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.config import TrainingConfig
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
-from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.nets.parametrisation import default_prediction
 from ebm_app.training.tasks import EBMTask
 from ebm_app.training.trainer import Trainer
-from ebm_app.utils.command_line import parse
 from ebm_app.utils.fields import BatchSize, Several, configuration, setting
 from ebm_app.utils.output import Output
 from ebm_app.utils.processes import make_accelerator
 from ebm_app.utils.registry import choose
-from ebm_app.utils.start import run_script
 from studies.grid import to_markdown
 
 #: objectives whose steps are compared, on the same network without a Stein head

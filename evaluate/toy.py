@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ebm_app.cli.command_line import parse, run_script
 from ebm_app.ratios.problems import TOY_PROBLEMS
-from ebm_app.utils.command_line import parse
 from ebm_app.utils.fields import configuration, setting
-from ebm_app.utils.start import run_script
 from studies.ratio_tables import StudyFlags, run_study
 
 QUICK = {

@@ -12,9 +12,9 @@ import torch
 from accelerate.state import AcceleratorState
 from conftest import free_port, load_script
 
+from ebm_app.cli.command_line import run_script
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils.processes import StopSignals
-from ebm_app.utils.start import run_script
 
 #: where a fork is not safe, the processes import all again
 SAFE = sys.platform == "linux" and not torch.cuda.is_available()

@@ -17,13 +17,13 @@ from documents import (
     script_of,
 )
 
+from ebm_app.cli.command_line import parse
 from ebm_app.data.images import DATASETS
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.nets.unet import NETS
 from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.paths import PATHS
 from ebm_app.spaces import SPACES
-from ebm_app.utils.command_line import parse
 
 README = ROOT / "README.md"
 SNIPPETS = {

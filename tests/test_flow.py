@@ -12,6 +12,7 @@ from exact import F64, generator
 from safetensors.torch import load_file
 
 from ebm_app import EBM
+from ebm_app.cli.command_line import run_script
 from ebm_app.config import LoopConfig
 from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
@@ -21,7 +22,6 @@ from ebm_app.nets.inputs import NET_INPUTS
 from ebm_app.training.launch import start_from
 from ebm_app.training.settings import resolve
 from ebm_app.training.tasks import FlowTask
-from ebm_app.utils.start import run_script
 
 SHAPE, LEVELS = (1, 4, 4), 17
 KINDS = ("gaussian", "copula")

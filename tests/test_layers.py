@@ -15,7 +15,8 @@ MAX_LINES = 300
 #: layers only. "ebm_app" itself is the package's own __init__, which gathers what a user imports.
 LAYERS = (
     ("train", "sample", "evaluate", "ui"),
-    ("web", "cli", "ebm_app"),
+    ("cli",),
+    ("web", "ebm_app"),
     ("training", "anomaly", "ratios"),
     ("evaluation",),
     ("completion", "compose"),

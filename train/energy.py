@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from ebm_app.cli.command_line import ModelFlag, explicit, parse, run_script
 from ebm_app.config import LoopConfig
 from ebm_app.training.options import RunOptions, options_of
-from ebm_app.utils.command_line import ModelFlag, given, parse
 from ebm_app.utils.fields import advanced, configuration, setting
-from ebm_app.utils.start import run_script
 
 #: what suits a distillation, in place of the defaults
 SUITED: dict[str, Any] = dict(optimizer="muon", max_train_steps=4500, train_batch_size=64)
@@ -43,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.training.launch import launch
     from ebm_app.training.settings import check_loop
 
-    config = LoopConfig(**SUITED | given(args, argv, LoopConfig))
+    config = LoopConfig(**SUITED | explicit(args, argv, LoopConfig))
     teacher = EBM.from_pretrained(args.model)
     name = args.dataset or teacher.config.dataset
     data = images_for(teacher, name, args.data_root, args.download)

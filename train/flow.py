@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ebm_app.cli.command_line import explicit, parse, run_script
 from ebm_app.config import LoopConfig
 from ebm_app.data.images import ImageData, load_images
 from ebm_app.data.levels import dequantise
@@ -20,11 +21,9 @@ from ebm_app.training.launch import launch
 from ebm_app.training.options import DataFlags, RunOptions, options_of
 from ebm_app.training.settings import check_loop
 from ebm_app.training.tasks import FlowTask
-from ebm_app.utils.command_line import given, parse
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
-from ebm_app.utils.start import run_script
 
 #: dequantised images that a flow is fitted to: small data sets are repeated
 MIN_FIT_IMAGES, MAX_FIT_IMAGES = 30_000, 100_000
@@ -46,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     args = parse(Arguments, __doc__, argv)
     kind = choose("flow", args.flow, SPACES.keys() - {"ambient", "display"})
     data = load_images(args.dataset, args.data_root, args.download, args.resolution)
-    config = LoopConfig(**given(args, argv, LoopConfig))
+    config = LoopConfig(**explicit(args, argv, LoopConfig))
     check_loop(config, data)
     options = options_of(args, args.dataset, f"{kind}-flow")
     torch.manual_seed(config.seed)  # the weights that a flow starts with

@@ -2,8 +2,8 @@
 
 import sys
 
-from ebm_app.utils.start import run_script
-from ebm_app.web.command import Arguments, main
+from ebm_app.cli.app import Arguments, main
+from ebm_app.cli.command_line import run_script
 
 __all__ = ["Arguments", "main"]
 

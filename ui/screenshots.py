@@ -13,9 +13,8 @@ from typing import Any
 
 from PIL import Image
 
-from ebm_app.utils.command_line import parse
+from ebm_app.cli.command_line import parse, run_script
 from ebm_app.utils.fields import configuration, setting
-from ebm_app.utils.start import run_script
 
 WAIT = 600_000  # milliseconds
 #: colours of a picture, which keep a file small

@@ -14,12 +14,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ebm_app.cli.command_line import Positional, argument, parse, run_script
 from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE, find_folder
-from ebm_app.utils.command_line import Positional, argument, parse
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.files import open_file
-from ebm_app.utils.start import run_script
 
 ROOT = Path(__file__).resolve().parent.parent
 APP = '''"""The page of ebm_app, on a Hugging Face Space."""

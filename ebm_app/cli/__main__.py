@@ -3,15 +3,15 @@
 import sys
 from importlib import import_module
 
-from ebm_app.utils.start import run_script
+from ebm_app.cli.command_line import run_script
 
 #: command -> its module in the package, and what it does
 COMMANDS = {
     "train": ("cli.train", "an energy-based model of images"),
     "score": ("cli.score", "the log-likelihood of every image of a folder, as a table"),
-    "evaluate": ("cli.evaluate", "bits per dim on held-out images"),
+    "evaluate": ("cli.bpd", "bits per dim on held-out images"),
     "sample": ("cli.sample", "draw images"),
-    "ui": ("web.command", "the web page"),
+    "ui": ("cli.app", "the web page"),
 }
 
 

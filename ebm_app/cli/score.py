@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
+from ebm_app.cli.command_line import CommonFlags, ModelFlag, Positional, argument, parse
 from ebm_app.data.folder import list_images
 from ebm_app.data.pictures import prepare_image, read_image
 from ebm_app.ebm import EBM
-from ebm_app.utils.command_line import CommonFlags, ModelFlag, Positional, argument, parse
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import BatchSize, Several, configuration, setting
 from ebm_app.utils.files import replace_file

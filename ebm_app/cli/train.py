@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ebm_app.cli.command_line import explicit, parse
 from ebm_app.config import Settings
 from ebm_app.training.options import DataFlags, RunOptions, options_of
-from ebm_app.utils.command_line import given, parse
 from ebm_app.utils.fields import advanced, configuration, setting
 from ebm_app.utils.files import read_json
 
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     from ebm_app.training.launch import flow_of, train_ebm
 
     data = load_images(args.dataset, args.data_root, args.download, args.resolution)
-    own = given(args, argv, Settings)
+    own = explicit(args, argv, Settings)
     base = read_json(args.config).get("settings", {}) if args.config else None
     flow = Flow.from_pretrained(args.flow) if args.flow else flow_of(args.init_from)
     ebm_config, config = settings.resolve(data, own, base, flow)

@@ -15,8 +15,8 @@ from ebm_app.training.launch import flow_of, train_ebm
 from ebm_app.training.options import RunOptions
 from ebm_app.training.settings import resolve
 from ebm_app.utils.fields import check_argument
+from ebm_app.utils.output import lasting_terminal
 from ebm_app.utils.processes import resolve_device
-from ebm_app.utils.start import lasting_terminal
 
 OPTIONS = {field.name for field in fields(RunOptions)} - {"output_dir"}
 

@@ -24,11 +24,10 @@ from ebm_app.training.options import RunOptions
 from ebm_app.training.tasks import EBMTask, Task
 from ebm_app.training.trainer import Trainer
 from ebm_app.utils import METRICS_FILE, RUN_FILE
-from ebm_app.utils.command_line import settings_of_each
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import from_attributes, to_dict
 from ebm_app.utils.files import report_damage, save_figure
-from ebm_app.utils.output import Output, hold
+from ebm_app.utils.output import Output, lock
 from ebm_app.utils.processes import (
     describe_devices,
     make_accelerator,
@@ -36,6 +35,7 @@ from ebm_app.utils.processes import (
     shut_down,
     stop_with_launcher,
 )
+from ebm_app.utils.registry import settings_of_each
 
 #: the file by which a folder is trained in by one run at a time
 LOCK = ".lock"
@@ -74,7 +74,7 @@ def launch(
     config = replace(config, mixed_precision=accelerator.mixed_precision)
     stop_with_launcher()
     output, is_main = Output(options.output_dir / RUN_FILE), accelerator.is_main_process
-    with on_main(accelerator, lambda: hold(output.folder / LOCK)) or nullcontext():
+    with on_main(accelerator, lambda: lock(output.folder / LOCK)) or nullcontext():
         task, trainer = build(accelerator), None
         if options.init_from and not options.resume_from_checkpoint:
             start_from(task.model, options.init_from)

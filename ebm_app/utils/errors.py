@@ -28,3 +28,25 @@ class Interrupted(Exception):
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)
         self.signum = signum
+
+
+#: Optional packages -> the extra that installs them
+EXTRAS = {"datasets": "data", "gradio": "ui", "matplotlib": "plots", "pandas": "plots"}
+
+
+def user_message(error: Exception) -> str | None:
+    """Return one sentence that says how to fix an exception, or None for a bug."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError):
+        name = (error.name or "").partition(".")[0]
+        extra = EXTRAS.get(name)
+        return f"{name} is not installed. Run pip install 'ebm_app[{extra}]'." if extra else None
+    if isinstance(error, OSError) and error.errno is not None:
+        place = "a file" if error.filename is None else " ".join(str(error.filename).splitlines())
+        return f"Cannot access {place}: {error.strerror}."
+    # memory errors of numpy, of torch on a GPU, and of torch on the CPU
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if names & {"MemoryError", "OutOfMemoryError"} or "allocate memory" in str(error):
+        return "Out of memory. Use a smaller batch, or fewer images, draws or steps."
+    return None

@@ -1,6 +1,7 @@
-"""What a run leaves: a record in a folder that is made and tried before the work."""
+"""What a run writes: messages to the terminal, and a record of its settings and figures."""
 
 import fcntl
+import io
 import json
 import os
 import platform
@@ -8,37 +9,81 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.files import write_json
 
+#: Packages whose versions are recorded
 PACKAGES = ("ebm_app", "torch", "torchvision", "diffusers", "accelerate", "numpy")
 
 
-def hold(path: Path) -> IO[str]:
-    """The file ``path``, which this process alone holds until it is closed or the process ends."""
-    file = open(os.open(path, os.O_RDWR | os.O_CREAT), "w")  # a pipe is never waited for
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise UserError(
-            f"{path.parent} is being written by another process: wait for it, or give another "
-            "--output_dir"
-        ) from None
-    except OSError:  # a disk without locks
-        pass
-    return file
+class Terminal:
+    """A text stream that drops its output once the reader has closed it or the disk is full.
+
+    Characters that the encoding of the stream lacks are written as escapes.
+
+    Args:
+        stream: the stream to write to; None, as Python has it for a closed one, drops everything.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self.is_lost = stream is None
+        self.stream = open(os.devnull, "w") if stream is None else stream
+        if isinstance(self.stream, io.TextIOWrapper):
+            self.stream.reconfigure(errors="backslashreplace")
+
+    def write(self, text: str) -> int:
+        try:
+            return self.stream.write(text)
+        except OSError:
+            self._lose()
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self.stream.flush()
+        except OSError:
+            self._lose()
+
+    def _lose(self) -> None:
+        self.is_lost = True
+        # the buffered text must not raise again, now or when the interpreter exits
+        with open(os.devnull, "w") as devnull:
+            os.dup2(devnull.fileno(), self.stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def lasting_terminal() -> Iterator[Terminal]:
+    """Let a run survive a closed terminal, a broken pipe or a full disk behind stdout or stderr.
+
+    Yields the replaced stdout, whose ``is_lost`` says whether output was dropped.
+    """
+    stdout = Terminal(sys.stdout)
+    with redirect_stdout(stdout), redirect_stderr(Terminal(sys.stderr)):
+        yield stdout
+        stdout.flush()
+        sys.stderr.flush()
 
 
 class Output:
-    """The record ``path`` of a run: what was run, with what settings, a dataclass, and what came
-    out. Time runs from its making."""
+    """The record of a run: a JSON file with command, settings, versions, times and figures.
+
+    The folder is created, and tried by a temporary file, before the run computes anything.
+
+    Args:
+        path: the JSON file.
+        settings: dataclass of the run's settings.
+    """
 
     def __init__(self, path: Path, settings: Any = None) -> None:
         self.path, self.folder = path, path.parent
@@ -54,22 +99,42 @@ class Output:
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.begin)),
         }
 
-    def write(self, metrics: dict[str, Any] | None) -> None:
-        """The record with its metrics under the key "figures", None while there are none."""
+    def write(self, figures: dict[str, Any] | None) -> None:
+        """Write the record; None for figures that are not known yet."""
         seconds = round(time.time() - self.begin, 2)
-        write_json(self.path, {**self.data, "seconds": seconds, "figures": metrics})
+        write_json(self.path, {**self.data, "seconds": seconds, "figures": figures})
 
-    def save(self, metrics: dict[str, Any]) -> None:
-        """The record of the result; where the disk refuses, it is printed all the same."""
+    def save(self, figures: dict[str, Any]) -> None:
+        """Write the record of a completed run; print the figures if the disk refuses it."""
         try:
-            self.write(metrics)
+            self.write(figures)
         except OSError:
-            print(json.dumps(metrics), flush=True)
+            print(json.dumps(figures), flush=True)
             raise
 
 
+def lock(path: Path) -> IO[str]:
+    """Open and lock a file until it is closed or the process ends.
+
+    Raises:
+        UserError: if another process holds the lock.
+    """
+    file = open(os.open(path, os.O_RDWR | os.O_CREAT), "w")  # does not block on a named pipe
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise UserError(
+            f"Another process is writing to {path.parent}. Wait for it to end, or choose another "
+            "--output_dir."
+        ) from None
+    except OSError:  # a file system without locks
+        pass
+    return file
+
+
 def git_revision() -> str | None:
-    """The revision of the package's own checkout, or None where it is installed elsewhere."""
+    """Return the git revision of the package's checkout, or None for an installed package."""
     tree = Path(__file__).resolve().parents[2]
     words = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40"]
     if not (tree / ".git").exists() or shutil.which("git") is None:

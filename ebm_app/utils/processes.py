@@ -13,9 +13,8 @@ from accelerate import Accelerator
 from accelerate.utils import GradientAccumulationPlugin, broadcast_object_list
 from torch import Tensor
 
-from ebm_app.utils.errors import Interrupted, UserError
+from ebm_app.utils.errors import Interrupted, UserError, user_message
 from ebm_app.utils.registry import choose
-from ebm_app.utils.start import explained
 
 T = TypeVar("T")
 Wrap = Callable[[Sequence[Tensor]], Iterable[Tensor]]
@@ -107,7 +106,7 @@ def on_main(accelerator: Accelerator, action: Callable[[], T]) -> T | None:
         try:
             result = action()
         except (UserError, OSError) as error:
-            message = [explained(error)]
+            message = [user_message(error)]
     broadcast_object_list(message)
     if message[0] is not None:
         raise UserError(message[0])

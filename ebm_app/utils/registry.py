@@ -1,16 +1,17 @@
 """A kind of thing is chosen by its name in a dict, beside the classes that it holds."""
 
+import dataclasses
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import check_argument, shorten
+from ebm_app.utils.fields import check_argument, from_strings, shorten
 
 T = TypeVar("T")
 
@@ -72,3 +73,22 @@ def make(
         return kind(**given)
     except UserError as error:
         raise UserError(f"{what} '{name}': {error}") from None
+
+
+def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Parse settings KEY=VALUE for several dataclasses by name; each one gets the settings that it
+    has as fields.
+
+    Raises:
+        UserError: if no dataclass has a setting, or its value is not valid.
+    """
+    texts = {key: text for key, _, text in (pair.partition("=") for pair in pairs)}
+    has = {name: {item.name for item in dataclasses.fields(kind)} for name, kind in kinds.items()}
+    for key in texts:
+        choose(f"setting of {', '.join(kinds)}", key, set().union(*has.values()))
+    settings = {}
+    for name, kind in kinds.items():
+        own = {key: text for key, text in texts.items() if key in has[name]}
+        parsed = from_strings(kind, own)
+        settings[name] = {key: getattr(parsed, key) for key in own}
+    return settings

@@ -10,12 +10,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ebm_app.utils.command_line import Positional, argument, parse
+from ebm_app.cli.command_line import Positional, argument, parse, run_script
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.files import read_json, save_figure
 from ebm_app.utils.output import Output
-from ebm_app.utils.start import run_script
 
 #: what is drawn: its name before that of a figure, its marker, and its place beside the others
 KINDS = {"": ("o", 1.0), "forward_": ("^", 0.96), "reverse_": ("v", 1.04)}

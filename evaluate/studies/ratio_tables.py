@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
+from ebm_app.cli.command_line import CommonFlags
 from ebm_app.ratios.gaussian_net import GaussianNet
 from ebm_app.ratios.points import EvaluationPoints
 from ebm_app.ratios.problems import Problem
 from ebm_app.ratios.training import TEST, VALIDATION, train
-from ebm_app.utils.command_line import CommonFlags
 from ebm_app.utils.errors import NumericalError, UserError
 from ebm_app.utils.fields import (
     Draws,

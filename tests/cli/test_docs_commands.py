@@ -18,7 +18,7 @@ from conftest import ROOT, TINY, free_port, write_mnist
 from documents import ADDRESS, PAGES, block_commands, blocks, script_of, shell_scripts
 from PIL import Image
 
-from ebm_app.utils.start import run_script
+from ebm_app.cli.command_line import run_script
 
 pytestmark = pytest.mark.slow
 

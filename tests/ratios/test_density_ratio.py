@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from ebm_app.cli.command_line import run_script
 from ebm_app.tabular.gaussian_base import GaussianRatio, best_base
 from ebm_app.tabular.two_samples import log_density_ratio
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.start import run_script
 
 SHORT = {"steps": 100}
 #: the Student quantile of 97.5 percent of 9 degrees of freedom

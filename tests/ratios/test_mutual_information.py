@@ -15,12 +15,12 @@ from scipy import stats
 from sklearn.datasets import load_wine
 
 from ebm_app import mutual_information
+from ebm_app.cli.command_line import run_script
 from ebm_app.tabular import classifier
 from ebm_app.tabular.information import combined
 from ebm_app.tabular.known import EXAMPLES
 from ebm_app.tabular.lower_bounds import PairRatios
 from ebm_app.tabular.mutual_information import Estimation
-from ebm_app.utils.start import run_script
 
 
 @pytest.fixture(autouse=True)

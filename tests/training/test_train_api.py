@@ -8,8 +8,8 @@ from conftest import TINY, error_of
 from safetensors.torch import load_file
 
 from ebm_app import EBM, train
+from ebm_app.cli.command_line import run_script
 from ebm_app.data.images import ImageData, load_images
-from ebm_app.utils.start import run_script
 
 #: the settings of TINY, by keyword
 SMALL = {"block_out_channels": (8,), "norm_num_groups": 4, "num_nodes": 8, "dropout": 0.0}

@@ -7,8 +7,8 @@ import sys
 import pytest
 from conftest import ROOT, TINY
 
+from ebm_app.cli.command_line import run_script
 from ebm_app.training.settings import KINDS
-from ebm_app.utils.start import run_script
 
 TRAIN_MISTAKES = {
     "dataset": (["--dataset", "nist"], "choose one of .*digits.*folder:PATH.*mnist"),

@@ -14,13 +14,13 @@ from conftest import error_of
 from matplotlib.figure import Figure
 from test_faults import NO_FILES, put_no_file
 
+from ebm_app.cli.command_line import run_script
 from ebm_app.data.pictures import save_image
 from ebm_app.tabular.columns import read_rows
 from ebm_app.training.metrics import read_metrics
 from ebm_app.utils import files
-from ebm_app.utils.errors import UserError
+from ebm_app.utils.errors import UserError, user_message
 from ebm_app.utils.files import read_json, read_tensors, save_figure, write_json, write_tensors
-from ebm_app.utils.start import explained, run_script
 
 WRITE = {
     "record": lambda path: write_json(path, {}),
@@ -42,7 +42,7 @@ def test_what_is_no_file_is_replaced_or_refused(tmp_path, monkeypatch, kind):
             write(path)
             assert stat.S_ISREG(path.lstat().st_mode)
         except (UserError, OSError) as error:
-            assert str(tmp_path) in (explained(error) or str(error))
+            assert str(tmp_path) in (user_message(error) or str(error))
     assert not (tmp_path / "nowhere").exists(), "a link was followed"
     for name, read in READ.items():
         path = tmp_path / ("read " + name)
@@ -94,7 +94,7 @@ def test_what_may_not_be_written_or_read_is_one_sentence(as_nobody):
         for name in ("new", "kept"):
             with pytest.raises(OSError) as refused:
                 write(as_nobody / name)
-            assert str(as_nobody) in explained(refused.value)
+            assert str(as_nobody) in user_message(refused.value)
     for read in READ.values():
         error_of(read, as_nobody / "kept")
 
@@ -126,7 +126,7 @@ def test_a_lost_terminal_ends_no_run(monkeypatch, capsys, lost):
             assert run_script(main) == code
             if stream is not None:
                 stream.close()
-    assert len(done) == 2 and "read them in the record" in capsys.readouterr().err
+    assert len(done) == 2 and "in the record" in capsys.readouterr().err
 
 
 def test_what_the_disk_refuses_is_one_sentence(capsys):
@@ -134,6 +134,5 @@ def test_what_the_disk_refuses_is_one_sentence(capsys):
         open("/proc/none\n/here")
 
     assert run_script(main) == 2
-    assert capsys.readouterr().err == (
-        "error: /proc/none /here cannot be used (No such file or directory): mend that\n"
-    )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "/proc/none /here: No such file" in line

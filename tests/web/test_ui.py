@@ -7,7 +7,7 @@ import gradio as gr
 from conftest import GREY, error_of
 from PIL import Image
 
-from ebm_app.utils.start import run_script
+from ebm_app.cli.command_line import run_script
 from ebm_app.web.score import uploads
 from ebm_app.web.server import MAX_IMAGE_PIXELS, check_auth
 

@@ -11,16 +11,16 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from ebm_app.cli.command_line import parse
+from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.ebm import EBM
-from ebm_app.evaluation.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.evaluation.scoring import bits_by_estimator, disagreements
 from ebm_app.likelihood import ESTIMATORS, Estimator, make_estimator
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
-from ebm_app.utils.command_line import parse, settings_of_each
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output
 from ebm_app.utils.processes import shut_down
-from ebm_app.utils.registry import choose
+from ebm_app.utils.registry import choose, settings_of_each
 
 ALL = "all"
 

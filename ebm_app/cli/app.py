@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from annotated_types import Ge, Le
 from pydantic import StringConstraints
 
-from ebm_app.utils.command_line import CommonFlags, parse
+from ebm_app.cli.command_line import CommonFlags, parse
 from ebm_app.utils.fields import Count, configuration, setting
 
 #: without http:// and port

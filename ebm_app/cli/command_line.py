@@ -1,0 +1,163 @@
+"""Command lines: a frozen dataclass of flags and one ``main`` for each command.
+
+    @configuration(kw_only=True)
+    class Arguments(CommonFlags, ModelFlag):
+        num_images: PositiveInt = setting("number of images", 64)
+        step_factor: Positive = advanced("factor of the step sizes", 1.0)
+
+    def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+        args = parse(Arguments, __doc__, argv)
+        ...
+        return {"bits_per_dim": 1.67}
+
+``run_script`` runs such a ``main`` and prints the figures that it returns. Flags are written
+``--num_images 64``, lists ``--x 1 2``. ``--help`` shows the common flags, ``--help_advanced`` all
+of them. Modules that take long to import are imported after parsing, so that ``--help`` is fast.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, get_type_hints
+
+import tyro
+from tyro.conf import Positional
+
+from ebm_app.utils.errors import Interrupted, UserError, user_message
+from ebm_app.utils.fields import Seed, configuration, setting
+from ebm_app.utils.output import lasting_terminal
+from ebm_app.utils.registry import import_extension, import_plugins
+
+T = TypeVar("T")
+Main = Callable[[Sequence[str] | None], dict[str, Any] | None]
+#: A list whose flag is repeated for each value: ``--run a --run b``
+Repeated = tyro.conf.UseAppendAction
+ADVANCED = "--help_advanced"
+ADVANCED_NOTE = f"{ADVANCED} shows all flags. "
+IMPORT_NOTE = (
+    "--import MODULE imports a Python module first, which may register paths, objectives, data "
+    "sets and more (docs/extending.md)."
+)
+
+
+def argument(text: str) -> Any:
+    """Return a required field with a help text."""
+    return dataclasses.field(metadata={"help": text})
+
+
+@configuration(kw_only=True)
+class CommonFlags:
+    """Flags of every command."""
+
+    seed: Seed = setting("random seed", 0)
+    device: str = setting("auto, cpu or cuda", "auto")
+
+
+@configuration(kw_only=True)
+class ModelFlag:
+    """The model argument of a command."""
+
+    model: Positional[str] = argument("a folder, a bundled name or a hub id")
+
+
+def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = None) -> T:
+    """Parse a command line into the configuration ``kind``.
+
+    A field with a help text is a flag; a field without one keeps its default.
+
+    Args:
+        kind: dataclass of the flags.
+        description: first text of ``--help``.
+        argv: words of the command line, by default those of ``sys.argv``.
+
+    Raises:
+        UserError: if a value is out of range.
+        SystemExit: with code 0 for ``--help``, and with code 2 for an unknown flag or a value
+            that has the wrong type.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    importer = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    importer.add_argument("--import", dest="modules", action="append", default=[])
+    extensions, words = importer.parse_known_args(words)
+    import_plugins()
+    for module in extensions.modules:
+        import_extension(module)
+    is_short = ADVANCED not in words and any(word in ("-h", "--help") for word in words)
+    has_advanced = any(item.metadata.get("advanced") for item in dataclasses.fields(kind))
+    note = ADVANCED_NOTE if is_short and has_advanced else ""
+    values = tyro.cli(
+        _flags(kind, hide_advanced=is_short),
+        args=["--help" if word == ADVANCED else word for word in words],
+        description=f"{(description or '').strip()}\n\n{note}{IMPORT_NOTE}",
+        use_underscores=True,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    return kind(**vars(values))
+
+
+def _flags(kind: type, hide_advanced: bool) -> type:
+    """Return a dataclass of the flags of ``kind`` that does not check ranges, so that ``kind``
+    reports values out of range in its own words."""
+    hints = get_type_hints(kind, include_extras=True)
+    shown = [
+        (item.name, hints[item.name], item)
+        for item in dataclasses.fields(kind)
+        if "help" in item.metadata and not (hide_advanced and item.metadata.get("advanced"))
+    ]
+    return dataclasses.make_dataclass(kind.__name__, shown, kw_only=True)
+
+
+def explicit(args: Any, argv: Sequence[str] | None, kind: type) -> dict[str, Any]:
+    """Return the fields of ``kind`` that the command line sets explicitly, as name -> value."""
+    words = sys.argv[1:] if argv is None else argv
+    names = {word[2:].partition("=")[0].replace("-", "_") for word in words if word[:2] == "--"}
+    return {
+        item.name: getattr(args, item.name)
+        for item in dataclasses.fields(kind)
+        if item.name in names
+    }
+
+
+def run_script(main: Main, argv: Sequence[str] | None = None) -> int:
+    """Run the ``main`` of a command and return the exit code.
+
+    The figures that ``main`` returns are printed as one JSON object on the last line. An error
+    that the user can fix is printed as one sentence on stderr, with exit code 2. The exit code is
+    also 2 if the figures could not be written to stdout, and 128 + N after signal N.
+    """
+    with lasting_terminal() as stdout:
+        code = _run(main, argv)
+        stdout.flush()
+        if code == 0 and stdout.is_lost:
+            print(
+                "error: Could not write the figures to stdout; they are in the record of the run.",
+                file=sys.stderr,
+            )
+            return 2
+        return code
+
+
+def _run(main: Main, argv: Sequence[str] | None) -> int:
+    try:
+        figures = main(argv)
+    except (UserError, ImportError, OSError, MemoryError, RuntimeError) as error:
+        message = user_message(error)
+        if message is None:
+            raise
+        print(f"error: {message}", file=sys.stderr)
+        return 2
+    except Interrupted as stop:
+        print(
+            f"Stopped by {stop}. Saved {stop.saved}; continue with "
+            "--resume_from_checkpoint latest.",
+            file=sys.stderr,
+        )
+        return 128 + stop.signum
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return 130
+    if figures is not None:
+        print(json.dumps(figures), flush=True)
+    return 0

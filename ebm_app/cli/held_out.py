@@ -1,0 +1,82 @@
+"""Flags of the commands that evaluate a model on held-out images, and what they select."""
+
+import sys
+from typing import Annotated
+
+from accelerate import Accelerator
+from pydantic import AfterValidator
+from torch import Tensor
+
+from ebm_app.cli.command_line import CommonFlags, ModelFlag
+from ebm_app.config import Margin, NumLevels
+from ebm_app.data.folder import SPLITS
+from ebm_app.data.images import ImageData
+from ebm_app.ebm import EBM
+from ebm_app.evaluation.held_out import images_for
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import BatchSize, Draws, Several, configuration, setting
+from ebm_app.utils.processes import make_accelerator
+from ebm_app.utils.registry import choose
+
+Split = Annotated[str, AfterValidator(lambda name: choose("split", name, SPLITS))]
+
+
+@configuration(kw_only=True)
+class ImageFlags(CommonFlags, ModelFlag):
+    """Flags of a command that reads images for a model."""
+
+    dataset: str | None = setting("data set; the model's own if not given", None)
+    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
+    download: bool = setting("download a missing data set", False)
+    split: Split = setting("train, validation or test", "test")
+    limit: Several | None = setting("number of images, from the first; all if not given", None)
+
+
+@configuration(kw_only=True)
+class HeldOutFlags(ImageFlags):
+    """Flags of a command that evaluates the density of a model on images."""
+
+    repeats: Draws = setting("dequantisation draws per image", 4)
+    batch_size: BatchSize = setting("images per batch", 128)
+    eps: Margin | None = setting(
+        "margin: log p is evaluated at t = 1 - eps; the model's own if not given", None
+    )
+    num_levels: NumLevels | None = setting(
+        "grey levels of a diffusers pipeline; 256 if not given", None
+    )
+
+
+def open_model(args: HeldOutFlags) -> tuple[Accelerator, EBM]:
+    """Return the accelerator and the model, with the margin of ``--eps``."""
+    accelerator = make_accelerator(device=args.device)
+    if args.num_levels is None:
+        ebm = EBM.from_pretrained(args.model, str(accelerator.device))
+    else:
+        ebm = EBM.from_diffusers(args.model, str(accelerator.device), args.num_levels)
+    if args.eps is not None:
+        ebm.energy = ebm.energy.with_eps(args.eps)
+        if args.eps < ebm.model.eps:
+            print(
+                f"warning: The model was trained on times up to 1 - {ebm.model.eps}. With --eps "
+                f"{args.eps} the network is evaluated beyond them, and the bits per dim may be "
+                "too low.",
+                file=sys.stderr,
+            )
+    return accelerator, ebm
+
+
+def held_out(args: ImageFlags, ebm: EBM) -> tuple[Tensor, ImageData]:
+    """Return the images to evaluate, as levels (N, C, H, W), and their data set.
+
+    Raises:
+        UserError: if there are fewer than two images, which have no standard error, or the data
+            set does not fit the model.
+    """
+    data = images_for(ebm, args.dataset or ebm.config.dataset, args.data_root, args.download)
+    levels = data.split(args.split)[: args.limit]
+    if len(levels) < 2:
+        raise UserError(
+            f"Expected at least 2 images for a standard error, got {len(levels)}. Choose another "
+            "--split."
+        )
+    return levels, data
