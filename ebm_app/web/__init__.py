@@ -1,5 +1,5 @@
-"""The web page: a module for each tab, and what the tabs share."""
+"""Web page: one module per tab, and the components that the tabs share."""
 
 import os
 
-os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read once, when gradio is imported
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # gradio reads it at import

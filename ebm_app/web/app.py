@@ -1,44 +1,50 @@
-"""The page: one choice of a model, and a tab for each thing to do."""
+"""Page with a model selector and one tab per task."""
 
 from functools import partial
 
 import gradio as gr
 
-from . import complete, diagnostics, generate, information, toy
-from .models import Models, in_a_line
+from . import complete, diagnostics, generate, information, score, toy
+from .models import Models, title_of
 from .runs import AT_ONCE
-from .score import tab as score
 
-CACHE_SECONDS = 3600
+#: Seconds: uploaded and generated files are deleted at this age, and checked at this interval
+FILE_LIFETIME = 3600
 
 
 def build_app(models: Models, seed: int = 0) -> gr.Blocks:
-    """The page: a model to choose, and a tab for each thing to do with it or without one."""
-    cache = (CACHE_SECONDS, CACHE_SECONDS)
+    """Build the page.
+
+    Args:
+        models: models in the selector; the first one is selected.
+        seed: initial value of the seed boxes.
+    """
+    cache = (FILE_LIFETIME, FILE_LIFETIME)
     with gr.Blocks(title="ebm_app", analytics_enabled=False, delete_cache=cache) as app:
-        gr.Markdown("# ebm_app\nMake digits, find odd images, and watch a density being learned.")
-        with gr.Column() as choice:
-            names = [(in_a_line(name, path), name) for name, path in models.folders.items()]
-            model = gr.Dropdown(names, value=names[0][1], label="Model")
+        gr.Markdown("# ebm_app\nGenerate digits, detect unusual images, and learn density ratios.")
+        with gr.Column() as selector:
+            titles = [(title_of(name, path), name) for name, path in models.folders.items()]
+            model = gr.Dropdown(titles, value=titles[0][1], label="Model")
         with gr.Tabs() as tabs:
-            with gr.Tab("Generate") as drawing:
+            with gr.Tab("Generate") as generate_tab:
                 grid = generate.build(models, model, seed)
-            with gr.Tab("Score", id="score") as scoring:
-                upload, ways = score.build(models, model, seed)
-            with gr.Tab("Complete") as completing:
+            with gr.Tab("Score", id=score.TAB) as score_tab:
+                upload, sources = score.build(models, model, seed)
+            with gr.Tab("Complete") as complete_tab:
                 complete.build(models, model, seed)
-            with gr.Tab("Toy") as training:
+            with gr.Tab("Toy") as toy_tab:
                 toy.build(seed, models.device)
-            with gr.Tab("Mutual information") as estimating:
+            with gr.Tab("Mutual information") as information_tab:
                 information.build(app, seed)
-            with gr.Tab("Diagnostics") as checking:
-                diagnostics.build(models, model, checking, seed)
-        shown = {tabs: "score", ways: score.UPLOAD}
-        generate.send_on_click(grid, model, upload, shown, models)
+            with gr.Tab("Diagnostics") as diagnostics_tab:
+                diagnostics.build(models, model, diagnostics_tab, seed)
+        generate.send_on_click(
+            grid, model, upload, {tabs: score.TAB, sources: score.UPLOAD}, models
+        )
         for selected, visible in (
-            ([drawing, scoring, completing, checking], True),
-            ([training, estimating], "hidden"),  # they use none of the models
+            ([generate_tab, score_tab, complete_tab, diagnostics_tab], True),
+            ([toy_tab, information_tab], "hidden"),  # these tabs do not use the selected model
         ):
             triggers = [tab.select for tab in selected]
-            gr.on(triggers, partial(gr.update, visible=visible), outputs=choice, **AT_ONCE)
+            gr.on(triggers, partial(gr.update, visible=visible), outputs=selector, **AT_ONCE)
     return app

@@ -1,6 +1,5 @@
-"""The tab that shows the card of a model, from the files in its folder, and tests it."""
+"""Diagnostics tab: facts and training curves of a model, and its self-test."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,80 +19,66 @@ from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import to_dict
 from ebm_app.utils.files import read_json, report_damage
 
-from .models import Models, data_of, without_path
-from .runs import AT_ONCE, empty_by, explained, start_and_stop, start_by
+from .models import Models, dataset_name, hide_path
+from .runs import AT_ONCE, clear_on, handler, start_and_stop, start_by
 from .shared import plot_box, progress, slider, text_box
 
-NO_README = "This model comes without a description of its own."
-FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)  # settings of a hub of models
-# the page serves no file of a folder
-PICTURE = re.compile(r"!\[[^\]]*\](\([^)]*\)|\[[^\]]*\])\n*")
 SELF_TEST = """### Self-test
-Identities that every exact model satisfies, on held-out images of the model's data."""
+Checks identities that hold for every exact model, on held-out images of the model's data."""
+#: Range and default of the number of held-out images
 SIZES, DEFAULT_IMAGES = (8, 297), 32
 NUM_TIMES, PF_ODE_STEPS = 16, 20
 
 
-def card(models: Models, name: str) -> tuple[str, Figure | None, str, dict[str, Any]]:
-    """What the page shows of a model: a table, the curves of its training, its README, and its
-    configuration."""
+def model_card(models: Models, name: str) -> tuple[str, Figure | None, dict[str, Any]]:
+    """Return a Markdown table of facts about a model, its training curves if they were recorded,
+    and its config."""
     folder, ebm = models.folder(name), models.load(name)
-    # the records of a model's training are beside it, or above a checkpoint
+    # the records of a checkpoint's training are in the folder above
     run = folder.parent if folder.name.startswith(PREFIX) else folder
     (channels, height, width), levels = ebm.config.image_shape, ebm.config.num_levels
     colours = {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels")
-    config = {"kind": ebm.kind, **to_dict(ebm.config), "dataset": data_of(ebm.config)}
+    config = {"kind": ebm.kind, **to_dict(ebm.config), "dataset": dataset_name(ebm.config)}
     facts = {
         "model": name,
         "---": "---",
         "data": config["dataset"],
         "images": f"{height} × {width} pixels, {colours}, {levels} levels",
-        "weights": f"{sum(part.numel() for part in ebm.state_dict().values()):,}",
+        "weights": f"{sum(tensor.numel() for tensor in ebm.state_dict().values()):,}",
     }
-    readme = folder / "README.md"
-    with without_path(folder, name):
-        lines = read_metrics(run / METRICS_FILE)
-        text = shown_readme(readme.read_text("utf-8")) if readme.is_file() else NO_README
-        facts |= run_facts(run) | test_facts(folder)
+    with hide_path(folder, name):
+        metrics = read_metrics(run / METRICS_FILE)
+        facts |= run_facts(run) | self_test_facts(folder)
     table = "\n".join(f"| {key} | {value} |" for key, value in facts.items())
-    return table, training_figure(lines) if lines else None, text, config
+    return table, training_figure(metrics) if metrics else None, config
 
 
 def run_facts(folder: Path) -> dict[str, str]:
-    """What the record of a run says; nothing where there is none, less while the run continues."""
-    if not (folder / RUN_FILE).is_file():
+    """Return facts from the record of a training run, if there is one."""
+    path = folder / RUN_FILE
+    if not path.is_file():
         return {}
-    with report_damage(folder / RUN_FILE):
-        run = read_json(folder / RUN_FILE)
-        found = {"trained": run["started"]}
+    with report_damage(path):
+        run = read_json(path)
+        facts = {"trained": run["started"]}
         if (figures := run["figures"]) is None:
-            return {**found, "steps": "the run continues, or was stopped"}
+            return {**facts, "steps": "training is not finished"}
         steps = f"{figures['steps']:,}"
-        if spent := figures.get("core_seconds"):
-            steps += f" in {spent:,.0f} core seconds"
-        before = run["settings"].get("init_from") or {}
-        if "steps" in before:  # an older record
-            seconds = before["training_seconds"]
-            steps += f", after {before['steps']:,} of another run in {seconds:,.0f} seconds"
+        if seconds := figures.get("core_seconds"):
+            steps += f" in {seconds:,.0f} core seconds"
         validation = f"{figures['bits_per_dim']:.4f} bits per dim"
-        return {**found, "steps": steps, "validation": validation}
+        return {**facts, "steps": steps, "validation": validation}
 
 
-def test_facts(folder: Path) -> dict[str, str]:
-    """What the self-test said whose record lies beside a model; nothing where there is none."""
+def self_test_facts(folder: Path) -> dict[str, str]:
+    """Return the result of the recorded self-test, if there is one."""
     path = folder / SELF_TEST_FILE
     if not path.is_file():
         return {}
     with report_damage(path):
         figures = read_json(path)["figures"]
         checks = [Check(**check) for check in figures["checks"]]
-        return {"self-test": f"{outcome(checks)}, on {figures['num_images']} held-out images"}
-
-
-def shown_readme(text: str) -> str:
-    """A README that a page may show: without pictures, its HTML as it is written."""
-    text = FRONT_MATTER.sub("", text.replace("\r\n", "\n"))
-    return PICTURE.sub("", text).replace("<", "&lt;")
+        return {"self-test": f"{summary(checks)}, on {figures['num_images']} held-out images"}
 
 
 def self_test(
@@ -103,54 +88,51 @@ def self_test(
     models: Models,
     seed: int,
 ) -> Iterator[tuple[Figure | None, str]]:
-    """Test a model on at most so many held-out images of its data."""
+    """Run the self-test of a model on held-out images of its data."""
     ebm = models.load(model)
-    with without_path(Path(models.data_root), "data"):
+    with hide_path(Path(models.data_root), "data"):
         levels = images_for(ebm, ebm.config.dataset, models.data_root).test[:num_images]
     pf_ode = PFODEDensity(num_steps=PF_ODE_STEPS, seed=seed)
     label = f"{model} · {len(levels)} held-out images · seed {seed}"
     total = num_reports(NUM_TIMES, len(levels))
     yield None, f"{progress(0, total)} · {label}"
     reports = iterate_checks(ebm, levels, NUM_TIMES, pf_ode, seed)
-    for step, found in enumerate(reports, 1):
-        yield balance_figure(found[0]), f"{progress(step, total)} · {label}"
-    text = [f"{outcome(found[1])} · {label}", *map(Check.describe, found[1])]
-    yield balance_figure(found[0]), "\n".join(text)
+    for step, (balance, checks) in enumerate(reports, 1):  # noqa: B007 - the last checks are used
+        yield balance_figure(balance), f"{progress(step, total)} · {label}"
+    lines = [f"{summary(checks)} · {label}", *map(Check.describe, checks)]
+    yield balance_figure(balance), "\n".join(lines)
 
 
-def outcome(checks: list[Check]) -> str:
-    """How many checks passed."""
+def summary(checks: list[Check]) -> str:
+    """Return how many checks passed, and which failed."""
     failed = [check.name for check in checks if not check.passed]
     text = f"{len(checks) - len(failed)} of {len(checks)} checks passed"
     return f"{text}, failed: {', '.join(failed)}" if failed else text
 
 
 def build(models: Models, model: gr.Dropdown, tab: gr.Tab, seed: int) -> None:
-    """Put the tab on the page."""
+    """Add the tab to the page."""
     with gr.Row():
         with gr.Column(scale=2, min_width=300):
-            facts = gr.Markdown(label="Card")
+            facts = gr.Markdown(label="Model")
         with gr.Column(scale=3, min_width=300):
             curves = plot_box("Training curves")
-    with gr.Accordion("Description and configuration", open=False):
-        readme = gr.Markdown(label="Description", container=True)
+    with gr.Accordion("Configuration", open=False):
         config = gr.JSON(label="Configuration")
     gr.Markdown(SELF_TEST)
     num_images = slider(*SIZES, DEFAULT_IMAGES, "Held-out images")
     buttons = start_and_stop("Run the self-test")
     text = text_box("Result of the self-test", 6)
-    test = [plot_box("Mean time score: 0 in an exact model"), text]
-    given = {"models": models, "seed": seed}
-    inputs = [model, num_images]
-    testing = start_by(buttons, self_test, inputs, test, given, is_public=False)
+    outputs = [plot_box("Mean time score (0 for an exact model)"), text]
+    fixed = {"models": models, "seed": seed}
+    event = start_by(buttons, self_test, [model, num_images], outputs, fixed, is_public=False)
 
-    def fill(name: str) -> tuple[Any, ...]:
+    def show_card(name: str) -> tuple[Any, ...]:
         try:
-            return card(models, name)
+            return model_card(models, name)
         except UserError as error:
-            return str(error), None, "", None
+            return str(error), None, None
 
-    # a run goes on while its card is looked at
-    outputs = [facts, curves, readme, config]
-    gr.on([tab.select, model.change], explained(fill), model, outputs, **AT_ONCE)
-    empty_by([model.change], [testing], test)
+    triggers, card = [tab.select, model.change], [facts, curves, config]
+    gr.on(triggers, handler(show_card), model, card, **AT_ONCE)
+    clear_on([model.change], [event], outputs)

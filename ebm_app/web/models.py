@@ -1,4 +1,4 @@
-"""The models that the page offers: found once at the start, opened when a visitor chooses one."""
+"""Models on the page: listed at startup, loaded when a visitor selects one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,12 +15,18 @@ from ebm_app.nets.parametrisation import ENERGY
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.registry import choose
 
-#: the bundled model that a visitor sees first
+#: Bundled model that is listed first
 FIRST = "mnist"
 
 
 class Models:
-    """The models a visitor may choose, folders by name; no other folder is ever opened."""
+    """Models that a visitor may select. No other folder is ever opened.
+
+    Args:
+        folders: model folders by name.
+        device: device of the models.
+        data_root: folder of the data sets.
+    """
 
     def __init__(
         self, folders: dict[str, Path], device: str = "cpu", data_root: str = "data"
@@ -30,58 +36,58 @@ class Models:
         self._detector: tuple[EBM | None, AnomalyDetector | None] = None, None
 
     def folder(self, name: str) -> Path:
-        """The folder of a name that is offered."""
+        """Return the folder of a listed model."""
         return self.folders[choose("model", name, self.folders)]
 
     def load(self, name: str) -> EBM:
-        """The model of a name. The last one is kept until its files change."""
+        """Return a model. The last one stays in memory until its weights file changes."""
         folder = self.folder(name)
         weights = folder / WEIGHTS_FILE
         key = (name, weights.exists() and weights.stat().st_mtime_ns)
-        with self._lock:  # two visitors may choose two models at once
+        with self._lock:
             if key != self._key:
-                with without_path(folder, name):
+                with hide_path(folder, name):
                     self._ebm = EBM.from_pretrained(folder, self.device)
                 self._key = key
             return self._ebm
 
     def detector(self, name: str) -> AnomalyDetector | None:
-        """What tells odd images from ordinary ones by the model of a name: it is read from its
-        folder, or fitted to held-out images; None where there are neither, or too few."""
+        """Return the anomaly detector of a model, read from its folder or fitted to held-out
+        images; None if neither is possible."""
         ebm, folder = self.load(name), self.folder(name)
         if self._detector[0] is not ebm:
             self._detector = ebm, None
             with suppress(UserError):
-                found = AnomalyDetector(ebm)
-                found.read(folder)
-                if not found.is_fitted:
-                    found.fit(held_out_images(ebm.config, self.data_root))
-                self._detector = ebm, found
+                detector = AnomalyDetector(ebm)
+                detector.read(folder)
+                if not detector.is_fitted:
+                    detector.fit(held_out_images(ebm.config, self.data_root))
+                self._detector = ebm, detector
         return self._detector[1]
 
 
-def data_of(config: EBMConfig) -> str:
-    """The data set of a model; of a folder of images its last part: folders are the server's."""
+def dataset_name(config: EBMConfig) -> str:
+    """Return the data set of a model; for an image folder, without the path on the server."""
     is_folder = config.dataset.startswith(FOLDER)
     return FOLDER + Path(config.dataset).name if is_folder else config.dataset
 
 
-def in_a_line(name: str, folder: Path) -> str:
-    """A model's name and what its images are; the name alone where its configuration cannot be
-    read, which is explained when it is chosen."""
+def title_of(name: str, folder: Path) -> str:
+    """Return the title of a model in the selector: its name, data set, image size and kind. Only
+    the name if the config is invalid, which is reported when the model is selected."""
     try:
         config = read_config(EBMConfig, folder)
     except UserError:
         return name
     latent = "" if config.space == EBMConfig.space else ", latent"
-    energy = ", an energy in one pass" if config.prediction == ENERGY else ""
+    energy = ", energy network" if config.prediction == ENERGY else ""
     _, height, width = config.image_shape
-    return f"{name}: {data_of(config)}, {height} × {width} pixels{latent}{energy}"
+    return f"{name}: {dataset_name(config)}, {height} × {width} pixels{latent}{energy}"
 
 
 @contextmanager
-def without_path(folder: Path, name: str) -> Iterator[None]:
-    """Let UserErrors name a model or a file, not its folder: that is the server's own."""
+def hide_path(folder: Path, name: str) -> Iterator[None]:
+    """Replace a path on the server by a name in the messages of UserErrors."""
     try:
         yield
     except UserError as error:
@@ -89,8 +95,12 @@ def without_path(folder: Path, name: str) -> Iterator[None]:
 
 
 def find_models(model: str | None, models_dir: str | None) -> dict[str, Path]:
-    """The models to offer: ``model`` first, then the bundled ones, then those in ``models_dir``, a
-    folder of runs; their checkpoints are models too."""
+    """Return model folders by name: ``model`` first, then the bundled models, then the runs in
+    ``models_dir`` and their checkpoints.
+
+    Raises:
+        UserError: if ``model`` or ``models_dir`` does not exist.
+    """
     found: dict[str, Path] = {}
     for name, folder in _candidates(model, models_dir):
         if not any(folder.samefile(other) for other in found.values()):
@@ -102,10 +112,10 @@ def _candidates(model: str | None, models_dir: str | None) -> Iterator[tuple[str
     if model is not None:
         folder = find_folder(model)
         yield (model if folder.parent == BUNDLED else folder.resolve().name), folder
-    yield from sorted(_below(BUNDLED, "*"), key=lambda found: found[0] != FIRST)
+    yield from sorted(_below(BUNDLED, "*"), key=lambda candidate: candidate[0] != FIRST)
     if models_dir is not None:
         if not Path(models_dir).is_dir():
-            raise UserError(f"there is no folder '{models_dir}': give another --models_dir")
+            raise UserError(f"--models_dir '{models_dir}' is not a folder. Give another folder.")
         yield from [*_below(Path(models_dir), "*"), *_below(Path(models_dir), "*/*")]
 
 

@@ -1,4 +1,4 @@
-"""How the page is served: to whom, within which limits, and in which colours."""
+"""Server of the page: access control, upload limits and style."""
 
 import os
 from collections.abc import Sequence
@@ -11,32 +11,31 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from ebm_app.utils.errors import UserError
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
-#: events that may wait; a visitor who comes when it is full gets a message, and nothing hangs
+#: Max queued events. Further events are refused with a message.
 MAX_QUEUE = 16
-#: visitors whose last run is kept in memory, a third of a megabyte each
+#: Max sessions whose state is kept in memory, about 0.3 MB each
 MAX_SESSIONS = 256
-#: of an upload. A picture of more pixels is refused, since a small file may hold one that fills
-#: memory: the photos of most telephones pass
+#: Max upload size, and max pixels of an uploaded image, since a small file can decode to a huge
+#: image
 MAX_FILE_SIZE, MAX_IMAGE_PIXELS = "20mb", 16_000_000
 CSS = """
-/* also a picture of few pixels fills its frame, and stays sharp */
+/* scale small images up to the frame without interpolation */
 .pixels img { image-rendering: pixelated; object-fit: contain !important; }
-/* a plot stands below its label, which would cover titles */
+/* keep the block label off the title of a plot */
 [data-testid="matplotlib"] { padding-top: 2rem; }
-/* plots are drawn on white: their lightness is turned round, their hues stay */
+/* dark theme: invert the lightness of plots, keep the hues */
 .dark [data-testid="matplotlib"] img { filter: invert(0.88) hue-rotate(180deg); }
-/* as many rows as there are */
-.small .grid-wrap { min-height: 0 !important; max-height: none !important; }
+/* gallery of examples: five columns, as many rows as needed */
+.small .grid-wrap { min-height: 0 !important; max-height: none !important; padding-top: 2rem; }
 .small .grid-container { grid-template-columns: repeat(5, 1fr) !important; }
-.small .grid-wrap { padding-top: 2rem; }
+/* wrap table cells between words only */
 .prose table th, .prose table td {
   border-color: var(--border-color-primary);
-  /* no word goes on in the next line */
   word-break: normal; overflow-wrap: break-word; padding: 0.5rem;
 }
-/* on a telephone the picture stands above what it is made by */
+/* narrow screens: show the result above the settings */
 @media (max-width: 640px) { .first { order: -1; } }
-/* orange on white cannot be read; on a dark page it can */
+/* light theme: gradio's orange has too little contrast for text */
 :root:not(.dark) body:not(.dark) button[role="tab"][aria-selected="true"] {
   color: var(--primary-700);
 }
@@ -44,18 +43,23 @@ CSS = """
 
 
 def check_auth(host: str, auth: str | None, no_auth: bool = False) -> tuple[str, str] | None:
-    """User and password from "user:password", or None for a page without, which other machines
-    reach where ``no_auth`` says so."""
+    """Return user and password from "user:password", or None for a page without a password.
+
+    Raises:
+        UserError: if ``host`` is reachable from other machines and neither ``auth`` nor
+            ``no_auth`` is given, or if ``auth`` is malformed.
+    """
     if auth is None:
         if host in LOCAL_HOSTS or no_auth:
             return None
         raise UserError(
-            f"--host {host} lets others in: protect the page with EBM_AUTH=user:password in "
-            "the environment or --auth user:password, or say --no_auth to let in everyone"
+            f"--host {host} makes the page reachable from other machines. Set a password with "
+            "EBM_AUTH=user:password in the environment or --auth user:password, or allow everyone "
+            "with --no_auth."
         )
     user, _, password = auth.partition(":")
     if not (user and password):
-        raise UserError("--auth has another form: write it as user:password")
+        raise UserError("--auth must have the form user:password.")
     return user, password
 
 
@@ -66,15 +70,22 @@ def serve(
     auth: tuple[str, str] | None,
     allowed_hosts: Sequence[str] = LOCAL_HOSTS,
 ) -> str:
-    """Serve the page from a thread, on ``host`` and nowhere else, at a port or the first that is
-    free from 7860 on; its address. It answers to the names ``allowed_hosts`` alone: on this
-    machine a site of another name, which a browser was led to take for this machine, is not let
-    through."""
+    """Serve the page from a background thread and return its URL.
+
+    Args:
+        app: the page.
+        host, port: address to listen on. Without a port, the first free one from 7860.
+        auth: user and password.
+        allowed_hosts: values of the Host header that are accepted, which protects a local page
+            from DNS rebinding.
+
+    Raises:
+        UserError: if the server cannot listen on the address.
+    """
     Image.MAX_IMAGE_PIXELS = MAX_IMAGE_PIXELS
-    for name in ("NO_PROXY", "no_proxy"):  # gradio calls its own page once at the start
-        hosts = [os.environ.get(name), *LOCAL_HOSTS]
-        os.environ[name] = ",".join(filter(None, hosts))
-    theme = gr.themes.Default().set(  # colours of enough contrast to be read
+    for name in ("NO_PROXY", "no_proxy"):  # gradio requests its own page once at startup
+        os.environ[name] = ",".join(filter(None, [os.environ.get(name), *LOCAL_HOSTS]))
+    theme = gr.themes.Default().set(  # higher contrast
         body_text_color_subdued="*neutral_600",
         body_text_color_subdued_dark="*neutral_300",
         button_primary_background_fill="*primary_700",
@@ -106,6 +117,7 @@ def serve(
         )
     except (OSError, OverflowError):
         raise UserError(
-            f"cannot listen on {host}:{port}, which is in use or no port: give another --port"
+            f"Cannot listen on {host}:{port}: the port is in use or the address is invalid. "
+            "Choose another --port."
         ) from None
     return app.local_url

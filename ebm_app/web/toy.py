@@ -1,4 +1,4 @@
-"""The tab that learns the log ratio of a toy problem while the visitor watches."""
+"""Toy tab: learn the log density ratio of a problem with a known answer."""
 
 import math
 import time
@@ -16,7 +16,7 @@ from ebm_app.ratios.plots import plot_pair, plot_planes, plot_trial
 from ebm_app.ratios.points import TIMES, DensityGrid, EvaluationPoints, Planes
 from ebm_app.ratios.problems import TOY_PROBLEMS
 from ebm_app.ratios.toy_2d import TOY_2D
-from ebm_app.ratios.training import TEST, VALIDATION, Evaluation, RatioTraining, train
+from ebm_app.ratios.training import TEST, VALIDATION, RatioTraining, train
 from ebm_app.utils.fields import finite_or_none
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
@@ -24,20 +24,21 @@ from ebm_app.utils.registry import choose
 from .runs import AT_ONCE, start_and_stop, start_by
 from .shared import Seed, metrics_box, plot_box, progress, seed_box, slider, text_box
 
-MAX_ITERATIONS, RATES, NUM_POINTS = 5_000, (1e-5, 0.1), 600
-
-NAMES = {"ctsm_v": "CTSM-v", "ctsm": "CTSM", "tsm": "TSM"}
+MAX_ITERATIONS, MIN_RATE, MAX_RATE = 5_000, 1e-5, 0.1
+#: Points at which the estimate is compared with the true log ratio
+NUM_POINTS = 600
+OBJECTIVES = {"ctsm_v": "CTSM-v", "ctsm": "CTSM", "tsm": "TSM"}
 WEIGHTINGS = {
     "uniform": "uniform weighting",
     "stein": "Stein score weighting",
-    "time0": "time score weighting, c of the data",
-    "time1": "time score weighting, c = 1",
+    "time0": "inverse-variance weighting, c from the data",
+    "time1": "inverse-variance weighting, c = 1",
 }
 PAIRS: dict[str, DensityPair] = {
     **{name: problem.pair for name, problem in TOY_PROBLEMS.items() if "sigma" not in name},
-    **{name: DensityPair(standard_normal(2), data) for name, data in TOY_2D.items()},
+    **{name: DensityPair(standard_normal(2), density) for name, density in TOY_2D.items()},
 }
-#: in words, and the sigma of the Schrodinger bridge; None is the variance-preserving path
+#: Label of each path, and the sigma of a Schrödinger bridge or None
 PATHS: dict[str, tuple[str, float | None]] = {
     "variance_preserving": ("variance preserving", None),
     "bridge_sigma1": ("Schrödinger bridge, σ = 1", 1.0),
@@ -45,122 +46,129 @@ PATHS: dict[str, tuple[str, float | None]] = {
 }
 METHODS = tuple(methods_of(None))
 HINT = (
-    "Learn log p₁/p₀ of two known densities, and see how near it comes. "
-    "p₀ is the reference at t = 0, p₁ the data at t = 1."
+    "Learn the log density ratio log p₁/p₀ of two known densities, and compare it with the exact "
+    "one. p₀ is the reference at t = 0, p₁ the data at t = 1."
 )
-#: a plot, a text, the metrics, and on the plane what was learned
-ShownTrial = tuple[Figure, str, dict[str, Any], Planes | None]
+#: Plot, text, metrics, and the learned densities of a two-dimensional problem
+ToyOutputs = tuple[Figure, str, dict[str, Any], Planes | None]
 
 
 def toy(
     problem: str,
     path: str,
     method: str,
-    learning_rate: Annotated[float, Ge(RATES[0]), Le(RATES[1])],
+    learning_rate: Annotated[float, Ge(MIN_RATE), Le(MAX_RATE)],
     iterations: Annotated[int, Ge(1), Le(MAX_ITERATIONS)],
     seed: Seed,
     *,
     device: str = "cpu",
-) -> Iterator[ShownTrial]:
-    """Train a method on a toy problem; returns a plot, a text, and the metrics."""
+) -> Iterator[ToyOutputs]:
+    """Train a density ratio estimator on a toy problem.
+
+    Returns a plot, a text and the metrics. The metrics while training are on validation points,
+    the last ones are those of the best step on test points.
+    """
     pair = PAIRS[choose("problem", problem, PAIRS)]
-    suited = [name for _, name in paths_of(problem)]
-    words, sigma = PATHS[choose(f"path of {problem}", path, suited)]
-    chosen = methods_of(sigma)[choose("method", method, METHODS)]
+    path_label, sigma = PATHS[choose(f"path of {problem}", path, paths_of(problem))]
+    estimator = methods_of(sigma)[choose("method", method, METHODS)]
     training = RatioTraining(iterations, eval_every=min(100, math.ceil(iterations / 10)))
-    label, name = f"{problem_label(problem)} · {words}", method_label(method)
+    label = f"{problem_label(problem)} · {path_label}"
     yield plot_pair(pair), f"Starting · {label}", {}, None
-    begin, curve, title = time.perf_counter(), [], f"{name}\n{problem_label(problem)}"
-    given = {
+    begin, curve, name = time.perf_counter(), [], method_label(method)
+    settings = {
         "problem": problem,
-        "path_kind": path,  # gradio's client takes whatever has a "path" for a file
+        "path_kind": path,  # gradio's client treats a dict with the key "path" as a file
         "method": method,
         "learning_rate": learning_rate,
         "iterations": iterations,
         "seed": seed,
     }
-
-    points, fresh = (
+    points, test_points = (
         EvaluationPoints(pair, NUM_POINTS, make_generator(device, 0, stream))
         for stream in (VALIDATION, TEST)
     )
-    seen = make_generator(device, 0, VALIDATION)
-    grid = DensityGrid(pair, chosen.path, seen) if pair.dim == 2 else None
+    grid = None
+    if pair.dim == 2:
+        grid = DensityGrid(pair, estimator.path, make_generator(device, 0, VALIDATION))
 
-    def shown(at: Evaluation, ratio: TimeScoreRatio, points: EvaluationPoints) -> ShownTrial:
+    def outputs(
+        head: str, ratio: TimeScoreRatio, points: EvaluationPoints, facts: dict[str, Any]
+    ) -> ToyOutputs:
         planes, estimate = grid and grid.planes(ratio), ratio.log_ratio(points.x)
-        found = points.metrics(estimate) | ({} if planes is None else {"mass": planes.mass})
-        found["divergence_truth"] = points.metrics(points.truth)["divergence"]
-        part, head = "validation", progress(at.step, iterations)
-        if points is fresh:
-            part, head = "test", f"{iterations} steps"
-        done = {"step": at.step, "best_step": at.best_step, "judged_on": part}
-        found = {**given, **done, **finite_or_none(found)}
+        metrics = points.metrics(estimate) | ({} if planes is None else {"mass": planes.mass})
+        metrics["divergence_truth"] = points.metrics(points.truth)["divergence"]
+        metrics = {**settings, **facts, **finite_or_none(metrics)}
+        plot = plot_trial(curve, points.truth, estimate, f"{name}\n{problem_label(problem)}")
         head = f"{head} · {label} · seed {seed} · {time.perf_counter() - begin:.1f} s"
-        plot = plot_trial(curve, points.truth, estimate, title)
-        return plot, f"{head}\n{name}: {verdict(found)}", found, planes
+        return plot, f"{head}\n{name}: {result_text(metrics)}", metrics, planes
 
-    for at in train(chosen, pair, seed, learning_rate, training, points.judge, device):
-        curve.append((at.step, at.metrics["error"]))
-        yield shown(at, at.ratio, points)
-    yield shown(at, at.best, fresh)
+    for state in train(estimator, pair, seed, learning_rate, training, points.judge, device):
+        curve.append((state.step, state.metrics["error"]))
+        facts = {"step": state.step, "best_step": state.best_step}
+        head = progress(state.step, iterations)
+        yield outputs(head, state.ratio, points, {**facts, "points": "validation"})
+    yield outputs(f"{iterations} steps", state.best, test_points, {**facts, "points": "test"})
 
 
-def paths_of(problem: str) -> list[tuple[str, str]]:
-    """The paths that suit a problem, in words and by name: the variance-preserving one starts at
-    N(0, I)."""
-    is_any = problem.startswith("mixtures")
-    return [(words, name) for name, (words, sigma) in PATHS.items() if sigma or not is_any]
+def paths_of(problem: str) -> list[str]:
+    """Return the names of the paths that suit a problem. The variance-preserving path needs a
+    standard normal reference, which the mixtures lack."""
+    is_mixture = problem.startswith("mixtures")
+    return [name for name, (_, sigma) in PATHS.items() if sigma or not is_mixture]
 
 
 def method_label(method: str) -> str:
-    """A method in words."""
+    """Return a method in words."""
     objective, _, weighting = method.rpartition("_")
-    return f"{NAMES[objective]} · {WEIGHTINGS[weighting]}"
+    return f"{OBJECTIVES[objective]} · {WEIGHTINGS[weighting]}"
 
 
 def problem_label(problem: str) -> str:
-    """A problem in words."""
+    """Return a problem in words."""
     kind, _, size = problem.partition("_")
     if kind == "gaussians":
         return f"two Gaussians, D = {size.removeprefix('d')}"
     return f"mixtures, D = 20, k = {size.removeprefix('k')}" if size else f"{kind}, D = 2"
 
 
-def expected(problem: str) -> str:
-    """How near a training may come."""
+def problem_info(problem: str) -> str:
+    """Return how difficult a problem is."""
     if PAIRS[problem].dim == 2:
-        return "in the plane: learned in seconds"
-    return "one of the paper's, whose 20,000 steps leave errors of 1 to 16 nats; fewer leave more"
+        return "two-dimensional; takes seconds"
+    return "from the paper; its 20,000 steps leave errors of 1 to 16 nats, fewer steps leave more"
 
 
-def verdict(found: Mapping[str, Any]) -> str:
-    """How near a training is, by its metrics."""
-    if found["error"] is None:
-        return "no longer finite: lower the learning rate"
-    told = f"off by {found['error'] ** 0.5:.3g} nats at held-out points (root mean square)"
-    mass = found.get("mass")
-    return told if mass is None else f"{told} · learned p₁ integrates to {mass:.3g}"
+def result_text(metrics: Mapping[str, Any]) -> str:
+    """Return the error of an estimate in words."""
+    if metrics["error"] is None:
+        return "the estimate is not finite; lower the learning rate"
+    text = (
+        f"root mean square error {metrics['error'] ** 0.5:.3g} nats on {metrics['points']} points"
+    )
+    mass = metrics.get("mass")
+    return text if mass is None else f"{text} · the learned p₁ integrates to {mass:.3g}"
 
 
 def build(seed: int, device: str) -> None:
-    """Put the tab on the page, with its endpoint /toy."""
+    """Add the tab and its endpoint /toy to the page."""
     gr.Markdown(HINT)
     first = next(iter(PAIRS))
-    problems = [
-        (problem_label(name), name) for name in sorted(PAIRS, key=lambda name: PAIRS[name].dim > 2)
-    ]
+    problems = [(problem_label(name), name) for name in PAIRS]
     methods = [(method_label(name), name) for name in METHODS]
+
+    def path_options(problem: str) -> dict[str, Any]:
+        names = paths_of(problem)
+        return {"choices": [(PATHS[name][0], name) for name in names], "value": names[0]}
+
     with gr.Row():
         with gr.Column(scale=1, min_width=280):
-            given = {"value": first, "label": "Problem", "info": expected(first)}
-            problem = gr.Dropdown(problems, **given)
-            paths = paths_of(first)
-            path = gr.Dropdown(paths, value=paths[0][1], label="Path from p₀ to p₁")
+            info = problem_info(first)
+            problem = gr.Dropdown(problems, value=first, label="Problem", info=info)
+            path = gr.Dropdown(**path_options(first), label="Path from p₀ to p₁")
             info = "objective and weighting"
             method = gr.Dropdown(methods, value="ctsm_v_time1", label="Method", info=info)
-            low, high = RATES
-            rate = gr.Number(1e-2, label="Learning rate", minimum=low, maximum=high, step=1e-4)
+            bounds = {"minimum": MIN_RATE, "maximum": MAX_RATE, "step": 1e-4}
+            rate = gr.Number(1e-2, label="Learning rate", **bounds)
             iterations = slider(1, MAX_ITERATIONS, 600, "Iterations")
             seeds = seed_box(seed)
             buttons = start_and_stop("Train")
@@ -169,32 +177,33 @@ def build(seed: int, device: str) -> None:
             with gr.Column() as plane:
                 when = gr.Slider(*TIMES[:: len(TIMES) - 1], 1, step=TIMES[1], label="t")
                 moment = plot_box("Densities and time score at t")
-            planes = gr.State()
-            shown = [
-                plot_box("Log ratio", value=plot_pair(PAIRS[first])),
-                text,
-                metrics_box(),
-                planes,
-            ]
+            plot, planes = plot_box("Log ratio", value=plot_pair(PAIRS[first])), gr.State()
+            outputs = [plot, text, metrics_box(), planes]
 
-    def of_problem(problem: str) -> list[dict[str, Any]]:
-        paths = paths_of(problem)
+    def select(problem: str) -> list[dict[str, Any]]:
         return [
-            gr.update(choices=paths, value=paths[0][1]),
-            gr.update(info=expected(problem)),
+            gr.update(**path_options(problem)),
+            gr.update(info=problem_info(problem)),
             gr.update(visible=PAIRS[problem].dim == 2),
         ]
 
+    def reset(problem: str) -> list[Any]:
+        return [plot_pair(PAIRS[problem]), "", None, None]
+
     inputs = [problem, path, method, rate, iterations, seeds]
-    event = start_by(buttons, toy, inputs, shown, {"device": device})
-    problem.change(of_problem, problem, [path, problem, plane], **AT_ONCE)
-    # not by a change of the path, which another problem brings about too
+    event = start_by(buttons, toy, inputs, outputs, {"device": device})
+    problem.change(select, problem, [path, problem, plane], **AT_ONCE)
+    # not path.change, which a new problem triggers too
     triggers = [problem.change, path.input, method.input]
     gr.on(triggers, None, cancels=[event], **AT_ONCE)
-    # the draws of the problem in place of what was learned by another choice
+    # show draws of the problem instead of an outdated result
     gr.on(
-        triggers, lambda name: [plot_pair(PAIRS[name]), "", None, None], problem, shown, **AT_ONCE
+        triggers,
+        lambda name: [plot_pair(PAIRS[name]), "", None, None],
+        problem,
+        outputs,
+        **AT_ONCE,
     )
-    # a run writes its text with every step
+    # every step of a run changes its text
     triggers = [text.change, when.change]
     gr.on(triggers, lambda p, t: p and plot_planes(p, t), [planes, when], moment, **AT_ONCE)

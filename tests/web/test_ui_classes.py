@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from conftest import error_of, pixels, save_digit, save_picture
+from ebm_app.web.score.one_image import score
 
 from ebm_app.web import complete, generate
-from ebm_app.web.score.one_image import score
 from ebm_app.web.shared import render
 
 

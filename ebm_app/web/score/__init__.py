@@ -1,1 +1,0 @@
-"""The tab that finds the log-likelihood of images."""
