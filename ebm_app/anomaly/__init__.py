@@ -1,5 +1,5 @@
-"""From a density to a decision: whether an image is odd, how surely, and where."""
+"""Detection of unusual images: calibrated p-values, maps, and tests between two sets of images."""
 
-from ebm_app.anomaly.detector import AnomalyDetector, Findings, benjamini_hochberg
+from ebm_app.anomaly.detector import AnomalyDetector, Findings
+from ebm_app.anomaly.p_values import Shift, benjamini_hochberg, conformal_p_values, two_sample_test
 from ebm_app.anomaly.scores import SCORES
-from ebm_app.anomaly.shift import Shift, two_sample_test

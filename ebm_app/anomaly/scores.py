@@ -1,130 +1,104 @@
-"""Scores of how ordinary an image is, from its residuals and time scores (see ``passes``).
+"""Anomaly scores of images from their ``Features``.
 
-A score is fitted to ordinary images, keeps what it learned as tensors in ``state``, and gives
-numbers (B,) float64, higher for more ordinary images.
+As in scikit-learn, a lower score is more anomalous. A score is fitted to ordinary images, stores
+its statistics as tensors in ``state``, and returns numbers (B,), float64.
 """
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from ebm_app.anomaly.passes import Passes
+from ebm_app.anomaly.features import Features
 
 
 class Score(ABC):
-    """A score."""
+    """An anomaly score; lower is more anomalous."""
 
-    def __init__(self, state: dict[str, Tensor] | None = None) -> None:
-        self.state = state or {}
+    def __init__(self) -> None:
+        self.state: dict[str, Tensor] = {}
 
-    def fit(self, found: Passes) -> "Score":
-        """Learn from ordinary images."""
+    def fit(self, features: Features) -> Self:
+        """Fit the score to ordinary images."""
         return self
 
     @abstractmethod
-    def __call__(self, found: Passes) -> Tensor:
-        """The scores (B,) of images."""
+    def __call__(self, features: Features) -> Tensor:
+        """Return the scores (B,) of images."""
 
 
 class Likelihood(Score):
-    """Minus the loss, log p(x) up to a constant, at the levels at which shapes are decided."""
+    """Minus the denoising loss at ``SYMMETRY_LEVELS``: log p(x) up to a constant and other levels."""
 
-    def __call__(self, found: Passes) -> Tensor:
-        return -found.losses[:, 0]
-
-
-class Typicality(Likelihood):
-    """Minus the distance of the likelihood from its median: too probable is odd too.
-
-    Source: Nalisnick et al. 2019, arXiv:1906.02994.
-    """
-
-    def fit(self, found: Passes) -> Score:
-        self.state = {"median": super().__call__(found).median()}
-        return self
-
-    def __call__(self, found: Passes) -> Tensor:
-        return -(super().__call__(found) - self.state["median"]).abs()
+    def __call__(self, features: Features) -> Tensor:
+        return -features.losses[:, 0]
 
 
 class Mahalanobis(Score):
-    """Minus the squared Mahalanobis distance of features from those of ordinary images, by a
-    covariance shrunk as Ledoit and Wolf do."""
+    """Minus the squared Mahalanobis distance of feature vectors from those of ordinary images.
 
-    @staticmethod
-    @abstractmethod
-    def features(found: Passes) -> Tensor:
-        """Features (B, F) float64."""
+    The covariance is shrunk as in Ledoit and Wolf 2004.
 
-    def fit(self, found: Passes) -> Score:
-        from sklearn.covariance import LedoitWolf  # a second to import
+    Source: Mahmood et al. 2021, arXiv:2010.13132, for residual norms at several noise levels.
 
-        features = self.features(found)
-        mean, scale = features.mean(0), features.std(0) + 1e-9
-        fitted = LedoitWolf().fit(((features - mean) / scale).numpy())
+    Args:
+        vectors: function from features to feature vectors (B, F), float64.
+    """
+
+    def __init__(self, vectors: Callable[[Features], Tensor]) -> None:
+        super().__init__()
+        self.vectors = vectors
+
+    def fit(self, features: Features) -> Self:
+        from sklearn.covariance import LedoitWolf  # takes a second to import
+
+        vectors = self.vectors(features)
+        mean, scale = vectors.mean(0), vectors.std(0) + 1e-9
+        fitted = LedoitWolf().fit(((vectors - mean) / scale).numpy())
         precision = torch.from_numpy(fitted.precision_)
         self.state = {"mean": mean, "scale": scale, "precision": precision}
         return self
 
-    def __call__(self, found: Passes) -> Tensor:
-        z = (self.features(found) - self.state["mean"]) / self.state["scale"]
+    def __call__(self, features: Features) -> Tensor:
+        z = (self.vectors(features) - self.state["mean"]) / self.state["scale"]
         return -((z @ self.state["precision"].double()) * z).sum(1)
 
 
-class Residuals(Mahalanobis):
-    """Of the log residuals by cell of the image and noise level, each over what the model expects.
-
-    Source: Mahmood et al. 2021, arXiv:2010.13132, for norms of a score at several noise levels.
-    """
-
-    @staticmethod
-    def features(found: Passes) -> Tensor:
-        return found.cells()
-
-
-class TimeScores(Mahalanobis):
-    """Of the time scores by noise level, beside the norms of the residuals, what the model expects
-    of these, and the losses of the image and of its turned and mirrored copies."""
-
-    @staticmethod
-    def features(found: Passes) -> Tensor:
-        norms = [part.double().flatten(2).mean(2) for part in (found.squares, found.expected)]
-        return torch.cat([found.time_scores, *(norm.log() for norm in norms), found.losses], 1)
-
-
 class Symmetry(Score):
-    r"""log p(x) - log sum_g p(g x) over the turned and mirrored copies g x, x among them.
+    r"""log p(x) - log sum_g p(g x) over the rotated and mirrored copies g x, x included.
 
-    The background model is p made symmetric: both see an image as complex as the other's, so that
-    complexity cancels. Sources: Ren et al. 2019, arXiv:1906.02845, for a ratio to a background
-    model; Golan and El-Yaniv 2018, arXiv:1805.10917, for turned copies.
+    This is a likelihood ratio to the symmetrised model, whose copies are as complex as the image,
+    so that complexity cancels.
+
+    Sources: Ren et al. 2019, arXiv:1906.02845, for the ratio to a background model; Golan and
+    El-Yaniv 2018, arXiv:1805.10917, for rotated copies.
     """
 
-    def __call__(self, found: Passes) -> Tensor:
-        return -found.losses[:, 0] - (-found.losses).logsumexp(1)
+    def __call__(self, features: Features) -> Tensor:
+        return -features.losses[:, 0] - (-features.losses).logsumexp(1)
 
 
-SCORES: dict[str, type[Score]] = {
+SCORES: dict[str, Callable[[], Score]] = {
     "likelihood": Likelihood,
-    "typicality": Typicality,
-    "residuals": Residuals,
-    "time_scores": TimeScores,
+    "residuals": partial(Mahalanobis, Features.residuals),
+    "time_scores": partial(Mahalanobis, Features.summary),
     "symmetry": Symmetry,
 }
-#: scores that the combination by ranks joins
-JOINED = ("likelihood", "residuals", "symmetry", "time_scores")
+#: Name of the default score: the sum of the log ranks of all scores.
 RANKS = "ranks"
-#: share of the reference images whose scores tell how a score falls off beyond them
+#: Share of the reference scores to which the exponential tail is fitted.
 TAIL = 0.1
 
 
 def log_rank(score: Tensor, reference: Tensor) -> Tensor:
-    r"""log of the share of reference scores (N,) at or below scores (B,), (B,) float64.
+    r"""Return the log of the share of reference scores (N,) at or below scores (B,), float64.
 
-    Below their quantile q of a tenth the shares are those of an exponential distribution, 0.1
-    exp(-(q - s) / m), m the mean of q - s there: beyond all N the order of images is kept.
+    Below the quantile q at ``TAIL`` the share is extrapolated by an exponential distribution,
+    0.1 exp(-(q - s) / m) with m the mean of q - s, so that scores beyond all N stay ordered.
 
     >>> log_rank(torch.tensor([50.0]), torch.arange(100.0)).exp()
     tensor([0.5149], dtype=torch.float64)

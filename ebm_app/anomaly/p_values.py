@@ -1,0 +1,126 @@
+"""Hypothesis tests: conformal p-values, false discovery control, two-sample permutation test."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.stats import false_discovery_control
+from torch import Tensor
+
+from ebm_app.anomaly.features import extract_features
+from ebm_app.ebm import EBM
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import Fraction, PositiveInt, Probability, Seed, check_argument
+
+
+def conformal_p_values(scores: Tensor, calibration: Tensor) -> np.ndarray:
+    r"""Return p = (1 + #{i: s_i <= s}) / (n + 1) for each score s (B,), float64.
+
+    P(p <= a) <= a if s is exchangeable with the n calibration scores s_i.
+
+    >>> conformal_p_values(torch.tensor([0.5, 9.0]), torch.tensor([1.0, 2.0, 3.0]))
+    array([0.25, 1.  ])
+
+    Source: Bates et al. 2023, arXiv:2104.08279.
+    """
+    ordered = calibration.double().sort().values
+    below = torch.searchsorted(ordered, scores.double(), right=True)
+    return ((1 + below).double() / (1 + len(ordered))).numpy()
+
+
+def benjamini_hochberg(p_values: Any, rate: float) -> np.ndarray:
+    """Return which of m images are unusual at a false discovery rate, (m,) bool.
+
+    The k smallest p-values are rejected, with k the largest for which the k-th is at most
+    k rate / m. The expected share of ordinary images among those flagged is at most ``rate``.
+
+    >>> benjamini_hochberg([0.01, 0.5, 0.03], 0.1)
+    array([ True, False,  True])
+
+    Raises:
+        UserError: if the rate is not in (0, 1), or a p-value is not in [0, 1].
+
+    Source: Benjamini and Hochberg 1995; for conformal p-values, arXiv:2104.08279.
+    """
+    p = np.array(check_argument(Sequence[Probability], "p_values", p_values))
+    return false_discovery_control(p) <= check_argument(Fraction, "rate", rate)
+
+
+class Shift(NamedTuple):
+    """Result of ``two_sample_test`` on sets of N and M images.
+
+    Attributes:
+        distance: energy distance between the feature vectors of the sets.
+        p_value: permutation p-value of the distance.
+        a, b: mean distance of each image to its own set minus that to the other set, (N,) and
+            (M,), up to sign: the lowest are least like the other set.
+    """
+
+    distance: float
+    p_value: float
+    a: np.ndarray
+    b: np.ndarray
+
+
+def two_sample_test(
+    model: EBM, a: Any, b: Any, num_permutations: int = 999, seed: int = 0
+) -> Shift:
+    r"""Test whether images a and b have the same distribution.
+
+    The statistic is the energy distance between feature vectors f(x), which hold the log
+    residuals by image cell and noise level, standardised:
+
+        D = 2 E|f(a) - f(b)| - E|f(a) - f(a')| - E|f(b) - f(b')|.
+
+    The p-value is the share of random permutations of the images, the identity included, with a D
+    at least as large. It is exact for any number of images.
+
+    >>> ebm = EBM.from_pretrained("digits")
+    >>> grey, black = torch.rand(2, 8, 1, 8, 8).mul(2).floor().div(2)
+    >>> two_sample_test(ebm, grey, 0 * black, num_permutations=99).p_value
+    0.01
+
+    Args:
+        model: an EBM with a Stein head.
+        a, b: images (N, C, H, W) and (M, C, H, W), in [0, 1] or uint8 levels.
+
+    Raises:
+        UserError: if a set has fewer than 2 images, or images do not match the model.
+
+    Source: Szekely and Rizzo 2013, https://doi.org/10.1016/j.jspi.2013.03.018.
+    """
+    num = check_argument(PositiveInt, "num_permutations", num_permutations)
+    seed = check_argument(Seed, "seed", seed)
+    features = [extract_features(model, images) for images in (a, b)]
+    sizes = [len(part.losses) for part in features]
+    if min(sizes) < 2:
+        raise UserError(
+            f"Expected at least 2 images in each set, got {sizes[0]} and {sizes[1]} images."
+        )
+    vectors = torch.cat([torch.cat([part.residuals(), part.losses[:, :1]], 1) for part in features])
+    vectors = (vectors - vectors.mean(0)) / (vectors.std(0) + 1e-9)
+    distances = torch.cdist(vectors, vectors)
+    in_a = torch.arange(len(vectors)) < sizes[0]
+    generator = torch.Generator().manual_seed(seed)
+    orders = [torch.randperm(len(vectors), generator=generator) for _ in range(num)]
+    members = torch.stack([in_a, *(in_a[order] for order in orders)]).double()
+    statistics = energy_distances(distances, members)
+    difference = distances[:, in_a].mean(1) - distances[:, ~in_a].mean(1)
+    p_value = (statistics >= statistics[0] - 1e-12).double().mean().item()
+    to_other = difference[in_a].numpy(), -difference[~in_a].numpy()
+    return Shift(statistics[0].item(), p_value, *to_other)
+
+
+def energy_distances(distances: Tensor, members: Tensor) -> Tensor:
+    """Return the energy distances (K,) of K splits of n points into two sets.
+
+    Args:
+        distances: between all points (n, n).
+        members: 1 for points of the first set, 0 for points of the second, (K, n).
+    """
+    first, second = members.sum(1), (1 - members).sum(1)
+    to_first = members @ distances
+    within, across = (to_first * members).sum(1), (to_first * (1 - members)).sum(1)
+    others = distances.sum() - within - 2 * across
+    return 2 * across / (first * second) - within / first**2 - others / second**2
