@@ -71,7 +71,6 @@ def calls(ebm):
         AnomalyDetector: {"model": "digits", "score": "ranks"},
         detector.fit: {"images": IMAGES},
         detector.nearest: {"image": IMAGES[:1], "num": 2},
-        detector.read: {"folder": "nowhere"},
         detector.predict: {"images": IMAGES, "false_alarm_rate": 0.1},
         benjamini_hochberg: {"p_values": [0.1, 0.2], "rate": 0.1},
         two_sample_test: {"model": ebm, "a": IMAGES, "b": IMAGES, "num_permutations": 9},

@@ -85,18 +85,14 @@ class AnomalyDetector:
         self.score = choose("score", score, (*SCORES, RANKS))
         self.model = model if isinstance(model, EBM) else EBM.from_pretrained(model, device)
         noise_times(self.model)  # raises before the first use
-        self._scores = {name: kind() for name, kind in SCORES.items()}
-        self._reference: dict[str, Tensor] = {}
-        self._calibration: dict[str, Tensor] = {}
-        self._map_statistics: Tensor | None = None
-        self._stored: Tensor | None = None
+        self._fitted: dict[str, Tensor] = {}
         if not isinstance(model, EBM):
             self._load(find_folder(model))
 
     @property
     def is_fitted(self) -> bool:
         """Whether the detector was fitted or loaded."""
-        return self._map_statistics is not None
+        return bool(self._fitted)
 
     def fit(self, images: Any) -> Self:
         """Fit the detector to ordinary images (N, C, H, W), in [0, 1] or uint8 levels.
@@ -115,13 +111,15 @@ class AnomalyDetector:
         half, three_quarters = len(images) // 2, 3 * len(images) // 4
         first, second = features.rows(0, half), features.rows(half, three_quarters)
         third = features.rows(three_quarters, len(images))
-        self._scores = {name: kind().fit(first) for name, kind in SCORES.items()}
-        self._reference = {name: score(second) for name, score in self._scores.items()}
-        self._calibration = {name: score(third) for name, score in self._scores.items()}
         smooth = _smoothed_residuals(second)
-        self._map_statistics = torch.stack([smooth.mean(0), smooth.std(0)])
         num_stored = max(1, MAX_STORED // math.prod(self.model.config.image_shape))
-        self._stored = images[:num_stored].cpu().clone()
+        fitted = {"usual": torch.stack([smooth.mean(0), smooth.std(0)])}
+        for name, score in SCORES.items():
+            state = score.fit(first)
+            fitted |= {f"{name}.{key}": value for key, value in state.items()}
+            fitted[f"{name}.reference"] = score(second, state)
+            fitted[f"{name}.calibration"] = score(third, state)
+        self._fitted = {**fitted, "kept": images[:num_stored].cpu().clone()}
         return self
 
     def score_samples(self, images: Any) -> np.ndarray:
@@ -154,12 +152,12 @@ class AnomalyDetector:
         Returns uint8 levels (num, C, H, W), nearest first. The first 200,000 bytes of the images
         given to ``fit`` are stored.
         """
-        self._check_fitted()
+        stored = self._state()["kept"]
         levels = to_model_levels(self.model, image).cpu().float()
         if len(levels) != 1:
             raise UserError(f"Expected one image, got {len(levels)}.")
-        distances = (self._stored.float() - levels).square().flatten(1).sum(1)
-        return self._stored[distances.argsort()[: check_argument(PositiveInt, "num", num)]]
+        distances = (stored.float() - levels).square().flatten(1).sum(1)
+        return stored[distances.argsort()[: check_argument(PositiveInt, "num", num)]]
 
     def threshold(self, false_alarm_rate: float) -> float:
         """Return the score below which images are unusual at a false-alarm rate.
@@ -168,8 +166,7 @@ class AnomalyDetector:
             UserError: if the rate is not in (0, 1), or too small for the calibration images.
         """
         rate = check_argument(Fraction, "false_alarm_rate", false_alarm_rate)
-        self._check_fitted()
-        scores = self._combine(self._calibration).sort().values
+        scores = self._calibration().sort().values
         index = int(rate * (len(scores) + 1) + 1e-9)
         if index < 1:
             raise UserError(
@@ -185,19 +182,19 @@ class AnomalyDetector:
         Raises:
             UserError: if the detector is not fitted, or the images do not match the model.
         """
-        self._check_fitted()
+        calibration = self._calibration()
         features = extract_features(self.model, images)
-        single = {name: score(features) for name, score in self._scores.items()}
-        score = self._combine(single)
+        single = {name: score(features, self._state(name)) for name, score in SCORES.items()}
         p_values = {
-            name: conformal_p_values(values, self._calibration[name])
+            name: conformal_p_values(values, self._state(name)["calibration"])
             for name, values in single.items()
         }
-        p_value = conformal_p_values(score, self._combine(self._calibration))
-        mean, std = self._map_statistics
+        score = self._combine(single)
+        mean, std = self._fitted["usual"]
         excess = (_smoothed_residuals(features) - mean) / (std + 1e-3 + 0.1 * std.mean())
         level = excess.flatten(2).amax(2).argmax(1)
         maps = excess[torch.arange(len(level)), level]
+        p_value = conformal_p_values(score, calibration)
         return Findings(score.numpy(), p_value, p_values, maps.numpy())
 
     def save(self, folder: str | os.PathLike, **about: Any) -> None:
@@ -210,15 +207,12 @@ class AnomalyDetector:
             folder: the model's folder.
             about: facts about the images, stored in anomaly.json.
         """
-        self._check_fitted()
-        tensors = {"usual": self._map_statistics}
-        for name, score in self._scores.items():
-            tensors |= {f"{name}.{key}": value for key, value in score.state.items()}
-            tensors[f"{name}.reference"] = self._reference[name]
-            tensors[f"{name}.calibration"] = self._calibration[name]
-        floats = {name: tensor.float() for name, tensor in tensors.items()}
+        tensors = {
+            key: value.float() if value.is_floating_point() else value
+            for key, value in self._state().items()
+        }
         folder = Path(check_argument(str | os.PathLike, "folder", folder))
-        write_tensors(folder / FITTED_FILE, {**floats, "kept": self._stored})
+        write_tensors(folder / FITTED_FILE, tensors)
         write_json(folder / RECORD_FILE, {**about, **self._provenance()})
 
     def _load(self, folder: Path) -> None:
@@ -227,19 +221,10 @@ class AnomalyDetector:
         if not path.exists() or not (folder / RECORD_FILE).exists():
             return
         with report_damage(path):
-            if not self._provenance().items() <= read_json(folder / RECORD_FILE).items():
-                return
-            tensors = read_tensors(path)
-            self._map_statistics, self._stored = tensors["usual"], tensors["kept"]
-            for name, score in self._scores.items():
-                self._reference[name] = tensors.pop(f"{name}.reference")
-                self._calibration[name] = tensors.pop(f"{name}.calibration")
-                prefix = f"{name}."
-                score.state = {
-                    key.removeprefix(prefix): value
-                    for key, value in tensors.items()
-                    if key.startswith(prefix)
-                }
+            if self._provenance().items() <= read_json(folder / RECORD_FILE).items():
+                fitted = read_tensors(path)
+                self._fitted = {"usual": fitted.pop("usual"), "kept": fitted.pop("kept"), **fitted}
+                self._calibration()  # raises KeyError if a score is missing
 
     def _provenance(self) -> dict[str, Any]:
         levels = [*SYMMETRY_LEVELS, *OTHER_LEVELS]
@@ -249,11 +234,22 @@ class AnomalyDetector:
         """Return the detector's score (B,) from single scores by name."""
         if self.score != RANKS:
             return single[self.score]
-        return sum(log_rank(single[name], self._reference[name]) for name in SCORES)
+        return sum(log_rank(single[name], self._state(name)["reference"]) for name in SCORES)
 
-    def _check_fitted(self) -> None:
+    def _calibration(self) -> Tensor:
+        """Return the detector's scores (n,) of the calibration images."""
+        return self._combine({name: self._state(name)["calibration"] for name in SCORES})
+
+    def _state(self, name: str = "") -> dict[str, Tensor]:
+        """Return the fitted tensors of one score by their short names, or all of them."""
         if not self.is_fitted:
             raise UserError("This detector is not fitted. Call `fit` with ordinary images first.")
+        prefix = f"{name}." if name else ""
+        return {
+            key.removeprefix(prefix): value
+            for key, value in self._fitted.items()
+            if key.startswith(prefix)
+        }
 
 
 def _smoothed_residuals(features: Features) -> Tensor:

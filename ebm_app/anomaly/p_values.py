@@ -53,8 +53,8 @@ class Shift(NamedTuple):
     Attributes:
         distance: energy distance between the feature vectors of the sets.
         p_value: permutation p-value of the distance.
-        a, b: mean distance of each image to its own set minus that to the other set, (N,) and
-            (M,), up to sign: the lowest are least like the other set.
+        a, b: by image (N,) and (M,), how much closer the other set is than its own: the lowest
+            values are least like the other set.
     """
 
     distance: float
@@ -98,29 +98,27 @@ def two_sample_test(
         raise UserError(
             f"Expected at least 2 images in each set, got {sizes[0]} and {sizes[1]} images."
         )
-    vectors = torch.cat([torch.cat([part.residuals(), part.losses[:, :1]], 1) for part in features])
+    vectors = torch.cat([torch.cat([x.residuals(), x.losses[:, :1]], 1) for x in features])
     vectors = (vectors - vectors.mean(0)) / (vectors.std(0) + 1e-9)
     distances = torch.cdist(vectors, vectors)
     in_a = torch.arange(len(vectors)) < sizes[0]
     generator = torch.Generator().manual_seed(seed)
     orders = [torch.randperm(len(vectors), generator=generator) for _ in range(num)]
-    members = torch.stack([in_a, *(in_a[order] for order in orders)]).double()
-    statistics = energy_distances(distances, members)
-    difference = distances[:, in_a].mean(1) - distances[:, ~in_a].mean(1)
+    statistics = energy_distances(distances, torch.stack([in_a, *(in_a[o] for o in orders)]))
     p_value = (statistics >= statistics[0] - 1e-12).double().mean().item()
-    to_other = difference[in_a].numpy(), -difference[~in_a].numpy()
-    return Shift(statistics[0].item(), p_value, *to_other)
+    nearness = distances[:, in_a].mean(1) - distances[:, ~in_a].mean(1)
+    return Shift(statistics[0].item(), p_value, nearness[in_a].numpy(), -nearness[~in_a].numpy())
 
 
 def energy_distances(distances: Tensor, members: Tensor) -> Tensor:
     """Return the energy distances (K,) of K splits of n points into two sets.
 
+    With weights w of 1 / N in the first set and -1 / M in the second, it is -w^T distances w.
+
     Args:
-        distances: between all points (n, n).
-        members: 1 for points of the first set, 0 for points of the second, (K, n).
+        distances: between all points (n, n), float64.
+        members: whether a point is in the first set, (K, n) bool.
     """
-    first, second = members.sum(1), (1 - members).sum(1)
-    to_first = members @ distances
-    within, across = (to_first * members).sum(1), (to_first * (1 - members)).sum(1)
-    others = distances.sum() - within - 2 * across
-    return 2 * across / (first * second) - within / first**2 - others / second**2
+    first, second = members.double(), (~members).double()
+    weights = first / first.sum(1, keepdim=True) - second / second.sum(1, keepdim=True)
+    return -((weights @ distances) * weights).sum(1)

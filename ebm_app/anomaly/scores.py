@@ -1,40 +1,37 @@
 """Anomaly scores of images from their ``Features``.
 
-As in scikit-learn, a lower score is more anomalous. A score is fitted to ordinary images, stores
-its statistics as tensors in ``state``, and returns numbers (B,), float64.
+As in scikit-learn, a lower score is more anomalous. A score's state is a dict of tensors, which
+``fit`` returns.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
-from typing import Self
 
 import torch
 from torch import Tensor
 
 from ebm_app.anomaly.features import Features
 
+State = dict[str, Tensor]
+
 
 class Score(ABC):
     """An anomaly score; lower is more anomalous."""
 
-    def __init__(self) -> None:
-        self.state: dict[str, Tensor] = {}
-
-    def fit(self, features: Features) -> Self:
-        """Fit the score to ordinary images."""
-        return self
+    def fit(self, features: Features) -> State:
+        """Return the state of the score fitted to ordinary images."""
+        return {}
 
     @abstractmethod
-    def __call__(self, features: Features) -> Tensor:
-        """Return the scores (B,) of images."""
+    def __call__(self, features: Features, state: State) -> Tensor:
+        """Return the scores (B,) of images, float64."""
 
 
 class Likelihood(Score):
-    """Minus the denoising loss at ``SYMMETRY_LEVELS``: log p(x) up to a constant and other levels."""
+    """Minus the denoising loss: log p(x) up to a constant and to the noise levels left out."""
 
-    def __call__(self, features: Features) -> Tensor:
+    def __call__(self, features: Features, state: State) -> Tensor:
         return -features.losses[:, 0]
 
 
@@ -50,22 +47,19 @@ class Mahalanobis(Score):
     """
 
     def __init__(self, vectors: Callable[[Features], Tensor]) -> None:
-        super().__init__()
         self.vectors = vectors
 
-    def fit(self, features: Features) -> Self:
+    def fit(self, features: Features) -> State:
         from sklearn.covariance import LedoitWolf  # takes a second to import
 
         vectors = self.vectors(features)
         mean, scale = vectors.mean(0), vectors.std(0) + 1e-9
         fitted = LedoitWolf().fit(((vectors - mean) / scale).numpy())
-        precision = torch.from_numpy(fitted.precision_)
-        self.state = {"mean": mean, "scale": scale, "precision": precision}
-        return self
+        return {"mean": mean, "scale": scale, "precision": torch.from_numpy(fitted.precision_)}
 
-    def __call__(self, features: Features) -> Tensor:
-        z = (self.vectors(features) - self.state["mean"]) / self.state["scale"]
-        return -((z @ self.state["precision"].double()) * z).sum(1)
+    def __call__(self, features: Features, state: State) -> Tensor:
+        z = (self.vectors(features) - state["mean"]) / state["scale"]
+        return -((z @ state["precision"].double()) * z).sum(1)
 
 
 class Symmetry(Score):
@@ -78,15 +72,15 @@ class Symmetry(Score):
     El-Yaniv 2018, arXiv:1805.10917, for rotated copies.
     """
 
-    def __call__(self, features: Features) -> Tensor:
+    def __call__(self, features: Features, state: State) -> Tensor:
         return -features.losses[:, 0] - (-features.losses).logsumexp(1)
 
 
-SCORES: dict[str, Callable[[], Score]] = {
-    "likelihood": Likelihood,
-    "residuals": partial(Mahalanobis, Features.residuals),
-    "time_scores": partial(Mahalanobis, Features.summary),
-    "symmetry": Symmetry,
+SCORES: dict[str, Score] = {
+    "likelihood": Likelihood(),
+    "residuals": Mahalanobis(Features.residuals),
+    "time_scores": Mahalanobis(Features.summary),
+    "symmetry": Symmetry(),
 }
 #: Name of the default score: the sum of the log ranks of all scores.
 RANKS = "ranks"

@@ -1,0 +1,92 @@
+"""``AnomalyDetector``: decisions, maps, files."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import error_of
+
+from ebm_app.anomaly import AnomalyDetector, two_sample_test
+from ebm_app.anomaly.detector import FITTED_FILE, RECORD_FILE
+from ebm_app.data.images import load_images
+from ebm_app.folders import BUNDLED
+
+
+@pytest.fixture(scope="module")
+def detector():
+    return AnomalyDetector("digits")
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_images("digits")
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.1, 0.2])
+def test_predictions_agree_with_p_values(detector, digits, rate):
+    images = digits.test[:40] / 16
+    images = torch.cat([images, 1 - images[:5]])
+    found, predicted = detector.examine(images), detector.predict(images, false_alarm_rate=rate)
+    assert ((predicted == -1) == (found.p_value <= rate)).all() and (predicted[-5:] == -1).all()
+    # the binomial error of 40 images and that of a threshold from 25
+    stderr = np.sqrt(rate * (1 - rate) * (1 / 40 + 1 / 25))
+    assert (predicted[:40] == -1).mean() <= rate + 3 * stderr
+
+
+def test_blank_and_rotated_images_score_lowest(detector, digits):
+    images = digits.test[:60] / 16
+    ordinary = detector.score_samples(images)
+    blank, rotated = torch.zeros(1, 1, 8, 8), images.rot90(1, (-2, -1))
+    assert detector.score_samples(blank) < ordinary.min()
+    assert np.median(detector.score_samples(rotated)) < ordinary.min()
+    alone = detector.score_samples(digits.test[:1].numpy())
+    np.testing.assert_allclose(alone, ordinary[:1], rtol=1e-4)
+
+
+def test_maps_locate_a_planted_patch(detector, digits):
+    planted = digits.test[:20] / 16
+    planted[:, :, :3, :3] = torch.eye(3)
+    maps = detector.explain(planted)
+    corner = maps[:, :3, :3].reshape(20, -1).max(1)
+    assert maps.shape == (20, 8, 8)
+    assert (corner >= maps.reshape(20, -1).max(1)).mean() > 0.8
+
+
+def test_nearest_sorts_by_pixel_distance(detector, digits):
+    found = detector.nearest(digits.validation[7:8] / 16)
+    distances = (digits.validation.int() - digits.validation[7].int()).square().sum((1, 2, 3))
+    assert (found == digits.validation[distances.argsort()[:3]]).all()
+
+
+def test_saved_detector_loads_with_its_model(tmp_path, digits):
+    fitted = AnomalyDetector("digits", "residuals").fit(digits.validation)
+    fitted.model.save_pretrained(tmp_path)
+    assert not AnomalyDetector(tmp_path).is_fitted
+    fitted.save(tmp_path, dataset="digits")
+    loaded = AnomalyDetector(tmp_path, "residuals")
+    expected, found = (each.examine(digits.test[:4]) for each in (fitted, loaded))
+    np.testing.assert_allclose(found.score, expected.score, rtol=1e-3)
+    assert (found.p_value == expected.p_value).all()
+    np.testing.assert_allclose(found.maps, expected.maps, rtol=1e-4, atol=1e-4)
+    other = {**json.loads((tmp_path / RECORD_FILE).read_text()), "weights": "of another model"}
+    (tmp_path / RECORD_FILE).write_text(json.dumps(other))
+    assert not AnomalyDetector(tmp_path).is_fitted
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist", "mnist-latent"])
+def test_bundled_models_have_a_fitted_detector(name):
+    record = json.loads((BUNDLED / name / RECORD_FILE).read_text())
+    assert record["split"] == "validation" and AnomalyDetector(name).is_fitted
+    assert (BUNDLED / name / FITTED_FILE).stat().st_size < 2**20
+
+
+def test_errors_name_the_value_and_the_remedy(detector, digits):
+    images, ebm = digits.test[:3], detector.model
+    assert "not fitted" in error_of(AnomalyDetector(ebm).p_value, images)
+    assert "at least 80" in error_of(AnomalyDetector(ebm).fit, images)
+    assert "entropy" in error_of(AnomalyDetector, ebm, "entropy")
+    assert "99 calibration" in error_of(detector.predict, images, 0.01)
+    assert "false_alarm_rate" in error_of(detector.predict, images, 1.5)
+    assert "28" in error_of(detector.predict, torch.zeros(1, 1, 28, 28))
+    assert "at least 2" in error_of(two_sample_test, ebm, images, images[:1])

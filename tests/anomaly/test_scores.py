@@ -1,0 +1,41 @@
+"""Anomaly scores against their equations."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import mahalanobis
+from sklearn.covariance import LedoitWolf
+
+from ebm_app.anomaly.features import Features
+from ebm_app.anomaly.scores import SCORES, TAIL, log_rank
+
+
+def random_features(num, seed):
+    draw = torch.Generator().manual_seed(seed)
+    squares, expected = (torch.rand(num, 2, 4, 4, generator=draw) + 0.5 for _ in range(2))
+    time_scores = torch.randn(num, 2, generator=draw, dtype=torch.float64)
+    losses = torch.randn(num, 8, generator=draw, dtype=torch.float64)
+    return Features(squares, expected, time_scores, losses)
+
+
+def test_scores_match_their_equations():
+    ordinary, other = random_features(200, seed=0), random_features(5, seed=1)
+    found = {name: score(other, score.fit(ordinary)) for name, score in SCORES.items()}
+    torch.testing.assert_close(found["likelihood"], -other.losses[:, 0])
+    torch.testing.assert_close(found["symmetry"], (-other.losses).log_softmax(1)[:, 0])
+    for name in ("residuals", "time_scores"):
+        x, z = (SCORES[name].vectors(part).numpy() for part in (ordinary, other))
+        scale = x.std(0, ddof=1)
+        precision = LedoitWolf().fit((x - x.mean(0)) / scale).precision_
+        expected = [-(mahalanobis(r, x.mean(0) / scale, precision) ** 2) for r in z / scale]
+        np.testing.assert_allclose(found[name], expected, rtol=1e-6)
+
+
+def test_log_rank_extrapolates_below_the_reference():
+    reference = torch.arange(1.0, 101)
+    ranks = log_rank(torch.tensor([200.0, 50.5, 0.0, -10.0]), reference).exp()
+    assert ranks[0] == 1 and ranks[1] == pytest.approx(51 / 101)
+    q = np.quantile(reference, TAIL)
+    mean = np.mean([q - s for s in range(1, 101) if s < q])
+    assert ranks[2].item() == pytest.approx(TAIL * np.exp(-q / mean))
+    assert ranks[3].item() == pytest.approx(TAIL * np.exp(-(q + 10) / mean))
