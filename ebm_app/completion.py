@@ -15,6 +15,7 @@ from ebm_app.sampling.known import KnownEnergy
 from ebm_app.sampling.samplers import AnnealedHMC
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import check_argument
+from ebm_app.utils.registry import build
 from ebm_app.utils.tensors import as_tensor
 
 #: a third of what draws of whole images take: the known pixels lead the way
@@ -76,7 +77,8 @@ def iterate_completion(
     energy = KnownEnergy(energy, known, where)
     generator, x0 = ebm.start(len(levels), seed)
     settings = {"num_temperatures": NUM_TEMPERATURES, **settings}
-    for frame in AnnealedHMC(**settings).iterate(energy, x0, generator):
+    sampler = build(AnnealedHMC, "sampler", settings)
+    for frame in sampler.iterate(energy, x0, generator):
         yield frame._replace(x=torch.where(where, known.to(frame.x), frame.x))
 
 

@@ -18,6 +18,7 @@ from ebm_app.nets.energy import TimeScoreEnergy
 from ebm_app.sampling.samplers import AnnealedHMC
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Number, check_argument
+from ebm_app.utils.registry import build
 from ebm_app.utils.tensors import expand_like
 
 Field = Callable[[Tensor, float], Tensor]
@@ -146,5 +147,6 @@ def sample_composed(
     """
     composition = check_argument(Composition, "composition", composition)
     generator, x0 = check_argument(EBM, "ebm", ebm).start(num_images, seed)
-    *_, last = AnnealedHMC(**settings).iterate(composition, x0, generator)
+    sampler = build(AnnealedHMC, "sampler", settings)
+    *_, last = sampler.iterate(composition, x0, generator)
     return ebm.to_images(last.x)

@@ -12,35 +12,37 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Len, Lt
 
+from ebm_app.utils.errors import shorten
 from ebm_app.utils.fields import (
+    AtLeastTwo,
     BatchSize,
     Count,
     Draws,
+    Float,
+    Int,
     Nodes,
     NonNegative,
     Number,
     Positive,
     PositiveInt,
     Seed,
-    Several,
     Share,
     advanced,
     configuration,
     renamed,
     setting,
-    shorten,
 )
 
 FORMAT_VERSION = 1
 LARGEST_SIDE = 4096
 MOST_RESOLUTIONS = 8
-Side = Annotated[int, Ge(1), Le(LARGEST_SIDE)]
+Side = Annotated[Int, Ge(1), Le(LARGEST_SIDE)]
 #: beyond a million cycles the phase of a float32 is lost
-Frequency = Annotated[float, Gt(0), Le(1e6)]
+Frequency = Annotated[Float, Gt(0), Le(1e6)]
 Frequencies = Annotated[tuple[Frequency, ...], Len(0, 64)]
-Margin = Annotated[float, Ge(1e-12), Lt(0.5)]
+Margin = Annotated[Float, Ge(1e-12), Lt(0.5)]
 #: of data; beyond, a path holds nothing but noise or nothing but data
-Moment = Annotated[float, Ge(1e-6), Le(1e6)]
+Moment = Annotated[Float, Ge(1e-6), Le(1e6)]
 ImageShape = Annotated[tuple[Side, ...], Len(3, 3)]
 #: Old values of settings, which records of earlier versions hold
 RENAMED: dict[str, dict[str, str]] = {
@@ -48,17 +50,17 @@ RENAMED: dict[str, dict[str, str]] = {
     "weighting": {"time_score": "inverse_variance"},
 }
 TimeInput, WeightingName = (renamed(**names) for names in RENAMED.values())
-NumLevels = Annotated[int, Ge(2), Le(256)]
+NumLevels = Annotated[Int, Ge(2), Le(256)]
 #: older folders hold these empty
 NoPalette = Annotated[tuple[int, ...], Len(0, 0)]
 NoArguments = Annotated[dict[str, Number], Len(0, 0)]
-Width = Annotated[int, Ge(1), Le(4096)]
+Width = Annotated[Int, Ge(1), Le(4096)]
 Widths = Annotated[tuple[Width, ...], Len(1, MOST_RESOLUTIONS)]
-Layers = Annotated[int, Ge(1), Le(16)]
-Classes = Annotated[int, Ge(0), Le(100_000)]
-LogSNR = Annotated[float, Ge(-20), Le(20)]
+Layers = Annotated[Int, Ge(1), Le(16)]
+Classes = Annotated[Int, Ge(0), Le(100_000)]
+LogSNR = Annotated[Float, Ge(-20), Le(20)]
 Resolutions = Annotated[
-    tuple[Annotated[int, Ge(0), Lt(MOST_RESOLUTIONS)], ...], Len(0, MOST_RESOLUTIONS)
+    tuple[Annotated[Int, Ge(0), Lt(MOST_RESOLUTIONS)], ...], Len(0, MOST_RESOLUTIONS)
 ]
 
 
@@ -102,7 +104,7 @@ class EarlyConfig:
     """
 
     net: UNetConfig
-    patch: Annotated[int, Ge(1), Le(16)] = 2
+    patch: Annotated[Int, Ge(1), Le(16)] = 2
     max_log_snr: LogSNR = 0.0
 
 
@@ -150,7 +152,7 @@ class EBMConfig(ModelSettings):
     path: PathConfig = PathConfig()
     net: UNetConfig = UNetConfig()
     stein_head: bool = True
-    condition_dim: Annotated[int, Ge(0), Le(LARGEST_SIDE)] = 0
+    condition_dim: Annotated[Int, Ge(0), Le(LARGEST_SIDE)] = 0
     palette: NoPalette = ()
     num_classes: Classes = 0
     early: EarlyConfig | None = None
@@ -184,7 +186,7 @@ class LoopConfig:
     checkpointing_steps: PositiveInt = setting("steps between checkpoints", 500)
     checkpoints_total_limit: PositiveInt = advanced("checkpoints kept", 3)
     validation_steps: PositiveInt = setting("steps between validations", 500)
-    validation_images: Several = advanced("validation images scored, at most", 1000)
+    validation_images: AtLeastTwo = advanced("validation images scored, at most", 1000)
     validation_repeats: Draws = advanced("dequantisation draws of each", 4)
     num_preview_images: Count = advanced("images drawn at each validation; 0 for none", 16)
     logging_steps: PositiveInt = advanced("steps between lines of metrics.jsonl", 10)

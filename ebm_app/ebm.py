@@ -38,7 +38,7 @@ from ebm_app.sampling.samplers import SAMPLERS, Sampler
 from ebm_app.spaces import build_space
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import NonNegative, PositiveInt, Seed, check_argument
-from ebm_app.utils.registry import choose, make
+from ebm_app.utils.registry import build, choose, make
 
 #: numbers of the images of a call of ``sample``, and of those that are drawn together
 MAX_DRAWN, DRAWN_TOGETHER = 2**24, 2**20
@@ -182,7 +182,9 @@ class EBM(PretrainedModel):
         noise = dequantisation_noise(1, levels, seed)
         point = self.dequantise(levels, checked_noise(noise, levels, self.dtype)[0])
         highest = config.early.max_log_snr if config.early else ClassBounds.max_log_snr
-        bounds = ClassBounds(**{"max_log_snr": highest, "seed": seed, **settings})
+        bounds = build(
+            ClassBounds, "class bounds", {"max_log_snr": highest, "seed": seed, **settings}
+        )
         parts = [
             bounds(self.model, y, point.t, config.num_classes)
             for y in point.y.split(MAX_CLASSIFIED)

@@ -7,8 +7,8 @@ from typing import TypeVar
 from torch import nn
 
 from ebm_app.config import FORMAT_VERSION
-from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import check_argument, from_dict, shorten
+from ebm_app.utils.errors import UserError, shorten
+from ebm_app.utils.fields import check_argument, from_dict
 from ebm_app.utils.files import read_json, read_tensor_info, read_tensors
 
 #: kinds of model; a config.json that names none is of the first

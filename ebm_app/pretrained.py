@@ -20,8 +20,8 @@ from ebm_app.folders import (
     load_weights,
     read_config,
 )
-from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import check_argument, shorten, to_dict
+from ebm_app.utils.errors import UserError, shorten
+from ebm_app.utils.fields import check_argument, to_dict
 from ebm_app.utils.files import write_json, write_tensors
 from ebm_app.utils.random import initial_weights
 from ebm_app.utils.tensors import as_tensor

@@ -25,7 +25,7 @@ from torch import Tensor
 from ebm_app.anomaly import AnomalyDetector
 from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse, run_script
 from ebm_app.evaluation.held_out import images_for
-from ebm_app.utils.fields import Count, Several, configuration, setting
+from ebm_app.utils.fields import AtLeastTwo, Count, configuration, setting
 from ebm_app.utils.files import save_figure
 from ebm_app.utils.output import Output
 from ebm_app.utils.processes import resolve_device
@@ -42,8 +42,8 @@ class Arguments(CommonFlags, ModelFlag):
     """The command line."""
 
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
-    limit: Several = setting("ordinary test images", 1000)
-    odd: Several = setting("odd images of a kind, made of the first of these", 250)
+    limit: AtLeastTwo = setting("ordinary test images", 1000)
+    odd: AtLeastTwo = setting("odd images of a kind, made of the first of these", 250)
     fit: Count = setting("fit to so many validation images and write the detector", 0)
     output_dir: Path = setting("where the record or the detector goes", Path("runs/anomaly"))
 

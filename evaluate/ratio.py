@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import argument, parse, run_script
 from ebm_app.tabular.columns import read_rows
-from ebm_app.utils.fields import Seed, Several, Steps, configuration, setting
+from ebm_app.utils.fields import AtLeastTwo, Seed, Steps, configuration, setting
 from ebm_app.utils.files import replace_file, save_figure
 from ebm_app.utils.output import Output
 
@@ -27,7 +27,7 @@ class Arguments:
     x1: str = argument("rows of p_1, with the same columns")
     at: str | None = setting("rows at which log p_1 / p_0 is asked for; they go to at.csv", None)
     columns: tuple[str, ...] = setting("columns to read from .csv files", ())
-    num_folds: Several = setting("parts of the rows", 10)
+    num_folds: AtLeastTwo = setting("parts of the rows", 10)
     iterations: Steps = setting("steps of the classifiers at most", 2_000)
     output_dir: Path = setting("where the record goes", Path("runs/ratio"))
     seed: Seed = setting("seed of folds, weights and batches", 0)

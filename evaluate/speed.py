@@ -23,7 +23,7 @@ from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.nets.parametrisation import default_prediction
 from ebm_app.training.tasks import EBMTask
 from ebm_app.training.trainer import Trainer
-from ebm_app.utils.fields import BatchSize, Several, configuration, setting
+from ebm_app.utils.fields import AtLeastTwo, BatchSize, configuration, setting
 from ebm_app.utils.output import Output
 from ebm_app.utils.processes import make_accelerator
 from ebm_app.utils.registry import choose
@@ -42,7 +42,7 @@ class Arguments(HeldOutFlags):
     """The command line."""
 
     batch_size: BatchSize = setting("images taken together", 64)
-    limit: Several = setting("take the first images only", 32)
+    limit: AtLeastTwo = setting("take the first images only", 32)
     parts: tuple[str, ...] = setting("of training, likelihood; both if not given", ())
     quick: bool = setting("one turn of 4 images", False)
     output_dir: Path = setting("where the record goes", Path("runs/speed"))

@@ -26,7 +26,7 @@ import tyro
 from tyro.conf import Positional
 
 from ebm_app.utils.errors import Interrupted, UserError, user_message
-from ebm_app.utils.fields import Seed, configuration, setting
+from ebm_app.utils.fields import Seed, configuration, setting, user_errors
 from ebm_app.utils.output import lasting_terminal
 from ebm_app.utils.registry import import_extension, import_plugins
 
@@ -94,7 +94,8 @@ def parse(kind: type[T], description: str | None, argv: Sequence[str] | None = N
         use_underscores=True,
         config=(tyro.conf.FlagCreatePairsOff,),
     )
-    return kind(**vars(values))
+    with user_errors():
+        return kind(**vars(values))
 
 
 def _flags(kind: type, hide_advanced: bool) -> type:

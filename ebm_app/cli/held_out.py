@@ -14,7 +14,7 @@ from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.held_out import images_for
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import BatchSize, Draws, Several, configuration, setting
+from ebm_app.utils.fields import AtLeastTwo, BatchSize, Draws, configuration, setting
 from ebm_app.utils.processes import make_accelerator
 from ebm_app.utils.registry import choose
 
@@ -29,7 +29,7 @@ class ImageFlags(CommonFlags, ModelFlag):
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
     download: bool = setting("download a missing data set", False)
     split: Split = setting("train, validation or test", "test")
-    limit: Several | None = setting("number of images, from the first; all if not given", None)
+    limit: AtLeastTwo | None = setting("number of images, from the first; all if not given", None)
 
 
 @configuration(kw_only=True)

@@ -21,7 +21,7 @@ from ebm_app.data.folder import list_images
 from ebm_app.data.pictures import prepare_image, read_image
 from ebm_app.ebm import EBM
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import BatchSize, Several, configuration, setting
+from ebm_app.utils.fields import AtLeastTwo, BatchSize, configuration, setting
 from ebm_app.utils.files import replace_file
 from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.random import make_generator
@@ -37,7 +37,7 @@ class Arguments(CommonFlags, ModelFlag):
     folder: Positional[Path] = argument("folder of images, searched with all below it")
     output: Path = setting("the table", Path("scores.csv"))
     estimator: str | None = setting("of log p; the model's own if not given", None)
-    repeats: Several = setting("dequantisation draws of each image", 4)
+    repeats: AtLeastTwo = setting("dequantisation draws of each image", 4)
     batch_size: BatchSize = setting("images read together", 128)
     skip_bad: bool = setting("leave out files that are no images, and count them", False)
 

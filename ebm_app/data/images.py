@@ -16,12 +16,12 @@ from ebm_app.data.named import DATASETS
 from ebm_app.data.sources import HUB, as_images, read_hub
 from ebm_app.data.stored import Images, Splits, collect_splits, split_images
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import check_argument
+from ebm_app.utils.fields import Int, check_argument
 from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import as_tensor
 
 FOLDER = "folder:"
-NumLevels = Annotated[int, Ge(2), Le(NUM_VALUES)]
+NumLevels = Annotated[Int, Ge(2), Le(NUM_VALUES)]
 
 
 @dataclass(frozen=True, eq=False)

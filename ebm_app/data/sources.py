@@ -13,8 +13,7 @@ from torch import Tensor
 from ebm_app.data.folder import SPLITS
 from ebm_app.data.pictures import to_pixels
 from ebm_app.data.stored import Images, Labelled, Splits, collect_splits, load_all, split_images
-from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import shorten
+from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.tensors import as_tensor
 
 HUB = "hf:"

@@ -24,14 +24,14 @@ from ebm_app.nets.energy import TimeScoreEnergy
 from ebm_app.paths import GaussianPath
 from ebm_app.spaces import Space
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Draws, Seed, check_argument, configuration
+from ebm_app.utils.fields import Draws, Float, Seed, check_argument, configuration
 from ebm_app.utils.tensors import expand_like
 
 #: uniform numbers that are held at once, 4 GB
 MAX_NOISE = 2**30
 SQRT2 = math.sqrt(2)
 #: beyond 8 standard deviations float64 cannot tell a truncation from none
-Tau = Annotated[float, Gt(0), Le(8)]
+Tau = Annotated[Float, Gt(0), Le(8)]
 
 
 class Dequantised(NamedTuple):

@@ -14,11 +14,11 @@ from ebm_app.paths import LogSNRPath
 from ebm_app.paths.divergence import rademacher_probes, unit_probes
 from ebm_app.paths.probability_flow import ProbabilityFlow
 from ebm_app.paths.schedules import ARC_LENGTH, LOG_SNR
-from ebm_app.utils.fields import Fraction, Refinements, Seed, Steps, configuration
+from ebm_app.utils.fields import Fraction, Int, Refinements, Seed, Steps, configuration
 from ebm_app.utils.tensors import sum_except_batch
 
 #: probes of a divergence, of which 0 take it exactly
-NumProbes = Annotated[int, Ge(0), Le(1000)]
+NumProbes = Annotated[Int, Ge(0), Le(1000)]
 #: error of a solve, in nats for each component, at which it is not refined
 TOLERANCE = 2e-3
 

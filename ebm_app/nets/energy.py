@@ -18,8 +18,8 @@ from ebm_app.config import Margin
 from ebm_app.nets.labelled import LabelledModel
 from ebm_app.nets.time_score import ModelOutput, TimeScoreModel
 from ebm_app.paths import GaussianPath
-from ebm_app.utils.errors import NumericalError, UserError
-from ebm_app.utils.fields import Nodes, check_argument, shorten
+from ebm_app.utils.errors import NumericalError, UserError, shorten
+from ebm_app.utils.fields import Nodes, check_argument
 from ebm_app.utils.quadrature import ADAPTIVE, Rule, integrate, rule_on
 from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import expand_like, leaves, sum_except_batch

@@ -13,8 +13,7 @@ from torch import nn
 from ebm_app.config import EBMConfig, PathConfig
 from ebm_app.folders import PIPELINE_FILE, find_folder, first_line
 from ebm_app.nets.pipeline_model import PipelineModel
-from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import shorten
+from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.files import read_json
 
 PIPELINES = ("DDPMPipeline", "DDIMPipeline")

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 from torch import Tensor
 
-from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import shorten
+from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.files import open_file
 from ebm_app.utils.tensors import as_tensor
 

@@ -37,10 +37,10 @@ from ebm_app.tabular.lower_bounds import PairRatios, best_weights, donsker_varad
 from ebm_app.tabular.neighbours import neighbour_information
 from ebm_app.tabular.scores import Side, row_groups
 from ebm_app.tabular.t_copula import TCopula, t_scores
-from ebm_app.utils.fields import LARGEST, Seed, Steps, check_argument
+from ebm_app.utils.fields import LARGEST, Int, Seed, Steps, check_argument
 from ebm_app.utils.random import make_generator
 
-NumFolds = Annotated[int, Ge(3), Le(LARGEST)]
+NumFolds = Annotated[Int, Ge(3), Le(LARGEST)]
 #: streams of random numbers
 FOLDS, BATCHES, SHUFFLES = range(3)
 #: with fewer rows of a fold for each column, the correlation of the copula is shrunk

@@ -14,8 +14,8 @@ from torch import Tensor
 from ebm_app.tabular.columns import Columns
 from ebm_app.tabular.conformal import weighted_quantile
 from ebm_app.tabular.estimate import Estimate, error_of_rows
-from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Fraction, check_argument, shorten
+from ebm_app.utils.errors import UserError, shorten
+from ebm_app.utils.fields import Fraction, check_argument
 from ebm_app.utils.tensors import effective_sample_size
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from ebm_app.tabular.gaussian_base import GaussianRatio, best_base
 from ebm_app.tabular.ratio_estimate import RatioEstimate
 from ebm_app.tabular.scores import AsinhScores, row_groups
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import Seed, Several, Steps, check_argument
+from ebm_app.utils.fields import AtLeastTwo, Seed, Steps, check_argument
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.tensors import log_mean_exp
 
@@ -89,7 +89,7 @@ class RatioEstimation:
     def __init__(
         self, x0: Any, x1: Any, num_folds: int = 10, steps: int = 2_000, random_state: int = 0
     ) -> None:
-        self.num_folds = check_argument(Several, "num_folds", num_folds)
+        self.num_folds = check_argument(AtLeastTwo, "num_folds", num_folds)
         steps = check_argument(Steps, "steps", steps)
         random_state = check_argument(Seed, "random_state", random_state)
         self.given = Columns.of(x0, "x0"), Columns.of(x1, "x1")

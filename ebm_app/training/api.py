@@ -17,6 +17,7 @@ from ebm_app.training.settings import resolve
 from ebm_app.utils.fields import check_argument
 from ebm_app.utils.output import lasting_terminal
 from ebm_app.utils.processes import resolve_device
+from ebm_app.utils.registry import build
 
 OPTIONS = {field.name for field in fields(RunOptions)} - {"output_dir"}
 
@@ -74,7 +75,7 @@ def train(
     data = ImageData.from_tensors(images, validation, num_levels, dataset, labels)
     settings = {"classes": "none" if labels is None else "all", **settings}
     chosen = {name: settings.pop(name) for name in OPTIONS & set(settings)}
-    options = RunOptions(output_dir=folder, **chosen)
+    options = build(RunOptions, "run", {"output_dir": folder, **chosen})
     flow = flow_of(options.init_from) if flow is None else flow
     ebm_config, config = resolve(data, settings, flow=flow)
     generators = torch.random.fork_rng(range(torch.cuda.device_count()))

@@ -19,8 +19,7 @@ from torch import Tensor
 from ebm_app.folders import CONFIG_FILE, WEIGHTS_FILE
 from ebm_app.pretrained import PretrainedModel
 from ebm_app.utils import METRICS_FILE, PREVIEWS, RUN_FILE
-from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import shorten
+from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.files import (
     lock_folder,
     open_file,

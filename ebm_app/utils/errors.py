@@ -6,6 +6,15 @@ ends in a traceback.
 
 import signal
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+#: Max characters of a user's value in an error message
+MAX_SHOWN = 60
+#: Max invalid fields in an error message
+MAX_ERRORS = 3
 
 
 class UserError(ValueError):
@@ -50,3 +59,36 @@ def user_message(error: Exception) -> str | None:
     if names & {"MemoryError", "OutOfMemoryError"} or "allocate memory" in str(error):
         return "Out of memory. Use a smaller batch, or fewer images, draws or steps."
     return None
+
+
+def describe_errors(error: ValueError) -> str:
+    """Describe an error in one line; of a ``ValidationError``, the first invalid fields."""
+    if isinstance(error, UserError):
+        return str(error)
+    if not isinstance(error, ValidationError):
+        return shorten(error)
+    details = error.errors(include_url=False, include_context=False)
+    return "; ".join(_describe(detail) for detail in details[:MAX_ERRORS])
+
+
+def _describe(detail: ErrorDetails) -> str:
+    field = shorten(".".join(map(str, detail["loc"])))
+    match detail["type"]:
+        case "unexpected_keyword_argument" | "extra_forbidden":
+            return f"unknown key {field}"
+        case "missing" | "missing_argument":
+            return f"key {field} is missing"
+        case "value_error":  # a validator of this package
+            return f"{field} {detail['msg'].removeprefix('Value error, ')}".strip()
+    message = detail["msg"].replace("Input should be", "must be")
+    return f"{field} {message}, got {shorten(repr(detail['input']))}".strip()
+
+
+def shorten(value: Any) -> str:
+    """Return the text of a value on one line, truncated to ``MAX_SHOWN`` characters.
+
+    >>> shorten("x" * 1000) == "x" * MAX_SHOWN + "..."
+    True
+    """
+    text = " ".join(str(value)[: 4 * MAX_SHOWN].split())
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."

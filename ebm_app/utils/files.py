@@ -20,8 +20,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import STRICT, describe_errors, shorten
+from ebm_app.utils.errors import UserError, describe_errors, shorten
+from ebm_app.utils.fields import STRICT
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -10,8 +10,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
-from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import check_argument, from_strings, shorten
+from ebm_app.utils.errors import UserError, shorten
+from ebm_app.utils.fields import check_argument, from_strings, user_errors
 
 T = TypeVar("T")
 
@@ -66,13 +66,20 @@ def make(
     if not isinstance(name, str):
         return check_argument(base, what, name)
     kind = kinds[choose(what, name, kinds)]
-    given = {key: value for key, value in settings.items() if value is not None}
-    for key in given:
-        choose(f"setting of the {what} {name}", key, inspect.signature(kind).parameters)
-    try:
-        return kind(**given)
-    except UserError as error:
-        raise UserError(f"{what} '{name}': {error}") from None
+    chosen = {key: value for key, value in settings.items() if value is not None}
+    return build(kind, f"{what} {name}", chosen)
+
+
+def build(kind: type[T], what: str, settings: Mapping[str, Any]) -> T:
+    """Build an instance of ``kind`` from a user's keyword arguments.
+
+    Raises:
+        UserError: for an unknown setting, or one outside its range.
+    """
+    for key in settings:
+        choose(f"setting of the {what}", key, inspect.signature(kind).parameters)
+    with user_errors(what):
+        return kind(**settings)
 
 
 def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:

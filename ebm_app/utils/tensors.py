@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import shorten
+from ebm_app.utils.errors import UserError, shorten
 
 
 def expand_like(coefficient: Tensor, x: Tensor) -> Tensor:

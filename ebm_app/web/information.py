@@ -17,8 +17,7 @@ from matplotlib.figure import Figure
 from ebm_app.tabular.columns import read_rows
 from ebm_app.tabular.known import EXAMPLES
 from ebm_app.tabular.mutual_information import Estimation
-from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import shorten
+from ebm_app.utils.errors import UserError, shorten
 from ebm_app.utils.registry import choose
 
 from .models import hide_path

@@ -18,8 +18,7 @@ from gradio.components import Component
 from gradio.events import Dependency
 from pydantic import BeforeValidator, ConfigDict, ValidationError, validate_call
 
-from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import describe_errors
+from ebm_app.utils.errors import UserError, describe_errors
 
 #: Threads that compute the steps of runs. Runs of one lane alternate step by step; quick runs,
 #: which take seconds, do not wait for long ones.

@@ -158,7 +158,7 @@ def test_samples_of_a_mixture_are_like_exact_ones_with_the_masses_of_its_modes(s
     [
         ("gibbs", {}, "unknown sampler 'gibbs': choose one of annealed_hmc, dpm, pf_ode"),
         ("pf_ode", {"final_steps": 3}, "setting of the sampler pf_ode 'final_steps'"),
-        ("pf_ode", {"num_steps": 0}, "num_steps must be greater than or equal to 1, not 0"),
+        ("pf_ode", {"num_steps": 0}, "num_steps must be greater than or equal to 1, got 0"),
         ("annealed_hmc", {"score": "head"}, "no Stein head"),
         ("pf_ode", {"start": 0.9999}, "lower start"),
         ("pf_ode", {"end_variance": 1.0}, "end_variance 1.0"),

@@ -74,7 +74,7 @@ def test_a_tenth_is_held_out_and_no_image_is_in_both_parts():
         (IMAGES[:2], {}, "give at least 3"),
         (IMAGES, {"num_levels": 8}, "8 levels end at 7"),
         (IMAGES, {"colour": 1}, "unknown key colour"),
-        (IMAGES, {"learning_rate": "fast"}, "learning_rate must be a valid number, not 'fast'"),
+        (IMAGES, {"learning_rate": "fast"}, "learning_rate must be a valid number, got 'fast'"),
     ],
 )
 def test_mistakes_are_explained(tmp_path, images, settings, message):
