@@ -11,25 +11,31 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from math import isfinite
-from typing import Annotated, Any, TypeVar, dataclass_transform
+from typing import Annotated, Any, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
-import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_json
-from torch import Tensor
 
 from ebm_app.utils.errors import UserError, describe_errors, shorten
 
 T = TypeVar("T")
 
 
+@runtime_checkable
+class Array(Protocol):
+    """Numbers and arrays of numpy and torch, which are not imported here to keep --help fast."""
+
+    def tolist(self) -> Any:
+        """Return the values as Python numbers, in nested lists."""
+
+
 def to_python(value: Any) -> Any:
     """Convert numbers and arrays of numpy and torch to Python's; return anything else as it is."""
     try:
-        return value.tolist() if isinstance(value, np.generic | np.ndarray | Tensor) else value
-    except (RuntimeError, TypeError):  # a sparse tensor, or one without values
+        return value.tolist() if isinstance(value, Array) else value
+    except (RuntimeError, TypeError):  # a sparse tensor, one without values, or a class
         return value
 
 
@@ -109,6 +115,7 @@ def check_argument(kind: Any, name: str, value: Any) -> Any:
     Raises:
         UserError: for a value of another type or outside its range.
 
+    >>> import numpy as np
     >>> check_argument(Seed, "seed", np.int64(3))
     3
     """
