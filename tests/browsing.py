@@ -1,4 +1,4 @@
-"""What the tests of the page in a headless Chromium share."""
+"""Helpers of the browser tests."""
 
 import re
 from functools import partial
@@ -9,23 +9,23 @@ from conftest import load_script
 scenes = load_script("ui/screenshots.py")
 open_tab, press = scenes.open_tab, scenes.press
 TABS = tuple(scenes.SCENES)
+#: Milliseconds
 WAIT = 60_000
 text_of = partial(scenes.text_of, wait=WAIT)
-#: what axe finds in the components of gradio itself, which no setting of the page changes; a table
-#: wider than a telephone has cells for the keyboard once it has rows
-OF_GRADIO = {
+#: Violations inside gradio's own components: axe rule and part of the HTML
+IN_GRADIO = {
     ("aria-prohibited-attr", "Empty value"),
     ("button-name", 'class="gallery-item'),
-    ("scrollable-region-focusable", 'class="virtual-table-viewport'),
 }
 
 
 def draw(page, down=0.8):
-    """A stroke on the canvas of the tab that is open."""
+    """Draw a vertical stroke on the visible canvas."""
     scenes.draw(page, ((0.5, 0.2), (0.5, down)))
 
 
 def set_number(page, label, value):
+    """Set the number box of a slider, after opening "Advanced" if necessary."""
     box = page.get_by_role("spinbutton", name=re.compile(f"for {label}$"))
     if not box.is_visible():
         press(page, "Advanced")
@@ -34,9 +34,9 @@ def set_number(page, label, value):
     box.press("Tab")
 
 
-def barriers(page):
-    """What axe calls serious or critical, short of what is gradio's own."""
-    # a button that a run has given back fades into its colour
+def accessibility_violations(page):
+    """Return serious and critical axe violations outside gradio's own components."""
+    # a button that is enabled again fades into its colour
     page.wait_for_function("!document.querySelector('button.primary:disabled')", timeout=WAIT)
     page.wait_for_timeout(1000)
     violations = Axe().run(page).response["violations"]
@@ -45,12 +45,12 @@ def barriers(page):
         for found in violations
         if found["impact"] in ("serious", "critical")
         for node in found["nodes"]
-        if not any(found["id"] == name and part in node["html"][:200] for name, part in OF_GRADIO)
+        if not any(found["id"] == rule and part in node["html"][:200] for rule, part in IN_GRADIO)
     ]
 
 
-def unfold(page):
-    """Open all that is folded away in the tab that is open."""
+def expand_all(page):
+    """Expand all accordions of the open tab."""
     folded = page.locator("button.label-wrap:not(.open):visible")
     while folded.count():
         folded.first.click()
@@ -58,7 +58,7 @@ def unfold(page):
 
 
 def clipped(page):
-    """Titles, labels, buttons and chosen values of which a part is out of sight."""
+    """Return titles, labels, buttons and values whose text does not fit their element."""
     return page.evaluate(CLIPPED)
 
 

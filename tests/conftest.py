@@ -162,12 +162,12 @@ def page_files(tmp_path_factory) -> None:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory) -> Path:
-    """A folder with the runs "grey", with a checkpoint, "colour", and "told", which knows three
-    classes: tiny, untrained models."""
+    """Folder with tiny, untrained models: "grey" with a checkpoint, "colour", and the
+    class-conditional "labelled"."""
     folder = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
     configs = {"grey": GREY, "grey/checkpoint-5": GREY, "colour": COLOUR}
-    configs["told"] = replace(GREY, num_classes=3)
+    configs["labelled"] = replace(GREY, num_classes=3)
     for name, config in configs.items():
         ebm = EBM(config)
         torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.1)

@@ -1,4 +1,4 @@
-"""Pictures of every tab of the page, at work with a model.
+"""Take a screenshot of every tab of the page after a run.
 
 python ui/screenshots.py --output_dir docs
 """
@@ -16,37 +16,39 @@ from PIL import Image
 from ebm_app.cli.command_line import parse, run_script
 from ebm_app.utils.fields import configuration, setting
 
-WAIT = 600_000  # milliseconds
-#: colours of a picture, which keep a file small
+#: Milliseconds
+WAIT = 600_000
+#: Colours of a screenshot; few keep the file small
 NUM_COLOURS = 128
-#: by tab: the button, and the box that then holds a text like this
+#: By tab: the button that starts the run, and the label and final text of its text box
 SCENES = {
     "Generate": ("Generate", "Run", r"^\d+ images"),
-    "Score": ("Is the image ordinary?", "Log-likelihood", "over 16 draws"),
+    "Score": ("Score the image", "Answer", "bits per dim"),
     "Complete": ("Complete", "Run", r"^Step (\d+) of \1 "),
     "Toy": ("Train", "Run", r"^\d+ steps"),
     "Mutual information": ("Estimate", "Estimate", r"rows, 1 \+ 1 columns"),
     "Diagnostics": ("Run the self-test", "Result of the self-test", "checks passed"),
 }
-#: in shares of the sides of a canvas
+#: Points of a stroke, as shares of the canvas
 HALF_A_DIGIT = ((0.37, 0.35), (0.5, 0.25), (0.64, 0.35), (0.6, 0.6))
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update"]
-Page = Any  # playwright.sync_api.Page, of an optional package
+FLAGS = "--no-sandbox --disable-background-networking --disable-component-update".split()
+#: playwright.sync_api.Page; playwright is an optional package
+Page = Any
 
 
 @contextmanager
 def open_browser() -> Iterator["playwright.sync_api.Browser"]:  # noqa: F821 - an optional package
-    """The Chromium of this machine, with an empty profile; or Playwright's own."""
+    """Start the installed Chromium with an empty profile, or Playwright's own if there is none."""
     from playwright.sync_api import sync_playwright
 
-    found = next(filter(None, map(shutil.which, COMMANDS)), None)
+    command = next(filter(None, map(shutil.which, COMMANDS)), None)
     with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=found, args=FLAGS)
+        yield playwright.chromium.launch(executable_path=command, args=FLAGS)
 
 
 def open_tab(page: Page, name: str) -> None:
-    """Open a tab of the page, which in a narrow window may stand behind "More tabs"."""
+    """Open a tab, which narrow windows hide behind "More tabs"."""
     tab = page.get_by_role("tab", name=name, exact=True)
     if not tab.count():
         page.get_by_role("button", name="More tabs").click()
@@ -55,12 +57,12 @@ def open_tab(page: Page, name: str) -> None:
 
 
 def press(page: Page, name: str) -> None:
-    """Press a button of the tab that is open."""
+    """Press a visible button."""
     page.get_by_role("button", name=name).locator("visible=true").first.click()
 
 
 def text_of(page: Page, label: str, pattern: str, wait: float = WAIT) -> str:
-    """The text of a box, once it is what it should be, or an error after some milliseconds."""
+    """Return the text of a box once it matches, or raise after ``wait`` milliseconds."""
     from playwright.sync_api import expect
 
     box = page.get_by_label(label, exact=True).locator("visible=true").first
@@ -69,11 +71,11 @@ def text_of(page: Page, label: str, pattern: str, wait: float = WAIT) -> str:
 
 
 def draw(page: Page, points: Sequence[tuple[float, float]]) -> None:
-    """A stroke through points, in shares of its sides, on the canvas of the tab that is open."""
+    """Draw a stroke on the visible canvas."""
     canvas = page.locator("canvas:visible").first
     canvas.wait_for(timeout=WAIT)
     undo = page.get_by_role("button", name="Undo", exact=True).locator("visible=true")
-    for _ in range(100):  # the brush comes after the canvas
+    for _ in range(100):  # the brush is ready some time after the canvas
         box = canvas.bounding_box()
         for number, (x, y) in enumerate(points):
             page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"], steps=12)
@@ -83,11 +85,11 @@ def draw(page: Page, points: Sequence[tuple[float, float]]) -> None:
         page.wait_for_timeout(500)
         if undo.is_enabled():
             return
-    raise TimeoutError("the canvas takes no stroke")
+    raise TimeoutError("the canvas accepts no stroke")
 
 
 def take(page: Page, tab: str, file: Path) -> None:
-    """A picture of a tab after its scene, in few colours."""
+    """Run the scene of a tab and save a screenshot."""
     button, label, pattern = SCENES[tab]
     open_tab(page, tab)
     page.wait_for_timeout(2000)
@@ -95,13 +97,12 @@ def take(page: Page, tab: str, file: Path) -> None:
         draw(page, HALF_A_DIGIT)
     if tab == "Score":
         open_tab(page, "Upload")
-        press(page, "Details")
         page.locator(".small img").first.click()
-        page.get_by_alt_text("The image that was uploaded").wait_for(timeout=WAIT)
+        page.get_by_alt_text("The uploaded image").wait_for(timeout=WAIT)
     press(page, button)
     text_of(page, label, pattern)
     page.mouse.move(0, 0)
-    # pictures are loaded when they come in sight
+    # images load when they are scrolled into view
     for place in ("document.body.scrollHeight", "0"):
         page.evaluate(f"window.scrollTo(0, {place})")
         page.wait_for_timeout(1000)
@@ -113,17 +114,17 @@ def take(page: Page, tab: str, file: Path) -> None:
 
 @configuration(kw_only=True)
 class Arguments:
-    """The command line."""
+    """Command-line arguments."""
 
-    model: str = setting("a folder or a bundled name", "mnist")
-    data_root: str = setting("folder of the data sets in torchvision's layout", "data")
-    output_dir: Path = setting("where the pictures go", Path("runs/screenshots"))
+    model: str = setting("folder or bundled name", "mnist")
+    data_root: str = setting("folder of the data sets, in torchvision's layout", "data")
+    output_dir: Path = setting("folder of the screenshots", Path("runs/screenshots"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Open the page, visit every tab, and write ui-<tab>.png."""
+    """Serve the page, visit every tab, and write ui-<tab>.png."""
     args = parse(Arguments, __doc__, argv)
-    # seconds to import: --help does without
+    # gradio takes seconds to import, and --help does not need it
     from ebm_app.web.app import build_app
     from ebm_app.web.models import Models, find_models
     from ebm_app.web.server import serve

@@ -1,9 +1,8 @@
-"""Write the folder of a Hugging Face Space that serves the page: app.py, requirements.txt, a card,
-and this package.
+"""Write the folder of a Hugging Face Space that serves the page.
 
 python ui/space.py runs/space --model digits
 
-Started on this machine: pip install -r requirements.txt and python app.py, in that folder.
+To test it locally, run pip install -r requirements.txt and python app.py in that folder.
 """
 
 import shutil
@@ -21,12 +20,13 @@ from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.files import open_file
 
 ROOT = Path(__file__).resolve().parent.parent
-APP = '''"""The page of ebm_app, on a Hugging Face Space."""
+APP = '''"""Web page of ebm_app on a Hugging Face Space."""
 
 from ebm_app.web.app import build_app
 from ebm_app.web.models import Models, find_models
+from ebm_app.web.server import CSS
 
-build_app(Models(find_models({model!r}, None), "cpu", "data"), seed=0).launch()
+build_app(Models(find_models({model!r}, None))).launch(css=CSS)
 '''
 CARD = """---
 title: Energy-based model of images
@@ -35,40 +35,41 @@ sdk_version: {}
 app_file: app.py
 ---
 
-Draw images from an energy-based model, and find the log-likelihood of images.
+Generate images from an energy-based model, and compute the log-likelihood of images.
 """
 
 
 @configuration(kw_only=True)
 class Arguments:
-    """The command line."""
+    """Command-line arguments."""
 
-    output_dir: Positional[str] = argument("folder of the Space, which is made")
-    model: str = setting("a bundled name, a hub id, or a folder, which is copied", "mnist")
+    output_dir: Positional[str] = argument("folder to write; must be empty or not exist")
+    model: str = setting("bundled name, hub id, or a folder, which is copied", "mnist")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Write the folder; the files in it."""
+    """Write the folder and return its files."""
     args = parse(Arguments, __doc__, argv)
-    folder = Path(args.output_dir)
+    folder, model = Path(args.output_dir), args.model
     if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty: give another folder")
-    source, files = find_folder(args.model), (CONFIG_FILE, WEIGHTS_FILE)
-    for name in files:
-        open_file(source / name).close()
+        raise UserError(f"{folder} is not empty. Give another folder.")
+    source = find_folder(model)
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        open_file(source / name).close()  # report a missing file before anything is written
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "ebm_app", folder / "ebm_app", ignore=ignored)
-    model = args.model
     if Path(model).is_dir():
         model = "model"
         (folder / model).mkdir()
-        for name in files:
+        for name in (CONFIG_FILE, WEIGHTS_FILE):
             shutil.copy(source / name, folder / model / name)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    needed = [*project["dependencies"], *extras["plots"], *extras["ui"][1:]]  # the first: plots
+    # the first requirement of "ui" is the extra "plots" of this package
+    requirements = [*project["dependencies"], *extras["plots"], *extras["ui"][1:]]
     texts = {"app.py": APP.format(model=model), "README.md": CARD.format(version("gradio"))}
-    for name, text in {**texts, "requirements.txt": "\n".join(needed) + "\n"}.items():
+    texts["requirements.txt"] = "\n".join(requirements) + "\n"
+    for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return {"files": sorted(str(file) for file in folder.iterdir())}
 

@@ -1,9 +1,8 @@
-"""Runs on the page: arguments held to their types, mistakes explained, threads, and stops."""
+"""Runs on the page: argument checks, error messages, threads and stops."""
 
 import asyncio
 import threading
 import time
-from types import SimpleNamespace
 from typing import Annotated
 
 import gradio as gr
@@ -12,11 +11,11 @@ from annotated_types import Ge, Le
 from starlette.exceptions import HTTPException
 
 from ebm_app.utils.errors import UserError
-from ebm_app.web.runs import Upload, explained, stepwise
+from ebm_app.web.runs import Upload, handler, in_lane
 from ebm_app.web.shared import Seed
 
 
-def test_visitors_read_mistakes_and_the_log_keeps_the_rest(caplog):
+def test_user_errors_are_shown_and_others_logged(caplog):
     def fail(error):
         raise error
 
@@ -24,7 +23,7 @@ def test_visitors_read_mistakes_and_the_log_keeps_the_rest(caplog):
         yield 1
         raise error
 
-    for call in (explained(fail), lambda error: list(explained(fail_later)(error))):
+    for call in (handler(fail), lambda error: list(handler(fail_later)(error))):
         caplog.clear()
         with pytest.raises(gr.Error) as caught:
             call(UserError("'<img src=x>' & more: leave it out"))
@@ -36,7 +35,7 @@ def test_visitors_read_mistakes_and_the_log_keeps_the_rest(caplog):
         assert "secret" not in caught.value.message
 
 
-def test_arguments_are_held_to_their_types_and_the_pages_own_are_no_visitors():
+def test_arguments_are_checked_and_fixed_ones_hidden():
     def run(
         rate: Annotated[float, Ge(1e-5), Le(0.1)],
         iterations: Annotated[int, Ge(1), Le(5000)],
@@ -49,9 +48,9 @@ def test_arguments_are_held_to_their_types_and_the_pages_own_are_no_visitors():
         yield rate, iterations, seed, image, on, own
 
     good = [1e-3, 5, 7, {"path": "a.png", "meta": {}}, True]
-    handler = explained(run, own=3)
-    assert list(handler(*good)) == [(1e-3, 5, 7, "a.png", True, 3)]
-    assert list(handler(*good[:3], None, True)) == [(1e-3, 5, 7, None, True, 3)]
+    checked = handler(run, own=3)
+    assert list(checked(*good)) == [(1e-3, 5, 7, "a.png", True, 3)]
+    assert list(checked(*good[:3], None, True)) == [(1e-3, 5, 7, None, True, 3)]
     for place, name, values in (
         (0, "rate", (None, "", [], 0.2, 1e-6, float("nan"), float("inf"), {"a": 1})),
         (1, "iterations", (None, 0, 5001, 2.5, "x", [], 10**400)),
@@ -61,21 +60,21 @@ def test_arguments_are_held_to_their_types_and_the_pages_own_are_no_visitors():
     ):
         for value in values:
             with pytest.raises(gr.Error) as caught:
-                list(handler(*[value if at == place else kept for at, kept in enumerate(good)]))
+                list(checked(*[value if at == place else kept for at, kept in enumerate(good)]))
             message = caught.value.message
             assert message.startswith(f"{name} must be ") and len(message) < 200
             assert "<" not in message and "\n" not in message
 
 
-def steps_of(log, name, going=None):
-    """A run that tells what it does; a second step goes on until ``going`` is set."""
+def steps_of(log, name, resume=None):
+    """Return a run of two steps that logs them; the second one waits for ``resume``."""
 
     def run():
         try:
             for step in (1, 2):
                 log.append((name, step, threading.get_ident()))
-                if step == 2 and going:
-                    going.wait(10)
+                if step == 2 and resume:
+                    resume.wait(10)
                 yield step
         finally:
             log.append((name, "closed", threading.get_ident()))
@@ -83,33 +82,28 @@ def steps_of(log, name, going=None):
     return run
 
 
-async def all_of(run, lane="long", visitor="a"):
-    request = SimpleNamespace(session_hash=visitor)
-    return [step async for step in stepwise(run, lane, [], None)(request)]
+async def all_of(run, lane="long"):
+    return [step async for step in in_lane(run, lane, [], None)()]
 
 
-@pytest.mark.parametrize(
-    ("visitors", "steps"), [("ab", [1, 1, 2, 2]), ("aa", [1, 2, "closed", 1])]
-)
-def test_visitors_take_turns_by_one_thread_and_each_has_one_long_run(visitors, steps):
+def test_runs_of_a_lane_alternate_in_one_thread():
     log = []
 
-    async def together():
-        runs = [all_of(steps_of(log, n), "long", name) for n, name in enumerate(visitors)]
-        return await asyncio.gather(*runs)
+    async def two_runs():
+        return await asyncio.gather(*(all_of(steps_of(log, name)) for name in "ab"))
 
-    assert asyncio.run(together()) == [[1, 2], [1, 2]]
-    assert [step for _, step, _ in log][:4] == steps
+    assert asyncio.run(two_runs()) == [[1, 2], [1, 2]]
+    assert [step for _, step, _ in log][:4] == [1, 1, 2, 2]
     assert len({thread for *_, thread in log} | {threading.get_ident()}) == 2
 
 
-def test_the_reason_of_an_error_stays_in_the_text():
+def test_error_message_stays_in_the_text_box():
     def fail():
         yield ["picture", "text"]
         raise gr.Error("no &lt;ink&gt;: draw some")
 
     async def shown():
-        steps = stepwise(fail, "long", outputs, outputs[1])(SimpleNamespace(session_hash="a"))
+        steps = in_lane(fail, "long", outputs, outputs[1])()
         assert await anext(steps) == ["picture", "text"]
         assert await anext(steps) == [None, "Not done: no <ink>: draw some"]
         with pytest.raises(gr.Error):
@@ -119,25 +113,25 @@ def test_the_reason_of_an_error_stays_in_the_text():
     asyncio.run(shown())
 
 
-def test_who_stops_is_let_go_within_a_step_and_others_of_the_lane_wait_for_it():
-    log, going = [], threading.Event()
+def test_stop_returns_at_once_and_others_wait_for_the_step():
+    log, resume = [], threading.Event()
 
-    async def stop_and_go_on():
-        task = asyncio.create_task(all_of(steps_of(log, "first", going)))
+    async def stop_and_continue():
+        task = asyncio.create_task(all_of(steps_of(log, "first", resume)))
         while len(log) < 2:
             await asyncio.sleep(0.01)
-        assert await all_of(steps_of([], "quick"), "quick") == [1, 2]  # waits for nobody
+        assert await all_of(steps_of([], "quick"), "quick") == [1, 2]  # does not wait
         begin = time.monotonic()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert time.monotonic() - begin < 1 and not going.is_set()
+        assert time.monotonic() - begin < 1 and not resume.is_set()
         other = asyncio.create_task(all_of(steps_of(log, "second")))
         await asyncio.sleep(0.2)
         assert [entry[:2] for entry in log] == [("first", 1), ("first", 2)]
-        going.set()
+        resume.set()
         assert await other == [1, 2]
 
-    asyncio.run(stop_and_go_on())
-    told = [entry[:2] for entry in log]
-    assert told[2:4] == [("first", "closed"), ("second", 1)]
+    asyncio.run(stop_and_continue())
+    steps = [entry[:2] for entry in log]
+    assert steps[2:4] == [("first", "closed"), ("second", 1)]

@@ -1,4 +1,4 @@
-"""From a visitor's file or drawing to an image on the grid of a model's levels."""
+"""Conversion of uploaded and drawn images to model inputs."""
 
 import pickle
 from pathlib import Path
@@ -14,7 +14,7 @@ from ebm_app.config import EBMConfig
 from ebm_app.data.images import load_images
 from ebm_app.data.pictures import to_uint8
 from ebm_app.folders import BUNDLED
-from ebm_app.web.score import uploads
+from ebm_app.web import uploads
 
 pytestmark = pytest.mark.usefixtures("page_files")
 
@@ -24,7 +24,7 @@ FASHION = EBMConfig("fashion_mnist", (1, 28, 28), 256)
 
 @pytest.fixture
 def read(tmp_path):
-    """What is made of a picture in a file."""
+    """Return a function that converts a picture by way of a file."""
 
     def read(picture, config=MNIST, **options):
         if not isinstance(picture, Image.Image):
@@ -37,7 +37,7 @@ def read(tmp_path):
 
 @pytest.fixture
 def prepare(tmp_path):
-    """The image that is made of a drawing."""
+    """Return a function that converts a drawing."""
 
     def prepare(ink, config):
         return uploads.read_drawing(save_picture(tmp_path / "ink.png", ink), config).image
@@ -46,7 +46,7 @@ def prepare(tmp_path):
 
 
 def strokes(*boxes: tuple[int, int, int, int]) -> np.ndarray:
-    """A drawing of filled boxes (top, bottom, left, right)."""
+    """Return a drawing of filled boxes (top, bottom, left, right)."""
     ink = np.zeros((280, 280))
     for top, bottom, left, right in boxes:
         ink[top:bottom, left:right] = 255
@@ -54,7 +54,7 @@ def strokes(*boxes: tuple[int, int, int, int]) -> np.ndarray:
 
 
 def held_out(number: int) -> Image.Image:
-    """A held-out digit of MNIST in its own size."""
+    """Return a held-out MNIST digit of 28 x 28 pixels."""
     with Image.open(BUNDLED / "mnist" / f"example_{number}.png") as picture:
         return picture.resize((28, 28), Image.Resampling.NEAREST)
 
@@ -63,13 +63,13 @@ def seven() -> Image.Image:
     return held_out(0)
 
 
-def test_preprocessing_crops_averages_areas_and_takes_the_nearest_level(read, tmp_path):
+def test_upload_is_cropped_averaged_and_rounded(read, tmp_path):
     path = save_digit(tmp_path / "digit.png")
     assert torch.equal(uploads.read_upload(path, GREY).image, digit())
     numbers = np.random.RandomState(0)
-    pixels = numbers.randint(0, 256, (32, 48))  # 8 columns on either side are cut off
+    pixels = numbers.randint(0, 256, (32, 48))  # 8 columns on either side are cropped
     mean = pixels[:, 8:40].reshape(8, 4, 8, 4).mean((1, 3))
-    levels = read(pixels, GREY, as_it_is=True).image[0, 0] * 16
+    levels = read(pixels, GREY, unchanged=True).image[0, 0] * 16
     assert torch.equal(levels, levels.round())
     assert np.abs(levels.numpy() - mean / 255 * 16).max() < 0.5 + 16 / 255
     colour = numbers.randint(0, 256, (8, 16, 3))
@@ -79,48 +79,49 @@ def test_preprocessing_crops_averages_areas_and_takes_the_nearest_level(read, tm
     assert torch.equal(grey[:, :1].expand(-1, 3, -1, -1), grey)
 
 
-def test_every_bad_file_is_explained_in_a_sentence_without_paths(read, tmp_path):
+def test_bad_files_give_errors_without_paths(read, tmp_path):
     grey = np.random.RandomState(0).randint(0, 256, (9, 9)).astype(np.uint8)
     whole = Path(save_picture(tmp_path / "whole.png", grey)).read_bytes()
     (tmp_path / "truncated.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "pickle.png").write_bytes(pickle.dumps({"weights": [1.0]}))
     for name in ("truncated.png", "pickle.png"):
-        said = error_of(uploads.read_upload, tmp_path / name, GREY)
-        assert said.startswith(f"cannot read '{name}' as an image: ")
-        assert str(tmp_path) not in said
-    assert "there is no image" in error_of(uploads.read_upload, None, GREY)
+        message = error_of(uploads.read_upload, tmp_path / name, GREY)
+        assert name in message and str(tmp_path) not in message
+    assert "no image" in error_of(uploads.read_upload, None, GREY)
     two = EBMConfig("folder:pairs", (2, 8, 8), 256)
     assert "2 channels" in error_of(read, seven(), two)
     empty = save_picture(tmp_path / "empty.png", strokes())
     for path in (None, empty):
-        assert "the canvas is empty" in error_of(uploads.read_drawing, path, GREY)
+        assert "canvas is empty" in error_of(uploads.read_drawing, path, GREY)
     assert error_of(uploads.read_drawing, empty, COLOUR) == uploads.NO_COLOUR
 
 
-def test_a_drawn_digit_fills_the_frame_as_the_digits_of_the_data_do(prepare):
-    seen = prepare(strokes((100, 180, 30, 60)), GREY)[0, 0]  # a small bar, off the middle
-    assert torch.equal(seen, prepare(strokes((20, 260, 190, 280)), GREY)[0, 0])  # nor its size
+def test_drawing_is_scaled_like_the_digits(prepare):
+    seen = prepare(strokes((100, 180, 30, 60)), GREY)[0, 0]  # a small bar off centre
+    assert torch.equal(
+        seen, prepare(strokes((20, 260, 190, 280)), GREY)[0, 0]
+    )  # the size does not matter
     bar = torch.zeros(8)
-    bar[2:6] = torch.tensor([0.5, 1, 1, 0.5])  # 30 / 80 of 8 columns, in the middle
+    bar[2:6] = torch.tensor([0.5, 1, 1, 0.5])  # 30 / 80 of 8 columns, centred
     assert torch.equal(seen, bar.expand(8, 8))
     wide = prepare(strokes((100, 140, 20, 260)), GREY)[0, 0]
     assert torch.equal(wide.sum(0), torch.tensor([0.0, 8, 8, 8, 8, 8, 8, 0]))
 
 
-def test_a_drawing_for_mnist_has_its_box_and_centre_of_mass(prepare):
+def test_mnist_drawing_has_box_and_centre_of_mass(prepare):
     seen = prepare(strokes((10, 150, 5, 40), (115, 150, 40, 110)), MNIST)[0, 0]
-    inked = seen > 0  # of whole pixels, as theirs is
+    inked = seen > 0  # whole pixels
     assert (inked.any(1).sum(), inked.any(0).sum()) == (20, 15)
     assert seen.sum() == pytest.approx((140 * 35 + 35 * 70) * (20 / 140) ** 2, rel=0.02)
     places = torch.arange(28) + 0.5
     for axis in (0, 1):
         profile = seen.sum(axis)
-        assert abs((profile * places).sum() / profile.sum() - 14.5) <= 0.51  # to a whole pixel
-    seen = prepare(strokes((10, 150, 0, 40)), FASHION)[0, 0]  # not digits: stays where it was
+        assert abs((profile * places).sum() / profile.sum() - 14.5) <= 0.51  # rounded to a pixel
+    seen = prepare(strokes((10, 150, 0, 40)), FASHION)[0, 0]  # not digits: unchanged
     assert seen[1:15, :4].eq(1).all() and seen.sum() == 14 * 4
 
 
-def test_what_fits_is_taken_as_it_is_and_any_change_of_pixels_is_told(read):
+def test_fitting_images_are_unchanged_and_changes_noted(read):
     found = read(seven())
     assert torch.equal(found.image[0, 0] * 255, torch.from_numpy(np.array(seven())).float())
     blocks = seven().resize((560, 560), Image.Resampling.NEAREST)
@@ -129,14 +130,14 @@ def test_what_fits_is_taken_as_it_is_and_any_change_of_pixels_is_told(read):
         assert torch.equal(same.image, found.image) and same.notes == found.notes == ()
     assert read(Image.new("RGB", (8, 4), (9, 99, 199)), COLOUR).notes == ()
     blurred = seven().resize((560, 560), Image.Resampling.BICUBIC)
-    (note,) = read(blurred, as_it_is=True).notes
-    assert "which costs bits: an image of 28x28 pixels and the model's 256 levels" in note
-    assert read(blurred).notes == (uploads.FOUND,)
-    assert read(seven().resize((14, 14)), FASHION).notes[0].startswith("Pixels were changed")
+    (note,) = read(blurred, unchanged=True).notes
+    assert "28x28" in note and "256 levels" in note
+    assert read(blurred).notes == (uploads.SEGMENTED,)
+    assert read(seven().resize((14, 14)), FASHION).notes
 
 
 def photograph(digit: Image.Image, paper: str, angle: float, scale: int = 7) -> Image.Image:
-    """Dark ink on paper of 320 x 280 pixels, turned by some degrees."""
+    """Return a photograph of dark ink on paper, 320 x 280 pixels, rotated by degrees."""
     side, numbers = 28 * scale, np.random.RandomState(0)
     large = digit.resize((side, side), Image.Resampling.BICUBIC)
     ink = Image.new("L", (320, 280))
@@ -158,21 +159,21 @@ PAPERS = ["shaded", "off-white", "ruled", "noisy"]
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_a_photograph_of_a_digit_becomes_the_digit(read, paper):
+def test_digit_is_cut_out_of_a_photograph(read, paper):
     for number, angle in enumerate((0, -10, 10)):
         picture = photograph(seven(), paper, angle, 5 + number)
         turned = np.array(seven().rotate(angle, Image.Resampling.BICUBIC)) / 255
         for dark in (picture, ImageOps.invert(picture)):
             found = read(dark)
             seen = found.image[0, 0].numpy()
-            assert found.notes == (uploads.FOUND,) and seen.max() == 1
+            assert found.notes == (uploads.SEGMENTED,) and seen.max() == 1
             assert (seen == 0).mean() > 0.6
             shifts = [np.roll(turned, (i, j), (0, 1)) for i in (-1, 0, 1) for j in (-1, 0, 1)]
             assert max(np.corrcoef(seen.ravel(), s.ravel())[0, 1] for s in shifts) > 0.85
 
 
 @pytest.mark.slow
-def test_nine_of_ten_photographs_are_as_likely_as_digits_of_the_data(read):
+def test_nine_of_ten_photographs_are_ordinary(read):
     angles = (-10, 10, -5, 5, 0)
     seen = [
         read(photograph(held_out(n), PAPERS[n % 4], angles[n % 5], 5 + n % 3)) for n in range(10)
@@ -183,12 +184,12 @@ def test_nine_of_ten_photographs_are_as_likely_as_digits_of_the_data(read):
     assert (found.p_value > 0.02).sum() >= 9, found.p_value
 
 
-def test_what_is_no_photograph_of_a_digit(read, prepare):
+def test_images_other_than_photographs(read, prepare):
     ink = strokes((103, 183, 33, 63), (153, 183, 63, 123))
     for config in (GREY, MNIST):
         assert (read(255 - ink, config).image - prepare(ink, config)).abs().mean() < 0.05
     clear = np.zeros((280, 280, 4))
-    for shade in (0, 255):  # of a stroke on nothing
+    for shade in (0, 255):  # a stroke on a transparent background
         clear[..., :3], clear[..., 3] = shade, ink
         assert (read(clear, MNIST).image - read(255 - ink, MNIST).image).abs().mean() < 0.02
     assert (read(ImageOps.invert(seven())).image - read(seven()).image).abs().mean() < 0.05

@@ -1,0 +1,51 @@
+"""Models that the page offers."""
+
+import shutil
+
+import pytest
+
+from ebm_app.config import EBMConfig
+from ebm_app.folders import BUNDLED, read_config
+from ebm_app.utils.errors import UserError
+from ebm_app.web import models as web_models
+from ebm_app.web.models import Models, find_models, title_of
+
+
+def test_each_model_folder_is_listed_once(page_files, folder, tmp_path):
+    names = ["grey", "colour", "labelled", "grey/checkpoint-5"]
+    assert list(find_models(str(folder / "grey"), str(folder))) == names
+    assert list(find_models(None, str(folder))) == ["colour", "grey", "labelled", names[-1]]
+    shutil.copytree(folder / "colour", tmp_path / "grey")
+    found = find_models(str(tmp_path / "grey"), str(folder))
+    assert found["grey"] == tmp_path / "grey" and found["grey (3)"] == folder / "grey"
+    datasets = {name: read_config(EBMConfig, path).dataset for name, path in found.items()}
+    of_digits = {name for name, dataset in datasets.items() if dataset == "digits"}
+    assert of_digits == {"grey (3)", "labelled", "grey/checkpoint-5"}
+    models = Models(found)
+    for name in (str(folder / "colour"), "../grey", ""):
+        with pytest.raises(UserError, match="model"):
+            models.load(name)
+
+
+def test_bundled_models_are_listed_by_default(monkeypatch):
+    monkeypatch.setattr(web_models, "BUNDLED", BUNDLED)
+    names = ["mnist", "digits", "digits-energy", "mnist-energy", "mnist-latent"]
+    assert list(find_models(None, None)) == names
+    assert list(find_models("digits", None))[:2] == ["digits", "mnist"]
+    title = title_of("digits-energy", BUNDLED / "digits-energy")
+    assert title == "digits-energy: digits, 8 × 8 pixels, energy network"
+    assert title_of("mnist-latent", BUNDLED / "mnist-latent").endswith(", latent")
+    assert title_of("none", BUNDLED) == "none"
+
+
+def test_model_is_reloaded_when_its_file_changes(folder, tmp_path):
+    shutil.copytree(folder / "grey", tmp_path / "run")
+    models = Models({"run": tmp_path / "run"})
+    loaded = models.load("run")
+    assert models.load("run") is loaded
+    loaded.save_pretrained(tmp_path / "run")
+    assert models.load("run") is not loaded
+    (tmp_path / "run" / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="run/model.safetensors") as caught:
+        models.load("run")
+    assert str(tmp_path) not in str(caught.value)
