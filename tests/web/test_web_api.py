@@ -12,8 +12,8 @@ from gradio_client import handle_file
 from gradio_client.exceptions import AppError
 from PIL import Image
 
-#: Arguments of each endpoint in order, with their defaults. Clients depend on them: add new ones at
-#: the end, with a default.
+#: Arguments of each endpoint in order, with their defaults. Clients depend on them: append new
+#: ones, with a default.
 ENDPOINTS = {
     "/complete": {
         **{"model": "grey", "drawing": ..., "unknown": "lower half", "num_images": 4},

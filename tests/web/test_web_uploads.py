@@ -98,9 +98,7 @@ def test_bad_files_give_errors_without_paths(read, tmp_path):
 
 def test_drawing_is_scaled_like_the_digits(prepare):
     seen = prepare(strokes((100, 180, 30, 60)), GREY)[0, 0]  # a small bar off centre
-    assert torch.equal(
-        seen, prepare(strokes((20, 260, 190, 280)), GREY)[0, 0]
-    )  # the size does not matter
+    assert torch.equal(seen, prepare(strokes((20, 260, 190, 280)), GREY)[0, 0])
     bar = torch.zeros(8)
     bar[2:6] = torch.tensor([0.5, 1, 1, 0.5])  # 30 / 80 of 8 columns, centred
     assert torch.equal(seen, bar.expand(8, 8))
