@@ -34,11 +34,10 @@ from ebm_app.cli.command_line import CommonFlags, parse, run_script
 from ebm_app.paths import PATHS, GaussianPath, PathSample
 from ebm_app.ratios.pairs import GaussianMixture, mixture
 from ebm_app.utils.fields import configuration, setting
-from ebm_app.utils.output import Output
+from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.tensors import standard_error
-from studies.grid import to_markdown
 
 #: draws of the data, and the numbers K of steps; a minute where quick
 DRAWS, NUM_STEPS = 10_000, tuple(2**k for k in range(9))

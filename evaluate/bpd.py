@@ -1,8 +1,8 @@
-"""Bits per dim of a model on held-out images: ``ebm evaluate``."""
+"""Compute bits per dim on held-out images: ``ebm bpd``."""
 
 import sys
 
-from ebm_app.cli.bpd import Arguments, main  # noqa: F401 - its flags
+from ebm_app.cli.bpd import main
 from ebm_app.cli.command_line import run_script
 
 if __name__ == "__main__":

@@ -14,9 +14,8 @@ from typing import Any
 from ebm_app.cli.command_line import parse, run_script
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import PositiveInt, Seed, Steps, configuration, setting
-from ebm_app.utils.output import Output
+from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.registry import choose
-from studies.grid import to_markdown
 
 
 @configuration(kw_only=True)

@@ -1,64 +1,9 @@
-"""Check a model against identities that hold for every exact one.
-
-python evaluate/selftest.py digits
-"""
+"""Check a model against identities of exact models: ``ebm selftest``."""
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any
 
-from annotated_types import Ge, Le
-from tqdm.auto import tqdm
-
-from ebm_app.cli.command_line import parse, run_script
-from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
-from ebm_app.evaluation.selftest import iterate_checks, num_reports
-from ebm_app.likelihood import PFODEDensity
-from ebm_app.utils import SELF_TEST_FILE
-from ebm_app.utils.fields import Steps, configuration, setting
-from ebm_app.utils.files import save_figure
-from ebm_app.utils.output import Output
-
-NumTimes = Annotated[int, Ge(2), Le(10_000)]
-
-
-@configuration(kw_only=True)
-class Arguments(HeldOutFlags):
-    """The command line."""
-
-    num_times: NumTimes = setting("times at which the mean time score is taken", 32)
-    pf_ode_steps: Steps = setting("steps of the probability-flow ODE", 20)
-    output_dir: Path = setting("where record and plot go", Path("runs/selftest"))
-
-
-def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Run the checks; their outcome is in the metrics, not in the exit code."""
-    args = parse(Arguments, __doc__, argv)
-    pf_ode = PFODEDensity(num_steps=args.pf_ode_steps, seed=args.seed)
-    _, ebm = open_model(args)
-    levels, _ = held_out(args, ebm)
-    output = Output(args.output_dir / SELF_TEST_FILE, args)
-    from ebm_app.evaluation.plots import balance_figure  # a second to import
-
-    total = num_reports(args.num_times, len(levels))
-    reports = iterate_checks(ebm, levels, args.num_times, pf_ode, args.seed)
-    *_, (balance, checks) = tqdm(reports, desc="self-test", total=total)
-    metrics = {
-        "passed": all(check.passed for check in checks),
-        "checks": [check._asdict() for check in checks],
-        "mean_time_score": {
-            key: getattr(balance, key).tolist() for key in ("shares", "mean", "stderr")
-        },
-        "num_images": len(levels),
-        "model": args.model,
-    }
-    output.save(metrics)
-    save_figure(balance_figure(balance), output.folder / "selftest.png")
-    for check in checks:
-        print(check.describe())
-    return metrics
-
+from ebm_app.cli.command_line import run_script
+from ebm_app.cli.selftest import main
 
 if __name__ == "__main__":
     sys.exit(run_script(main))

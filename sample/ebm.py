@@ -3,7 +3,7 @@
 import sys
 
 from ebm_app.cli.command_line import run_script
-from ebm_app.cli.sample import Arguments, main  # noqa: F401 - its flags
+from ebm_app.cli.sample import main
 
 if __name__ == "__main__":
     sys.exit(run_script(main))

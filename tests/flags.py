@@ -1,25 +1,25 @@
-"""Every script and the flags that it declares."""
+"""Every script and the dataclass of its flags."""
 
 import dataclasses
+import sys
 
 from conftest import ROOT, load_script
 
-#: the scripts with a command line, by their paths
+#: Paths of the scripts that have a command line
 SCRIPTS = [
     str(path.relative_to(ROOT))
     for folder in ("train", "sample", "evaluate", "ui")
     for path in sorted((ROOT / folder).glob("*.py"))
-    if " Arguments" in path.read_text(encoding="utf-8")
 ]
 
 
 def arguments_of(path: str) -> type:
-    """The configuration that a script's flags make."""
-    return load_script(path).Arguments
+    """Return the dataclass of a script's flags, which stands beside its ``main``."""
+    return sys.modules[load_script(path).main.__module__].Arguments
 
 
 def required(kind: type) -> dict[str, str | tuple[str]]:
-    """Something for every field that must be given."""
+    """Return a value for every field of ``kind`` that has no default."""
     absent = dataclasses.MISSING
     return {
         item.name: ("digits",) if "tuple[" in str(item.type) else "digits"

@@ -1,8 +1,8 @@
-"""Serve the web page: ``ebm ui``."""
+"""Serve the web page: ``ebm app``."""
 
 import sys
 
-from ebm_app.cli.app import Arguments, main  # noqa: F401 - its flags
+from ebm_app.cli.app import main
 from ebm_app.cli.command_line import run_script
 
 if __name__ == "__main__":

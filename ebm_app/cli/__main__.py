@@ -5,25 +5,32 @@ from importlib import import_module
 
 from ebm_app.cli.command_line import run_script
 
-#: command -> its module in the package, and what it does
+#: Commands, each a module of this folder, and what they do
 COMMANDS = {
-    "train": ("cli.train", "an energy-based model of images"),
-    "score": ("cli.score", "the log-likelihood of every image of a folder, as a table"),
-    "evaluate": ("cli.bpd", "bits per dim on held-out images"),
-    "sample": ("cli.sample", "draw images"),
-    "ui": ("cli.app", "the web page"),
+    "train": "train an energy-based model of images",
+    "sample": "draw images from a model",
+    "score": "write the log-likelihood of every image of a folder to a table",
+    "bpd": "compute bits per dim on held-out images",
+    "ais": "estimate log Z with annealed chains",
+    "selftest": "check a model against identities of exact models",
+    "classify": "measure the accuracy of a class-conditional model",
+    "samplers": "compare samplers by quality and cost",
+    "app": "serve the web page",
 }
+#: Other names of commands
+ALIASES = {"evaluate": "bpd", "ui": "app"}
 
 
 def main() -> int:
-    """Run the command that the first word names; its exit code."""
+    """Run the command that the first word names and return the exit code."""
     name, *words = sys.argv[1:] or ["--help"]
-    if name not in COMMANDS:
-        lines = [f"  {command:9} {note}" for command, (_, note) in COMMANDS.items()]
-        print("usage: ebm COMMAND ...", *lines, "ebm COMMAND --help says more.", sep="\n")
+    command = ALIASES.get(name, name)
+    if command not in COMMANDS:
+        lines = [f"  {command:9} {text}" for command, text in COMMANDS.items()]
+        print("usage: ebm COMMAND ...", *lines, "Flags: ebm COMMAND --help.", sep="\n")
         return 0 if name in ("-h", "--help") else 2
     sys.argv = [f"ebm {name}", *words]
-    return run_script(import_module(f"ebm_app.{COMMANDS[name][0]}").main)
+    return run_script(import_module(f"ebm_app.cli.{command}").main)
 
 
 if __name__ == "__main__":

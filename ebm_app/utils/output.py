@@ -113,6 +113,24 @@ class Output:
             raise
 
 
+def to_markdown(rows: list[dict[str, Any]]) -> str:
+    """Format rows of named values as a Markdown table, with four digits for floats and an empty
+    cell where a row has no value.
+
+    >>> print(to_markdown([{"model": "digits", "bits_per_dim": 1.67321}]))
+    | model | bits_per_dim |
+    | --- | --- |
+    | digits | 1.673 |
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [names, ["---"] * len(names)]
+    for row in rows:
+        values = [row.get(name) for name in names]
+        texts = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in values]
+        lines.append(["" if text == "None" else text for text in texts])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def lock(path: Path) -> IO[str]:
     """Open and lock a file until it is closed or the process ends.
 

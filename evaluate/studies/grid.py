@@ -35,14 +35,3 @@ def once(folder: Path, settings: Settings, run: Callable[[], Figures]) -> Figure
     figures = run()
     write_json(folder / RECORD, {"settings": settings, "figures": figures})
     return read_json(folder / RECORD)["figures"]
-
-
-def to_markdown(rows: list[dict[str, Any]]) -> str:
-    """A table; numbers with four digits, what a row lacks is an empty cell."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [names, ["---"] * len(names)]
-    for row in rows:
-        values = [row.get(name) for name in names]
-        texts = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in values]
-        lines.append(["" if text == "None" else text for text in texts])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

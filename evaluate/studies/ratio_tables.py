@@ -31,11 +31,11 @@ from ebm_app.utils.fields import (
     finite_or_none,
     setting,
 )
-from ebm_app.utils.output import Output
+from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
-from studies.grid import Figures, once, to_markdown
+from studies.grid import Figures, once
 
 #: points of validation and of test
 NUM_POINTS, QUICK_POINTS = 10_000, 2_000

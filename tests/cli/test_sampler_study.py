@@ -4,6 +4,7 @@ import json
 
 from conftest import call
 
+from ebm_app.cli import samplers
 from ebm_app.data.images import load_images
 from ebm_app.ebm import EBM
 
@@ -12,10 +13,10 @@ HMC = "annealed_hmc num_temperatures=1 steps_per_temperature=1 num_leapfrog_step
 SMALL = ["--num_images", 5, "--batch_size", 3, "--classifier_steps", 5, "--device", "cpu"]
 
 
-def test_a_study_leaves_its_record(script, capsys, tmp_path, folder):
+def test_a_study_leaves_its_record(capsys, tmp_path, folder):
     runs = [word for run in (FLOW, HMC, "pf_ode  num_steps=1") for word in ("--run", run)]
     flags = [folder / "grey", "--output_dir", tmp_path, *SMALL, *runs]
-    assert call(script("evaluate/samplers.py"), *flags) == 0
+    assert call(samplers, *flags) == 0
     *table, last = capsys.readouterr().out.strip().splitlines()
     figures = json.loads(last)
     assert 0 <= figures["classifier_accuracy"] <= 1
@@ -29,8 +30,8 @@ def test_a_study_leaves_its_record(script, capsys, tmp_path, folder):
     assert record["figures"] == figures and record["settings"]["num_images"] == 5
 
 
-def test_training_images_are_copies_and_held_out_ones_are_not(script):
-    module, data = script("evaluate/samplers.py"), load_images("digits")
+def test_training_images_are_copies_and_held_out_ones_are_not():
+    module, data = samplers, load_images("digits")
     args = module.Arguments(model="digits", num_images=60, classifier_steps=5, device="cpu")
     measure, _ = module.prepare(EBM.from_pretrained("digits"), args)
     # a third of them judge, and the others are those that copies would be of

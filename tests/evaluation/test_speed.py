@@ -3,20 +3,15 @@
 import json
 from dataclasses import replace
 
-import pytest
 from conftest import GREY, call
 
 from ebm_app.ebm import EBM
+from studies import speed
 
 BATCH = 3
 
 
-@pytest.fixture
-def speed(script):
-    return script("evaluate/speed.py")
-
-
-def test_objectives_are_timed_on_the_same_network(speed):
+def test_objectives_are_timed_on_the_same_network():
     """Which has none of the labels that a model was told."""
     told = EBM(replace(GREY, num_classes=3))
     trainers = [speed.trainer_of(told, BATCH, name) for name in speed.OBJECTIVES]
@@ -26,7 +21,7 @@ def test_objectives_are_timed_on_the_same_network(speed):
     assert sum(p.numel() for p in with_head.parameters) > sizes.pop()
 
 
-def test_the_script_writes_tables(speed, tmp_path, capsys):
+def test_the_script_writes_tables(tmp_path, capsys):
     model, out = tmp_path / "model", tmp_path / "out"
     EBM(GREY).save_pretrained(model)
     given = [model, "--quick", "--device", "cpu", "--output_dir", out]

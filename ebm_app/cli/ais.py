@@ -1,0 +1,103 @@
+"""log Z of a model by annealed chains, and its bits per dim with and without it.
+
+python evaluate/ais.py digits
+python evaluate/ais.py digits-energy --method diffused --num_temperatures 400
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from math import hypot, log
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
+from tqdm.auto import tqdm
+
+from ebm_app.annealing.chains import Annealing, Chains
+from ebm_app.annealing.methods import METHODS, ChainRun, LogZResult
+from ebm_app.cli.command_line import parse
+from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
+from ebm_app.evaluation.scoring import bits_by_estimator
+from ebm_app.likelihood import RatioIntegral
+from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.utils.fields import configuration, from_attributes, setting
+from ebm_app.utils.output import Output, to_markdown
+from ebm_app.utils.random import derive_seed
+from ebm_app.utils.registry import choose
+
+#: half of the chains of a method are told from the other half
+NumChains = Annotated[int, Ge(4), Le(1_000_000)]
+
+#: a word of --method -> the methods that run; the first one normalises the bits per dim
+CHOICES = {
+    **{name: (name,) for name in METHODS},
+    "both": ("ais", "raise"),
+    "all": tuple(METHODS),
+}
+
+
+@configuration(kw_only=True)
+class Arguments(HeldOutFlags, Annealing):
+    """The command line."""
+
+    method: str = setting(
+        "ais: annealed importance sampling, forward and in reverse; transported, diffused: the "
+        "same by chains moved by the probability-flow ODE, for images of few pixels, or by the "
+        "reversed diffusion; raise: in reverse from held-out images; both: ais and raise; all",
+        "transported",
+    )
+    num_chains: NumChains = setting("chains of each run", 64)
+    output_dir: Path = setting("where the record goes", Path("runs/ais"))
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Estimate log Z; the metrics of every method."""
+    args = parse(Arguments, __doc__, argv)
+    names = CHOICES[choose("method", args.method, CHOICES)]
+    accelerator, ebm = open_model(args)
+    levels, _ = held_out(args, ebm)
+    noise = dequantisation_noise(args.repeats, levels, args.seed)
+    output = Output(args.output_dir / "ais.json", args)
+    points, runs, results = ebm.dequantise(levels, noise[0]).y, {}, {}
+    for name in names:
+        transport, estimate = METHODS[name]
+        if transport not in runs:
+            chains = Chains(ebm.energy, from_attributes(Annealing, args), transport)
+            runs[transport] = ChainRun(chains, points, derive_seed(args.seed, len(runs)))
+        results[name] = estimate(runs[transport], args.num_chains)
+    bar = partial(tqdm, desc="bits per dim")
+    _, bits = bits_by_estimator(
+        accelerator, ebm, levels, noise, RatioIntegral(), ebm.dequantiser, args.batch_size, bar
+    )
+    methods = {name: metrics_of(found, bits, levels[0].numel()) for name, found in results.items()}
+    metrics = {
+        **methods[names[0]],
+        "method": names[0],
+        "ratio_bits_per_dim": bits["bits_per_dim"],
+        "ratio_stderr": bits["stderr"],
+        "eps": bits["eps"],
+        "num_images": len(levels),
+        "model": args.model,
+        "methods": methods,
+    }
+    print(to_markdown([{"method": k, **row, "warnings": None} for k, row in methods.items()]))
+    for name, row in methods.items():
+        for warning in row["warnings"]:
+            print(f"warning of {name}: {warning}")
+    output.save(metrics)
+    return metrics
+
+
+def metrics_of(result: LogZResult, bits: dict[str, Any], num_dims: int) -> dict[str, Any]:
+    """The metrics of a method; bits per dim are those of the integral, normalised by log Z."""
+    estimate, scale = result.estimate, num_dims * log(2)
+    metrics = {
+        **estimate._asdict(),
+        "acceptance": result.acceptance,
+        "bits_per_dim": bits["bits_per_dim"] + estimate.log_z / scale,
+        "bits_per_dim_stderr": hypot(bits["stderr"], estimate.stderr / scale),
+    }
+    for name, side in {"forward": result.forward, "reverse": result.reverse}.items():
+        if side is not None:
+            metrics |= {f"{name}_log_z": side.log_z, f"{name}_stderr": side.stderr}
+    return metrics
