@@ -3,9 +3,9 @@
 import torch
 
 from ebm_app.config import EBMConfig
+from ebm_app.nets.density import TimeScoreDensity, density_of
 from ebm_app.nets.early import EarlyNet, SplitNet
-from ebm_app.nets.energy import TimeScoreEnergy
-from ebm_app.nets.energy_net import EnergyModel, OnePassEnergy
+from ebm_app.nets.energy_net import EnergyDensity, EnergyModel
 from ebm_app.nets.inputs import NET_INPUTS, Decoded
 from ebm_app.nets.parametrisation import ENERGY
 from ebm_app.nets.time_score import TIME_INPUTS, TimeScoreModel
@@ -40,8 +40,8 @@ def switch_time(config: EBMConfig, path: GaussianPath) -> float:
     return TIME_INPUTS[config.time_input](path, ends, time).item()
 
 
-def build_energy(config: EBMConfig, space: Space) -> TimeScoreEnergy:
-    """The energy of a configuration, its network with fresh weights.
+def build_density(config: EBMConfig, space: Space) -> TimeScoreDensity:
+    """Build the density of a configuration, with freshly initialised weights.
 
     Raises:
         UserError: for settings that do not fit one another.
@@ -63,7 +63,7 @@ def build_energy(config: EBMConfig, space: Space) -> TimeScoreEnergy:
     inputs = {name: getattr(config, name) for name in names}
     if config.prediction == ENERGY:
         model = EnergyModel(net, path, config.eps, **inputs)
-        return OnePassEnergy(model, config.num_nodes, config.residual)
+        return EnergyDensity(model, config.num_nodes, config.residual)
     model = TimeScoreModel(
         net,
         path,
@@ -72,4 +72,4 @@ def build_energy(config: EBMConfig, space: Space) -> TimeScoreEnergy:
         stein_channels=channels if config.stein_head else 0,
         **inputs,
     )
-    return TimeScoreEnergy(model, config.num_nodes)
+    return density_of(model, config.num_nodes)

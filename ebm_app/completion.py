@@ -72,7 +72,7 @@ def iterate_completion(
     levels = checked_levels(images, config.image_shape, config.num_levels)
     where = known_mask(mask, levels.shape).to(ebm.device)
     middle = dequantise(levels, config.num_levels, torch.full(levels.shape, 0.5))
-    energy = ebm.energy_given(len(levels), labels, guidance)
+    energy = ebm.density_for(len(levels), labels, guidance)
     known = ebm.space.encode(middle.to(ebm.device))
     energy = KnownEnergy(energy, known, where)
     generator, x0 = ebm.start(len(levels), seed)

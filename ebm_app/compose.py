@@ -7,36 +7,34 @@ from one network.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from ebm_app.ebm import EBM
-from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.nets.protocols import LogDensity, SteinScore, require
 from ebm_app.sampling.samplers import AnnealedHMC
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Number, check_argument
 from ebm_app.utils.registry import build
 from ebm_app.utils.tensors import expand_like
 
-Field = Callable[[Tensor, float], Tensor]
-
 
 class Composition(ABC):
     """What ``AnnealedHMC`` asks of an energy, from several.
 
     Args:
-        energies: of one path and one shape, as ``ebm.energy`` or ``ebm.energy_given``.
+        energies: of one path and one shape, as ``ebm.density`` or ``ebm.density_for``.
         weights: w_k, a number for each.
 
     Raises:
         UserError: for no energies, energies of different paths, or another number of weights.
     """
 
-    def __init__(self, energies: Sequence[TimeScoreEnergy], weights: Sequence[float]) -> None:
-        energies = check_argument(Sequence[TimeScoreEnergy], "energies", energies)
+    def __init__(self, energies: Sequence[SteinScore], weights: Sequence[float]) -> None:
+        energies = check_argument(Sequence[SteinScore], "energies", energies)
         weights = check_argument(Sequence[Number], "weights", weights)
         if not energies or len(weights) != len(energies):
             raise UserError(f"give a weight for each energy, not {len(weights)}")
@@ -54,12 +52,29 @@ class Composition(ABC):
         """The same by quadrature rules of another size."""
         return type(self)([energy.with_nodes(num_nodes) for energy in self.energies], self.weights)
 
-    @abstractmethod
-    def stein_score(self, source: str | None = None) -> Field:
-        """(x, t) -> grad_x log q_t(x), as ``TimeScoreEnergy.stein_score``."""
+    def score_cost(self, t: float) -> int:
+        """Return the number of network evaluations in one call of ``score``."""
+        return sum(energy.score_cost(t) for energy in self.energies)
+
+    def score(self, x: Tensor, t: float) -> Tensor:
+        """Return grad_x log q_t(x) from the scores of the models: (B, *)."""
+        return self.combine([energy.score(x, t) for energy in self.energies], x, t)
+
+    def log_density_gradient(self, x: Tensor, t: float) -> Tensor:
+        """Return the gradient of ``log_density``: (B, *)."""
+        scores = [energy.log_density_gradient(x, t) for energy in self.with_density()]
+        return self.combine(scores, x, t)
+
+    def with_density(self) -> list[LogDensity]:
+        """Return the energies, all of which must have a log density."""
+        return [require(energy, LogDensity, type(self).__name__) for energy in self.energies]
 
     @abstractmethod
-    def proposal_log_density(self, x: Tensor, t: float) -> Tensor:
+    def combine(self, scores: Sequence[Tensor], x: Tensor, t: float) -> Tensor:
+        """Return grad_x log q_t(x) from grad_x log p_t^k(x) of all k."""
+
+    @abstractmethod
+    def log_density(self, x: Tensor, t: float) -> Tensor:
         """log q_t(x) up to a constant, (B, *) -> (B,), in nats."""
 
 
@@ -68,9 +83,9 @@ class Product(Composition):
     quotient, "this and not that".
 
     >>> ebm = EBM.from_pretrained("digits-energy")
-    >>> sharper = Product([ebm.energy], [2.0])
+    >>> sharper = Product([ebm.density], [2.0])
     >>> x = torch.zeros(1, 1, 8, 8)
-    >>> once, twice = (energy.proposal_log_density(x, 0.5) for energy in (ebm.energy, sharper))
+    >>> once, twice = (density.log_density(x, 0.5) for density in (ebm.density, sharper))
     >>> torch.equal(2 * once, twice)
     True
 
@@ -78,19 +93,16 @@ class Product(Composition):
         UserError: besides, for weights whose sum is not above 0: noise is then no density.
     """
 
-    def __init__(self, energies: Sequence[TimeScoreEnergy], weights: Sequence[float]) -> None:
+    def __init__(self, energies: Sequence[SteinScore], weights: Sequence[float]) -> None:
         super().__init__(energies, weights)
         if not sum(self.weights) > 0:
             raise UserError("the weights of a product must sum to more than 0")
 
-    def stein_score(self, source: str | None = None) -> Field:
-        scores = [energy.stein_score(source) for energy in self.energies]
-        return lambda x, t: sum(
-            w * score(x, t) for w, score in zip(self.weights, scores, strict=True)
-        )
+    def combine(self, scores: Sequence[Tensor], x: Tensor, t: float) -> Tensor:
+        return sum(w * score for w, score in zip(self.weights, scores, strict=True))
 
-    def proposal_log_density(self, x: Tensor, t: float) -> Tensor:
-        logs = (energy.proposal_log_density(x, t) for energy in self.energies)
+    def log_density(self, x: Tensor, t: float) -> Tensor:
+        logs = (energy.log_density(x, t) for energy in self.with_density())
         return sum(w * log for w, log in zip(self.weights, logs, strict=True))
 
 
@@ -98,36 +110,30 @@ class Mixture(Composition):
     """q_t = sum_k w_k p_t^k(x), by the log densities of its parts.
 
     >>> ebm = EBM.from_pretrained("digits-energy")
-    >>> half = Mixture([ebm.energy, ebm.energy], [0.5, 0.5])  # the model itself
+    >>> half = Mixture([ebm.density, ebm.density], [0.5, 0.5])  # the model itself
     >>> x = torch.zeros(1, 1, 8, 8)
-    >>> torch.equal(half.proposal_log_density(x, 0.5), ebm.energy.proposal_log_density(x, 0.5))
+    >>> torch.equal(half.log_density(x, 0.5), ebm.density.log_density(x, 0.5))
     True
 
     Raises:
         UserError: besides, for weights that are not above 0.
     """
 
-    def __init__(self, energies: Sequence[TimeScoreEnergy], weights: Sequence[float]) -> None:
+    def __init__(self, energies: Sequence[SteinScore], weights: Sequence[float]) -> None:
         super().__init__(energies, weights)
         if not min(self.weights) > 0:
             raise UserError("the weights of a mixture must be above 0")
 
     def _joint(self, x: Tensor, t: float) -> Tensor:
         """log w_k p_t^k(x): (K, B)."""
-        logs = torch.stack([energy.proposal_log_density(x, t) for energy in self.energies])
+        logs = torch.stack([energy.log_density(x, t) for energy in self.with_density()])
         return logs + torch.tensor(self.weights).to(logs).log()[:, None]
 
-    def stein_score(self, source: str | None = None) -> Field:
-        scores = [energy.stein_score(source) for energy in self.energies]
+    def combine(self, scores: Sequence[Tensor], x: Tensor, t: float) -> Tensor:
+        shares = self._joint(x, t).softmax(0)
+        return sum(expand_like(w, x) * score for w, score in zip(shares, scores, strict=True))
 
-        def score(x: Tensor, t: float) -> Tensor:
-            shares = self._joint(x, t).softmax(0)
-            parts = zip(shares, scores, strict=True)
-            return sum(expand_like(share, x) * part(x, t) for share, part in parts)
-
-        return score
-
-    def proposal_log_density(self, x: Tensor, t: float) -> Tensor:
+    def log_density(self, x: Tensor, t: float) -> Tensor:
         return self._joint(x, t).logsumexp(0)
 
 
@@ -138,7 +144,7 @@ def sample_composed(
     models in the same space, by annealed HMC.
 
     >>> ebm = EBM.from_pretrained("digits-energy")
-    >>> sharper = Product([ebm.energy], [2.0])
+    >>> sharper = Product([ebm.density], [2.0])
     >>> sample_composed(ebm, sharper, 2, num_temperatures=3).shape
     torch.Size([2, 1, 8, 8])
 

@@ -6,21 +6,20 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ebm_app.building import build_energy
+from ebm_app.building import build_density
 from ebm_app.config import EBMConfig
 from ebm_app.data.levels import quantise
 from ebm_app.folders import ENERGY_MODEL, PIPELINE_FILE, find_folder
 from ebm_app.likelihood import Estimator, make_estimator
 from ebm_app.likelihood.bits import (
-    SCORED_TOGETHER,
+    MAX_BATCH_ELEMENTS,
     Likelihood,
     batches,
     checked_levels,
     checked_noise,
-    joined,
-    log_likelihood,
+    likelihood_of,
 )
 from ebm_app.likelihood.classes import ClassBounds, ClassPosterior
 from ebm_app.likelihood.dequantisation import (
@@ -29,15 +28,17 @@ from ebm_app.likelihood.dequantisation import (
     Dequantiser,
     dequantisation_noise,
 )
-from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.nets.density import PathDensity
 from ebm_app.nets.labelled import Labels, class_labels
-from ebm_app.nets.time_score import TimeScoreModel
+from ebm_app.nets.pipeline_model import DiffusionDensity
+from ebm_app.nets.protocols import LogDensity, SteinScore, TimeScore, require
+from ebm_app.nets.time_score import PathNetwork
 from ebm_app.pretrained import PretrainedModel
 from ebm_app.sampling.base import Frame, in_batches
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 from ebm_app.spaces import build_space
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import NonNegative, PositiveInt, Seed, check_argument
+from ebm_app.utils.fields import NonNegative, PositiveInt, Probability, Seed, check_argument
 from ebm_app.utils.registry import build, choose, make
 
 #: numbers of the images of a call of ``sample``, and of those that are drawn together
@@ -58,14 +59,13 @@ class EBM(PretrainedModel):
 
     config_class, kind = EBMConfig, ENERGY_MODEL
 
-    def __init__(self, config: EBMConfig, model: nn.Module | None = None) -> None:
+    def __init__(self, config: EBMConfig, density: PathDensity | None = None) -> None:
         super().__init__(config)
         choose("dequantisation", config.dequantisation, DEQUANTISERS)
         self.space = build_space(config.space, config.image_shape, config.num_levels)
         self.dequantiser = DEQUANTISERS[config.dequantisation]()
-        given = None if model is None else TimeScoreEnergy(model, config.num_nodes)
-        self.energy = given or build_energy(config, self.space)
-        self.model = self.energy.model
+        self.density = density or build_density(config, self.space)
+        self.model = self.density.model
 
     @classmethod
     def from_pretrained(cls, name_or_path: str | os.PathLike, device: str = "cpu") -> Self:
@@ -91,10 +91,10 @@ class EBM(PretrainedModel):
         from ebm_app.nets.pipelines import read_pipeline  # importing diffusers takes a while
 
         model, config = read_pipeline(pipeline, num_levels)
-        return cls(config, model).to(device).eval()
+        return cls(config, DiffusionDensity(model)).to(device).eval()
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
-        if not isinstance(self.model, TimeScoreModel):
+        if not isinstance(self.model, PathNetwork):
             raise UserError("this model is diffusers' own: save its pipeline by save_pretrained")
         super().save_pretrained(folder)
 
@@ -145,13 +145,14 @@ class EBM(PretrainedModel):
         dequantiser = make(DEQUANTISERS, Dequantiser, "dequantiser", dequantiser, {})
         estimator = self.default_estimator if estimator is None else estimator
         estimator = make_estimator(estimator, estimator_args, seed)
-        parts, labels = [], self._labels(labels, len(levels), seed)
-        for rows in batches(len(levels), batch_size, SCORED_TOGETHER // levels[0].numel()):
-            energy = self.energy_given(len(levels[rows]), labels and labels[rows])
-            own, u = levels[rows].to(self.device), noise[:, rows].to(self.device)
-            found = (energy, self.space, own, config.num_levels, u, dequantiser, estimator)
-            parts.append(log_likelihood(*found))
-        return joined(parts)
+        labels = self._labels(labels, len(levels), seed)
+        options = (config.num_levels, dequantiser)
+        estimates, num_dims = [], levels[0].numel()
+        for rows in batches(len(levels), batch_size, MAX_BATCH_ELEMENTS // num_dims):
+            density = self.density_for(len(levels[rows]), labels and labels[rows])
+            batch, u = levels[rows].to(self.device), noise[:, rows].to(self.device)
+            estimates.append(estimator.log_prob_of_levels(density, self.space, batch, *options, u))
+        return likelihood_of(estimates, num_dims)
 
     def log_prob(self, images: Tensor, **options: Any) -> Tensor:
         """Return the log-likelihood of quantised images in nats: (B, C, H, W) -> (B,).
@@ -163,6 +164,74 @@ class EBM(PretrainedModel):
             images, options: as for ``likelihood``, which also returns bits, errors and costs.
         """
         return self.likelihood(images, **options).log_prob
+
+    def energy(self, x: Tensor, t: float = 1.0) -> Tensor:
+        """Return the energy -log p_t(x) in nats, up to log Z where the model is unnormalised.
+
+        >>> ebm = EBM.from_pretrained("digits-energy")
+        >>> ebm.energy(ebm.encode(torch.zeros(2, 1, 8, 8))).shape
+        torch.Size([2])
+
+        Args:
+            x: (B, C, H, W), points in the space of the model, not images in [0, 1]; ``encode``
+                maps images to points. Gradients flow to ``x`` if it requires one.
+            t: time from 0 (reference) to 1 (data). Times after the model's last one, 1 - eps, are
+                replaced by it.
+
+        Returns:
+            (B,) float64.
+
+        Raises:
+            UserError: for points of another shape, a time outside [0, 1], and a diffusers
+                pipeline, which has no log density.
+        """
+        density = require(self.density, LogDensity, "EBM.energy")
+        return -density.log_density(self.points(x), self._time(t))
+
+    def score(self, x: Tensor, t: float = 1.0) -> Tensor:
+        """Return the Stein score grad_x log p_t(x), (B, C, H, W), in nats per unit of x.
+
+        Args:
+            x, t: as for ``energy``.
+
+        Raises:
+            UserError: for points of another shape, and a time outside [0, 1].
+        """
+        return require(self.density, SteinScore, "EBM.score").score(self.points(x), self._time(t))
+
+    def time_score(self, x: Tensor, t: float) -> Tensor:
+        """Return the time score d/dt log p_t(x), (B,) float64, in nats per unit of t.
+
+        Args:
+            x, t: as for ``energy``.
+
+        Raises:
+            UserError: for points of another shape, a time outside [0, 1], and a diffusers
+                pipeline, which has no time score.
+        """
+        density = require(self.density, TimeScore, "EBM.time_score")
+        return density.time_score(self.points(x), self._time(t))
+
+    def _time(self, t: float) -> float:
+        """Return a time of the model's interval."""
+        return min(check_argument(Probability, "t", t), self.density.end)
+
+    def encode(self, images: Tensor, seed: int = 0) -> Tensor:
+        """Dequantise images and map them to points in the space of the model.
+
+        >>> EBM.from_pretrained("digits").encode(torch.zeros(2, 1, 8, 8)).shape
+        torch.Size([2, 1, 8, 8])
+
+        Args:
+            images: (B, C, H, W), as for ``likelihood``.
+            seed: seed of the dequantisation noise.
+
+        Returns:
+            (B, C, H, W), arguments of ``energy``, ``score`` and ``time_score``.
+        """
+        levels = checked_levels(images, self.config.image_shape, self.config.num_levels)
+        noise = dequantisation_noise(1, levels, seed)
+        return self.dequantise(levels, checked_noise(noise, levels, self.dtype)[0]).y
 
     def classify(self, images: Tensor, seed: int = 0, **settings: Any) -> ClassPosterior:
         """Probabilities of the classes of images, p(y | x) for classes that are equally frequent;
@@ -195,7 +264,7 @@ class EBM(PretrainedModel):
     def default_estimator(self) -> str:
         """The estimator that leads: the variational bound where the model has a Stein head, which
         is normalised; without a head the integral of the time score, which is not."""
-        return "elbo" if self.config.stein_head else "ratio"
+        return "elbo" if self.config.stein_head else "time_integral"
 
     def dequantise(self, levels: Tensor, noise: Tensor) -> Dequantised:
         """The points (B, *) at which the density is read for ``levels`` (B, C, H, W), by the
@@ -205,7 +274,7 @@ class EBM(PretrainedModel):
             self.config.num_levels,
             self.space,
             noise.to(self.device),
-            self.energy,
+            self.density,
         )
 
     def sample(
@@ -256,10 +325,10 @@ class EBM(PretrainedModel):
         parts = batches(num_images, batch_size, DRAWN_TOGETHER // x0[0].numel())
         labels = self._labels(labels, num_images, seed)
         sampler = make(SAMPLERS, Sampler, "sampler", sampler, settings)
-        energies = [
-            self.energy_given(len(x0[rows]), labels and labels[rows], guidance) for rows in parts
+        densities = [
+            self.density_for(len(x0[rows]), labels and labels[rows], guidance) for rows in parts
         ]
-        return in_batches(sampler, energies, parts, x0, generator)
+        return in_batches(sampler, densities, parts, x0, generator)
 
     def _labels(self, labels: Labels | None, num: int, seed: int) -> list[int] | None:
         """A label for each of ``num`` images, if any are given."""
@@ -267,16 +336,14 @@ class EBM(PretrainedModel):
             return None
         return class_labels(labels, num, self.config.num_classes, seed).tolist()
 
-    def energy_given(
-        self, num: int, labels: Labels | None, guidance: float = 1.0
-    ) -> TimeScoreEnergy:
-        """The energy of ``num`` points given labels, if any; see ``sample``."""
+    def density_for(self, num: int, labels: Labels | None, guidance: float = 1.0) -> PathDensity:
+        """Return the density of ``num`` points, conditioned on labels if any; see ``sample``."""
         if labels is not None:
             found = class_labels(labels, num, self.config.num_classes)
-            return self.energy.given(found, guidance)
+            return self.density.conditioned_on(found, guidance)
         if check_argument(NonNegative, "guidance", guidance) != 1:
             raise UserError("guidance is towards a class: give labels too")
-        return self.energy
+        return self.density
 
     def start(self, num_images: int, seed: int) -> tuple[torch.Generator, Tensor]:
         """Draws of N(0, I) and the generator that they are from."""

@@ -76,6 +76,10 @@ class ExactModel(nn.Module):
             2 * alpha * alpha_dt * squares + self.path.variance_dt(t),
         )
 
+    @property
+    def predicts_variance(self):
+        return isinstance(self.path, OneSidedPath)
+
     @cache  # noqa: B019
     def at(self, t):
         """The moments at a float t, once, as a step of a solver asks for them again and again."""
@@ -100,8 +104,8 @@ class ExactModel(nn.Module):
         components, score = ((posterior * part).sum(0) for part in (components, score))
         if not self.stein_channels:
             return ModelOutput(components, None)
-        is_two_sided = not isinstance(self.path, OneSidedPath)
-        return ModelOutput(components, score, None if is_two_sided else self.variance(x, t, score))
+        variance = self.variance(x, t, score) if self.predicts_variance else None
+        return ModelOutput(components, score, variance)
 
     def variance(self, x, t, score):
         """w of ``parametrisation``, by Var[eps | x] = 1 + v d^2 log p_t / dx_i^2."""

@@ -98,7 +98,7 @@ def test_numbers_are_taken_in_any_form(ebm, flow):
         drawn = ebm.sample(np.int32(2), seed=seed, num_steps=np.int64(2))
         assert torch.equal(drawn, ebm.sample(2, seed=3, **STEPS))
         assert torch.equal(flow.sample(np.int32(2), seed=seed), flow.sample(2, seed=3))
-    assert ebm.energy.with_eps(np.float32(0.25)).end == 0.75
+    assert ebm.density.with_eps(np.float32(0.25)).end == 0.75
 
 
 def test_numbers_that_are_wrong_are_one_sentence(ebm, flow):
@@ -119,7 +119,7 @@ def test_numbers_that_are_wrong_are_one_sentence(ebm, flow):
         error_of(log_density_ratio, ROWS, ROWS, random_state=seed)
         error_of(mutual_information, ROWS[:, 0], ROWS[:, 1], random_state=seed)
     for eps in (1e-20, 0.0, -1.0, 0.5, "small", np.nan):
-        error_of(ebm.energy.with_eps, eps)
+        error_of(ebm.density.with_eps, eps)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
@@ -183,7 +183,7 @@ def test_what_is_another_kind_of_object_is_one_sentence(ebm, tmp_path):
         error_of(ebm.save_pretrained, given)
         error_of(complete, given, IMAGES, IMAGES > 0.5)
         error_of(sample_composed, ebm, given, 1)
-        error_of(sample_composed, given, Product([ebm.energy], [1.0]), 1)
+        error_of(sample_composed, given, Product([ebm.density], [1.0]), 1)
         error_of(Product, given, given)
         error_of(two_sample_test, given, IMAGES, IMAGES)
         error_of(two_sample_test, ebm, given, IMAGES)

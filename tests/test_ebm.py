@@ -65,7 +65,7 @@ def test_an_inference_mode_changes_nothing(name):
     calls = [
         partial(ebm.likelihood, x, "pf_ode", num_steps=1, max_refinements=0),
         partial(ebm.sample, 1, num_steps=2),
-        partial(ebm.energy.with_nodes(4).score, x),
+        partial(ebm.density.with_nodes(4).score, x),
         partial(complete, ebm, x, mask, num_temperatures=2),
     ]
     for call in calls:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.annealing.transports import Transport
-from ebm_app.nets.energy import INTEGRAL, TimeScoreEnergy
+from ebm_app.nets.protocols import INTEGRAL, LogDensity, require, stein_score
 from ebm_app.paths.schedules import SCHEDULES, ScheduleName
 from ebm_app.sampling.annealing import IntermediateDistribution, Move, anneal, stay
 from ebm_app.sampling.hmc import Target, adapt
@@ -86,7 +86,8 @@ class Chains:
         transport: how the chains come from one temperature to the next.
     """
 
-    def __init__(self, energy: TimeScoreEnergy, settings: Annealing, transport: Transport) -> None:
+    def __init__(self, energy: LogDensity, settings: Annealing, transport: Transport) -> None:
+        energy = require(energy, LogDensity, "annealed importance sampling")
         energy.path.check_reference()
         self.energy, self.settings = energy, settings
         schedule = SCHEDULES[choose("schedule", settings.schedule, SCHEDULES)]
@@ -94,14 +95,14 @@ class Chains:
             energy.path, energy.start, energy.end, settings.num_temperatures
         )
         coarse = energy.with_nodes(settings.num_nodes)
-        score = energy.with_nodes(SCORE_NODES).stein_score(settings.score)
+        score = stein_score(energy.with_nodes(SCORE_NODES), settings.score)
         self.targets = [
-            Target(partial(coarse.proposal_log_density, t=t), partial(score, t=t))
+            Target(partial(coarse.log_density, t=t), partial(score, t=t))
             for t in self.times[1:].tolist()
         ]
         self.step_sizes = 0.3 * energy.path.variance(self.times[1:]).sqrt()
         self.reference = _still(lambda x: sum_except_batch(energy.path.reference_log_density(x)))
-        self.final = _still(partial(energy.proposal_log_density, t=energy.end))
+        self.final = _still(partial(energy.log_density, t=energy.end))
         self.moves = transport(energy, self.times)
 
     def tune(self, x0: Tensor, generator: torch.Generator) -> Iterator[int]:

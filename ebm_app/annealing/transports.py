@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ebm_app.annealing.denoising import DenoisingStep
-from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.nets.protocols import SteinScore
 from ebm_app.paths.midpoint import ImplicitMidpoint
 from ebm_app.paths.probability_flow import ProbabilityFlow
 from ebm_app.sampling.annealing import Move, stay
@@ -26,17 +26,17 @@ class Moves(NamedTuple):
 
 
 #: (energy, times (K + 1,)) -> the K moves between them
-Transport = Callable[[TimeScoreEnergy, Tensor], Moves]
+Transport = Callable[[SteinScore, Tensor], Moves]
 
 
-def none(energy: TimeScoreEnergy, times: Tensor) -> Moves:
+def none(energy: SteinScore, times: Tensor) -> Moves:
     """The chains stay where they are."""
     return Moves(*[[stay] * (len(times) - 1)] * 3)
 
 
-def flow(energy: TimeScoreEnergy, times: Tensor) -> Moves:
+def flow(energy: SteinScore, times: Tensor) -> Moves:
     """Steps of the probability-flow ODE, whose determinants cost D backward passes each."""
-    field = ProbabilityFlow(energy.stein_score(), energy.path)
+    field = ProbabilityFlow(energy.score, energy.path)
     first, *others = times.tolist()
     steps = [
         ImplicitMidpoint(field, *ends) for ends in pairwise([max(first, FLOW_START), *others])
@@ -45,9 +45,9 @@ def flow(energy: TimeScoreEnergy, times: Tensor) -> Moves:
     return Moves(there, [_determined(step.backward) for step in steps], there)
 
 
-def diffusion(energy: TimeScoreEnergy, times: Tensor) -> Moves:
+def diffusion(energy: SteinScore, times: Tensor) -> Moves:
     """Steps of the reversed diffusion, one evaluation each; none where alpha may be 0."""
-    score = energy.stein_score()
+    score = energy.score
     steps = [DenoisingStep(score, energy.path, *ends) for ends in pairwise(times[1:].tolist())]
     there, back = [stay, *(s.forward for s in steps)], [stay, *(s.backward for s in steps)]
     return Moves(there, back, pilot=[stay, *(s.fit for s in steps)])

@@ -84,10 +84,10 @@ def noise_times(ebm: EBM) -> list[float]:
     """
     if not ebm.config.stein_head:
         raise UserError("This model has no Stein head, which anomaly detection needs.")
-    ebm.energy.path.check_reference()
+    ebm.density.path.check_reference()
     shift = math.log(PIXELS / math.prod(ebm.config.image_shape[1:]))
     levels = torch.tensor((*SYMMETRY_LEVELS, *OTHER_LEVELS), dtype=torch.float64) + shift
-    return ebm.energy.path.log_snr_inverse(levels).tolist()
+    return ebm.density.path.log_snr_inverse(levels).tolist()
 
 
 def to_model_levels(ebm: EBM, images: Any) -> Tensor:
@@ -132,8 +132,8 @@ def _features(ebm: EBM, y: Tensor, num: int, times: list[float], noises: Tensor)
         clean = y if with_copies else y[:num]
         noise = _repeat_for_copies(noises[index], num)[: len(clean)].to(y.device)
         t = torch.tensor(time, dtype=torch.float64)
-        alpha, deviation = ebm.energy.path.alpha(t).item(), ebm.energy.path.variance(t).sqrt()
-        output = ebm.energy.output(alpha * clean + deviation.item() * noise, time)
+        alpha, deviation = ebm.density.path.alpha(t).item(), ebm.density.path.variance(t).sqrt()
+        output = ebm.density.output(alpha * clean + deviation.item() * noise, time)
         square = (noise + deviation.item() * output.score).square()
         if with_copies:
             losses.append(sum_except_batch(square.double()).view(-1, num).T / 2)

@@ -18,7 +18,7 @@ from ebm_app.annealing.methods import METHODS, ChainRun, LogZResult
 from ebm_app.cli.command_line import parse
 from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.evaluation.scoring import bits_by_estimator
-from ebm_app.likelihood import RatioIntegral
+from ebm_app.likelihood import TimeIntegral
 from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.utils.fields import configuration, from_attributes, setting
 from ebm_app.utils.output import Output, to_markdown
@@ -62,12 +62,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     for name in names:
         transport, estimate = METHODS[name]
         if transport not in runs:
-            chains = Chains(ebm.energy, from_attributes(Annealing, args), transport)
+            chains = Chains(ebm.density, from_attributes(Annealing, args), transport)
             runs[transport] = ChainRun(chains, points, derive_seed(args.seed, len(runs)))
         results[name] = estimate(runs[transport], args.num_chains)
     bar = partial(tqdm, desc="bits per dim")
     _, bits = bits_by_estimator(
-        accelerator, ebm, levels, noise, RatioIntegral(), ebm.dequantiser, args.batch_size, bar
+        accelerator, ebm, levels, noise, TimeIntegral(), ebm.dequantiser, args.batch_size, bar
     )
     methods = {name: metrics_of(found, bits, levels[0].numel()) for name, found in results.items()}
     metrics = {

@@ -1,7 +1,7 @@
 """Bits per dim of a model on held-out images, by one estimator of log p or several.
 
 python evaluate/bpd.py digits --estimator all
-python evaluate/bpd.py digits --estimator pf_ode --estimator_args num_steps=40 num_probes=4
+python evaluate/bpd.py digits --estimator probability_flow --estimator_args num_steps=40
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,13 @@ from ebm_app.cli.command_line import parse
 from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.scoring import bits_by_estimator, disagreements
-from ebm_app.likelihood import ESTIMATORS, Estimator, make_estimator
+from ebm_app.likelihood import (
+    ALIASES,
+    ESTIMATORS,
+    Estimator,
+    make_estimator,
+    resolve_estimator,
+)
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
 from ebm_app.utils.fields import configuration, setting
 from ebm_app.utils.output import Output
@@ -35,9 +41,9 @@ class Arguments(HeldOutFlags):
     """The command line."""
 
     estimator: tuple[str, ...] = setting(
-        "how log p is found; elbo if not given, or ratio for a model without a Stein head. The "
-        f"last line begins with the first one's metrics. {notes_of(ESTIMATORS)}; {ALL}: all of "
-        "them",
+        "how log p is computed; elbo by default, or time_integral for a model without a Stein "
+        f"head. The last line begins with the first one's metrics. {notes_of(ESTIMATORS)}; {ALL}: "
+        "all of them",
         (),
     )
     estimator_args: tuple[str, ...] = setting(
@@ -54,10 +60,11 @@ def make_estimators(args: Arguments, ebm: EBM) -> dict[str, Estimator]:
     """The estimators asked for, by name, with their settings; all are those for the model."""
     names = dict.fromkeys(args.estimator or [ebm.default_estimator])
     for name in names:
-        choose("estimator", name, [*ESTIMATORS, ALL])
+        choose("estimator", name, [*ESTIMATORS, *ALIASES, ALL])
     if ALL in names:
-        names = [name for name, kind in ESTIMATORS.items() if kind.suits(ebm.energy)]
-    settings = settings_of_each({name: ESTIMATORS[name] for name in names}, args.estimator_args)
+        names = [name for name, kind in ESTIMATORS.items() if kind.supports(ebm.density)]
+    kinds = {name: ESTIMATORS[resolve_estimator(name)[0]] for name in names}
+    settings = settings_of_each(kinds, args.estimator_args)
     return {name: make_estimator(name, settings[name], args.seed) for name in names}
 
 

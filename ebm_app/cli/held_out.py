@@ -54,7 +54,7 @@ def open_model(args: HeldOutFlags) -> tuple[Accelerator, EBM]:
     else:
         ebm = EBM.from_diffusers(args.model, str(accelerator.device), args.num_levels)
     if args.eps is not None:
-        ebm.energy = ebm.energy.with_eps(args.eps)
+        ebm.density = ebm.density.with_eps(args.eps)
         if args.eps < ebm.model.eps:
             print(
                 f"warning: The model was trained on times up to 1 - {ebm.model.eps}. With --eps "

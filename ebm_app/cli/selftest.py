@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from ebm_app.cli.command_line import parse
 from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.evaluation.selftest import iterate_checks, num_reports
-from ebm_app.likelihood import PFODEDensity
+from ebm_app.likelihood import ProbabilityFlowDensity
 from ebm_app.utils import SELF_TEST_FILE
 from ebm_app.utils.fields import Steps, configuration, setting
 from ebm_app.utils.files import save_figure
@@ -34,7 +34,7 @@ class Arguments(HeldOutFlags):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the checks; their outcome is in the metrics, not in the exit code."""
     args = parse(Arguments, __doc__, argv)
-    pf_ode = PFODEDensity(num_steps=args.pf_ode_steps, seed=args.seed)
+    pf_ode = ProbabilityFlowDensity(num_steps=args.pf_ode_steps, seed=args.seed)
     _, ebm = open_model(args)
     levels, _ = held_out(args, ebm)
     output = Output(args.output_dir / SELF_TEST_FILE, args)

@@ -76,10 +76,10 @@ def bits_by_estimator(
 
     ``options`` are those of ``bits_of_images``.
     """
-    begin, path = time.perf_counter(), ebm.energy.path
+    begin, path = time.perf_counter(), ebm.density.path
     options |= {"estimator": estimator, "dequantiser": dequantiser}
     found = bits_of_images(accelerator, ebm, levels, noise, batch_size, wrap, **options)
-    end = dequantiser.time(ebm.config.num_levels, ebm.space, path, ebm.energy.end)
+    end = dequantiser.time(ebm.config.num_levels, ebm.space, path, ebm.density.end)
     image_error = found.error.square().mean().sqrt().item() / (levels[0].numel() * log(2))
     parts = {name: part.mean().item() for name, part in found.parts.items()}
     # one probe or draw has no error

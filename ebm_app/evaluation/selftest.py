@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from ebm_app.ebm import EBM
-from ebm_app.likelihood import ESTIMATORS, PFODEDensity, VariationalBound
+from ebm_app.likelihood import ESTIMATORS, ProbabilityFlowDensity, VariationalBound
 from ebm_app.likelihood.bits import to_bits_per_dim
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.nets.protocols import JointScore, SteinScore, TimeScore, require
 from ebm_app.paths.schedules import ARC_LENGTH
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.quadrature import rule_on
@@ -82,7 +82,7 @@ def num_reports(num_times: int, num_images: int) -> int:
 
 
 def iterate_checks(
-    ebm: EBM, levels: Tensor, num_times: int, pf_ode: PFODEDensity, seed: int
+    ebm: EBM, levels: Tensor, num_times: int, pf_ode: ProbabilityFlowDensity, seed: int
 ) -> Iterator[tuple[Balance, list[Check]]]:
     """All checks on held-out ``levels`` (B, C, H, W), B >= 2: the mean time scores so far after
     every time and every few images, and at the end the checks too.
@@ -92,7 +92,7 @@ def iterate_checks(
         pf_ode: the density that the leading estimator is compared with.
         seed: of all other noise.
     """
-    energy = ebm.energy
+    energy = require(ebm.density, TimeScore, "the self-test")
     generator = torch.Generator(ebm.device).manual_seed(seed)
     noise = dequantisation_noise(1, levels, seed)[0].to(ebm.device)
     levels = levels.to(ebm.device)
@@ -101,7 +101,7 @@ def iterate_checks(
     for found in iterate_balance(energy, x1, num_times, generator):
         yield found, []
     checks = [balance_check(energy, found)]
-    if energy.has_head:
+    if isinstance(energy, JointScore):
         note = "the integral along noisy copies less the bound; more if the noise is too large"
         excess = noise_excess(energy, x1, NOISE_NODES, generator)
         checks.append(judge("predicted noise", excess, PREDICTED_NOISE, note))
@@ -116,7 +116,7 @@ def iterate_checks(
 
 
 def iterate_balance(
-    energy: TimeScoreEnergy, x1: Tensor, num_times: int, generator: torch.Generator
+    energy: TimeScore, x1: Tensor, num_times: int, generator: torch.Generator
 ) -> Iterator[Balance]:
     """E_{p_t}[s] at one time after the other of a grid, on data ``x1`` (B, *) of the path's
     space."""
@@ -129,15 +129,14 @@ def iterate_balance(
         x0 = torch.randn(x1.shape, generator=generator, device=x1.device, dtype=x1.dtype)
         time = t.expand(len(x1)).to(x1.device)
         with torch.no_grad():
-            parts = energy.model(path.sample(x0, x1, time).xt, time).parts()
-        score = sum_except_batch(parts) * unit
+            score = energy.time_score(path.sample(x0, x1, time).xt, time) * unit
         scores.append(score.cpu())
         table = torch.stack(scores)
         stderr = torch.stack([standard_error(row) for row in table])
         yield Balance(shares[: len(scores)], table.mean(1), stderr, table.mean(0))
 
 
-def balance_check(energy: TimeScoreEnergy, found: Balance) -> Check:
+def balance_check(energy: TimeScore, found: Balance) -> Check:
     """The mean time score, integrated over the clock: what log Z would be off by. The same images
     are taken at all times, so that the standard error is that over images."""
     ends = energy.path.arc_length(torch.tensor([energy.start, energy.end], dtype=torch.float64))
@@ -147,7 +146,7 @@ def balance_check(energy: TimeScoreEnergy, found: Balance) -> Check:
 
 @torch.no_grad()
 def noise_excess(
-    energy: TimeScoreEnergy, x1: Tensor, num_nodes: int, generator: torch.Generator
+    energy: SteinScore, x1: Tensor, num_nodes: int, generator: torch.Generator
 ) -> Tensor:
     r"""1/2 int E[e_s . (e_s - e)] dl of every point ``x1`` (B, *) of the path's space, by one draw
     of e at each node: (B,) float64, in bits per dim.
@@ -159,7 +158,7 @@ def noise_excess(
     there is no signal; l begins where that of the bound does.
 
     >>> from ebm_app import EBM
-    >>> energy = EBM.from_pretrained("digits").energy
+    >>> energy = EBM.from_pretrained("digits").density
     >>> noise_excess(energy, torch.zeros(2, 1, 8, 8), 4, torch.Generator()).shape
     torch.Size([2])
     """
@@ -173,7 +172,7 @@ def noise_excess(
         time = torch.tensor(t, dtype=torch.float64)
         deviation = path.variance(time).sqrt().item()
         e = torch.randn(x1.shape, generator=generator, device=x1.device, dtype=x1.dtype)
-        score = energy.output(path.alpha(time).item() * x1 + deviation * e, t).score
+        score = energy.score(path.alpha(time).item() * x1 + deviation * e, t)
         predicted = -deviation * score.double()
         total += weight / 2 * sum_except_batch(predicted * (predicted - e))
     return to_bits_per_dim(-total.cpu(), x1[0].numel())

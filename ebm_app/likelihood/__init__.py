@@ -1,7 +1,7 @@
-r"""Ways to find log p_t(x) with a model, by the name that ``--estimator`` takes.
+"""Estimators of log p_t(x), by the name that ``--estimator`` takes.
 
-They rest on different quantities, so that a disagreement between them means something. All values
-are in nats.
+They rest on different quantities, so their disagreement measures the error of the model. All
+values are in nats.
 """
 
 import dataclasses
@@ -10,38 +10,55 @@ from typing import Any
 
 from ebm_app.likelihood.discrete import DiscreteBound
 from ebm_app.likelihood.elbo import VariationalBound
-from ebm_app.likelihood.energy import OnePassDensity
-from ebm_app.likelihood.estimator import Estimator
-from ebm_app.likelihood.noised import NoisedIntegral
-from ebm_app.likelihood.pf_ode import PFODEDensity
-from ebm_app.likelihood.ratio import RatioIntegral, RatioODE
-from ebm_app.nets.energy import LogDensity
+from ebm_app.likelihood.estimator import Estimator, PointEstimator
+from ebm_app.likelihood.path_integral import PathIntegral
+from ebm_app.likelihood.probability_flow import ProbabilityFlowDensity
+from ebm_app.likelihood.time_integral import EnergyEstimate, TimeIntegral
 from ebm_app.utils.registry import make
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     "elbo": VariationalBound,
-    "noised": NoisedIntegral,
-    "pf_ode": PFODEDensity,
-    "ratio": RatioIntegral,
-    "paper": RatioODE,
-    "energy": OnePassDensity,
+    "path_integral": PathIntegral,
+    "probability_flow": ProbabilityFlowDensity,
+    "time_integral": TimeIntegral,
+    "energy": EnergyEstimate,
     "discrete": DiscreteBound,
+}
+#: Old names of estimators: the new name, and settings that go with it.
+ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "noised": ("path_integral", {}),
+    "pf_ode": ("probability_flow", {}),
+    "ratio": ("time_integral", {}),
+    "paper": ("time_integral", {"integrator": "rk45"}),
 }
 
 
+def resolve_estimator(name: str) -> tuple[str, dict[str, Any]]:
+    """Return the name in ``ESTIMATORS`` for a name or an old name, and the settings it implies.
+
+    >>> resolve_estimator("paper")
+    ('time_integral', {'integrator': 'rk45'})
+    """
+    return ALIASES.get(name, (name, {}))
+
+
 def make_estimator(name: str | Estimator, settings: Mapping[str, Any], seed: int = 0) -> Estimator:
-    """An estimator by its name in ``ESTIMATORS`` and its settings; an object is returned as it is.
+    """Return an estimator by its name and settings; an ``Estimator`` is returned unchanged.
 
     >>> make_estimator("elbo", {"num_draws": 4}, seed=3).seed
     3
 
     Args:
-        seed: of its noise, where it draws any and ``settings`` hold no other.
+        name: a key of ``ESTIMATORS`` or ``ALIASES``.
+        seed: seed of its noise, unless ``settings`` has one.
 
     Raises:
         UserError: for an unknown name or setting.
     """
-    kind = ESTIMATORS.get(name) if isinstance(name, str) else None
-    if kind is not None and any(field.name == "seed" for field in dataclasses.fields(kind)):
-        settings = {"seed": seed, **settings}
-    return make(ESTIMATORS, Estimator, "estimator", name, settings)
+    implied: dict[str, Any] = {}
+    if isinstance(name, str):
+        name, implied = resolve_estimator(name)
+        kind = ESTIMATORS.get(name)
+        if kind is not None and any(field.name == "seed" for field in dataclasses.fields(kind)):
+            implied = {"seed": seed, **implied}
+    return make(ESTIMATORS, Estimator, "estimator", name, {**implied, **settings})

@@ -20,7 +20,7 @@ from annotated_types import Gt, Le
 from torch import Tensor
 
 from ebm_app.data.levels import dequantise
-from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.nets.protocols import Marginals
 from ebm_app.paths import GaussianPath
 from ebm_app.spaces import Space
 from ebm_app.utils.errors import UserError
@@ -62,7 +62,7 @@ class Dequantiser(ABC):
 
     @abstractmethod
     def points(
-        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor, energy: TimeScoreEnergy
+        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor, density: Marginals
     ) -> Dequantised:
         """A draw from q for levels (B, *), by uniform ``noise`` (B, *) in [0, 1)."""
 
@@ -81,12 +81,12 @@ class UniformDequantisation(Dequantiser):
         return space.encode(dequantise(levels, num_levels, noise))
 
     def points(
-        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor, energy: TimeScoreEnergy
+        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor, density: Marginals
     ) -> Dequantised:
         x = dequantise(levels, num_levels, noise)
         y, log_abs_det = space.encode_with_log_abs_det(x)
         share = log_abs_det / x[0].numel() - math.log(num_levels)
-        return Dequantised(y, energy.end, share.reshape(-1, *(1,) * (y.ndim - 1)).expand(y.shape))
+        return Dequantised(y, density.end, share.reshape(-1, *(1,) * (y.ndim - 1)).expand(y.shape))
 
 
 class CentreDequantiser(Dequantiser):
@@ -144,14 +144,14 @@ class TruncatedNormal(CentreDequantiser):
     )
 
     def points(
-        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor, energy: TimeScoreEnergy
+        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor, density: Marginals
     ) -> Dequantised:
-        t = self.time(num_levels, space, energy.path, energy.end)
+        t = self.time(num_levels, space, density.path, density.end)
         centre = self.training_points(levels, num_levels, space, noise)
         # Phi(e) is uniform between the truncations; symmetric in u, so that no tail loses digits
         mass = math.erf(self.tau / SQRT2)
         e = SQRT2 * torch.erfinv(mass * (2 * noise.double() - 1))
-        y, log_scale = self.around(centre, e, energy.path, t)
+        y, log_scale = self.around(centre, e, density.path, t)
         return Dequantised(y, t, 0.5 * e.square() + (log_scale + math.log(mass)))
 
     def time(self, num_levels: int, space: Space, path: GaussianPath, end: float = 1.0) -> float:
@@ -206,13 +206,13 @@ class Decoder(CentreDequantiser):
     )
 
     def points(
-        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor, energy: TimeScoreEnergy
+        self, levels: Tensor, num_levels: int, space: Space, noise: Tensor, density: Marginals
     ) -> Dequantised:
         centre = self.training_points(levels, num_levels, space, noise)
         e = torch.special.ndtri(noise.double().clamp_min(2**-26))
-        y, log_scale = self.around(centre, e, energy.path, energy.end)
-        decoded = self.log_prob(levels, num_levels, space, energy.path, energy.end)
-        return Dequantised(y, energy.end, 0.5 * e.square() + log_scale + decoded)
+        y, log_scale = self.around(centre, e, density.path, density.end)
+        decoded = self.log_prob(levels, num_levels, space, density.path, density.end)
+        return Dequantised(y, density.end, 0.5 * e.square() + log_scale + decoded)
 
     def log_prob(
         self, levels: Tensor, num_levels: int, space: Space, path: GaussianPath, t: float

@@ -1,117 +1,127 @@
-"""log p_t(x) of the reversed diffusion, bounded from below."""
+r"""Variational lower bound on log p_t(x) of the reversed diffusion."""
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ebm_app.likelihood.estimator import Estimator
-from ebm_app.nets.energy import LogDensity, TimeScoreEnergy
+from ebm_app.likelihood.estimator import PointEstimator
+from ebm_app.nets.density import evaluate_in_chunks, rows_per_call
+from ebm_app.nets.protocols import LogDensityEstimate, NoiseVariance, SteinScore, require
 from ebm_app.paths import OneSidedPath
 from ebm_app.paths.divergence import normal_draws
 from ebm_app.utils.fields import Draws, Fraction, Nodes, Seed, configuration
 from ebm_app.utils.quadrature import rule_on
-from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
+from ebm_app.utils.tensors import expand_like, standard_normal_log_density, sum_except_batch
 
 
-class BoundNode(NamedTuple):
-    """A node of ``VariationalBound``: its time r, x_r = a x + deviation e, the path's variance at
-    r, m_r = alpha_r^2 + v_r, and the weight in an integral over l."""
+class BoundRule(NamedTuple):
+    """Nodes of ``VariationalBound``, (n,) float64 each.
 
-    time: float
-    a: float
-    deviation: float
-    variance: float
-    moment: float
-    weight: float
+    Attributes:
+        times: the times r.
+        a, deviation: coefficients of x_r = a x + deviation e.
+        variances: v_r of the path.
+        moments: m_r = alpha_r^2 + v_r.
+        weights: quadrature weights of an integral over l.
+    """
+
+    times: Tensor
+    a: Tensor
+    deviation: Tensor
+    variances: Tensor
+    moments: Tensor
+    weights: Tensor
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)  # cached tensors may be differentiated later
 def bound_rule(
     path: OneSidedPath, t: float, start: float, tail: float, num_nodes: int
-) -> tuple[BoundNode, ...]:
-    r"""Nodes for an integral over l = log(a^2 / w), the log signal-to-noise of x_r given x_t.
+) -> BoundRule:
+    r"""Return nodes for an integral over l = log(a^2 / w), the log signal-to-noise ratio of x_r
+    given x_t.
 
-    With rho_r = sqrt(v_r) / alpha_r, s^2 = w / a^2 = alpha_t^2 (rho_r^2 - rho_t^2) falls from r =
-    ``start`` to where it is ``tail`` times v_t. The nodes are those of Gauss-Legendre in
+    With rho_r = sqrt(v_r) / alpha_r, s^2 = w / a^2 = alpha_t^2 (rho_r^2 - rho_t^2) decreases from
+    its value at r = ``start`` to ``tail`` times v_t. The nodes are those of Gauss-Legendre in
 
         y = 2 arsinh(1 / sqrt(s^2 + v_t)),   dl/dy = (s^2 + v_t) / s^2 / tanh(y / 2).
 
-    Few nodes lie where nothing happens: far away y is proportional to the signal, and near x_t to
-    w, as what is integrated is.
+    This places few nodes where the integrand is small: far from x_t, y is proportional to the
+    signal, and near x_t to w, as the integrand is.
     """
-    alpha, ratio = _alpha_and_ratio(path, t)
+    alpha, ratio = alpha_and_ratio(path, t)
     least = (alpha * ratio) ** 2
-    widest = alpha**2 * (_alpha_and_ratio(path, start)[1] ** 2 - ratio**2)
+    widest = alpha**2 * (alpha_and_ratio(path, start)[1] ** 2 - ratio**2)
     ends = [2 * math.asinh(1 / math.sqrt(s2 + least)) for s2 in (widest, tail * least)]
     rule = rule_on(num_nodes, *ends)
-    nodes = []
+    rows = []
     for y, weight in zip(rule.nodes.tolist(), rule.weights.tolist(), strict=True):
         whole = math.sinh(y / 2) ** -2
         time = path.time_of_ratio(math.sqrt(whole) / alpha)
-        alpha_r, ratio_r = _alpha_and_ratio(path, time)
-        a, variance, s2 = alpha_r / alpha, (alpha_r * ratio_r) ** 2, whole - least
-        deviation, moment = a * math.sqrt(s2), _marginal_moment(path, time)
+        alpha_r, ratio_r = alpha_and_ratio(path, time)
+        a, s2 = alpha_r / alpha, whole - least
+        moment = alpha_r**2 * (1 + ratio_r**2)
         weight = weight * whole / s2 / math.tanh(y / 2)
-        nodes.append(BoundNode(time, a, deviation, variance, moment, weight))
-    return tuple(nodes)
+        rows.append((time, a, a * math.sqrt(s2), (alpha_r * ratio_r) ** 2, moment, weight))
+    return BoundRule(*torch.tensor(rows, dtype=torch.float64).unbind(1))
 
 
-def _alpha_and_ratio(path: OneSidedPath, t: float) -> tuple[float, float]:
+@lru_cache(maxsize=1024)
+def alpha_and_ratio(path: OneSidedPath, t: float) -> tuple[float, float]:
+    """Return alpha_t and sqrt(v_t) / alpha_t."""
     time = torch.tensor(t, dtype=torch.float64)
     alpha = path.alpha(time).item()
     return alpha, path.variance(time).sqrt().item() / alpha
 
 
-class Draw(NamedTuple):
-    """A draw e of the noise at a node, e - e_s, and the variance V of e given x_r that the model
-    predicts, if any: (B, *) float64."""
+class Residuals(NamedTuple):
+    """K draws of the noise at each of n nodes, for B points.
+
+    Attributes:
+        e: the noise, (n, K, B, *) float64.
+        residual: e - e_s, (n, K, B, *) float64.
+        variance: predicted variance V of e given x_r, (n, K, B, *) float64, or None.
+    """
 
     e: Tensor
     residual: Tensor
     variance: Tensor | None
 
-
-class Guess(NamedTuple):
-    """A guess slope * e - offset of the residual e - e_s, made without this noise e; parts (B, *)
-    or numbers."""
-
-    slope: Tensor | float
-    offset: Tensor
-
-    def mean_square(self) -> Tensor:
-        """The mean of (slope e - offset)^2 over e ~ N(0, I)."""
-        return self.slope**2 + self.offset.square()
+    def without(self, index: int) -> "Residuals":
+        """Return all draws but one."""
+        kept = [k for k in range(self.e.shape[1]) if k != index]
+        return Residuals(*(None if column is None else column[:, kept] for column in self))
 
 
 @configuration
-class VariationalBound(Estimator):
-    r"""A lower bound on the log density at t of the reversed diffusion of a Stein score s,
+class VariationalBound(PointEstimator):
+    r"""Lower bound on the log density at t of the reversed diffusion of a Stein score s,
 
         log p_t(x) >= log N(x; 0, m_t I) + 1/2 int E[|e - e_ref|^2 - |e - e_s|^2] dl.
 
-    The diffusion leads from x back to x_r = a x + sqrt(w) e, a = alpha_r / alpha_t, e ~ N(0, I),
+    The diffusion goes from x back to x_r = a x + sqrt(w) e, a = alpha_r / alpha_t, e ~ N(0, I),
     and l = log(a^2 / w). e_s = -sqrt(w) s(x_r, r) is the noise that the score predicts, and
-    e_ref = sqrt(w) x_r / m_r the one that the score of N(0, m_r I) predicts, m = alpha^2 + v. An
-    exact score attains the bound.
+    e_ref = sqrt(w) x_r / m_r is the prediction of the score of N(0, m_r I), m = alpha^2 + v. The
+    bound is attained by an exact score.
 
     The mean of |e - e_ref|^2 is known. That of |e - e_s|^2 is estimated with a control variate: a
-    guess g(e) = V e - q of the residual of each component, of which g(e)^2 - V^2 - q^2 has mean 0
+    guess g(e) = V e - q of the residual of each dimension, of which g(e)^2 - V^2 - q^2 has mean 0
     and is subtracted. V is the posterior variance of e that the model predicts, q = V e' - (e' -
-    e'_s), both averaged over the other draws e' at the node, so that no bias enters. A single
-    draw, or a model without a variance, takes e - e_ref for the guess.
+    e'_s), both averaged over the other draws e' at the node, which introduces no bias. A single
+    draw, or a model without a variance, uses e - e_ref as the guess.
 
     Args:
-        num_nodes: see ``bound_rule``. num_draws: of the noise at every node.
-        start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
-        tail: the integral stops where w is this share of v_t.
-        seed: of the noise; that of an example does not depend on its batch.
+        num_nodes: quadrature nodes, see ``bound_rule``.
+        num_draws: draws of the noise at each node.
+        start: time at which p_t is replaced by N(0, I); its alpha must exceed 0.
+        tail: the integral ends where w is this fraction of v_t.
+        seed: seed of the noise; the noise of an example does not depend on its batch.
 
-    ``error`` is the standard error over the draws by the jackknife at each of the nodes, whose
-    draws are independent of each other's; unknown (NaN) for fewer than three draws.
+    ``error`` is the standard error over the draws, by the jackknife at each node; the draws of
+    different nodes are independent. It is NaN for fewer than three draws.
 
     Sources: Song et al. 2021, arXiv:2101.09258, theorem 3; Kingma et al. 2021, arXiv:2107.00630,
     for l.
@@ -127,69 +137,83 @@ class VariationalBound(Estimator):
         "a lower bound on the log density of the model's own reversed diffusion, which is "
         "normalised; averaged over noisy copies of the image"
     )
+    needs: ClassVar[type] = SteinScore
     normalised: ClassVar[bool] = True
     error_is_drawn: ClassVar[bool] = True
 
-    def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
-        energy.path.check_reference()
+    @torch.no_grad()
+    def __call__(self, model: SteinScore, x: Tensor, t: float) -> LogDensityEstimate:
+        model = require(model, SteinScore, "estimator elbo")
+        model.path.check_reference()
         noise = normal_draws(self.num_nodes * self.num_draws, x, self.seed)
-        rule = bound_rule(energy.path, t, self.start, self.tail, self.num_nodes)
-        moment = _marginal_moment(energy.path, t)
+        noise = noise.unflatten(0, (self.num_nodes, self.num_draws))
+        rule = bound_rule(model.path, t, self.start, self.tail, self.num_nodes)
+        alpha, ratio = alpha_and_ratio(model.path, t)
+        moment = alpha**2 * (1 + ratio**2)
         components = standard_normal_log_density(x.double() / math.sqrt(moment))
         components = components - math.log(moment) / 2
-        variance = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        for node, noises in zip(rule, noise.split(self.num_draws), strict=True):
-            draws = [_draw(energy, x, node, e) for e in noises]
-            components += _gain(x, node, draws)
+        error = torch.full((len(x),), math.nan, dtype=torch.float64, device=x.device)
+        variance = torch.zeros_like(error)
+        size = max(1, rows_per_call(x) // (len(x) * self.num_draws))
+        for e, *columns in zip(*(part.split(size) for part in (noise, *rule)), strict=True):
+            nodes = BoundRule(*columns)
+            draws = draw_residuals(model, x, nodes, e)
+            components += node_terms(x, nodes, draws).sum(0)
             if self.num_draws > 2:
-                without = [sum_except_batch(_gain(x, node, rest)) for rest in _but_one(draws)]
-                variance += _jackknife(torch.stack(without))
-        error = variance.sqrt() if self.num_draws > 2 else torch.full_like(variance, math.nan)
-        nfe = self.num_draws * sum(energy.score_cost(node.time) for node in rule)
-        return LogDensity(sum_except_batch(components), error, components, nfe)
+                rest = [node_terms(x, nodes, draws.without(k)) for k in range(self.num_draws)]
+                without = torch.stack([term.flatten(2).sum(2) for term in rest])
+                variance += jackknife_variance(without).sum(0)
+        error = variance.sqrt() if self.num_draws > 2 else error
+        nfe = self.num_draws * sum(model.score_cost(time) for time in rule.times.tolist())
+        return LogDensityEstimate(sum_except_batch(components), error, components, nfe)
 
 
-def _draw(energy: TimeScoreEnergy, x: Tensor, node: BoundNode, e: Tensor) -> Draw:
-    found, variance = energy.with_noise_variance(node.a * x + node.deviation * e, node.time)
-    if variance is not None:
-        share = node.deviation**2 / node.variance
-        variance = 1 - share + share * variance.double()
-    return Draw(e.double(), (e + node.deviation * found).double(), variance)
+def draw_residuals(model: SteinScore, x: Tensor, nodes: BoundRule, e: Tensor) -> Residuals:
+    """Return the residuals of the noise ``e`` (n, K, B, *) at the nodes, for points x (B, *)."""
+    a, deviation = expand_like(nodes.a, e), expand_like(nodes.deviation, e)
+    points, times = (a * x + deviation * e).flatten(0, 1), nodes.times
+    times = times.repeat_interleave(e.shape[1])
+    if isinstance(model, NoiseVariance):
+        score, variance = evaluate_in_chunks(model.score_and_variance, points, times)
+        share = expand_like(nodes.deviation.square() / nodes.variances, e.double())
+        variance = 1 - share + share * variance.double().view(e.shape)
+    else:
+        (score,), variance = (
+            evaluate_in_chunks(lambda x, t: (model.score(x, t),), points, times),
+            None,
+        )
+    residual = e + deviation * score.view(e.shape)
+    return Residuals(e.double(), residual.double(), variance)
 
 
-def _gain(x: Tensor, node: BoundNode, draws: Sequence[Draw]) -> Tensor:
-    """What a node adds to the bound, per component, by an estimate of E[|e - e_ref|^2 - |e -
-    e_s|^2] from its draws: (B, *) float64."""
-    shrink = node.deviation / node.moment
-    reference = Guess(1 - node.deviation * shrink, shrink * node.a * x.double())
-    total = 0.0
-    for draw, others in zip(draws, _but_one(draws), strict=True):
-        guess = reference
-        if others and draw.variance is not None:
-            slope = sum(other.variance for other in others) / len(others)
-            offsets = [other.variance * other.e - other.residual for other in others]
-            guess = Guess(slope, sum(offsets) / len(others))
-        centred = (guess.slope * draw.e - guess.offset).square() - guess.mean_square()
-        total = total + (draw.residual.square() - centred)
-    return node.weight / 2 * (reference.mean_square() - total / len(draws))
+def node_terms(x: Tensor, nodes: BoundRule, draws: Residuals) -> Tensor:
+    """Return the contribution of each node to the bound, per dimension, from an estimate of
+    E[|e - e_ref|^2 - |e - e_s|^2]: (n, B, *) float64."""
+    x = x.double()
+    a, deviation, moments, weights = (
+        expand_like(column, x[None])
+        for column in (nodes.a, nodes.deviation, nodes.moments, nodes.weights)
+    )
+    shrink = deviation / moments
+    # guess of the residual: slope * e - offset
+    reference = 1 - deviation * shrink, shrink * a * x
+    slope, offset = (part[:, None] for part in reference)
+    others = draws.e.shape[1] - 1
+    if others and draws.variance is not None:
+        parts = draws.variance, draws.variance * draws.e - draws.residual
+        slope, offset = ((part.sum(1, keepdim=True) - part) / others for part in parts)
+    centred = (slope * draws.e - offset).square() - slope.square() - offset.square()
+    mean = (draws.residual.square() - centred).mean(1)
+    return weights / 2 * (reference[0].square() + reference[1].square() - mean)
 
 
-def _but_one(draws: Sequence[Draw]) -> list[Sequence[Draw]]:
-    """For every draw the others."""
-    return [draws[:k] + draws[k + 1 :] for k in range(len(draws))]
+def jackknife_variance(without: Tensor) -> Tensor:
+    """Return the variance (*) of an estimate from K draws, given the estimates without each of
+    them (K, *).
 
-
-def _jackknife(without: Tensor) -> Tensor:
-    """The variance (B,) of an estimate from K draws, from what it is without each of them (K, B).
-
-    As the draws serve each other as guesses, their spread would understate it. The jackknife errs
-    on the large side (Efron and Stein 1981, https://doi.org/10.1214/aos/1176345462).
+    The spread of the draws would understate it, since each draw contributes to the guess of the
+    others. The jackknife overestimates it (Efron and Stein 1981,
+    https://doi.org/10.1214/aos/1176345462).
     """
     draws = len(without)
     return (draws - 1) / draws * (without - without.mean(0)).square().sum(0)
-
-
-def _marginal_moment(path: OneSidedPath, t: float) -> float:
-    """m_t = alpha_t^2 + v_t."""
-    alpha, ratio = _alpha_and_ratio(path, t)
-    return alpha**2 * (1 + ratio**2)

@@ -1,32 +1,111 @@
-"""What an estimator of log p_t(x) is."""
+"""Estimators of log-likelihoods: of continuous points, or of grey levels.
+
+An estimator names the protocol of ``ebm_app.nets.protocols`` that it needs, in its signature and
+as ``needs``. All values are in nats.
+"""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
-from ebm_app.nets.energy import LogDensity, TimeScoreEnergy
+from ebm_app.likelihood.dequantisation import Dequantiser
+from ebm_app.nets.protocols import LogDensityEstimate
+from ebm_app.spaces import Space
+from ebm_app.utils.tensors import sum_except_batch
+
+
+class LevelEstimate(NamedTuple):
+    """Estimate of the log probability of the grey levels of B images.
+
+    Attributes:
+        log_prob: (B,) float64, in nats.
+        error: (B,), error of the estimator in nats; NaN if unknown.
+        components: (B, C, H, W), terms per dimension that sum to ``log_prob``, or None.
+        nfe: network evaluations per image.
+        parts: named terms (B, C, H, W) that sum to ``components``; empty if there is only one.
+    """
+
+    log_prob: Tensor
+    error: Tensor
+    components: Tensor | None
+    nfe: int
+    parts: dict[str, Tensor]
 
 
 class Estimator(ABC):
-    """log p_t(x) of a model in nats; a subclass is a frozen dataclass of its settings.
+    """Estimator of the log probability of images; a subclass is a frozen dataclass of settings.
 
-    ``note`` says in one sentence what it computes, for help texts and tables. ``normalised`` says
-    whether its density integrates to 1 for any network. ``error_is_drawn`` says whether its error
-    is that of random draws alone, anew for every example: the spread of several examples then
-    holds it. ``reads_time_score`` says whether it is of no use to a model that has none.
+    Attributes:
+        note: what it computes, in one sentence for help texts and tables.
+        needs: protocol that a model must implement.
+        normalised: whether the estimated density integrates to 1 for any network.
+        error_is_drawn: whether its error comes only from random draws that differ between
+            examples, so that the spread over several examples includes it.
     """
 
     note: ClassVar[str]
+    needs: ClassVar[type]
     normalised: ClassVar[bool]
     error_is_drawn: ClassVar[bool] = False
-    reads_time_score: ClassVar[bool] = False
 
     @classmethod
-    def suits(cls, energy: TimeScoreEnergy) -> bool:
-        """Whether it is for models of this kind."""
-        return not cls.reads_time_score or getattr(energy.model, "has_time_score", True)
+    def supports(cls, model: Any) -> bool:
+        """Return whether a model implements what this estimator needs."""
+        return isinstance(model, cls.needs)
 
     @abstractmethod
-    def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
-        """log p_t at ``x`` (B, *)."""
+    def log_prob_of_levels(
+        self,
+        model: Any,
+        space: Space,
+        levels: Tensor,
+        num_levels: int,
+        dequantiser: Dequantiser,
+        noise: Tensor,
+    ) -> LevelEstimate:
+        """Return a lower bound on log P(levels).
+
+        Args:
+            model: density p_t in the space of the path; implements ``needs``.
+            space: bijection from dequantised images to that space.
+            levels: (B, C, H, W) integers in 0..num_levels - 1.
+            dequantiser: density q on the cell of a level.
+            noise: (K, B, C, H, W) uniform numbers for K draws of the dequantiser.
+
+        Raises:
+            UserError: for a model that does not implement ``needs``.
+        """
+
+
+class PointEstimator(Estimator):
+    """Estimator of log p_t(x) at points of the path's space."""
+
+    @abstractmethod
+    def __call__(self, model: Any, x: Tensor, t: float) -> LogDensityEstimate:
+        """Return log p_t(x) at ``x`` (B, *)."""
+
+    def log_prob_of_levels(
+        self,
+        model: Any,
+        space: Space,
+        levels: Tensor,
+        num_levels: int,
+        dequantiser: Dequantiser,
+        noise: Tensor,
+    ) -> LevelEstimate:
+        """Return the mean over draws y ~ q of log p_t(y) - log q(y | levels)."""
+        values, errors, components, nfe = [], [], [], 0
+        for u in noise:
+            point = dequantiser.points(levels, num_levels, space, u, model)
+            density = self(model, point.y, point.t)
+            values.append(density.value + sum_except_batch(point.negative_log_q))
+            errors.append(density.error)
+            nfe += density.nfe
+            if density.components is not None:
+                components.append(density.components + point.negative_log_q)
+        mean = torch.stack(components).mean(0) if components else None
+        return LevelEstimate(
+            torch.stack(values).mean(0), torch.stack(errors).mean(0), mean, nfe, {}
+        )

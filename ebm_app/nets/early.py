@@ -48,9 +48,9 @@ class EarlyNet(nn.Module):
         shape = (self.channels * squares, height // config.patch, width // config.patch)
         self.net = UNet(shape, out_channels * squares, config.net, num_classes)
 
-    def reads_labels(self, t: Tensor) -> bool:
+    def uses_labels(self, t: Tensor) -> bool:
         """As ``UNet``."""
-        return self.net.reads_labels(t)
+        return self.net.uses_labels(t)
 
     def forward(self, x: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
         """As ``UNet``."""
@@ -65,11 +65,11 @@ class SplitNet(nn.Module):
         super().__init__()
         self.early, self.late, self.switch = early, late, switch
 
-    def reads_labels(self, t: Tensor) -> bool:
+    def uses_labels(self, t: Tensor) -> bool:
         """As ``UNet``."""
         is_early = t < self.switch
         return any(
-            net.reads_labels(t) and rows.any().item()
+            net.uses_labels(t) and rows.any().item()
             for net, rows in ((self.early, is_early), (self.late, ~is_early))
         )
 

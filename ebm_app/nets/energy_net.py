@@ -1,29 +1,28 @@
-r"""One network for log p_t(x), its Stein score and its time score.
+r"""Energy network: one network for log p_t(x), its Stein score and its time score.
 
     log p_t(x) = log N(x; 0, I) + 4 u sum_i [f_i(x, t) + x_i g_i(x, t)],
 
-u the share of the path's clock up to t, f and g the two outputs of the network. At t = 0 it is
-N(0, I) exactly; later it integrates to 1 as far as the time derivative is exact. Both derivatives
-come from one backward pass and belong to the same function, as the two heads of
-``TimeScoreModel`` do not.
+where u is the fraction of the arc length of the path up to t, and f and g are the two outputs of
+the network. At t = 0 the density is N(0, I) exactly; later it is normalised if the time derivative
+is exact. Both derivatives come from one backward pass and belong to the same function, unlike the
+two heads of ``TimeScoreModel``.
 
-Of other forms, each distilled for 400 core seconds, this one had the best bound on validation
-digits, in bits per dim: 1.702; x . g alone 1.710, f alone 1.712, a squared norm |x + f|^2 2.119.
-Normalisation over groups had 1.702, over all channels 1.719, none 1.794, a scale by channel 1.845.
+This form had the best bound on validation digits among those distilled for 400 core seconds, in
+bits per dim: 1.702; x . g alone 1.710, f alone 1.712, a squared norm |x + f|^2 2.119. Group
+normalisation had 1.702, normalisation over all channels 1.719, none 1.794, a scale per channel
+1.845.
 
 Source: Guth, Kadkhodaie, Simoncelli 2025, arXiv:2506.05310, for an energy whose two derivatives
-are trained. Theirs are trained on data; here they are distilled (``training.energy_task``).
+are trained. They train on data; here the energy is distilled (``training.energy_task``).
 """
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ebm_app.config import Residual
-from ebm_app.nets.energy import TimeScoreEnergy
-from ebm_app.nets.time_score import ModelOutput, TimeScoreModel, arc_length_fraction
-from ebm_app.paths import GaussianPath
+from ebm_app.nets.density import TimeScoreDensity, expand_time
+from ebm_app.nets.protocols import Time
+from ebm_app.nets.time_score import ModelOutput, PathNetwork, arc_length_fraction
 from ebm_app.utils.tensors import (
     expand_like,
     leaves,
@@ -31,72 +30,59 @@ from ebm_app.utils.tensors import (
     sum_except_batch,
 )
 
-#: of the network's part of the energy: with it its outputs are of order 1
+#: Scale of the network's part of the energy, which makes its outputs of order 1.
 GAIN = 4.0
 
 
-class EnergyModel(TimeScoreModel):
-    """log p_t(x) by one evaluation of a network, and both of its derivatives by one more pass.
+class EnergyModel(PathNetwork):
+    """log p_t(x) from one evaluation of a network, and both of its derivatives from one backward
+    pass.
 
-    Args:
-        net: (x (B, C, ...), time (B,)) -> (B, 2 C', ...) with as many outputs f as components of
-            the point, then as many g.
-        path: from N(0, I). eps: as for ``TimeScoreModel``.
-        inputs: ``time_input``, ``input_frequencies`` and ``condition_dim``, as there.
-
-    Raises:
-        UserError: for a path that does not start from N(0, I).
+    The arguments are those of ``PathNetwork``. The net maps x (B, C, ...) and time (B,) to
+    (B, 2 C, ...), the outputs f followed by the outputs g, and the path starts from N(0, I).
 
     >>> from ebm_app.paths import LinearVPPath
     >>> model = EnergyModel(lambda x, t: torch.cat([x, x], 1), LinearVPPath(), eps=1e-3)
     >>> x, t = torch.randn(3, 2), torch.full((3,), 0.5, dtype=torch.float64)
-    >>> model.log_density(x, t).shape, model(x, t).score.shape, model.time_score(x, t).shape
-    (torch.Size([3]), torch.Size([3, 2]), torch.Size([3]))
+    >>> model.log_density(x, t).shape, model(x, t).score.shape, model(x, t).components.shape
+    (torch.Size([3]), torch.Size([3, 2]), torch.Size([3, 1]))
     """
 
-    def __init__(self, net: nn.Module, path: GaussianPath, eps: float, **inputs: Any) -> None:
-        path.check_reference()
-        super().__init__(net, path, eps, prediction="raw", **inputs)
-        self.stein_channels = 1  # there is a Stein score, if from no channel of its own
-
     def terms(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
-        """The terms (B, *) float64 whose sum is log p_t(x), in nats, at x (B, *) and t (B,)
-        float64."""
+        """Return the terms (B, *) float64 of log p_t(x), in nats, at x (B, *) and t (B,)
+        float64.
+
+        Raises:
+            UserError: for a path that does not start from N(0, I).
+        """
+        self.path.check_reference()
         f, g = self.outputs(x, t, condition).double().chunk(2, dim=1)
-        share = arc_length_fraction(self.path, self.interval, t)
+        fraction = arc_length_fraction(self.path, self.interval, t)
         point = x.double()
-        own = GAIN * expand_like(share, point) * (f + point * g)
-        return standard_normal_log_density(point) + own
+        learned = GAIN * expand_like(fraction, point) * (f + point * g)
+        return standard_normal_log_density(point) + learned
 
     def log_density(self, x: Tensor, t: Tensor) -> Tensor:
-        """log p_t(x) in nats: x (B, *), t (B,) float64 -> (B,) float64."""
+        """Return log p_t(x) in nats: x (B, *), t (B,) float64 -> (B,) float64."""
         return sum_except_batch(self.terms(x, t))
 
-    def forward(
-        self,
-        x: Tensor,
-        t: Tensor,
-        condition: Tensor | None = None,
-        labels: Tensor | None = None,
-    ) -> ModelOutput:
-        """Both derivatives of ``log_density``; they can be differentiated where autograd is on.
-
-        The time score has no parts: each of its components (B, *) is an equal share of it.
-        """
+    def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> ModelOutput:
+        """Return both derivatives of ``log_density``, with the time score as a single term
+        (B, 1). They can be differentiated where autograd is on."""
         is_kept = torch.is_grad_enabled()
         with leaves(x, t.detach()) as (point, time):
             total = self.terms(point, time, condition).sum()
             score, rate = torch.autograd.grad(total, (point, time), create_graph=is_kept)
-        shares = expand_like(rate / x[0].numel(), score).expand_as(score)
-        return ModelOutput(shares, score)
+        return ModelOutput(rate.to(x.dtype)[:, None], score)
 
 
-class OnePassEnergy(TimeScoreEnergy):
-    """The energy of an ``EnergyModel``: log densities and their gradients without an integral.
+class EnergyDensity(TimeScoreDensity):
+    """Density of an ``EnergyModel``: log densities and gradients without an integral.
 
     Args:
-        model, num_nodes: as for ``TimeScoreEnergy``, of ``log_ratio``.
-        residual: what one pass is known to be off by, at the model's last time.
+        model: the energy network.
+        num_nodes: quadrature nodes of ``log_ratio``, which integrates its time derivative.
+        residual: calibration offset of the log density at the model's last time.
     """
 
     model: EnergyModel
@@ -107,17 +93,22 @@ class OnePassEnergy(TimeScoreEnergy):
         super().__init__(model, num_nodes)
         self.residual = residual or Residual()
 
-    def terms(self, x: Tensor, t: float) -> Tensor:
-        """The terms (B, *) float64 of log p_t(x), all at the time ``t``."""
-        return self.model.terms(x, torch.full((len(x),), t, dtype=torch.float64, device=x.device))
+    def terms(self, x: Tensor, t: Time) -> Tensor:
+        """Return the terms (B, *) float64 of log p_t(x)."""
+        return self.model.terms(x, expand_time(t, x))
 
-    def log_density(self, x: Tensor, t: float | None = None) -> Tensor:
-        """log p_t(x), in nats: (B, *) -> (B,) float64; t = 1 - eps by default."""
-        with torch.no_grad():
-            return sum_except_batch(self.terms(x, self.end if t is None else t))
+    def log_density(self, x: Tensor, t: float) -> Tensor:
+        """Return log p_t(x) in nats, up to log Z: (B, *) -> (B,) float64. Gradients flow to ``x``
+        if it requires one."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
+            return sum_except_batch(self.terms(x, t))
 
-    proposal_log_density = log_density
+    def log_density_gradient(self, x: Tensor, t: Time) -> Tensor:
+        """Return grad_x log p_t(x): (B, *). It can be differentiated where autograd is on."""
+        return self.output(x, t).score
 
-    def score(self, x: Tensor, t: float | None = None) -> Tensor:
-        """grad_x log p_t(x): (B, *); it can be differentiated where autograd is on."""
-        return self.output(x, self.end if t is None else t).score
+    score = log_density_gradient
+
+    def score_cost(self, t: float) -> int:
+        """Return 1, the number of network evaluations in one call of ``score``."""
+        return 1

@@ -29,9 +29,9 @@ class Decoded(nn.Module):
         """That of the network."""
         return self.net.last_layer
 
-    def reads_labels(self, t: Tensor) -> bool:
+    def uses_labels(self, t: Tensor) -> bool:
         """Whether labels change what comes out at any of these times."""
-        return self.net.reads_labels(t)
+        return self.net.uses_labels(t)
 
     def forward(self, u: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
         """u (B, C + more, H, W), t (B,) -> the network's output."""

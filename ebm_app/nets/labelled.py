@@ -35,13 +35,12 @@ class LabelledModel(nn.Module):
         self.model, self.labels = model, labels
         self.guidance = check_argument(NonNegative, "guidance", guidance)
         self.path, self.interval = model.path, model.interval
-        self.stein_channels = model.stein_channels
 
     def forward(self, x: Tensor, t: Tensor) -> ModelOutput:
         """As ``TimeScoreModel``; x (n B, *) holds the B points of the labels n times over."""
         labels = self.labels.to(x.device).repeat(len(x) // len(self.labels))
         given = self.model(x, t, labels=labels)
-        if self.guidance == 1 or not self.model.reads_labels(t):
+        if self.guidance == 1 or not self.model.uses_labels(t):
             return given
         free = self.model(x, t)
         score = torch.lerp(free.score, given.score, self.guidance)

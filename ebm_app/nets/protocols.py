@@ -11,14 +11,16 @@ has shape (B, *), and ``t`` is one time for all points or a float64 tensor (B,).
 | ``JointScore`` | time score networks with a Stein head, energy networks |
 | ``NoiseVariance`` | time score networks that predict posterior moments |
 | ``LogDensity`` | time score networks, by integration over time; energy networks |
+| ``NetworkEnergy`` | energy networks |
 | ``NoiseModel`` | diffusers pipelines |
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 from torch import Tensor
 
+from ebm_app.config import Residual
 from ebm_app.nets.time_score import ModelOutput
 from ebm_app.paths import GaussianPath
 from ebm_app.utils.errors import UserError
@@ -29,6 +31,22 @@ Time = float | Tensor
 Score = Callable[[Tensor, float], Tensor]
 #: Sources of a Stein score that a user can select: the model's own, or the gradient of log p_t.
 HEAD, INTEGRAL = "head", "integral"
+
+
+class LogDensityEstimate(NamedTuple):
+    """Estimate of log p_t(x), or of its difference between two times, for B points.
+
+    Attributes:
+        value: (B,) float64, in nats.
+        error: (B,), estimate of the numerical error, in nats; NaN if unknown.
+        components: (B, *), terms per dimension that sum to ``value``, or None.
+        nfe: network evaluations per point.
+    """
+
+    value: Tensor
+    error: Tensor
+    components: Tensor | None
+    nfe: int
 
 
 class Marginals(Protocol):
@@ -49,6 +67,11 @@ class TimeScore(Marginals, Protocol):
     def time_score_terms(self, x: Tensor, t: Time) -> Tensor:
         """Return terms that sum to the time score: (B, *) float64, one per dimension, or (B, 1)
         where the model has only the sum."""
+
+    def log_ratio(
+        self, x: Tensor, t0: float | None = None, t1: float | None = None, integrator: str = ...
+    ) -> LogDensityEstimate:
+        """Return log p_t1(x) - log p_t0(x), the integral of the time score: (B,)."""
 
 
 @runtime_checkable
@@ -94,6 +117,20 @@ class LogDensity(Marginals, Protocol):
 
 
 @runtime_checkable
+class NetworkEnergy(LogDensity, Protocol):
+    """A log density from one network evaluation, normalised by calibration.
+
+    Attributes:
+        residual: calibration offset at the time ``end``.
+    """
+
+    residual: Residual
+
+    def terms(self, x: Tensor, t: Time) -> Tensor:
+        """Return terms per dimension that sum to ``log_density``: (B, *) float64."""
+
+
+@runtime_checkable
 class NoiseModel(SteinScore, Protocol):
     """A diffusion model with discrete noise levels, whose network predicts the noise.
 
@@ -119,6 +156,7 @@ PROVIDERS: dict[type, tuple[str, str]] = {
     ),
     NoiseVariance: ("a posterior variance", "models trained with --prediction moments"),
     LogDensity: ("a log density", "models trained with this package"),
+    NetworkEnergy: ("an energy network", "models distilled with train/energy.py"),
     NoiseModel: ("discrete noise levels", "diffusers pipelines"),
 }
 

@@ -71,7 +71,7 @@ class UNet(nn.Module):
         """The convolution whose outputs are those of the network."""
         return self.unet.conv_out
 
-    def reads_labels(self, t: Tensor) -> bool:
+    def uses_labels(self, t: Tensor) -> bool:
         """Whether labels change what comes out at any of these times."""
         return self.num_classes > 0
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.nets.protocols import LogDensity, SteinScore, require, stein_score
 from ebm_app.paths.schedules import SCHEDULES, ScheduleName
 from ebm_app.sampling.annealing import IntermediateDistribution, anneal
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
@@ -75,7 +75,7 @@ class AnnealedHMC(Sampler):
     end_variance: Positive = 1e-3
 
     def iterate(
-        self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
+        self, energy: SteinScore, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
         times = self._times(energy, x0[0].numel())
         choose("acceptance", self.acceptance, ACCEPTANCES)
@@ -94,18 +94,17 @@ class AnnealedHMC(Sampler):
                 x = denoised(energy, x, record.state.gradient, times[-1].item())
             yield Frame(x, done, len(times), nfe, record.acceptance)
 
-    def count_steps(self, energy: TimeScoreEnergy, num_dims: int) -> int:
+    def count_steps(self, energy: SteinScore, num_dims: int) -> int:
         return len(self._times(energy, num_dims))
 
     def _follow(self, scale: Tensor, probability: Tensor) -> Tensor:
         """The next share of the noise's deviation, at most ``step_size``."""
         return adapt(scale, probability, TARGET).clamp(max=self.step_size)
 
-    def _distributions(
-        self, energy: TimeScoreEnergy, times: Tensor
-    ) -> list[IntermediateDistribution]:
-        coarse, found = energy.with_nodes(self.num_nodes), []
-        score = coarse.stein_score(self.score)
+    def _distributions(self, energy: SteinScore, times: Tensor) -> list[IntermediateDistribution]:
+        if isinstance(energy, LogDensity):
+            energy = energy.with_nodes(self.num_nodes)
+        score, found = stein_score(energy, self.score), []
 
         def log_density(x: Tensor) -> Tensor:
             return x.new_zeros(len(x), dtype=torch.float64)  # which the accept step does not read
@@ -113,7 +112,8 @@ class AnnealedHMC(Sampler):
         for t, deviation in zip(times.tolist(), energy.path.variance(times).sqrt(), strict=True):
             is_last = t == times[-1]
             if self.acceptance == "energy":
-                log_density = partial(coarse.proposal_log_density, t=t)
+                exact = require(energy, LogDensity, "acceptance=energy")
+                log_density = partial(exact.log_density, t=t)
             found.append(
                 IntermediateDistribution(
                     Target(log_density, partial(score, t=t)),
@@ -124,7 +124,7 @@ class AnnealedHMC(Sampler):
             )
         return found
 
-    def _times(self, energy: TimeScoreEnergy, num_dims: int) -> Tensor:
+    def _times(self, energy: SteinScore, num_dims: int) -> Tensor:
         start = max(self.start, energy.start)
         end = end_time(energy, start, self.end_variance)
         num = self.num_temperatures

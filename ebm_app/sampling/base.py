@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.nets.protocols import Marginals, SteinScore
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Fraction, Positive, Steps, configuration
 from ebm_app.utils.tensors import find_time
@@ -36,13 +36,13 @@ class Sampler(ABC):
 
     @abstractmethod
     def iterate(
-        self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
+        self, energy: SteinScore, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
         """Frames from the reference draws ``x0`` (B, *) to the samples, which are the last
         frame."""
 
     @abstractmethod
-    def count_steps(self, energy: TimeScoreEnergy, num_dims: int) -> int:
+    def count_steps(self, energy: SteinScore, num_dims: int) -> int:
         """How many steps it takes for points of ``num_dims`` numbers."""
 
 
@@ -51,8 +51,7 @@ class FlowSampler(Sampler):
     """What follows the probability flow from noise, and denoises once where it stops.
 
     Args:
-        num_steps: steps. score: "head", "integral" or None, as for
-            ``TimeScoreEnergy.stein_score``.
+        num_steps: steps.
         start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
         end_variance: conditional variance at which the flow stops and the image is denoised.
     """
@@ -60,17 +59,16 @@ class FlowSampler(Sampler):
     counts: ClassVar[str] = "num_steps"
 
     num_steps: Steps = 25
-    score: str | None = None
     start: Fraction = 1e-2
     end_variance: Positive = 1e-3
 
-    def count_steps(self, energy: TimeScoreEnergy, num_dims: int) -> int:
+    def count_steps(self, energy: SteinScore, num_dims: int) -> int:
         return self.num_steps
 
 
 def in_batches(
     sampler: Sampler,
-    energies: Sequence[TimeScoreEnergy],
+    energies: Sequence[SteinScore],
     parts: Sequence[slice],
     x0: Tensor,
     generator: torch.Generator,
@@ -85,7 +83,7 @@ def in_batches(
         x0 = x
 
 
-def end_time(energy: TimeScoreEnergy, start: float, variance: float) -> float:
+def end_time(energy: Marginals, start: float, variance: float) -> float:
     """Where a run from ``start`` stops: the last time of the model, or the earlier one at which
     the path's variance falls to ``variance``.
 
@@ -109,6 +107,6 @@ def end_time(energy: TimeScoreEnergy, start: float, variance: float) -> float:
     return end
 
 
-def denoised(energy: TimeScoreEnergy, x: Tensor, score: Tensor, t: float) -> Tensor:
+def denoised(energy: Marginals, x: Tensor, score: Tensor, t: float) -> Tensor:
     """E[x_1 | x_t = x] by Tweedie's formula, from the Stein score (B, *) at ``x`` (B, *)."""
     return energy.path.denoise(x, score, torch.tensor(t, dtype=torch.float64))

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.nets.protocols import SteinScore
 from ebm_app.paths.schedules import SCHEDULES
 from ebm_app.sampling.base import FlowSampler, Frame, denoised, end_time
 from ebm_app.utils.fields import NonNegative, configuration
@@ -37,9 +37,9 @@ class DPMSampler(FlowSampler):
     noise: NonNegative = 0.0
 
     def iterate(
-        self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
+        self, energy: SteinScore, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
-        score, path = energy.stein_score(), energy.path
+        score, path = energy.score, energy.path
         end = end_time(energy, self.start, self.end_variance)
         times = SCHEDULES["log_snr"].times(path, self.start, end, self.num_steps)
         alpha, sigma = path.alpha(times), path.variance(times).sqrt()

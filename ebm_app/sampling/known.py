@@ -1,16 +1,13 @@
 """Pixels that are known: draws of the others from p(unknown | known)."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from ebm_app.nets.energy import INTEGRAL, TimeScoreEnergy
-from ebm_app.utils.errors import UserError
+from ebm_app.nets.protocols import JointScore, require
 from ebm_app.utils.tensors import leaves
 
 
-class KnownEnergy(TimeScoreEnergy):
+class KnownEnergy:
     r"""p_t times a likelihood of the known components of x_1, here y,
 
         p_t(x) N(y; E[x_1 | x], V_t(x) + s v_t I),    V_t = Var[x_1 | x] by component,
@@ -31,20 +28,16 @@ class KnownEnergy(TimeScoreEnergy):
     #: s, which bounds the likelihood's curvature where a network is sure of a pixel
     slack = 0.1
 
-    def __init__(self, energy: TimeScoreEnergy, known: Tensor, mask: Tensor) -> None:
-        super().__init__(energy.model, energy.num_nodes)
-        self.start, self.end = energy.start, energy.end
-        self.energy, self.known, self.mask = energy, known, mask
+    def __init__(self, energy: JointScore, known: Tensor, mask: Tensor) -> None:
+        self.energy = require(energy, JointScore, "the completion of images")
+        self.path, self.start, self.end = energy.path, energy.start, energy.end
+        self.known, self.mask = known, mask
 
-    def stein_score(self, source: str | None = None) -> Callable[[Tensor, float], Tensor]:
-        if source == INTEGRAL or not self.energy.has_head:
-            raise UserError("known components need the score of a model's Stein head: score=head")
-        return self.guided
+    def score_cost(self, t: float) -> int:
+        """Return 1, the number of network evaluations in one call of ``score``."""
+        return 1
 
-    def proposal_log_density(self, x: Tensor, t: float) -> Tensor:
-        raise UserError("the density given known components is not known: give acceptance=work")
-
-    def guided(self, x: Tensor, t: float) -> Tensor:
+    def score(self, x: Tensor, t: float) -> Tensor:
         """The gradient above at x (B, *)."""
         time = torch.tensor(t, dtype=torch.float64)
         v, alpha = self.path.variance(time), self.path.alpha(time)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.nets.protocols import SteinScore
 from ebm_app.paths.probability_flow import ProbabilityFlow
 from ebm_app.paths.schedules import LOG_SNR
 from ebm_app.sampling.base import FlowSampler, Frame, denoised, end_time
@@ -27,9 +27,9 @@ class PFODESampler(FlowSampler):
     steps: ClassVar[str] = "steps of the ODE"
 
     def iterate(
-        self, energy: TimeScoreEnergy, x0: Tensor, generator: torch.Generator
+        self, energy: SteinScore, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
-        score, path = energy.stein_score(), energy.path
+        score, path = energy.score, energy.path
         end = end_time(energy, self.start, self.end_variance)
         flow = ProbabilityFlow(score, path, LOG_SNR)
         for state in flow.solve(x0, self.start, end, "heun", self.num_steps):

@@ -25,7 +25,7 @@ def measure_residual(
     """The residual of one pass of the model in a folder, on validation images by noise
     (1, N, C, H, W); it is written into the folder as well."""
     best = EBM.from_pretrained(folder, str(accelerator.device))
-    best.energy.residual = Residual()
+    best.density.residual = Residual()
     pass_, bound = (
         bits_of_images(accelerator, best, levels, noise, estimator=estimator).bits_per_dim.double()
         for estimator in ("energy", VariationalBound(num_draws=BOUND_DRAWS))

@@ -27,7 +27,7 @@ from ebm_app.ebm import EBM
 from ebm_app.evaluation.scoring import bits_of_images
 from ebm_app.flow import Flow
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.nets.energy_net import OnePassEnergy
+from ebm_app.nets.protocols import NetworkEnergy
 from ebm_app.nets.time_score import TimeScoreModel
 from ebm_app.objectives.regression import OBJECTIVES, WEIGHTINGS, Objective
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS, ArcLength, TimeSampler
@@ -206,7 +206,7 @@ class PathTask(Task):
         return u0, u1, t, weight
 
     def final_metrics(self, output_dir: Path) -> dict[str, Any]:
-        if not isinstance(self.model.energy, OnePassEnergy):
+        if not isinstance(self.model.density, NetworkEnergy):
             return {}
         return measure_residual(self.accelerator, output_dir, self.validation, self.noise[:1])
 
@@ -254,8 +254,8 @@ class EBMTask(PathTask):
     def validate(self) -> dict[str, float]:
         metrics = {"validation_loss": self.validation_loss()}
         metrics |= self.bits(seed=self.config.seed)
-        if self.model.default_estimator != "ratio":
-            metrics |= self.bits("validation_ratio", estimator="ratio")
+        if self.model.default_estimator != "time_integral":
+            metrics |= self.bits("validation_ratio", estimator="time_integral")
         return metrics
 
 

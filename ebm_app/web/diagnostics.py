@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from ebm_app.evaluation.held_out import images_for
 from ebm_app.evaluation.plots import balance_figure
 from ebm_app.evaluation.selftest import Check, iterate_checks, num_reports
-from ebm_app.likelihood import PFODEDensity
+from ebm_app.likelihood import ProbabilityFlowDensity
 from ebm_app.training.checkpoint import PREFIX
 from ebm_app.training.metrics import read_metrics, training_figure
 from ebm_app.utils import METRICS_FILE, RUN_FILE, SELF_TEST_FILE
@@ -92,7 +92,7 @@ def self_test(
     ebm = models.load(model)
     with hide_path(Path(models.data_root), "data"):
         levels = images_for(ebm, ebm.config.dataset, models.data_root).test[:num_images]
-    pf_ode = PFODEDensity(num_steps=PF_ODE_STEPS, seed=seed)
+    pf_ode = ProbabilityFlowDensity(num_steps=PF_ODE_STEPS, seed=seed)
     label = f"{model} · {len(levels)} held-out images · seed {seed}"
     total = num_reports(NUM_TIMES, len(levels))
     yield None, f"{progress(0, total)} · {label}"

@@ -136,7 +136,7 @@ def model_options(model: str, *, models: Models) -> tuple[dict[str, Any], ...]:
 def default_steps(model: str, sampler: str, *, models: Models) -> dict[str, Any]:
     """Return an update that sets the step slider to the default of a sampler for a model."""
     ebm, kind = models.load(model), SAMPLERS[sampler]
-    num_steps = kind().count_steps(ebm.energy, math.prod(ebm.config.image_shape))
+    num_steps = kind().count_steps(ebm.density, math.prod(ebm.config.image_shape))
     return gr.update(value=min(num_steps, MAX_STEPS), info=kind.steps)
 
 

@@ -122,7 +122,7 @@ def likelihood_rows(ebm: EBM, args: Arguments) -> Rows:
     the log ratio by ``REFERENCE`` nodes, in bits per dim."""
     levels, _ = held_out(args, ebm)
     noise = dequantisation_noise(1, levels, args.seed)[0]
-    x, energy = ebm.dequantise(levels, noise).y, ebm.energy
+    x, energy = ebm.dequantise(levels, noise).y, ebm.density
     truth = energy.with_nodes(REFERENCE).log_ratio(x).value
     found = {f"{num} nodes": energy.with_nodes(num).log_ratio(x) for num in NODES}
     for e in TOLERANCES:

@@ -15,7 +15,7 @@ from ebm_app.annealing import methods, transports
 from ebm_app.annealing.chains import ACCEPTANCE, Annealing, Chains, ChainState
 from ebm_app.annealing.estimates import bennett, from_forward, from_reverse
 from ebm_app.annealing.methods import METHODS, ChainRun
-from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath
 
 #: shape -> (m, s)
@@ -42,7 +42,7 @@ def mixture(shape, model=ExactModel, **settings):
 def tuned(model, name, **settings):
     """Chains with their step sizes found."""
     (transport, usual), g = KINDS[name], generator()
-    chains = Chains(TimeScoreEnergy(model, 24), replace(usual, **settings), transport)
+    chains = Chains(density_of(model, 24), replace(usual, **settings), transport)
     x0 = torch.randn((64, *model.means.shape[1:]), generator=g, dtype=F64)
     assert list(chains.tune(x0, g)) == list(range(1, chains.settings.num_temperatures + 1))
     return chains
@@ -100,7 +100,7 @@ def test_every_method_finds_it_from_noise_or_from_data(name, float64, monkeypatc
     monkeypatch.setattr(methods, "BLOCK_SIZE", 100)
     shape, model = (1, 4, 4), mixture((1, 4, 4))
     settings = next(usual for kind, usual in KINDS.values() if kind is METHODS[name].transport)
-    chains = Chains(TimeScoreEnergy(model, 24), settings, METHODS[name].transport)
+    chains = Chains(density_of(model, 24), settings, METHODS[name].transport)
     data = model.sample(torch.full((400,), 0.99, dtype=F64), (400, *shape), 9).xt
     found = METHODS[name].estimate(ChainRun(chains, data, 3), 400)
     assert abs(found.estimate.log_z) < 3.5 * found.estimate.stderr < 1

@@ -17,7 +17,7 @@ def test_residuals_of_a_linear_score_in_closed_form(monkeypatch):
     def output(x, t):
         return type("Output", (), {"score": -x, "components": 0 * x, "variance": None})
 
-    monkeypatch.setattr(ebm.energy, "output", output)
+    monkeypatch.setattr(ebm.density, "output", output)
     images = torch.randint(0, 17, (3, 1, 8, 8), dtype=torch.uint8)
     features, times = extract_features(ebm, images), noise_times(ebm)
     noise = torch.randn((len(times), 1, 8, 8), generator=torch.manual_seed(0)).double()
@@ -25,7 +25,7 @@ def test_residuals_of_a_linear_score_in_closed_form(monkeypatch):
     y = ebm.dequantise(images, u).y
     for index, time in enumerate(times):
         t = torch.tensor(time, dtype=torch.float64)
-        alpha, v = ebm.energy.path.alpha(t), ebm.energy.path.variance(t)
+        alpha, v = ebm.density.path.alpha(t), ebm.density.path.variance(t)
         residual = alpha**2 * noise[index] - alpha * v.sqrt() * y
         torch.testing.assert_close(features.squares[:, index], residual.square().mean(1))
     losses = features.squares[:, : len(SYMMETRY_LEVELS)].sum((1, 2, 3)) / 2

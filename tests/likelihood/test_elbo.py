@@ -7,7 +7,7 @@ from path_cases import SineDiffusion
 
 from ebm_app.likelihood import VariationalBound
 from ebm_app.likelihood.elbo import bound_rule
-from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.utils.tensors import sum_except_batch
 
@@ -28,7 +28,7 @@ def test_an_exact_score_attains_the_bound(path, shape, t):
     another."""
     model = two_modes(path, 1e-4, shape, stein_channels=1)
     x = torch.cat([model.data((40, *shape)), normal((40, *shape), 1)])
-    found = VariationalBound(num_draws=30)(TimeScoreEnergy(model), x, t)
+    found = VariationalBound(num_draws=30)(density_of(model), x, t)
     deviation = found.value - model.log_density(x, t)
     assert z_score(deviation[:, None]) < 4
     share = deviation.square().mean() / found.error.square().mean()
@@ -41,7 +41,7 @@ def test_twelve_nodes_resolve_modes_as_narrow_as_grey_levels():
     means, weights = [[-1.0], [0.0], [1.0]], (0.3, 0.3, 0.4)
     model = ExactModel(LinearVPPath(), 1e-6, means, (0.004,) * 3, weights, 1)
     x, t = model.data((400, 1)), 1 - 1e-6
-    found = VariationalBound(num_nodes=12, num_draws=32)(TimeScoreEnergy(model), x, t)
+    found = VariationalBound(num_nodes=12, num_draws=32)(density_of(model), x, t)
     deviation = found.value - model.log_density(x, t)
     assert z_score(deviation[:, None]) < 4 and deviation.mean().abs() < 0.05
 
@@ -60,7 +60,7 @@ def test_a_wrong_score_loses_the_divergence_of_the_two_diffusions():
     x1 = 0.5 + 0.6 * normal((4000, 2), 1)
     x = path.alpha(time) * x1 + path.variance(time).sqrt() * normal((4000, 2), 2)
     bound = VariationalBound()
-    lost = model.log_density(x, t) - bound(TimeScoreEnergy(model), x, t).value
+    lost = model.log_density(x, t) - bound(density_of(model), x, t).value
     expected = 0.0
     for node in bound_rule(path, t, bound.start, bound.tail, bound.num_nodes):
         r = torch.tensor(node.time, dtype=F64)
@@ -73,10 +73,10 @@ def test_a_wrong_score_loses_the_divergence_of_the_two_diffusions():
 def test_components_sum_to_the_value_and_two_draws_know_no_error(draws):
     model = two_modes(LinearVPPath(), 1e-4, (1, 4, 4), stein_channels=1)
     x = normal((3, 1, 4, 4))
-    found = VariationalBound(num_draws=draws)(TimeScoreEnergy(model), x, 0.9)
+    found = VariationalBound(num_draws=draws)(density_of(model), x, 0.9)
     assert torch.allclose(sum_except_batch(found.components), found.value, rtol=1e-12)
     assert found.error.isnan().all() and found.nfe == 16 * draws
-    assert VariationalBound()(TimeScoreEnergy(model), x, 0.9).nfe == 64
+    assert VariationalBound()(density_of(model), x, 0.9).nfe == 64
 
 
 @pytest.mark.parametrize("path", PATHS, ids=["linear", "vp"])
@@ -106,7 +106,7 @@ def test_the_guess_of_the_residual_brings_no_bias_and_less_noise(draws):
     model = Other(LinearVPPath(), 1e-4, [[-1.2], [1.2]], (0.1, 0.1), (0.3, 0.7), 1)
     model.means = model.means.expand(2, 16)
     x = model.data((300, 16))
-    energy, bound = TimeScoreEnergy(model), VariationalBound(num_draws=draws, num_nodes=24)
+    energy, bound = density_of(model), VariationalBound(num_draws=draws, num_nodes=24)
     wrong, exact = bound(energy, x, 0.99), model.log_density(x, 0.99)
     model.factor = 1.0
     right = bound(energy, x, 0.99)

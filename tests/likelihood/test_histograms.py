@@ -9,7 +9,7 @@ from exact import F64, ExactModel, generator
 from ebm_app.likelihood import Estimator, LogDensity
 from ebm_app.likelihood.bits import log_likelihood, to_bits_per_dim
 from ebm_app.likelihood.dequantisation import TruncatedNormal
-from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.spaces import PixelSpace
 from ebm_app.utils.tensors import sum_except_batch
@@ -62,7 +62,7 @@ class Exact(Estimator):
 def bits(model, levels, dequantiser, repeats=1):
     """Bits per dim (B,) of a bound."""
     noise = torch.rand((repeats, *levels.shape), generator=generator(1), dtype=F64)
-    args = (TimeScoreEnergy(model, 32), PixelSpace(), levels, model.num_levels, noise)
+    args = (density_of(model, 32), PixelSpace(), levels, model.num_levels, noise)
     return log_likelihood(*args, dequantiser, Exact()).bits_per_dim
 
 

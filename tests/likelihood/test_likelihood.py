@@ -6,10 +6,10 @@ import pytest
 import torch
 from exact import F64, ExactModel, generator, two_modes
 
-from ebm_app.likelihood import RatioIntegral
+from ebm_app.likelihood import TimeIntegral
 from ebm_app.likelihood.bits import log_likelihood
 from ebm_app.likelihood.dequantisation import UniformDequantisation
-from ebm_app.nets.energy import LogDensity, TimeScoreEnergy
+from ebm_app.nets.density import LogDensity, density_of
 from ebm_app.paths import LinearVPPath
 from ebm_app.spaces import PixelSpace
 from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
@@ -41,12 +41,12 @@ def noise(repeats, levels, seed=1):
 
 
 def bound(energy, levels, num_levels, u):
-    estimator, dequantiser = RatioIntegral(), UniformDequantisation()
+    estimator, dequantiser = TimeIntegral(), UniformDequantisation()
     return log_likelihood(energy, PixelSpace(), levels, num_levels, u, dequantiser, estimator)
 
 
 def likelihood(model, levels, num_levels, u, nodes=64):
-    return bound(TimeScoreEnergy(model, nodes), levels, num_levels, u)
+    return bound(density_of(model, nodes), levels, num_levels, u)
 
 
 @pytest.mark.parametrize("num_levels, bits", [(256, 8.0), (2, 1.0), (17, math.log2(17))])

@@ -104,10 +104,10 @@ def test_continuous_likelihoods_are_those_of_the_data_at_the_last_noise_level(
     log_p = (-(gaps**2) / (2 * variance)).logsumexp(0) - math.log(len(means))
     expected = (log_p - (2 * math.pi * variance).log() / 2).flatten(1).sum(1)
     flow = make_estimator("pf_ode", {"num_probes": 0, "num_steps": 40, "max_refinements": 0})(
-        ebm.energy, y[:2], 1.0
+        ebm.density, y[:2], 1.0
     )
     torch.testing.assert_close(bits(flow.value), bits(expected[:2]), atol=1e-3, rtol=0)
-    bound = make_estimator("elbo", {"num_draws": 3, "num_nodes": 24})(ebm.energy, y, 1.0)
+    bound = make_estimator("elbo", {"num_draws": 3, "num_nodes": 24})(ebm.density, y, 1.0)
     excess = bits(bound.value - expected)
     stderr = excess.std().item() / math.sqrt(len(y))
     assert abs(excess.mean()) < 1e-3 + 3 * stderr and stderr < 0.02
@@ -123,7 +123,7 @@ def test_the_flow_of_an_inexact_network_has_its_closed_form():
     growth = (STD**2 + ebm.model.path.variance(ends) / alpha**2).log().diff() * k / 2
     end = alpha[1] * (mean + (y / alpha[0] - mean) * growth.exp())
     log_p = alpha.log().diff() + growth - end**2 / 2 - math.log(2 * math.pi) / 2
-    found = make_estimator("pf_ode", {"num_probes": 0, "max_refinements": 0})(ebm.energy, y, 1.0)
+    found = make_estimator("pf_ode", {"num_probes": 0, "max_refinements": 0})(ebm.density, y, 1.0)
     torch.testing.assert_close(found.value, log_p.flatten(1).sum(1), atol=1e-2, rtol=0)
 
 
@@ -166,7 +166,7 @@ def test_the_decoder_tells_levels_apart_by_their_distance():
 
 def test_samples_are_of_the_pixels_and_their_levels():
     ebm = exact(TWO_MODES, DDIMScheduler)
-    *_, last = DPMSampler(40).iterate(ebm.energy, normal((200, 1, 4, 4)), None)
+    *_, last = DPMSampler(40).iterate(ebm.density, normal((200, 1, 4, 4)), None)
     assert (last.x > 0).double().mean() == pytest.approx(0.5, abs=0.03)
     assert last.x.abs().mean() == pytest.approx(0.5, abs=0.02)
     found = ebm.sample(3, seed=1)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from exact import F64, ExactBridge, ExactModel, normal, two_modes
 
-from ebm_app.nets.energy import CHUNK_SIZES, INTEGRATORS, QUADRATURE, TimeScoreEnergy
+from ebm_app.nets.density import CHUNK_SIZES, INTEGRATORS, QUADRATURE, density_of
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import sum_except_batch
@@ -69,7 +69,7 @@ def test_the_exact_models_are_derivatives_of_their_log_density(path, shape):
 )
 def test_every_estimator_gives_the_exact_log_ratio(integrator, name, shape):
     model, nodes = MODELS[name]
-    energy, x = TimeScoreEnergy(model, nodes), points(model, shape)
+    energy, x = density_of(model, nodes), points(model, shape)
     result = energy.log_ratio(x, integrator=integrator, **TIGHT)
     if integrator == QUADRATURE:  # the part of component i is the log ratio of x_i alone
         assert torch.allclose(sum_except_batch(result.components), result.value, rtol=1e-12)
@@ -91,13 +91,13 @@ def test_the_error_estimate_bounds_the_error(name, shape):
     model, _ = MODELS[name]
     x = points(model, shape, 8)
     for nodes in (16, 24, 32, 64):
-        energy = TimeScoreEnergy(model, nodes)
+        energy = density_of(model, nodes)
         for t0, t1 in [model.interval, *INNER]:
             t0 = max(t0, model.interval[0])
             result = energy.log_ratio(x, t0, t1)
             error = (result.value - ratio(model, x, t0, t1)).abs()
             assert (error <= result.error + 1e-10).all()
-    assert TimeScoreEnergy(model, 128).log_ratio(x).error.max() < 1e-3
+    assert density_of(model, 128).log_ratio(x).error.max() < 1e-3
 
 
 def test_values_do_not_depend_on_batch_mates_or_chunks(monkeypatch):
@@ -105,13 +105,13 @@ def test_values_do_not_depend_on_batch_mates_or_chunks(monkeypatch):
     shape = (1, 8, 8)
     model = two_modes(VPPath(), 1e-5, shape)
     x = points(model, shape, 6)
-    whole = TimeScoreEnergy(model).log_ratio(x)
-    alone = torch.cat([TimeScoreEnergy(model).log_ratio(x[i : i + 1]).value for i in range(6)])
+    whole = density_of(model).log_ratio(x)
+    alone = torch.cat([density_of(model).log_ratio(x[i : i + 1]).value for i in range(6)])
     assert torch.allclose(whole.value, alone, rtol=1e-12, atol=1e-12)
-    score = TimeScoreEnergy(model).score(x, 0.9)
+    score = density_of(model).score(x, 0.9)
     for num_inputs in (1, 7, 64):
         monkeypatch.setitem(CHUNK_SIZES, "cpu", num_inputs * x[0].numel())
-        energy = TimeScoreEnergy(model)
+        energy = density_of(model)
         chunked = energy.log_ratio(x)
         assert chunked.nfe == whole.nfe
         for left, right in zip(whole[:3], chunked[:3], strict=True):
@@ -122,7 +122,7 @@ def test_values_do_not_depend_on_batch_mates_or_chunks(monkeypatch):
 @pytest.mark.parametrize("shape", [(10,), (1, 8, 8)], ids=str)
 def test_log_density_and_score_are_exact_where_the_path_starts_at_the_reference(shape):
     model = two_modes(LinearVPPath(), 1e-5, shape)
-    energy, x = TimeScoreEnergy(model, 48), points(model, shape)
+    energy, x = density_of(model, 48), points(model, shape)
     for t in (None, 0.2, 0.7, 0.99):
         end = energy.end if t is None else t
         assert (energy.log_density(x, t) - model.log_density(x, end)).abs().max() < 1e-5
@@ -134,7 +134,7 @@ def test_nfe_counts_the_evaluations_of_an_example(integrator, monkeypatch):
     monkeypatch.setitem(CHUNK_SIZES, "cpu", 12 * 2)
     model, sizes = gaussian(LinearVPPath()), []
     model.register_forward_hook(lambda *args: sizes.append(len(args[1][0])))
-    energy, x = TimeScoreEnergy(model, 20), normal((4, 2))
+    energy, x = density_of(model, 20), normal((4, 2))
     whole = energy.log_ratio(x, integrator=integrator)
     assert sum(sizes) == 4 * whole.nfe and max(sizes) <= 12
     part = energy.log_ratio(x, 0.3, 0.6, integrator)
@@ -145,7 +145,7 @@ def test_nfe_counts_the_evaluations_of_an_example(integrator, monkeypatch):
 
 
 def test_a_two_sided_path_has_ratios_and_no_density():
-    energy, x = TimeScoreEnergy(bridge()), normal((3, 2))
+    energy, x = density_of(bridge()), normal((3, 2))
     assert energy.log_ratio(x).value.shape == (3,)
     reference = energy.path.reference_log_density
     for call in (energy.log_density, energy.score, reference):
@@ -156,17 +156,17 @@ def test_a_two_sided_path_has_ratios_and_no_density():
 def test_unknown_integrators_and_rules_too_small_are_the_users_mistake():
     model = gaussian(LinearVPPath())
     with pytest.raises(UserError, match="choose one of dopri5, quadrature, rk45"):
-        TimeScoreEnergy(model).log_ratio(normal((2, 2)), integrator="euler")
+        density_of(model).log_ratio(normal((2, 2)), integrator="euler")
     with pytest.raises(UserError, match="num_nodes: must be greater than or equal to 3"):
-        TimeScoreEnergy(model, num_nodes=2)
+        density_of(model, num_nodes=2)
 
 
 def test_float32_points_give_float64_values():
     model = gaussian(LinearVPPath(), eps=1e-3)
-    energy, x = TimeScoreEnergy(model), points(model, (1, 8, 8))
+    energy, x = density_of(model), points(model, (1, 8, 8))
     rough = energy.log_ratio(x.float())
     assert rough.value.dtype == rough.components.dtype == F64
     assert torch.allclose(rough.value, energy.log_ratio(x).value, rtol=1e-4, atol=1e-3)
     score = energy.score(x.float())
     assert energy.log_density(x.float()).dtype == F64 and score.dtype == torch.float32
-    assert torch.allclose(score.double(), energy.score(x), rtol=1e-3, atol=1e-3)
+    assert torch.allclose(score.double(), energy.score(x, energy.end), rtol=1e-3, atol=1e-3)

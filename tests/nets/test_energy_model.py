@@ -13,9 +13,9 @@ from torch import nn
 
 from ebm_app import EBM
 from ebm_app.config import Residual
-from ebm_app.likelihood import OnePassDensity
-from ebm_app.nets.energy import TimeScoreEnergy
-from ebm_app.nets.energy_net import GAIN, EnergyModel, OnePassEnergy
+from ebm_app.likelihood import EnergyEstimate
+from ebm_app.nets.density import density_of
+from ebm_app.nets.energy_net import GAIN, EnergyDensity, EnergyModel
 from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.training.energy_task import Distillation, energy_config
@@ -99,26 +99,26 @@ def test_second_derivatives_are_there_where_they_are_asked_for():
 def test_the_energy_takes_one_pass_and_agrees_with_its_own_integral():
     """The integral of the time derivative is the log density itself, up to the rule's error."""
     model = EnergyModel(Bilinear(), LinearVPPath(), EPS)
-    energy, x = OnePassEnergy(model, 24, residual=Residual(0.5, 0.1, 0.2)), normal((5, 4))
-    integral = TimeScoreEnergy(model, 24)
+    energy, x = EnergyDensity(model, 24, residual=Residual(0.5, 0.1, 0.2)), normal((5, 4))
+    integral = density_of(model, 24)
     for t in (None, 0.7):
         assert torch.allclose(energy.log_density(x, t), integral.log_density(x, t), atol=1e-6)
         assert torch.allclose(energy.score(x, t), integral.score(x, t), atol=1e-5)
     other = energy.with_nodes(8).with_eps(0.1)
     assert (other.num_nodes, other.end, other.residual.mean) == (8, 0.9, 0.5)
-    assert torch.equal(other.log_density(x), energy.log_density(x, 0.9))
+    assert torch.equal(other.log_density(x, 0.9), energy.log_density(x, 0.9))
     assert energy.score_cost(0.5) == 1
 
 
 def test_the_estimator_takes_the_constant_off_and_says_what_it_leaves():
     model = EnergyModel(Bilinear(), LinearVPPath(), EPS)
-    energy, x = OnePassEnergy(model, residual=Residual(0.5, 0.1, 0.2)), normal((5, 4))
-    found = OnePassDensity()(energy, x, 0.9)
+    energy, x = EnergyDensity(model, residual=Residual(0.5, 0.1, 0.2)), normal((5, 4))
+    found = EnergyEstimate()(energy, x, 0.9)
     assert torch.allclose(found.value, energy.log_density(x, 0.9) - 0.5, rtol=1e-12)
     assert torch.allclose(found.components.sum(1), found.value, rtol=1e-12)
     assert found.error.tolist() == [0.2] * 5 and found.nfe == 1
     with pytest.raises(UserError, match="no energy to read in one evaluation"):
-        OnePassDensity()(TimeScoreEnergy(model), x, 0.9)
+        EnergyEstimate()(density_of(model), x, 0.9)
 
 
 GAUSSIAN = ExactModel(LinearVPPath(), EPS, [[0.5]], [0.6], stein_channels=1)
@@ -149,7 +149,7 @@ def test_distilled_from_an_exact_teacher_it_is_the_log_density(teacher, dim, num
         schedule.step()
     assert losses[-1] < losses[0] / 50
     x = teacher.data((500, dim), 10_000)
-    error = OnePassEnergy(model).log_density(x) - teacher.log_density(x, 1 - EPS)
+    error = EnergyDensity(model).log_density(x, 1 - EPS) - teacher.log_density(x, 1 - EPS)
     assert error.square().mean().sqrt() < 0.02 * dim
 
 
@@ -181,7 +181,7 @@ def test_an_energy_of_images_is_kept_with_its_constant(tmp_path):
     ebm.save_pretrained(tmp_path)
     found = EBM.from_pretrained(tmp_path).likelihood(images, estimator="energy")
     assert found.nfe == 1 and found.error.tolist() == [2.5] * 2
-    ebm.energy.residual = Residual()
+    ebm.density.residual = Residual()
     free = ebm.likelihood(images, estimator="energy")
     assert torch.allclose(free.log_prob - found.log_prob, torch.full((2,), 1.5, dtype=F64))
     sampled = ebm.sample(2, "annealed_hmc", num_temperatures=3, acceptance="energy")

@@ -11,8 +11,8 @@ from ebm_app import EBM, train
 from ebm_app.config import EarlyConfig, EBMConfig, PathConfig, UNetConfig
 from ebm_app.data.images import load_images
 from ebm_app.likelihood.classes import ClassBounds
+from ebm_app.nets.density import density_of
 from ebm_app.nets.early import EarlyNet, SplitNet
-from ebm_app.nets.energy import TimeScoreEnergy
 from ebm_app.nets.labelled import LabelledModel, class_labels
 from ebm_app.nets.time_score import ModelOutput
 from ebm_app.nets.unet import UNet
@@ -34,7 +34,7 @@ class Labelled(ExactModel):
         one = like_modes(torch.nn.functional.one_hot(labels, len(joint)).T.double(), x)
         return ModelOutput((one * components).sum(0), (one * score).sum(0))
 
-    def reads_labels(self, t):
+    def uses_labels(self, t):
         return True
 
 
@@ -59,8 +59,8 @@ def test_guidance_joins_the_scores_with_and_without_a_label():
 
 
 def test_a_density_given_a_label_is_that_of_the_class():
-    energy, x = TimeScoreEnergy(labelled(), 40), normal((3, 1, 4, 4), 3)
-    found = energy.given(torch.tensor([2, 0, 1])).log_density(x)
+    energy, x = density_of(labelled(), 40), normal((3, 1, 4, 4), 3)
+    found = energy.conditioned_on(torch.tensor([2, 0, 1])).log_density(x, energy.end)
     exact = torch.cat(
         [mode(k).log_density(x[i : i + 1], energy.end) for i, k in enumerate((2, 0, 1))]
     )
@@ -69,7 +69,7 @@ def test_a_density_given_a_label_is_that_of_the_class():
 
 @pytest.mark.parametrize("sampler", [PFODESampler(20), DPMSampler(30)], ids=["pf_ode", "dpm"])
 def test_samples_given_labels_are_of_their_classes(sampler):
-    energy = TimeScoreEnergy(labelled(), 8).given(torch.arange(3).repeat(400))
+    energy = density_of(labelled(), 8).conditioned_on(torch.arange(3).repeat(400))
     *_, last = sampler.iterate(energy, normal((1200, 1, 4, 4), 5), generator(6))
     for k, std in enumerate(STDS):
         x = last.x[k::3]
@@ -122,7 +122,7 @@ def test_networks_read_labels_and_times_of_their_own():
     assert torch.allclose(net(x, t)[2], out[2], atol=1e-6)  # -1 is no label
     assert (net(x, t)[0] - out[0]).abs().max() > 1e-3
     assert torch.equal(early(x, t), early(torch.cat([x[:, :1], 0 * x[:, 1:]], 1), t))
-    assert [net.reads_labels(t[i : i + 1]) for i in range(4)] == [True, False, True, False]
+    assert [net.uses_labels(t[i : i + 1]) for i in range(4)] == [True, False, True, False]
 
 
 @pytest.mark.parametrize(

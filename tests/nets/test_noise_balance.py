@@ -10,7 +10,7 @@ from test_estimators import mixture
 
 from ebm_app.evaluation.selftest import PREDICTED_NOISE, judge, noise_excess
 from ebm_app.likelihood import VariationalBound
-from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath
 
 SHAPE = (1, 4, 4)
@@ -24,15 +24,13 @@ def scaled(model, factor):
         return output._replace(score=factor * output.score)
 
     model.forward = forward
-    return TimeScoreEnergy(model)
+    return density_of(model)
 
 
 @pytest.mark.parametrize("num_nodes", [16, 32])
 def test_an_exact_head_has_none(num_nodes):
     model = mixture(SHAPE)
-    excess = noise_excess(
-        TimeScoreEnergy(model), model.data((400, *SHAPE)), num_nodes, generator()
-    )
+    excess = noise_excess(density_of(model), model.data((400, *SHAPE)), num_nodes, generator())
     check = judge("noise", excess, PREDICTED_NOISE, "")
     assert check.passed and abs(check.value) < 3 * check.stderr < 0.1
 

@@ -6,7 +6,7 @@ from exact import F64, ExactModel, generator, normal
 
 from ebm_app import EBM
 from ebm_app.compose import Mixture, Product, sample_composed
-from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.sampling.samplers import AnnealedHMC
 from ebm_app.utils.errors import UserError
@@ -16,7 +16,7 @@ D, NUM = 16, 1000
 
 def gaussian(mean, std, path=None):
     model = ExactModel(path or LinearVPPath(), 1e-5, [[mean]], [std], stein_channels=1)
-    return TimeScoreEnergy(model, 16)
+    return density_of(model, 16)
 
 
 def draw(composition, **settings):
@@ -50,7 +50,7 @@ def test_a_mixture_has_the_weights_means_and_deviations_of_its_parts():
 
 def test_images_of_a_composition_and_mistakes():
     ebm = EBM.from_pretrained("mnist")
-    given = [ebm.energy_given(2, label) for label in (3, 8)]
+    given = [ebm.density_for(2, label) for label in (3, 8)]
     images = sample_composed(ebm, Product(given, [1.5, -0.5]), 2, num_temperatures=2)
     assert images.shape == (2, 1, 28, 28)
     with pytest.raises(UserError, match="weight for each"):

@@ -6,7 +6,7 @@ from exact import F64, ExactModel, generator, normal
 
 from ebm_app import EBM
 from ebm_app.completion import complete, known_mask
-from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.nets.density import density_of
 from ebm_app.nets.time_score import ModelOutput
 from ebm_app.paths import LinearVPPath
 from ebm_app.sampling.known import KnownEnergy
@@ -34,7 +34,7 @@ class CorrelatedGaussian(ExactModel):
 def draw(model, known, seed=0, **settings):
     mask = torch.arange(D) < KNOWN
     energy = KnownEnergy(
-        TimeScoreEnergy(model, 16),
+        density_of(model, 16),
         torch.where(mask, known, 1e3).expand(NUM, D),
         mask.expand(NUM, D),
     )

@@ -7,7 +7,7 @@ import torch
 from exact import F64, ExactModel, generator, normal, z_score
 from scipy import stats
 
-from ebm_app.nets.energy import TimeScoreEnergy
+from ebm_app.nets.density import density_of
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.sampling.samplers import SAMPLERS, AnnealedHMC, DPMSampler, PFODESampler, Sampler
 from ebm_app.utils.errors import UserError
@@ -18,7 +18,7 @@ PATHS = {"linear": LinearVPPath(), "vp": VPPath()}
 
 
 def gaussian(path=PATHS["linear"], head=1, nodes=24, eps=1e-5, model=ExactModel):
-    return TimeScoreEnergy(model(path, eps, [[MEAN]], [STD], stein_channels=head), nodes)
+    return density_of(model(path, eps, [[MEAN]], [STD], stein_channels=head), nodes)
 
 
 def run(sampler, energy, x0, seed=0):
@@ -145,7 +145,7 @@ def test_samples_of_a_mixture_are_like_exact_ones_with_the_masses_of_its_modes(s
     direction = torch.full(shape, 1.5 / 4, dtype=F64)
     means, stds = torch.stack([direction, -direction]), (0.5, 0.5)
     model = ExactModel(LinearVPPath(), 1e-4, means, stds, (0.9, 0.1), stein_channels=1)
-    x = run(sampler, TimeScoreEnergy(model, 32), normal((num, *shape), 7), 8)[-1].x
+    x = run(sampler, density_of(model, 32), normal((num, *shape), 7), 8)[-1].x
     data = model.data((num, *shape), 9)
     assert smallest_p_value(x, data) > 0.01
     heavy = torch.softmax(model.modes(x, 1 - 1e-4)[0], 0)[0].mean().item()
@@ -159,7 +159,6 @@ def test_samples_of_a_mixture_are_like_exact_ones_with_the_masses_of_its_modes(s
         ("gibbs", {}, "unknown sampler 'gibbs': choose one of annealed_hmc, dpm, pf_ode"),
         ("pf_ode", {"final_steps": 3}, "setting of the sampler pf_ode 'final_steps'"),
         ("pf_ode", {"num_steps": 0}, "num_steps must be greater than or equal to 1, got 0"),
-        ("annealed_hmc", {"score": "head"}, "no Stein head"),
         ("pf_ode", {"start": 0.9999}, "lower start"),
         ("pf_ode", {"end_variance": 1.0}, "end_variance 1.0"),
         ("annealed_hmc", {"acceptance": "never"}, "unknown acceptance 'never'"),

@@ -1,4 +1,4 @@
-"""log p_t(x) as the density of the model's own probability-flow ODE."""
+"""log p_t(x) as the density of the probability-flow ODE of a model."""
 
 import math
 from collections.abc import Callable
@@ -8,8 +8,8 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from ebm_app.likelihood.estimator import Estimator
-from ebm_app.nets.energy import LogDensity, TimeScoreEnergy
+from ebm_app.likelihood.estimator import PointEstimator
+from ebm_app.nets.protocols import LogDensityEstimate, SteinScore, require
 from ebm_app.paths import LogSNRPath
 from ebm_app.paths.divergence import rademacher_probes, unit_probes
 from ebm_app.paths.probability_flow import ProbabilityFlow
@@ -17,13 +17,13 @@ from ebm_app.paths.schedules import ARC_LENGTH, LOG_SNR
 from ebm_app.utils.fields import Fraction, Int, Refinements, Seed, Steps, configuration
 from ebm_app.utils.tensors import sum_except_batch
 
-#: probes of a divergence, of which 0 take it exactly
+#: Probes of a divergence; 0 computes it exactly.
 NumProbes = Annotated[Int, Ge(0), Le(1000)]
-#: error of a solve, in nats for each component, at which it is not refined
+#: Error of a solve, in nats per dimension, below which it is not refined.
 TOLERANCE = 2e-3
 
-#: (points (B, *), level k) -> the solution (K, B) float64 by 2^k times as many steps, and the
-#: evaluations of the network in it for each point
+#: (points (B, *), level k) -> solution (K, B) float64 with 2^k times as many steps, and its
+#: network evaluations per point
 Solve = Callable[[Tensor, int], tuple[Tensor, int]]
 
 
@@ -32,10 +32,10 @@ def refine(solve: Solve, x: Tensor, max_refinements: int) -> tuple[Tensor, Tenso
     its mean over K, a third of the last change, is below ``TOLERANCE`` times D.
 
     Returns:
-        The finest solution (K, B) of each point, the estimate (B,) of its error, unknown (NaN)
-        after a single solve, and the evaluations of the network for one point, on average.
+        The finest solution (K, B) of each point, the estimate (B,) of its error, NaN after a
+        single solve, and the mean number of network evaluations per point.
 
-    A third is the error of a method of second order; of one of higher order it is an upper bound.
+    A third is the error of a second-order method; for a higher order it is an upper bound.
     """
     value, cost = solve(x, 0)
     total, size = cost * len(x), x[0].numel()
@@ -53,20 +53,20 @@ def refine(solve: Solve, x: Tensor, max_refinements: int) -> tuple[Tensor, Tenso
 
 
 @configuration
-class PFODEDensity(Estimator):
-    """The density of the model's own probability-flow ODE, by the change of variables: log N(x_0;
-    0, I) - integral of div u, from x back to x_0.
+class ProbabilityFlowDensity(PointEstimator):
+    """Density of the probability-flow ODE of a model, by the change of variables: log N(x_0; 0, I)
+    - integral of div u, from x back to x_0.
 
     Args:
-        num_steps: steps of the first solve, by Kutta's 3/8 rule. max_refinements: it is repeated
-            in half the step until an image settles (``refine``).
-        num_probes: Rademacher probes of the divergence, frozen for all solves; 0 takes it exactly,
-            by D backward passes at every evaluation.
-        start: time at which N(0, I) is taken for p_t; its alpha must exceed 0.
-        seed: of the probes; those of an example do not depend on its batch.
+        num_steps: steps of the first solve, by Kutta's 3/8 rule.
+        max_refinements: how often the step is halved until an image converges (``refine``).
+        num_probes: Rademacher probes of the divergence, frozen for all solves; 0 computes it
+            exactly, by D backward passes per evaluation.
+        start: time at which p_t is replaced by N(0, I); its alpha must exceed 0.
+        seed: seed of the probes; those of an example do not depend on its batch.
 
-    ``error`` holds the standard error over the probes and the error of the solver; it is unknown
-    (NaN) for a single probe or a single solve.
+    ``error`` combines the standard error over the probes and the error of the solver; it is NaN
+    for a single probe or a single solve.
     """
 
     num_steps: Steps = 20
@@ -79,29 +79,32 @@ class PFODEDensity(Estimator):
         "the density of the model's own probability-flow ODE, normalised; its divergence is "
         "estimated with random probes"
     )
+    needs: ClassVar[type] = SteinScore
     normalised: ClassVar[bool] = True
 
-    def __call__(self, energy: TimeScoreEnergy, x: Tensor, t: float) -> LogDensity:
-        energy.path.check_reference()
+    def __call__(self, model: SteinScore, x: Tensor, t: float) -> LogDensityEstimate:
+        model = require(model, SteinScore, "estimator probability_flow")
+        path = model.path
+        path.check_reference()
+        # a noise prediction network has an error at t = 0 too, where alpha grows fast with arc
+        # length
+        schedule = LOG_SNR if isinstance(path, LogSNRPath) else ARC_LENGTH
 
         def solve(points: Tensor, level: int) -> tuple[Tensor, int]:
             probes = unit_probes(points)
             if self.num_probes:
                 probes = rademacher_probes(self.num_probes, points, self.seed)
-            score, path, nfe = energy.stein_score(), energy.path, 0
+            nfe = 0
 
-            def counted(x: Tensor, t: float) -> Tensor:
+            def score(x: Tensor, t: float) -> Tensor:
                 nonlocal nfe
-                nfe += energy.score_cost(t)
-                return score(x, t)
+                nfe += model.score_cost(t)
+                return model.score(x, t)
 
-            # a network of noise is inexact in noise too, where alpha grows a lot in little length
-            schedule = LOG_SNR if isinstance(path, LogSNRPath) else ARC_LENGTH
-            flow, steps = ProbabilityFlow(counted, path, schedule), self.num_steps * 2**level
+            flow, steps = ProbabilityFlow(score, path, schedule), self.num_steps * 2**level
             *_, end = flow.solve(points, t, self.start, num_steps=steps, probes=probes)
             log_det = end.log_det if self.num_probes else end.log_det.sum(0, keepdim=True)
-            reference = sum_except_batch(energy.path.reference_log_density(end.x))
-            return reference + log_det, nfe
+            return sum_except_batch(path.reference_log_density(end.x)) + log_det, nfe
 
         values, error, nfe = refine(solve, x, self.max_refinements)
         if self.num_probes:
@@ -109,4 +112,4 @@ class PFODEDensity(Estimator):
             if self.num_probes > 1:
                 spread = values.std(0, unbiased=True) / math.sqrt(self.num_probes)
             error = torch.hypot(error, spread)
-        return LogDensity(values.mean(0), error, None, nfe)
+        return LogDensityEstimate(values.mean(0), error, None, nfe)

@@ -1,0 +1,147 @@
+r"""log p_t(x) as a line integral of time score and Stein score.
+
+log p is a potential in (x, t): along any curve x_s that ends in x_t = x,
+
+    log p_t(x) = log N(x_0; 0, I) + int_0^t [d/ds log p_s(x_s) + grad log p_s(x_s) . dx_s/ds] ds.
+
+For an exact model every curve gives the same value. The curves used here pass through points like
+those seen in training.
+"""
+
+import math
+from functools import lru_cache
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ebm_app.likelihood.estimator import PointEstimator
+from ebm_app.nets.density import evaluate_in_chunks
+from ebm_app.nets.protocols import JointScore, LogDensityEstimate, require
+from ebm_app.paths import OneSidedPath
+from ebm_app.paths.divergence import normal_draws
+from ebm_app.utils.fields import Draws, Nodes, Seed, configuration
+from ebm_app.utils.quadrature import rule_on
+from ebm_app.utils.tensors import expand_like
+
+
+class CurveRule(NamedTuple):
+    """Quadrature rule along the curve x_s = a x + deviation e.
+
+    Attributes:
+        times, a, deviation, a_dt, deviation_dt: the nodes s, the coefficients there and their
+            derivatives by s, (n,) float64 each.
+        weights, coarse_weights: of the rule in s, and of one with half the nodes.
+        start_a, start_deviation: coefficients at the start of the curve.
+    """
+
+    times: Tensor
+    a: Tensor
+    deviation: Tensor
+    a_dt: Tensor
+    deviation_dt: Tensor
+    weights: Tensor
+    coarse_weights: Tensor
+    start_a: float
+    start_deviation: float
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # cached tensors may be differentiated later
+def curve_rule(path: OneSidedPath, start: float, t: float, num_nodes: int) -> CurveRule:
+    """Return Gauss-Legendre nodes of the diffusion back from x_t: a = alpha_s / alpha_t and
+    deviation^2 = v_s - a^2 v_t.
+
+    The deviation starts like the square root of the arc length between s and t. The nodes lie in
+    u, where that length is sqrt(1 + u^2) - 1, in which the deviation is smooth.
+    """
+    time = torch.tensor(t, dtype=torch.float64)
+    alpha_t, variance_t = path.alpha(time), path.variance(time)
+    first, last = path.arc_length(torch.tensor([start, t], dtype=torch.float64)).tolist()
+    rule = rule_on(num_nodes, 0.0, math.sqrt((1 + last - first) ** 2 - 1))
+    root = (1 + rule.nodes.square()).sqrt()
+    times = path.arc_length_inverse(last - (root - 1))
+    ds = path.time_score_variance(times).rsqrt() * rule.nodes / root
+
+    def coefficients(times: Tensor) -> tuple[Tensor, Tensor]:
+        a = path.alpha(times) / alpha_t
+        return a, (path.variance(times) - a.square() * variance_t).sqrt()
+
+    a, deviation = coefficients(times)
+    a_dt = path.alpha_dt(times) / alpha_t
+    deviation_dt = (path.variance_dt(times) / 2 - a * a_dt * variance_t) / deviation
+    weights = (rule.weights * ds, rule.coarse_weights * ds)
+    start_a, start_deviation = coefficients(torch.tensor(start, dtype=torch.float64))
+    ends = (start_a.item(), start_deviation.item())
+    return CurveRule(times, a, deviation, a_dt, deviation_dt, *weights, *ends)
+
+
+@configuration
+class PathIntegral(PointEstimator):
+    """Line integral along x_s = a x + deviation e, the diffusion from x back to noise with one
+    frozen e ~ N(0, I) per curve. Its points are distributed like the training points, and it needs
+    no derivative of the network.
+
+    Args:
+        num_nodes: quadrature nodes.
+        num_draws: draws of e, whose integrals are averaged. They differ to the extent that the
+            model is not an exact potential.
+        seed: seed of e; the draws of an example do not depend on its batch.
+
+    ``error`` combines the standard error over the draws and the error of the rule; it is NaN for
+    a single draw.
+    """
+
+    num_nodes: Nodes = 32
+    num_draws: Draws = 2
+    seed: Seed = 0
+
+    note: ClassVar[str] = (
+        "the line integral of time score and Stein score along noisy copies of the image; "
+        "normalised only if both are exact"
+    )
+    needs: ClassVar[type] = JointScore
+    normalised: ClassVar[bool] = False
+
+    @torch.no_grad()
+    def __call__(self, model: JointScore, x: Tensor, t: float) -> LogDensityEstimate:
+        model = require(model, JointScore, "estimator path_integral")
+        model.path.check_reference()
+        rule = curve_rule(model.path, model.start, t, self.num_nodes)
+        noise = normal_draws(self.num_draws, x, self.seed)
+        draws = [self._integrate(model, x, e, rule) for e in noise]
+        components, coarse = (torch.stack(column) for column in zip(*draws, strict=True))
+        values, coarse = components.flatten(2).sum(2), coarse.flatten(2).sum(2)
+        error = torch.full_like(values[0], math.nan)
+        if self.num_draws > 1:
+            spread = values.std(0, unbiased=True) / math.sqrt(self.num_draws)
+            error = torch.hypot(spread, (values - coarse).mean(0))
+        mean = components.mean(0) if components.shape[2:] == x.shape[1:] else None
+        return LogDensityEstimate(values.mean(0), error, mean, self.num_draws * self.num_nodes)
+
+    @staticmethod
+    def _integrate(
+        model: JointScore, x: Tensor, e: Tensor, rule: CurveRule
+    ) -> tuple[Tensor, Tensor]:
+        """Return the terms of the log density along the curve of ``e``, (B, *), or (B, 1) where
+        the model has only their sum, by the rule and by half of its nodes."""
+        points, velocity = (
+            expand_like(a, x[None]) * x + expand_like(deviation, x[None]) * e
+            for a, deviation in ((rule.a, rule.deviation), (rule.a_dt, rule.deviation_dt))
+        )
+
+        def scores(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+            output = model.output(x, t)
+            return output.components.double(), output.score.double()
+
+        rate, score = evaluate_in_chunks(scores, points, rule.times)
+        work = score * velocity.double()
+        start = rule.start_a * x + rule.start_deviation * e
+        reference = model.path.reference_log_density(start)[None]
+        if rate.shape != work.shape:
+            rate, work, reference = (
+                term.flatten(2).sum(2, keepdim=True) for term in (rate, work, reference)
+            )
+        weights = (rule.weights.to(x.device), rule.coarse_weights.to(x.device))
+        fine, coarse = (reference[0] + torch.tensordot(w, rate + work, dims=1) for w in weights)
+        return fine, coarse

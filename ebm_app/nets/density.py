@@ -1,0 +1,309 @@
+r"""Densities p_t from a time score: log p_t(x) = log N(x; 0, I) + integral_0^t d/ds log p_s(x) ds.
+
+At fixed x the log ratio is a one-dimensional integral. By default it is computed by a
+Gauss-Legendre rule whose nodes are spaced in the arc length of the path, where the integrand has
+unit scale. The adaptive ODE solve is the paper's protocol and an independent check. All values are
+in nats.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from copy import copy
+from functools import lru_cache
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ebm_app.config import Margin
+from ebm_app.nets.labelled import LabelledModel
+from ebm_app.nets.protocols import LogDensityEstimate, Time
+from ebm_app.nets.time_score import ModelOutput
+from ebm_app.paths import GaussianPath
+from ebm_app.utils.errors import NumericalError
+from ebm_app.utils.fields import Nodes, check_argument
+from ebm_app.utils.quadrature import ADAPTIVE, Rule, integrate, rule_on
+from ebm_app.utils.registry import choose
+from ebm_app.utils.tensors import expand_like, leaves, sum_except_batch
+
+QUADRATURE = "quadrature"
+INTEGRATORS = (QUADRATURE, *ADAPTIVE)
+#: Max elements of x per network call. Above 2^16 on a CPU, allocating the activations costs as
+#: much as the network.
+CHUNK_SIZES, LARGE_CHUNK = {"cpu": 2**16}, 2**20
+#: Min quadrature nodes of an interval, however short it is.
+MIN_NODES = 8
+
+
+class PathDensity:
+    """Marginals p_t of a path, as a network models them.
+
+    Args:
+        model: network with a ``path`` and an ``interval`` of times.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.path = model, model.path
+        self.start, self.end = model.interval
+
+    def with_eps(self, eps: float) -> Self:
+        """Return the same density with another margin at t = 1. A margin below the one used in
+        training evaluates the network at times it was not trained on.
+
+        Raises:
+            UserError: for a margin out of range.
+        """
+        other = copy(self)
+        other.start, other.end = self.path.interval(check_argument(Margin, "eps", eps))
+        return other
+
+    def conditioned_on(self, labels: Tensor, guidance: float = 1.0) -> Self:
+        """Return the density p_t(x | y) for class labels y (B,), see ``LabelledModel``."""
+        other = copy(self)
+        other.model = LabelledModel(self.model, labels, guidance)
+        return other
+
+
+class TimeScoreDensity(PathDensity):
+    """Density of a time score network. Its log density is the time integral, and its Stein score
+    is the gradient of that integral.
+
+    Args:
+        model: ``TimeScoreModel``, predicts d/dt log p_t(x) on [t0, t1].
+        num_nodes: quadrature nodes for the whole interval, at least 3. An interval that covers a
+            share s of the arc length uses n + s (num_nodes - n) nodes with n = ``MIN_NODES``. On
+            Gaussian data this keeps the accuracy of the whole interval, which s num_nodes does
+            not.
+
+    Raises:
+        UserError: for a number of nodes out of range.
+
+    >>> from ebm_app import EBM
+    >>> density = EBM.from_pretrained("digits").density
+    >>> density.log_density(torch.zeros(2, 1, 8, 8), density.end).shape
+    torch.Size([2])
+    """
+
+    def __init__(self, model: Any, num_nodes: int = 32) -> None:
+        super().__init__(model)
+        self.num_nodes = check_argument(Nodes, "num_nodes", num_nodes)
+
+    def with_nodes(self, num_nodes: int) -> Self:
+        """Return the same density with another number of quadrature nodes."""
+        other = copy(self)
+        other.num_nodes = check_argument(Nodes, "num_nodes", num_nodes)
+        return other
+
+    def output(self, x: Tensor, t: Time) -> ModelOutput:
+        """Return the output of the network at ``x`` (B, *).
+
+        >>> from ebm_app import EBM
+        >>> EBM.from_pretrained("digits").density.output(torch.zeros(2, 1, 8, 8), 0.5).score.shape
+        torch.Size([2, 1, 8, 8])
+        """
+        return self.model(x, expand_time(t, x))
+
+    def time_score(self, x: Tensor, t: Time) -> Tensor:
+        """Return d/dt log p_t(x) in nats per unit of t: (B,) float64."""
+        return sum_except_batch(self.time_score_terms(x, t))
+
+    def time_score_terms(self, x: Tensor, t: Time) -> Tensor:
+        """Return the terms of the time score: (B, *) float64, see ``protocols.TimeScore``."""
+        return self.output(x, t).components.double()
+
+    def log_ratio(
+        self,
+        x: Tensor,
+        t0: float | None = None,
+        t1: float | None = None,
+        integrator: str = QUADRATURE,
+        rtol: float = 1e-6,
+        atol: float = 1e-6,
+    ) -> LogDensityEstimate:
+        """Return log p_t1(x) - log p_t0(x) for x (B, *), without gradients. The default times are
+        the ends of the model's interval.
+
+        Args:
+            integrator: "quadrature", or an adaptive solver: "dopri5" (torchdiffeq), "rk45"
+                (SciPy).
+            rtol, atol: tolerances of a solver; 1e-6 in the paper's protocol.
+
+        Raises:
+            UserError: for an unknown integrator.
+            NumericalError: if the result is not finite.
+        """
+        choose("integrator", integrator, INTEGRATORS)
+        t0, t1 = self.start if t0 is None else t0, self.end if t1 is None else t1
+        with torch.no_grad():
+            if integrator == QUADRATURE:
+                result = self._quadrature(x, t0, t1)
+            else:
+                integral = integrate(
+                    lambda t: self.time_score(x, t),
+                    t0,
+                    t1,
+                    like=x.flatten(1)[:, 0],
+                    solver=integrator,
+                    rtol=rtol,
+                    atol=atol,
+                )
+                result = LogDensityEstimate(integral.value, integral.error, None, integral.nfe)
+        if not result.value.isfinite().all():
+            raise NumericalError(
+                f"The log ratio from t = {t0} to {t1} is not finite. Training has diverged, or "
+                "the settings are out of range."
+            )
+        return result
+
+    def log_density(self, x: Tensor, t: float) -> Tensor:
+        """Return log p_t(x) in nats: (B, *) -> (B,) float64. Gradients flow to ``x`` if it
+        requires one. The density is normalised if the time score is exact.
+
+        Raises:
+            UserError: on a two-sided path, whose reference density is unknown.
+        """
+        reference = sum_except_batch(self.path.reference_log_density(x))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
+            return reference + self._quadrature(x, self.start, t).value
+
+    def log_density_gradient(self, x: Tensor, t: float) -> Tensor:
+        """Return the gradient of ``log_density`` (paper, section 6): (B, *). It holds one chunk
+        of nodes in memory, and can be differentiated again if ``x`` requires a gradient.
+
+        Raises:
+            UserError: on a two-sided path.
+        """
+        self.path.check_reference()
+        gradient, is_outer = -x, torch.is_grad_enabled() and x.requires_grad
+        for times, weights, _ in self._chunks(x, self.start, t):
+            with leaves(x) as (point,):
+                part = torch.tensordot(weights.to(x.device), self._rate(point, times), dims=1)
+                slope = torch.autograd.grad(part.sum(), point, create_graph=is_outer)[0]
+                gradient = gradient + slope
+        return gradient
+
+    def score(self, x: Tensor, t: Time) -> Tensor:
+        """Return grad_x log p_t(x): (B, *)."""
+        times, counts = torch.unique_consecutive(expand_time(t, x), return_counts=True)
+        parts = zip(x.split(counts.tolist()), times.tolist(), strict=True)
+        return torch.cat([self.log_density_gradient(part, time) for part, time in parts])
+
+    def score_cost(self, t: float) -> int:
+        """Return the number of network evaluations in one call of ``score``."""
+        return len(self._rule(self.start, t).nodes)
+
+    def _quadrature(self, x: Tensor, t0: float, t1: float) -> LogDensityEstimate:
+        terms, coarse, nfe = 0.0, 0.0, 0
+        for times, weights, coarse_weights in self._chunks(x, t0, t1):
+            rate = self._rate(x, times)
+            terms = terms + torch.tensordot(weights.to(x.device), rate, dims=1)
+            coarse = coarse + torch.tensordot(coarse_weights.to(x.device), rate, dims=1)
+            nfe += len(times)
+        value = sum_except_batch(terms)
+        error = (value - sum_except_batch(coarse)).abs()
+        return LogDensityEstimate(value, error, terms if terms.shape == x.shape else None, nfe)
+
+    def _chunks(self, x: Tensor, t0: float, t1: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield the rule from t0 to t1 in chunks of nodes that share one network call."""
+        size = rows_per_call(x) // max(1, len(x))
+        return zip(*(part.split(max(1, size)) for part in self._rule(t0, t1)), strict=True)
+
+    def _rule(self, t0: float, t1: float) -> Rule:
+        counts = (self.num_nodes, min(MIN_NODES, self.num_nodes))
+        return arc_length_rule(self.path, (self.start, self.end), (t0, t1), *counts)
+
+    def _rate(self, x: Tensor, times: Tensor) -> Tensor:
+        """Return the terms of the time score of each x at each time: (n, B, *) float64."""
+        num = len(times)
+        t = times.to(x.device).repeat_interleave(len(x))
+        terms = self.time_score_terms(x.repeat(num, *(1,) * (x.ndim - 1)), t)
+        return terms.unflatten(0, (num, len(x)))
+
+
+class SteinHeadDensity(TimeScoreDensity):
+    """Density of a time score network with a Stein head, which is the Stein score."""
+
+    def score(self, x: Tensor, t: Time) -> Tensor:
+        """Return grad_x log p_t(x) from the Stein head: (B, *)."""
+        return self.output(x, t).score
+
+    def score_cost(self, t: float) -> int:
+        """Return 1, the number of network evaluations in one call of ``score``."""
+        return 1
+
+
+class MomentsDensity(SteinHeadDensity):
+    """Density of a network that predicts posterior moments, see ``parametrisation``."""
+
+    def score_and_variance(self, x: Tensor, t: Time) -> tuple[Tensor, Tensor]:
+        """Return grad_x log p_t(x) and Var[eps | x_t = x] per dimension: (B, *) each."""
+        output = self.output(x, t)
+        gain = self.path.noise_variance_gain(torch.as_tensor(t, dtype=torch.float64))
+        return output.score, expand_like(gain, x) * output.variance
+
+
+def density_of(model: Any, num_nodes: int = 32) -> TimeScoreDensity:
+    """Return the density of a ``TimeScoreModel``; its type says what the network predicts."""
+    if not model.stein_channels:
+        return TimeScoreDensity(model, num_nodes)
+    kind = MomentsDensity if model.predicts_variance else SteinHeadDensity
+    return kind(model, num_nodes)
+
+
+def expand_time(t: Time, x: Tensor) -> Tensor:
+    """Return one time per point of ``x`` (B, *): (B,) float64, on the device of ``x``."""
+    return torch.as_tensor(t, dtype=torch.float64, device=x.device).expand(len(x))
+
+
+def rows_per_call(x: Tensor) -> int:
+    """Return the max number of points like those of ``x`` (B, *) in one network call."""
+    return max(1, CHUNK_SIZES.get(x.device.type, LARGE_CHUNK) // max(1, x[:1].numel()))
+
+
+@lru_cache(maxsize=1024)
+@torch.inference_mode(False)  # cached tensors may be differentiated later
+def arc_length_rule(
+    path: GaussianPath,
+    whole: tuple[float, float],
+    part: tuple[float, float],
+    num_nodes: int,
+    min_nodes: int,
+) -> Rule:
+    """Return a quadrature rule in t on ``part``, with nodes spaced in the arc length tau. The
+    weights include dt / d tau.
+
+    It has min_nodes + s (num_nodes - min_nodes) nodes, where s is the share of ``part`` in the arc
+    length of ``whole``. Cached, because inverting the arc length costs as much as a small network.
+    """
+    whole_ends, ends = (
+        path.arc_length(torch.tensor(pair, dtype=torch.float64)) for pair in (whole, part)
+    )
+    share = ((ends[1] - ends[0]) / (whole_ends[1] - whole_ends[0])).abs().item()
+    rule = rule_on(
+        math.ceil(min_nodes + share * (num_nodes - min_nodes)), ends[0].item(), ends[1].item()
+    )
+    times = path.arc_length_inverse(rule.nodes)
+    dt = path.time_score_variance(times).rsqrt()
+    return Rule(times, rule.weights * dt, rule.coarse_weights * dt)
+
+
+def evaluate_in_chunks(
+    function: Callable[[Tensor, Tensor], tuple[Tensor, ...]], points: Tensor, times: Tensor
+) -> list[Tensor]:
+    """Evaluate a function of many points in network calls of limited size.
+
+    Args:
+        function: (x (n B, *), t (n B,)) -> tensors of n B rows.
+        points: (m, B, *). times: (m,) float64, one per row of ``points``.
+
+    Returns:
+        The tensors, each of shape (m, B, ...).
+    """
+    num = points.shape[1]
+    size = max(1, rows_per_call(points[0]) // max(1, num))
+    parts = [
+        function(x.flatten(0, 1), t.to(x.device).repeat_interleave(num))
+        for x, t in zip(points.split(size), times.split(size), strict=True)
+    ]
+    columns = zip(*parts, strict=True)
+    return [torch.cat(column).unflatten(0, (len(points), num)) for column in columns]
