@@ -95,7 +95,7 @@ class UNetConfig:
 
 @configuration
 class EarlyConfig:
-    """An early network, see ``ebm_app.nets.early``.
+    """An early network, see ``ebm_app.nets.composite``.
 
     Args:
         net: its shape, on images whose squares of pixels are channels.

@@ -8,10 +8,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ebm_app.building import build_density
-from ebm_app.config import EBMConfig
 from ebm_app.data.levels import quantise
-from ebm_app.folders import ENERGY_MODEL, PIPELINE_FILE, find_folder
+from ebm_app.folders import PIPELINE_FILE, find_folder
 from ebm_app.likelihood import Estimator, make_estimator
 from ebm_app.likelihood.bits import (
     MAX_BATCH_ELEMENTS,
@@ -24,22 +22,18 @@ from ebm_app.likelihood.bits import (
 from ebm_app.likelihood.classes import ClassBounds, ClassPosterior
 from ebm_app.likelihood.dequantisation import (
     DEQUANTISERS,
-    Dequantised,
     Dequantiser,
     dequantisation_noise,
 )
-from ebm_app.nets.density import PathDensity
+from ebm_app.model import DensityModel
 from ebm_app.nets.labelled import Labels, class_labels
 from ebm_app.nets.pipeline_model import DiffusionDensity
-from ebm_app.nets.protocols import LogDensity, SteinScore, TimeScore, require
 from ebm_app.nets.time_score import PathNetwork
-from ebm_app.pretrained import PretrainedModel
 from ebm_app.sampling.base import Frame, in_batches
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
-from ebm_app.spaces import build_space
 from ebm_app.utils.errors import UserError
-from ebm_app.utils.fields import NonNegative, PositiveInt, Probability, Seed, check_argument
-from ebm_app.utils.registry import build, choose, make
+from ebm_app.utils.fields import PositiveInt, Seed, check_argument
+from ebm_app.utils.registry import build, make
 
 #: numbers of the images of a call of ``sample``, and of those that are drawn together
 MAX_DRAWN, DRAWN_TOGETHER = 2**24, 2**20
@@ -47,7 +41,7 @@ MAX_DRAWN, DRAWN_TOGETHER = 2**24, 2**20
 MAX_CLASSIFIED = 50
 
 
-class EBM(PretrainedModel):
+class EBM(DensityModel):
     """An energy-based model of images, built from its configuration with fresh weights, or around
     a ``model`` given.
 
@@ -56,16 +50,6 @@ class EBM(PretrainedModel):
     >>> ebm.likelihood(images).bits_per_dim.shape
     torch.Size([2])
     """
-
-    config_class, kind = EBMConfig, ENERGY_MODEL
-
-    def __init__(self, config: EBMConfig, density: PathDensity | None = None) -> None:
-        super().__init__(config)
-        choose("dequantisation", config.dequantisation, DEQUANTISERS)
-        self.space = build_space(config.space, config.image_shape, config.num_levels)
-        self.dequantiser = DEQUANTISERS[config.dequantisation]()
-        self.density = density or build_density(config, self.space)
-        self.model = self.density.model
 
     @classmethod
     def from_pretrained(cls, name_or_path: str | os.PathLike, device: str = "cpu") -> Self:
@@ -165,74 +149,6 @@ class EBM(PretrainedModel):
         """
         return self.likelihood(images, **options).log_prob
 
-    def energy(self, x: Tensor, t: float = 1.0) -> Tensor:
-        """Return the energy -log p_t(x) in nats, up to log Z where the model is unnormalised.
-
-        >>> ebm = EBM.from_pretrained("digits-energy")
-        >>> ebm.energy(ebm.encode(torch.zeros(2, 1, 8, 8))).shape
-        torch.Size([2])
-
-        Args:
-            x: (B, C, H, W), points in the space of the model, not images in [0, 1]; ``encode``
-                maps images to points. Gradients flow to ``x`` if it requires one.
-            t: time from 0 (reference) to 1 (data). Times after the model's last one, 1 - eps, are
-                replaced by it.
-
-        Returns:
-            (B,) float64.
-
-        Raises:
-            UserError: for points of another shape, a time outside [0, 1], and a diffusers
-                pipeline, which has no log density.
-        """
-        density = require(self.density, LogDensity, "EBM.energy")
-        return -density.log_density(self.points(x), self._time(t))
-
-    def score(self, x: Tensor, t: float = 1.0) -> Tensor:
-        """Return the Stein score grad_x log p_t(x), (B, C, H, W), in nats per unit of x.
-
-        Args:
-            x, t: as for ``energy``.
-
-        Raises:
-            UserError: for points of another shape, and a time outside [0, 1].
-        """
-        return require(self.density, SteinScore, "EBM.score").score(self.points(x), self._time(t))
-
-    def time_score(self, x: Tensor, t: float) -> Tensor:
-        """Return the time score d/dt log p_t(x), (B,) float64, in nats per unit of t.
-
-        Args:
-            x, t: as for ``energy``.
-
-        Raises:
-            UserError: for points of another shape, a time outside [0, 1], and a diffusers
-                pipeline, which has no time score.
-        """
-        density = require(self.density, TimeScore, "EBM.time_score")
-        return density.time_score(self.points(x), self._time(t))
-
-    def _time(self, t: float) -> float:
-        """Return a time of the model's interval."""
-        return min(check_argument(Probability, "t", t), self.density.end)
-
-    def encode(self, images: Tensor, seed: int = 0) -> Tensor:
-        """Dequantise images and map them to points in the space of the model.
-
-        >>> EBM.from_pretrained("digits").encode(torch.zeros(2, 1, 8, 8)).shape
-        torch.Size([2, 1, 8, 8])
-
-        Args:
-            images: (B, C, H, W), as for ``likelihood``.
-            seed: seed of the dequantisation noise.
-
-        Returns:
-            (B, C, H, W), arguments of ``energy``, ``score`` and ``time_score``.
-        """
-        levels = checked_levels(images, self.config.image_shape, self.config.num_levels)
-        noise = dequantisation_noise(1, levels, seed)
-        return self.dequantise(levels, checked_noise(noise, levels, self.dtype)[0]).y
-
     def classify(self, images: Tensor, seed: int = 0, **settings: Any) -> ClassPosterior:
         """Probabilities of the classes of images, p(y | x) for classes that are equally frequent;
         the equation is in ``ebm_app.likelihood.classes``.
@@ -265,17 +181,6 @@ class EBM(PretrainedModel):
         """The estimator that leads: the variational bound where the model has a Stein head, which
         is normalised; without a head the integral of the time score, which is not."""
         return "elbo" if self.config.stein_head else "time_integral"
-
-    def dequantise(self, levels: Tensor, noise: Tensor) -> Dequantised:
-        """The points (B, *) at which the density is read for ``levels`` (B, C, H, W), by the
-        model's own dequantiser and uniform ``noise`` (B, C, H, W), on the model's device."""
-        return self.dequantiser.points(
-            levels.to(self.device),
-            self.config.num_levels,
-            self.space,
-            noise.to(self.device),
-            self.density,
-        )
 
     def sample(
         self,
@@ -335,15 +240,6 @@ class EBM(PretrainedModel):
         if labels is None:
             return None
         return class_labels(labels, num, self.config.num_classes, seed).tolist()
-
-    def density_for(self, num: int, labels: Labels | None, guidance: float = 1.0) -> PathDensity:
-        """Return the density of ``num`` points, conditioned on labels if any; see ``sample``."""
-        if labels is not None:
-            found = class_labels(labels, num, self.config.num_classes)
-            return self.density.conditioned_on(found, guidance)
-        if check_argument(NonNegative, "guidance", guidance) != 1:
-            raise UserError("guidance is towards a class: give labels too")
-        return self.density
 
     def start(self, num_images: int, seed: int) -> tuple[torch.Generator, Tensor]:
         """Draws of N(0, I) and the generator that they are from."""

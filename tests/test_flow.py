@@ -18,7 +18,7 @@ from ebm_app.data.images import ImageData
 from ebm_app.data.levels import dequantise
 from ebm_app.flow import Flow, FlowConfig
 from ebm_app.likelihood.dequantisation import dequantisation_noise
-from ebm_app.nets.inputs import NET_INPUTS
+from ebm_app.nets.composite import NET_INPUTS
 from ebm_app.training.launch import start_from
 from ebm_app.training.settings import resolve
 from ebm_app.training.tasks import FlowTask

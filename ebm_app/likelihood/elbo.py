@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.likelihood.estimator import PointEstimator
-from ebm_app.nets.density import evaluate_in_chunks, rows_per_call
+from ebm_app.nets.chunks import evaluate_in_chunks, rows_per_call
 from ebm_app.nets.protocols import LogDensityEstimate, NoiseVariance, SteinScore, require
 from ebm_app.paths import OneSidedPath
 from ebm_app.paths.divergence import normal_draws

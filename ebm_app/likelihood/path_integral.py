@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.likelihood.estimator import PointEstimator
-from ebm_app.nets.density import evaluate_in_chunks
+from ebm_app.nets.chunks import evaluate_in_chunks
 from ebm_app.nets.protocols import JointScore, LogDensityEstimate, require
 from ebm_app.paths import OneSidedPath
 from ebm_app.paths.divergence import normal_draws

@@ -7,7 +7,7 @@ in nats.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import copy
 from functools import lru_cache
 from typing import Any, Self
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.config import Margin
+from ebm_app.nets.chunks import expand_time, rows_per_call
 from ebm_app.nets.labelled import LabelledModel
 from ebm_app.nets.protocols import LogDensityEstimate, Time
 from ebm_app.nets.time_score import ModelOutput
@@ -28,9 +29,6 @@ from ebm_app.utils.tensors import expand_like, leaves, sum_except_batch
 
 QUADRATURE = "quadrature"
 INTEGRATORS = (QUADRATURE, *ADAPTIVE)
-#: Max elements of x per network call. Above 2^16 on a CPU, allocating the activations costs as
-#: much as the network.
-CHUNK_SIZES, LARGE_CHUNK = {"cpu": 2**16}, 2**20
 #: Min quadrature nodes of an interval, however short it is.
 MIN_NODES = 8
 
@@ -250,16 +248,6 @@ def density_of(model: Any, num_nodes: int = 32) -> TimeScoreDensity:
     return kind(model, num_nodes)
 
 
-def expand_time(t: Time, x: Tensor) -> Tensor:
-    """Return one time per point of ``x`` (B, *): (B,) float64, on the device of ``x``."""
-    return torch.as_tensor(t, dtype=torch.float64, device=x.device).expand(len(x))
-
-
-def rows_per_call(x: Tensor) -> int:
-    """Return the max number of points like those of ``x`` (B, *) in one network call."""
-    return max(1, CHUNK_SIZES.get(x.device.type, LARGE_CHUNK) // max(1, x[:1].numel()))
-
-
 @lru_cache(maxsize=1024)
 @torch.inference_mode(False)  # cached tensors may be differentiated later
 def arc_length_rule(
@@ -285,25 +273,3 @@ def arc_length_rule(
     times = path.arc_length_inverse(rule.nodes)
     dt = path.time_score_variance(times).rsqrt()
     return Rule(times, rule.weights * dt, rule.coarse_weights * dt)
-
-
-def evaluate_in_chunks(
-    function: Callable[[Tensor, Tensor], tuple[Tensor, ...]], points: Tensor, times: Tensor
-) -> list[Tensor]:
-    """Evaluate a function of many points in network calls of limited size.
-
-    Args:
-        function: (x (n B, *), t (n B,)) -> tensors of n B rows.
-        points: (m, B, *). times: (m,) float64, one per row of ``points``.
-
-    Returns:
-        The tensors, each of shape (m, B, ...).
-    """
-    num = points.shape[1]
-    size = max(1, rows_per_call(points[0]) // max(1, num))
-    parts = [
-        function(x.flatten(0, 1), t.to(x.device).repeat_interleave(num))
-        for x, t in zip(points.split(size), times.split(size), strict=True)
-    ]
-    columns = zip(*parts, strict=True)
-    return [torch.cat(column).unflatten(0, (len(points), num)) for column in columns]

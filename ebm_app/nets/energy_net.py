@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from ebm_app.config import Residual
-from ebm_app.nets.density import TimeScoreDensity, expand_time
+from ebm_app.nets.chunks import expand_time
+from ebm_app.nets.density import TimeScoreDensity
 from ebm_app.nets.protocols import Time
 from ebm_app.nets.time_score import ModelOutput, PathNetwork, arc_length_fraction
 from ebm_app.utils.tensors import (

@@ -6,7 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ebm_app.nets.density import PathDensity, expand_time
+from ebm_app.nets.chunks import expand_time
+from ebm_app.nets.density import PathDensity
 from ebm_app.nets.protocols import Time
 from ebm_app.paths import LogSNRPath
 from ebm_app.utils.errors import UserError

@@ -6,7 +6,6 @@ from typing import Any
 
 from accelerate.tracking import get_available_trackers
 
-from ebm_app.building import build_path
 from ebm_app.config import (
     EarlyConfig,
     EBMConfig,
@@ -22,7 +21,8 @@ from ebm_app.data.images import ImageData
 from ebm_app.data.levels import image_format
 from ebm_app.flow import Flow
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
-from ebm_app.nets.inputs import NET_INPUTS
+from ebm_app.model import build_path
+from ebm_app.nets.composite import NET_INPUTS
 from ebm_app.nets.parametrisation import ENERGY, PREDICTIONS, default_prediction
 from ebm_app.nets.time_score import TIME_INPUTS
 from ebm_app.nets.unet import NETS, check_config

@@ -4,7 +4,8 @@ import pytest
 import torch
 from exact import F64, ExactBridge, ExactModel, normal, two_modes
 
-from ebm_app.nets.density import CHUNK_SIZES, INTEGRATORS, QUADRATURE, density_of
+from ebm_app.nets.chunks import CHUNK_SIZES
+from ebm_app.nets.density import INTEGRATORS, QUADRATURE, density_of
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import sum_except_batch

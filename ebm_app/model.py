@@ -1,0 +1,203 @@
+"""``DensityModel``: densities of images, built from a configuration and evaluated at points."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ebm_app.config import EBMConfig
+from ebm_app.folders import ENERGY_MODEL
+from ebm_app.likelihood.bits import checked_levels, checked_noise
+from ebm_app.likelihood.dequantisation import DEQUANTISERS, Dequantised, dequantisation_noise
+from ebm_app.nets.composite import NET_INPUTS, Decoded, EarlyNet, SplitNet
+from ebm_app.nets.density import PathDensity, TimeScoreDensity, density_of
+from ebm_app.nets.energy_net import EnergyDensity, EnergyModel
+from ebm_app.nets.labelled import Labels, class_labels
+from ebm_app.nets.parametrisation import ENERGY
+from ebm_app.nets.protocols import LogDensity, Score, SteinScore, TimeScore, require
+from ebm_app.nets.time_score import TIME_INPUTS, TimeScoreModel
+from ebm_app.nets.unet import NETS
+from ebm_app.paths import PATHS, GaussianPath
+from ebm_app.pretrained import PretrainedModel
+from ebm_app.spaces import Space, build_space
+from ebm_app.utils.errors import UserError
+from ebm_app.utils.fields import NonNegative, Probability, check_argument
+from ebm_app.utils.registry import choose, make
+from ebm_app.utils.tensors import find_time
+
+
+class DensityModel(PretrainedModel):
+    """Densities p_t of images in the space of a path, 0 <= t <= 1.
+
+    Args:
+        config: the configuration.
+        density: the density; built from ``config`` with fresh weights by default.
+
+    Raises:
+        UserError: for settings that do not fit together.
+    """
+
+    config_class, kind = EBMConfig, ENERGY_MODEL
+
+    def __init__(self, config: EBMConfig, density: PathDensity | None = None) -> None:
+        super().__init__(config)
+        choose("dequantisation", config.dequantisation, DEQUANTISERS)
+        self.space = build_space(config.space, config.image_shape, config.num_levels)
+        self.dequantiser = DEQUANTISERS[config.dequantisation]()
+        self.density = density or build_density(config, self.space)
+        self.model = self.density.model
+
+    def energy(self, x: Tensor, t: float = 1.0) -> Tensor:
+        """Return the energy -log p_t(x) in nats, up to log Z where the model is unnormalised.
+
+        >>> from ebm_app import EBM
+        >>> ebm = EBM.from_pretrained("digits-energy")
+        >>> ebm.energy(ebm.encode(torch.zeros(2, 1, 8, 8))).shape
+        torch.Size([2])
+
+        Args:
+            x: (B, C, H, W), points in the space of the model, not images in [0, 1]; ``encode``
+                maps images to points. Gradients flow to ``x`` if it requires one.
+            t: time from 0 (reference) to 1 (data). Times after the model's last one, 1 - eps, are
+                replaced by it.
+
+        Returns:
+            (B,) float64.
+
+        Raises:
+            UserError: for points of another shape, a time outside [0, 1], and a diffusers
+                pipeline, which has no log density.
+        """
+        density = require(self.density, LogDensity, "EBM.energy")
+        return -self._evaluate(density.log_density, x, t)
+
+    def score(self, x: Tensor, t: float = 1.0) -> Tensor:
+        """Return the Stein score grad_x log p_t(x), (B, C, H, W), in nats per unit of x.
+
+        Args:
+            x, t: as for ``energy``.
+
+        Raises:
+            UserError: for points of another shape, and a time outside [0, 1].
+        """
+        density = require(self.density, SteinScore, "EBM.score")
+        return self._evaluate(density.score, x, t)
+
+    def time_score(self, x: Tensor, t: float) -> Tensor:
+        """Return the time score d/dt log p_t(x), (B,) float64, in nats per unit of t.
+
+        Args:
+            x, t: as for ``energy``.
+
+        Raises:
+            UserError: for points of another shape, a time outside [0, 1], and a diffusers
+                pipeline, which has no time score.
+        """
+        density = require(self.density, TimeScore, "EBM.time_score")
+        return self._evaluate(density.time_score, x, t)
+
+    def _evaluate(self, function: Score, x: Tensor, t: float) -> Tensor:
+        """Evaluate a function of (x, t), with gradients only if ``x`` requires one."""
+        x, t = self.points(x), min(check_argument(Probability, "t", t), self.density.end)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
+            return function(x, t)
+
+    def encode(self, images: Tensor, seed: int = 0) -> Tensor:
+        """Dequantise images and map them to points in the space of the model.
+
+        >>> from ebm_app import EBM
+        >>> EBM.from_pretrained("digits").encode(torch.zeros(2, 1, 8, 8)).shape
+        torch.Size([2, 1, 8, 8])
+
+        Args:
+            images: (B, C, H, W), as for ``EBM.likelihood``.
+            seed: seed of the dequantisation noise.
+
+        Returns:
+            (B, C, H, W), arguments of ``energy``, ``score`` and ``time_score``.
+        """
+        levels = checked_levels(images, self.config.image_shape, self.config.num_levels)
+        noise = dequantisation_noise(1, levels, seed)
+        return self.dequantise(levels, checked_noise(noise, levels, self.dtype)[0]).y
+
+    def dequantise(self, levels: Tensor, noise: Tensor) -> Dequantised:
+        """Draw points (B, *) of the model's own dequantiser, on the model's device.
+
+        Args:
+            levels: (B, C, H, W) grey levels.
+            noise: (B, C, H, W) uniform numbers in [0, 1).
+        """
+        levels, noise = levels.to(self.device), noise.to(self.device)
+        return self.dequantiser.points(
+            levels, self.config.num_levels, self.space, noise, self.density
+        )
+
+    def density_for(self, num: int, labels: Labels | None, guidance: float = 1.0) -> PathDensity:
+        """Return the density of ``num`` points, conditioned on ``labels`` if any.
+
+        Args:
+            labels, guidance: as for ``EBM.sample``.
+        """
+        if labels is not None:
+            labels = class_labels(labels, num, self.config.num_classes)
+            return self.density.conditioned_on(labels, guidance)
+        if check_argument(NonNegative, "guidance", guidance) != 1:
+            raise UserError("Guidance needs a class. Give labels too.")
+        return self.density
+
+
+def build_path(config: EBMConfig) -> GaussianPath:
+    """Build the path of a configuration.
+
+    Raises:
+        UserError: for an unknown name.
+    """
+    return make(PATHS, GaussianPath, "path", config.path.name, {"c": config.path.c})
+
+
+def build_density(config: EBMConfig, space: Space) -> TimeScoreDensity:
+    """Build the density of a configuration, with freshly initialised weights.
+
+    Raises:
+        UserError: for settings that do not fit together.
+    """
+    channels, height, width = config.image_shape
+    choose("net_input", config.net_input, NET_INPUTS)
+    net_channels = channels * (1 + 2 * len(config.input_frequencies)) + config.condition_dim
+    out_channels = (2 if config.stein_head else 1) * channels
+    num_classes = 0 if config.early else config.num_classes
+    kind = NETS[choose("network", config.network, NETS)]
+    net = kind((net_channels, height, width), out_channels, config.net, num_classes)
+    if config.net_input == "x":
+        net = Decoded(net, space.decode, channels)
+    path = build_path(config)
+    if config.early:
+        early = EarlyNet(config.image_shape, out_channels, config.early, config.num_classes)
+        net = SplitNet(early, net, switch_time(config, path))
+    inputs: dict[str, Any] = {
+        "time_input": config.time_input,
+        "input_frequencies": config.input_frequencies,
+        "condition_dim": config.condition_dim,
+    }
+    if config.prediction == ENERGY:
+        model = EnergyModel(net, path, config.eps, **inputs)
+        return EnergyDensity(model, config.num_nodes, config.residual)
+    stein_channels = channels if config.stein_head else 0
+    prediction = {"prediction": config.prediction, "stein_channels": stein_channels}
+    model = TimeScoreModel(net, path, config.eps, **prediction, **inputs)
+    return density_of(model, config.num_nodes)
+
+
+def switch_time(config: EBMConfig, path: GaussianPath) -> float:
+    """Return the time input of the network at which the early network ends."""
+    interval, max_log_snr = path.interval(config.eps), config.early.max_log_snr
+    ends = torch.tensor(interval, dtype=torch.float64, device="cpu")
+    low, high = path.log_snr(ends).tolist()
+    if not low < max_log_snr < high:
+        raise UserError(
+            f"early_max_log_snr is {max_log_snr:g}, outside the range of the path, {low:g} to "
+            f"{high:g}."
+        )
+    time = find_time(lambda t: path.log_snr(t) - max_log_snr, *interval)
+    time = torch.tensor([time], dtype=torch.float64, device="cpu")
+    return TIME_INPUTS[config.time_input](path, interval, time).item()
