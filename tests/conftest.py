@@ -156,7 +156,7 @@ def page_files(tmp_path_factory) -> None:
         patch.setenv("no_proxy", "")
         patch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
         patch.setattr("ebm_app.web.models.BUNDLED", tmp_path_factory.mktemp("none"))
-        patch.setattr("ebm_app.evaluation.examples.MAX_IMAGES", 80)
+        patch.setattr("ebm_app.evaluation.held_out.MAX_IMAGES", 80)
         yield
 
 

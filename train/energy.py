@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     config = LoopConfig(**SUITED | explicit(args, argv, LoopConfig))
     teacher = EBM.from_pretrained(args.model)
     name = args.dataset or teacher.config.dataset
-    data = images_for(teacher, name, args.data_root, args.download)
+    data = images_for(teacher.config, name, args.data_root, args.download)
     check_loop(config, data)
     options = options_of(args, name, "energy")
     build = partial(EnergyTask, teacher=teacher, name=args.model, config=config, data=data)

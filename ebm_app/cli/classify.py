@@ -1,9 +1,9 @@
-"""How well a model tells the classes of held-out images, by p(y | x) from its bounds on p(x | y).
+"""Measure how well a class-conditional model classifies held-out images by p(label | x).
 
 python evaluate/classify.py mnist --limit 1000
 
-The calibration error is that of the probability of the class that is told: the mean over 15 equal
-bins of |how often it is right - that probability|, weighted by the images of a bin.
+The posterior p(label | x) follows from the model's bounds on log p(x | label). The calibration
+error compares the probability of the predicted label with how often that label is correct.
 """
 
 import time
@@ -23,49 +23,58 @@ from ebm_app.utils.output import Output
 from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.tensors import standard_error
 
+#: Bins of the calibration error
+NUM_BINS = 15
+
 
 @configuration(kw_only=True)
 class Arguments(ImageFlags):
-    """The command line."""
+    """Command-line arguments."""
 
-    batch_size: BatchSize = setting("images taken together", 50)
-    output_dir: Path = setting("where the record goes", Path("runs/classify"))
+    batch_size: BatchSize = setting("images per batch", 50)
+    output_dir: Path = setting("folder for the record", Path("runs/classify"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Classify a split; accuracy, calibration and cost."""
+    """Classify held-out images; return accuracy, calibration error and cost."""
     args = parse(Arguments, __doc__, argv)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     levels, data = held_out(args, ebm)
     labels = data.split_labels(args.split)[: args.limit]
     output = Output(args.output_dir / "classify.json", args)
-    begin, found = time.perf_counter(), []
-    for batch in tqdm(levels.split(args.batch_size), desc="classify"):
-        found.append(ebm.classify(batch, seed=args.seed))
+    begin = time.perf_counter()
+    batches = tqdm(levels.split(args.batch_size), desc="classify")
+    posteriors = [ebm.classify(batch, seed=args.seed) for batch in batches]
     seconds = time.perf_counter() - begin
-    told, classes = torch.cat([posterior.probabilities for posterior in found]).max(1)
-    right = (classes == labels).double()
-    metrics = {
-        "accuracy": right.mean().item(),
-        "stderr": standard_error(right).item(),
-        "calibration_error": calibration_error(told, right),
-        "nfe": torch.cat([posterior.nfe for posterior in found]).double().mean().item(),
+    confidence, predicted = torch.cat([each.probabilities for each in posteriors]).max(1)
+    is_correct = (predicted == labels).double()
+    figures = {
+        "accuracy": is_correct.mean().item(),
+        "stderr": standard_error(is_correct).item(),
+        "calibration_error": calibration_error(confidence, is_correct),
+        "nfe": torch.cat([each.nfe for each in posteriors]).double().mean().item(),
         "seconds_per_image": seconds / len(levels),
         "num_images": len(levels),
         "split": args.split,
     }
-    output.save(metrics)
-    return metrics
+    output.save(figures)
+    return figures
 
 
-def calibration_error(told: Tensor, right: Tensor, num_bins: int = 15) -> float:
-    """The expected calibration error of probabilities (N,) of which (N,) were right.
+def calibration_error(confidence: Tensor, is_correct: Tensor) -> float:
+    """Return the expected calibration error: the mean over images of |accuracy - confidence| in
+    their bin of the confidence.
 
-    Source: Guo et al. 2017, arXiv:1706.04599, equation 3.
+    Source: Guo et al. 2017, arXiv:1706.04599, equation 3, with 15 bins of equal width.
 
     >>> calibration_error(torch.tensor([0.9, 0.9]), torch.tensor([1.0, 0.0]))
     0.4
+
+    Args:
+        confidence: (N,), probability of the predicted label.
+        is_correct: (N,), 1 where that label is correct and 0 elsewhere.
     """
-    bins = (told.double() * num_bins).long().clamp_max(num_bins - 1)
-    excess = torch.zeros(num_bins, dtype=torch.float64).index_add_(0, bins, right - told.double())
-    return round(excess.abs().sum().item() / len(told), 6)
+    bins = (confidence.double() * NUM_BINS).long().clamp_max(NUM_BINS - 1)
+    gap = torch.zeros(NUM_BINS, dtype=torch.float64)
+    gap.index_add_(0, bins, is_correct - confidence.double())
+    return round(gap.abs().sum().item() / len(confidence), 6)

@@ -72,7 +72,9 @@ def held_out(args: ImageFlags, ebm: EBM) -> tuple[Tensor, ImageData]:
         UserError: if there are fewer than two images, which have no standard error, or the data
             set does not fit the model.
     """
-    data = images_for(ebm, args.dataset or ebm.config.dataset, args.data_root, args.download)
+    data = images_for(
+        ebm.config, args.dataset or ebm.config.dataset, args.data_root, args.download
+    )
     levels = data.split(args.split)[: args.limit]
     if len(levels) < 2:
         raise UserError(

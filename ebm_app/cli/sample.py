@@ -1,6 +1,8 @@
 """Draw images from a model.
 
 python sample/ebm.py digits --sampler dpm --sampler_args noise=1 --num_images 64
+
+The output folder gets one PNG file per image, and all images in grid.png.
 """
 
 import time
@@ -22,41 +24,43 @@ from ebm_app.utils.processes import resolve_device
 from ebm_app.utils.registry import choose, settings_of_each
 
 
-def settings_text(kind: type[Sampler]) -> str:
-    """The settings of a sampler with their defaults, in words."""
+def describe_settings(kind: type[Sampler]) -> str:
+    """Return the settings of a sampler and their defaults, without the number of steps."""
     others = [field for field in fields(kind) if field.name != kind.counts]
     return ", ".join(f"{field.name}={field.default}" for field in others)
 
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags, ModelFlag):
-    """The command line."""
+    """Command-line arguments."""
 
     sampler: str = setting(
         "; ".join(f"{name}: {kind.note}" for name, kind in SAMPLERS.items()), "dpm"
     )
-    num_images: PositiveInt = setting("how many", 64)
+    num_images: PositiveInt = setting("number of images", 64)
     labels: tuple[Count | Literal["random"], ...] = setting(
-        "class labels to draw, which take turns, or random; of a model that was told them", ()
+        "class labels, used in turn, or random; for class-conditional models", ()
     )
     guidance: NonNegative = setting(
-        "towards the labels: 1 draws from p(x | label), more is clearer and less varied", 1.0
+        "strength of the labels: 1 samples from p(x | label), more gives clearer and less varied "
+        "images",
+        1.0,
     )
     num_steps: Steps | None = setting(
         ", ".join(f"{kind.steps} of {name}" for name, kind in SAMPLERS.items())
-        + "; the sampler's own number if not given",
+        + "; defaults to the sampler's own number",
         None,
     )
     sampler_args: tuple[str, ...] = setting(
-        "further settings KEY=VALUE of the sampler. "
-        + "; ".join(f"{name}: {settings_text(kind)}" for name, kind in SAMPLERS.items()),
+        "other settings KEY=VALUE of the sampler. "
+        + "; ".join(f"{name}: {describe_settings(kind)}" for name, kind in SAMPLERS.items()),
         (),
     )
-    output_dir: Path = setting("where grid and images go", Path("runs/samples"))
+    output_dir: Path = setting("folder for the images", Path("runs/samples"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Sample; the files written, the seconds taken and the evaluations of the score."""
+    """Draw images and write them; return their number, the seconds and the evaluations."""
     args = parse(Arguments, __doc__, argv)
     pairs = list(args.sampler_args)
     kind = SAMPLERS[choose("sampler", args.sampler, SAMPLERS)]
@@ -80,12 +84,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             bar.update()
     images = ebm.to_images(frame.x)
     seconds = time.perf_counter() - begin
-    grid = output.folder / "grid.png"
-    files = [output.folder / f"{index:05d}.png" for index in range(len(images))]
-    written = [str(file) for file in (grid, *files)]
-    figures = {"files": written, "seconds": seconds, "nfe": frame.nfe}
-    save_image(image_grid(images), grid)
-    for pixels, file in zip(to_uint8(images), files, strict=True):
-        save_image(pixels, file)
-    output.write(figures)
+    save_image(image_grid(images), output.folder / "grid.png")
+    for index, pixels in enumerate(to_uint8(images)):
+        save_image(pixels, output.folder / f"{index:05d}.png")
+    figures = {
+        "output_dir": str(output.folder),
+        "num_files": len(images) + 1,
+        "seconds": seconds,
+        "nfe": frame.nfe,
+    }
+    output.save(figures)
     return figures

@@ -1,9 +1,10 @@
-"""The log-likelihood of every image below a folder, as a table.
+"""Write the log-likelihood of every image of a folder to a table.
 
 ebm score digits photos --output scores.csv
 
-Each image gets a row: its path, log_prob in nats, the standard error of that over the repeats, and
-bits_per_dim. Its centre is brought to the model's size, its values to the nearest levels.
+Each image gets one row: file, log_prob in nats, its standard error over the dequantisation draws,
+and bits_per_dim. Images are cropped at the centre, resized to the size of the model, and rounded
+to its grey levels.
 """
 
 import csv
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from ebm_app.cli.command_line import CommonFlags, ModelFlag, Positional, argument, parse
@@ -32,22 +34,22 @@ COLUMNS = ("file", "log_prob", "stderr", "bits_per_dim")
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags, ModelFlag):
-    """The command line."""
+    """Command-line arguments."""
 
-    folder: Positional[Path] = argument("folder of images, searched with all below it")
-    output: Path = setting("the table", Path("scores.csv"))
-    estimator: str | None = setting("of log p; the model's own if not given", None)
-    repeats: AtLeastTwo = setting("dequantisation draws of each image", 4)
-    batch_size: BatchSize = setting("images read together", 128)
-    skip_bad: bool = setting("leave out files that are no images, and count them", False)
+    folder: Positional[Path] = argument("folder of images, searched with all its subfolders")
+    output: Path = setting("CSV file to write", Path("scores.csv"))
+    estimator: str | None = setting("estimator of log p; defaults to that of the model", None)
+    repeats: AtLeastTwo = setting("dequantisation draws per image", 4)
+    batch_size: BatchSize = setting("images per batch", 128)
+    skip_bad: bool = setting("skip and count files that are not images", False)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Score the images; how many there are, and the mean of their bits."""
+    """Score the images of a folder; return their number and the mean of their bits per dim."""
     args = parse(Arguments, __doc__, argv)
     ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     files = list_images(args.folder)
-    rows, bad = [], 0
+    rows, num_bad = [], 0
     for begin in tqdm(range(0, len(files), args.batch_size), desc="score"):
         images = {}
         for number, file in enumerate(files[begin : begin + args.batch_size], begin):
@@ -56,32 +58,38 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             except UserError as error:
                 if not args.skip_bad:
                     raise
-                print(f"left out: {error}", file=sys.stderr)
-                bad += 1
+                print(f"skipped: {error}", file=sys.stderr)
+                num_bad += 1
         if images:
             names = [files[number].relative_to(args.folder).as_posix() for number in images]
-            rows += zip(names, *scored(ebm, images, args), strict=True)
+            rows += zip(names, *score(ebm, images, args), strict=True)
     if not rows:
-        raise UserError(f"the folder '{args.folder}' holds no images: give another")
+        raise UserError(f"No image in the folder '{args.folder}'. Choose another folder.")
     table = io.StringIO()
     csv.writer(table, lineterminator="\n").writerows([COLUMNS, *rows])
     args.output.parent.mkdir(parents=True, exist_ok=True)
     replace_file(args.output, table.getvalue().encode())
     bits = sum(row[-1] for row in rows) / len(rows)
-    return {"output": str(args.output), "images": len(rows), "bad": bad, "bits_per_dim": bits}
+    return {"output": str(args.output), "images": len(rows), "bad": num_bad, "bits_per_dim": bits}
 
 
-def scored(ebm: EBM, images: dict[int, torch.Tensor], args: Arguments) -> list[list[float]]:
-    """The columns after the names, of images (1, C, H, W) in [0, 1] by their numbers, whose noise
-    is a function of these."""
-    whole, shape = torch.cat([*images.values()]), (args.repeats, *ebm.config.image_shape)
-    draws = [
-        torch.rand(shape, generator=make_generator("cpu", args.seed, number)) for number in images
+def score(ebm: EBM, images: dict[int, Tensor], args: Arguments) -> list[list[float]]:
+    """Return log_prob, stderr and bits_per_dim of images by their number in the folder.
+
+    The noise of an image depends only on the seed and its number, so the result does not depend
+    on the batches.
+
+    Args:
+        images: number -> image (1, C, H, W) in [0, 1].
+    """
+    batch, shape = torch.cat([*images.values()]), (args.repeats, *ebm.config.image_shape)
+    generators = (make_generator("cpu", args.seed, number) for number in images)
+    draws = torch.stack([torch.rand(shape, generator=generator) for generator in generators], 1)
+    results = [
+        ebm.likelihood(batch, args.estimator, noise=noise[None], seed=args.seed + repeat)
+        for repeat, noise in enumerate(draws)
     ]
-    found = [
-        ebm.likelihood(whole, args.estimator, noise=noise[None], seed=args.seed + repeat)
-        for repeat, noise in enumerate(torch.stack(draws, 1))
-    ]
-    log_probs, bits = (torch.stack([each[i] for each in found]).cpu() for i in (0, 1))
-    errors = [standard_error(values).item() for values in log_probs.unbind(1)]
-    return [log_probs.mean(0).tolist(), errors, bits.mean(0).tolist()]
+    log_prob = torch.stack([result.log_prob for result in results]).cpu()
+    bits = torch.stack([result.bits_per_dim for result in results]).cpu()
+    errors = [standard_error(values).item() for values in log_prob.unbind(1)]
+    return [log_prob.mean(0).tolist(), errors, bits.mean(0).tolist()]

@@ -1,8 +1,8 @@
-"""A small convolutional classifier, by whose features and logits drawn images are measured.
+"""A small convolutional classifier, whose features and logits measure the quality of samples.
 
-It replaces the Inception network of the usual Frechet distance on images that are too small for
-that one (8 x 8 digits to 32 x 32 colour images), and trains within seconds on the data set's own
-labels.
+It replaces the Inception network of the usual Fréchet distance for images that are too small for
+that network (8 x 8 digits to 32 x 32 colour images), and trains in seconds on the labels of the
+data set.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,14 @@ NUM_FEATURES, BATCH_SIZE, LEARNING_RATE = 64, 64, 2e-3
 
 
 class Classifier(nn.Module):
-    """Convolutions that halve the image down to 7 pixels or fewer, 64 features, one logit a class.
+    """Convolutions that halve the image to at most 7 pixels, 64 features, and one logit per class.
 
-    The features are the outputs of a linear layer before its rectifier: a Frechet distance takes
-    them for Gaussian, and these are the nearest to one.
+    The features are the outputs of a linear layer before its rectifier, which are closer to
+    Gaussian than those after it.
 
     Args:
-        image_shape: (C, H, W), at least 2 x 2. num_classes: logits.
+        image_shape: (C, H, W), at least 2 x 2 pixels.
+        num_classes: number of logits.
     """
 
     def __init__(self, image_shape: Sequence[int], num_classes: int) -> None:
@@ -47,31 +48,33 @@ class Classifier(nn.Module):
         self.head = nn.Linear(NUM_FEATURES, num_classes)
 
     def features(self, images: Tensor) -> Tensor:
-        """(B, 64) of images (B, C, H, W) in [0, 1]."""
+        """Return features (B, 64) of images (B, C, H, W) in [0, 1]."""
         return self.body(images)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (B, num_classes) of images (B, C, H, W) in [0, 1]."""
+        """Return logits (B, num_classes) of images (B, C, H, W) in [0, 1]."""
         return self.head(F.relu(self.features(images)))
 
     @torch.no_grad()
     def features_and_logits(self, images: Tensor, batch_size: int = 500) -> tuple[Tensor, Tensor]:
-        """(features (N, 64), logits (N, num_classes)) of N images, on the CPU, batch by batch."""
+        """Return features (N, 64) and logits (N, num_classes) of N images, on the CPU."""
         device = self.head.weight.device
-        parts = [self.features(part.to(device)) for part in images.split(batch_size)]
-        features = torch.cat(parts)
+        batches = [self.features(batch.to(device)) for batch in images.split(batch_size)]
+        features = torch.cat(batches)
         return features.cpu(), self.head(F.relu(features)).cpu()
 
 
 def train_classifier(
     images: Tensor, labels: Tensor, num_classes: int, seed: int, num_steps: int = 600
 ) -> Classifier:
-    """Train by cross-entropy (``fit``) on randomly shifted images; the same seed gives the same
-    weights, and the global random state is left as it was.
+    """Train a classifier by cross-entropy on randomly shifted images.
+
+    The weights depend only on the arguments, and the global random state is not changed.
 
     Args:
-        images: (N, C, H, W) in [0, 1], on the device to train on. labels: int64 (N,).
-        num_steps: of batches that are drawn with replacement.
+        images: (N, C, H, W) in [0, 1], on the device to train on.
+        labels: int64 (N,).
+        num_steps: number of batches, drawn with replacement.
 
     Returns:
         The classifier in evaluation mode, on the device of the images.
@@ -82,19 +85,19 @@ def train_classifier(
 
     def loss(_: int) -> Tensor:
         rows = torch.randint(len(images), (BATCH_SIZE,), generator=generator)
-        batch = shifted(images[rows.to(images.device)], generator)
+        batch = randomly_shifted(images[rows.to(images.device)], generator)
         return F.cross_entropy(classifier(batch), labels[rows].to(images.device))
 
-    # the rate of the step after the last is nothing
+    # one more step in the schedule, whose last learning rate is 0
     steps = islice(fit(classifier.parameters(), loss, num_steps + 1, LEARNING_RATE), num_steps)
     for _ in tqdm(steps, "classifier", num_steps):
         pass
     return classifier.eval()
 
 
-def shifted(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Images (B, C, H, W), each moved by up to an eighth of its side along both axes, with zeros
-    where it came from.
+def randomly_shifted(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Shift each image (C, H, W) of a batch by up to an eighth of its side along both axes, and
+    fill with zeros.
 
     Args:
         generator: on the CPU, so that the shifts are the same on every device.
@@ -105,4 +108,4 @@ def shifted(images: Tensor, generator: torch.Generator) -> Tensor:
     rows = torch.randint(2 * down + 1, (len(images),), generator=generator).tolist()
     columns = torch.randint(2 * right + 1, (len(images),), generator=generator).tolist()
     windows = zip(padded, rows, columns, strict=True)
-    return torch.stack([part[:, i : i + height, j : j + width] for part, i, j in windows])
+    return torch.stack([image[:, i : i + height, j : j + width] for image, i, j in windows])

@@ -1,37 +1,35 @@
-"""How far drawn images are from a data set: by their features, and by the classes they show; and
-whether they are copies of training images.
+"""Quality of drawn images: their distance to a data set, their classes, and copies.
 
-The features of either set are taken for Gaussian, and two Gaussians have a distance in closed
-form.
+The Fréchet distance takes the features of both sets for Gaussian; two Gaussians have a distance in
+closed form.
 """
 
 import torch
 from torch import Tensor
 
-#: probability from which on a class is clear
+#: Min probability of the class of a clear image
 CLEAR = 0.9
 
 
 def frechet_distance(features_a: Tensor, features_b: Tensor) -> float:
-    r"""Squared Frechet (2-Wasserstein) distance of the Gaussians with the mean and the unbiased
-    covariance of two feature sets, in the squared unit of the features:
+    r"""Return the squared Fréchet (2-Wasserstein) distance of two Gaussians that have the mean and
+    the unbiased covariance of two sets of features:
 
         |mu_a - mu_b|^2 + tr(C_a + C_b - 2 (C_a C_b)^{1/2}).
 
-    With C = R^T R the last trace is the sum of the singular values of R_a R_b^T, which exists for
-    singular covariances too. The distance is biased upwards by the noise of both sets, the more
-    the fewer rows they have: compare values for equal numbers of rows only.
+    With C = R^T R the last trace is the sum of the singular values of R_a R_b^T, which exist for
+    singular covariances as well. The estimate is biased upwards, more so for fewer rows: compare
+    values of equal numbers of rows only.
 
-    References: Dowson & Landau 1982, The Frechet distance between multivariate normal
-    distributions, J. Multivariate Anal. 12; Heusel et al. 2017, arXiv:1706.08500, for its use on
-    the features of images.
+    Source: Dowson & Landau 1982, The Fréchet distance between multivariate normal distributions,
+    J. Multivariate Anal. 12; Heusel et al. 2017, arXiv:1706.08500, for features of images.
 
     >>> x = torch.tensor([[0.0], [2.0], [4.0]])
     >>> round(frechet_distance(x, 2 * x + 1), 6)
     13.0
 
     Args:
-        features_a, features_b: (N, D) and (M, D), N and M at least 2, not necessarily above D.
+        features_a, features_b: (N, D) and (M, D) with N, M >= 2, which may be less than D.
     """
     means, factors = [], []
     for features in (features_a.double(), features_b.double()):
@@ -43,14 +41,17 @@ def frechet_distance(features_a: Tensor, features_b: Tensor) -> float:
     return ((means[0] - means[1]).square().sum() + traces - 2 * overlap).item()
 
 
-def quality(features: Tensor, logits: Tensor, reference: Tensor) -> dict[str, float]:
-    """How N images with features (N, D) and logits (N, num_classes) compare with held-out images
-    of a data set, whose features are ``reference`` (M, D).
+def sample_quality(features: Tensor, logits: Tensor, reference: Tensor) -> dict[str, float]:
+    """Compare N images with a data set by the features and logits of a classifier.
+
+    Args:
+        features, logits: (N, D) and (N, num_classes) of the images.
+        reference: (M, D), features of held-out images of the data set.
 
     Returns:
-        ``frechet``: see ``frechet_distance``. ``class_balance``: the rarest of the classes seen
-        over the most frequent one, 0 where one is missing. ``clear_share``: how often the most
-        likely class has a probability of at least 0.9.
+        ``frechet``: see ``frechet_distance``. ``class_balance``: the rarest predicted class over
+        the most frequent one, 0 if a class is missing. ``clear_share``: share of images whose
+        most likely class has a probability of at least 0.9.
     """
     counts = logits.argmax(1).bincount(minlength=logits.shape[1])
     best = logits.double().softmax(1).amax(1)
@@ -62,20 +63,20 @@ def quality(features: Tensor, logits: Tensor, reference: Tensor) -> dict[str, fl
 
 
 def nearest(images: Tensor, others: Tensor, chunk_size: int = 256) -> tuple[Tensor, Tensor]:
-    """Root mean square distances of the pixels (N,) of images (N, C, H, W) to the nearest of
+    """Return the root mean square pixel distances (N,) of images (N, C, H, W) to the nearest of
     ``others`` (M, C, H, W), and its indices (N,)."""
     rows, pool = images.flatten(1).double(), others.flatten(1).double()
-    found = [
+    chunks = [
         torch.cdist(chunk, pool, compute_mode="donot_use_mm_for_euclid_dist").min(1)
         for chunk in rows.split(chunk_size)
     ]
-    values, indices = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return values / rows.shape[1] ** 0.5, indices
+    distances, indices = (torch.cat(parts) for parts in zip(*chunks, strict=True))
+    return distances / rows.shape[1] ** 0.5, indices
 
 
-def share_of_copies(drawn: Tensor, held_out: Tensor, quantile: float = 0.01) -> float:
-    """The share of drawn images that lie nearer to a training image than all but ``quantile`` of
-    the held-out ones do: about ``quantile`` for a model that does not copy.
+def copy_share(drawn: Tensor, held_out: Tensor, quantile: float = 0.01) -> float:
+    """Return the share of drawn images that lie nearer to a training image than all but
+    ``quantile`` of the held-out images: about ``quantile`` for a model that does not copy.
 
     Args:
         drawn, held_out: distances (N,) and (M,) to the nearest training image.

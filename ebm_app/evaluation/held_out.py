@@ -1,23 +1,67 @@
-"""Data sets in the form that a model takes."""
+"""Held-out images of the data set that a model was trained on, and other data sets for it."""
 
-from ebm_app.data.images import FOLDER, ImageData, load_images
-from ebm_app.data.levels import image_format
-from ebm_app.ebm import EBM
+from pathlib import Path
+
+from PIL import Image
+from torch import Tensor
+
+from ebm_app.config import EBMConfig
+from ebm_app.data.images import DATASETS, FOLDER, ImageData, load_images
+from ebm_app.data.levels import image_format, to_display
+from ebm_app.data.pictures import image_grid, to_pil
+from ebm_app.folders import read_config
 from ebm_app.utils.errors import UserError
+from ebm_app.utils.registry import choose
+
+#: Example images in the folder of a model
+EXAMPLE_FILE, NUM_EXAMPLES = "example_{}.png", 10
+#: Min width of an example on the page, in pixels
+EXAMPLE_PIXELS = 224
+#: Max held-out images for the page
+MAX_IMAGES = 297
 
 
 def images_for(
-    ebm: EBM, dataset: str, data_root: str = "data", download: bool = False
+    config: EBMConfig, dataset: str, data_root: str = "data", download: bool = False
 ) -> ImageData:
     """Load a data set for a model; the images of a folder are resized to the model's size.
 
     Raises:
         UserError: if the data set cannot be read, or its images do not fit the model.
     """
-    _, height, width = ebm.config.image_shape
+    _, height, width = config.image_shape
     is_square_folder = dataset.startswith(FOLDER) and height == width
     data = load_images(dataset, data_root, download, height if is_square_folder else None)
-    expected, actual = image_format(ebm.config), image_format(data)
+    expected, actual = image_format(config), image_format(data)
     if expected != actual:
-        raise UserError(f"This model takes images of {expected}, got {actual} from {data.name}.")
+        raise UserError(
+            f"This model takes images of {expected}, got {actual} from {data.name}. Choose "
+            "another data set."
+        )
     return data
+
+
+def held_out_images(config: EBMConfig, data_root: str) -> Tensor:
+    """Return the first test images of a model's data set, as levels (N, C, H, W).
+
+    Raises:
+        UserError: if they are not on this machine, or do not fit the model. Only named data sets
+            are read, not folders.
+    """
+    name = choose("data set", config.dataset, DATASETS)
+    return images_for(config, name, data_root).test[:MAX_IMAGES]
+
+
+def examples(folder: Path, data_root: str) -> list[Path | Image.Image]:
+    """Return example images for the model in a folder: files of the folder, or test images of its
+    data set; an empty list if there are none."""
+    files = [folder / EXAMPLE_FILE.format(index) for index in range(NUM_EXAMPLES)]
+    if files[0].is_file():
+        return files
+    try:
+        config = read_config(EBMConfig, folder)
+        levels = held_out_images(config, data_root)
+    except UserError:  # the page reports a model that cannot be read when it is selected
+        return []
+    images = to_display(levels[:NUM_EXAMPLES], config.num_levels)
+    return [to_pil(image_grid(image, EXAMPLE_PIXELS)) for image in images.split(1)]

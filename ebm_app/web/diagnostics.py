@@ -91,7 +91,7 @@ def self_test(
     """Run the self-test of a model on held-out images of its data."""
     ebm = models.load(model)
     with hide_path(Path(models.data_root), "data"):
-        levels = images_for(ebm, ebm.config.dataset, models.data_root).test[:num_images]
+        levels = images_for(ebm.config, ebm.config.dataset, models.data_root).test[:num_images]
     pf_ode = ProbabilityFlowDensity(num_steps=PF_ODE_STEPS, seed=seed)
     label = f"{model} · {len(levels)} held-out images · seed {seed}"
     total = num_reports(NUM_TIMES, len(levels))

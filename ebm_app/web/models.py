@@ -9,7 +9,7 @@ from ebm_app.anomaly.detector import AnomalyDetector
 from ebm_app.config import EBMConfig
 from ebm_app.data.images import FOLDER
 from ebm_app.ebm import EBM
-from ebm_app.evaluation.examples import held_out_images
+from ebm_app.evaluation.held_out import held_out_images
 from ebm_app.folders import BUNDLED, CONFIG_FILE, WEIGHTS_FILE, find_folder, read_config
 from ebm_app.nets.parametrisation import ENERGY
 from ebm_app.utils.errors import UserError

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ebm_app.data.levels import to_display
-from ebm_app.evaluation.examples import examples
+from ebm_app.evaluation.held_out import examples
 from ebm_app.evaluation.plots import plot_over
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.bits import Likelihood, to_bits_per_dim

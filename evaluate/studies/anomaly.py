@@ -1,109 +1,118 @@
-"""How well a model tells odd images from its own held-out ones, beside other detectors.
+"""Benchmark the anomaly detector of a model on unusual images, next to other detectors.
 
 python evaluate/anomaly.py mnist --limit 300
-python evaluate/anomaly.py mnist --fit 2000 --output_dir ebm_app/pretrained/mnist
+python evaluate/anomaly.py mnist --fit 2000 --output_dir runs/mnist-detector
 
-The second command fits the detector to validation images and writes it into a model's folder. The
-table has the area under the ROC curve (AUROC) by kind of odd image: made of ordinary ones, letters
-in the fonts of this machine, and other data sets whose files are in --data_root. The other
-detectors see pixels of validation images: those of scikit-learn, and ECOD where pyod is installed.
-A second table tells how well maps find what was planted in an image: the area under the curve of
-precision and recall of its pixels (AUPR), the share of them among as many that look oddest, and
-the share by chance. anomaly.png has an image of each kind with its map.
+The first command prints two tables. The first table has the area under the ROC curve (AUROC) for
+each kind of unusual image. The other detectors are those of scikit-learn, and ECOD if pyod is
+installed; they see the pixels of validation images. The second table measures how well the maps
+locate a part that was inserted into an image: the area under the precision-recall curve of its
+pixels (AUPR), the share of its pixels among as many pixels of the highest values, and that share
+by chance. anomaly.png shows one image of each kind with its map. The second command fits a
+detector to validation images and saves it.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import tyro
 from torch import Tensor
 
 from ebm_app.anomaly import AnomalyDetector
 from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse
+from ebm_app.data.images import ImageData
 from ebm_app.evaluation.held_out import images_for
 from ebm_app.utils.fields import AtLeastTwo, Count, configuration, setting
 from ebm_app.utils.files import save_figure
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.processes import resolve_device
-from studies.unusual_images import ODD, PLANTED, fonts, odd_images, of_other_data
+from studies.unusual_images import INSERTED, UNUSUAL, unusual_images
 
+#: Rates of false alarms that are compared with the observed ones
 RATES = (0.01, 0.05, 0.1)
-#: validation images that the other detectors are fitted to, and ours if it is not yet
+#: Validation images that the detectors are fitted to
 NUM_FITTED = 2000
+#: Pixels (N, D) in [0, 1] -> scores (N,), higher for more ordinary images
+Detector = Callable[[np.ndarray], np.ndarray]
 
 
 @configuration(kw_only=True)
 class Arguments(CommonFlags, ModelFlag):
-    """The command line."""
+    """Command-line arguments."""
 
     data_root: str = setting("folder of the data sets in torchvision's layout", "data")
-    limit: AtLeastTwo = setting("ordinary test images", 1000)
-    odd: AtLeastTwo = setting("odd images of a kind, made of the first of these", 250)
-    fit: Count = setting("fit to so many validation images and write the detector", 0)
-    output_dir: Path = setting("where the record or the detector goes", Path("runs/anomaly"))
+    limit: AtLeastTwo = setting("number of ordinary test images", 1000)
+    num_unusual: Annotated[AtLeastTwo, tyro.conf.arg(aliases=("--odd",))] = setting(
+        "number of unusual images of each kind, made from the first test images", 250
+    )
+    fit: Count = setting("number of validation images to fit a detector to, which is saved", 0)
+    output_dir: Path = setting("folder for the record or the detector", Path("runs/anomaly"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Fit a detector, or try it on every kind of odd image."""
+    """Fit and save a detector, or benchmark one; return the figures."""
     args = parse(Arguments, __doc__, argv)
     detector = AnomalyDetector(args.model, device=resolve_device(args.device))
     config = detector.model.config
-    data = images_for(detector.model, config.dataset, args.data_root)
+    data = images_for(config, config.dataset, args.data_root)
     if args.fit:
-        args.output_dir.mkdir(parents=True, exist_ok=True)  # before minutes of work
-        levels = data.validation[: args.fit]
-        about = {"dataset": data.name, "split": "validation", "num_images": len(levels)}
-        detector.fit(levels).save(args.output_dir, **about)
-        return about
+        return fit_and_save(detector, data, args)
     output = Output(args.output_dir / "anomaly.json", args)
     fitted = data.validation[:NUM_FITTED]
     if not detector.is_fitted:
         detector.fit(fitted)
     ordinary = data.display(data.test[: args.limit])
-    source = ordinary[: args.odd]
+    source = ordinary[: args.num_unusual]
     labels = None if data.labels is None else data.split_labels("test")[: len(source)]
     others = other_detectors(data.display(fitted).flatten(1).numpy(), args.seed)
-    begin, usual = time.perf_counter(), detector.examine(ordinary)
-    metrics = {
-        "num_images": len(ordinary),
-        "seconds_per_image": (time.perf_counter() - begin) / len(ordinary),
-        "false_alarms": {str(rate): float((usual.p_value <= rate).mean()) for rate in RATES},
-        "fonts": [Path(file).stem for file in fonts()],
-        "rows": {},
-    }
+    begin, expected = time.perf_counter(), detector.examine(ordinary)
+    seconds = time.perf_counter() - begin
     pixels = ordinary.flatten(1).numpy()
-    usual_of_others = {name: score(pixels) for name, score in others.items()}
-    shown: dict[str, tuple[Tensor, np.ndarray]] = {}
-    made = ((kind, odd_images(kind, source, labels, config.num_levels, args.seed)) for kind in ODD)
-    for kind, odd in (*made, *of_other_data(config, args.data_root, args.odd)):
-        findings, pixels = detector.examine(odd), odd.flatten(1).numpy()
-        found, shown[kind] = findings.score, (odd[0], findings.maps[0])
-        row = {"num_images": len(odd), "auroc": auroc(usual.score, found)}
+    expected_by_others = {name: score(pixels) for name, score in others.items()}
+    rows, maps = {}, {}
+    for kind in UNUSUAL:
+        images = unusual_images(kind, source, labels, config.num_levels, args.seed)
+        findings, pixels = detector.examine(images), images.flatten(1).numpy()
+        maps[kind] = images[0], findings.maps[0]
+        rows[kind] = {"num_images": len(images), "auroc": auroc(expected.score, findings.score)}
         for name, score in others.items():
-            row[name] = auroc(usual_of_others[name], score(pixels))
-        metrics["rows"][kind] = row
-    print(to_markdown([{"odd images": kind, **row} for kind, row in metrics["rows"].items()]))
-    metrics["planted"] = {kind: found_parts(detector, source, kind, args.seed) for kind in PLANTED}
-    print(to_markdown([{"planted": kind, **row} for kind, row in metrics["planted"].items()]))
-    output.save(metrics)
-    from ebm_app.evaluation.plots import plot_maps  # matplotlib, a second to import
+            rows[kind][name] = auroc(expected_by_others[name], score(pixels))
+    figures = {
+        "num_images": len(ordinary),
+        "seconds_per_image": seconds / len(ordinary),
+        "false_alarms": {str(rate): float((expected.p_value <= rate).mean()) for rate in RATES},
+        "rows": rows,
+        "planted": {kind: locate(detector, source, kind, args.seed) for kind in INSERTED},
+    }
+    print(to_markdown([{"unusual images": kind, **row} for kind, row in rows.items()]))
+    print(to_markdown([{"inserted": kind, **row} for kind, row in figures["planted"].items()]))
+    output.save(figures)
+    save_maps(maps, output.folder / "anomaly.png")
+    return figures
 
-    save_figure(plot_maps(shown), output.folder / "anomaly.png")
-    return metrics
+
+def fit_and_save(detector: AnomalyDetector, data: ImageData, args: Arguments) -> dict[str, Any]:
+    """Fit a detector to validation images and write it into the output folder."""
+    args.output_dir.mkdir(parents=True, exist_ok=True)  # fail before the minutes of fitting
+    levels = data.validation[: args.fit]
+    about = {"dataset": data.name, "split": "validation", "num_images": len(levels)}
+    detector.fit(levels).save(args.output_dir, **about)
+    return about
 
 
-def other_detectors(pixels: np.ndarray, seed: int) -> dict[str, Callable]:
-    """Detectors fitted to pixels (N, D) in [0, 1], which give scores, higher for more ordinary."""
-    # a second to import
+def other_detectors(pixels: np.ndarray, seed: int) -> dict[str, Detector]:
+    """Return detectors fitted to the pixels (N, D) of ordinary images."""
+    # these modules take a second to import
     from sklearn.decomposition import PCA
     from sklearn.ensemble import IsolationForest
     from sklearn.neighbors import LocalOutlierFactor
     from sklearn.svm import OneClassSVM
 
-    seed %= 2**32
+    seed %= 2**32  # the seeds of scikit-learn have 32 bits
     models = {
         "isolation forest": IsolationForest(random_state=seed),
         "one-class SVM": OneClassSVM(nu=0.1),
@@ -116,36 +125,56 @@ def other_detectors(pixels: np.ndarray, seed: int) -> dict[str, Callable]:
         ecod = ECOD()
         ecod.fit(pixels)
         scores["ECOD"] = lambda x: -ecod.decision_function(x)
-    components = PCA(0.9, random_state=seed).fit(pixels)
+    pca = PCA(0.9, random_state=seed).fit(pixels)
 
-    def unlike(x: np.ndarray) -> np.ndarray:
-        return -np.square(x - components.inverse_transform(components.transform(x))).sum(1)
+    def negative_reconstruction_error(x: np.ndarray) -> np.ndarray:
+        return -np.square(x - pca.inverse_transform(pca.transform(x))).sum(1)
 
-    return {**scores, "PCA": unlike}
+    return {**scores, "PCA": negative_reconstruction_error}
 
 
-def auroc(ordinary: np.ndarray, odd: np.ndarray) -> float:
-    """The probability that an odd image scores below an ordinary one, ties by half."""
+def auroc(ordinary: np.ndarray, unusual: np.ndarray) -> float:
+    """Return the probability that an unusual image has a lower score than an ordinary one; a tie
+    counts one half."""
     from sklearn.metrics import roc_auc_score
 
-    is_odd = np.repeat([0, 1], [len(ordinary), len(odd)])
-    return float(roc_auc_score(is_odd, -np.concatenate([ordinary, odd])))
+    is_unusual = np.repeat([0, 1], [len(ordinary), len(unusual)])
+    return float(roc_auc_score(is_unusual, -np.concatenate([ordinary, unusual])))
 
 
-def found_parts(detector: AnomalyDetector, images: Tensor, kind: str, seed: int) -> dict[str, Any]:
-    """How well the maps of images find a part that is planted in them; means over images."""
+def locate(detector: AnomalyDetector, images: Tensor, kind: str, seed: int) -> dict[str, Any]:
+    """Return how well the maps locate a part that is inserted into images; means over images."""
     from sklearn.metrics import average_precision_score
 
-    odd = PLANTED[kind](images, np.random.default_rng(seed))
-    planted = (odd != images).any(1)
-    is_changed = planted.any((1, 2))
-    masks = planted[is_changed].flatten(1).numpy()
-    maps = detector.explain(odd[is_changed]).reshape(masks.shape)
+    changed = INSERTED[kind](images, np.random.default_rng(seed))
+    masks = (changed != images).any(1)
+    is_changed = masks.any((1, 2))
+    masks = masks[is_changed].flatten(1).numpy()
+    maps = detector.explain(changed[is_changed]).reshape(masks.shape)
     pairs = list(zip(masks, maps, strict=True))
-    oddest = [mask[np.argsort(-values)[: mask.sum()]].mean() for mask, values in pairs]
+    top = [mask[np.argsort(-values)[: mask.sum()]].mean() for mask, values in pairs]
     return {
         "num_images": len(masks),
         "aupr": float(np.mean([average_precision_score(*pair) for pair in pairs])),
-        "share": float(np.mean(oddest)),
+        "share": float(np.mean(top)),
         "by chance": float(masks.mean()),
     }
+
+
+def save_maps(maps: Mapping[str, tuple[Tensor, np.ndarray]], path: Path) -> None:
+    """Draw an image (C, H, W) of each kind, and below it the image with its map (H, W)."""
+    # matplotlib takes a second to import
+    from matplotlib.figure import Figure
+
+    from ebm_app.evaluation.plots import DPI, EXCESS_LABEL, draw_image, overlay_excess
+
+    figure = Figure(figsize=(1.3 * len(maps), 3), dpi=DPI, layout="constrained")
+    columns = zip(figure.subplots(2, len(maps)).T, maps.items(), strict=True)
+    for column, (kind, (image, excess)) in columns:
+        for axes in column:
+            draw_image(axes, image)
+        overlay = overlay_excess(column[1], excess)
+        column[0].set_title(kind, fontsize="x-small", wrap=True)
+    place = {"location": "bottom", "shrink": 0.4, "aspect": 40}
+    figure.colorbar(overlay, ax=figure.axes, label=EXCESS_LABEL, **place)
+    save_figure(figure, path)

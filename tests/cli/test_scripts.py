@@ -86,7 +86,7 @@ def test_sampling_writes_exact_pixels_and_repeats_with_its_seed(
         own = ["--seed", seed, "--output_dir", tmp_path / name]
         assert call(script("sample/ebm.py"), trained, *flags, *settings, *own) == 0
     figures = last_json(capsys.readouterr().out)
-    assert len(figures["files"]) == 4 and figures["nfe"] > 0 and figures["seconds"] > 0
+    assert figures["num_files"] == 4 and figures["nfe"] > 0 and figures["seconds"] > 0
     images = [(tmp_path / name / "00002.png").read_bytes() for name in "abc"]
     assert images[0] == images[1] != images[2]
     assert Image.open(tmp_path / "a" / "00000.png").size == (8, 8)

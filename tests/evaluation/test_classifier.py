@@ -5,7 +5,7 @@ import torch
 from exact import generator
 
 from ebm_app.data.images import load_images
-from ebm_app.evaluation.classifier import shifted, train_classifier
+from ebm_app.evaluation.classifier import randomly_shifted, train_classifier
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +42,11 @@ def test_training_depends_on_its_seed_alone(digits):
 def test_shifts_move_each_image_by_up_to_an_eighth_of_its_side():
     images = torch.zeros(200, 2, 8, 16)
     images[:, 0, 4, 7], images[:, 1, 4, 8] = 1, 2
-    moved = shifted(images, generator())
+    moved = randomly_shifted(images, generator())
     places = moved[:, 0].flatten(1).argmax(1)
     rows, columns = places // 16, places % 16
     assert set(rows.tolist()) == {3, 4, 5} and set(columns.tolist()) == {5, 6, 7, 8, 9}
     assert torch.equal(moved[:, 1].flatten(1).argmax(1), places + 1), "channels move together"
     assert torch.equal(moved.sum((2, 3)), images.sum((2, 3)))
-    edge = shifted(torch.ones(50, 1, 8, 8), generator())
+    edge = randomly_shifted(torch.ones(50, 1, 8, 8), generator())
     assert edge.shape == (50, 1, 8, 8) and edge.amin() == 0 and (edge.sum((1, 2, 3)) >= 49).all()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from exact import F64, generator, normal
 
-from ebm_app.evaluation.frechet import frechet_distance, nearest, quality, share_of_copies
+from ebm_app.evaluation.frechet import copy_share, frechet_distance, nearest, sample_quality
 
 
 def rows_of(mean, factor, num=40, seed=0):
@@ -37,7 +37,7 @@ def test_two_dimensions_without_common_axes():
 def test_classes_are_counted_and_the_clear_ones():
     logits = torch.tensor([[0.0, math.log(3)], [math.log(10), 0.0], [0.0, 0.0], [5.0, 5.0]])
     features = normal((4, 3))
-    found = quality(features, logits, features + 1)
+    found = sample_quality(features, logits, features + 1)
     assert found == pytest.approx({"frechet": 3, "class_balance": 1 / 3, "clear_share": 0.25})
 
 
@@ -54,6 +54,6 @@ def test_neighbours_are_the_nearest_by_root_mean_square():
 def test_copies_show_and_fresh_draws_do_not():
     held_out = torch.rand(20_000, generator=generator(), dtype=torch.float64) + 1
     fresh = torch.rand(20_000, generator=generator(1), dtype=torch.float64) + 1
-    assert share_of_copies(fresh, held_out) == pytest.approx(0.01, abs=0.003)
+    assert copy_share(fresh, held_out) == pytest.approx(0.01, abs=0.003)
     fresh[:5_000] = 0
-    assert share_of_copies(fresh, held_out) == pytest.approx(0.2575, abs=0.003)
+    assert copy_share(fresh, held_out) == pytest.approx(0.2575, abs=0.003)
