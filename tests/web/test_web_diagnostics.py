@@ -12,11 +12,10 @@ from ebm_app.web import diagnostics
 from ebm_app.web.models import Models
 
 LINES = [
-    {"step": 10, "loss": 2.0, "learning_rate": 1e-3, "core_seconds": 70.0},
     {"step": 20, "loss": 1.5, "core_seconds": 140.0},
     {"step": 20, "validation_loss": 1.6, "validation_bits_per_dim": 3.0, "validation_stderr": 0.1},
 ]
-RECORD = {"started": "2025-01-01T00:00:00Z", "versions": {"torch": "2.11"}, "settings": {}}
+RECORD = {"started": "2025-01-01T00:00:00Z", "settings": {}}
 
 
 @pytest.fixture
