@@ -97,7 +97,7 @@ def caption(frame: Frame, settings: dict[str, Any], seconds: float) -> str:
     head = f"{settings['num_images']} images" if is_done else progress(frame.step, frame.num_steps)
     parts = [f"{head} in {seconds:.1f} s"]
     if labels := settings.get("labels"):
-        classes = "any class" if labels == RANDOM else "class " + ", ".join(map(str, labels))
+        classes = "random classes" if labels == RANDOM else "class " + ", ".join(map(str, labels))
         parts.append(f"{classes}, guidance {settings['guidance']:g}")
     parts += [settings["model"], f"seed {settings['seed']}"]
     if frame.acceptance is not None and frame.acceptance < LOW_ACCEPTANCE:
