@@ -104,7 +104,7 @@ def write_mnist(folder: Path, sizes: tuple[int, ...] = (60, 12), side: int = 28)
 
 
 def error_of(call, *args, **kwargs) -> str:
-    """The one sentence of the UserError that a call raises."""
+    """The message of the UserError that a call raises."""
     with pytest.raises(UserError) as caught:
         call(*args, **kwargs)
     message = str(caught.value)

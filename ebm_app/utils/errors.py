@@ -1,7 +1,7 @@
-"""The exceptions for a user's mistake.
+"""Exceptions for mistakes of the user, and their messages.
 
-A script turns them into one sentence on stderr and exit code 2. Every other exception is a bug and
-ends in a traceback.
+A script prints the message on stderr and exits with code 2. Any other exception is a bug and ends
+in a traceback.
 """
 
 import signal
@@ -18,19 +18,23 @@ MAX_ERRORS = 3
 
 
 class UserError(ValueError):
-    """A mistake of the user's: its message says what is wrong and what to do, in one sentence on
-    one line, whatever the names in it hold."""
+    """A mistake of the user. The message is one line that says what is wrong and what to do."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.splitlines()))
 
 
 class NumericalError(UserError, RuntimeError):
-    """A computation that does not end, or gives values that are not finite, at its settings."""
+    """A computation that does not converge, or whose result is not finite."""
 
 
 class Interrupted(Exception):
-    """A signal ends a run, on all its processes at once; ``saved`` is then its checkpoint."""
+    """A signal that stops a run on all of its processes.
+
+    Attributes:
+        signum: number of the signal.
+        saved: folder of the checkpoint that the run saved.
+    """
 
     saved: Path | None = None
 

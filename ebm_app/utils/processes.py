@@ -1,4 +1,4 @@
-"""Sharing work among processes by index, so that the result does not depend on their number."""
+"""Processes and devices of a run: setup, sharding of work, and signals to stop."""
 
 import ctypes
 import os
@@ -18,46 +18,49 @@ from ebm_app.utils.registry import choose
 
 T = TypeVar("T")
 Wrap = Callable[[Sequence[Tensor]], Iterable[Tensor]]
-#: what accelerate's environment may turn on: a network shared out among processes
-SHARED_OUT = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM")
+#: Variables by which accelerate shards the weights of a network among processes
+SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM")
+#: Option of prctl(2): the signal that a process gets when its parent dies
+PR_SET_PDEATHSIG = 1
+#: Variables that torchrun and accelerate launch set for their processes
+LAUNCHED = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
 
 
 def resolve_device(name: str) -> str:
-    """The device to use for "auto", "cpu" or "cuda"."""
+    """Return "cpu" or "cuda" for the device "auto", "cpu" or "cuda"."""
     if choose("device", name, ("auto", "cpu", "cuda")) == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("no CUDA device is available: give --device cpu")
+        raise UserError("No CUDA device is available. Use --device cpu.")
     return name
 
 
 def make_accelerator(
     mixed_precision: str = "no", device: str = "auto", **options: Any
 ) -> Accelerator:
-    """An Accelerator that also joins the CPU processes of torchrun or ``accelerate launch``; a
-    ``mixed_precision`` of "no" leaves the choice to the configuration of the latter.
+    """Create an Accelerator for the processes of torchrun or ``accelerate launch``, on CPUs too.
+
+    Args:
+        mixed_precision: "no" leaves the choice to the configuration of accelerate.
 
     Raises:
-        UserError: where that configuration shares out a network, which accelerate does on a GPU
-            only, and without a word not on a CPU: averages and checkpoints are of whole ones.
+        UserError: if that configuration shards the network: weight averages and checkpoints need
+            all weights in every process.
     """
-    for name in SHARED_OUT:
+    for name in SHARDING:
         if os.environ.get(name, "").lower() == "true":
-            raise UserError(
-                f"{name} of the accelerate configuration is not supported: use --multi_gpu in its "
-                "place, by which every process has the whole network"
-            )
+            raise UserError(f"{name} of accelerate is not supported. Use --multi_gpu instead.")
     return Accelerator(
         cpu=resolve_device(device) == "cpu",
         mixed_precision=None if mixed_precision == "no" else mixed_precision,
-        # batches are accumulated by the loop itself
+        # the training loop accumulates gradients itself
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         **options,
     )
 
 
 def describe_devices(accelerator: Accelerator) -> str:
-    """What a run computes on: "1 x cpu", "8 x NVIDIA H100, compiled by inductor"."""
+    """Describe the devices of a run: "1 x cpu", "8 x NVIDIA H100, compiled by inductor"."""
     device, backend = accelerator.device, accelerator.state.dynamo_plugin.backend.value.lower()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     compiled = "" if backend == "no" else f", compiled by {backend}"
@@ -65,7 +68,7 @@ def describe_devices(accelerator: Accelerator) -> str:
 
 
 def shut_down(accelerator: Accelerator, *prepared: Any) -> None:
-    """End a run: release the prepared objects, meet, and close trackers and process group.
+    """End a run: release the prepared objects, then close the trackers and the process group.
 
     In this order, because gloo may abort a process whose objects outlive the group.
     """
@@ -82,15 +85,19 @@ def sharded(
     function: Callable[[Tensor], Tensor],
     wrap: Wrap = iter,
 ) -> Tensor:
-    """Rows (num, columns) float64 of ``function``, which maps indices (b,) to rows (b, columns).
+    """Compute rows (num, columns) float64 by index, sharded among the processes.
 
-    Process r of W computes the indices r, r + W, ...; every process returns all rows.
-    ``wrap`` is put around the batches, of which every process has as many.
+    Process r of W computes the indices r, r + W, ..., and every process returns all rows, so that
+    the result does not depend on the number of processes.
+
+    Args:
+        function: indices (b,) -> rows (b, columns).
+        wrap: iterates over the batches of a process, for example with a progress bar.
     """
     own = torch.arange(accelerator.process_index, num, accelerator.num_processes)
     table = torch.zeros(num, columns, dtype=torch.float64)
     longest = -(-num // accelerator.num_processes)
-    # as many batches on every process, of which the last may be empty
+    # the same number of batches in every process; the last one may be empty
     batches = [own[begin : begin + batch_size] for begin in range(0, longest, batch_size)]
     for rows in wrap(batches):
         if len(rows):
@@ -99,8 +106,11 @@ def sharded(
 
 
 def on_main(accelerator: Accelerator, action: Callable[[], T]) -> T | None:
-    """What ``action`` returns on the main process, which alone takes it; where it raised a
-    UserError there, or the disk refused, all processes raise one."""
+    """Run ``action`` on the main process and return its result there, None elsewhere.
+
+    Raises:
+        UserError: on all processes, if the action raises a UserError or an OSError.
+    """
     result, message = None, [None]
     if accelerator.is_main_process:
         try:
@@ -113,17 +123,12 @@ def on_main(accelerator: Accelerator, action: Callable[[], T]) -> T | None:
     return result
 
 
-#: of prctl(2): a signal at the end of the parent
-PR_SET_PDEATHSIG = 1
-#: what a launcher leaves in the environment of its processes
-LAUNCHED = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
-
-
 class StopSignals:
-    """While entered, SIGINT, SIGTERM and SIGHUP are noted; a second SIGINT ends the program at
-    once. A signal that the caller ignores, as nohup does SIGHUP, stays ignored.
+    """Context manager that records SIGINT, SIGTERM and SIGHUP, so that a run can save and stop.
 
-    Several processes confer over a group of their own on the CPU, so that no accelerator waits.
+    A second SIGINT raises KeyboardInterrupt at once. Signals that the caller ignores, such as
+    SIGHUP under nohup, stay ignored. Several processes synchronise over a gloo group on the CPU,
+    which does not block the GPU.
     """
 
     caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -135,20 +140,20 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         caught = (signum for signum in self.caught if signal.getsignal(signum) != signal.SIG_IGN)
-        self.previous = {signum: signal.signal(signum, self._note) for signum in caught}
+        self.previous = {signum: signal.signal(signum, self._record) for signum in caught}
         return self
 
     def __exit__(self, *error: object) -> None:
         for signum, handler in self.previous.items():
             signal.signal(signum, handler)
 
-    def _note(self, signum: int, frame: FrameType | None) -> None:
+    def _record(self, signum: int, frame: FrameType | None) -> None:
         if self.signum == signum == signal.SIGINT:
             raise KeyboardInterrupt
         self.signum = signum
 
     def check(self) -> None:
-        """Raise ``Interrupted`` on all processes, which all call it, if one is asked to stop."""
+        """Raise ``Interrupted`` on all processes if any of them got a signal; all must call it."""
         signum = self.signum
         if self.group is not None:
             flag = torch.tensor([signum])
@@ -159,7 +164,6 @@ class StopSignals:
 
 
 def stop_with_launcher() -> None:
-    """Ask that a process of torchrun or ``accelerate launch`` is sent SIGTERM when the launcher
-    is killed: nobody is left who would end it."""
+    """Let a process of torchrun or ``accelerate launch`` get SIGTERM if the launcher is killed."""
     if sys.platform == "linux" and any(name in os.environ for name in LAUNCHED):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,4 +1,7 @@
-"""A kind of thing is chosen by its name in a dict, beside the classes that it holds."""
+"""Registries: dicts from names to classes, from which settings choose by name.
+
+Users extend them by modules that ``--import`` names, or by plugins (docs/extending.md).
+"""
 
 import dataclasses
 import inspect
@@ -17,25 +20,33 @@ T = TypeVar("T")
 
 
 def import_extension(module: str) -> None:
-    """Import a user's own module, which adds to the dicts, also from the working directory."""
+    """Import a user's module, which may extend the registries; search the working directory too.
+
+    Raises:
+        UserError: if there is no such module.
+    """
     if not all(part.isidentifier() for part in module.split(".")):
-        raise UserError(f"--import {shorten(module)}: give the name of a module")
+        raise UserError(f"--import expects the name of a module, got {shorten(module)}.")
     sys.path.append(os.getcwd())
     try:
         import_module(module)
     except ModuleNotFoundError as error:
-        raise UserError(f"--import {shorten(module)}: there is no module {error.name}") from None
+        raise UserError(f"--import {shorten(module)}: no module named {error.name}.") from None
 
 
 @cache
 def import_plugins() -> None:
-    """Import what installed packages name in the group "ebm_app" of their entry points."""
+    """Import the plugins: entry points of installed packages in the group "ebm_app"."""
     for plugin in entry_points(group="ebm_app"):
         plugin.load()
 
 
 def choose(kind: str, name: str, options: Iterable[str]) -> str:
-    """Return ``name`` if it is one of ``options``."""
+    """Return ``name`` if it is one of ``options``.
+
+    Raises:
+        UserError: listing the options, where ``kind`` is what they are, such as "sampler".
+    """
     is_name = isinstance(name, str)
     if is_name and name not in options:
         import_plugins()
@@ -83,19 +94,20 @@ def build(kind: type[T], what: str, settings: Mapping[str, Any]) -> T:
 
 
 def settings_of_each(kinds: Mapping[str, type], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Parse settings KEY=VALUE for several dataclasses by name; each one gets the settings that it
-    has as fields.
+    """Parse settings KEY=VALUE for several dataclasses by name.
+
+    Each dataclass gets the settings that it has as fields.
 
     Raises:
-        UserError: if no dataclass has a setting, or its value is not valid.
+        UserError: for a setting that no dataclass has, or an invalid value.
     """
     texts = {key: text for key, _, text in (pair.partition("=") for pair in pairs)}
-    has = {name: {item.name for item in dataclasses.fields(kind)} for name, kind in kinds.items()}
+    keys = {name: {item.name for item in dataclasses.fields(kind)} for name, kind in kinds.items()}
     for key in texts:
-        choose(f"setting of {', '.join(kinds)}", key, set().union(*has.values()))
+        choose(f"setting of {', '.join(kinds)}", key, set().union(*keys.values()))
     settings = {}
     for name, kind in kinds.items():
-        own = {key: text for key, text in texts.items() if key in has[name]}
+        own = {key: text for key, text in texts.items() if key in keys[name]}
         parsed = from_strings(kind, own)
         settings[name] = {key: getattr(parsed, key) for key in own}
     return settings

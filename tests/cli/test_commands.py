@@ -83,10 +83,10 @@ def test_a_module_of_the_users_own_adds_to_every_command(monkeypatch, capsys, tm
     finally:
         PATHS.pop("mine", None)
     assert ebm(monkeypatch, *sample, "--import", "no_such_module") == 2
-    assert "there is no module no_such_module" in capsys.readouterr().err
+    assert "no module named no_such_module" in capsys.readouterr().err
     for name in ("", ".", "os."):
         assert ebm(monkeypatch, *sample, "--import", name) == 2
-        assert "give the name of a module" in capsys.readouterr().err
+        assert "expects the name of a module" in capsys.readouterr().err
 
 
 def test_a_package_that_is_not_installed_is_named():

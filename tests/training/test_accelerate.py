@@ -8,7 +8,7 @@ from test_train_api import IMAGES, SMALL, weights_of
 
 from ebm_app import train
 from ebm_app.utils.files import read_json
-from ebm_app.utils.processes import SHARED_OUT, make_accelerator
+from ebm_app.utils.processes import SHARDING, make_accelerator
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_precision_and_compiler_are_taken_and_recorded(trained):
     assert any((other[name] != weights[name]).any() for name in weights)
 
 
-@pytest.mark.parametrize("name", SHARED_OUT)
-def test_what_shares_out_a_network_is_refused(monkeypatch, name):
+@pytest.mark.parametrize("name", SHARDING)
+def test_sharding_of_the_network_is_refused(monkeypatch, name):
     monkeypatch.setenv(name, "true")
-    assert "use --multi_gpu" in error_of(make_accelerator, device="cpu")
+    assert "Use --multi_gpu" in error_of(make_accelerator, device="cpu")
