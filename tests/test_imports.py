@@ -10,7 +10,7 @@ from conftest import ROOT
 from flags import SCRIPTS
 
 #: packages and parts of them that take from half a second to several
-SLOW = ("diffusers gradio matplotlib pandas sklearn torchdiffeq torchvision").split()
+SLOW = ("diffusers gradio matplotlib pandas sklearn torchvision").split()
 #: one process for all scripts, since torch alone takes seconds
 PROGRAM = """
 import contextlib, io, json, runpy, sys

@@ -122,8 +122,7 @@ class TimeScoreDensity(PathDensity):
         the ends of the model's interval.
 
         Args:
-            integrator: "quadrature", or an adaptive solver: "dopri5" (torchdiffeq), "rk45"
-                (SciPy).
+            integrator: "quadrature", or "rk45", the adaptive solver of SciPy.
             rtol, atol: tolerances of a solver; 1e-6 in the paper's protocol.
 
         Raises:
@@ -141,7 +140,6 @@ class TimeScoreDensity(PathDensity):
                     t0,
                     t1,
                     like=x.flatten(1)[:, 0],
-                    solver=integrator,
                     rtol=rtol,
                     atol=atol,
                 )

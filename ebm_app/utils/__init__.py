@@ -1,4 +1,4 @@
-"""Files that a run reads and leaves: JSON records, tensors, and how they come to the disk."""
+"""Utilities of all layers, and the names of the files of a run."""
 
 METRICS_FILE, RUN_FILE, PREVIEWS = "metrics.jsonl", "run.json", "previews"
 SELF_TEST_FILE = "selftest.json"

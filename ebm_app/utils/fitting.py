@@ -1,4 +1,4 @@
-r"""One small training loop, for networks that are trained within seconds or minutes.
+r"""A small training loop, for networks that train within seconds or minutes.
 
 >>> weight = torch.zeros(1, requires_grad=True)
 >>> for step in fit([weight], lambda step: (weight - 3).square().sum(), 200, 0.1):
@@ -24,20 +24,18 @@ def fit(
     weight_decay: float = 0.0,
     factor: Callable[[int], float] | None = None,
 ) -> Iterator[int]:
-    """Minimise a loss by AdamW; yields the number of steps done, 1 to ``num_steps``, after each.
+    """Minimise a loss by AdamW, and yield the number of completed steps after each step.
 
-    A caller validates, averages weights or stops between the steps: it is a plain ``for`` loop.
+    The caller may validate, average weights or stop between the steps.
 
     Args:
-        loss_of_step: (number of steps done) -> loss (), with a graph to the ``parameters``.
-        learning_rate: its peak. weight_decay: decoupled; 0 is Adam.
-        factor: (number of steps done) -> share of the learning rate; by default it rises over
-            three tenths of the steps and falls to nothing.
+        loss_of_step: completed steps -> loss (), with a graph to the ``parameters``.
+        learning_rate: peak learning rate. weight_decay: decoupled weight decay.
+        factor: completed steps -> factor of the learning rate; by default the one-cycle schedule
+            of Smith and Topin 2017, arXiv:1708.07120, which rises over 30 % of the steps.
 
     Raises:
-        NumericalError: for a loss that is not finite.
-
-    Source of the default schedule: Smith and Topin 2017, arXiv:1708.07120.
+        NumericalError: if the loss is not finite.
     """
     optimizer = torch.optim.AdamW(parameters, learning_rate, weight_decay=weight_decay)
     if factor is None:
@@ -48,8 +46,8 @@ def fit(
         loss = loss_of_step(step)
         if not loss.isfinite():
             raise NumericalError(
-                f"the loss of step {step + 1} is {loss.item()}: take a smaller learning rate, or "
-                "other data"
+                f"The loss of step {step + 1} is {loss.item()}. Use a smaller learning rate, or "
+                "check the data."
             )
         optimizer.zero_grad()
         loss.backward()

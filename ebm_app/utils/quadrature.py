@@ -1,8 +1,7 @@
-"""Integrating a rate over an interval: Gauss-Legendre rules with an error estimate, and adaptive
-solves.
+"""Integrals over an interval: Gauss-Legendre rules with an error estimate, and an adaptive solver.
 
-``rate`` maps a float64 scalar tensor to a tensor (B,), in units of the integral per unit of its
-argument; every integral returns how many times the rate was evaluated (nfe).
+``rate`` maps a float64 scalar tensor to a tensor (B,). Every integral returns the number of its
+function evaluations (nfe).
 """
 
 from collections.abc import Callable
@@ -16,13 +15,18 @@ from torch import Tensor
 from ebm_app.utils.errors import NumericalError
 
 Rate = Callable[[Tensor], Tensor]
-#: evaluations after which an adaptive solve is given up
+#: Max evaluations of an adaptive solve
 MAX_EVALUATIONS = 50_000
+#: Names of the adaptive solver; dopri5 is an alias
+ADAPTIVE = ("rk45", "dopri5")
 
 
 class Rule(NamedTuple):
-    """Nodes in (-1, 1), weights, and the weights of a rule on about half of the nodes, which are
-    zero on the others: (n,) float64."""
+    """Quadrature rule, (n,) float64 each.
+
+    ``nodes`` lie in (-1, 1). ``coarse_weights`` belong to a rule on about half of the nodes and
+    are zero on the others.
+    """
 
     nodes: Tensor
     weights: Tensor
@@ -38,12 +42,12 @@ class Integral(NamedTuple):
 
 
 @lru_cache
-@torch.inference_mode(False)  # what is kept may be differentiated later
+@torch.inference_mode(False)  # the cached tensors may be used under autograd
 def gauss_legendre(num_nodes: int) -> Rule:
-    """The n-point Gauss-Legendre rule, n >= 3, exact for polynomials up to degree 2n - 1.
+    """Return the n-point Gauss-Legendre rule, n >= 3, exact for polynomials of degree 2n - 1.
 
-    Its error estimate needs no further evaluation: the coarse rule interpolates through every
-    second node, counted from both ends, and is exact to the number of those nodes less one.
+    The error estimate needs no further evaluations: the coarse rule uses every second node,
+    counted from both ends, and is exact for polynomials of degree m - 1 on its m nodes.
 
     >>> rule = gauss_legendre(3)
     >>> round((rule.weights * rule.nodes**4).sum().item(), 12)  # 2 / 5
@@ -62,95 +66,56 @@ def gauss_legendre(num_nodes: int) -> Rule:
 
 
 def rule_on(num_nodes: int, start: float, end: float) -> Rule:
-    """The rule of ``gauss_legendre`` for the interval from ``start`` to ``end``."""
+    """Return the rule of ``gauss_legendre`` for the interval from ``start`` to ``end``."""
     rule = gauss_legendre(num_nodes)
     half = (end - start) / 2
     return Rule(start + half * (rule.nodes + 1), half * rule.weights, half * rule.coarse_weights)
 
 
-def dopri5(rate: Rate, zero: Tensor, start: float, end: float, rtol: float, atol: float) -> Tensor:
-    """Dormand-Prince 5(4) by torchdiffeq."""
-    from torchdiffeq import odeint  # imports SciPy's solvers, which takes half a second
-
-    ends = torch.tensor([start, end], dtype=torch.float64, device=zero.device)
-    options = {"step_t": ends[1:]}  # it steps to the end, not beyond
-    try:
-        return odeint(
-            lambda t, _: rate(t),
-            zero,
-            ends,
-            rtol=rtol,
-            atol=atol,
-            method="dopri5",
-            options=options,
-        )[-1]
-    except AssertionError as error:  # the step size underflows
-        raise NumericalError(str(error)) from error
-
-
-def rk45(rate: Rate, zero: Tensor, start: float, end: float, rtol: float, atol: float) -> Tensor:
-    """The same method by SciPy, the paper's protocol at 1e-6 (appendix F.2)."""
-    from scipy.integrate import solve_ivp  # half a second to import
-
-    def in_numpy(t: float, _: np.ndarray) -> np.ndarray:
-        time = torch.tensor(t, dtype=torch.float64, device=zero.device)
-        return rate(time).detach().cpu().numpy()
-
-    start_state = zero.cpu().numpy()
-    found = solve_ivp(in_numpy, (start, end), start_state, t_eval=(end,), rtol=rtol, atol=atol)
-    if not found.success:
-        raise NumericalError(found.message)
-    return torch.from_numpy(found.y[:, -1]).to(zero.device)
-
-
-#: adaptive solvers by the name of a setting
-ADAPTIVE = {"dopri5": dopri5, "rk45": rk45}
-
-
 def integrate(
-    rate: Rate,
-    start: float,
-    end: float,
-    like: Tensor,
-    solver: str = "rk45",
-    rtol: float = 1e-6,
-    atol: float = 1e-6,
+    rate: Rate, start: float, end: float, like: Tensor, rtol: float = 1e-6, atol: float = 1e-6
 ) -> Integral:
-    """The integral by an adaptive solve of y' = rate(t), in float64.
+    """Integrate adaptively: solve y' = rate(t) in float64 by SciPy's RK45 (Dormand-Prince).
 
-    One step size serves the whole batch, so that a value depends on its batch mates within the
-    tolerance. The error is stated as the tolerance asked for, atol + rtol |y|. The rate is never
-    evaluated outside [start, end].
+    This is the paper's protocol (appendix F.2). The whole batch shares one step size, so that a
+    value depends on the rest of its batch within the tolerance. The reported error is the
+    tolerance, atol + rtol |y|. The rate is only evaluated inside [start, end].
 
     Args:
-        like: a tensor (B,) that gives the batch size and device.
-        solver: a key of ``ADAPTIVE``.
+        like: a tensor (B,) with the batch size and the device.
 
     Raises:
-        NumericalError: where the rate is not finite (an adaptive step would only shrink), where
-            the tolerance cannot be reached, or after ``MAX_EVALUATIONS`` evaluations.
+        NumericalError: if the rate is not finite, the tolerance cannot be reached, or
+            ``MAX_EVALUATIONS`` is exceeded.
     """
+    from scipy.integrate import solve_ivp  # half a second to import
+
     zero = torch.zeros(like.shape, dtype=torch.float64, device=like.device)
     if start == end or not len(like):
         return Integral(zero, zero, 0)
     nfe, low, high = 0, min(start, end), max(start, end)
 
-    def checked_rate(t: Tensor) -> Tensor:
+    def evaluate(t: float, _: np.ndarray) -> np.ndarray:
         nonlocal nfe
         nfe += 1
         if nfe > MAX_EVALUATIONS:
             raise NumericalError(f"{MAX_EVALUATIONS} evaluations are not enough")
-        value = rate(t.clamp(low, high))
-        if not value.isfinite().all():
-            raise NumericalError(f"the integrand is not finite at t = {t.item()}")
-        return value.double()
+        time = torch.tensor(t, dtype=torch.float64, device=like.device).clamp(low, high)
+        value = rate(time)
+        if not value.isfinite().all():  # the step size would shrink forever
+            raise NumericalError(f"the integrand is not finite at t = {time.item()}")
+        return value.detach().double().cpu().numpy()
 
     try:
-        value = ADAPTIVE[solver](checked_rate, zero, start, end, rtol, atol)
+        solution = solve_ivp(
+            evaluate, (start, end), zero.cpu().numpy(), t_eval=(end,), rtol=rtol, atol=atol
+        )
+        if not solution.success:
+            raise NumericalError(solution.message)
     except NumericalError as error:
         raise NumericalError(
-            f"the integral from {start} to {end} by {solver} failed: {error}. Loosen the "
-            "tolerance or use fixed nodes; where the training of the model has diverged, neither "
-            "helps"
+            f"The integral from {start} to {end} failed: {error}. Loosen the tolerance or use "
+            "fixed nodes, unless the training of the model has diverged."
         ) from error
+    value = torch.from_numpy(solution.y[:, -1]).to(like.device)
     return Integral(value, atol + rtol * value.abs(), nfe)

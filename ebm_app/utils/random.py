@@ -1,4 +1,4 @@
-"""Random numbers as functions of seeds."""
+"""Random numbers as functions of integer seeds."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,23 +8,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_GLOBAL_GENERATOR = Lock()
+_LOCK = Lock()
 
 
-def derive_seed(*parts: int) -> int:
-    """One 63-bit seed from several whole numbers, by numpy's SeedSequence."""
-    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
+def derive_seed(*integers: int) -> int:
+    """Derive a 63-bit seed from several integers, by numpy's SeedSequence."""
+    return int(np.random.SeedSequence(integers).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def make_generator(device: str | torch.device, *parts: int) -> torch.Generator:
-    """A generator whose stream is a function of these whole numbers."""
-    return torch.Generator(device).manual_seed(derive_seed(*parts))
+def make_generator(device: str | torch.device, *integers: int) -> torch.Generator:
+    """Create a generator whose seed is derived from several integers."""
+    return torch.Generator(device).manual_seed(derive_seed(*integers))
 
 
 @contextmanager
 def initial_weights(seed: int) -> Iterator[None]:
-    """Let networks that are built inside get weights that are a function of the seed. torch draws
-    them from the generator of the whole process: other threads wait, and it is left as it was.
+    """Seed the initial weights of the networks that are built in this context.
+
+    torch draws them from the global generator, which is locked and restored afterwards.
 
     >>> with initial_weights(0):
     ...     first = torch.nn.Linear(2, 2).weight
@@ -32,17 +33,22 @@ def initial_weights(seed: int) -> Iterator[None]:
     ...     bool((torch.nn.Linear(2, 2).weight == first).all())
     True
     """
-    with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
+    with _LOCK, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
 
 
 class RowNoise:
-    """Draws for ``rows`` (b,) of the batch of ``num`` of a step: all who hold a part of the batch
-    draw for the whole batch, and keep their rows.
+    """Random numbers for some rows of a batch that is sharded among processes.
 
-    >>> whole, part = (RowNoise("cpu", 0, 0, torch.tensor(rows), 3) for rows in ([0, 1, 2], [2]))
-    >>> bool((whole.normal(3, 4)[2] == part.normal(1, 4)).all())
+    Every process draws for the whole batch and keeps its rows, so that the numbers do not depend
+    on the number of processes.
+
+    Args:
+        rows: indices (b,) in the batch. num: size of the whole batch.
+
+    >>> full, shard = (RowNoise("cpu", 0, 0, torch.tensor(rows), 3) for rows in ([0, 1, 2], [2]))
+    >>> bool((full.normal(3, 4)[2] == shard.normal(1, 4)).all())
     True
     """
 
@@ -53,13 +59,14 @@ class RowNoise:
         self.generator = make_generator(device, seed, 0, step)
 
     def uniform(self, *shape: int) -> Tensor:
-        """Uniform draws in [0, 1) of this shape, which begins with the number of rows."""
-        return self._own(torch.rand, shape)
+        """Draw uniform numbers in [0, 1) of shape (b, *)."""
+        return self._draw(torch.rand, shape)
 
     def normal(self, *shape: int) -> Tensor:
-        """Standard normal draws, as ``uniform``."""
-        return self._own(torch.randn, shape)
+        """Draw standard normal numbers of shape (b, *)."""
+        return self._draw(torch.randn, shape)
 
-    def _own(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
-        device, generator = self.generator.device, self.generator
-        return draw(self.num, *shape[1:], device=device, generator=generator)[self.rows.to(device)]
+    def _draw(self, sampler: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
+        device = self.generator.device
+        batch = sampler(self.num, *shape[1:], device=device, generator=self.generator)
+        return batch[self.rows.to(device)]

