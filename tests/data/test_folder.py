@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import error_of, png_chunk, save_picture
+from irregular import put_irregular
 from PIL import Image
-from test_faults import put_no_file
 
 from ebm_app.data.images import load_images
 
@@ -173,6 +173,6 @@ def test_what_is_no_file_is_named_and_never_waited_for(tmp_path, monkeypatch):
     fill(tmp_path)
     monkeypatch.chdir(tmp_path)
     for kind in ("fifo", "socket", "device", "broken", "circle"):
-        put_no_file(tmp_path / "zz.png", kind)
+        put_irregular(tmp_path / "zz.png", kind)
         assert "zz.png" in error_of(load_folder, tmp_path)
         (tmp_path / "zz.png").unlink()

@@ -1,14 +1,13 @@
 """Damaged models, records of settings and checkpoints end in a sentence, and at once."""
 
 import json
-import os
 import shutil
-import socket
 import struct
 import time
 
 import pytest
 import torch
+from irregular import KINDS, put_irregular
 from safetensors.torch import load_file, save, save_file
 
 from ebm_app.config import EBMConfig, PathConfig, UNetConfig
@@ -46,7 +45,27 @@ TEXTS = {
     "long number": lambda text: b'{"format_version": ' + b"9" * 5000 + b"}",
     "not finite": lambda text: text.replace(b"17", b"NaN"),
     "bytes": lambda text: bytes(range(256)),
-    "huge": lambda text: text + b" " * 2**24,
+    "another version": lambda text: text.replace(b'format_version": 1', b'format_version": 2'),
+    "another kind": lambda text: text.replace(b'"kind": "', b'"kind": "no '),
+}
+#: and of model.safetensors
+BYTES = {
+    "no bytes": lambda content: b"",
+    "cut head": lambda content: content[:20],
+    "cut weights": lambda content: content[:-9],
+    "longer": lambda content: content + b"\0" * 9,
+    "no length": lambda content: struct.pack("<Q", 0) + content[8:],
+    "long head": lambda content: struct.pack("<Q", 2**40) + content[8:],
+    "others": lambda content: save({"a": torch.zeros(3)}),
+}
+#: name -> what becomes of the bytes of config.json
+TEXTS = {
+    "empty": lambda text: b"",
+    "no object": lambda text: b"[]",
+    "deep": lambda text: b"[" * 100_000,
+    "long number": lambda text: b'{"format_version": ' + b"9" * 5000 + b"}",
+    "not finite": lambda text: text.replace(b"17", b"NaN"),
+    "bytes": lambda text: bytes(range(256)),
     "another version": lambda text: text.replace(b'format_version": 1', b'format_version": 2'),
     "another kind": lambda text: text.replace(b'"kind": "', b'"kind": "no '),
 }
@@ -70,20 +89,6 @@ TENSORS = {
     "none": lambda value: value.flatten()[:0],
     "another": lambda value: value[None],
 }
-
-
-def put_no_file(path, kind):
-    """Make something that is no plain file, of a kind in ``NO_FILES``."""
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "socket":
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind(os.path.relpath(path))
-    elif kind != "nothing":
-        targets = {"device": "/dev/zero", "broken": "nowhere", "circle": path.name}
-        path.symlink_to(targets[kind])
 
 
 @pytest.fixture(scope="module")
@@ -175,10 +180,10 @@ def test_other_weights_are_refused(model, change):
     assert "lacks" in refused(model)
 
 
-@pytest.mark.parametrize("kind", NO_FILES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_what_is_no_file_is_never_waited_for(model, name, kind, monkeypatch):
     monkeypatch.chdir(model[1])
     (model[1] / name).unlink()
-    put_no_file(model[1] / name, kind)
+    put_irregular(model[1] / name, kind)
     assert refused(model)

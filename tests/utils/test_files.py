@@ -65,7 +65,7 @@ def test_damaged_tensors_are_a_user_error(tmp_path, size):
     assert "damaged" in error_of(read_tensors, path)
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"a": NaN}', '{"a": 1', "[" * 10_000])
+@pytest.mark.parametrize("text", ["", "[1]", '{"a": 1', "[" * 10_000])
 def test_damaged_record_is_a_user_error(tmp_path, text):
     path = tmp_path / "run.json"
     path.write_text(text)
