@@ -58,28 +58,6 @@ BYTES = {
     "long head": lambda content: struct.pack("<Q", 2**40) + content[8:],
     "others": lambda content: save({"a": torch.zeros(3)}),
 }
-#: name -> what becomes of the bytes of config.json
-TEXTS = {
-    "empty": lambda text: b"",
-    "no object": lambda text: b"[]",
-    "deep": lambda text: b"[" * 100_000,
-    "long number": lambda text: b'{"format_version": ' + b"9" * 5000 + b"}",
-    "not finite": lambda text: text.replace(b"17", b"NaN"),
-    "bytes": lambda text: bytes(range(256)),
-    "another version": lambda text: text.replace(b'format_version": 1', b'format_version": 2'),
-    "another kind": lambda text: text.replace(b'"kind": "', b'"kind": "no '),
-}
-#: and of model.safetensors
-BYTES = {
-    "no bytes": lambda content: b"",
-    "cut head": lambda content: content[:20],
-    "cut weights": lambda content: content[:-9],
-    "longer": lambda content: content + b"\0" * 9,
-    "no length": lambda content: struct.pack("<Q", 0) + content[8:],
-    "long head": lambda content: struct.pack("<Q", 2**40) + content[8:],
-    "others": lambda content: save({"a": torch.zeros(3)}),
-}
-NO_FILES = ("folder", "fifo", "device", "broken", "circle", "socket", "nothing")
 #: name -> what becomes of one tensor
 TENSORS = {
     "nan": lambda value: value * torch.nan,
