@@ -58,7 +58,7 @@ def build(models: Models, model: gr.Dropdown, seed: int) -> None:
     gr.Markdown(HINT)
     with gr.Row():
         with gr.Column():
-            canvas = black_canvas("Part of a digit")
+            canvas = black_canvas("Half of a digit")
             choices = list(HALVES)
             unknown = gr.Radio(choices, value=choices[0], label="Unknown half")
             buttons = start_and_stop("Complete")

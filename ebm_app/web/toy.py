@@ -131,13 +131,6 @@ def problem_label(problem: str) -> str:
     return f"mixtures, D = 20, k = {size.removeprefix('k')}" if size else f"{kind}, D = 2"
 
 
-def problem_info(problem: str) -> str:
-    """Return how difficult a problem is."""
-    if PAIRS[problem].dim == 2:
-        return "two-dimensional; takes seconds"
-    return "from the paper; its 20,000 steps leave errors of 1 to 16 nats, fewer steps leave more"
-
-
 def result_text(metrics: Mapping[str, Any]) -> str:
     """Return the error of an estimate in words."""
     if metrics["error"] is None:
@@ -162,11 +155,9 @@ def build(seed: int, device: str) -> None:
 
     with gr.Row():
         with gr.Column(scale=1, min_width=280):
-            info = problem_info(first)
-            problem = gr.Dropdown(problems, value=first, label="Problem", info=info)
+            problem = gr.Dropdown(problems, value=first, label="Problem")
             path = gr.Dropdown(**path_options(first), label="Path from p₀ to p₁")
-            info = "objective and weighting"
-            method = gr.Dropdown(methods, value="ctsm_v_time1", label="Method", info=info)
+            method = gr.Dropdown(methods, value="ctsm_v_time1", label="Method")
             bounds = {"minimum": MIN_RATE, "maximum": MAX_RATE, "step": 1e-4}
             rate = gr.Number(1e-2, label="Learning rate", **bounds)
             iterations = slider(1, MAX_ITERATIONS, 600, "Iterations")
@@ -183,7 +174,6 @@ def build(seed: int, device: str) -> None:
     def select(problem: str) -> list[dict[str, Any]]:
         return [
             gr.update(**path_options(problem)),
-            gr.update(info=problem_info(problem)),
             gr.update(visible=PAIRS[problem].dim == 2),
         ]
 
@@ -192,7 +182,7 @@ def build(seed: int, device: str) -> None:
 
     inputs = [problem, path, method, rate, iterations, seeds]
     event = start_by(buttons, toy, inputs, outputs, {"device": device})
-    problem.change(select, problem, [path, problem, plane], **AT_ONCE)
+    problem.change(select, problem, [path, plane], **AT_ONCE)
     # not path.change, which a new problem triggers too
     triggers = [problem.change, path.input, method.input]
     gr.on(triggers, None, cancels=[event], **AT_ONCE)

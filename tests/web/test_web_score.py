@@ -79,10 +79,10 @@ def test_quadrature_error_does_not_shrink_with_draws(models):
     bound = ebm.likelihood(images, seed=3)
     spread = bound.log_prob.std().item() / np.sqrt(8)
     assert score.mean_likelihood(bound, "elbo", 64)["log_prob_error"] == pytest.approx(spread)
-    integral = ebm.likelihood(images, estimator="ratio", seed=3)
+    integral = ebm.likelihood(images, estimator="time_integral", seed=3)
     spread = integral.log_prob.std().item() / np.sqrt(8)
     numerical = integral.error.square().mean().sqrt().item()
-    found = score.mean_likelihood(integral, "ratio", 64)
+    found = score.mean_likelihood(integral, "time_integral", 64)
     assert found["log_prob_error"] == pytest.approx(np.hypot(spread, numerical)) and numerical > 0
     assert found["bits_error"] == pytest.approx(found["log_prob_error"] / (64 * np.log(2)))
 
