@@ -124,8 +124,8 @@ def checked_levels(images: Any, image_shape: tuple[int, ...], num_levels: int) -
         raise UserError(f"Expected at least one image, got shape {tuple(images.shape)}.")
     if tuple(images.shape[1:]) != tuple(image_shape):
         raise UserError(
-            f"Expected images of shape {('N', *image_shape)}, got {tuple(images.shape)}. Reshape "
-            "them to (N, channels, height, width)."
+            f"Expected images of shape (N, {', '.join(map(str, image_shape))}), got "
+            f"{tuple(images.shape)}. Reshape them to (N, channels, height, width)."
         )
     return to_levels(images, num_levels)
 

@@ -92,22 +92,13 @@ class TimeScoreDensity(PathDensity):
         other.num_nodes = check_argument(Nodes, "num_nodes", num_nodes)
         return other
 
-    def output(self, x: Tensor, t: Time) -> ModelOutput:
-        """Return the output of the network at ``x`` (B, *).
-
-        >>> from ebm_app import EBM
-        >>> EBM.from_pretrained("digits").density.output(torch.zeros(2, 1, 8, 8), 0.5).score.shape
-        torch.Size([2, 1, 8, 8])
-        """
-        return self.model(x, expand_time(t, x))
-
     def time_score(self, x: Tensor, t: Time) -> Tensor:
         """Return d/dt log p_t(x) in nats per unit of t: (B,) float64."""
         return sum_except_batch(self.time_score_terms(x, t))
 
     def time_score_terms(self, x: Tensor, t: Time) -> Tensor:
         """Return the terms of the time score: (B, *) float64, see ``protocols.TimeScore``."""
-        return self.output(x, t).components.double()
+        return self.model(x, expand_time(t, x)).components.double()
 
     def log_ratio(
         self,
@@ -217,7 +208,16 @@ class TimeScoreDensity(PathDensity):
 
 
 class SteinHeadDensity(TimeScoreDensity):
-    """Density of a time score network with a Stein head, which is the Stein score."""
+    """Density of a time score network with a Stein head, which is the Stein score.
+
+    >>> from ebm_app import EBM
+    >>> EBM.from_pretrained("digits").density.output(torch.zeros(2, 1, 8, 8), 0.5).score.shape
+    torch.Size([2, 1, 8, 8])
+    """
+
+    def output(self, x: Tensor, t: Time) -> ModelOutput:
+        """Return both scores from one evaluation of the network at ``x`` (B, *)."""
+        return self.model(x, expand_time(t, x))
 
     def score(self, x: Tensor, t: Time) -> Tensor:
         """Return grad_x log p_t(x) from the Stein head: (B, *)."""

@@ -98,6 +98,10 @@ class EnergyDensity(TimeScoreDensity):
         """Return the terms (B, *) float64 of log p_t(x)."""
         return self.model.terms(x, expand_time(t, x))
 
+    def output(self, x: Tensor, t: Time) -> ModelOutput:
+        """Return both scores from one backward pass at ``x`` (B, *)."""
+        return self.model(x, expand_time(t, x))
+
     def log_density(self, x: Tensor, t: float) -> Tensor:
         """Return log p_t(x) in nats, up to log Z: (B, *) -> (B,) float64. Gradients flow to ``x``
         if it requires one."""

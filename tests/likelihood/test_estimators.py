@@ -1,4 +1,4 @@
-"""Every estimator of log p_t gives the closed form with an exact model, and states its error."""
+"""Estimators of log p_t: closed forms with exact models, and honest errors."""
 
 import dataclasses
 
@@ -7,6 +7,7 @@ import torch
 from exact import F64, ExactBridge, ExactModel, normal, two_modes, z_score
 
 from ebm_app.likelihood import (
+    ALIASES,
     ESTIMATORS,
     PathIntegral,
     ProbabilityFlowDensity,
@@ -14,27 +15,26 @@ from ebm_app.likelihood import (
     VariationalBound,
     make_estimator,
 )
-from ebm_app.nets.density import density_of
+from ebm_app.nets.density import SteinHeadDensity, density_of
+from ebm_app.nets.protocols import NoiseModel, TimeScore
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import sum_except_batch
 
 T = 0.99
-Flow = ProbabilityFlowDensity
-#: every estimator but the bound with settings that resolve the models here, and the error in nats
-#: that is left
+#: Estimators with settings that resolve the models here, and their error in nats.
 RESOLVED = {
     "time_integral": (TimeIntegral(), 1e-4),
-    "paper": (TimeIntegral("rk45"), 1e-4),
+    "rk45": (TimeIntegral("rk45"), 1e-4),
     "path_integral": (PathIntegral(), 1e-5),
-    "probability_flow": (Flow(num_probes=0, start=1e-6), 2e-3),
+    "probability_flow": (ProbabilityFlowDensity(num_probes=0, start=1e-6), 2e-3),
 }
-#: every estimator with few steps, for what does not need it exact
+#: Estimators with few steps.
 QUICK = {
     "time_integral": TimeIntegral(),
-    "paper": TimeIntegral("rk45"),
+    "rk45": TimeIntegral("rk45"),
     "path_integral": PathIntegral(num_nodes=12),
-    "probability_flow": Flow(num_steps=4, max_refinements=1),
+    "probability_flow": ProbabilityFlowDensity(num_steps=4, max_refinements=1),
     "elbo": VariationalBound(num_nodes=8),
 }
 every_estimator = pytest.mark.parametrize("name", QUICK)
@@ -49,28 +49,17 @@ def points(model, shape, num=6):
     return torch.cat([model.data((num // 2, *shape)), normal((num - num // 2, *shape), 1)])
 
 
-def test_every_estimator_is_tried_here():
-    """But for those that test_energy_model and test_diffusion_models are of."""
-    found = {name: type(estimator) for name, estimator in QUICK.items()}
-    assert found == {
-        name: kind for name, kind in ESTIMATORS.items() if name not in ("energy", "discrete")
-    }
-    normalised = {name for name, kind in ESTIMATORS.items() if kind.normalised}
-    assert normalised == {"probability_flow", "elbo", "discrete"}
-
-
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
         ("time_integral", (1, 4, 4)),
-        ("paper", (16,)),
+        ("rk45", (16,)),
         ("path_integral", (2,)),
         ("path_integral", (64,)),
         ("probability_flow", (1, 4, 4)),
     ],
 )
-def test_every_estimator_gives_the_log_density_of_a_mixture(name, shape):
-    """And its components sum to it; a solve has none."""
+def test_estimators_match_the_density_of_a_mixture(name, shape):
     estimator, tolerance = RESOLVED[name]
     model = mixture(shape)
     x = points(model, shape)
@@ -78,15 +67,15 @@ def test_every_estimator_gives_the_log_density_of_a_mixture(name, shape):
     assert found.value.shape == found.error.shape == (6,)
     assert found.value.dtype == found.error.dtype == F64
     assert (found.value - model.log_density(x, T)).abs().max() < tolerance
-    assert (found.components is None) == (name in ("paper", "probability_flow"))
+    assert (found.components is None) == (name in ("rk45", "probability_flow"))
     if found.components is not None:
         assert torch.allclose(sum_except_batch(found.components), found.value, rtol=1e-12)
 
 
 @pytest.mark.parametrize("t", [0.6, 0.9])
 @pytest.mark.parametrize("path", [LinearVPPath(c=0.4), VPPath()], ids=["linear c", "vp"])
-def test_the_noised_curve_ends_in_the_point_at_inner_times_too(path, t):
-    """Where it behaves like a square root. N(0, I) is taken for p_0, which it is nearly on VP."""
+def test_path_integral_is_exact_at_inner_times(path, t):
+    """Near t the curve behaves like a square root. On VP, p_0 is only close to N(0, I)."""
     model = two_modes(path, 1e-4, (64,), stein_channels=1)
     x = normal((4, 64))
     found = PathIntegral()(density_of(model), x, t)
@@ -94,13 +83,13 @@ def test_the_noised_curve_ends_in_the_point_at_inner_times_too(path, t):
     assert (found.value - model.log_density(x, t)).abs().max() < tolerance
 
 
-def test_the_error_over_the_probes_is_honest():
-    """Its square is in the mean that of the deviation from the exact divergence, which has no
-    bias; and it falls as one over the root of the number of probes."""
+def test_probe_error_matches_the_deviation():
+    """From the exact divergence, without bias; it falls as one over the root of the probes."""
     model = mixture((1, 4, 4))
-    x, energy = points(model, (1, 4, 4), 300), density_of(model)
+    x, density = points(model, (1, 4, 4), 300), density_of(model)
     some, many, exact = (
-        Flow(8, max_refinements=1, num_probes=num)(energy, x, 0.9) for num in (12, 48, 0)
+        ProbabilityFlowDensity(8, max_refinements=1, num_probes=num)(density, x, 0.9)
+        for num in (12, 48, 0)
     )
     for found in (some, many):
         deviation = found.value - exact.value
@@ -110,19 +99,20 @@ def test_the_error_over_the_probes_is_honest():
         assert share.sqrt() == pytest.approx(1, abs=0.2)
     fall = many.error.square().mean() / some.error.square().mean()
     assert fall.sqrt() == pytest.approx(0.5, abs=0.05)
-    assert 0 < exact.error.max() < many.error.median() / 10  # of the solver, too little to be seen
-    single = Flow(num_steps=4, num_probes=1)(energy, x[:3], T)
+    assert 0 < exact.error.max() < many.error.median() / 10
+    single = ProbabilityFlowDensity(num_steps=4, num_probes=1)(density, x[:3], T)
     assert single.value.isfinite().all() and single.error.isnan().all()
 
 
-def test_steps_are_halved_until_a_point_settles_and_the_error_holds_what_is_left():
-    """Points settle one by one; the evaluations are those of all, shared evenly."""
+def test_steps_are_halved_until_each_point_converges():
     model = mixture((1, 4, 4))
-    x, energy = points(model, (1, 4, 4), 20), density_of(model)
+    x, density = points(model, (1, 4, 4), 20), density_of(model)
     exact, values = model.log_density(x, T), []
     for refinements in (0, 1, 3, 6):
         settings = {"num_steps": 4, "num_probes": 0, "start": 1e-6}
-        values.append(Flow(**settings, max_refinements=refinements)(energy, x, T))
+        values.append(
+            ProbabilityFlowDensity(**settings, max_refinements=refinements)(density, x, T)
+        )
     assert values[0].error.isnan().all()
     for found in values[1:]:
         assert ((found.value - exact).abs() < found.error + 1e-3).all()
@@ -130,54 +120,53 @@ def test_steps_are_halved_until_a_point_settles_and_the_error_holds_what_is_left
     assert values[1].nfe == 16 + 32 < values[-1].nfe < 16 * (2**7 - 1)
 
 
-def test_curves_of_other_noise_differ_by_the_rule_alone_and_those_of_a_wrong_model_by_more():
-    """The error holds both."""
+def test_path_integral_error_includes_rule_and_model():
+    """Curves of an exact model differ by the rule alone, those of a wrong one by more."""
     model = mixture((16,))
-    x, energy = points(model, (16,), 20), density_of(model)
+    x, density = points(model, (16,), 20), density_of(model)
     for nodes, tolerance in ((16, 2e-2), (32, 1e-5)):
         one, other = (
-            PathIntegral(num_nodes=nodes, num_draws=1, seed=seed)(energy, x, T).value
+            PathIntegral(num_nodes=nodes, num_draws=1, seed=seed)(density, x, T).value
             for seed in (0, 1)
         )
         assert 0 < (one - other).abs().max() < tolerance
     exact = model.log_density(x, T)
-    found = PathIntegral()(energy, x, T)
+    found = PathIntegral()(density, x, T)
     assert ((found.value - exact).abs() <= found.error).all()
     model.forward = lambda x, t: ExactModel.forward(model, 1.05 * x, t)
-    wrong = PathIntegral(num_draws=8)(energy, x, T)
+    wrong = PathIntegral(num_draws=8)(density, x, T)
     assert wrong.error.median() > 100 * (found.value - exact).abs().max()
-    assert PathIntegral(num_draws=1)(energy, x, T).error.isnan().all()
+    assert PathIntegral(num_draws=1)(density, x, T).error.isnan().all()
 
 
 @every_estimator
-def test_a_value_depends_on_its_point_and_the_seed_alone_and_is_float64(name):
-    """The solve with one step size for the batch: to its tolerance, 1e-6 of it and of one. Probes
-    are drawn from the bytes of a point, so that they are others for a float32 one."""
+def test_values_depend_on_point_and_seed_only(name):
+    """An adaptive solve has one step size for the batch. Probes depend on the bytes of a point,
+    so they differ in float32."""
     model = mixture((1, 4, 4))
-    x, energy = points(model, (1, 4, 4)), density_of(model)
+    x, density = points(model, (1, 4, 4)), density_of(model)
     estimator = QUICK[name]
-    whole = estimator(energy, x, 0.9)
-    tolerance = 1e-4 if name == "paper" else 1e-10
+    whole = estimator(density, x, 0.9)
+    tolerance = 1e-4 if name == "rk45" else 1e-10
     for part in (slice(1, 2), torch.tensor([3, 0])):
-        found = estimator(energy, x[part], 0.9)
+        found = estimator(density, x[part], 0.9)
         assert torch.allclose(found.value, whole.value[part], rtol=0, atol=tolerance)
-        if name != "paper":
+        if name != "rk45":
             assert torch.allclose(found.error, whole.error[part], rtol=1e-6, atol=1e-9)
-    if hasattr(estimator, "seed"):
-        other = dataclasses.replace(estimator, seed=1)(energy, x, 0.9)
+    if name in ("path_integral", "probability_flow", "elbo"):
+        other = dataclasses.replace(estimator, seed=1)(density, x, 0.9)
         assert (other.value != whole.value).all()
     if name == "probability_flow":
         estimator = dataclasses.replace(estimator, num_probes=0)
-    rough, fine = estimator(energy, x.float(), 0.9), estimator(energy, x, 0.9)
+    rough, fine = estimator(density, x.float(), 0.9), estimator(density, x, 0.9)
     assert rough.value.dtype == rough.error.dtype == F64
     assert torch.allclose(rough.value, fine.value, rtol=1e-4, atol=1e-3)
 
 
-def test_a_model_without_a_head_takes_the_gradient_of_the_integral():
-    """As the head's would be, where the head is exact and the nodes many; on float32 too."""
+def test_score_without_a_head_is_the_gradient_of_the_integral():
     x = points(mixture((2,)), (2,), 4)
     with_head, without = (density_of(mixture((2,), head), 24) for head in (1, 0))
-    estimator = Flow(3)
+    estimator = ProbabilityFlowDensity(3)
     found, expected = estimator(without, x, 0.9), estimator(with_head, x, 0.9)
     assert (found.value - expected.value).abs().max() < 1e-3
     assert estimator(without, x.float(), 0.9).value.isfinite().all()
@@ -186,26 +175,37 @@ def test_a_model_without_a_head_takes_the_gradient_of_the_integral():
 
 @pytest.mark.parametrize("head", [1, 0], ids=["head", "integral"])
 @every_estimator
-def test_nfe_counts_the_evaluations_of_the_network_for_an_example(name, head):
+def test_nfe_counts_network_evaluations_per_example(name, head):
     model, calls = mixture((2,), head), []
     model.register_forward_hook(lambda *args: calls.append(len(args[1][0])))
-    x = points(model, (2,))
-    if name == "path_integral" and not head:
-        with pytest.raises(UserError, match="this model has no Stein head"):
-            QUICK[name](density_of(model), x, 0.9)
+    x, estimator = points(model, (2,)), QUICK[name]
+    if not estimator.supports(density_of(model)):
+        assert (name, head) == ("path_integral", 0)
+        with pytest.raises(UserError, match="path_integral needs .* Available for .* Stein head"):
+            estimator(density_of(model), x, 0.9)
         return
-    found = QUICK[name](density_of(model), x, 0.9)
-    assert found.nfe * len(x) == sum(calls)
+    assert estimator(density_of(model), x, 0.9).nfe * len(x) == sum(calls)
 
 
-def test_an_estimator_is_made_by_name_with_its_settings_and_refuses_mistakes():
-    assert make_estimator("probability_flow", {"num_steps": 7}, 5) == Flow(num_steps=7, seed=5)
+def test_estimators_are_built_by_name():
+    flow = ProbabilityFlowDensity(num_steps=7, seed=5)
+    assert make_estimator("probability_flow", {"num_steps": 7}, 5) == flow
+    assert make_estimator("pf_ode", {"num_steps": 7}, 5) == flow
+    assert make_estimator("paper", {}) == TimeIntegral("rk45")
+    assert {new for new, _ in ALIASES.values()} < set(ESTIMATORS)
     assert make_estimator("elbo", {"seed": 6}, 5) == VariationalBound(seed=6)
     assert make_estimator(QUICK["elbo"], {}, 5) is QUICK["elbo"]
-    with pytest.raises(UserError, match="setting of the estimator ratio 'num_probes'"):
-        make_estimator("time_integral", {"num_probes": 2})
+    with pytest.raises(UserError, match="estimator time_integral 'num_probes'"):
+        make_estimator("ratio", {"num_probes": 2})
+    normalised = {name for name, kind in ESTIMATORS.items() if kind.normalised}
+    assert normalised == {"probability_flow", "elbo", "discrete"}
+
+
+def test_two_sided_paths_have_no_log_density():
     x = normal((2, 2))
     bridge = ExactBridge(SchrodingerBridgePath(), 1e-3, (0.0, 1.0), (0.7, 0.5), 1)
+    density = SteinHeadDensity(bridge)
+    assert isinstance(density, TimeScore) and not isinstance(density, NoiseModel)
     for estimator in QUICK.values():
         with pytest.raises(UserError, match="no known reference density"):
-            estimator(density_of(bridge), x, 0.9)
+            estimator(density, x, 0.9)

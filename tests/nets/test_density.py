@@ -1,11 +1,11 @@
-"""Energies of models with exact time scores: log ratios, log densities and their gradients."""
+"""Densities of exact time scores: log ratios, log densities, their gradients, and EBM methods."""
 
 import pytest
 import torch
 from exact import F64, ExactBridge, ExactModel, normal, two_modes
 
 from ebm_app.nets.chunks import CHUNK_SIZES
-from ebm_app.nets.density import INTEGRATORS, QUADRATURE, density_of
+from ebm_app.nets.density import INTEGRATORS, MIN_NODES, QUADRATURE, density_of
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import sum_except_batch
@@ -23,7 +23,8 @@ def bridge(sigma=1.0):
     return ExactBridge(SchrodingerBridgePath(sigma), 1e-3, (-0.4, 0.8), (0.5, 0.6))
 
 
-MODELS = {  # and the nodes that resolve them; a bridge's clock is infinite at both ends
+#: Models and the nodes that resolve them; the arc length of a bridge is infinite at both ends.
+MODELS = {
     "linear": (gaussian(LinearVPPath()), 32),
     "linear c": (gaussian(LinearVPPath(c=0.3)), 32),
     "linear wide": (gaussian(LinearVPPath(), std=1.5, mean=-0.4), 32),
@@ -44,8 +45,7 @@ def ratio(model, x, t0, t1):
 
 @pytest.mark.parametrize("shape", [(2,), (1, 2, 2)], ids=["vector", "image"])
 @pytest.mark.parametrize("path", [LinearVPPath(), VPPath(), SchrodingerBridgePath()])
-def test_the_exact_models_are_derivatives_of_their_log_density(path, shape):
-    """Time score and Stein score by automatic differentiation of log p_t; it integrates to one."""
+def test_exact_scores_are_derivatives_of_the_log_density(path, shape):
     is_bridge = isinstance(path, SchrodingerBridgePath)
     model = bridge() if is_bridge else two_modes(path, 1e-5, shape, stein_channels=1)
     x, t = normal((5, *shape)), torch.linspace(0.1, 0.95, 5, dtype=F64)
@@ -67,11 +67,11 @@ def test_the_exact_models_are_derivatives_of_their_log_density(path, shape):
         *(("rk45", *pair) for pair in zip(["linear", "bridge sigma"], SHAPES[1:], strict=True)),
     ],
 )
-def test_every_estimator_gives_the_exact_log_ratio(integrator, name, shape):
+def test_log_ratio_matches_closed_form(integrator, name, shape):
     model, nodes = MODELS[name]
-    energy, x = density_of(model, nodes), points(model, shape)
-    result = energy.log_ratio(x, integrator=integrator, **TIGHT)
-    if integrator == QUADRATURE:  # the part of component i is the log ratio of x_i alone
+    density, x = density_of(model, nodes), points(model, shape)
+    result = density.log_ratio(x, integrator=integrator, **TIGHT)
+    if integrator == QUADRATURE:  # component i is the log ratio of x_i alone
         assert torch.allclose(sum_except_batch(result.components), result.value, rtol=1e-12)
         single = ratio(model, x.reshape(-1, 1), *model.interval).reshape(x.shape)
         assert (result.components - single).abs().max() < 1e-5
@@ -79,29 +79,27 @@ def test_every_estimator_gives_the_exact_log_ratio(integrator, name, shape):
     assert (result.value - ratio(model, x, *model.interval)).abs().max() < 1e-5
     for t0, t1 in INNER if integrator == QUADRATURE else INNER[:1]:
         t0 = max(t0, model.interval[0])
-        part = energy.log_ratio(x, t0, t1, integrator, **TIGHT)
+        part = density.log_ratio(x, t0, t1, integrator, **TIGHT)
         assert (part.value - ratio(model, x, t0, t1)).abs().max() < 1e-5
-        back = energy.log_ratio(x, t1, t0, integrator, **TIGHT)
+        back = density.log_ratio(x, t1, t0, integrator, **TIGHT)
         assert torch.allclose(back.value, -part.value, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("name, shape", list(zip(MODELS, 2 * SHAPES[::-1], strict=True)))
-def test_the_error_estimate_bounds_the_error(name, shape):
-    """To the rounding of float64, where the nodes are too few as where they are enough."""
+def test_error_estimate_bounds_the_error(name, shape):
     model, _ = MODELS[name]
     x = points(model, shape, 8)
     for nodes in (16, 24, 32, 64):
-        energy = density_of(model, nodes)
+        density = density_of(model, nodes)
         for t0, t1 in [model.interval, *INNER]:
             t0 = max(t0, model.interval[0])
-            result = energy.log_ratio(x, t0, t1)
+            result = density.log_ratio(x, t0, t1)
             error = (result.value - ratio(model, x, t0, t1)).abs()
             assert (error <= result.error + 1e-10).all()
     assert density_of(model, 128).log_ratio(x).error.max() < 1e-3
 
 
-def test_values_do_not_depend_on_batch_mates_or_chunks(monkeypatch):
-    """A mixture, where the posterior of a mode could leak from one example to another."""
+def test_values_do_not_depend_on_batch_or_chunks(monkeypatch):
     shape = (1, 8, 8)
     model = two_modes(VPPath(), 1e-5, shape)
     x = points(model, shape, 6)
@@ -111,49 +109,47 @@ def test_values_do_not_depend_on_batch_mates_or_chunks(monkeypatch):
     score = density_of(model).score(x, 0.9)
     for num_inputs in (1, 7, 64):
         monkeypatch.setitem(CHUNK_SIZES, "cpu", num_inputs * x[0].numel())
-        energy = density_of(model)
-        chunked = energy.log_ratio(x)
+        density = density_of(model)
+        chunked = density.log_ratio(x)
         assert chunked.nfe == whole.nfe
         for left, right in zip(whole[:3], chunked[:3], strict=True):
             assert torch.allclose(left, right, rtol=1e-11, atol=1e-11)
-        assert torch.allclose(score, energy.score(x, 0.9), rtol=1e-11, atol=1e-11)
+        assert torch.allclose(score, density.score(x, 0.9), rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("shape", [(10,), (1, 8, 8)], ids=str)
-def test_log_density_and_score_are_exact_where_the_path_starts_at_the_reference(shape):
+def test_log_density_and_score_match_closed_form(shape):
     model = two_modes(LinearVPPath(), 1e-5, shape)
-    energy, x = density_of(model, 48), points(model, shape)
-    for t in (None, 0.2, 0.7, 0.99):
-        end = energy.end if t is None else t
-        assert (energy.log_density(x, t) - model.log_density(x, end)).abs().max() < 1e-5
-        assert (energy.score(x, t) - model.exact_score(x, end)).abs().max() < 1e-5
+    density, x = density_of(model, 48), points(model, shape)
+    for t in (density.end, 0.2, 0.7, 0.99):
+        assert (density.log_density(x, t) - model.log_density(x, t)).abs().max() < 1e-5
+        assert (density.score(x, t) - model.exact_score(x, t)).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("integrator", INTEGRATORS)
-def test_nfe_counts_the_evaluations_of_an_example(integrator, monkeypatch):
+def test_nfe_counts_evaluations_per_example(integrator, monkeypatch):
     monkeypatch.setitem(CHUNK_SIZES, "cpu", 12 * 2)
     model, sizes = gaussian(LinearVPPath()), []
     model.register_forward_hook(lambda *args: sizes.append(len(args[1][0])))
-    energy, x = density_of(model, 20), normal((4, 2))
-    whole = energy.log_ratio(x, integrator=integrator)
+    density, x = density_of(model, 20), normal((4, 2))
+    whole = density.log_ratio(x, integrator=integrator)
     assert sum(sizes) == 4 * whole.nfe and max(sizes) <= 12
-    part = energy.log_ratio(x, 0.3, 0.6, integrator)
+    part = density.log_ratio(x, 0.3, 0.6, integrator)
     assert part.nfe < whole.nfe
     if integrator == QUADRATURE:
-        assert whole.nfe == 20 and part.nfe >= energy.min_nodes
-        assert energy.with_nodes(5).log_ratio(x, 0.3, 0.6).nfe == 5
+        assert whole.nfe == 20 and part.nfe >= MIN_NODES
+        assert density.with_nodes(5).log_ratio(x, 0.3, 0.6).nfe == 5
 
 
-def test_a_two_sided_path_has_ratios_and_no_density():
-    energy, x = density_of(bridge()), normal((3, 2))
-    assert energy.log_ratio(x).value.shape == (3,)
-    reference = energy.path.reference_log_density
-    for call in (energy.log_density, energy.score, reference):
+def test_two_sided_paths_have_log_ratios_only():
+    density, x = density_of(bridge()), normal((3, 2))
+    assert density.log_ratio(x).value.shape == (3,)
+    for call in (density.log_density, density.score):
         with pytest.raises(UserError, match="SchrodingerBridgePath"):
-            call(x)
+            call(x, 0.9)
 
 
-def test_unknown_integrators_and_rules_too_small_are_the_users_mistake():
+def test_wrong_integrators_and_nodes_are_reported():
     model = gaussian(LinearVPPath())
     with pytest.raises(UserError, match="choose one of dopri5, quadrature, rk45"):
         density_of(model).log_ratio(normal((2, 2)), integrator="euler")
@@ -163,10 +159,10 @@ def test_unknown_integrators_and_rules_too_small_are_the_users_mistake():
 
 def test_float32_points_give_float64_values():
     model = gaussian(LinearVPPath(), eps=1e-3)
-    energy, x = density_of(model), points(model, (1, 8, 8))
-    rough = energy.log_ratio(x.float())
+    density, x = density_of(model), points(model, (1, 8, 8))
+    rough = density.log_ratio(x.float())
     assert rough.value.dtype == rough.components.dtype == F64
-    assert torch.allclose(rough.value, energy.log_ratio(x).value, rtol=1e-4, atol=1e-3)
-    score = energy.score(x.float())
-    assert energy.log_density(x.float()).dtype == F64 and score.dtype == torch.float32
-    assert torch.allclose(score.double(), energy.score(x, energy.end), rtol=1e-3, atol=1e-3)
+    assert torch.allclose(rough.value, density.log_ratio(x).value, rtol=1e-4, atol=1e-3)
+    score = density.score(x.float(), density.end)
+    assert density.log_density(x.float(), 0.9).dtype == F64 and score.dtype == torch.float32
+    assert torch.allclose(score.double(), density.score(x, density.end), rtol=1e-3, atol=1e-3)

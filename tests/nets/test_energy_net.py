@@ -1,4 +1,4 @@
-"""An energy network: one pass, both derivatives, distillation, and its estimator."""
+"""Energy networks: both derivatives in one pass, distillation, and the estimator."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from torch import nn
 from ebm_app import EBM
 from ebm_app.config import Residual
 from ebm_app.likelihood import EnergyEstimate
-from ebm_app.nets.density import density_of
+from ebm_app.nets.density import TimeScoreDensity
 from ebm_app.nets.energy_net import GAIN, EnergyDensity, EnergyModel
 from ebm_app.objectives.time_sampling import ArcLength
 from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
@@ -55,8 +55,7 @@ def times(path, num=6):
 
 
 @pytest.mark.parametrize("path", [LinearVPPath(), LinearVPPath(c=0.4), VPPath()])
-def test_both_derivatives_of_one_pass_are_those_of_the_closed_form(path):
-    """With u the share of the clock, du/dt is the rate of the clock over its length."""
+def test_both_derivatives_match_closed_form(path):
     model, t = EnergyModel(Bilinear(), path, EPS), times(path)
     x = normal((6, 2, 3, 3))
     first, last = path.arc_length(torch.tensor(model.interval, dtype=F64))
@@ -68,24 +67,25 @@ def test_both_derivatives_of_one_pass_are_those_of_the_closed_form(path):
     expected = (normal_part + GAIN * u_x * part).flatten(1).sum(1)
     assert torch.allclose(model.terms(x, t).flatten(1).sum(1), expected, rtol=1e-12)
     by_u = GAIN * (part + u_x * (0.6 * x * u_x + x)).flatten(1).sum(1)
-    assert torch.allclose(model.time_score(x, t), by_u * rate, rtol=1e-8)
+    assert torch.allclose(model(x, t).components[:, 0], by_u * rate, rtol=1e-8)
     score = -x + GAIN * u_x * (0.3 * u_x.square() + 0.4 * x + u_x)
     assert torch.allclose(model(x, t).score, score, rtol=1e-12)
 
 
-def test_at_time_zero_it_is_the_reference_whatever_the_network():
+def test_density_at_time_zero_is_the_reference():
     path, x = LinearVPPath(), normal((4, 2, 3, 3))
     model = EnergyModel(Bilinear(), path, EPS)
     start = torch.zeros(4, dtype=F64)
     reference = path.reference_log_density(x).flatten(1).sum(1)
     assert torch.equal(model.terms(x, start).flatten(1).sum(1), reference)
     assert torch.equal(model(x, start).score, -x)
+    bridge = EnergyModel(Bilinear(), SchrodingerBridgePath(), EPS)
     with pytest.raises(UserError, match="no known reference density"):
-        EnergyModel(Bilinear(), SchrodingerBridgePath(), EPS)
+        bridge(x, start + 0.5)
 
 
-def test_second_derivatives_are_there_where_they_are_asked_for():
-    """As the divergence of a probability flow and training need them."""
+def test_scores_can_be_differentiated():
+    """The divergence of a probability flow needs it."""
     model, x = EnergyModel(Bilinear(), LinearVPPath(), EPS), normal((3, 4))
     t = torch.full((3,), 0.5, dtype=F64)
     point = x.clone().requires_grad_()
@@ -96,12 +96,11 @@ def test_second_derivatives_are_there_where_they_are_asked_for():
         assert not model(x, t).score.requires_grad
 
 
-def test_the_energy_takes_one_pass_and_agrees_with_its_own_integral():
-    """The integral of the time derivative is the log density itself, up to the rule's error."""
+def test_energy_equals_the_integral_of_its_time_derivative():
     model = EnergyModel(Bilinear(), LinearVPPath(), EPS)
     energy, x = EnergyDensity(model, 24, residual=Residual(0.5, 0.1, 0.2)), normal((5, 4))
-    integral = density_of(model, 24)
-    for t in (None, 0.7):
+    integral = TimeScoreDensity(model, 24)
+    for t in (energy.end, 0.7):
         assert torch.allclose(energy.log_density(x, t), integral.log_density(x, t), atol=1e-6)
         assert torch.allclose(energy.score(x, t), integral.score(x, t), atol=1e-5)
     other = energy.with_nodes(8).with_eps(0.1)
@@ -110,15 +109,15 @@ def test_the_energy_takes_one_pass_and_agrees_with_its_own_integral():
     assert energy.score_cost(0.5) == 1
 
 
-def test_the_estimator_takes_the_constant_off_and_says_what_it_leaves():
+def test_estimator_subtracts_the_calibration_offset():
     model = EnergyModel(Bilinear(), LinearVPPath(), EPS)
     energy, x = EnergyDensity(model, residual=Residual(0.5, 0.1, 0.2)), normal((5, 4))
     found = EnergyEstimate()(energy, x, 0.9)
     assert torch.allclose(found.value, energy.log_density(x, 0.9) - 0.5, rtol=1e-12)
     assert torch.allclose(found.components.sum(1), found.value, rtol=1e-12)
     assert found.error.tolist() == [0.2] * 5 and found.nfe == 1
-    with pytest.raises(UserError, match="no energy to read in one evaluation"):
-        EnergyEstimate()(density_of(model), x, 0.9)
+    with pytest.raises(UserError, match="estimator energy needs an energy network.*train/energy"):
+        EnergyEstimate()(TimeScoreDensity(model), x, 0.9)
 
 
 GAUSSIAN = ExactModel(LinearVPPath(), EPS, [[0.5]], [0.6], stein_channels=1)
@@ -130,8 +129,8 @@ MIXTURE = two_modes(LinearVPPath(), EPS, (2,), stein_channels=1)
     [(GAUSSIAN, 4, 600), pytest.param(MIXTURE, 2, 3000, marks=pytest.mark.slow)],
     ids=["gaussian", "mixture"],
 )
-def test_distilled_from_an_exact_teacher_it_is_the_log_density(teacher, dim, num):
-    """Within 0.02 nats a dimension at points that it did not see."""
+def test_distillation_recovers_the_log_density(teacher, dim, num):
+    """Within 0.02 nats per dimension at new points."""
     torch.manual_seed(0)
     path = teacher.path
     model = EnergyModel(SmallNet(dim).double(), path, EPS)
@@ -153,8 +152,8 @@ def test_distilled_from_an_exact_teacher_it_is_the_log_density(teacher, dim, num
     assert error.square().mean().sqrt() < 0.02 * dim
 
 
-def test_the_loss_of_what_the_teacher_says_is_zero_and_of_a_shift_is_known():
-    """A time score off by delta per unit of the clock costs delta^2 / D."""
+def test_distillation_loss_of_a_shift_matches_closed_form():
+    """A time score off by delta per unit of arc length costs delta^2 / D."""
     path = LinearVPPath()
     teacher = EnergyModel(Bilinear(), path, EPS)
     x, t = normal((6, 4)), times(path)
@@ -167,14 +166,14 @@ def test_the_loss_of_what_the_teacher_says_is_zero_and_of_a_shift_is_known():
             gain, rate = path.score_gain(t), path.time_score_variance(t).sqrt()
             return output._replace(
                 score=output.score + 0.3 * expand_like(gain, x),
-                components=output.components + expand_like(rate, x) * 0.1,
+                components=output.components + 0.4 * rate[:, None],
             )
 
     found = loss(Shifted(Bilinear(), path, EPS), path, sample, t)[1:]
     assert torch.allclose(found, torch.full((5,), 0.3**2 + 0.4**2 / 4, dtype=F64), rtol=1e-9)
 
 
-def test_an_energy_of_images_is_kept_with_its_constant(tmp_path):
+def test_energy_model_round_trip_keeps_the_calibration(tmp_path):
     config = dataclasses.replace(energy_config(GREY), residual=Residual(1.5, 0.2, 2.5))
     assert config.prediction == "energy" and config.net.dropout == 0
     ebm, images = EBM(config), torch.zeros(2, 1, 8, 8)
@@ -191,9 +190,7 @@ def test_an_energy_of_images_is_kept_with_its_constant(tmp_path):
 
 
 @pytest.mark.process
-def test_the_script_distils_resumes_exactly_and_stores_the_constant(
-    folder, tmp_path, script, capsys
-):
+def test_energy_script_distils_and_resumes_exactly(folder, tmp_path, script, capsys):
     runs = tmp_path / "whole", tmp_path / "part"
     flags = "--max_train_steps 4 --checkpointing_steps 2 --validation_steps 4 --logging_steps 1"
     flags += " --train_batch_size 4 --validation_images 4 --num_preview_images 0 --device cpu"

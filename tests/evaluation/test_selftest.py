@@ -1,12 +1,11 @@
-"""The noise that a Stein head predicts against closed forms, and what passes a check."""
+"""Checks of the self-test: the noise predicted by a Stein head, and what passes."""
 
 import math
 
 import pytest
 import torch
 from conftest import error_of
-from exact import ExactModel, generator
-from test_estimators import mixture
+from exact import ExactModel, generator, two_modes
 
 from ebm_app.evaluation.selftest import PREDICTED_NOISE, judge, noise_excess
 from ebm_app.likelihood import VariationalBound
@@ -17,7 +16,7 @@ SHAPE = (1, 4, 4)
 
 
 def scaled(model, factor):
-    """The same model with a Stein score that is too large; components and variance stay."""
+    """Return the density of a model whose Stein score is multiplied by a factor."""
 
     def forward(x, t):
         output = ExactModel.forward(model, x, t)
@@ -28,15 +27,15 @@ def scaled(model, factor):
 
 
 @pytest.mark.parametrize("num_nodes", [16, 32])
-def test_an_exact_head_has_none(num_nodes):
-    model = mixture(SHAPE)
+def test_noise_of_an_exact_head_is_unbiased(num_nodes):
+    model = two_modes(LinearVPPath(), 1e-4, SHAPE, stein_channels=1)
     excess = noise_excess(density_of(model), model.data((400, *SHAPE)), num_nodes, generator())
     check = judge("noise", excess, PREDICTED_NOISE, "")
     assert check.passed and abs(check.value) < 3 * check.stderr < 0.1
 
 
-def test_a_head_that_is_too_large_by_its_closed_form():
-    """For N(0, 1) on a path that keeps the variance e_s = sqrt(v) x, E e_s . (e_s - e) =
+def test_noise_of_a_scaled_head_matches_closed_form():
+    """For N(0, 1) on a variance-preserving path, e_s = sqrt(v) x, E e_s . (e_s - e) =
     (1 + q) q v, and v = 1 / (1 + exp l)."""
     q, model = 0.1, ExactModel(LinearVPPath(), 1e-4, [[0.0]], [1.0], stein_channels=1)
     energy = scaled(model, 1 + q)
@@ -57,7 +56,7 @@ def test_a_head_that_is_too_large_by_its_closed_form():
     ("mean", "stderr", "passed"),
     [(0.1, 0, True), (-0.39, 0.1, True), (0.41, 0.1, False), (-0.11, 0, False)],
 )
-def test_a_check_passes_within_its_allowance_and_three_standard_errors(mean, stderr, passed):
+def test_check_passes_within_three_standard_errors(mean, stderr, passed):
     values = mean + stderr * torch.tensor([-1.0, 1.0], dtype=torch.float64)
     assert judge("check", values, 0.1, "").passed is passed
     assert "check: not finite" in error_of(judge, "check", values * math.nan, 0.1, "")

@@ -1,0 +1,86 @@
+"""Bits per dim of known densities on pixels, and the cost of a likelihood in Python calls."""
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import digit
+from exact import F64, ExactModel, generator, two_modes
+
+import ebm_app
+from ebm_app import EBM
+from ebm_app.likelihood import TimeIntegral
+from ebm_app.likelihood.bits import likelihood_of
+from ebm_app.likelihood.dequantisation import UniformDequantisation
+from ebm_app.nets.density import density_of
+from ebm_app.paths import LinearVPPath
+from ebm_app.spaces import PixelSpace
+from ebm_app.utils.tensors import sum_except_batch
+
+SHAPE, MEAN, STD, EPS = (2, 3, 3), 0.15, 0.4, 1e-4
+
+
+def images(num_levels, num=3):
+    return torch.randint(num_levels, (num, *SHAPE), generator=generator())
+
+
+def noise(repeats, levels):
+    return torch.rand((repeats, *levels.shape), generator=generator(1), dtype=F64)
+
+
+def likelihood(model, levels, num_levels, u, nodes=64):
+    density, dequantiser = density_of(model, nodes), UniformDequantisation()
+    estimate = TimeIntegral().log_prob_of_levels(
+        density, PixelSpace(), levels, num_levels, dequantiser, u
+    )
+    return likelihood_of([estimate], levels[0].numel())
+
+
+@pytest.mark.parametrize("num_levels", [2, 17, 256])
+def test_gaussian_bits_match_closed_form(num_levels):
+    """The density at the last time is N(alpha mu, alpha^2 s^2 + v)."""
+    levels = images(num_levels)
+    u, model = noise(2, levels), ExactModel(LinearVPPath(), EPS, [[MEAN]], [STD])
+    result = likelihood(model, levels, num_levels, u)
+    alpha = 1 - EPS
+    density = torch.distributions.Normal(alpha * MEAN, (alpha**2 * STD**2 + 1 - alpha**2) ** 0.5)
+    pixels = 2 * (levels + u) / num_levels - 1
+    nats = (density.log_prob(pixels) + math.log(2 / num_levels)).flatten(2).sum(2).mean(0)
+    assert torch.allclose(result.log_prob, nats, rtol=0, atol=1e-6)
+    bits = -nats / math.log(2) / math.prod(SHAPE)
+    assert torch.allclose(result.bits_per_dim, bits, rtol=0, atol=1e-6)
+
+
+def test_repeats_are_averaged_and_components_sum():
+    levels, model = images(17), two_modes(LinearVPPath(), 1e-6, SHAPE)
+    u = noise(3, levels)
+    whole = likelihood(model, levels, 17, u, nodes=12)
+    single = [likelihood(model, levels, 17, u[k : k + 1], nodes=12) for k in range(3)]
+    for name in ("log_prob", "bits_per_dim", "error", "components"):
+        mean = torch.stack([getattr(s, name) for s in single]).mean(0)
+        assert torch.allclose(getattr(whole, name), mean, rtol=1e-10)
+    assert [s.nfe for s in single] == [12, 12, 12] and whole.nfe == 36
+    assert torch.allclose(sum_except_batch(whole.components), whole.log_prob, rtol=1e-10)
+
+
+def count_calls(function, *args):
+    """Return the number of Python calls inside the package, and the result."""
+    root, calls = str(Path(ebm_app.__file__).parent), 0
+
+    def profile(frame, event, arg):
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_filename.startswith(root)
+
+    sys.setprofile(profile)
+    try:
+        return function(*args), calls
+    finally:
+        sys.setprofile(None)
+
+
+def test_elbo_of_one_image_needs_few_python_calls():
+    ebm = EBM.from_pretrained("digits")
+    result, calls = count_calls(ebm.likelihood, digit(), "elbo")
+    assert result.nfe == 64 and 0 < calls < 1500
