@@ -1,7 +1,9 @@
-"""log Z of a model by annealed chains, and its bits per dim with and without it.
+"""Estimate log Z of a model with annealed chains, and its bits per dim with and without log Z.
 
 python evaluate/ais.py digits
 python evaluate/ais.py digits-energy --method diffused --num_temperatures 400
+
+log Z = log of the integral of the unnormalised density exp(log p) is 0 for a normalised model.
 """
 
 from collections.abc import Sequence
@@ -25,10 +27,9 @@ from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.random import derive_seed
 from ebm_app.utils.registry import choose
 
-#: half of the chains of a method are told from the other half
+#: At least 4, because a method compares two halves of its chains
 NumChains = Annotated[int, Ge(4), Le(1_000_000)]
-
-#: a word of --method -> the methods that run; the first one normalises the bits per dim
+#: Value of --method -> the methods that run, of which the first normalises the bits per dim
 CHOICES = {
     **{name: (name,) for name in METHODS},
     "both": ("ais", "raise"),
@@ -38,20 +39,21 @@ CHOICES = {
 
 @configuration(kw_only=True)
 class Arguments(HeldOutFlags, Annealing):
-    """The command line."""
+    """Command-line arguments."""
 
     method: str = setting(
-        "ais: annealed importance sampling, forward and in reverse; transported, diffused: the "
-        "same by chains moved by the probability-flow ODE, for images of few pixels, or by the "
-        "reversed diffusion; raise: in reverse from held-out images; both: ais and raise; all",
+        "ais: annealed importance sampling, forward and in reverse; transported: ais with chains "
+        "that also follow the probability flow, for images of few pixels; diffused: ais with "
+        "chains that also take steps of the reversed diffusion; raise: ais in reverse from "
+        "held-out images; both: ais and raise; all: all methods",
         "transported",
     )
-    num_chains: NumChains = setting("chains of each run", 64)
-    output_dir: Path = setting("where the record goes", Path("runs/ais"))
+    num_chains: NumChains = setting("chains per run", 64)
+    output_dir: Path = setting("folder for the record", Path("runs/ais"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Estimate log Z; the metrics of every method."""
+    """Estimate log Z by the selected methods; return the figures of each."""
     args = parse(Arguments, __doc__, argv)
     names = CHOICES[choose("method", args.method, CHOICES)]
     accelerator, ebm = open_model(args)
@@ -65,16 +67,15 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             chains = Chains(ebm.density, from_attributes(Annealing, args), transport)
             runs[transport] = ChainRun(chains, points, derive_seed(args.seed, len(runs)))
         results[name] = estimate(runs[transport], args.num_chains)
-    bar = partial(tqdm, desc="bits per dim")
-    _, bits = bits_by_estimator(
-        accelerator, ebm, levels, noise, TimeIntegral(), ebm.dequantiser, args.batch_size, bar
-    )
-    methods = {name: metrics_of(found, bits, levels[0].numel()) for name, found in results.items()}
-    metrics = {
+    shared = accelerator, ebm, levels, noise, TimeIntegral(), ebm.dequantiser, args.batch_size
+    _, bits = bits_by_estimator(*shared, wrap=partial(tqdm, desc="bits per dim"))
+    num_dims = levels[0].numel()
+    methods = {name: figures_of(result, bits, num_dims) for name, result in results.items()}
+    figures = {
         **methods[names[0]],
         "method": names[0],
-        "ratio_bits_per_dim": bits["bits_per_dim"],
-        "ratio_stderr": bits["stderr"],
+        "unnormalised_bits_per_dim": bits["bits_per_dim"],
+        "unnormalised_stderr": bits["stderr"],
         "eps": bits["eps"],
         "num_images": len(levels),
         "model": args.model,
@@ -83,15 +84,15 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     print(to_markdown([{"method": k, **row, "warnings": None} for k, row in methods.items()]))
     for name, row in methods.items():
         for warning in row["warnings"]:
-            print(f"warning of {name}: {warning}")
-    output.save(metrics)
-    return metrics
+            print(f"warning: {name}: {warning}")
+    output.save(figures)
+    return figures
 
 
-def metrics_of(result: LogZResult, bits: dict[str, Any], num_dims: int) -> dict[str, Any]:
-    """The metrics of a method; bits per dim are those of the integral, normalised by log Z."""
+def figures_of(result: LogZResult, bits: dict[str, Any], num_dims: int) -> dict[str, Any]:
+    """Return the figures of a method: log Z, and the bits per dim that it normalises."""
     estimate, scale = result.estimate, num_dims * log(2)
-    metrics = {
+    figures = {
         **estimate._asdict(),
         "acceptance": result.acceptance,
         "bits_per_dim": bits["bits_per_dim"] + estimate.log_z / scale,
@@ -99,5 +100,5 @@ def metrics_of(result: LogZResult, bits: dict[str, Any], num_dims: int) -> dict[
     }
     for name, side in {"forward": result.forward, "reverse": result.reverse}.items():
         if side is not None:
-            metrics |= {f"{name}_log_z": side.log_z, f"{name}_stderr": side.stderr}
-    return metrics
+            figures |= {f"{name}_log_z": side.log_z, f"{name}_stderr": side.stderr}
+    return figures

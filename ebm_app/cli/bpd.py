@@ -1,10 +1,14 @@
-"""Bits per dim of a model on held-out images, by one estimator of log p or several.
+"""Compute bits per dim of a model on held-out images, by one or several estimators of log p.
 
 python evaluate/bpd.py digits --estimator all
 python evaluate/bpd.py digits --estimator probability_flow --estimator_args num_steps=40
+
+The first table has the mean over images, its standard error (stderr), the part of that error which
+the estimator makes (numerical_error), and the estimator's error for one image (image_error). The
+second table has the differences between estimators, which measure the error of the model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,40 +28,42 @@ from ebm_app.likelihood import (
 )
 from ebm_app.likelihood.dequantisation import DEQUANTISERS, dequantisation_noise
 from ebm_app.utils.fields import configuration, setting
-from ebm_app.utils.output import Output
+from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.processes import shut_down
 from ebm_app.utils.registry import choose, settings_of_each
 
 ALL = "all"
+#: Figures of the printed table
+COLUMNS = ("bits_per_dim", "stderr", "numerical_error", "image_error", "eps", "nfe", "seconds")
 
 
-def notes_of(kinds: dict[str, Any]) -> str:
-    """What every kind does."""
+def describe(kinds: Mapping[str, Any]) -> str:
+    """Return the name and the note of every class."""
     return "; ".join(f"{name}: {kind.note}" for name, kind in kinds.items())
 
 
 @configuration(kw_only=True)
 class Arguments(HeldOutFlags):
-    """The command line."""
+    """Command-line arguments."""
 
     estimator: tuple[str, ...] = setting(
-        "how log p is computed; elbo by default, or time_integral for a model without a Stein "
-        f"head. The last line begins with the first one's metrics. {notes_of(ESTIMATORS)}; {ALL}: "
-        "all of them",
+        "estimators of log p; defaults to elbo, or to time_integral for a model without a Stein "
+        "head. The figures of the first estimator lead the output. "
+        f"{describe(ESTIMATORS)}; {ALL}: all that support the model",
         (),
     )
     estimator_args: tuple[str, ...] = setting(
-        "settings KEY=VALUE of the estimators; each goes to all that have it", ()
+        "settings KEY=VALUE, for each estimator that has them", ()
     )
     dequantisation: str | None = setting(
-        f"the model's own if not given. {notes_of(DEQUANTISERS)}", None
+        f"dequantiser; defaults to that of the model. {describe(DEQUANTISERS)}", None
     )
-    labels: bool = setting("tell the model the class of every image: bits of p(x | label)", False)
-    output_dir: Path = setting("where the record goes", Path("runs/bpd"))
+    labels: bool = setting("compute bits of p(x | label) with the labels of the images", False)
+    output_dir: Path = setting("folder for the record", Path("runs/bpd"))
 
 
 def make_estimators(args: Arguments, ebm: EBM) -> dict[str, Estimator]:
-    """The estimators asked for, by name, with their settings; all are those for the model."""
+    """Return the selected estimators by name."""
     names = dict.fromkeys(args.estimator or [ebm.default_estimator])
     for name in names:
         choose("estimator", name, [*ESTIMATORS, *ALIASES, ALL])
@@ -69,7 +75,7 @@ def make_estimators(args: Arguments, ebm: EBM) -> dict[str, Estimator]:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Evaluate a split; the metrics, on the main process."""
+    """Evaluate a split; return the figures on the main process, and None on the others."""
     args = parse(Arguments, __doc__, argv)
     accelerator, ebm = open_model(args)
     estimators = make_estimators(args, ebm)
@@ -83,12 +89,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     bits, results = {}, {}
     for name, estimator in estimators.items():
         bar = partial(tqdm, desc=name, disable=not is_main)
-        of_model = (accelerator, ebm, levels, noise, estimator, dequantiser)
-        bits[name], results[name] = bits_by_estimator(
-            *of_model, args.batch_size, bar, labels=labels
-        )
+        shared = accelerator, ebm, levels, noise, estimator, dequantiser, args.batch_size
+        bits[name], results[name] = bits_by_estimator(*shared, wrap=bar, labels=labels)
     first = next(iter(results))
-    metrics = {
+    figures = {
         **results[first],
         "estimator": first,
         "dequantisation": dequantiser_name,
@@ -98,27 +102,18 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         "disagreements": disagreements(bits),
     }
     if is_main:
-        output.save(metrics)
-        print_results(metrics)
+        output.save(figures)
+        print_tables(figures)
     shut_down(accelerator)
-    return metrics if is_main else None
+    return figures if is_main else None
 
 
-def print_results(metrics: dict[str, Any]) -> None:
-    """A line for each estimator, with its own error in the mean and in one image, and a line for
-    each pair of them."""
-    print("estimator     bits/dim  stderr  num.err  an image      eps     nfe       s")
-    for name, row in metrics["estimators"].items():
-        errors = [row["numerical_error"], row["image_error"]]
-        error, image = ("" if value is None else f"{value:.1e}" for value in errors)
-        print(
-            f"{name:13}{row['bits_per_dim']:9.4f} {row['stderr']:7.4f} {error:>8}  {image:>8} "
-            f"{row['eps']:8.1e} {row['nfe']:7.0f} {row['seconds']:7.1f}"
-        )
-        if parts := row.get("parts"):
-            print(", ".join(f"{part} {bits:.4f}" for part, bits in parts.items()))
-    for pair in metrics["disagreements"]:
-        print(
-            f"{pair['first']} - {pair['second']}: {pair['difference']:+.4f} "
-            f"± {pair['stderr']:.4f} bits per dim"
-        )
+def print_tables(figures: dict[str, Any]) -> None:
+    """Print one row per estimator, and one row per pair of estimators."""
+    rows = [
+        {"estimator": name, **{key: row[key] for key in COLUMNS}, **row.get("parts", {})}
+        for name, row in figures["estimators"].items()
+    ]
+    print(to_markdown(rows))
+    if figures["disagreements"]:
+        print(to_markdown(figures["disagreements"]))

@@ -1,6 +1,9 @@
-"""Check a model against identities that hold for every exact one.
+"""Check a model on held-out images against identities that every exact model satisfies.
 
 python evaluate/selftest.py digits
+
+The result is in the last line and in selftest.json, not in the exit code. selftest.png shows the
+mean time score against the arc length of the path.
 """
 
 from collections.abc import Sequence
@@ -24,36 +27,38 @@ NumTimes = Annotated[int, Ge(2), Le(10_000)]
 
 @configuration(kw_only=True)
 class Arguments(HeldOutFlags):
-    """The command line."""
+    """Command-line arguments."""
 
-    num_times: NumTimes = setting("times at which the mean time score is taken", 32)
-    pf_ode_steps: Steps = setting("steps of the probability-flow ODE", 20)
-    output_dir: Path = setting("where record and plot go", Path("runs/selftest"))
+    num_times: NumTimes = setting("times at which the mean time score is estimated", 32)
+    pf_ode_steps: Steps = setting("steps of the probability flow", 20)
+    output_dir: Path = setting("folder for the record and the plot", Path("runs/selftest"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Run the checks; their outcome is in the metrics, not in the exit code."""
+    """Run all checks; return whether they passed, and their values."""
     args = parse(Arguments, __doc__, argv)
-    pf_ode = ProbabilityFlowDensity(num_steps=args.pf_ode_steps, seed=args.seed)
+    flow = ProbabilityFlowDensity(num_steps=args.pf_ode_steps, seed=args.seed)
     _, ebm = open_model(args)
     levels, _ = held_out(args, ebm)
     output = Output(args.output_dir / SELF_TEST_FILE, args)
-    from ebm_app.evaluation.plots import balance_figure  # a second to import
+    from ebm_app.evaluation.plots import balance_figure  # matplotlib takes a second to import
 
     total = num_reports(args.num_times, len(levels))
-    reports = iterate_checks(ebm, levels, args.num_times, pf_ode, args.seed)
+    reports = iterate_checks(ebm, levels, args.num_times, flow, args.seed)
     *_, (balance, checks) = tqdm(reports, desc="self-test", total=total)
-    metrics = {
+    figures = {
         "passed": all(check.passed for check in checks),
         "checks": [check._asdict() for check in checks],
         "mean_time_score": {
-            key: getattr(balance, key).tolist() for key in ("shares", "mean", "stderr")
+            "shares": balance.shares.tolist(),
+            "mean": balance.mean.tolist(),
+            "stderr": balance.stderr.tolist(),
         },
         "num_images": len(levels),
         "model": args.model,
     }
-    output.save(metrics)
+    output.save(figures)
     save_figure(balance_figure(balance), output.folder / "selftest.png")
     for check in checks:
         print(check.describe())
-    return metrics
+    return figures

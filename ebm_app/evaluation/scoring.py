@@ -1,4 +1,4 @@
-"""Bits per dim of many images, shared among the processes, and what a table says of them."""
+"""Bits per dim of many images, computed by all processes, and the figures of a table."""
 
 import time
 from itertools import combinations
@@ -18,8 +18,14 @@ from ebm_app.utils.tensors import standard_error
 
 
 class ImageBits(NamedTuple):
-    """Of N images: bits per dim, integration error in nats, network evaluations, and the parts of
-    the bits that the estimator tells apart, each (N,)."""
+    """Bits per dim of N images.
+
+    Attributes:
+        bits_per_dim: (N,).
+        error: (N,), error of the estimator in nats; NaN if unknown.
+        nfe: (N,), network evaluations.
+        parts: bits per dim (N,) of the named terms of the estimator; empty if it has none.
+    """
 
     bits_per_dim: Tensor
     error: Tensor
@@ -35,28 +41,31 @@ def bits_of_images(
     batch_size: int = 128,
     wrap: Wrap = iter,
     labels: Tensor | None = None,
+    part_names: tuple[str, ...] = (),
     **options: Any,
 ) -> ImageBits:
-    """``model.likelihood`` of images, shared among the processes.
+    """Compute ``model.likelihood`` of images, each of which one process evaluates.
 
     Args:
-        levels: (N, C, H, W). noise: (K, N, C, H, W), drawn for all images beforehand, so that the
-            result does not depend on batches or processes. labels: (N,), for log P(image | label).
-        wrap: put around the batches, for a progress bar.
-        options: of ``model.likelihood``.
+        levels: grey levels (N, C, H, W).
+        noise: uniform numbers (K, N, C, H, W) for all images, so that the result depends neither
+            on the batches nor on the number of processes.
+        wrap: wraps the batches, for a progress bar.
+        labels: class labels (N,), for log P(image | label).
+        part_names: terms of the estimator to return.
+        options: further arguments of ``model.likelihood``.
     """
-    parts = getattr(options.get("estimator"), "parts", ())
 
-    def rows_of(indices: Tensor) -> Tensor:
-        told = {} if labels is None else {"labels": labels[indices]}
-        found = model.likelihood(levels[indices], noise=noise[:, indices], **told, **options)
-        nfe = torch.full_like(found.error, found.nfe)
-        columns = [found.bits_per_dim, found.error, nfe, *(found.parts[name] for name in parts)]
-        return torch.stack(columns, 1)
+    def columns_of(rows: Tensor) -> Tensor:
+        conditions = {} if labels is None else {"labels": labels[rows]}
+        result = model.likelihood(levels[rows], noise=noise[:, rows], **conditions, **options)
+        nfe = torch.full_like(result.error, result.nfe)
+        parts = [result.parts[name] for name in part_names]
+        return torch.stack([result.bits_per_dim, result.error, nfe, *parts], 1)
 
-    count = 3 + len(parts)
-    table = sharded(accelerator, len(levels), count, batch_size, rows_of, wrap).unbind(1)
-    return ImageBits(*table[:3], dict(zip(parts, table[3:], strict=True)))
+    num_columns = 3 + len(part_names)
+    table = sharded(accelerator, len(levels), num_columns, batch_size, columns_of, wrap).unbind(1)
+    return ImageBits(*table[:3], dict(zip(part_names, table[3:], strict=True)))
 
 
 def bits_by_estimator(
@@ -67,49 +76,55 @@ def bits_by_estimator(
     estimator: Estimator,
     dequantiser: Dequantiser,
     batch_size: int,
-    wrap: Wrap = iter,
     **options: Any,
 ) -> tuple[Tensor, dict[str, Any]]:
-    """Bits per dim of every image (N,), and the metrics of a table: their mean, its standard
-    error over images, the estimator's own error of one image (root mean square) and the part of
-    the mean's error that these make, the time at which the density is read, and the cost.
+    """Return the bits per dim (N,) of images by one estimator, and the figures of a table.
 
-    ``options`` are those of ``bits_of_images``.
+    The figures are the mean ``bits_per_dim``, its standard error ``stderr`` over images, the root
+    mean square error ``image_error`` that the estimator makes for one image, the error
+    ``numerical_error`` of the mean that follows from it, the margin ``eps``, and the cost.
+
+    Args:
+        options: further arguments of ``bits_of_images``.
     """
     begin, path = time.perf_counter(), ebm.density.path
     options |= {"estimator": estimator, "dequantiser": dequantiser}
-    found = bits_of_images(accelerator, ebm, levels, noise, batch_size, wrap, **options)
+    options["part_names"] = estimator.part_names
+    result = bits_of_images(accelerator, ebm, levels, noise, batch_size, **options)
     end = dequantiser.time(ebm.config.num_levels, ebm.space, path, ebm.density.end)
-    image_error = found.error.square().mean().sqrt().item() / (levels[0].numel() * log(2))
-    parts = {name: part.mean().item() for name, part in found.parts.items()}
-    # one probe or draw has no error
-    of_image, of_mean = (
-        error if isfinite(error) else None
-        for error in (image_error, image_error / sqrt(len(levels)))
-    )
-    return found.bits_per_dim, {
-        "bits_per_dim": found.bits_per_dim.mean().item(),
-        "stderr": standard_error(found.bits_per_dim).item(),
-        "image_error": of_image,
-        "numerical_error": of_mean,
+    image_error = result.error.square().mean().sqrt().item() / (levels[0].numel() * log(2))
+    is_known = isfinite(image_error)  # a single probe or draw has no error
+    figures = {
+        "bits_per_dim": result.bits_per_dim.mean().item(),
+        "stderr": standard_error(result.bits_per_dim).item(),
+        "image_error": image_error if is_known else None,
+        "numerical_error": image_error / sqrt(len(levels)) if is_known else None,
         "eps": 1 - end,
         "final_variance": path.variance(torch.tensor(end, dtype=torch.float64)).item(),
-        "nfe": found.nfe.mean().item(),
+        "nfe": result.nfe.mean().item(),
         "num_images": len(levels),
         "repeats": len(noise),
         "seconds": time.perf_counter() - begin,
-        **({"parts": parts} if parts else {}),
     }
+    if result.parts:
+        figures["parts"] = {name: part.mean().item() for name, part in result.parts.items()}
+    return result.bits_per_dim, figures
 
 
 def disagreements(bits: dict[str, Tensor]) -> list[dict[str, Any]]:
-    """For each pair of estimators the mean difference of bits per dim on the same images, first
-    less second, with the standard error of that mean, and the correlation over images (None where
-    there is no spread)."""
-    found = []
+    """Compare each pair of estimators on the same images.
+
+    Args:
+        bits: estimator -> bits per dim (N,).
+
+    Returns:
+        For each pair the mean ``difference`` of ``first`` less ``second``, its standard error
+        ``stderr``, and the ``correlation`` over images, None for constant bits.
+    """
+    pairs = []
     for a, b in combinations(bits, 2):
         correlation = torch.corrcoef(torch.stack([bits[a], bits[b]]))[0, 1].item()
-        found.append(
+        pairs.append(
             {
                 "first": a,
                 "second": b,
@@ -118,4 +133,4 @@ def disagreements(bits: dict[str, Tensor]) -> list[dict[str, Any]]:
                 "correlation": correlation if isfinite(correlation) else None,
             }
         )
-    return found
+    return pairs

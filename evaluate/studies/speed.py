@@ -1,95 +1,70 @@
-"""Costs of training steps and likelihoods beside the paper's way of doing them, within one run.
+"""Measure the time of a training step of each objective against time score matching.
 
 python evaluate/speed.py digits
-python evaluate/speed.py digits --parts training --batch_size 256
+python evaluate/speed.py digits --batch_size 256
+
+Time score matching (TSM) is the baseline of the paper.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import log
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ebm_app.cli.command_line import parse
-from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
+from ebm_app.cli.command_line import CommonFlags, ModelFlag, parse
 from ebm_app.config import TrainingConfig
 from ebm_app.data.images import ImageData
 from ebm_app.ebm import EBM
-from ebm_app.likelihood.dequantisation import dequantisation_noise
 from ebm_app.nets.parametrisation import default_prediction
 from ebm_app.training.tasks import EBMTask
 from ebm_app.training.trainer import Trainer
-from ebm_app.utils.fields import AtLeastTwo, BatchSize, configuration, setting
+from ebm_app.utils.fields import BatchSize, Draws, configuration, setting
 from ebm_app.utils.output import Output, to_markdown
-from ebm_app.utils.processes import make_accelerator
-from ebm_app.utils.registry import choose
+from ebm_app.utils.processes import make_accelerator, resolve_device
 
-#: objectives whose steps are compared, on the same network without a Stein head
+#: Objectives that are compared on one network without a Stein head
 OBJECTIVES = ("ctsm_v", "ctsm", "tsm")
-#: nodes and tolerances of integrals, and the nodes of the value that they are compared with
-NODES, TOLERANCES, REFERENCE = (8, 12, 16, 24, 32, 48, 64, 96, 128), (1e-3, 1e-4, 1e-5, 1e-6), 192
 Action = Callable[[], object]
-Rows = list[dict[str, Any]]
 
 
 @configuration(kw_only=True)
-class Arguments(HeldOutFlags):
-    """The command line."""
+class Arguments(CommonFlags, ModelFlag):
+    """Command-line arguments."""
 
-    batch_size: BatchSize = setting("images taken together", 64)
-    limit: AtLeastTwo = setting("take the first images only", 32)
-    parts: tuple[str, ...] = setting("of training, likelihood; both if not given", ())
-    quick: bool = setting("one turn of 4 images", False)
-    output_dir: Path = setting("where the record goes", Path("runs/speed"))
+    batch_size: BatchSize = setting("images per batch", 64)
+    rounds: Draws = setting("steps of each objective", 10)
+    output_dir: Path = setting("folder for the record", Path("runs/speed"))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measure; tables by part."""
+    """Time whole training steps (draw, loss, backward, update, average); return the table."""
     args = parse(Arguments, __doc__, argv)
-    if args.quick:
-        args = replace(args, batch_size=4, limit=4)
-    parts = [choose("part", name, PARTS) for name in args.parts or PARTS]
-    _, ebm = open_model(args)
+    ebm = EBM.from_pretrained(args.model, resolve_device(args.device))
     output = Output(args.output_dir / "speed.json", args)
-    found = {}
-    for name in parts:
-        found[name] = PARTS[name](ebm, args)
-        print(f"{name}\n{to_markdown(found[name])}\n")
-    answer = {"ratios": found}
-    output.save(answer)
-    return answer
-
-
-def training_rows(ebm: EBM, args: Arguments) -> Rows:
-    """Whole training steps (draw, loss, backward, update, average) by this program's objectives,
-    beside time score matching, the paper's baseline."""
     size, device = args.batch_size, ebm.device.type
-    in_bfloat16 = trainer_of(ebm, size, "ctsm_v").train_step
-    actions = {
-        **{name: trainer_of(ebm, size, name).train_step for name in OBJECTIVES},
-        "ctsm_m and Stein head": trainer_of(ebm, size, "ctsm_m", True).train_step,
-        "ctsm_v in bfloat16": torch.autocast(device, torch.bfloat16)(in_bfloat16),
-    }
-    seconds = seconds_in_turns(actions, device, 1 if args.quick else 10)
-    return [
-        {
-            "step": name,
-            "ms": 1e3 * taken,
-            "of tsm": taken / seconds["tsm"],
-            "images/s": size / taken,
-        }
-        for name, taken in seconds.items()
+    steps = {name: make_trainer(ebm, size, name).train_step for name in OBJECTIVES}
+    steps["ctsm_m and Stein head"] = make_trainer(ebm, size, "ctsm_m", True).train_step
+    in_float32 = make_trainer(ebm, size, "ctsm_v").train_step
+    steps["ctsm_v in bfloat16"] = torch.autocast(device, torch.bfloat16)(in_float32)
+    seconds = time_in_turns(steps, device, args.rounds)
+    table = [
+        {"step": name, "ms": 1e3 * s, "of tsm": s / seconds["tsm"], "images/s": size / s}
+        for name, s in seconds.items()
     ]
+    print(to_markdown(table))
+    figures = {"table": table}
+    output.save(figures)
+    return figures
 
 
-def trainer_of(ebm: EBM, batch_size: int, objective: str, stein_head: bool = False) -> Trainer:
-    """A run of the model's network that is never begun: its steps are taken one by one, on random
-    images, as what a step costs does not depend on them."""
-    own = {"stein_head": stein_head, "prediction": default_prediction(stein_head)}
-    config = replace(ebm.config, **own, condition_dim=0, num_classes=0)
+def make_trainer(ebm: EBM, batch_size: int, objective: str, stein_head: bool = False) -> Trainer:
+    """Return a trainer of the model's network on random images, whose steps are taken one by one:
+    the time of a step does not depend on the images."""
+    head = {"stein_head": stein_head, "prediction": default_prediction(stein_head)}
+    config = replace(ebm.config, **head, condition_dim=0, num_classes=0)
     training = TrainingConfig(
         train_batch_size=batch_size, objective=objective, stein_factor=float(stein_head)
     )
@@ -102,9 +77,12 @@ def trainer_of(ebm: EBM, batch_size: int, objective: str, stein_head: bool = Fal
     return Trainer(accelerator, task, training, folder)
 
 
-def seconds_in_turns(actions: Mapping[str, Action], device: str, rounds: int) -> dict[str, float]:
-    """Tenth percentile of the seconds of every action over ``rounds`` turns after one that warms
-    up. A machine is never equally fast twice, so only times taken in turns are compared."""
+def time_in_turns(actions: Mapping[str, Action], device: str, rounds: int) -> dict[str, float]:
+    """Return the tenth percentile of the seconds of each action.
+
+    The actions take turns, after one round of warm-up, because the speed of a machine changes
+    over time.
+    """
     times: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(rounds + 1):
         for name, action in actions.items():
@@ -114,31 +92,3 @@ def seconds_in_turns(actions: Mapping[str, Action], device: str, rounds: int) ->
                 torch.cuda.synchronize()
             times[name].append(time.perf_counter() - begin)
     return {name: sorted(values[1:])[rounds // 10] for name, values in times.items()}
-
-
-def likelihood_rows(ebm: EBM, args: Arguments) -> Rows:
-    """Log ratios by Gauss-Legendre rules, and by SciPy's RK45, the paper's protocol, rtol and atol
-    being equal: evaluations of the network, and ``error``, the largest distance over images to
-    the log ratio by ``REFERENCE`` nodes, in bits per dim."""
-    levels, _ = held_out(args, ebm)
-    noise = dequantisation_noise(1, levels, args.seed)[0]
-    x, energy = ebm.dequantise(levels, noise).y, ebm.density
-    truth = energy.with_nodes(REFERENCE).log_ratio(x).value
-    found = {f"{num} nodes": energy.with_nodes(num).log_ratio(x) for num in NODES}
-    for e in TOLERANCES:
-        found[f"rk45 at {e:g}"] = energy.log_ratio(x, integrator="rk45", rtol=e, atol=e)
-    scale = x[0].numel() * log(2)
-    return [
-        {
-            "by": name,
-            "evaluations": ratio.nfe,
-            "error": (ratio.value - truth).abs().max().item() / scale,
-        }
-        for name, ratio in found.items()
-    ]
-
-
-PARTS: dict[str, Callable[[EBM, Arguments], Rows]] = {
-    "training": training_rows,
-    "likelihood": likelihood_rows,
-}

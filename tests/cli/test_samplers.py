@@ -2,11 +2,11 @@
 
 import json
 
+import torch
 from conftest import call
 
 from ebm_app.cli import samplers
 from ebm_app.data.images import load_images
-from ebm_app.ebm import EBM
 
 FLOW = "pf_ode num_steps=1"
 HMC = "annealed_hmc num_temperatures=1 steps_per_temperature=1 num_leapfrog_steps=1 final_steps=0"
@@ -31,9 +31,9 @@ def test_a_study_leaves_its_record(capsys, tmp_path, folder):
 
 
 def test_training_images_are_copies_and_held_out_ones_are_not():
-    module, data = samplers, load_images("digits")
-    args = module.Arguments(model="digits", num_images=60, classifier_steps=5, device="cpu")
-    measure, _ = module.prepare(EBM.from_pretrained("digits"), args)
+    data = load_images("digits")
+    args = samplers.Arguments(model="digits", num_images=60, classifier_steps=5, device="cpu")
+    measure = samplers.Judge(data, torch.device("cpu"), args).measure
     # a third of them judge, and the others are those that copies would be of
     seen, unseen = (measure(data.display(part[:60]), None) for part in (data.train, data.test))
     assert seen["copies"] == seen["identical"] > 0.5

@@ -1,0 +1,87 @@
+"""Bits per dim by the command: its tables, its agreement with the package, and processes."""
+
+import json
+import math
+
+import forked
+import pytest
+from conftest import call
+
+from ebm_app.cli import bpd
+from ebm_app.data.images import load_images
+from ebm_app.ebm import EBM
+from ebm_app.likelihood.dequantisation import TruncatedNormal, dequantisation_noise
+
+ESTIMATORS = {"elbo", "path_integral", "probability_flow", "time_integral"}
+
+
+@pytest.fixture
+def run(folder, capsys, tmp_path):
+    """Run the command on a tiny model; return its figures and everything that it printed."""
+
+    def run(*flags):
+        words = [folder / "grey", "--device", "cpu", "--output_dir", tmp_path, *flags]
+        assert call(bpd, *words) == 0
+        out, error = capsys.readouterr()
+        return json.loads(out.splitlines()[-1]), out + error
+
+    return run
+
+
+@pytest.mark.process
+def test_all_estimators_are_compared(run, tmp_path, folder):
+    settings = "num_probes=1 num_steps=3 num_draws=2 max_refinements=1".split()
+    flags = "--estimator all --limit 2 --repeats 1 --estimator_args".split()
+    figures, printed = run(*flags, *settings)
+    rows = figures["estimators"]
+    assert set(rows) == ESTIMATORS and all(f"| {name} |" in printed for name in ESTIMATORS)
+    wanted = {"bits_per_dim", "stderr", "eps", "nfe", "num_images", "seconds", "final_variance"}
+    assert all(wanted <= set(row) for row in rows.values())
+    assert {key: figures[key] for key in rows["elbo"]} == rows["elbo"]  # the first leads
+    pairs = {(pair["first"], pair["second"]): pair for pair in figures["disagreements"]}
+    assert len(pairs) == 6
+    names = "probability_flow", "time_integral"
+    a, b = (rows[name]["bits_per_dim"] for name in names)
+    assert pairs[names]["difference"] == pytest.approx(a - b, abs=1e-12)
+    assert rows["time_integral"]["eps"] == pytest.approx(1e-4)
+    assert rows["probability_flow"]["numerical_error"] is None  # a single probe
+    levels = load_images("digits").test[:2]
+    noise = dequantisation_noise(1, levels, 0)
+    result = EBM.from_pretrained(folder / "grey").likelihood(levels, "path_integral", noise=noise)
+    errors, row = result.error / (64 * math.log(2)), rows["path_integral"]
+    assert row["image_error"] == pytest.approx(errors.square().mean().sqrt().item())
+    assert row["numerical_error"] == pytest.approx(errors.norm().item() / 2)
+    assert json.loads((tmp_path / "bpd.json").read_text())["figures"] == figures
+
+
+def test_bits_are_those_of_the_model(run, folder):
+    """Old names of estimators select the same ones."""
+    flags = "--estimator_args num_steps=2 --dequantisation truncated_normal --seed 3".split()
+    flags += "--limit 3 --repeats 2 --estimator".split()
+    figures, _ = run(*flags, "pf_ode")
+    options = {"num_steps": 2, "dequantiser": TruncatedNormal(), "repeats": 2, "seed": 3}
+    ebm, levels = EBM.from_pretrained(folder / "grey"), load_images("digits").test[:3]
+    result = ebm.likelihood(levels, "probability_flow", **options)
+    assert figures["bits_per_dim"] == pytest.approx(result.bits_per_dim.mean().item(), rel=1e-6)
+    assert figures["dequantisation"] == "truncated_normal"
+
+
+@pytest.mark.parametrize(("eps", "is_beyond"), [(1e-5, True), (1e-3, False)])
+def test_margin_beyond_training_is_reported(run, eps, is_beyond):
+    _, printed = run("--limit", 2, "--repeats", 1, "--eps", eps)
+    assert ("trained on times up to" in printed) == is_beyond
+
+
+@pytest.mark.process
+def test_two_processes_give_the_figures_of_one(run, folder, tmp_path):
+    flags = "--estimator probability_flow --estimator_args num_steps=3 --split train".split()
+    flags += "--limit 5 --repeats 1 --batch_size 1".split()
+    one, _ = run(*flags)
+    printed, words = tmp_path / "2.txt", [folder / "grey", *flags, "--device", "cpu"]
+    words += ["--output_dir", tmp_path / "2"]
+    assert forked.run("evaluate/bpd.py", words, printed, num=2) == {0}
+    (line,) = [line for line in printed.read_text().splitlines() if line.startswith("{")]
+    two = json.loads(line)
+    for figures in (one, two):
+        figures.pop("seconds"), figures["estimators"]["probability_flow"].pop("seconds")
+    assert one == two
