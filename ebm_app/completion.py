@@ -1,4 +1,4 @@
-"""Images of which a part is known: draws of the rest."""
+"""Completion of images: samples of the unknown pixels given the known ones."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,28 +11,20 @@ from ebm_app.data.levels import dequantise
 from ebm_app.ebm import EBM, Labels
 from ebm_app.likelihood.bits import checked_levels
 from ebm_app.sampling.base import Frame
-from ebm_app.sampling.known import KnownEnergy
+from ebm_app.sampling.known import KnownPixels
 from ebm_app.sampling.samplers import AnnealedHMC
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import check_argument
 from ebm_app.utils.registry import build
 from ebm_app.utils.tensors import as_tensor
 
-#: a third of what draws of whole images take: the known pixels lead the way
+# Default number of temperatures, a third of that for whole images
 NUM_TEMPERATURES = 60
 
 
-def complete(
-    ebm: EBM,
-    images: Tensor,
-    mask: Tensor,
-    seed: int = 0,
-    labels: Labels | None = None,
-    guidance: float = 1.0,
-    **settings: Any,
-) -> Tensor:
-    """Draw the unknown pixels of images from p(unknown | known), by annealed HMC through
-    ``KnownEnergy``: (B, C, H, W) in [0, 1].
+def complete(ebm: EBM, images: Tensor, mask: Tensor, seed: int = 0, **options: Any) -> Tensor:
+    """Sample the unknown pixels of images from p(unknown | known), by annealed HMC with the score
+    of ``KnownPixels``: (B, C, H, W) in [0, 1].
 
     >>> ebm = EBM.from_pretrained("digits")
     >>> upper = torch.arange(8)[:, None].expand(8, 8) < 4
@@ -40,16 +32,16 @@ def complete(
     tensor(0.)
 
     Args:
-        images: (B, C, H, W), as for ``EBM.likelihood``; what is unknown is not read.
-        mask: bool, (H, W), (C, H, W) or (B, C, H, W), true where a pixel is known.
-        seed, labels, guidance: as for ``EBM.sample``.
-        settings: of ``AnnealedHMC``, whose temperatures are 60 if not given.
+        images: (B, C, H, W), as for ``EBM.likelihood``. Unknown pixels are ignored.
+        mask: bool (H, W), (C, H, W) or (B, C, H, W), true where a pixel is known.
+        seed: seed of the noise.
+        options: ``labels`` and ``guidance`` as for ``EBM.sample``, and settings of
+            ``AnnealedHMC``, with 60 temperatures by default.
 
     Raises:
-        UserError: for a mask of another shape, a model in a latent space, whose components are no
-            pixels, and as ``EBM.sample``.
+        UserError: for a mask of another shape, a model in a latent space, and as ``EBM.sample``.
     """
-    *_, last = iterate_completion(ebm, images, mask, seed, labels, guidance, **settings)
+    *_, last = iterate_completion(ebm, images, mask, seed, **options)
     return ebm.to_images(last.x)
 
 
@@ -62,38 +54,40 @@ def iterate_completion(
     guidance: float = 1.0,
     **settings: Any,
 ) -> Iterator[Frame]:
-    """The frames of ``complete``, in the space of the path, with the known pixels as they are."""
+    """Yield the frames of ``complete``, in the space of the path, with the known pixels set."""
     config = check_argument(EBM, "ebm", ebm).config
     if config.space != EBMConfig.space:
         raise UserError(
-            f"this model lives in the latent space {config.space}, where no component is a pixel: "
-            "take a model of the ambient space"
+            f"This model works in the latent space {config.space}, where no dimension is a pixel. "
+            "Use a model of the ambient space."
         )
     levels = checked_levels(images, config.image_shape, config.num_levels)
-    where = known_mask(mask, levels.shape).to(ebm.device)
+    is_known = expand_mask(mask, levels.shape).to(ebm.device)
     middle = dequantise(levels, config.num_levels, torch.full(levels.shape, 0.5))
-    energy = ebm.density_for(len(levels), labels, guidance)
     known = ebm.space.encode(middle.to(ebm.device))
-    energy = KnownEnergy(energy, known, where)
+    model = KnownPixels(ebm.density_for(len(levels), labels, guidance), known, is_known)
     generator, x0 = ebm.start(len(levels), seed)
     settings = {"num_temperatures": NUM_TEMPERATURES, **settings}
     sampler = build(AnnealedHMC, "sampler", settings)
-    for frame in sampler.iterate(energy, x0, generator):
-        yield frame._replace(x=torch.where(where, known.to(frame.x), frame.x))
+    for frame in sampler.iterate(model, x0, generator):
+        yield frame._replace(x=torch.where(is_known, known.to(frame.x), frame.x))
 
 
-def known_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A mask of known pixels for images of ``shape`` (B, C, H, W).
+def expand_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return a mask of known pixels, expanded to images of ``shape`` (B, C, H, W).
 
     Raises:
-        UserError: for a mask of another shape or kind.
+        UserError: for a mask of another shape or type.
     """
     mask = as_tensor(mask, "the mask")
     if mask.dtype != torch.bool or not 2 <= mask.ndim <= 4:
-        raise UserError("a mask is a bool tensor (H, W), (C, H, W) or (B, C, H, W): true is known")
+        raise UserError(
+            "Expected a bool mask of shape (H, W), (C, H, W) or (B, C, H, W), got "
+            f"{mask.dtype} of shape {tuple(mask.shape)}."
+        )
     try:
         return mask.expand(shape)
     except RuntimeError as error:
         raise UserError(
-            f"the mask of shape {tuple(mask.shape)} does not fit images of shape {shape[1:]}"
+            f"The mask of shape {tuple(mask.shape)} does not match images of shape {shape[1:]}."
         ) from error

@@ -20,6 +20,7 @@ from torch import nn
 
 from ebm_app.nets.time_score import ModelOutput
 from ebm_app.paths import GaussianPath, OneSidedPath, PathSample
+from ebm_app.sampling.hmc import Metropolis, Target
 from ebm_app.utils.tensors import expand_like, sum_except_batch
 
 F64 = torch.float64
@@ -141,6 +142,24 @@ class ExactModel(nn.Module):
         return self.path.sample(self.reference(shape, seed + 1), self.data(shape, seed), t)
 
 
+class ExactDensity:
+    """The closed forms of an ``ExactModel`` as a density: its log and its Stein score."""
+
+    def __init__(self, model):
+        self.model, self.path = model, model.path
+        self.start, self.end = model.interval
+        self.score = self.log_density_gradient = model.exact_score
+
+    def log_density(self, x, t):
+        return self.model.log_density(x, t)
+
+    def score_cost(self, t):
+        return 1
+
+    def with_nodes(self, num_nodes):
+        return self
+
+
 class ExactBridge(ExactModel):
     """The same on a Schrodinger bridge from N(m0, s0^2 I) to N(m1, s1^2 I)."""
 
@@ -178,6 +197,17 @@ def two_modes(path, eps, shape, stein_channels=0):
     direction = torch.full(shape, 1.2 / math.sqrt(math.prod(shape)), dtype=F64)
     means = torch.stack([-direction, direction])
     return ExactModel(path, eps, means, (0.4, 0.4), (0.3, 0.7), stein_channels)
+
+
+def target_of(log_density):
+    """Return an HMC target of a log density, with its gradient by autograd."""
+
+    def gradient(position):
+        with torch.enable_grad():
+            x = position.detach().requires_grad_()
+            return torch.autograd.grad(log_density(x).sum(), x)[0]
+
+    return Target(gradient, Metropolis(log_density))
 
 
 def z_score(values, expected=0.0):

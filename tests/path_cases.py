@@ -1,4 +1,4 @@
-"""Paths to test on, and what the tests of paths share: draws, derivatives, distances."""
+"""Paths to test on, and helpers of the path tests: samples, derivatives, comparison."""
 
 import math
 
@@ -10,11 +10,9 @@ from torch.distributions import Normal
 from ebm_app.paths import LinearVPPath, OneSidedPath, SchrodingerBridgePath, VPPath
 from ebm_app.utils.tensors import expand_like
 
-SHAPES = [(7, 5), (7, 2, 3, 4)]
-
 
 class SineDiffusion(OneSidedPath):
-    """The same from N(0, I), and not variance preserving: the noise shrinks faster."""
+    """A path from N(0, I) that is not variance preserving: its noise shrinks faster."""
 
     alpha = SinePath.alpha
 
@@ -40,11 +38,10 @@ CASES = {
 ONE_SIDED = {name: path for name, path in CASES.items() if isinstance(path, OneSidedPath)}
 every_path = pytest.mark.parametrize("path", CASES.values(), ids=CASES)
 every_one_sided_path = pytest.mark.parametrize("path", ONE_SIDED.values(), ids=ONE_SIDED)
-every_shape = pytest.mark.parametrize("shape", SHAPES, ids=["D", "CHW"])
 
 
 def skewed(shape, seed):
-    """Independent values with second moment 1 and mean sqrt(1/2): neither Gaussian nor centred."""
+    """Independent exponential values with second moment 1 and mean sqrt(1/2)."""
     uniform = torch.rand(shape, generator=generator(seed), dtype=F64)
     return -(1 - uniform).log() / math.sqrt(2)
 
@@ -54,7 +51,7 @@ def times(num=7):
 
 
 def draw(path, shape, t, delta=skewed, seed=0):
-    """A sample whose delta has second moment c in every component."""
+    """A sample whose delta has second moment c in every dimension."""
     x0, delta = normal(shape, seed), math.sqrt(path.c) * delta(shape, seed + 1)
     if isinstance(path, SchrodingerBridgePath):
         return path.sample(x0, x0 + delta, t, normal(shape, seed + 2))
@@ -62,7 +59,7 @@ def draw(path, shape, t, delta=skewed, seed=0):
 
 
 def log_normal(path, sample, t, x):
-    """log N(x_i; mean_t(z), v_t) for every component."""
+    """log N(x_i; mean_t(z), v_t) for every dimension."""
     spread = expand_like(path.variance(t).sqrt(), x)
     return Normal(path.mean(sample._replace(t=t)), spread).log_prob(x)
 

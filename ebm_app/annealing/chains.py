@@ -1,66 +1,53 @@
 r"""Annealed chains through the model's own p_t, whose weights give log Z.
 
 The intermediate distributions have the densities p_hat_k(x) = N(x; 0, I) exp(int_0^{t_k} s dt),
-each known up to its constant Z_k, with Z_0 = 1. The weight of a forward chain has mean Z_K, and
-that of a reverse chain from a sample of p_hat_K / Z_K has a reciprocal of mean 1 / Z_K:
+known up to their constants Z_k, with Z_0 = 1. The weight of a forward chain has mean Z_K, and that
+of a reverse chain from a sample of p_hat_K / Z_K has a reciprocal of mean 1 / Z_K:
 
-- AIS: forward, the chains stay where they are between two temperatures.
+- AIS: forward chains, which stay where they are between two temperatures.
 - RAISE: the same in reverse from data, where the mean of -log w is also a stochastic bound on the
   log-likelihood of the annealing process itself.
-- transported AIS: the chains move between temperatures by invertible steps of the
-  probability-flow ODE, whose determinants enter the weights.
-- diffused AIS: by steps of the reversed diffusion, the density of whose way back enters them.
+- diffused AIS: the chains take a step of the reversed diffusion between two temperatures, with
+  exact weights (``ebm_app.annealing.moves``).
 
-The accept step and the increment of log w evaluate the same density, a rule of ``num_nodes``
-nodes, for which the weights are exact. A last distribution without transitions carries them over
-to the rule of the model's own.
+The accept step and the weights use one density, a quadrature rule of ``num_nodes`` nodes, for
+which the weights are exact. The last factor of a weight changes to the rule of the model.
 
 Sources: Neal 2001, arXiv:physics/9803008; Burda, Grosse, Salakhutdinov 2015, arXiv:1412.8566
-(RAISE); Vaikuntanathan and Jarzynski 2011, arXiv:1101.2612 (transport); Jarzynski 1997 and Crooks
-1999 for the two directions.
+(RAISE); Jarzynski 1997 and Crooks 1999 for the two directions.
 """
 
 import math
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
-from ebm_app.annealing.transports import Transport
-from ebm_app.nets.protocols import INTEGRAL, LogDensity, require, stein_score
+from ebm_app.annealing.moves import Moves
+from ebm_app.nets.protocols import LogDensity
+from ebm_app.paths import require_one_sided
 from ebm_app.paths.schedules import SCHEDULES, ScheduleName
-from ebm_app.sampling.annealing import IntermediateDistribution, Move, anneal, stay
-from ebm_app.sampling.hmc import Target, adapt
+from ebm_app.sampling.annealing import IntermediateDistribution, Transport, anneal, stay
+from ebm_app.sampling.hmc import Field, Metropolis, Target, adapt
 from ebm_app.utils.fields import Nodes, PositiveInt, Steps, advanced, configuration, setting
+from ebm_app.utils.random import make_generator
 from ebm_app.utils.registry import choose
 from ebm_app.utils.tensors import sum_except_batch
 
-#: pilot chains, whose median step sizes are taken, and their further transitions at each of so
-#: many temperatures
+# Pilot chains, their further transitions per temperature, and the temperatures where they move
 NUM_PILOT, PILOT_STEPS, PILOT_TEMPERATURES = 4, 3, 100
-#: acceptance that the steps are tuned to: chains that hardly move cost log w more than short steps
+# Target acceptance: chains that hardly move increase the variance of log w
 ACCEPTANCE = 0.9
-#: of ``adapt``, whose own is slow to lengthen steps where so much is accepted
+# Growth factor for ``adapt``, whose default is slow at high acceptance
 GROWTH = math.exp(0.45)
-#: nodes of the leapfrog's gradient: few are enough, since the accept step corrects for them
-SCORE_NODES = 4
-
-
-class ChainState(NamedTuple):
-    """B chains after k of their distributions.
-
-    Attributes:
-        position: (B, *). log_density: (B,), there, of the last distribution.
-        log_weight: (B,) float64, the logarithm of the weight so far, in nats.
-        acceptance: (B,), the mean acceptance probability so far, of all chains.
-    """
-
-    position: Tensor
-    log_density: Tensor
-    log_weight: Tensor
-    acceptance: Tensor
+# Quadrature nodes of the gradient in the leapfrog; the accept step corrects its error
+GRADIENT_NODES = 4
+# Chains per batch
+BLOCK_SIZE = 16
+# Streams of the random numbers
+PILOT, FORWARD, REVERSE = 0, 1, 2
 
 
 @configuration(kw_only=True)
@@ -71,102 +58,133 @@ class Annealing:
     schedule: ScheduleName = setting(
         "spacing of the temperatures: arc_length, log_snr or linear", "arc_length"
     )
-    steps_per_temperature: PositiveInt = setting("HMC transitions at each", 1)
-    num_leapfrog_steps: PositiveInt = setting("leapfrog steps of each transition", 4)
-    score: str = setting("what drives the leapfrog: integral or head", INTEGRAL)
+    steps_per_temperature: PositiveInt = setting("HMC transitions per temperature", 1)
+    num_leapfrog_steps: PositiveInt = setting("leapfrog steps per transition", 4)
     num_nodes: Nodes = advanced("quadrature nodes of the densities", 8)
 
 
-class Chains:
-    """Annealed chains of a model, forward and in reverse.
+class ChainEnds(NamedTuple):
+    """B chains after their last distribution, on the CPU.
 
-    Args:
-        energy: the model; ``energy.end`` is the last temperature.
-        settings: of the chains.
-        transport: how the chains come from one temperature to the next.
+    Attributes:
+        position: (B, *). log_weight: (B,) float64, in nats.
+        acceptance: mean acceptance probability of the batch of each chain, (B,).
     """
 
-    def __init__(self, energy: LogDensity, settings: Annealing, transport: Transport) -> None:
-        energy = require(energy, LogDensity, "annealed importance sampling")
-        energy.path.check_reference()
-        self.energy, self.settings = energy, settings
+    position: Tensor
+    log_weight: Tensor
+    acceptance: Tensor
+
+
+class Chains:
+    """Annealed chains of a model, whose step sizes are tuned by pilot chains first.
+
+    Args:
+        model: the density; ``model.end`` is the last temperature.
+        settings: settings of the chains.
+        moves: builds the moves between temperatures.
+        data: held-out points (N, *), for the shape, the device and RAISE.
+        seed: seed of all noise. Each batch of chains has its own generator.
+    """
+
+    def __init__(
+        self, model: LogDensity, settings: Annealing, moves: Moves, data: Tensor, seed: int
+    ) -> None:
+        path = require_one_sided(model.path)
+        self.model, self.settings, self.data, self.seed = model, settings, data, seed
         schedule = SCHEDULES[choose("schedule", settings.schedule, SCHEDULES)]
-        self.times = schedule.times(
-            energy.path, energy.start, energy.end, settings.num_temperatures
-        )
-        coarse = energy.with_nodes(settings.num_nodes)
-        score = stein_score(energy.with_nodes(SCORE_NODES), settings.score)
+        self.times = schedule.times(path, model.start, model.end, settings.num_temperatures)
+        density = model.with_nodes(settings.num_nodes).log_density
+        field = model.with_nodes(GRADIENT_NODES).log_density_gradient
         self.targets = [
-            Target(partial(coarse.log_density, t=t), partial(score, t=t))
+            Target(partial(field, t=t), Metropolis(partial(density, t=t)))
             for t in self.times[1:].tolist()
         ]
-        self.step_sizes = 0.3 * energy.path.variance(self.times[1:]).sqrt()
-        self.reference = _still(lambda x: sum_except_batch(energy.path.reference_log_density(x)))
-        self.final = _still(partial(energy.log_density, t=energy.end))
-        self.moves = transport(energy, self.times)
+        self.moves = moves(model, self.times)
+        self.step_sizes = 0.3 * path.variance(self.times[1:]).sqrt()
+        self._tune()
 
-    def tune(self, x0: Tensor, generator: torch.Generator) -> Iterator[int]:
-        """Adapt the step sizes by pilot chains from ``x0`` (B, *): the number of temperatures
-        passed, as they are. The step sizes change after the last.
+    def forward(self, num: int) -> ChainEnds:
+        """Run ``num`` chains from N(0, I)."""
+        sizes = map(len, torch.arange(num).split(BLOCK_SIZE))
+        starts = [self._noise(size, FORWARD, block) for block, size in enumerate(sizes)]
+        distributions = self._distributions([move.forward for move in self.moves])
+        return self._run(starts, self._reference, distributions, stay, self._final)
 
-        Every chain adapts a scale of its own. The median over the chains is taken, which a few
-        chains that are stuck, or meet no resistance, do not move.
-        """
+    def reverse(self, points: Tensor) -> ChainEnds:
+        """Run chains back from ``points`` (N, *) of the model; ``log_weight`` has the sign of the
+        forward chains."""
+        device = self.data.device
+        starts = [
+            (block.to(device), make_generator(device, self.seed, REVERSE, index))
+            for index, block in enumerate(points.split(BLOCK_SIZE))
+        ]
+        first, *others = (move.backward for move in self.moves)
+        distributions = self._distributions([*others, stay])[::-1]
+        ends = self._run(starts, self._final, distributions, first, self._reference)
+        return ends._replace(log_weight=-ends.log_weight)
+
+    def _tune(self) -> None:
+        """Set each step size to the median over pilot chains, which adapt a scale each. The median
+        is robust to chains that are stuck."""
         count = self.settings.steps_per_temperature + PILOT_STEPS
         follow = partial(adapt, target=ACCEPTANCE, growth=GROWTH)
         stride = math.ceil(len(self.targets) / PILOT_TEMPERATURES)
         pilots = [
             distribution._replace(num_steps=0 if k % stride else count, adapt=follow)
-            for k, distribution in enumerate(self._temperatures(self.moves.pilot))
+            for k, distribution in enumerate(self._distributions([m.fit for m in self.moves]))
         ]
-        steps, scale = [], torch.ones(len(x0), dtype=torch.float64)
-        for record in anneal(x0, pilots, self.settings.num_leapfrog_steps, generator, scale):
-            steps.append(record.step_size.quantile(0.5))
-            yield len(steps)
-        self.step_sizes = torch.stack(steps)
+        x0, generator = self._noise(NUM_PILOT, PILOT, 0)
+        scale = torch.ones(NUM_PILOT, dtype=torch.float64)
+        records = anneal(x0, pilots, self.settings.num_leapfrog_steps, generator, scale)
+        medians = [
+            record.step_size.quantile(0.5) for record in tqdm(records, "pilot chains", len(pilots))
+        ]
+        self.step_sizes = torch.stack(medians)
 
-    def forward(self, x0: Tensor, generator: torch.Generator) -> Iterator[ChainState]:
-        """Chains from draws ``x0`` (B, *) of N(0, I), after each of their distributions."""
-        last = IntermediateDistribution(self.final, self.step_sizes[-1], 0)
-        found = self._temperatures(self.moves.there)
-        return self._run(x0, self.reference, [*found, last], 1, generator)
-
-    def reverse(self, x: Tensor, generator: torch.Generator) -> Iterator[ChainState]:
-        """Chains back from points ``x`` (B, *) of the model; ``log_weight`` has the sign of the
-        forward chains."""
-        # a temperature is left, not entered, by its own move back
-        first, *others = self.moves.back
-        found = reversed(self._temperatures([*others, stay]))
-        end = IntermediateDistribution(self.reference, self.step_sizes[0], 0, first)
-        return self._run(x, self.final, [*found, end], -1, generator)
-
-    def _temperatures(self, moves: list[Move]) -> list[IntermediateDistribution]:
-        """The distributions of all temperatures, from the first on, with the moves there."""
+    def _distributions(self, transports: list[Transport]) -> list[IntermediateDistribution]:
+        """Return the distributions of all temperatures, in increasing order."""
         count = self.settings.steps_per_temperature
         return [
-            IntermediateDistribution(target, step, count, move)
-            for target, step, move in zip(self.targets, self.step_sizes, moves, strict=True)
+            IntermediateDistribution(target, step, count, transport)
+            for target, step, transport in zip(
+                self.targets, self.step_sizes, transports, strict=True
+            )
         ]
 
     def _run(
         self,
-        x: Tensor,
-        start: Target,
+        starts: list[tuple[Tensor, torch.Generator]],
+        first: Field,
         distributions: list[IntermediateDistribution],
-        sign: int,
-        generator: torch.Generator,
-    ) -> Iterator[ChainState]:
-        log_density = start.log_density(x)
-        log_weight, accepted = torch.zeros_like(log_density, dtype=torch.float64), []
-        for record in anneal(x, distributions, self.settings.num_leapfrog_steps, generator):
-            increment = record.entry_log_density + record.log_det - log_density
-            position, log_density, _ = record.state
-            log_weight = log_weight + sign * increment
-            accepted.append(record.acceptance)
-            mean = torch.tensor(accepted).nanmean().expand(len(x))
-            yield ChainState(position, log_density, log_weight, mean)
+        last_move: Transport,
+        last: Field,
+    ) -> ChainEnds:
+        """Run batches of chains from samples of the density ``first`` through the distributions,
+        and by ``last_move`` to the density ``last``."""
+        batches, num_leapfrog_steps = [], self.settings.num_leapfrog_steps
+        with tqdm(desc="chains", total=len(starts) * len(distributions)) as bar:
+            for x, generator in starts:
+                log_weight, rates = -first(x), []
+                for record in anneal(x, distributions, num_leapfrog_steps, generator):
+                    log_weight += record.log_ratio - record.entry.potential
+                    log_weight += record.state.potential
+                    rates.append(record.acceptance)
+                    bar.update()
+                x, log_ratio = last_move(record.state.position, generator)
+                log_weight += log_ratio + last(x)
+                acceptance = torch.tensor(rates).mean().expand(len(x))
+                batches.append((x.cpu(), log_weight.cpu(), acceptance))
+        return ChainEnds(*map(torch.cat, zip(*batches, strict=True)))
 
+    def _reference(self, x: Tensor) -> Tensor:
+        return sum_except_batch(require_one_sided(self.model.path).reference_log_density(x))
 
-def _still(log_density: Callable[[Tensor], Tensor]) -> Target:
-    """A density at which nothing moves."""
-    return Target(log_density, torch.zeros_like)
+    def _final(self, x: Tensor) -> Tensor:
+        return self.model.log_density(x, self.model.end)
+
+    def _noise(self, num: int, *stream: int) -> tuple[Tensor, torch.Generator]:
+        """Return standard normal noise (num, *) and its generator."""
+        generator = make_generator(self.data.device, self.seed, *stream)
+        shape = (num, *self.data.shape[1:])
+        return torch.randn(shape, device=self.data.device, generator=generator), generator

@@ -16,6 +16,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 from ebm_app.ebm import EBM
 from ebm_app.likelihood.bits import checked_levels
 from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.paths import require_one_sided
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import check_argument
 from ebm_app.utils.tensors import sum_except_batch
@@ -84,10 +85,10 @@ def noise_times(ebm: EBM) -> list[float]:
     """
     if not ebm.config.stein_head:
         raise UserError("This model has no Stein head, which anomaly detection needs.")
-    ebm.density.path.check_reference()
+    path = require_one_sided(ebm.density.path)
     shift = math.log(PIXELS / math.prod(ebm.config.image_shape[1:]))
     levels = torch.tensor((*SYMMETRY_LEVELS, *OTHER_LEVELS), dtype=torch.float64) + shift
-    return ebm.density.path.log_snr_inverse(levels).tolist()
+    return path.log_snr_inverse(levels).tolist()
 
 
 def to_model_levels(ebm: EBM, images: Any) -> Tensor:

@@ -16,12 +16,13 @@ from annotated_types import Ge, Le
 from tqdm.auto import tqdm
 
 from ebm_app.annealing.chains import Annealing, Chains
-from ebm_app.annealing.methods import METHODS, ChainRun, LogZResult
+from ebm_app.annealing.methods import METHODS, LogZResult
 from ebm_app.cli.command_line import parse
 from ebm_app.cli.held_out import HeldOutFlags, held_out, open_model
 from ebm_app.evaluation.scoring import bits_by_estimator
 from ebm_app.likelihood import TimeIntegral
 from ebm_app.likelihood.dequantisation import dequantisation_noise
+from ebm_app.nets.protocols import LogDensity, require
 from ebm_app.utils.fields import configuration, from_attributes, setting
 from ebm_app.utils.output import Output, to_markdown
 from ebm_app.utils.random import derive_seed
@@ -42,11 +43,10 @@ class Arguments(HeldOutFlags, Annealing):
     """Command-line arguments."""
 
     method: str = setting(
-        "ais: annealed importance sampling, forward and in reverse; transported: ais with chains "
-        "that also follow the probability flow, for images of few pixels; diffused: ais with "
-        "chains that also take steps of the reversed diffusion; raise: ais in reverse from "
-        "held-out images; both: ais and raise; all: all methods",
-        "transported",
+        "diffused: chains that take steps of the reversed diffusion, forward and reverse; ais: "
+        "annealed importance sampling, forward and reverse; raise: reverse chains from held-out "
+        "images; both: ais and raise; all",
+        "diffused",
     )
     num_chains: NumChains = setting("chains per run", 64)
     output_dir: Path = setting("folder for the record", Path("runs/ais"))
@@ -62,11 +62,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     output = Output(args.output_dir / "ais.json", args)
     points, runs, results = ebm.dequantise(levels, noise[0]).y, {}, {}
     for name in names:
-        transport, estimate = METHODS[name]
-        if transport not in runs:
-            chains = Chains(ebm.density, from_attributes(Annealing, args), transport)
-            runs[transport] = ChainRun(chains, points, derive_seed(args.seed, len(runs)))
-        results[name] = estimate(runs[transport], args.num_chains)
+        moves, estimate = METHODS[name]
+        if moves not in runs:
+            model = require(ebm.density, LogDensity, "ais")
+            settings, seed = from_attributes(Annealing, args), derive_seed(args.seed, len(runs))
+            runs[moves] = Chains(model, settings, moves, points, seed)
+        results[name] = estimate(runs[moves], args.num_chains)
     shared = accelerator, ebm, levels, noise, TimeIntegral(), ebm.dequantiser, args.batch_size
     _, bits = bits_by_estimator(*shared, wrap=partial(tqdm, desc="bits per dim"))
     num_dims = levels[0].numel()

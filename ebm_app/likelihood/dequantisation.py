@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ebm_app.data.levels import dequantise
 from ebm_app.nets.protocols import Marginals
-from ebm_app.paths import GaussianPath
+from ebm_app.paths import GaussianPath, require_one_sided
 from ebm_app.spaces import Space
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import Draws, Float, Seed, check_argument, configuration
@@ -116,7 +116,7 @@ class CentreDequantiser(Dequantiser):
             raise UserError(
                 f"{type(space).__name__} stretches the cells unequally: use uniform dequantisation"
             )
-        path.check_reference()
+        require_one_sided(path)
         return space.scale
 
 

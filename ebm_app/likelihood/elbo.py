@@ -10,7 +10,7 @@ from torch import Tensor
 from ebm_app.likelihood.estimator import PointEstimator
 from ebm_app.nets.chunks import evaluate_in_chunks, rows_per_call
 from ebm_app.nets.protocols import LogDensityEstimate, NoiseVariance, SteinScore, require
-from ebm_app.paths import OneSidedPath
+from ebm_app.paths import OneSidedPath, require_one_sided
 from ebm_app.paths.divergence import normal_draws
 from ebm_app.utils.fields import Draws, Fraction, Nodes, Seed, configuration
 from ebm_app.utils.quadrature import rule_on
@@ -144,10 +144,10 @@ class VariationalBound(PointEstimator):
     @torch.no_grad()
     def __call__(self, model: SteinScore, x: Tensor, t: float) -> LogDensityEstimate:
         model = require(model, SteinScore, "estimator elbo")
-        model.path.check_reference()
+        path = require_one_sided(model.path)
         noise = normal_draws(self.num_nodes * self.num_draws, x, self.seed)
         noise = noise.unflatten(0, (self.num_nodes, self.num_draws))
-        rule = bound_rule(model.path, t, self.start, self.tail, self.num_nodes)
+        rule = bound_rule(path, t, self.start, self.tail, self.num_nodes)
         alpha, ratio = alpha_and_ratio(model.path, t)
         moment = alpha**2 * (1 + ratio**2)
         components = standard_normal_log_density(x.double() / math.sqrt(moment))

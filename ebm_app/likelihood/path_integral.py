@@ -18,7 +18,7 @@ from torch import Tensor
 from ebm_app.likelihood.estimator import PointEstimator
 from ebm_app.nets.chunks import evaluate_in_chunks
 from ebm_app.nets.protocols import JointScore, LogDensityEstimate, require
-from ebm_app.paths import OneSidedPath
+from ebm_app.paths import OneSidedPath, require_one_sided
 from ebm_app.paths.divergence import normal_draws
 from ebm_app.utils.fields import Draws, Nodes, Seed, configuration
 from ebm_app.utils.quadrature import rule_on
@@ -106,8 +106,8 @@ class PathIntegral(PointEstimator):
     @torch.no_grad()
     def __call__(self, model: JointScore, x: Tensor, t: float) -> LogDensityEstimate:
         model = require(model, JointScore, "estimator path_integral")
-        model.path.check_reference()
-        rule = curve_rule(model.path, model.start, t, self.num_nodes)
+        path = require_one_sided(model.path)
+        rule = curve_rule(path, model.start, t, self.num_nodes)
         noise = normal_draws(self.num_draws, x, self.seed)
         draws = [self._integrate(model, x, e, rule) for e in noise]
         components, coarse = (torch.stack(column) for column in zip(*draws, strict=True))

@@ -8,6 +8,7 @@ from torch import Tensor
 from ebm_app.likelihood.estimator import PointEstimator
 from ebm_app.nets.density import QUADRATURE
 from ebm_app.nets.protocols import LogDensityEstimate, NetworkEnergy, TimeScore, require
+from ebm_app.paths import require_one_sided
 from ebm_app.utils.fields import configuration
 from ebm_app.utils.tensors import sum_except_batch
 
@@ -32,7 +33,7 @@ class TimeIntegral(PointEstimator):
 
     def __call__(self, model: TimeScore, x: Tensor, t: float) -> LogDensityEstimate:
         model = require(model, TimeScore, "estimator time_integral")
-        reference = model.path.reference_log_density(x)
+        reference = require_one_sided(model.path).reference_log_density(x)
         ratio = model.log_ratio(x, t1=t, integrator=self.integrator)
         components = None if ratio.components is None else ratio.components + reference
         value = ratio.value + sum_except_batch(reference)

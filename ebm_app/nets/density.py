@@ -20,7 +20,7 @@ from ebm_app.nets.chunks import expand_time, rows_per_call
 from ebm_app.nets.labelled import LabelledModel
 from ebm_app.nets.protocols import LogDensityEstimate, Time
 from ebm_app.nets.time_score import ModelOutput
-from ebm_app.paths import GaussianPath
+from ebm_app.paths import GaussianPath, require_one_sided
 from ebm_app.utils.errors import NumericalError
 from ebm_app.utils.fields import Nodes, check_argument
 from ebm_app.utils.quadrature import ADAPTIVE, Rule, integrate, rule_on
@@ -149,7 +149,7 @@ class TimeScoreDensity(PathDensity):
         Raises:
             UserError: on a two-sided path, whose reference density is unknown.
         """
-        reference = sum_except_batch(self.path.reference_log_density(x))
+        reference = sum_except_batch(require_one_sided(self.path).reference_log_density(x))
         with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
             return reference + self._quadrature(x, self.start, t).value
 
@@ -160,7 +160,7 @@ class TimeScoreDensity(PathDensity):
         Raises:
             UserError: on a two-sided path.
         """
-        self.path.check_reference()
+        require_one_sided(self.path)
         gradient, is_outer = -x, torch.is_grad_enabled() and x.requires_grad
         for times, weights, _ in self._chunks(x, self.start, t):
             with leaves(x) as (point,):

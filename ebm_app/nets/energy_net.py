@@ -24,6 +24,7 @@ from ebm_app.nets.chunks import expand_time
 from ebm_app.nets.density import TimeScoreDensity
 from ebm_app.nets.protocols import Time
 from ebm_app.nets.time_score import ModelOutput, PathNetwork, arc_length_fraction
+from ebm_app.paths import require_one_sided
 from ebm_app.utils.tensors import (
     expand_like,
     leaves,
@@ -56,7 +57,7 @@ class EnergyModel(PathNetwork):
         Raises:
             UserError: for a path that does not start from N(0, I).
         """
-        self.path.check_reference()
+        require_one_sided(self.path)
         f, g = self.outputs(x, t, condition).double().chunk(2, dim=1)
         fraction = arc_length_fraction(self.path, self.interval, t)
         point = x.double()

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn import functional
 
-from ebm_app.paths import GaussianPath
+from ebm_app.paths import GaussianPath, require_one_sided
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import expand_like
 
@@ -48,7 +48,7 @@ class Prediction(NamedTuple):
     def check(self, path: GaussianPath, has_head: bool) -> None:
         """Raise a UserError for a path or a network that it is not for."""
         if self.needs_head:
-            path.check_reference()
+            require_one_sided(path)
         if self.needs_head and not has_head:
             raise UserError(
                 "prediction 'moments' needs a Stein head: give --stein_factor 1 or another "

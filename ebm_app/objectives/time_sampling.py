@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.paths import GaussianPath
+from ebm_app.paths import GaussianPath, require_one_sided
 from ebm_app.paths.schedules import ARC_LENGTH
 
 
@@ -137,7 +137,7 @@ class EarlyTimes(ArcLength):
     def __init__(self, path: GaussianPath, eps: float, highest: float = 0.0) -> None:
         self.path = path
         ratios = torch.linspace(self.lowest, highest, self.num_knots, dtype=torch.float64)
-        self.knots = path.log_snr_inverse(ratios).clamp(*path.interval(eps))
+        self.knots = require_one_sided(path).log_snr_inverse(ratios).clamp(*path.interval(eps))
         self.start, self.end = self.knots[0].item(), self.knots[-1].item()
 
 

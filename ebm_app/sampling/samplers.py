@@ -1,12 +1,8 @@
-"""Ways to draw from an energy-based model, by the name that ``--sampler`` takes.
-
-All need a Stein score: the model's head, or the gradient of the time integral.
-"""
+"""Samplers by the values of ``--sampler``."""
 
 from ebm_app.sampling.annealed_hmc import AnnealedHMC
 from ebm_app.sampling.base import Sampler
-from ebm_app.sampling.dpm import DPMSampler
-from ebm_app.sampling.pf_ode import PFODESampler
+from ebm_app.sampling.flow import DPMSampler, PFODESampler
 
 SAMPLERS: dict[str, type[Sampler]] = {
     "dpm": DPMSampler,

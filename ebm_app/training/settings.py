@@ -28,6 +28,7 @@ from ebm_app.nets.time_score import TIME_INPUTS
 from ebm_app.nets.unet import NETS, check_config
 from ebm_app.objectives.regression import OBJECTIVES, WEIGHTINGS
 from ebm_app.objectives.time_sampling import TIME_SAMPLERS
+from ebm_app.paths import require_one_sided
 from ebm_app.spaces import SPACES, Space, build_space
 from ebm_app.training.optimizers import OPEN_ENDED, OPTIMIZERS, SCHEDULES
 from ebm_app.training.presets import LATENT, preset
@@ -132,8 +133,7 @@ def check(ebm_config: EBMConfig, config: TrainingConfig, data: ImageData) -> Non
         raise UserError(
             "time_sampler early is for a model with an early network: give --early_channels too"
         )
-    path = build_path(ebm_config)
-    path.check_reference()
+    path = require_one_sided(build_path(ebm_config))
     objective, prediction = config.objective, ebm_config.prediction
     suited = [name for name, kind in OBJECTIVES.items() if prediction in kind.predictions]
     if objective not in suited:

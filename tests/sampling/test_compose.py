@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from exact import F64, ExactModel, generator, normal
+from exact import F64, ExactDensity, ExactModel, generator, normal
 
 from ebm_app import EBM
 from ebm_app.compose import Mixture, Product, sample_composed
-from ebm_app.nets.density import density_of
+from ebm_app.nets.protocols import LogDensity, SteinScore
 from ebm_app.paths import LinearVPPath, VPPath
 from ebm_app.sampling.samplers import AnnealedHMC
 from ebm_app.utils.errors import UserError
@@ -15,8 +15,7 @@ D, NUM = 16, 1000
 
 
 def gaussian(mean, std, path=None):
-    model = ExactModel(path or LinearVPPath(), 1e-5, [[mean]], [std], stein_channels=1)
-    return density_of(model, 16)
+    return ExactDensity(ExactModel(path or LinearVPPath(), 1e-5, [[mean]], [std]))
 
 
 def draw(composition, **settings):
@@ -26,10 +25,11 @@ def draw(composition, **settings):
 
 
 @pytest.mark.parametrize(
-    ("weights", "acceptance"), [((1.0, 1.0), "work"), ((2.0, -0.5), "energy")]
+    ("weights", "settings"),
+    [((1.0, 1.0), {}), ((2.0, -0.5), {"acceptance": "energy", "score": "integral"})],
 )
-def test_a_product_of_gaussians_has_its_mean_and_variance(weights, acceptance):
-    x = draw(Product([gaussian(0.5, 0.4), gaussian(-0.3, 0.8)], weights), acceptance=acceptance)
+def test_product_of_gaussians_has_its_moments(weights, settings):
+    x = draw(Product([gaussian(0.5, 0.4), gaussian(-0.3, 0.8)], weights), **settings)
     precisions = torch.tensor(weights, dtype=F64) / torch.tensor([0.4, 0.8], dtype=F64).square()
     precision = precisions.sum()
     mean = (precisions * torch.tensor([0.5, -0.3], dtype=F64)).sum() / precision
@@ -37,9 +37,9 @@ def test_a_product_of_gaussians_has_its_mean_and_variance(weights, acceptance):
     assert x.var().item() == pytest.approx(1 / precision.item(), rel=4 * (2 / NUM / D) ** 0.5)
 
 
-@pytest.mark.process
-def test_a_mixture_has_the_weights_means_and_deviations_of_its_parts():
+def test_mixture_has_the_masses_and_moments_of_its_parts():
     mixture = Mixture([gaussian(0.5, 0.4), gaussian(-0.5, 0.4)], [0.3, 0.7])
+    assert isinstance(mixture, LogDensity) and isinstance(mixture, SteinScore)
     x = draw(mixture, acceptance="energy")
     is_first = x.mean(1) > 0
     assert is_first.double().mean().item() == pytest.approx(0.3, abs=4 * (0.21 / NUM) ** 0.5)
@@ -48,16 +48,16 @@ def test_a_mixture_has_the_weights_means_and_deviations_of_its_parts():
         assert rows.std().item() == pytest.approx(0.4, rel=0.03)
 
 
-def test_images_of_a_composition_and_mistakes():
+def test_images_of_a_composition_and_refused_weights():
     ebm = EBM.from_pretrained("mnist")
-    given = [ebm.density_for(2, label) for label in (3, 8)]
-    images = sample_composed(ebm, Product(given, [1.5, -0.5]), 2, num_temperatures=2)
+    densities = [ebm.density_for(2, label) for label in (3, 8)]
+    images = sample_composed(ebm, Product(densities, [1.5, -0.5]), 2, num_temperatures=2)
     assert images.shape == (2, 1, 28, 28)
-    with pytest.raises(UserError, match="weight for each"):
-        Product(given, [1.0])
-    with pytest.raises(UserError, match="sum to more than 0"):
-        Product(given, [1.0, -1.0])
-    with pytest.raises(UserError, match="different paths"):
-        Mixture([gaussian(0, 1), gaussian(0, 1, VPPath())], [0.5, 0.5])
-    with pytest.raises(UserError, match="above 0"):
-        Mixture(given, [1.0, -1.0])
+    for build, message in (
+        (lambda: Product(densities, [1.0]), "1 weights for 2"),
+        (lambda: Product(densities, [1.0, -1.0]), "positive sum"),
+        (lambda: Mixture([gaussian(0, 1), gaussian(0, 1, VPPath())], [0.5, 0.5]), "paths"),
+        (lambda: Mixture(densities, [1.0, -1.0]), "positive weights"),
+    ):
+        with pytest.raises(UserError, match=message):
+            build()

@@ -1,5 +1,5 @@
 """log Z from weights of a known distribution: log w ~ N(m, s^2) forward, hence N(m + s^2, s^2)
-in reverse, and log Z = m + s^2 / 2 exactly."""
+in reverse, and log Z = m + s^2 / 2."""
 
 import math
 
@@ -21,8 +21,8 @@ def reverse(num, spread, seed=1):
 
 
 def weighted(num, spread, tilt, seed):
-    """Reverse points x = log w drawn N(m + tilt, s^2) instead of N(m + s^2, s^2), with the
-    log-weights that make up for it."""
+    """Return reverse log-weights drawn from N(m + tilt, s^2) instead of N(m + s^2, s^2), and the
+    log importance weights of their starting points."""
     u = MEAN + tilt + spread * normal((num,), seed)
     return u, ((u - MEAN - tilt) ** 2 - (u - MEAN - spread**2) ** 2) / (2 * spread**2)
 
@@ -46,7 +46,7 @@ ESTIMATES = {
 
 @pytest.mark.parametrize("spread", [0.1, 1.2])
 @pytest.mark.parametrize("name", ["forward", "reverse", "bennett"])
-def test_log_normal_weights_give_their_log_z(name, spread):
+def test_estimates_match_log_normal_weights(name, spread):
     num = 150 if name == "bennett" else 4000
     found = ESTIMATES[name](num, spread, 3)
     assert abs(found.log_z - truth(spread)) < 3.5 * found.stderr
@@ -57,8 +57,8 @@ def test_log_normal_weights_give_their_log_z(name, spread):
 
 
 @pytest.mark.parametrize("name", ["forward", "reverse"])
-def test_the_standard_error_of_many_weights_is_that_of_the_delta_method(name):
-    """sqrt((e^(s^2) - 1) / N) by the delta method, of which e^(-s^2) N weights are effective."""
+def test_stderr_of_many_weights_is_the_delta_method(name):
+    """The standard error is sqrt((e^(s^2) - 1) / N), the effective sample size e^(-s^2) N."""
     num, spread = 40_000, 0.8
     found = ESTIMATES[name](num, spread, 5)
     assert found.stderr == pytest.approx(math.sqrt(math.expm1(spread**2) / num), rel=0.1)
@@ -75,8 +75,8 @@ def test_the_standard_error_of_many_weights_is_that_of_the_delta_method(name):
         ("bennett, weighted", 0.8, 60, 30),
     ],
 )
-def test_two_standard_errors_cover_log_z_about_as_often_as_they_should(name, spread, repeats, num):
-    """And their mean square is that of the error, within what so many repeats can tell."""
+def test_stderr_covers_log_z(name, spread, repeats, num):
+    """Two standard errors cover log Z, and their mean square is that of the error."""
     found = [ESTIMATES[name](num, spread, 10 + seed) for seed in range(repeats)]
     errors = torch.tensor([f.log_z - truth(spread) for f in found], dtype=F64)
     stated = torch.tensor([f.stderr for f in found], dtype=F64)
@@ -84,17 +84,17 @@ def test_two_standard_errors_cover_log_z_about_as_often_as_they_should(name, spr
     assert 0.75 < (errors.square().mean() / stated.square().mean()).sqrt() < 1.3
 
 
-def test_bennett_solves_its_equation_with_a_smaller_error_than_either_side():
+def test_bennett_solves_its_equation_with_less_error():
     u, v = forward(150, 1.0), reverse(250, 1.0)
-    joined, ratio = bennett(u, v), 250 / 150
-    left = (torch.exp(u - joined.log_z) / (1 + ratio * torch.exp(u - joined.log_z))).mean()
-    right = (1 / (1 + ratio * torch.exp(v - joined.log_z))).mean()
+    combined, ratio = bennett(u, v), 250 / 150
+    left = (torch.exp(u - combined.log_z) / (1 + ratio * torch.exp(u - combined.log_z))).mean()
+    right = (1 / (1 + ratio * torch.exp(v - combined.log_z))).mean()
     assert left.item() == pytest.approx(right.item(), rel=1e-12)
-    assert joined.stderr < min(from_forward(u).stderr, from_reverse(v).stderr)
+    assert combined.stderr < min(from_forward(u).stderr, from_reverse(v).stderr)
 
 
 @pytest.mark.parametrize("shift", [0.0, -5000.0, 5000.0])
-def test_equal_weights_are_exact_and_nothing_overflows(shift):
+def test_equal_weights_are_exact_at_any_scale(shift):
     u = torch.full((20,), 1.5 + shift, dtype=F64)
     for found in (from_forward(u), from_reverse(u), bennett(u, u[:7])):
         assert found.log_z == pytest.approx(1.5 + shift, abs=1e-9)
@@ -107,7 +107,7 @@ def test_equal_weights_are_exact_and_nothing_overflows(shift):
         assert other.stderr == pytest.approx(one.stderr, rel=1e-6)
 
 
-def test_weights_too_few_or_too_wide_are_doubted_and_others_are_not():
+def test_unreliable_weights_warn():
     for call, weights in ((from_forward, forward), (from_reverse, reverse)):
         assert call(weights(500, 4.0)).warnings == ()
         (text,) = call(weights(500, 10.0)).warnings
@@ -117,5 +117,5 @@ def test_weights_too_few_or_too_wide_are_doubted_and_others_are_not():
     (text,) = from_forward(forward(7, 0.1)).warnings
     assert "7 chains are too few" in text and not from_forward(forward(8, 0.1)).warnings
     u = torch.zeros(1000, dtype=F64)
-    u[0] = 6.5  # one heavy path among many is in the error
+    u[0] = 6.5  # one dominant weight enters the standard error
     assert from_forward(u).log_z > 0.5 and from_forward(u).stderr > 0.9 * from_forward(u).log_z

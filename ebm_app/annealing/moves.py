@@ -1,0 +1,132 @@
+r"""Moves of annealed chains from the distribution of one temperature to that of the next.
+
+A denoising move between times s < t removes noise by the mean of Tweedie's formula, with one
+variance u for all dimensions; its way back adds the noise of the path. With
+x_t = alpha_t x1 + sqrt(v_t) eps,
+
+    q(x_s | x_t) = N(r x_t, w I),     r = alpha_s / alpha_t,  w = v_s - r^2 v_t,
+    p(x_t | x_s) = N((x_s + w score_s(x_s)) / r, u I).
+
+log q - log p enters the weight of the chain. The weights are exact for any score. Their variance
+is small when the score is near the gradient of log p_s and p_s is near the noised p_t.
+
+Sources: Doucet, Grathwohl, Matthews, Strathmann 2022, arXiv:2208.07698, for the weights; Bao et
+al. 2022, arXiv:2201.06503, for the variance.
+"""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ebm_app.nets.protocols import Marginals, Score, SteinScore, require
+from ebm_app.paths import GaussianPath, require_one_sided
+from ebm_app.sampling.annealing import stay
+from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
+
+
+class Move(Protocol):
+    """A move between two temperatures. Each method maps positions (B, *) and a generator to new
+    positions (B, *) and the log ratio (B,) float64 that enters the weight."""
+
+    def forward(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Move to the next temperature."""
+
+    def backward(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Move back to the earlier temperature."""
+
+    def fit(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Fit the parameters of the move to pilot chains at ``x``, then move forward."""
+
+
+class Stay:
+    """The chains stay where they are."""
+
+    forward = backward = fit = staticmethod(stay)
+
+
+class DenoisingMove:
+    """A denoising step from time ``start`` to ``end`` on a path from N(0, I), with alpha > 0 at
+    ``start``.
+
+    ``variance``, the u of the module docstring, is v_t w / v_s until ``fit`` increases it; that is
+    the variance for data without uncertainty.
+
+    >>> from ebm_app.paths import LinearVPPath
+    >>> move = DenoisingMove(lambda x, t: -x, LinearVPPath(), 0.3, 0.5)
+    >>> y, log_ratio = move.forward(torch.randn(3, 2), torch.Generator())
+    >>> y.shape, log_ratio.shape
+    (torch.Size([3, 2]), torch.Size([3]))
+
+    Raises:
+        UserError: for a path that does not start from N(0, I).
+    """
+
+    def __init__(self, score: Score, path: GaussianPath, start: float, end: float) -> None:
+        times = torch.tensor([start, end], dtype=torch.float64)
+        path = require_one_sided(path)
+        alpha, v = path.alpha(times).tolist(), path.variance(times).tolist()
+        self.score, self.start = torch.no_grad()(score), start
+        self.ratio = alpha[0] / alpha[1]
+        self.added = v[0] - self.ratio**2 * v[1]
+        self.variance = v[1] * self.added / v[0]
+
+    def fit(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Set the variance that fits samples ``x`` (B, *) of p_s best, u = (w / r^2)
+        (1 - w E|score|^2 / D), then move forward."""
+        score = self.score(x, self.start)
+        share = 1 - self.added * score.double().square().mean().item()
+        self.variance = max(self.variance, self.added / self.ratio**2 * share)
+        return self._forward(x, score, generator)
+
+    def forward(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw x_t (B, *) given ``x`` = x_s; the log ratio is log q(x_s | x_t) - log p(x_t |
+        x_s)."""
+        return self._forward(x, self.score(x, self.start), generator)
+
+    def backward(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw x_s given ``x`` = x_t; the log ratio is log p(x_t | x_s) - log q(x_s | x_t)."""
+        noise = torch.empty_like(x).normal_(generator=generator)
+        noised = self.ratio * x + math.sqrt(self.added) * noise
+        mean = self._mean(noised, self.score(noised, self.start))
+        return noised, -self._log_ratio(noised, x, mean)
+
+    def _forward(
+        self, x: Tensor, score: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        mean = self._mean(x, score)
+        y = mean + math.sqrt(self.variance) * torch.empty_like(x).normal_(generator=generator)
+        return y, self._log_ratio(x, y, mean)
+
+    def _mean(self, x: Tensor, score: Tensor) -> Tensor:
+        return (x + self.added * score) / self.ratio
+
+    def _log_ratio(self, x: Tensor, y: Tensor, mean: Tensor) -> Tensor:
+        back = _log_density(x - self.ratio * y, self.added)
+        return back - _log_density(y - mean, self.variance)
+
+
+def _log_density(residual: Tensor, variance: float) -> Tensor:
+    """Return log N(residual; 0, variance I): (B, *) -> (B,) float64."""
+    unit = standard_normal_log_density(residual.double() / math.sqrt(variance))
+    return sum_except_batch(unit - math.log(variance) / 2)
+
+
+# (model, times (K + 1,)) -> the K moves between them
+Moves = Callable[[Marginals, Tensor], list[Move]]
+
+
+def stay_moves(model: Marginals, times: Tensor) -> list[Move]:
+    """Return moves that leave the chains where they are."""
+    return [Stay()] * (len(times) - 1)
+
+
+def denoising_moves(model: Marginals, times: Tensor) -> list[Move]:
+    """Return steps of the reversed diffusion, which cost one evaluation of the score each. The
+    first move stays, since alpha may be 0 at the first time."""
+    score = require(model, SteinScore, "method diffused").score
+    steps = pairwise(times[1:].tolist())
+    return [Stay(), *(DenoisingMove(score, model.path, *ends) for ends in steps)]

@@ -1,0 +1,134 @@
+"""The paths that a user selects by name: variance-preserving paths from N(0, I), and the
+Schrodinger bridge between any two densities."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ebm_app.paths.base import GaussianPath, PathSample
+from ebm_app.paths.one_sided import OneSidedPath
+from ebm_app.utils.fields import NonNegative, check_argument
+
+
+def arc_length_integral(s: Tensor, one_minus_s2: Tensor, k: float) -> Tensor:
+    r"""Integral of sqrt(k + (2 - k) r^2) / (1 - r^2) over r from 0 to ``s``, for k > 0.
+
+    The closed form is sqrt(2) asinh(sqrt(2) s / sqrt(k (1 - s^2))) - sqrt(2 - k)
+    asinh(s sqrt((2 - k) / k)), or its analytic continuation for k > 2. ``one_minus_s2`` is a
+    separate argument because computing 1 - s^2 from s loses digits near |s| = 1.
+    """
+    length = math.sqrt(2) * torch.asinh(math.sqrt(2 / k) * s / one_minus_s2.sqrt())
+    if k <= 2:
+        return length - math.sqrt(2 - k) * torch.asinh(s * math.sqrt((2 - k) / k))
+    return length + math.sqrt(k - 2) * torch.asin(s * math.sqrt((k - 2) / k))
+
+
+class VariancePreservingPath(OneSidedPath):
+    """A path with v_t = 1 - alpha_t^2, for which derived quantities have closed forms."""
+
+    def variance_dt(self, t: Tensor) -> Tensor:
+        return -2 * self.alpha(t) * self.alpha_dt(t)
+
+    def arc_length(self, t: Tensor) -> Tensor:
+        """Return the arc length from alpha = 0 in closed form."""
+        return arc_length_integral(self.alpha(t), self.variance(t), self.c)
+
+
+class LinearVPPath(VariancePreservingPath):
+    """alpha_t = t, v_t = 1 - t^2, which starts at the reference exactly."""
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return t
+
+    def variance(self, t: Tensor) -> Tensor:
+        return (1 - t) * (1 + t)
+
+    def alpha_dt(self, t: Tensor) -> Tensor:
+        return torch.ones_like(t)
+
+
+class VPPath(VariancePreservingPath):
+    """The path of the paper's image experiments, with the diffusion schedule
+    alpha_t = exp(-(1-t)^2 (b1 - b0)/4 - (1-t) b0/2).
+
+    alpha_0 is 0.0066, not 0, for b = (0.1, 20): the path starts close to the reference.
+    """
+
+    beta_min, beta_max = 0.1, 20.0
+
+    def _log_alpha(self, t: Tensor) -> Tensor:
+        remaining = 1 - t
+        slope = self.beta_max - self.beta_min
+        return -remaining.square() * slope / 4 - remaining * self.beta_min / 2
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return self._log_alpha(t).exp()
+
+    def variance(self, t: Tensor) -> Tensor:
+        return -torch.expm1(2 * self._log_alpha(t))
+
+    def alpha_dt(self, t: Tensor) -> Tensor:
+        rate = (1 - t) * (self.beta_max - self.beta_min) + self.beta_min
+        return self.alpha(t) * rate / 2
+
+
+class LogSNRPath(VariancePreservingPath):
+    """The path of a diffusers scheduler, with a log signal-to-noise ratio l = log(alpha_t^2 / v_t)
+    linear in t from ``first`` to ``last``: alpha_t^2 = sigmoid(l), v_t = sigmoid(-l).
+
+    Neither end is degenerate: the first time is not pure noise, and the last not pure data.
+    """
+
+    def __init__(self, first: float, last: float) -> None:
+        super().__init__()
+        self.first, self.last = first, last
+
+    def _log_ratio(self, t: Tensor) -> Tensor:
+        return self.first + (self.last - self.first) * t
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return torch.sigmoid(self._log_ratio(t)).sqrt()
+
+    def variance(self, t: Tensor) -> Tensor:
+        return torch.sigmoid(-self._log_ratio(t))
+
+    def alpha_dt(self, t: Tensor) -> Tensor:
+        return self.alpha(t) * self.variance(t) * (self.last - self.first) / 2
+
+
+class SchrodingerBridgePath(GaussianPath):
+    """The two-sided path with z = (x0, x1), mean (1 - t) x0 + t x1 and v_t = sigma^2 t (1 - t),
+    for any p0 and p1.
+
+    Args:
+        sigma: scale of the noise. With 0, points can be drawn but no conditional quantity exists.
+        c: E||x1 - x0||^2 / D.
+    """
+
+    def __init__(self, sigma: float = 1.0, c: float = 1.0) -> None:
+        super().__init__(c)
+        self.sigma = check_argument(NonNegative, "sigma", sigma)
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return t
+
+    def variance(self, t: Tensor) -> Tensor:
+        return self.sigma**2 * t * (1 - t)
+
+    def endpoints(self, sample: PathSample) -> tuple[Tensor, Tensor]:
+        return sample.x0, sample.x1 - sample.x0
+
+    def interval(self, eps: float) -> tuple[float, float]:
+        return eps, 1.0 - eps
+
+    def alpha_dt(self, t: Tensor) -> Tensor:
+        return torch.ones_like(t)
+
+    def variance_dt(self, t: Tensor) -> Tensor:
+        return self.sigma**2 * (1 - 2 * t)
+
+    def arc_length(self, t: Tensor) -> Tensor:
+        """Return the arc length from t = 1/2 in closed form, for sigma > 0; it is infinite at both
+        ends."""
+        return arc_length_integral(2 * t - 1, 4 * t * (1 - t), self.c / self.sigma**2)

@@ -1,0 +1,111 @@
+"""Sampling along the probability flow: the ODE by Heun's method, and DPM-Solver++."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ebm_app.nets.protocols import Marginals, SteinScore
+from ebm_app.paths.probability_flow import ProbabilityFlow
+from ebm_app.paths.schedules import LOG_SNR
+from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
+from ebm_app.utils.fields import NonNegative, Positive, Steps, configuration
+
+# Time at which N(0, I) stands for p_t: alpha must exceed 0
+START = 1e-2
+
+
+@configuration
+class FlowSampler(Sampler):
+    """A sampler that follows the flow from noise and ends with one denoising step.
+
+    Args:
+        num_steps: number of steps.
+        end_variance: conditional variance at which the flow stops and the image is denoised.
+    """
+
+    counts: ClassVar[str] = "num_steps"
+
+    num_steps: Steps = 25
+    end_variance: Positive = 1e-3
+
+    def count_steps(self, model: Marginals, num_dims: int) -> int:
+        return self.num_steps
+
+
+@configuration
+class PFODESampler(FlowSampler):
+    """The probability-flow ODE by Heun's method, with equal steps in the log signal-to-noise
+    ratio, then one denoising step (Tweedie's formula). A step takes two evaluations of the score.
+
+    Args:
+        num_steps, end_variance: as for ``FlowSampler``.
+    """
+
+    note: ClassVar[str] = "the probability-flow ODE from noise, then one denoising step"
+    steps: ClassVar[str] = "steps of the ODE"
+
+    def iterate(
+        self, model: SteinScore, x0: Tensor, generator: torch.Generator
+    ) -> Iterator[Frame]:
+        end = end_time(model, START, self.end_variance)
+        flow = ProbabilityFlow(model.score, model.path, LOG_SNR)
+        for state in flow.solve(x0, START, end, "heun", self.num_steps):
+            if state.step < self.num_steps:
+                yield Frame(state.x, state.step, self.num_steps, state.nfe)
+        with torch.no_grad():
+            x = denoised(model, state.x, model.score(state.x, end), end)
+        yield Frame(x, self.num_steps, self.num_steps, state.nfe + 1)
+
+
+@configuration
+class DPMSampler(FlowSampler):
+    r"""DPM-Solver++(2M) with equal steps in the log signal-to-noise ratio 2 l.
+
+    With D_i = E[x_1 | x_i], h = l_{i+1} - l_i, h' = l_i - l_{i-1} and sigma^2 the path's variance,
+
+        x_{i+1} = sigma_{i+1} / sigma_i e^{-k h} x_i + alpha_{i+1} (1 - e^{-(1 + k) h}) D
+                  + sigma_{i+1} sqrt(1 - e^{-2 k h}) z,     D = D_i + h / (2 h') (D_i - D_{i-1}).
+
+    k = 0 solves the probability-flow ODE; k > 0 adds noise z ~ N(0, I), which reduces the effect
+    of earlier errors. The last step returns D. A step takes one evaluation of the score.
+
+    Args:
+        num_steps, end_variance: as for ``FlowSampler``.
+        noise: k; 1 follows the reversed diffusion.
+
+    Source: Lu et al. 2022, arXiv:2211.01095, algorithm 2 and, for k = 1, appendix B.
+    """
+
+    note: ClassVar[str] = "DPM-Solver++(2M) from noise, for the ODE or, with noise=1, the SDE"
+    steps: ClassVar[str] = "steps of the solver"
+
+    noise: NonNegative = 0.0
+
+    def iterate(
+        self, model: SteinScore, x0: Tensor, generator: torch.Generator
+    ) -> Iterator[Frame]:
+        path, end = model.path, end_time(model, START, self.end_variance)
+        times = LOG_SNR.times(path, START, end, self.num_steps)
+        alpha, sigma = path.alpha(times), path.variance(times).sqrt()
+        log_ratio = (alpha / sigma).log()
+        x, previous = x0, None
+        for index, t in enumerate(times[:-1].tolist()):
+            with torch.no_grad():
+                current = denoised(model, x, model.score(x, t), t)
+            guess, h = current, log_ratio[index + 1] - log_ratio[index]
+            if previous is not None:
+                factor = h / (2 * (log_ratio[index] - log_ratio[index - 1]))
+                guess = current + factor * (current - previous)
+            shrink = sigma[index + 1] / sigma[index] * torch.exp(-self.noise * h)
+            pull = alpha[index + 1] * -torch.expm1(-(1 + self.noise) * h)
+            x, previous = shrink * x + pull * guess, current
+            if self.noise:
+                z = torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+                x = x + sigma[index + 1] * (-torch.expm1(-2 * self.noise * h)).sqrt() * z
+            if index + 1 < self.num_steps:
+                yield Frame(x, index + 1, self.num_steps, index + 1)
+        with torch.no_grad():
+            x = denoised(model, x, model.score(x, end), end)
+        yield Frame(x, self.num_steps, self.num_steps, self.num_steps + 1)

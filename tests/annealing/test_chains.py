@@ -1,0 +1,157 @@
+"""Annealed chains of exact models, whose log Z is 0.
+
+The data are 0.9 N(m e, s^2 I) + 0.1 N(-m e, s^2 I), wide enough for chains that never move to have
+weights of a finite variance.
+"""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from exact import F64, ExactDensity, ExactModel, generator, normal
+
+from ebm_app.annealing import chains as module
+from ebm_app.annealing.chains import ACCEPTANCE, Annealing, ChainEnds, Chains
+from ebm_app.annealing.estimates import bennett, from_forward, from_reverse
+from ebm_app.annealing.methods import METHODS, two_sided
+from ebm_app.annealing.moves import denoising_moves, stay_moves
+from ebm_app.nets.density import density_of
+from ebm_app.paths import LinearVPPath
+from ebm_app.sampling.annealing import anneal
+
+# shape -> (m, s)
+DISTRIBUTIONS = {(16,): (1.4, 0.8), (1, 4, 4): (1.4, 0.8), (2,): (1.4, 0.7)}
+PLAIN = Annealing(num_temperatures=16, steps_per_temperature=4, num_leapfrog_steps=1)
+# name -> moves and settings of the chains
+KINDS = {
+    "ais": (stay_moves, PLAIN),
+    "diffused": (denoising_moves, replace(PLAIN, steps_per_temperature=1)),
+}
+
+
+@pytest.fixture(autouse=True)
+def large_blocks(monkeypatch):
+    """Run many chains per batch."""
+    monkeypatch.setattr(module, "BLOCK_SIZE", 1000)
+    monkeypatch.setattr(module, "NUM_PILOT", 64)
+
+
+def mixture(shape):
+    mean, std = DISTRIBUTIONS[shape]
+    direction = torch.full(shape, mean / math.sqrt(math.prod(shape)), dtype=F64)
+    means = torch.stack([direction, -direction])
+    return ExactModel(LinearVPPath(), 0.01, means, (std, std), (0.9, 0.1), stein_channels=1)
+
+
+def chains_of(density, name, num, **settings):
+    """Return tuned chains, with ``num`` exact samples at the last time as data."""
+    model, (moves, usual) = density.model, KINDS[name]
+    t = torch.full((num,), density.end, dtype=F64)
+    data = model.sample(t, (num, *model.means.shape[1:]), 5).xt
+    return Chains(density, replace(usual, **settings), moves, data, 3)
+
+
+CASES = [
+    pytest.param("ais", 0.22, 1500, marks=pytest.mark.process),
+    *(pytest.param("ais", factor, 2500, marks=pytest.mark.slow) for factor in (1.0, 4.0)),
+    pytest.param("diffused", 1.0, 1000),
+    *(pytest.param("diffused", factor, 1500, marks=pytest.mark.slow) for factor in (0.22, 4.5)),
+]
+
+
+@pytest.mark.parametrize("name, factor, num", CASES)
+def test_log_z_is_zero_in_both_directions(name, factor, num, float64):
+    """For step sizes over a factor of 20, from chains that hardly move to chains that never do.
+    The mean log-weights of AIS and RAISE bracket log Z."""
+    chains = chains_of(ExactDensity(mixture((16,))), name, num)
+    chains.step_sizes = factor * chains.step_sizes
+    u, v = chains.forward(num).log_weight, chains.reverse(chains.data).log_weight
+    below, above = from_forward(u), from_reverse(v)
+    for estimate in (below, above):
+        assert abs(estimate.log_z) < 3 * estimate.stderr < 0.6
+    errors = [w.std().item() / math.sqrt(num) for w in (u, v)]
+    assert below.mean_log_weight < 3 * errors[0] and above.mean_log_weight > -3 * errors[1]
+    if name == "ais":
+        assert below.mean_log_weight < -4 * errors[0] and above.mean_log_weight > 4 * errors[1]
+    elif factor == 1:  # the reverse moves are the exact reverse of the forward moves
+        assert 0.6 < errors[1] / errors[0] < 1.5
+    combined = bennett(u[:100], v[:100])
+    assert abs(combined.log_z) < 3.5 * combined.stderr
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_find_log_z_by_the_time_integral(name, float64):
+    energy = density_of(mixture((1, 4, 4)), 24)
+    kind = "diffused" if name == "diffused" else "ais"
+    result = METHODS[name].estimate(chains_of(energy, kind, 300), 300)
+    assert METHODS[name].moves is KINDS[kind][0]
+    assert abs(result.estimate.log_z) < 3.5 * result.estimate.stderr < 1
+    assert 0.3 < result.acceptance < 1
+
+
+class Tilted(ExactDensity):
+    """A density whose log is off by ``tilt`` per unit of time."""
+
+    tilt = 0.37
+
+    def log_density(self, x, t):
+        return super().log_density(x, t) + self.tilt * (t - self.start)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_unnormalised_density_shifts_every_weight(name, float64):
+    """The chains are the same, since all ratios at one temperature and scores are."""
+    exact, tilted = (
+        chains_of(kind(mixture((16,))), name, 40, num_temperatures=4)
+        for kind in (ExactDensity, Tilted)
+    )
+    shift = Tilted.tilt * (exact.model.end - exact.model.start)
+    for run in (lambda c: c.forward(40), lambda c: c.reverse(c.data)):
+        a, b = run(exact), run(tilted)
+        assert torch.allclose(a.position, b.position, rtol=0, atol=1e-9)
+        difference = b.log_weight - a.log_weight
+        assert torch.allclose(difference, torch.full_like(difference, shift), rtol=0, atol=1e-9)
+
+
+def test_last_factor_changes_to_the_rule_of_the_model(float64):
+    """The chains use three nodes; the density after the last move uses those of the model."""
+    density = density_of(mixture((2,)), 24)
+    chains = chains_of(density, "ais", 10, num_nodes=3)
+    fine, coarse = density, density.with_nodes(3)
+    ends = chains.forward(50)
+    chains.model = coarse
+    other = chains.forward(50)
+    assert torch.equal(ends.position, other.position)
+    difference = fine.log_density(ends.position, fine.end) - coarse.log_density(
+        ends.position, fine.end
+    )
+    assert difference.abs().max() > 0.05
+    assert torch.allclose(ends.log_weight - other.log_weight, difference, rtol=0, atol=1e-9)
+
+
+def test_tuned_steps_have_the_target_acceptance(float64):
+    chains = chains_of(ExactDensity(mixture((16,))), "ais", 10)
+    distributions = chains._distributions([move.forward for move in chains.moves])
+    records = list(anneal(normal((500, 16), 1), distributions, 1, generator(2)))
+    rates = torch.tensor([record.acceptance for record in records])
+    assert chains.step_sizes.shape == (16,)
+    assert (rates[8:] - ACCEPTANCE).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("shift", [0.0, -6.0])
+def test_stderr_includes_the_gap_between_directions(shift):
+    """Reverse chains with log-weights N(s^2, s^2) agree with forward ones of N(0, s^2)."""
+
+    class Sides:
+        def forward(self, num):
+            return ChainEnds(normal((num,), 4), normal((num,), 4), torch.ones(num))
+
+        def reverse(self, points):
+            weight = 1 + shift + normal((len(points),), 5)
+            return ChainEnds(points, weight, torch.ones(len(points)))
+
+    result = two_sided(Sides(), 40)
+    combined = result.estimate
+    gaps = [abs(combined.log_z - side.log_z) for side in (result.forward, result.reverse)]
+    assert combined.stderr < 0.5 if shift == 0 else combined.stderr > 0.8 * max(gaps) > 1
