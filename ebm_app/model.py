@@ -17,7 +17,7 @@ from ebm_app.nets.parametrisation import ENERGY
 from ebm_app.nets.protocols import LogDensity, Score, SteinScore, TimeScore, require
 from ebm_app.nets.time_score import TIME_INPUTS, TimeScoreModel
 from ebm_app.nets.unet import NETS
-from ebm_app.paths import PATHS, GaussianPath
+from ebm_app.paths import PATHS, GaussianPath, require_one_sided
 from ebm_app.pretrained import PretrainedModel
 from ebm_app.spaces import Space, build_space
 from ebm_app.utils.errors import UserError
@@ -190,7 +190,8 @@ def build_density(config: EBMConfig, space: Space) -> TimeScoreDensity:
 
 def switch_time(config: EBMConfig, path: GaussianPath) -> float:
     """Return the time input of the network at which the early network ends."""
-    interval, max_log_snr = path.interval(config.eps), config.early.max_log_snr
+    path, max_log_snr = require_one_sided(path), config.early.max_log_snr
+    interval = path.interval(config.eps)
     ends = torch.tensor(interval, dtype=torch.float64, device="cpu")
     low, high = path.log_snr(ends).tolist()
     if not low < max_log_snr < high:
