@@ -11,7 +11,7 @@ from ebm_app.cli import ais
 from ebm_app.config import EBMConfig
 from ebm_app.ebm import EBM
 
-METHODS = {"transported", "diffused", "ais", "raise"}
+METHODS = {"diffused", "ais", "raise"}
 SHORT = (
     "--num_chains 4 --num_nodes 4 --split train --limit 4 --repeats 1 --num_leapfrog_steps 1 "
     "--num_temperatures 2 --device cpu"
