@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 def print_tables(figures: dict[str, Any]) -> None:
     """Print one row per estimator, and one row per pair of estimators."""
     rows = [
-        {"estimator": name, **{key: row[key] for key in COLUMNS}, **row.get("parts", {})}
+        {"estimator": name, **{key: row[key] for key in COLUMNS}}
         for name, row in figures["estimators"].items()
     ]
     print(to_markdown(rows))

@@ -24,13 +24,11 @@ class ImageBits(NamedTuple):
         bits_per_dim: (N,).
         error: (N,), error of the estimator in nats; NaN if unknown.
         nfe: (N,), network evaluations.
-        parts: bits per dim (N,) of the named terms of the estimator; empty if it has none.
     """
 
     bits_per_dim: Tensor
     error: Tensor
     nfe: Tensor
-    parts: dict[str, Tensor]
 
 
 def bits_of_images(
@@ -41,7 +39,6 @@ def bits_of_images(
     batch_size: int = 128,
     wrap: Wrap = iter,
     labels: Tensor | None = None,
-    part_names: tuple[str, ...] = (),
     **options: Any,
 ) -> ImageBits:
     """Compute ``model.likelihood`` of images, each of which one process evaluates.
@@ -52,7 +49,6 @@ def bits_of_images(
             on the batches nor on the number of processes.
         wrap: wraps the batches, for a progress bar.
         labels: class labels (N,), for log P(image | label).
-        part_names: terms of the estimator to return.
         options: further arguments of ``model.likelihood``.
     """
 
@@ -60,12 +56,10 @@ def bits_of_images(
         conditions = {} if labels is None else {"labels": labels[rows]}
         result = model.likelihood(levels[rows], noise=noise[:, rows], **conditions, **options)
         nfe = torch.full_like(result.error, result.nfe)
-        parts = [result.parts[name] for name in part_names]
-        return torch.stack([result.bits_per_dim, result.error, nfe, *parts], 1)
+        return torch.stack([result.bits_per_dim, result.error, nfe], 1)
 
-    num_columns = 3 + len(part_names)
-    table = sharded(accelerator, len(levels), num_columns, batch_size, columns_of, wrap).unbind(1)
-    return ImageBits(*table[:3], dict(zip(part_names, table[3:], strict=True)))
+    table = sharded(accelerator, len(levels), 3, batch_size, columns_of, wrap)
+    return ImageBits(*table.unbind(1))
 
 
 def bits_by_estimator(
@@ -87,28 +81,23 @@ def bits_by_estimator(
     Args:
         options: further arguments of ``bits_of_images``.
     """
-    begin, path = time.perf_counter(), ebm.density.path
+    begin, density = time.perf_counter(), ebm.density
     options |= {"estimator": estimator, "dequantiser": dequantiser}
-    options["part_names"] = estimator.part_names
     result = bits_of_images(accelerator, ebm, levels, noise, batch_size, **options)
-    end = dequantiser.time(ebm.config.num_levels, ebm.space, path, ebm.density.end)
+    end = dequantiser.time(ebm.config.num_levels, ebm.space, density.path, density.end)
     image_error = result.error.square().mean().sqrt().item() / (levels[0].numel() * log(2))
     is_known = isfinite(image_error)  # a single probe or draw has no error
-    figures = {
+    return result.bits_per_dim, {
         "bits_per_dim": result.bits_per_dim.mean().item(),
         "stderr": standard_error(result.bits_per_dim).item(),
         "image_error": image_error if is_known else None,
         "numerical_error": image_error / sqrt(len(levels)) if is_known else None,
         "eps": 1 - end,
-        "final_variance": path.variance(torch.tensor(end, dtype=torch.float64)).item(),
         "nfe": result.nfe.mean().item(),
         "num_images": len(levels),
         "repeats": len(noise),
         "seconds": time.perf_counter() - begin,
     }
-    if result.parts:
-        figures["parts"] = {name: part.mean().item() for name, part in result.parts.items()}
-    return result.bits_per_dim, figures
 
 
 def disagreements(bits: dict[str, Tensor]) -> list[dict[str, Any]]:

@@ -69,7 +69,6 @@ class DiscreteBound(Estimator):
     needs: ClassVar[type] = NoiseModel
     normalised: ClassVar[bool] = True
     error_is_drawn: ClassVar[bool] = True
-    part_names: ClassVar[tuple[str, ...]] = ("prior", "diffusion", "decoder")
 
     @torch.no_grad()
     def log_prob_of_levels(

@@ -43,14 +43,12 @@ class Estimator(ABC):
         normalised: whether the estimated density integrates to 1 for any network.
         error_is_drawn: whether its error comes only from random draws that differ between
             examples, so that the spread over several examples includes it.
-        part_names: names of the terms in ``LevelEstimate.parts``.
     """
 
     note: ClassVar[str]
     needs: ClassVar[type]
     normalised: ClassVar[bool]
     error_is_drawn: ClassVar[bool] = False
-    part_names: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def supports(cls, model: Any) -> bool:
