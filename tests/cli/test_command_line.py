@@ -1,7 +1,6 @@
-"""Flags of every script and settings key=value: odd values, typos, and ranges stated once."""
+"""Flags and settings KEY=VALUE: types, ranges, mistakes, and the defaults of every script."""
 
 import dataclasses
-import re
 from typing import Annotated, Literal
 
 import pytest
@@ -9,13 +8,7 @@ from annotated_types import Len
 from conftest import error_of
 from flags import SCRIPTS, arguments_of, required
 
-from ebm_app.cli.command_line import (
-    Positional,
-    Repeated,
-    argument,
-    explicit,
-    parse,
-)
+from ebm_app.cli.command_line import Positional, Repeated, argument, explicit, parse
 from ebm_app.likelihood import ESTIMATORS
 from ebm_app.likelihood.dequantisation import DEQUANTISERS
 from ebm_app.sampling.samplers import SAMPLERS
@@ -26,14 +19,14 @@ from ebm_app.utils.fields import (
     Share,
     advanced,
     configuration,
-    from_attributes,
     from_strings,
     setting,
 )
 from ebm_app.utils.registry import settings_of_each
 
-ODD = "-1 0 1 2 1.5 -0.5 nan inf -inf 1e400 1e-400 1e308 x 0x10 None true".split()
-ODD += ["", " ", "9" * 30, "9" * 5000, "2147483648"]
+#: Texts that a user may type in place of a number
+TEXTS = "-1 0 1 2 1.5 -0.5 nan inf -inf 1e400 1e-400 1e308 x 0x10 None true".split()
+TEXTS += ["", " ", "9" * 30, "9" * 5000, "2147483648"]
 KINDS = {
     kind.__name__: kind
     for kinds in (SAMPLERS, ESTIMATORS, DEQUANTISERS)
@@ -43,51 +36,16 @@ KINDS = {
 
 @configuration(kw_only=True)
 class Walk:
-    """A walk."""
+    """Flags of a walk."""
 
-    place: Positional[str] = argument("where")
-    num_steps: PositiveInt = setting("how many", 3)
-    pace: Positive | None = advanced("how fast", None)
-    sizes: Annotated[tuple[PositiveInt, ...], Len(1, 3)] = setting("of the shoes", (7,))
-    mood: Literal["good", "bad"] = setting("of the walker", "good")
-    name: Repeated[tuple[str, ...]] = setting("of the walkers", ())
-    fast: bool = setting("whether to run", False)
+    place: Positional[str] = argument("place")
+    num_steps: PositiveInt = setting("number of steps", 3)
+    pace: Positive | None = advanced("metres per second", None)
+    sizes: Annotated[tuple[PositiveInt, ...], Len(1, 3)] = setting("shoe sizes", (7,))
+    mood: Literal["good", "bad"] = setting("mood", "good")
+    name: Repeated[tuple[str, ...]] = setting("names", ())
+    fast: bool = setting("run instead", False)
     hidden: int = 0
-
-
-def test_words_become_the_types_of_the_fields():
-    words = "here --num_steps 4 --pace 2 --sizes 1 2 --mood bad --fast --name a --name c"
-    found = parse(Walk, "A walk.", words.split())
-    assert found == Walk(
-        place="here", num_steps=4, pace=2.0, sizes=(1, 2), mood="bad", fast=True, name=("a", "c")
-    )
-    assert parse(Walk, None, ["here"]) == Walk(place="here")
-    words = ["--num_steps=3", "--mood", "bad", "here"]
-    written = explicit(parse(Walk, None, words), words, Run)
-    assert written == {"num_steps": 3}
-
-
-@pytest.mark.parametrize(
-    "words", ["", "here there", "here --steps 3", "here --num_steps few", "here --hidden 1"]
-)
-def test_a_mistake_of_a_word_ends_with_code_2(capsys, words):
-    with pytest.raises(SystemExit) as stop:
-        parse(Walk, "A walk.", words.split())
-    assert stop.value.code == 2 and capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--num_steps 0", "num_steps must be greater than or equal to 1, got 0"),
-        ("--pace 0", "pace must be greater than 0, got 0.0"),
-        ("--pace nan", "pace must be a finite number"),
-        ("--sizes 1 2 3 4", "sizes "),
-    ],
-)
-def test_a_value_out_of_its_range_ends_in_a_sentence(words, message):
-    with pytest.raises(UserError, match=re.escape(message)):
-        parse(Walk, "A walk.", ["here", *words.split()])
 
 
 @configuration
@@ -103,33 +61,60 @@ class Run:
     fast: bool = False
 
 
+def test_flags_become_the_types_of_the_fields():
+    words = "here --num_steps 4 --pace 2 --sizes 1 2 --mood bad --fast --name a --name c"
+    assert parse(Walk, "A walk.", words.split()) == Walk(
+        place="here", num_steps=4, pace=2.0, sizes=(1, 2), mood="bad", fast=True, name=("a", "c")
+    )
+    assert parse(Walk, None, ["here"]) == Walk(place="here")
+    words = ["--num_steps=3", "--mood", "bad", "here"]
+    assert explicit(parse(Walk, None, words), words, Run) == {"num_steps": 3}
+
+
+def test_help_shows_defaults_and_hides_advanced_flags(capsys):
+    for word, is_shown in (("--help", False), ("--help_advanced", True)):
+        with pytest.raises(SystemExit) as stop:
+            parse(Walk, "A walk.", [word])
+        printed = capsys.readouterr().out
+        assert stop.value.code == 0 and "default: 3" in printed
+        assert ("metres per second" in printed) == is_shown
+
+
+@pytest.mark.parametrize(
+    "words", ["", "here there", "here --steps 3", "here --num_steps few", "here --hidden 1"]
+)
+def test_unknown_word_exits_with_code_2(capsys, words):
+    with pytest.raises(SystemExit) as stop:
+        parse(Walk, "A walk.", words.split())
+    assert stop.value.code == 2 and capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [("--num_steps 0", "num_steps"), ("--pace nan", "pace"), ("--sizes 1 2 3 4", "sizes")],
+)
+def test_value_out_of_range_is_named(words, name):
+    assert name in error_of(parse, Walk, "A walk.", ["here", *words.split()])
+
+
 def test_settings_go_to_every_kind_that_has_them():
     pairs = ["pace=2e-1", "place=a=b", "num_steps=3", "fast=true"]
     assert settings_of_each({"run": Run, "rest": Rest}, pairs) == {
         "run": {"pace": 0.2, "num_steps": 3, "fast": True},
         "rest": {"pace": 0.2, "place": "a=b"},
     }
-    assert from_attributes(Rest, Run(pace=0.5), place="there") == Rest(pace=0.5, place="there")
 
 
-@pytest.mark.parametrize(
-    ("pair", "message"),
-    [
-        ("steps=3", "unknown setting of Rest, Run 'steps': choose one of fast, num_steps"),
-        ("num_steps=few", "num_steps must be a valid integer"),
-        ("num_steps=0", "num_steps must be greater than or equal to 1"),
-        ("num_steps", "num_steps must be a valid integer"),
-    ],
-)
-def test_a_mistake_in_settings_is_named(pair, message):
-    assert message in error_of(settings_of_each, {"Rest": Rest, "Run": Run}, [pair])
+@pytest.mark.parametrize("pair", ["steps=3", "num_steps=few", "num_steps=0", "num_steps"])
+def test_mistake_in_a_setting_is_named(pair):
+    assert "num_steps" in error_of(settings_of_each, {"Rest": Rest, "Run": Run}, [pair])
 
 
 @pytest.mark.parametrize("name", [*SCRIPTS, *KINDS])
-def test_an_odd_value_of_a_number_is_taken_or_ends_in_a_sentence(name):
+def test_any_text_is_a_number_or_one_sentence(name):
     kind = arguments_of(name) if name in SCRIPTS else KINDS[name]
     for item in dataclasses.fields(kind):
-        for text in ODD if type(item.default) in (int, float) else ():
+        for text in TEXTS if type(item.default) in (int, float) else ():
             try:
                 made = from_strings(kind, {**required(kind), item.name: text})
             except UserError as error:
@@ -139,7 +124,7 @@ def test_an_odd_value_of_a_number_is_taken_or_ends_in_a_sentence(name):
                 assert abs(getattr(made, item.name)) <= 1e30
 
 
-def test_the_defaults_of_scripts_lie_in_their_ranges():
-    for path in SCRIPTS:
-        kind = arguments_of(path)
-        kind(**required(kind))
+@pytest.mark.parametrize("path", SCRIPTS)
+def test_defaults_lie_in_their_ranges(path):
+    kind = arguments_of(path)
+    kind(**required(kind))

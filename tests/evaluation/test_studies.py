@@ -1,14 +1,12 @@
-"""This project's comparisons: training steps, unusual images, and log Z by temperatures."""
+"""This project's comparisons: training steps, and log Z by temperatures."""
 
 import json
 from dataclasses import replace
 
-import numpy as np
-import pytest
 from conftest import GREY, call
 
 from ebm_app.ebm import EBM
-from studies import anomaly, log_z, speed
+from studies import log_z, speed
 
 
 def test_objectives_are_timed_on_the_same_network(folder, tmp_path, capsys):
@@ -24,24 +22,6 @@ def test_objectives_are_timed_on_the_same_network(folder, tmp_path, capsys):
     assert json.loads((tmp_path / "speed.json").read_text())["figures"] == figures
     rows = {row["step"]: row["of tsm"] for row in figures["table"]}
     assert set(speed.OBJECTIVES) < set(rows) and rows["tsm"] == 1
-
-
-def test_detectors_are_compared_on_unusual_images(tmp_path, capsys):
-    flags = "--limit 12 --odd 12 --device cpu --seed".split()
-    assert call(anomaly, "digits", *flags, 2**32, "--output_dir", tmp_path) == 0
-    printed = capsys.readouterr().out
-    figures = json.loads(printed.splitlines()[-1])
-    assert figures["rows"]["inverted"]["auroc"] == 1 and set(figures["rows"]) == set(
-        anomaly.UNUSUAL
-    )
-    assert "| unusual images | num_images | auroc | isolation forest |" in printed
-    assert set(figures["false_alarms"]) == {"0.01", "0.05", "0.1"}
-    assert (tmp_path / "anomaly.png").stat().st_size > 1000
-
-
-def test_auroc_counts_a_tie_as_one_half():
-    auroc = anomaly.auroc(np.array([1.0, 2, 3]), np.array([0.0, 2]))
-    assert auroc == pytest.approx(0.75)
 
 
 def test_log_z_is_tabulated_by_temperatures(tmp_path, capsys):

@@ -1,0 +1,34 @@
+"""The table of log-likelihoods of a folder of images."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+from conftest import call, save_picture
+
+from ebm_app.cli import score
+
+
+def test_every_image_gets_a_row_whatever_the_batches(capsys, tmp_path):
+    rng = np.random.RandomState(0)
+    for index in range(3):
+        save_picture(tmp_path / f"{index}.png", rng.randint(0, 256, (16, 8, 3)))
+    (tmp_path / "bad.png").write_text("no image")
+    flags = ["digits", tmp_path, "--estimator", "time_integral", "--device", "cpu"]
+    assert call(score, *flags) == 2 and "bad.png" in capsys.readouterr().err
+    flags += ["--skip_bad", "--repeats", 2]
+    tables = []
+    for size in (1, 4):
+        output = tmp_path / f"{size}.csv"
+        assert call(score, *flags, "--batch_size", size, "--output", output) == 0
+        figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert (figures["images"], figures["bad"]) == (3, 1)
+        tables.append(list(csv.DictReader(output.open())))
+    assert [row["file"] for row in tables[1]] == ["0.png", "1.png", "2.png"]
+    for one, row in zip(*tables, strict=True):
+        bits = float(row["bits_per_dim"])
+        assert bits == pytest.approx(-float(row["log_prob"]) / (64 * math.log(2)), rel=1e-6)
+        assert float(row["stderr"]) > 0
+        assert float(one["bits_per_dim"]) == pytest.approx(bits, rel=1e-5)
