@@ -1,4 +1,4 @@
-# make demo: set up, train on handwritten digits, score and sample.  make test: set up and test.
+# make demo: install, train on handwritten digits, score and sample.  make test: install and test.
 PYTHON ?= python3
 BIN := .venv/bin
 RUN := runs/digits
@@ -23,21 +23,21 @@ demo: $(SETUP)
 	$(BIN)/python evaluate/bpd.py $(RUN) --output_dir $(RUN)
 	$(BIN)/python sample/ebm.py $(RUN) --num_images 100 --output_dir $(RUN)/samples
 
-# two workers on two cores: threads of their own, which wait by spinning, would make both slower
+# one thread per process: two test processes on two cores are slower with more
 test test-ci test-all: export OMP_NUM_THREADS = 1
 
 test: $(SETUP)
 	$(BIN)/python -m pytest -q -n 2
 
-# those that start servers and several processes too
+# also the tests that start servers and processes
 test-ci: $(SETUP)
 	$(BIN)/python -m pytest -q -n 2 -m 'not slow and not gpu and not browser'
 
-# all but those in a browser: minutes of training, kills and full disks too
+# all tests except those in a browser; includes kills, full disks and minutes of training
 test-all: $(SETUP)
 	$(BIN)/python -m pytest -q -n 2 -m 'not browser'
 
-# the page in a headless Chromium
+# tests of the page in a headless Chromium
 test-browser: $(SETUP)
 	$(BIN)/python -m pytest -q -m browser
 
@@ -45,48 +45,48 @@ lint: $(SETUP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# README and docs/ as a site with the reference of the API, in site; a warning is an error
+# README, docs/ and the API reference as a site in site/; a warning is an error
 docs: .venv/.docs
 	$(BIN)/python -m mkdocs build --strict --config-file tools/mkdocs.yml
 
 ui: $(SETUP)
 	$(BIN)/python ui/app.py
 
-# the pictures of the page in docs
+# screenshots of the page in docs/
 screenshots: $(SETUP)
 	$(BIN)/python ui/screenshots.py --data_root $(DATA) --output_dir docs
 
-# models like the bundled ones. The weights of mnist and mnist-latent are those of earlier chains of runs:
-# these recipes, with the settings of their records, make the same kind of model and not these weights
+# Models like the bundled ones. The weights of mnist and mnist-latent come from earlier chains of runs;
+# these recipes, with the settings of their records, give models of the same kind.
 BUNDLED := ebm_app/pretrained
 DATA ?= data
 
-# 13 minutes of one core that knows bfloat16
+# 13 minutes on one core with bfloat16
 pretrained: $(SETUP)
 	$(BIN)/python train/ebm.py --dataset digits --classes all --mixed_precision bf16 --output_dir runs/digits-model
 
-# about eight hours of one core; MNIST lies in DATA, in torchvision's layout. First the network of all
-# noise levels, then the early one in front of it
+# about eight hours on one core, with MNIST in DATA in torchvision's layout: first a network for all
+# times, then an early network for the times of high noise
 MNIST := --dataset mnist --data_root $(DATA)
 mnist: $(SETUP)
 	$(BIN)/python train/ebm.py $(MNIST) --config $(BUNDLED)/mnist/run.json --classes none --early_channels --time_sampler arc_length --max_train_steps 40000 --learning_rate 2e-3 --output_dir runs/mnist-late
 	$(BIN)/python train/ebm.py $(MNIST) --config $(BUNDLED)/mnist/run.json --init_from runs/mnist-late --output_dir runs/mnist
 
-# an hour of one core
+# an hour on one core
 mnist-latent: $(SETUP)
 	$(BIN)/python train/flow.py --flow copula $(MNIST) --output_dir runs/mnist-latent-flow
 	$(BIN)/python train/ebm.py $(MNIST) --flow runs/mnist-latent-flow --config $(BUNDLED)/mnist-latent/run.json --max_train_steps 12000 --output_dir runs/mnist-latent
 
-# figures and pictures of a model in runs: an hour
+# figures and images for the card of a model in runs/, an hour
 MODEL ?= mnist
 CARD := runs/$(MODEL)
 card: $(SETUP)
 	$(BIN)/python evaluate/bpd.py $(CARD) --data_root $(DATA) --estimator elbo --estimator_args num_draws=1 --repeats 1 --output_dir $(CARD)
-	$(BIN)/python evaluate/bpd.py $(CARD) --data_root $(DATA) --estimator elbo noised pf_ode ratio --limit 100 --repeats 1 --output_dir $(CARD)/hundred
+	$(BIN)/python evaluate/bpd.py $(CARD) --data_root $(DATA) --estimator elbo path_integral probability_flow time_integral --limit 100 --repeats 1 --output_dir $(CARD)/hundred
 	$(BIN)/python evaluate/samplers.py $(CARD) --data_root $(DATA) --run "dpm num_steps=12" --run pf_ode --output_dir $(CARD)
 	$(BIN)/python sample/ebm.py $(CARD) --num_images 100 --output_dir $(CARD)/samples
 
-# the pictures in docs of the bundled models: half an hour of one core
+# the pictures of the bundled models in docs/, half an hour on one core
 FIGURES := runs/figures
 figures: $(SETUP)
 	$(BIN)/python evaluate/selftest.py digits --output_dir $(FIGURES)
@@ -97,8 +97,8 @@ figures: $(SETUP)
 	cp $(FIGURES)/log_z.png docs/log-z.png
 	cp $(FIGURES)/digits/grid.png docs/digits.png
 
-# the paper's tables of density ratios, mutual information and the error bound: hours; what is there is
-# not run again
+# the paper's tables of density ratios, mutual information and the error bound: hours. Finished runs are
+# not repeated
 studies: $(SETUP)
 	$(BIN)/python evaluate/toy.py --output_dir runs/toy
 	$(BIN)/python evaluate/mi.py --output_dir runs/mi
