@@ -1,12 +1,11 @@
 """Density ratios, likelihoods and samples from time scores.
 
-``EBM`` is an energy-based model of images, ``Flow`` a normalising flow in whose latent space one
-can live, and ``train`` makes an ``EBM`` from a tensor of images. ``mutual_information`` estimates
-what two groups of columns say about each other, ``conditional_mutual_information`` what they do
-where a third is known, and ``log_density_ratio`` how two samples differ;
-``MutualInformation`` and ``DensityRatio`` are the same in the manner of scikit-learn.
-``PATHS``, ``OBJECTIVES``, ``ESTIMATORS`` and ``SAMPLERS`` name what can be chosen. The parts live
-in the modules of this package, each of which states its equations.
+``EBM`` is an energy-based model of images, ``Flow`` a normalising flow that can be its latent
+space, and ``train`` trains an ``EBM`` on a tensor of images. ``mutual_information`` and
+``conditional_mutual_information`` estimate the dependence of groups of columns, and
+``log_density_ratio`` the difference of two samples; ``MutualInformation`` and ``DensityRatio`` are
+the same in the API of scikit-learn. ``PATHS``, ``OBJECTIVES``, ``ESTIMATORS`` and ``SAMPLERS``
+list the options by name. Each module states its equations.
 """
 
 from importlib import import_module
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from ebm_app.tabular.two_samples import log_density_ratio
     from ebm_app.training.api import train
 
-#: public name -> its module, which is imported when it is asked for: all of them take seconds
+#: Public names and their modules, which are imported at first use because that takes seconds.
 HOMES = {
     "DensityRatio": "tabular.estimators",
     "EBM": "ebm",
@@ -51,7 +50,7 @@ __all__ = [*HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, at its first use."""
+    """Import a public name at its first use."""
     if name not in HOMES:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     value = globals()[name] = getattr(import_module(f"{__name__}.{HOMES[name]}"), name)

@@ -28,27 +28,26 @@ from ebm_app.likelihood.dequantisation import (
 from ebm_app.model import DensityModel
 from ebm_app.nets.labelled import Labels, class_labels
 from ebm_app.nets.pipeline_model import DiffusionDensity
-from ebm_app.nets.time_score import PathNetwork
+from ebm_app.nets.protocols import NoiseModel
 from ebm_app.sampling.base import Frame, in_batches
 from ebm_app.sampling.samplers import SAMPLERS, Sampler
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import PositiveInt, Seed, check_argument
 from ebm_app.utils.registry import build, make
 
-#: numbers of the images of a call of ``sample``, and of those that are drawn together
-MAX_DRAWN, DRAWN_TOGETHER = 2**24, 2**20
-#: images whose classes are found together, by ten times as many points
+#: Max elements of the images of one call of ``sample``, and of one batch.
+MAX_DRAWN, MAX_BATCH_DRAWN = 2**24, 2**20
+#: Max images per batch of ``classify``; the network sees about ten times as many points.
 MAX_CLASSIFIED = 50
 
 
 class EBM(DensityModel):
-    """An energy-based model of images, built from its configuration with fresh weights, or around
-    a ``model`` given.
+    """Energy-based model of images: likelihoods, energies, scores, samples and classes.
 
     >>> ebm = EBM.from_pretrained("digits")
     >>> images = ebm.sample(2, num_steps=3)
-    >>> ebm.likelihood(images).bits_per_dim.shape
-    torch.Size([2])
+    >>> ebm.log_prob(images).shape, ebm.likelihood(images).bits_per_dim.shape
+    (torch.Size([2]), torch.Size([2]))
     """
 
     @classmethod
@@ -60,26 +59,26 @@ class EBM(DensityModel):
 
     @classmethod
     def from_diffusers(cls, pipeline: Any, device: str = "cpu", num_levels: int = 256) -> Self:
-        """The diffusion model of a pipeline of diffusers, with its own weights, not copies. It has
-        no time score: its estimators are "elbo", "discrete" and "pf_ode".
+        """Wrap the diffusion model of a diffusers pipeline, without copying its weights. It has no
+        time score, so its estimators are "elbo", "discrete" and "probability_flow".
 
         Args:
-            pipeline: a ``DDPMPipeline`` or ``DDIMPipeline``; its folder or hub id, of which
-                safetensors alone are read; or a pair of a ``UNet2DModel`` and its scheduler.
-            num_levels: of the images that it was trained on, level k at 2 k / (num_levels - 1) - 1
-                for the network.
+            pipeline: a ``DDPMPipeline`` or ``DDIMPipeline``; its folder or hub id, of which only
+                safetensors are read; or a pair of a ``UNet2DModel`` and its scheduler.
+            num_levels: grey levels L of the training images; the network sees level k as
+                2 k / (L - 1) - 1.
 
         Raises:
             UserError: for another kind of pipeline, network or scheduler.
         """
-        from ebm_app.nets.pipelines import read_pipeline  # importing diffusers takes a while
+        from ebm_app.nets.pipelines import read_pipeline  # importing diffusers takes seconds
 
         model, config = read_pipeline(pipeline, num_levels)
         return cls(config, DiffusionDensity(model)).to(device).eval()
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
-        if not isinstance(self.model, PathNetwork):
-            raise UserError("this model is diffusers' own: save its pipeline by save_pretrained")
+        if isinstance(self.density, NoiseModel):
+            raise UserError("This model is a diffusers pipeline. Save it with save_pretrained().")
         super().save_pretrained(folder)
 
     def likelihood(  # noqa: PLR0913 - independent options of one computation
@@ -94,9 +93,9 @@ class EBM(DensityModel):
         batch_size: int | None = None,
         **estimator_args: Any,
     ) -> Likelihood:
-        """A lower bound on the log-likelihood of quantised images, in nats and bits per dim; the
-        equation is in ``ebm_app.likelihood.bits``. By default it is a bound for any network, since
-        the density behind it is normalised.
+        """Return a lower bound on the log-likelihood of quantised images, in nats and bits per
+        dim, by the equation in ``ebm_app.likelihood.bits``. The default estimator is a bound for
+        any network, because its density is normalised.
 
         >>> ebm = EBM.from_pretrained("digits")
         >>> black = torch.zeros(1, 1, 8, 8)
@@ -104,17 +103,17 @@ class EBM(DensityModel):
         16
 
         Args:
-            images: (B, C, H, W), floats in [0, 1] on the grid of the model's
-                levels, or uint8 levels.
-            estimator: of log p_t: a name in ``ESTIMATORS`` with its settings as
-                ``estimator_args``, an object, or None for ``default_estimator``.
-            dequantiser: a name in ``DEQUANTISERS``, an object, or None for the model's own.
-            noise: (K, B, C, H, W) uniform numbers in [0, 1) for the dequantiser, whose K draws are
-                averaged; None draws ``repeats`` of them.
-            seed: of the noise drawn here, and of the estimator's own.
-            labels: class labels (B,), for log P(image | label) by a model that was told them.
-            batch_size: images that are scored together; None for as many as hold 2^17 numbers.
-                Batches change the result by rounding alone, and that of ``pf_ode`` by its steps.
+            images: (B, C, H, W), floats in [0, 1] on the grid of the model's levels, or uint8
+                levels.
+            estimator: name in ``ESTIMATORS``, with ``estimator_args`` as its settings, or an
+                object; ``default_estimator`` by default.
+            dequantiser: name in ``DEQUANTISERS`` or an object; that of the model by default.
+            noise: (K, B, C, H, W) uniform numbers in [0, 1) for K draws of the dequantiser, which
+                are averaged; by default ``repeats`` draws.
+            seed: seed of the noise drawn here and of the estimator.
+            labels: class labels (B,), for log P(image | label) of a class-conditional model.
+            batch_size: images per batch; by default as many as have 2^17 elements. It changes
+                results by rounding only, except the step sizes of ``probability_flow``.
 
         Raises:
             UserError: for images of another shape or with values off the grid, unknown names or
@@ -145,25 +144,26 @@ class EBM(DensityModel):
         torch.Size([2])
 
         Args:
-            images, options: as for ``likelihood``, which also returns bits, errors and costs.
+            images, options: as for ``likelihood``, which also returns bits and errors.
         """
         return self.likelihood(images, **options).log_prob
 
     def classify(self, images: Tensor, seed: int = 0, **settings: Any) -> ClassPosterior:
-        """Probabilities of the classes of images, p(y | x) for classes that are equally frequent;
-        the equation is in ``ebm_app.likelihood.classes``.
+        """Return class probabilities p(y | image) under equal class frequencies, by the equation
+        in ``ebm_app.likelihood.classes``.
 
         Args:
-            images: (B, C, H, W), as for ``log_prob``. seed: of the noise.
-            settings: of ``ClassBounds``.
+            images: (B, C, H, W), as for ``likelihood``.
+            seed: seed of the noise.
+            settings: fields of ``ClassBounds``.
 
         Raises:
-            UserError: for a model that was trained without class labels, and as ``log_prob``.
+            UserError: for a model trained without labels, and as ``likelihood``.
         """
         config = self.config
         levels = checked_levels(images, config.image_shape, config.num_levels)
         if not config.num_classes:
-            raise UserError("this model was trained without class labels: it tells no classes")
+            raise UserError("This model was trained without labels, so classify() is unavailable.")
         noise = dequantisation_noise(1, levels, seed)
         point = self.dequantise(levels, checked_noise(noise, levels, self.dtype)[0])
         highest = config.early.max_log_snr if config.early else ClassBounds.max_log_snr
@@ -178,8 +178,8 @@ class EBM(DensityModel):
 
     @property
     def default_estimator(self) -> str:
-        """The estimator that leads: the variational bound where the model has a Stein head, which
-        is normalised; without a head the integral of the time score, which is not."""
+        """Name of the default estimator: "elbo", which is normalised, or "time_integral", which is
+        not, for a model without a Stein head."""
         return "elbo" if self.config.stein_head else "time_integral"
 
     def sample(
@@ -198,20 +198,20 @@ class EBM(DensityModel):
         torch.Size([2, 1, 8, 8])
 
         Args:
-            sampler: a name in ``SAMPLERS``, with its ``settings``, or a sampler.
-            seed: of the start and of the sampler's own noise.
-            labels: class labels of what is drawn, by a model that was told them: one for all
-                images, several that take turns, or "random" for one drawn for each image.
-            guidance: see ``LabelledModel``; 1 draws from p(x | label), more is clearer and less
-                varied.
-            batch_size: images that are drawn together, by the same starts; None for as many as
-                hold 2^20 numbers. What a sampler draws of its own depends on the batches.
+            sampler: name in ``SAMPLERS``, with ``settings`` as its settings, or an object.
+            seed: seed of the initial noise and of the sampler.
+            labels: class labels for a class-conditional model: one for all images, several used in
+                turn, or "random".
+            guidance: see ``LabelledModel``; 1 samples p(x | label), larger values give clearer and
+                less varied images.
+            batch_size: images per batch; by default as many as have 2^20 elements. The initial
+                noise does not depend on it, further noise of the sampler does.
 
         Raises:
-            UserError: for labels that the model has not, and guidance below 0 or without labels.
+            UserError: for labels the model does not have, and guidance below 0 or without labels.
         """
-        given = (num_images, sampler, seed, labels, guidance, batch_size)
-        *_, last = self.iterate_sample(*given, **settings)
+        options = (num_images, sampler, seed, labels, guidance, batch_size)
+        *_, last = self.iterate_sample(*options, **settings)
         return self.to_images(last.x)
 
     def iterate_sample(
@@ -224,10 +224,10 @@ class EBM(DensityModel):
         batch_size: int | None = None,
         **settings: Any,
     ) -> Iterator[Frame]:
-        """The frames of ``sample``, in the space of the path; each holds all images, of which
-        those of later batches are still noise."""
+        """Iterate over the frames of ``sample``, points in the space of the path. Each frame has
+        all images; those of later batches are still noise."""
         generator, x0 = self.start(num_images, seed)
-        parts = batches(num_images, batch_size, DRAWN_TOGETHER // x0[0].numel())
+        parts = batches(num_images, batch_size, MAX_BATCH_DRAWN // x0[0].numel())
         labels = self._labels(labels, num_images, seed)
         sampler = make(SAMPLERS, Sampler, "sampler", sampler, settings)
         densities = [
@@ -236,25 +236,25 @@ class EBM(DensityModel):
         return in_batches(sampler, densities, parts, x0, generator)
 
     def _labels(self, labels: Labels | None, num: int, seed: int) -> list[int] | None:
-        """A label for each of ``num`` images, if any are given."""
+        """Return a label for each of ``num`` images, or None."""
         if labels is None:
             return None
         return class_labels(labels, num, self.config.num_classes, seed).tolist()
 
     def start(self, num_images: int, seed: int) -> tuple[torch.Generator, Tensor]:
-        """Draws of N(0, I) and the generator that they are from."""
+        """Return a generator, and points (num_images, C, H, W) of N(0, I) drawn from it."""
         num_images = check_argument(PositiveInt, "num_images", num_images)
         shape = (num_images, *self.config.image_shape)
         if math.prod(shape) > MAX_DRAWN:
             most = MAX_DRAWN // math.prod(self.config.image_shape)
             raise UserError(
-                f"{num_images} images do not fit the memory at once: draw at most {most}, more in "
-                "several calls of other seeds"
+                f"num_images is {num_images}, but one call draws at most {most}. Use several "
+                "calls with different seeds."
             )
         generator = torch.Generator(self.device).manual_seed(check_argument(Seed, "seed", seed))
         options = {"device": self.device, "dtype": self.dtype, "generator": generator}
         return generator, torch.randn(shape, **options)
 
     def to_images(self, x: Tensor) -> Tensor:
-        """Points of the path's space as quantised images in [0, 1], on the CPU."""
+        """Decode points of the path's space to quantised images in [0, 1], on the CPU."""
         return quantise(self.space.decode(self.points(x).detach()), self.config.num_levels).cpu()

@@ -1,13 +1,12 @@
-"""``Flow``: a fitted space as a model of its own, a normalising flow."""
+"""``Flow``: a normalising flow, a fitted space with a base density."""
 
 import math
-from dataclasses import field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ebm_app.config import FORMAT_VERSION, ImageShape, NoArguments, NoPalette, NumLevels
+from ebm_app.config import FORMAT_VERSION, ImageShape, NumLevels
 from ebm_app.data.levels import dequantise, quantise
 from ebm_app.folders import FLOW
 from ebm_app.likelihood.bits import (
@@ -27,20 +26,18 @@ from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
 @configuration
 class FlowConfig:
-    """What a flow is: the images it is for, and its kind."""
+    """Configuration of a flow: the images that it models, and its kind."""
 
     dataset: str
     image_shape: ImageShape
     num_levels: NumLevels
     space: str
-    space_arguments: NoArguments = field(default_factory=dict)
-    palette: NoPalette = ()
     format_version: int = FORMAT_VERSION
 
 
 class Flow(PretrainedModel):
-    """A normalising flow: a space x -> u whose base density is N(0, I). Not fitted yet when it is
-    built; frozen once it is.
+    """Normalising flow: a space x -> u with base density N(0, I). A new flow must be fitted with
+    ``space.fit``.
 
     >>> flow = Flow(FlowConfig("digits", (1, 8, 8), 17, "gaussian"))
     >>> x = torch.rand(500, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -56,26 +53,26 @@ class Flow(PretrainedModel):
         self.space = build_space(config.space, config.image_shape, config.num_levels)
 
     def log_density(self, x: Tensor) -> Tensor:
-        """log p(x) = log N(f^-1(x); 0, I) + log |det du/dx| in nats: (B, C, H, W) -> (B,)
+        """Return log p(x) = log N(f^-1(x); 0, I) + log |det du/dx| in nats: (B, C, H, W) -> (B,)
         float64."""
         u, log_abs_det = self.space.encode_with_log_abs_det(self.points(x))
         return sum_except_batch(standard_normal_log_density(u.double())) + log_abs_det
 
     def forward(self, x: Tensor) -> Tensor:
-        """-log p(x) / D in nats, the loss of a training: (B, C, H, W) -> (B,)."""
+        """Return -log p(x) / D in nats, the training loss: (B, C, H, W) -> (B,)."""
         return -self.log_density(x) / math.prod(self.config.image_shape)
 
     @torch.no_grad()
     def likelihood(
         self, images: Tensor, noise: Tensor | None = None, repeats: int = 1, seed: int = 0
     ) -> Likelihood:
-        """The bound on the log-likelihood of quantised images by uniform dequantisation: the mean
-        over K draws of log p(x) - D log L. It has no integration error and no components.
+        """Return a lower bound on the log-likelihood of quantised images by uniform
+        dequantisation: the mean over K draws of log p(x) - D log L. Its ``error`` is 0.
 
         Args:
             images: (B, C, H, W), floats in [0, 1] on the grid of the levels, or uint8 levels.
-            noise: (K, B, C, H, W) uniform numbers in [0, 1); None draws ``repeats`` of them.
-            seed: of the noise drawn here.
+            noise: (K, B, C, H, W) uniform numbers in [0, 1); by default ``repeats`` draws.
+            seed: seed of the noise drawn here.
 
         Raises:
             UserError: for images of another shape, values off the grid, and a likelihood that is
@@ -104,7 +101,7 @@ class Flow(PretrainedModel):
 
     @torch.no_grad()
     def sample(self, num_images: int, seed: int = 0) -> Tensor:
-        """Images (num_images, C, H, W) of the flow, quantised to its levels, in [0, 1]."""
+        """Draw images (num_images, C, H, W), quantised to the grey levels, in [0, 1]."""
         num_images = check_argument(PositiveInt, "num_images", num_images)
         generator = make_generator("cpu", check_argument(Seed, "seed", seed))
         u = torch.randn((num_images, *self.config.image_shape), generator=generator).to(self.dtype)

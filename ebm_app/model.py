@@ -181,7 +181,7 @@ def build_density(config: EBMConfig, space: Space) -> TimeScoreDensity:
     }
     if config.prediction == ENERGY:
         model = EnergyModel(net, path, config.eps, **inputs)
-        return EnergyDensity(model, config.num_nodes, config.residual)
+        return EnergyDensity(model, config.num_nodes, config.calibration)
     stein_channels = channels if config.stein_head else 0
     prediction = {"prediction": config.prediction, "stein_channels": stein_channels}
     model = TimeScoreModel(net, path, config.eps, **prediction, **inputs)

@@ -1,4 +1,4 @@
-"""``PretrainedModel``: a model that is built from its configuration and kept in a folder."""
+"""``PretrainedModel``: a model built from its configuration, stored in a folder or on the hub."""
 
 import hashlib
 import os
@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from ebm_app.card import CARD_FILE, model_card
 from ebm_app.folders import (
     CONFIG_FILE,
     WEIGHTS_FILE,
@@ -26,13 +25,30 @@ from ebm_app.utils.files import write_json, write_tensors
 from ebm_app.utils.random import initial_weights
 from ebm_app.utils.tensors import as_tensor
 
+CARD_FILE = "README.md"
+CARD = """
+# {name}
+
+A model of {dataset} images, {shape}, by `ebm_app`: a density with likelihoods and samples,
+learned by conditional time score matching ([arXiv:2502.02300](https://arxiv.org/abs/2502.02300)).
+
+```python
+from ebm_app import {kind}
+
+model = {kind}.from_pretrained("{repository}")
+images = model.sample(4)  # (4, C, H, W) in [0, 1]
+print(model.likelihood(images).bits_per_dim)
+```
+"""
+
 
 class PretrainedModel(nn.Module):
-    """A model that is built from its configuration and kept in a folder of config.json and
+    """A model that is built from its configuration and stored in a folder with config.json and
     model.safetensors.
 
-    A subclass names the dataclass of its configuration, ``config_class``, and its ``kind`` in
-    config.json.
+    Attributes:
+        config_class: dataclass of the configuration.
+        kind: kind of model in config.json.
     """
 
     config_class: ClassVar[type]
@@ -42,81 +58,88 @@ class PretrainedModel(nn.Module):
         super().__init__()
         if not isinstance(config, self.config_class):
             name = self.config_class.__name__
-            raise UserError(f"config: give a {name}, not {shorten(repr(config))}")
+            raise UserError(f"Expected config to be a {name}, got {shorten(repr(config))}.")
         self.config = config
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return next(chain(self.parameters(), self.buffers())).device
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the weights are kept in.
+        """Dtype of the weights, float32 or float64.
 
         Raises:
-            UserError: where that has too few digits for a likelihood.
+            UserError: for another dtype, which is too imprecise for a likelihood.
         """
         found = next(chain(self.parameters(), self.buffers())).dtype
         if found not in (torch.float32, torch.float64):
-            raise UserError(f"weights are {found}: convert the model to float32 or float64")
+            raise UserError(f"Weights are {found}. Convert the model to float32 or float64.")
         return found
 
     def points(self, x: Any) -> Tensor:
-        """Points (B, C, H, W) of a user's, in any form, on the model's device."""
+        """Return points (B, C, H, W), a tensor, an array or lists, on the model's device.
+
+        Raises:
+            UserError: for points of another shape or dtype.
+        """
         values, shape = as_tensor(x, "x"), self.config.image_shape
         if not values.is_floating_point() or not values.numel() or values.shape[1:] != shape:
-            raise UserError(f"x: give floats of shape (B, *{shape}), not {tuple(values.shape)}")
+            expected = ", ".join(map(str, shape))
+            raise UserError(
+                f"Expected floating-point x of shape (B, {expected}), got {values.dtype} of shape "
+                f"{tuple(values.shape)}."
+            )
         return (x if isinstance(x, Tensor) else values).to(self.device)
 
     @classmethod
     def from_pretrained(cls, name_or_path: str | os.PathLike, device: str = "cpu") -> Self:
-        """Load a folder, a bundled model by name, or a repository of the Hugging Face hub by its
-        id. A folder from elsewhere takes no more memory than its weights do.
+        """Load a model from a folder, by a bundled name, or from the Hugging Face hub by its id.
 
         >>> from ebm_app import EBM
         >>> EBM.from_pretrained("digits").config.image_shape
         (1, 8, 8)
 
         Raises:
-            UserError: for a folder that is missing or incomplete, weights that are damaged, not
-                finite or do not fit the configuration, a format of another version, or another
-                kind of model.
+            UserError: for a missing or incomplete folder, damaged weights, weights that are not
+                finite or do not match the configuration, and another kind or version of model.
         """
         folder = find_folder(name_or_path)
         try:
             device = torch.empty(0, device=device).device
         except (RuntimeError, TypeError, ValueError, AssertionError):
             raise UserError(
-                f"{shorten(repr(device))} is no device: give cpu, or cuda where there is one"
+                f"Unknown device {shorten(repr(device))}. Use cpu, or cuda if available."
             ) from None
         config = read_config(cls.config_class, folder, cls.kind)
-        with torch.device("meta"):  # names and shapes alone: no model is larger than its file
+        with torch.device("meta"):  # names and shapes only, so a wrong file allocates nothing
             check_weights(cls(config), folder / WEIGHTS_FILE)
-        with initial_weights(0):  # no thread that draws weights of its own is disturbed
+        with initial_weights(0):  # leaves the global random state unchanged
             model = cls(config)
         load_weights(model, folder / WEIGHTS_FILE)
         return model.to(device).eval()
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
-        """Write config.json and model.safetensors, each aside first and then renamed."""
+        """Write config.json and model.safetensors, each atomically."""
         folder = Path(check_argument(str | os.PathLike, "folder", folder))
         folder.mkdir(parents=True, exist_ok=True)
         write_tensors(folder / WEIGHTS_FILE, self.state_dict())
         write_json(folder / CONFIG_FILE, {"kind": self.kind, **to_dict(self.config)})
 
     def push_to_hub(self, repository: str, private: bool = False, **card: Any) -> str:
-        """Upload the two files and a card to a repository of the Hugging Face hub, which is made
-        if it is missing; the address of the commit.
+        """Upload the model with a card to the Hugging Face hub, and return the URL of the commit.
+        The repository is created if it does not exist.
 
         Args:
-            repository: "owner/name", what ``from_pretrained`` then takes. private: if it is
-                made. card: ``license`` and ``bits_per_dim`` of ``model_card``.
+            repository: "owner/name", the argument of ``from_pretrained``.
+            private: whether a new repository is private.
+            card: ``license`` and ``bits_per_dim`` of ``model_card``.
 
         Raises:
-            UserError: where the hub refuses, for instance without a login.
+            UserError: if the hub refuses, for instance without a login.
         """
-        from huggingface_hub import HfApi  # network code, only where it is asked for
+        from huggingface_hub import HfApi  # network code, imported only when used
 
         api = HfApi()
         with TemporaryDirectory() as folder:
@@ -132,13 +155,53 @@ class PretrainedModel(nn.Module):
                 )
             except Exception as error:
                 raise UserError(
-                    f"the hub did not take the model as '{repository}': {first_line(error)}"
+                    f"Could not upload the model to '{repository}': {first_line(error)}"
                 ) from None
         return commit.commit_url
 
 
+def model_card(
+    repository: str,
+    kind: str,
+    config: Any,
+    license: str | None = None,
+    bits_per_dim: float | None = None,
+) -> str:
+    """Return the README.md of a repository, with the YAML header that the hub reads.
+
+    >>> from ebm_app import EBM
+    >>> card = model_card("me/digits", "EBM", EBM.from_pretrained("digits").config)
+    >>> "library_name: ebm_app" in card.split("---")[1]
+    True
+
+    Args:
+        repository: "owner/name".
+        kind: class that loads the model.
+        config: configuration of the model.
+        license: identifier on the hub, such as "mit".
+        bits_per_dim: on held-out images.
+    """
+    from huggingface_hub import EvalResult, ModelCardData  # network code, imported only when used
+
+    name, dataset = repository.rpartition("/")[2], config.dataset.partition(":")[0]
+    task = {"task_type": "unconditional-image-generation", "metric_type": "bits_per_dim"}
+    data = {"dataset_type": dataset, "dataset_name": dataset, "metric_value": bits_per_dim}
+    yaml = ModelCardData(
+        library_name="ebm_app",
+        pipeline_tag="unconditional-image-generation",
+        tags=["energy-based-model", "density-estimation", "time-score-matching"],
+        datasets=[dataset],
+        license=license,
+        model_name=name if bits_per_dim is not None else None,
+        eval_results=[EvalResult(**task, **data)] if bits_per_dim is not None else None,
+    )
+    shape = " × ".join(map(str, config.image_shape))
+    words = {"name": name, "dataset": dataset, "shape": shape, "kind": kind}
+    return f"---\n{yaml}\n---\n{CARD.format(**words, repository=repository)}"
+
+
 def fingerprint(model: nn.Module) -> str:
-    """A digest of a model's weights."""
+    """Return the SHA-256 digest of a model's weights."""
     digest = hashlib.sha256()
     for tensor in model.state_dict().values():
         digest.update(tensor.cpu().contiguous().numpy().tobytes())

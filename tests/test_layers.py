@@ -25,7 +25,7 @@ LAYERS = (
     ("sampling", "likelihood", "objectives"),
     ("nets", "spaces", "tabular"),
     ("pretrained",),
-    ("folders", "card"),
+    ("folders",),
     ("config",),
     ("paths", "data"),
     ("utils",),

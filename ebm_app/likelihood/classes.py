@@ -1,11 +1,11 @@
-r"""Class probabilities of an image from the bounds on log p(x | y) of all classes y.
+r"""Class probabilities of an image, from bounds on log p(x | y) for all classes y.
 
 With x_r = a x + sqrt(w) e, e ~ N(0, I), and l = log(a^2 / w), the bound of ``elbo`` is
 
     log p(x | y) >= C - 1/2 int E|e - e_y|^2 dl,     e_y = -sqrt(w) s(x_r, r | y),
 
-C the same for all classes. What tells them apart is estimated with the same noise e for each, so
-that most of the spread cancels, and with more draws only for the classes that can still win.
+where C is the same for all classes. The differences between classes are estimated with common
+noise e, so most of the variance cancels, and with more draws for the most probable classes only.
 
 Source: Li et al. 2023, arXiv:2303.16203.
 """
@@ -23,9 +23,13 @@ from ebm_app.utils.tensors import sum_except_batch
 
 
 class ClassPosterior(NamedTuple):
-    """Of B images and K classes: probabilities (B, K) of classes that are equally frequent, which
-    sum to 1, log densities (B, K) in nats up to a number of each image, and the evaluations of
-    the network for each image (B,)."""
+    """Class probabilities of B images and K classes.
+
+    Attributes:
+        probabilities: (B, K), under equal class frequencies.
+        log_densities: (B, K), log p(x | y) in nats, up to a constant per image.
+        nfe: (B,), network evaluations per image.
+    """
 
     probabilities: Tensor
     log_densities: Tensor
@@ -34,17 +38,18 @@ class ClassPosterior(NamedTuple):
 
 @configuration
 class ClassBounds:
-    """Differences of the bounds of all classes, round by round.
+    """Estimator of the differences between the bounds of all classes, in rounds.
 
-    A class leaves when it lies ``margin`` nats and two standard errors below the best; what is
-    known of it by then stays in the result. With d the difference of the predicted noises, two
-    classes differ by 1/2 int |d|^2 dl, and where e is uncertain by 1 or less in every direction,
-    n even times estimate that with a variance of (L / n) int |d|^2 dl at most, L the length of l.
+    A class is dropped when it is ``margin`` nats and two standard errors below the best; the
+    result keeps its estimate so far. With d the difference of the predicted noises, two classes
+    differ by 1/2 int |d|^2 dl. If the variance of e is at most 1 in each direction, n evenly
+    spaced times estimate that with a variance of at most (L / n) int |d|^2 dl, L the length of l.
 
     Args:
-        num_rounds, num_times: rounds, and times of each, evenly spread over l.
-        min_log_snr, max_log_snr: the range of l; beyond it all classes predict the same noise.
-        margin: in nats. seed: of the noise; that of an image does not depend on its batch.
+        num_rounds, num_times: number of rounds, and of times per round, evenly spaced in l.
+        min_log_snr, max_log_snr: range of l; outside it all classes predict the same noise.
+        margin: in nats.
+        seed: seed of the noise; the noise of an image does not depend on its batch.
     """
 
     num_rounds: Draws = 8
@@ -58,7 +63,7 @@ class ClassBounds:
     def __call__(
         self, model: TimeScoreModel, x: Tensor, t: float, num_classes: int
     ) -> ClassPosterior:
-        """Of points x (B, *) at the time t of a one-sided path."""
+        """Return class probabilities of points x (B, *) at the time t of a one-sided path."""
         num, count = len(x), self.num_rounds * self.num_times
         noise = normal_draws(count, x, self.seed)
         values = torch.full((count, num, num_classes), math.nan, dtype=torch.float64)
@@ -75,7 +80,7 @@ class ClassBounds:
         return ClassPosterior(log_densities.softmax(1), log_densities, nfe)
 
     def _times(self, model: TimeScoreModel) -> list[float]:
-        """All times, round by round: those of a round are evenly spread, and so are the rounds."""
+        """Return all times in order of rounds, evenly spaced within and between rounds."""
         rounds = torch.arange(self.num_rounds, dtype=torch.float64)
         places = torch.arange(self.num_times, dtype=torch.float64)
         offsets = (0.5 + rounds * (math.sqrt(5) - 1) / 2) % 1
@@ -93,7 +98,7 @@ class ClassBounds:
         image: Tensor,
         label: Tensor,
     ) -> Tensor:
-        """1/2 |e - e_y|^2 times the length of l, for pairs of images and labels (n,)."""
+        """Return 1/2 |e - e_y|^2 times the length of l, for pairs of images and labels (n,)."""
         path = model.path
         r, end = (torch.tensor(value, dtype=torch.float64) for value in (time, t))
         a = path.alpha(r) / path.alpha(end)
@@ -106,7 +111,7 @@ class ClassBounds:
         return length * sum_except_batch(residual.double().square()) / 2
 
     def _alive(self, values: Tensor, alive: Tensor) -> Tensor:
-        """Which classes can still win, from their losses (n, B, K) so far."""
+        """Return the classes (B, K) that are not dropped, from their losses (n, B, K) so far."""
         losses = torch.where(alive, values.mean(0), math.inf)
         excess = losses - losses.amin(1, keepdim=True)
         width = (self.max_log_snr - self.min_log_snr) / len(values)

@@ -45,8 +45,8 @@ class EnergyEstimate(PointEstimator):
     """Log density of an energy network in one evaluation, minus its calibration offset.
 
     The offset is the mean difference from the variational bound over validation images, and
-    ``error`` is the spread of that difference (``ebm_app.config.Residual``). Subtracting it makes
-    the mean of the bits equal to that of the bound.
+    ``error`` is the spread of that difference (``ebm_app.config.Calibration``). Subtracting the
+    offset makes the mean of the bits equal to that of the bound.
     """
 
     note: ClassVar[str] = (
@@ -59,8 +59,8 @@ class EnergyEstimate(PointEstimator):
     @torch.no_grad()
     def __call__(self, model: NetworkEnergy, x: Tensor, t: float) -> LogDensityEstimate:
         model = require(model, NetworkEnergy, "estimator energy")
-        components = model.terms(x, t) - model.residual.mean / x[0].numel()
+        components = model.terms(x, t) - model.calibration.mean / x[0].numel()
         value = sum_except_batch(components)
         return LogDensityEstimate(
-            value, torch.full_like(value, model.residual.spread), components, 1
+            value, torch.full_like(value, model.calibration.spread), components, 1
         )

@@ -19,7 +19,7 @@ are trained. They train on data; here the energy is distilled (``training.energy
 import torch
 from torch import Tensor
 
-from ebm_app.config import Residual
+from ebm_app.config import Calibration
 from ebm_app.nets.chunks import expand_time
 from ebm_app.nets.density import TimeScoreDensity
 from ebm_app.nets.protocols import Time
@@ -84,16 +84,16 @@ class EnergyDensity(TimeScoreDensity):
     Args:
         model: the energy network.
         num_nodes: quadrature nodes of ``log_ratio``, which integrates its time derivative.
-        residual: calibration offset of the log density at the model's last time.
+        calibration: offset of the log density at the model's last time.
     """
 
     model: EnergyModel
 
     def __init__(
-        self, model: EnergyModel, num_nodes: int = 32, residual: Residual | None = None
+        self, model: EnergyModel, num_nodes: int = 32, calibration: Calibration | None = None
     ) -> None:
         super().__init__(model, num_nodes)
-        self.residual = residual or Residual()
+        self.calibration = calibration or Calibration()
 
     def terms(self, x: Tensor, t: Time) -> Tensor:
         """Return the terms (B, *) float64 of log p_t(x)."""

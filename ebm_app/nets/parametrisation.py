@@ -1,21 +1,21 @@
-r"""What a network predicts of the time score, and how the components are made of it.
+r"""Predictions of a network, and the terms of the time score computed from them.
 
 ``moments`` is a closed form between network and time score. On a path from noise, with c the
-second moment of the data and m = c alpha^2 + v, a Stein head h says
+second moment of the data and m = c alpha^2 + v, a Stein head h gives the posterior means
 
     e = E[eps | x] = sqrt(v) x / m - sqrt(c) alpha h / sqrt(m),
     d = E[x1 | x]  = c alpha x / m + sqrt(c v / m) h.
 
-eps and x1 are affine in one another given x, so that a single number w, the posterior variance of
-what h stands for, gives Var[eps | x] = c alpha^2 w / m and Cov[x1, eps | x] =
+Given x, eps and x1 are affine functions of each other. A single number w, the posterior variance
+of the target of h, therefore gives Var[eps | x] = c alpha^2 w / m and Cov[x1, eps | x] =
 -c alpha sqrt(v) w / m, and with them the posterior mean of the conditional components, which is
-what CTSM-v regresses:
+the regression target of CTSM-v:
 
     E[d/dt log p_t(x_i | x1) | x] = (v' / 2v) (e^2 + Var[eps | x] - 1)
                                     + (alpha' / sqrt(v)) (d e + Cov[x1, eps | x]).
 
-The network is left with a mean and a variance, both of order 1 at every time, in place of squares
-of its input. h = 0 and w = 1 are exact for data N(0, c I).
+The network predicts a mean and a variance, both of order 1 at every time, instead of squares of
+its input. h = 0 and w = 1 are exact for data N(0, c I).
 
 Source of the conditional components: paper, section 5 (arXiv:2502.02300).
 """
@@ -33,35 +33,35 @@ from ebm_app.utils.tensors import expand_like
 
 
 class Prediction(NamedTuple):
-    """The components of the time score from the output of a network.
+    """Terms of the time score as a function of the output of a network.
 
     Attributes:
-        components: (path, x (B, *), t (B,), out, head) -> the components (B, *), in nats per unit
-            of t, and the posterior variance w (B, *) where one is predicted; ``out`` is the output
-            of the network but for its Stein head, ``head`` that head, of 0 channels for none.
-        needs_head: whether it is for a network with a head alone, on a path from noise.
+        components: (path, x (B, *), t (B,), out, head) -> the terms (B, *), in nats per unit of t,
+            and the posterior variance w (B, *), or None. ``head`` is the Stein head of the output,
+            with 0 channels if there is none, and ``out`` the rest.
+        needs_head: whether it needs a Stein head and a path from noise; it then predicts w.
     """
 
     components: Callable[..., tuple[Tensor, Tensor | None]]
     needs_head: bool = False
 
     def check(self, path: GaussianPath, has_head: bool) -> None:
-        """Raise a UserError for a path or a network that it is not for."""
+        """Raise a UserError for a path or a network that it does not support."""
         if self.needs_head:
             require_one_sided(path)
         if self.needs_head and not has_head:
             raise UserError(
-                "prediction 'moments' needs a Stein head: give --stein_factor 1 or another "
-                "prediction"
+                "This prediction needs a Stein head. Use --stein_factor 1, or the prediction "
+                "normalised."
             )
 
 
 def moments(
     path: GaussianPath, x: Tensor, t: Tensor, out: Tensor, head: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The components by the closed form of this module, with w = softplus(output) / log 2."""
+    """Return the terms by the closed form above, with w = softplus(output) / log 2."""
     if out.shape != x.shape:
-        raise ValueError(f"a variance needs shape {tuple(x.shape)}, not {tuple(out.shape)}")
+        raise ValueError(f"Expected a variance of shape {tuple(x.shape)}, got {tuple(out.shape)}.")
     alpha, v, c = path.alpha(t), path.variance(t), path.c
     m = path.marginal_variance(t)
     spread, drift = path.variance_dt(t) / (2 * v), path.alpha_dt(t) / v.sqrt()
@@ -72,14 +72,14 @@ def moments(
 
 
 def _sum(*terms: tuple[Tensor, Tensor]) -> Tensor:
-    """Sum of coefficients (B,) times tensors (B, *)."""
+    """Return the sum of coefficients (B,) times tensors (B, *)."""
     return sum(expand_like(coefficient, tensor) * tensor for coefficient, tensor in terms)
 
 
-#: in a configuration, in place of a key of PREDICTIONS: the log density itself
+#: Prediction of an energy network, the log density; only in a configuration, not in PREDICTIONS.
 ENERGY = "energy"
 PREDICTIONS: dict[str, Prediction] = {
-    # the components themselves: right where the marginal is regular at t = 1
+    # the terms themselves, for data whose marginal is regular at t = 1
     "raw": Prediction(lambda path, x, t, out, head: (out, None)),
     # in units of their standard deviation along the path (paper, appendix F.5)
     "normalised": Prediction(
@@ -93,5 +93,5 @@ PREDICTIONS: dict[str, Prediction] = {
 
 
 def default_prediction(has_head: bool) -> str:
-    """The key of PREDICTIONS that suits a network with a Stein head, or one without."""
+    """Return the default key of PREDICTIONS, with or without a Stein head."""
     return "moments" if has_head else "normalised"

@@ -1,4 +1,4 @@
-"""What a pipeline of diffusers holds: read from its folder, and checked."""
+"""Read diffusers pipelines, and check that they are supported."""
 
 import os
 import warnings
@@ -22,15 +22,16 @@ UNET, SCHEDULER = "unet", "scheduler"
 
 
 def read_pipeline(source: Any, num_levels: int = 256) -> tuple[PipelineModel, EBMConfig]:
-    """The model of a pipeline, its folder or hub id, or a pair of a ``UNet2DModel`` and a
-    scheduler, and what it is on images of so many levels.
+    """Return the model of a pipeline and its configuration.
 
-    A network that predicts a variance too (2 C channels) keeps what it says of the noise; that it
-    says more is ignored, with a warning.
+    Args:
+        source: a pipeline, its folder or hub id, or a pair of a ``UNet2DModel`` and a scheduler. A
+            predicted variance (2 C output channels) is ignored with a warning.
+        num_levels: grey levels of the images.
 
     Raises:
-        UserError: for another kind of pipeline, network or scheduler, settings that have no
-            likelihood here, and files that cannot be read.
+        UserError: for another kind of pipeline, network or scheduler, settings without a
+            likelihood, and files that cannot be read.
     """
     if isinstance(source, str | os.PathLike):
         net, scheduler = _from_folder(find_folder(source))
@@ -41,12 +42,12 @@ def read_pipeline(source: Any, num_levels: int = 256) -> tuple[PipelineModel, EB
         net, scheduler = source.unet, source.scheduler
     else:
         raise UserError(
-            f"a {type(source).__name__} is no diffusion model: give a DDPMPipeline, its folder or "
-            "hub id, or a pair of a UNet2DModel and a scheduler"
+            f"Expected a DDPMPipeline, its folder or hub id, or a pair of a UNet2DModel and a "
+            f"scheduler, got a {type(source).__name__}."
         )
     model, image_shape = _model(net, scheduler)
-    given = {"space": "display", "dequantisation": "decoder", "path": PathConfig("scheduler")}
-    return model, EBMConfig("diffusers", image_shape, num_levels, **given)
+    settings = {"space": "display", "dequantisation": "decoder", "path": PathConfig("scheduler")}
+    return model, EBMConfig("diffusers", image_shape, num_levels, **settings)
 
 
 def _check_parts(kind: str, parts: Iterable[str]) -> None:
@@ -54,8 +55,8 @@ def _check_parts(kind: str, parts: Iterable[str]) -> None:
     if kind not in PIPELINES or others:
         more = f" with {', '.join(others)}" if others else ""
         raise UserError(
-            f"a {shorten(kind)}{more} has no likelihood of images here: give a pipeline of "
-            f"pixels alone, {' or '.join(PIPELINES)}"
+            f"A {shorten(kind)}{more} is not supported. Use a pipeline in pixel space, "
+            f"{' or '.join(PIPELINES)}."
         )
 
 
@@ -70,53 +71,51 @@ def _from_folder(folder: Path) -> tuple[nn.Module, Any]:
         net, found = diffusers.UNet2DModel.from_pretrained(
             folder / UNET, use_safetensors=True, local_files_only=True, output_loading_info=True
         )
-        size = net.config.sample_size or 64  # where it names none, that is said below
+        size = net.config.sample_size or 64  # a missing size is reported below
         height, width = (size, size) if isinstance(size, int) else size
-        with torch.device("meta"):  # whether its settings go together, at no cost
+        with torch.device("meta"):  # checks the settings without memory
             image = torch.zeros(1, net.config.in_channels, height, width)
             diffusers.UNet2DModel.from_config(net.config)(image, torch.zeros(1))
-    except Exception as error:  # of a dozen kinds, for a damaged file
-        raise UserError(f"{folder} cannot be read: {first_line(error)}") from None
+    except Exception as error:  # damaged files raise many kinds
+        raise UserError(f"Cannot read {folder}: {first_line(error)}") from None
     if wrong := [key for keys in found.values() for key in keys]:
         raise UserError(
-            f"the weights in {folder / UNET} do not fit its config.json, such as "
-            f"{shorten(wrong[0])}: save the pipeline anew"
+            f"The weights in {folder / UNET} do not match its config.json, for example "
+            f"{shorten(wrong[0])}. Save the pipeline again."
         )
     return net, scheduler
 
 
 def _check_scheduler(kind: str) -> None:
     if kind not in SCHEDULERS:
-        raise UserError(
-            f"a {shorten(kind)} is not known here: give one of {', '.join(SCHEDULERS)}"
-        )
+        raise UserError(f"A {shorten(kind)} is not supported. Use one of {', '.join(SCHEDULERS)}.")
 
 
 def _model(net: Any, scheduler: Any) -> tuple[PipelineModel, tuple[int, int, int]]:
     _check_scheduler(type(scheduler).__name__)
     if not isinstance(net, diffusers.UNet2DModel):
-        raise UserError(f"a {type(net).__name__} is not known here: give a UNet2DModel")
+        raise UserError(f"Expected a UNet2DModel, got a {type(net).__name__}.")
     config, channels = net.config, net.config.in_channels
     if getattr(scheduler.config, "timestep_type", "discrete") != "discrete":
-        raise UserError("the scheduler's timestep_type is continuous: give one of discrete steps")
+        raise UserError("The scheduler has continuous timesteps. Use timestep_type discrete.")
     if config.time_embedding_type != "positional":
         raise UserError(
-            f"the network's time embedding is {config.time_embedding_type}, which is not asked "
-            "between steps: give one with positional"
+            f"The time embedding of the network is {config.time_embedding_type}, which does not "
+            "support real-valued steps. Use a network with positional embeddings."
         )
     if config.class_embed_type or config.num_class_embeds:
-        raise UserError("the network is told classes: give one without class labels")
+        raise UserError("The network is class-conditional. Use one without class labels.")
     if config.sample_size is None:
-        raise UserError("the network has no sample_size: set it to the side of its images")
+        raise UserError("The network has no sample_size. Set it to the side of its images.")
     if config.out_channels not in (channels, 2 * channels):
         raise UserError(
-            f"the network makes {config.out_channels} channels of {channels}: give one that makes "
-            "as many, or twice as many with a variance"
+            f"The network has {channels} input and {config.out_channels} output channels. Use one "
+            "with equal numbers, or twice as many outputs with a variance."
         )
     if config.out_channels == 2 * channels:
         warnings.warn(
-            "the variance that the network predicts is ignored: the likelihoods are those of the "
-            "scheduler's own variances",
+            "The variance predicted by the network is ignored; likelihoods use the variances of "
+            "the scheduler.",
             stacklevel=4,
         )
     size = config.sample_size

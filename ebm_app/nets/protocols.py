@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_ch
 
 from torch import Tensor
 
-from ebm_app.config import Residual
+from ebm_app.config import Calibration
 from ebm_app.nets.time_score import ModelOutput
 from ebm_app.paths import GaussianPath
 from ebm_app.utils.errors import UserError
@@ -121,10 +121,10 @@ class NetworkEnergy(LogDensity, Protocol):
     """A log density from one network evaluation, normalised by calibration.
 
     Attributes:
-        residual: calibration offset at the time ``end``.
+        calibration: offset at the time ``end``.
     """
 
-    residual: Residual
+    calibration: Calibration
 
     def terms(self, x: Tensor, t: Time) -> Tensor:
         """Return terms per dimension that sum to ``log_density``: (B, *) float64."""

@@ -1,5 +1,4 @@
-"""A U-Net (x, t) -> image on diffusers' UNet2DModel, safe for a time in [0, 1] and for second
-derivatives."""
+"""U-Net (x, t) -> image, based on UNet2DModel of diffusers."""
 
 import math
 from collections.abc import Sequence
@@ -14,20 +13,21 @@ from ebm_app.utils.errors import UserError
 
 
 class UNet(nn.Module):
-    """UNet2DModel with a float time, checked sizes and fused attention, but for inputs whose
-    gradient is taken: the fused kernels have no second derivative.
+    """UNet2DModel for times in [0, 1], with checked sizes and second derivatives.
 
-    The last convolution starts at zero, so that training starts from the zero function.
+    Attention uses fused kernels, except for inputs that require a gradient, because the fused
+    kernels have no second derivative. The last convolution is initialised to zero, so training
+    starts from the zero function.
 
     Args:
         image_shape: (C, H, W).
         out_channels: channels of the output.
         config: see ``UNetConfig``.
-        num_classes: K, of labels 0..K - 1 that the network is told; 0 for none.
+        num_classes: number of class labels; 0 for an unconditional network.
 
     Raises:
-        UserError: where the image cannot be halved to every resolution, or where groups or
-            heads do not divide the channels.
+        UserError: if the image cannot be halved to each resolution, or groups or heads do not
+            divide the channels.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class UNet(nn.Module):
         config: UNetConfig | None = None,
         num_classes: int = 0,
     ) -> None:
-        # seconds to import: a script's --help does without
+        # importing diffusers takes seconds, and --help does not need it
         from diffusers import UNet2DModel
 
         super().__init__()
@@ -45,22 +45,25 @@ class UNet(nn.Module):
         channels, height, width = image_shape
         check_config(config, height, width)
         self.config, self.num_classes = config, num_classes
-        kinds = [
-            index in config.attention_levels for index in range(len(config.block_out_channels))
-        ]
+        resolutions = range(len(config.block_out_channels))
+        has_attention = [index in config.attention_levels for index in resolutions]
         self.unet = UNet2DModel(
             sample_size=(height, width),
             in_channels=channels,
             out_channels=out_channels,
             block_out_channels=tuple(config.block_out_channels),
             layers_per_block=config.layers_per_block,
-            down_block_types=tuple("AttnDownBlock2D" if a else "DownBlock2D" for a in kinds),
-            up_block_types=tuple("AttnUpBlock2D" if a else "UpBlock2D" for a in kinds[::-1]),
-            add_attention=any(kinds),
+            down_block_types=tuple(
+                "AttnDownBlock2D" if a else "DownBlock2D" for a in has_attention
+            ),
+            up_block_types=tuple(
+                "AttnUpBlock2D" if a else "UpBlock2D" for a in has_attention[::-1]
+            ),
+            add_attention=any(has_attention),
             attention_head_dim=config.block_out_channels[-1] // config.num_heads,
             norm_num_groups=config.norm_num_groups,
             dropout=config.dropout,
-            # one more, which stands for no label
+            # the last embedding is that of no label
             num_class_embeds=num_classes + 1 if num_classes else None,
         )
         nn.init.zeros_(self.unet.conv_out.weight)
@@ -68,57 +71,63 @@ class UNet(nn.Module):
 
     @property
     def last_layer(self) -> nn.Conv2d:
-        """The convolution whose outputs are those of the network."""
+        """Last convolution, whose output is that of the network."""
         return self.unet.conv_out
 
     def uses_labels(self, t: Tensor) -> bool:
-        """Whether labels change what comes out at any of these times."""
+        """Return whether labels change the output at any of the times t (B,)."""
         return self.num_classes > 0
 
     def forward(self, x: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
-        """x (B, C, H, W), t (B,) floating point in [0, 1] and labels (B,) int64, of which -1 and
-        None are no label -> (B, out_channels, H, W)."""
-        known = None
+        """Evaluate the network.
+
+        Args:
+            x: (B, C, H, W). t: (B,) floating point in [0, 1].
+            labels: (B,) int64; -1 is no label, and None no labels at all.
+
+        Returns:
+            (B, out_channels, H, W).
+        """
+        embedded = None
         if self.num_classes:
             labels = torch.full((len(x),), -1, device=x.device) if labels is None else labels
-            known = torch.where(labels < 0, self.num_classes, labels)
-        twice = self.config.attention_levels and (x.requires_grad or t.requires_grad)
-        with sdpa_kernel(SDPBackend.MATH) if twice else nullcontext():
-            return self.unet(x, t * self.config.t_scale, class_labels=known).sample
+            embedded = torch.where(labels < 0, self.num_classes, labels)
+        needs_gradient = self.config.attention_levels and (x.requires_grad or t.requires_grad)
+        with sdpa_kernel(SDPBackend.MATH) if needs_gradient else nullcontext():
+            return self.unet(x, t * self.config.t_scale, class_labels=embedded).sample
 
 
-#: networks by the name of their kind: of the arguments and the methods of ``UNet``
+#: Networks by name, with the constructor arguments and methods of ``UNet``.
 NETS: dict[str, type[nn.Module]] = {"unet": UNet}
 
 
 def check_config(config: UNetConfig, height: int, width: int) -> None:
-    """Raise a UserError where the sizes of ``config`` do not fit each other or an image of this
-    size."""
+    """Raise a UserError if the sizes of ``config`` do not fit each other or the image."""
     resolutions = len(config.block_out_channels)
     factor = 2 ** (resolutions - 1)
     if height % factor or width % factor:
         raise UserError(
-            f"images of {height}x{width} cannot be halved {resolutions - 1} times: give at most "
-            f"{max_resolutions(height, width)} entries of block_out_channels, or resize the images"
+            f"Images of {height}x{width} cannot be halved {resolutions - 1} times. Use at most "
+            f"{max_resolutions(height, width)} entries of block_out_channels, or resize them."
         )
     for channels in config.block_out_channels:
         if channels % config.norm_num_groups:
             raise UserError(
-                f"norm_num_groups {config.norm_num_groups} does not divide {channels} channels"
+                f"norm_num_groups {config.norm_num_groups} does not divide {channels} channels."
             )
     if any(index >= resolutions for index in config.attention_levels):
-        raise UserError(f"attention_levels must lie between 0 and {resolutions - 1}")
+        raise UserError(f"attention_levels must be between 0 and {resolutions - 1}.")
     if config.attention_levels:
         head_dim, rest = divmod(config.block_out_channels[-1], config.num_heads)
         attended = {config.block_out_channels[index] for index in config.attention_levels}
         if rest or any(channels % head_dim for channels in attended):
             raise UserError(
-                f"num_heads {config.num_heads} must divide the last channels, and their quotient "
-                f"the channels of every resolution with attention: {config.block_out_channels}"
+                f"num_heads {config.num_heads} must divide the last of {config.block_out_channels}"
+                " channels, and the quotient those of each resolution with attention."
             )
 
 
 def max_resolutions(height: int, width: int) -> int:
-    """How many resolutions an image of this size admits: 1 + the times that it can be halved."""
+    """Return the max number of resolutions of an image: 1 + how often it can be halved."""
     common = math.gcd(height, width)
     return 1 + (common & -common).bit_length() - 1

@@ -34,7 +34,7 @@ def energy_config(teacher: EBMConfig) -> EBMConfig:
         net=replace(teacher.net, dropout=0.0),
         num_classes=0,
         early=None,
-        residual=None,
+        calibration=None,
     )
 
 

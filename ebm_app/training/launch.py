@@ -40,7 +40,7 @@ from ebm_app.utils.registry import settings_of_each
 #: the file by which a folder is trained in by one run at a time
 LOCK = ".lock"
 #: what may differ between the model and the run that starts from it
-FREE = frozenset({"dataset", "num_nodes", "eps", "dequantisation", "residual"})
+FREE = frozenset({"dataset", "num_nodes", "eps", "dequantisation", "calibration"})
 #: and where the run adds an early network, which alone reads the labels
 FREE_OF_EARLY = FREE | {"early", "num_classes"}
 

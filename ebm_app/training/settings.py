@@ -15,6 +15,7 @@ from ebm_app.config import (
     Settings,
     TrainingConfig,
     UNetConfig,
+    upgrade_keys,
 )
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
@@ -170,7 +171,7 @@ def flatten(settings: dict[str, Any]) -> dict[str, Any]:
     """The flat settings of a run record."""
     if not isinstance(settings, dict) or not {"ebm", "training"} <= settings.keys():
         raise UserError("the record is not a training run's: give its run.json")
-    config = from_dict(EBMConfig, settings["ebm"], "the record's ebm")
+    config = from_dict(EBMConfig, upgrade_keys(settings["ebm"]), "the record's ebm")
     training = from_dict(TrainingConfig, settings["training"], "the record's training")
     ebm, path = to_dict(config), config.path
     model = {field.name: ebm[field.name] for field in fields(ModelSettings)}

@@ -12,7 +12,7 @@ from exact import F64, ExactModel, normal, two_modes
 from torch import nn
 
 from ebm_app import EBM
-from ebm_app.config import Residual
+from ebm_app.config import Calibration
 from ebm_app.likelihood import EnergyEstimate
 from ebm_app.nets.density import TimeScoreDensity
 from ebm_app.nets.energy_net import GAIN, EnergyDensity, EnergyModel
@@ -98,20 +98,20 @@ def test_scores_can_be_differentiated():
 
 def test_energy_equals_the_integral_of_its_time_derivative():
     model = EnergyModel(Bilinear(), LinearVPPath(), EPS)
-    energy, x = EnergyDensity(model, 24, residual=Residual(0.5, 0.1, 0.2)), normal((5, 4))
+    energy, x = EnergyDensity(model, 24, calibration=Calibration(0.5, 0.1, 0.2)), normal((5, 4))
     integral = TimeScoreDensity(model, 24)
     for t in (energy.end, 0.7):
         assert torch.allclose(energy.log_density(x, t), integral.log_density(x, t), atol=1e-6)
         assert torch.allclose(energy.score(x, t), integral.score(x, t), atol=1e-5)
     other = energy.with_nodes(8).with_eps(0.1)
-    assert (other.num_nodes, other.end, other.residual.mean) == (8, 0.9, 0.5)
+    assert (other.num_nodes, other.end, other.calibration.mean) == (8, 0.9, 0.5)
     assert torch.equal(other.log_density(x, 0.9), energy.log_density(x, 0.9))
     assert energy.score_cost(0.5) == 1
 
 
 def test_estimator_subtracts_the_calibration_offset():
     model = EnergyModel(Bilinear(), LinearVPPath(), EPS)
-    energy, x = EnergyDensity(model, residual=Residual(0.5, 0.1, 0.2)), normal((5, 4))
+    energy, x = EnergyDensity(model, calibration=Calibration(0.5, 0.1, 0.2)), normal((5, 4))
     found = EnergyEstimate()(energy, x, 0.9)
     assert torch.allclose(found.value, energy.log_density(x, 0.9) - 0.5, rtol=1e-12)
     assert torch.allclose(found.components.sum(1), found.value, rtol=1e-12)
@@ -174,13 +174,13 @@ def test_distillation_loss_of_a_shift_matches_closed_form():
 
 
 def test_energy_model_round_trip_keeps_the_calibration(tmp_path):
-    config = dataclasses.replace(energy_config(GREY), residual=Residual(1.5, 0.2, 2.5))
+    config = dataclasses.replace(energy_config(GREY), calibration=Calibration(1.5, 0.2, 2.5))
     assert config.prediction == "energy" and config.net.dropout == 0
     ebm, images = EBM(config), torch.zeros(2, 1, 8, 8)
     ebm.save_pretrained(tmp_path)
     found = EBM.from_pretrained(tmp_path).likelihood(images, estimator="energy")
     assert found.nfe == 1 and found.error.tolist() == [2.5] * 2
-    ebm.density.residual = Residual()
+    ebm.density.calibration = Calibration()
     free = ebm.likelihood(images, estimator="energy")
     assert torch.allclose(free.log_prob - found.log_prob, torch.full((2,), 1.5, dtype=F64))
     sampled = ebm.sample(2, "annealed_hmc", num_temperatures=3, acceptance="energy")
@@ -198,13 +198,15 @@ def test_energy_script_distils_and_resumes_exactly(folder, tmp_path, script, cap
     assert call(module, *words, runs[0]) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     config = json.loads((runs[0] / "config.json").read_text())
-    assert config["residual"] == figures["residual_nats"] and config["residual"]["spread"] > 0
+    assert (
+        config["calibration"] == figures["residual_nats"] and config["calibration"]["spread"] > 0
+    )
     shutil.copytree(*runs)
     shutil.rmtree(runs[1] / "checkpoint-4")  # as if cut off after step 2
     assert call(module, *words, runs[1], "--resume_from_checkpoint", "latest") == 0
     whole, part = (read_tensors(run / "checkpoint-4" / "model.safetensors") for run in runs)
     assert all(torch.equal(whole[name], part[name]) for name in whole)
-    assert EBM.from_pretrained(runs[1]).config.residual == Residual(**config["residual"])
+    assert EBM.from_pretrained(runs[1]).config.calibration == Calibration(**config["calibration"])
     still = [tmp_path / "still", "--init_from", runs[0], "--learning_rate", 0]
     assert call(module, *words, *still) == 0
     before, after = (EBM.from_pretrained(run).state_dict() for run in (runs[0], still[0]))
