@@ -1,4 +1,4 @@
-"""Spaces in which a path lives, by the name that ``--space`` takes."""
+"""Spaces of the path, by the name that ``--space`` takes."""
 
 from collections.abc import Sequence
 
@@ -19,10 +19,10 @@ SPACES: dict[str, type[Space]] = {
 
 
 def build_space(name: str, image_shape: Sequence[int], num_levels: int) -> Space:
-    """A space by its name in ``SPACES``, not fitted yet, and frozen.
+    """Build a space by its name in ``SPACES``, unfitted and without gradients.
 
     Raises:
-        UserError: for an unknown name, and images that it is not for.
+        UserError: for an unknown name, or images that are too large for the space.
     """
-    made_for = {"image_shape": image_shape, "num_levels": num_levels}
-    return make(SPACES, Space, "space", name, made_for).requires_grad_(False)
+    settings = {"image_shape": image_shape, "num_levels": num_levels}
+    return make(SPACES, Space, "space", name, settings).requires_grad_(False)

@@ -1,4 +1,4 @@
-"""What a space is: a bijection from images in [0, 1] to the space of the path."""
+"""Base class of the spaces of the path: bijections from images in [0, 1]."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 
 class Space(nn.Module, ABC):
-    """A bijection x -> u, with x (B, C, H, W) a dequantised image in [0, 1] and u of the same
-    shape.
-
-    ``scale`` is du/dx where that is one number for all components, else None.
+    """Bijection x -> u from dequantised images x (B, C, H, W) in [0, 1] to u of the same shape.
 
     Args:
-        image_shape, num_levels: (C, H, W) and levels of the images. It is not fitted yet; a
-            subclass may take arguments of its own.
+        image_shape: (C, H, W).
+        num_levels: levels of the images.
+
+    Attributes:
+        scale: du/dx if it is one constant for all pixels, else None.
     """
 
     scale: float | None = None
@@ -25,25 +25,30 @@ class Space(nn.Module, ABC):
 
     @abstractmethod
     def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """u of x, and log |det du/dx| in nats: (B,) float64, so that
-        log p(x) = log p(u) + log |det du/dx|."""
+        """Return u and log |det du/dx| in nats, (B,) float64.
+
+        The densities satisfy log p(x) = log p(u) + log |det du/dx|.
+        """
 
     @abstractmethod
     def decode(self, u: Tensor) -> Tensor:
-        """x of u."""
+        """Map u to x."""
 
     def encode(self, x: Tensor) -> Tensor:
-        """u of x."""
+        """Map x to u."""
         return self.encode_with_log_abs_det(x)[0]
 
-    def fit(self, x: Tensor, repeats: int = 1) -> None:  # noqa: B027 - a hook, not an omission
-        """Set what is estimated in closed form from dequantised images (N, C, H, W): ``repeats``
-        draws of every image, a draw of all images after the other. N / repeats images are no more
-        than that, however often they are drawn."""
+    def fit(self, x: Tensor, repeats: int = 1) -> None:  # noqa: B027 - an optional hook
+        """Estimate the closed-form parameters from dequantised images.
+
+        Args:
+            x: (N, C, H, W), N / repeats images in order, repeated with other dequantisation noise.
+            repeats: draws of each image. They count as one image in smoothing and shrinkage.
+        """
 
 
 class Composed(Space):
-    """Bijections one after the other; the first takes the image."""
+    """Composition of bijections; the first one maps the image."""
 
     def __init__(self, *parts: Space) -> None:
         super().__init__()
@@ -52,8 +57,8 @@ class Composed(Space):
     def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for part in self.parts:
-            x, change = part.encode_with_log_abs_det(x)
-            total = total + change
+            x, log_abs_det = part.encode_with_log_abs_det(x)
+            total = total + log_abs_det
         return x, total
 
     def decode(self, u: Tensor) -> Tensor:

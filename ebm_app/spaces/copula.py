@@ -1,4 +1,4 @@
-"""Every component to a standard normal of its own, by the histogram of its levels."""
+"""Gaussian copula: pixels with standard normal marginals, whitened by their correlation."""
 
 import math
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
 
 class Marginals(Space):
-    r"""u_i = Phi^{-1}(F_i(x_i)), F_i the distribution function of a histogram,
+    r"""u_i = Phi^{-1}(F_i(x_i)), where F_i is the distribution function of a histogram of pixel i,
 
         log du_i/dx_i = log F_i'(x_i) - log phi(u_i).
 
-    F_i is linear on the cell of every level and has an exponential tail beyond black and white,
-    so that u takes every real value and both stay finite. Each cell and tail counts half an image
-    more than it has (Krichevsky and Trofimov 1981): none is empty. F is summed from both ends, so
-    that neither tail of u loses digits. All in float64.
+    F_i is linear on the cell of each level, with exponential tails below 0 and above 1, so that
+    every real u has a finite x. Each cell and tail counts half an image more than it holds
+    (Krichevsky and Trofimov 1981), so that none is empty. F is summed from both ends, in float64,
+    so that neither tail of u loses digits.
 
     Args:
         image_shape: (C, H, W). num_levels: L.
@@ -35,7 +35,7 @@ class Marginals(Space):
     def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         position = x.flatten(1).T.double() * self.num_levels
         last, cell = self.num_levels + 1, self._cells(position / self.num_levels)
-        # F - F(cell's left end) over the cell's mass, and F(right end) - F
+        # shares of the cell's mass to the left and to the right of x
         before, beyond = position.clamp_max(0), (self.num_levels - position).clamp_max(0)
         share = torch.where(cell == 0, before.exp(), position + 1 - cell)
         rest = torch.where(cell == last, beyond.exp(), 1 - share)
@@ -59,7 +59,7 @@ class Marginals(Space):
         left = (below - up.gather(1, cell)) / mass
         right = (above - down.gather(1, last - cell)) / mass
         position = cell - 1 + torch.where(rows < 0, left, 1 - right)
-        # a logarithm of 1 where a tail is not taken: its gradient stays finite
+        # log 1 outside the tails keeps gradients finite
         one = torch.ones_like(left)
         position = torch.where(cell == 0, torch.where(cell == 0, left, one).log(), position)
         tail = self.num_levels - torch.where(cell == last, right, one).log()
@@ -68,18 +68,19 @@ class Marginals(Space):
 
     @torch.no_grad()
     def fit(self, x: Tensor, repeats: int = 1) -> None:
-        """Count the levels of x (N, C, H, W); the draws of an image count as one."""
+        """Count the levels of x (N, C, H, W); the repeated draws of an image count as one."""
         cell = self._cells(x.flatten(1).T.double())
         counts = torch.full_like(self.mass, 0.5)
         counts.scatter_add_(1, cell, torch.full(cell.shape, 1 / repeats, dtype=torch.float64))
         self.mass.copy_(counts / counts.sum(1, keepdim=True))
 
     def _cells(self, rows: Tensor) -> Tensor:
+        """Return the indices of the cells; the first and the last are the tails."""
         return ((rows * self.num_levels).floor() + 1).long().clamp(0, self.num_levels + 1)
 
     def _sums(self) -> tuple[Tensor, Tensor]:
-        """Mass to the left of every cell, and to the right of every cell counted from the right:
-        (D, L + 3) each; the first and last cells are the tails."""
+        """Return the mass to the left of each cell, and to its right counted from the right:
+        (D, L + 3) each."""
         zero = torch.zeros_like(self.mass[:, :1])
         up = torch.cat([zero, self.mass.cumsum(1)], 1)
         down = torch.cat([zero, self.mass.flip(1).cumsum(1)], 1)
@@ -92,8 +93,10 @@ def _lower_tail(u: Tensor) -> Tensor:
 
 
 class CopulaSpace(Composed):
-    """Every component to a standard normal, then whitening with the full correlation (paper,
-    appendix F.5; Rhodes et al. 2020, arXiv:2006.12204)."""
+    """Standard normal marginals, then whitening with the full correlation (paper, appendix F.5).
+
+    Source: Rhodes et al. 2020, arXiv:2006.12204.
+    """
 
     def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
         super().__init__(Marginals(image_shape, num_levels), Whitening(image_shape))

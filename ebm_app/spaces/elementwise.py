@@ -1,4 +1,4 @@
-"""Spaces that take every component by itself: pixels in [-1, 1], logits, standardised."""
+"""Bijections that map each pixel by itself: affine maps, logits and standardisation."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from ebm_app.utils.tensors import sum_except_batch
 
 
 class PixelSpace(Space):
-    """u = s (x - 1/2) and log |det du/dx| = D log s, with s = 2: pixels in [-1, 1]."""
+    """Pixels in [-1, 1]: u = s (x - 1/2) with s = 2, and log |det du/dx| = D log s."""
 
     scale = 2.0
 
@@ -26,8 +26,10 @@ class PixelSpace(Space):
 
 
 class DisplaySpace(PixelSpace):
-    """The same with s = 2 L / (L - 1), so that u = 2 k / (L - 1) - 1 at the centre of the cell of
-    level k: images of [0, 1] scaled to [-1, 1], as diffusers' pipelines read and show them.
+    """Display values in [-1, 1], the convention of diffusers' pipelines.
+
+    u = s (x - 1/2) with s = 2 L / (L - 1), so that the centre of the cell of level k is
+    u = 2 k / (L - 1) - 1.
     """
 
     def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
@@ -36,12 +38,12 @@ class DisplaySpace(PixelSpace):
 
 
 class Logit(Space):
-    r"""u = log p / (1 - p) with p = m + (1 - 2 m) x, and log du/dx = log (1 - 2 m) / (p (1 - p)).
+    r"""u = log p / (1 - p) with p = m + (1 - 2 m) x, and du/dx = (1 - 2 m) / (p (1 - p)).
 
-    The margin m keeps black and white finite. Source: Dinh et al. 2017, arXiv:1605.08803, 4.1.
+    Source: Dinh et al. 2017, arXiv:1605.08803, section 4.1.
 
     Args:
-        margin: m, between 0 and 1/2.
+        margin: m in (0, 1/2), which keeps u finite at x = 0 and x = 1.
     """
 
     def __init__(self, margin: float = 1e-6) -> None:
@@ -49,11 +51,11 @@ class Logit(Space):
         self.margin = margin
 
     def encode_with_log_abs_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        # p and 1 - p, each without cancellation
+        # log p and log (1 - p), both without cancellation
         share = (1 - 2 * self.margin) * x.double()
         low, high = (self.margin + share).log(), ((1 - self.margin) - share).log()
-        slope = math.log1p(-2 * self.margin) - low - high
-        return (low - high).to(x.dtype), sum_except_batch(slope)
+        log_slope = math.log1p(-2 * self.margin) - low - high
+        return (low - high).to(x.dtype), sum_except_batch(log_slope)
 
     def decode(self, u: Tensor) -> Tensor:
         p = torch.sigmoid(u.double())
@@ -61,9 +63,11 @@ class Logit(Space):
 
 
 class Standardise(Space):
-    r"""u_i = (x_i - m_i) / s_i, log |det du/dx| = -sum_i log s_i, with m_i the mean and s_i^2 the
-    variance of component i over the data, joined by one image more with the variance of all: what
-    is the same in a few images need not be so in others. All in float64.
+    r"""u_i = (x_i - m_i) / s_i, and log |det du/dx| = -sum_i log s_i, in float64.
+
+    m_i is the mean of pixel i over the data. s_i^2 is its variance, shrunk towards the mean
+    variance of all pixels with the weight of one image, so that a pixel that is constant in a few
+    images does not get s_i near 0.
 
     Args:
         image_shape: (C, H, W).
@@ -83,15 +87,15 @@ class Standardise(Space):
 
     @torch.no_grad()
     def fit(self, x: Tensor, repeats: int = 1) -> None:
-        """Set m and s to those of x (N, C, H, W); the draws of an image count as one.
+        """Estimate m and s from x (N, C, H, W).
 
         Raises:
-            UserError: where a component never changes.
+            UserError: if a pixel is constant.
         """
         x = x.double()
-        # compared, as the variance of equal values can round to more than 0
+        # compared, because the variance of equal values can round to more than 0
         if len(x) < 2 or (x == x[0]).all(0).any():
-            raise UserError("standardising needs at least 2 images, and components that change")
+            raise UserError("Standardisation needs at least 2 images and pixels that change.")
         self.mean.copy_(x.mean(0))
         share, variance = 1 / (1 + len(x) // repeats), x.var(0)
         self.std.copy_(((1 - share) * variance + share * variance.mean()).sqrt())

@@ -1,4 +1,4 @@
-"""Whitening: an affine bijection after which data have mean 0 and covariance near I."""
+"""Gaussian flow: logits, whitened by the covariance of the data."""
 
 import math
 from collections.abc import Sequence
@@ -10,18 +10,19 @@ from ebm_app.spaces.base import Composed, Space
 from ebm_app.spaces.elementwise import Logit
 from ebm_app.utils.errors import UserError
 
-#: components, whose covariance is held
-LARGEST = 2**15
+#: Max pixels times channels: the covariance has the square of this many elements
+MAX_DIM = 2**15
 
 
 class Whitening(Space):
-    r"""u = S^{-1/2} (x - m), with m the mean of the data over all components and
+    r"""u = S^{-1/2} (x - m), where m is the mean of the data and S their shrunk covariance,
 
         S = (1 - s) C + s tr(C) / D I,
 
-    C their covariance. The symmetric root changes x least (zero-phase whitening): u still looks
-    like an image. The share s is that of Ledoit and Wolf, by which S is closest to the covariance
-    of all images: C of few images is singular, and gives others no probability. All in float64.
+    so that u has mean 0 and covariance near I, in float64. C is the empirical covariance, which is
+    singular for few images. The shrinkage s of Ledoit and Wolf minimises the expected distance of
+    S to the true covariance. The symmetric root (zero-phase whitening) changes x least: u still
+    looks like an image.
 
     Args:
         image_shape: (C, H, W).
@@ -32,9 +33,10 @@ class Whitening(Space):
     def __init__(self, image_shape: Sequence[int]) -> None:
         super().__init__()
         dim = math.prod(image_shape)
-        if dim > LARGEST:
+        if dim > MAX_DIM:
             raise UserError(
-                f"whitening is for images of up to {LARGEST} numbers: take another space"
+                f"Expected images of at most {MAX_DIM} values for whitening, got {dim}. Choose "
+                "another space."
             )
         self.register_buffer("mean", torch.zeros(dim, dtype=torch.float64))
         self.register_buffer("root", torch.eye(dim, dtype=torch.float64))
@@ -51,17 +53,17 @@ class Whitening(Space):
 
     @torch.no_grad()
     def fit(self, x: Tensor, repeats: int = 1) -> None:
-        """Set m and S to those of x (N, C, H, W); the share is that of one draw of every image.
+        """Estimate m and S from x (N, C, H, W), and the shrinkage from one draw of each image.
 
         Raises:
-            UserError: where a component never changes.
+            UserError: if a pixel is constant.
         """
-        from sklearn.covariance import ledoit_wolf_shrinkage  # a second to import, only for this
+        from sklearn.covariance import ledoit_wolf_shrinkage  # a second to import
 
         rows = x.flatten(1).double().cpu()
         num_images = len(rows) // repeats
         if num_images < 2 or (rows.var(0) == 0).any():
-            raise UserError("whitening needs at least 2 images, and components that change")
+            raise UserError("Whitening needs at least 2 images and pixels that change.")
         share = float(ledoit_wolf_shrinkage(rows[:num_images].numpy()))
         covariance = rows.T.cov(correction=0).reshape(2 * rows.shape[1:])
         values, vectors = torch.linalg.eigh(covariance)

@@ -1,4 +1,4 @@
-"""The spline flow: couplings of rational-quadratic splines, learned by likelihood."""
+"""Spline flow: couplings of rational-quadratic splines, trained by maximum likelihood."""
 
 import math
 from collections.abc import Sequence
@@ -12,31 +12,76 @@ from ebm_app.spaces.elementwise import Logit, Standardise
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import sum_except_batch
 
-#: a spline is the identity beyond +-BOUND
+#: Splines are the identity outside [-BOUND, BOUND]
 BOUND = 5.0
-#: couplings, channels of their conditioners, and bins of their splines
-LAYERS, HIDDEN, BINS = 8, 32, 8
-#: numbers of an image times couplings, which all keep indices and coordinates
-LARGEST = 2**24
+#: Couplings, channels and residual blocks of their networks, and bins of their splines
+LAYERS, HIDDEN, BLOCKS, BINS = 8, 32, 2, 8
+#: Max values of an image, limited by the memory of the couplings
+MAX_DIM = 2**21
+
+
+class Conditioner(nn.Module):
+    """Convolutional network (B, C, H, W) -> (B, C_out, H, W) that only reads the pixels in a mask.
+
+    3x3 convolutions with residual blocks. The mask and two coordinates are further input channels,
+    so that the output can depend on the position. The last convolution starts at zero.
+
+    Args:
+        mask: (C, H, W) bool. out_channels: C_out. hidden: channels of the blocks.
+
+    Sources: He et al. 2016, arXiv:1603.05027, for the blocks, here without normalisation so that an
+    image does not depend on its batch; Liu et al. 2018, arXiv:1807.03247, for the coordinates.
+    """
+
+    def __init__(self, mask: Tensor, out_channels: int, hidden: int) -> None:
+        super().__init__()
+        channels, height, width = mask.shape
+        rows = torch.linspace(-1, 1, height)[None, :, None].expand(1, height, width)
+        columns = torch.linspace(-1, 1, width)[None, None, :].expand(1, height, width)
+        position = torch.cat([mask.float(), rows, columns])[None]
+        # not in the state_dict: derived from the arguments
+        self.register_buffer("mask", mask, persistent=False)
+        self.register_buffer("position", position, persistent=False)
+        self.first = _convolution(2 * channels + 2, hidden)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.SiLU(), _convolution(hidden, hidden), nn.SiLU(), _convolution(hidden, hidden)
+            )
+            for _ in range(BLOCKS)
+        )
+        self.last = _convolution(hidden, out_channels)
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x (B, C, H, W), of any floating dtype, to (B, C_out, H, W)."""
+        masked = torch.where(self.mask, x, 0).to(self.position.dtype)
+        h = self.first(torch.cat([masked, self.position.expand(len(x), -1, -1, -1)], 1))
+        for block in self.blocks:
+            h = h + block(h)
+        return self.last(nn.functional.silu(h))
+
+
+def _convolution(channels_in: int, channels_out: int) -> nn.Conv2d:
+    return nn.Conv2d(channels_in, channels_out, kernel_size=3, padding=1)
 
 
 class Coupling(Space):
-    r"""One half of the components by splines whose parameters are a function of the other half:
+    r"""Map half of the pixels by splines whose parameters are a function of the other half:
 
         u_i = x_i (i kept),   u_i = s(x_i; theta_i(x kept)) (i moved),
         log |det du/dx| = sum_{i moved} log s'(x_i; theta_i).
 
     The halves are the two colours of a checkerboard over channels, rows and columns. s is a
-    monotone rational-quadratic spline in float64; it starts as the identity, as the conditioner's
-    parameters start at zero.
+    monotone rational-quadratic spline in float64, initialised as the identity.
 
     Args:
         image_shape: (C, H, W).
-        parity: 0 or 1, of c + h + w of the components that are kept.
-        hidden: channels of the conditioner. bins: of a spline, from 2 on for it to bend.
+        parity: c + h + w modulo 2 of the pixels that are kept.
+        hidden: channels of the conditioner. bins: bins of a spline, at least 2.
 
-    Source: Durkan et al. 2019, arXiv:1906.04032; the checkerboard of Dinh et al. 2017,
-    arXiv:1605.08803, 3.4.
+    Sources: Durkan et al. 2019, arXiv:1906.04032; Dinh et al. 2017, arXiv:1605.08803, section 3.4,
+    for the checkerboard.
     """
 
     def __init__(self, image_shape: Sequence[int], parity: int, hidden: int, bins: int) -> None:
@@ -44,9 +89,9 @@ class Coupling(Space):
         self.sizes = [bins, bins, bins - 1]
         indices = torch.cartesian_prod(*(torch.arange(size) for size in image_shape))
         is_kept = indices.sum(1) % 2 == parity
-        # sorted, not selected by value: on the device "meta" there are no values
+        # sorted, because a selection by value fails on the device "meta"
         moved = is_kept.int().argsort(stable=True)[: (len(is_kept) + parity) // 2]
-        # not a part of the state: they follow from the arguments
+        # not in the state_dict: derived from the arguments
         self.register_buffer("moved", moved, persistent=False)
         self.conditioner = Conditioner(
             is_kept.view(*image_shape), image_shape[0] * sum(self.sizes), hidden
@@ -60,32 +105,33 @@ class Coupling(Space):
         return self._replace(u, self._spline(u).inv(self._take(u)))
 
     def _spline(self, x: Tensor) -> MonotonicRQSTransform:
-        """The splines of the moved components, given the kept ones of x."""
+        """Return the splines of the moved pixels, conditional on the kept pixels of x."""
         parameters = self.conditioner(x).unflatten(1, (-1, sum(self.sizes))).movedim(2, -1)
         parameters = parameters.flatten(1, 3)[:, self.moved].double()
         return MonotonicRQSTransform(*parameters.split(self.sizes, -1), bound=BOUND)
 
     def _take(self, x: Tensor) -> Tensor:
-        """The moved components of x, (B, M) float64."""
+        """Return the moved pixels of x, (B, M) float64."""
         return x.flatten(1)[:, self.moved].double()
 
     def _replace(self, x: Tensor, values: Tensor) -> Tensor:
-        """x with other values (B, M) of its moved components."""
+        """Return x with its moved pixels replaced by ``values`` (B, M)."""
         return x.flatten(1).index_copy(1, self.moved, values.to(x.dtype)).view_as(x)
 
 
 class SplineSpace(Composed):
-    """Logit, standardisation, then ``LAYERS`` couplings that keep the two halves in turns.
+    """Logit, standardisation, then ``LAYERS`` couplings that keep the two halves in turn.
 
     Raises:
-        UserError: for images that are too large.
+        UserError: if the images are too large.
     """
 
     def __init__(self, image_shape: Sequence[int], num_levels: int) -> None:
-        if LAYERS * math.prod(image_shape) > LARGEST:
+        dim = math.prod(image_shape)
+        if dim > MAX_DIM:
             raise UserError(
-                f"a spline flow is for images of up to {LARGEST // LAYERS} numbers: make them "
-                "smaller"
+                f"Expected images of at most {MAX_DIM} values for a spline flow, got {dim}. "
+                "Resize them."
             )
         super().__init__(
             Logit(1e-3),
@@ -95,57 +141,6 @@ class SplineSpace(Composed):
 
     @torch.no_grad()
     def fit(self, x: Tensor, repeats: int = 1) -> None:
-        """Set the standardisation from x (N, C, H, W); the couplings are learned by likelihood."""
-        # a coupling sets nothing here: no whole data set goes through its network
+        """Estimate the standardisation from x (N, C, H, W); training fits the couplings."""
         logit, standardise, *_ = self.parts
         standardise.fit(logit.encode(x), repeats)
-
-
-NUM_BLOCKS = 2
-
-
-class Conditioner(nn.Module):
-    """(B, C, H, W) -> (B, C_out, H, W), a function of the components inside a mask only.
-
-    3x3 convolutions with residual blocks in between, in the dtype of the weights. The mask and two
-    coordinates are further channels of the input, so that the output can differ by position. The
-    last convolution starts at zero, and so does the function.
-
-    Args:
-        mask: (C, H, W) bool. out_channels: C_out. hidden: channels of the blocks.
-
-    Sources: He et al. 2016, arXiv:1603.05027, for the blocks, here without normalisation, as an
-    image must not depend on its batch; Liu et al. 2018, arXiv:1807.03247, for the coordinates.
-    """
-
-    def __init__(self, mask: Tensor, out_channels: int, hidden: int) -> None:
-        super().__init__()
-        channels, height, width = mask.shape
-        rows = torch.linspace(-1, 1, height)[None, :, None].expand(1, height, width)
-        columns = torch.linspace(-1, 1, width)[None, None, :].expand(1, height, width)
-        position = torch.cat([mask.float(), rows, columns])[None]
-        # not a part of the state: they follow from the arguments
-        self.register_buffer("mask", mask, persistent=False)
-        self.register_buffer("position", position, persistent=False)
-        self.first = _convolution(2 * channels + 2, hidden)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(
-                nn.SiLU(), _convolution(hidden, hidden), nn.SiLU(), _convolution(hidden, hidden)
-            )
-            for _ in range(NUM_BLOCKS)
-        )
-        self.last = _convolution(hidden, out_channels)
-        nn.init.zeros_(self.last.weight)
-        nn.init.zeros_(self.last.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x (B, C, H, W) of any floating dtype -> (B, C_out, H, W)."""
-        seen = torch.where(self.mask, x, 0).to(self.position.dtype)
-        h = self.first(torch.cat([seen, self.position.expand(len(x), -1, -1, -1)], 1))
-        for block in self.blocks:
-            h = h + block(h)
-        return self.last(nn.functional.silu(h))
-
-
-def _convolution(channels_in: int, channels_out: int) -> nn.Conv2d:
-    return nn.Conv2d(channels_in, channels_out, kernel_size=3, padding=1)

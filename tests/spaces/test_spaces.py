@@ -1,4 +1,4 @@
-"""Spaces: bijections whose log determinant is that of their Jacobian."""
+"""Spaces: inverses, log determinants, and the statistics of fitted data."""
 
 import math
 
@@ -17,7 +17,7 @@ from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import standard_normal_log_density
 
 SHAPE, LEVELS = (3, 2, 2), 5
-#: shapes whose checkerboard over rows and columns alone, or over channels alone, has an empty half
+#: Shapes in which one half of a checkerboard over rows and columns, or channels, is empty
 NARROW = [(1, 1, 2), (1, 2, 1), (3, 1, 1)]
 
 
@@ -29,7 +29,7 @@ def images(shape, num=4):
 
 
 def dequantised(shape, num=500):
-    """Levels with a correlation between neighbours, and one component that is black."""
+    """Dequantised levels, correlated between neighbours, with one black pixel."""
     rows = torch.randn((num, math.prod(shape)), generator=generator(), dtype=F64).cumsum(1)
     levels = (rows + LEVELS / 2).round().clamp(0, LEVELS - 1).long().view(num, *shape)
     levels[:, 0, 0, 0] = 0
@@ -38,7 +38,7 @@ def dequantised(shape, num=500):
 
 
 def perturb(module, size=0.08):
-    """Other weights than those of the identity."""
+    """Move the weights away from the identity."""
     g = generator(7)
     for parameter in module.parameters():
         parameter.data += size * torch.randn(parameter.shape, generator=g)
@@ -59,7 +59,7 @@ def jacobian_of(encode, image):
 @pytest.mark.parametrize(
     "name, shape", [*((name, SHAPE) for name in SPACES), *(("spline", shape) for shape in NARROW)]
 )
-def test_spaces_are_bijections_with_the_log_determinant_of_their_jacobian(name, shape):
+def test_inverse_and_log_determinant_match_the_jacobian(name, shape):
     space, x = fitted(name, shape), images(shape)
     u, log_abs_det = space.encode_with_log_abs_det(x)
     assert u.shape == x.shape and u.dtype == log_abs_det.dtype == F64
@@ -75,12 +75,12 @@ def test_spaces_are_bijections_with_the_log_determinant_of_their_jacobian(name, 
     assert torch.allclose(single, same, rtol=1e-4)
 
 
-def test_pixels_fill_the_cube_from_minus_one_to_one():
+def test_pixel_space_is_minus_one_to_one():
     grey = torch.tensor([0.0, 0.5, 1.0], dtype=F64).view(3, 1, 1, 1)
     assert PixelSpace().encode(grey).flatten().tolist() == [-1, 0, 1]
 
 
-def test_whitened_data_have_mean_zero_and_covariance_near_one():
+def test_whitened_data_have_unit_covariance():
     shape = (1, 2, 4)
     x = Logit().encode(dequantised(shape, 20_000))
     part = Whitening(shape)
@@ -89,10 +89,10 @@ def test_whitened_data_have_mean_zero_and_covariance_near_one():
     assert rows.mean(0).abs().max() < 1e-9
     assert torch.allclose(torch.cov(rows.T), torch.eye(8, dtype=F64), atol=0.02)
     sources = torch.corrcoef(torch.cat([x.flatten(1), rows], 1).T)[:8, 8:]
-    assert (sources.diagonal() > 0.5).all()  # every component still is its own pixel
+    assert (sources.diagonal() > 0.5).all()  # zero-phase: each value stays at its pixel
 
 
-def test_standardised_components_have_mean_zero_and_variance_one_but_for_one_image():
+def test_standardised_data_have_the_shrunk_variance():
     x = torch.rand((500, 1, 2, 4), generator=generator(), dtype=F64).square()
     part = Standardise((1, 2, 4))
     part.fit(x.float())
@@ -102,11 +102,11 @@ def test_standardised_components_have_mean_zero_and_variance_one_but_for_one_ima
     assert torch.allclose(u.std(0), expected, atol=1e-6)
     x = torch.tensor([[[[0.1, 1.0]]], [[[0.1, 2.0]]], [[[0.1, 3.0]]]])
     for kind in (Whitening, Standardise):
-        with pytest.raises(UserError, match="change"):
+        with pytest.raises(UserError, match="pixels that change"):
             kind((1, 1, 2)).fit(x)
 
 
-def test_marginals_are_standard_normal_and_have_the_density_of_the_histogram():
+def test_marginals_match_the_density_of_the_histogram():
     shape = (1, 2, 4)
     x = dequantised(shape, 20_000)
     part = Marginals(shape, LEVELS)
@@ -114,7 +114,7 @@ def test_marginals_are_standard_normal_and_have_the_density_of_the_histogram():
     u, log_abs_det = part.encode_with_log_abs_det(x)
     u = u.flatten(1)
     assert (u.mean(0).abs() < 0.02).all() and ((u.std(0) - 1).abs() < 0.02).all()
-    # the histogram's log density at x, by hand
+    # log density of the histogram at x
     cells = (x.flatten(1) * LEVELS).long()
     density = torch.zeros(len(x), dtype=F64)
     for d in range(8):
@@ -122,7 +122,7 @@ def test_marginals_are_standard_normal_and_have_the_density_of_the_histogram():
         density += (LEVELS * counts / (len(x) + 0.5 * (LEVELS + 2))).log()[cells[:, d]]
     normals = standard_normal_log_density(u).sum(1)
     assert torch.allclose(normals + log_abs_det, density, atol=1e-9)
-    part = Marginals((1, 1, 1), 2)  # digits in both tails
+    part = Marginals((1, 1, 1), 2)  # both tails keep their digits
     u = torch.tensor([-20.0, -9.0, 0.0, 9.0, 20.0], dtype=F64).view(-1, 1, 1, 1)
     x = part.decode(u)
     assert (x.flatten().diff() >= 0).all() and x.min() < 0 and x.max() > 1
@@ -130,7 +130,7 @@ def test_marginals_are_standard_normal_and_have_the_density_of_the_histogram():
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 4), SHAPE, *NARROW], ids=str)
-def test_a_coupling_moves_one_half_by_the_other_and_starts_as_the_identity(shape):
+def test_coupling_starts_as_identity_and_moves_one_half(shape):
     halves = []
     for parity in (0, 1):
         part, x = Coupling(shape, parity, 8, 5), normal((1, *shape))
@@ -142,7 +142,7 @@ def test_a_coupling_moves_one_half_by_the_other_and_starts_as_the_identity(shape
         assert torch.equal(part.encode(x).flatten()[kept], x.flatten()[kept])
         assert torch.equal(jacobian[kept], torch.eye(x.numel(), dtype=F64)[kept])
         assert (jacobian[moved][:, kept] != 0).any()
-        # given the other half every component moves on its own
+        # conditional on the other half, the map is elementwise
         block = jacobian[moved][:, moved]
         assert torch.equal(block, block.diag().diag()) and (block.diag() > 0).all()
         halves.append(moved)
@@ -150,12 +150,12 @@ def test_a_coupling_moves_one_half_by_the_other_and_starts_as_the_identity(shape
     assert min(len(half) for half in halves) > 0
 
 
-def test_a_spline_flow_integrates_to_one_and_is_differentiated_twice():
+def test_spline_density_integrates_to_one():
     flow = Flow(FlowConfig("test", (1, 1, 2), 5, "spline"))
     flow.space = SplineSpace((1, 1, 2), 5)
     flow.space.fit(images((1, 1, 2), 500).square())
     perturb(flow).double()
-    # on an even grid of logits v: the density of v is smooth, that of x is not near its ends
+    # integrate over logits v, whose density is smooth also near the ends of x
     logit, v = Logit(1e-3), torch.linspace(-14, 14, 101, dtype=F64)
     x = logit.decode(torch.cartesian_prod(v, v).view(-1, 1, 1, 2))
     log_density = flow.log_density(x) - logit.encode_with_log_abs_det(x)[1]
