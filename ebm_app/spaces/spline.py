@@ -29,7 +29,7 @@ class Conditioner(nn.Module):
     Args:
         mask: (C, H, W) bool. out_channels: C_out. hidden: channels of the blocks.
 
-    Sources: He et al. 2016, arXiv:1603.05027, for the blocks, here without normalisation so that an
+    Sources: He et al. 2016, arXiv:1603.05027, for the blocks, without normalisation so that an
     image does not depend on its batch; Liu et al. 2018, arXiv:1807.03247, for the coordinates.
     """
 
