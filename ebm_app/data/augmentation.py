@@ -1,10 +1,11 @@
-"""Changed copies of training images, for small data sets.
+"""Augmentation of training images, for small data sets.
 
-A copy has a condition that says how it was changed, an input of the network, which then
-learns one density for each condition; the density of the data is that of condition zero. Changed
-copies therefore regularise the network without leaking into what it draws or scores.
-Source: Karras et al. 2020, arXiv:2006.06676; as a condition, Karras et al. 2022, arXiv:2206.00364,
-appendix F.2.
+The network takes a condition that describes the transform of an image, so that it learns one
+density for each condition. The density of the data has condition zero. The transforms therefore
+regularise the network without changing its samples or likelihoods.
+
+Sources: Karras et al. 2020, arXiv:2006.06676; as a condition, Karras et al. 2022,
+arXiv:2206.00364, appendix F.2.
 """
 
 from typing import ClassVar
@@ -17,8 +18,8 @@ from ebm_app.utils.random import RowNoise
 
 
 class NoAugmentation:
-    """The images as they are; another augmentation changes a batch of levels (B, C, H, W) at
-    random, and conditions (B, dim), zero for no change, say how."""
+    """Identity. Subclasses transform levels (B, C, H, W) at random, and return them with
+    conditions (B, dim) that are zero where nothing changed."""
 
     dim: ClassVar[int] = 0
 
@@ -27,11 +28,11 @@ class NoAugmentation:
 
 
 class Affine(NoAugmentation):
-    """Rotation, scaling by axis, shear and shift of every second image, by bilinear interpolation
-    rounded to the nearest level.
+    """Rotate, scale, shear and shift an image with probability 1/2.
 
-    Each of the six numbers is normal: rotation and shear in radians, logarithm of the scales,
-    shifts as a fraction of half the image's side.
+    The condition is six standard normal numbers, times ``deviations``: angles of rotation and
+    shear in radians, logarithms of the two scales, and shifts as fractions of half the side.
+    Interpolation is bilinear, rounded to the nearest level.
     """
 
     deviations = (0.12, 0.08, 0.08, 0.08, 0.08, 0.08)

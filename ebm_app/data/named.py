@@ -1,4 +1,4 @@
-"""The named data sets: digits inside scikit-learn, and those that torchvision reads from files."""
+"""Named data sets: digits from scikit-learn, and data sets that torchvision reads from files."""
 
 import os
 from dataclasses import dataclass
@@ -9,21 +9,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebm_app.data.stored import Splits
+from ebm_app.data.lazy import Splits
 from ebm_app.utils.errors import UserError
 
-#: of the 1,797 digits, in the order of ``numpy.random.RandomState(0).permutation``, whose stream
-#: is the same in every version of numpy
+#: Sizes of the splits of the 1,797 digits, permuted by ``numpy.random.RandomState(0)``
 DIGITS_SPLITS = (1400, 100, 297)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A named data set: its number of levels and, where it has files, these below ``folder`` of
-    the data root, read by torchvision's ``dataset_class``.
+    """A named data set.
 
-    The last ``max_validation`` training images are the validation split, as in the paper, but at
-    most a sixth of them: 10,000 of the 60,000 of MNIST, and smaller files still split.
+    Args:
+        dataset_class: name of torchvision's class; empty for the digits, which have no files.
+        folder: folder of the ``files`` below the data root.
+        max_validation: the last training images are the validation split, as in the paper: this
+            many, or a sixth of smaller files.
     """
 
     name: str
@@ -34,19 +35,21 @@ class Source:
     max_validation: int = 10_000
 
     def read(self, root: Path, download: bool) -> tuple[Splits, Splits]:
-        """Levels, uint8 (N, C, H, W), and class labels, int64 (N,), of train, validation and test.
+        """Return levels, uint8 (N, C, H, W), and labels, int64 (N,), of the three splits.
 
-        torchvision unpickles the files of CIFAR-10, but only once the MD5 of each agrees with the
-        published one, so that a file of another origin is refused and not run. The files of MNIST
-        hold plain numbers and their MD5 is not compared.
+        torchvision unpickles the files of CIFAR-10 only after comparing their MD5 with the
+        published one, so that other files are not executed. The files of MNIST are not pickled.
+
+        Raises:
+            UserError: for missing or damaged files, or a failed download.
         """
         if not self.files:
             return _read_digits()
         folder, missing = root / self.folder, self._missing(root)
         if missing and not download:
             raise UserError(
-                f"{self.name} needs {missing} (uncompressed) in '{folder}': put the files there, "
-                f"replace the data root '{root}' with --data_root, or fetch with --download"
+                f"{self.name} needs {missing} (uncompressed) in '{folder}'. Copy the files there, "
+                f"change the data root '{root}' by --data_root, or add --download."
             )
         try:
             parts = [self._read_part(root, train, download) for train in (True, False)]
@@ -54,38 +57,38 @@ class Source:
             if len(train) < 6 or train.shape[1:] != test.shape[1:]:
                 raise ValueError(f"{train.shape} training and {test.shape} test images")
             if (len(train), len(test)) != (len(labels), len(test_labels)):
-                raise ValueError("not one label an image")
-        except Exception as error:  # of any kind, by what is there
+                raise ValueError("expected one label per image")
+        except Exception as error:  # torchvision raises many types
             if missing := self._missing(root):
                 raise UserError(
-                    f"the download of {self.name} to '{root}' failed "
-                    f"({' '.join(str(error).split())}): put {missing} into '{folder}' yourself"
+                    f"The download of {self.name} to '{root}' failed "
+                    f"({' '.join(str(error).split())}). Copy {missing} to '{folder}' yourself."
                 ) from error
             raise UserError(
-                f"the files in '{folder}' are truncated, damaged or not those of {self.name}: "
-                "delete them and fetch them again with --download"
+                f"The files in '{folder}' are truncated, damaged or not those of {self.name}. "
+                "Delete them and download them again with --download."
             ) from error
         end = len(train) - min(self.max_validation, len(train) // 6)
         return (train[:end], train[end:], test), (labels[:end], labels[end:], test_labels)
 
     def _missing(self, root: Path) -> str:
-        """Names of the files that are not there, separated by commas."""
+        """Return the names of the missing files, separated by commas."""
         return ", ".join(f for f in self.files if not os.path.isfile(root / self.folder / f))
 
     def _read_part(self, root: Path, train: bool, download: bool) -> tuple[Tensor, Tensor]:
-        """All levels (N, C, H, W) and labels (N,) of the training or test files."""
-        from torchvision import datasets  # over a second to import, only for this
+        """Return levels (N, C, H, W) and labels (N,) of the training or test files."""
+        from torchvision import datasets  # over a second to import
 
         part: Any = getattr(datasets, self.dataset_class)(root, train=train, download=download)
         levels = torch.as_tensor(part.data)
-        grey = levels.ndim == 3
-        levels = levels.unsqueeze(1) if grey else levels.permute(0, 3, 1, 2).contiguous()
+        is_grey = levels.ndim == 3
+        levels = levels.unsqueeze(1) if is_grey else levels.permute(0, 3, 1, 2).contiguous()
         return levels, torch.as_tensor(part.targets).long()
 
 
 def _read_digits() -> tuple[Splits, Splits]:
-    """Levels 0..16, uint8 (N, 1, 8, 8), and labels (N,)."""
-    from sklearn.datasets import load_digits  # over a second to import, only for this
+    """Return levels 0..16, uint8 (N, 1, 8, 8), and labels (N,), of the three splits."""
+    from sklearn.datasets import load_digits  # over a second to import
 
     digits = load_digits()
     order = np.random.RandomState(0).permutation(len(digits.images))

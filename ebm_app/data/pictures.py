@@ -1,75 +1,85 @@
-"""Reading and writing single image files."""
+"""Single image files: reading them by Pillow, and writing exact pixels as PNG.
+
+Orientation tags are applied, colour profiles are not.
+"""
 
 import io
 import math
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from ebm_app.data.levels import NUM_VALUES, to_display, to_levels
+from ebm_app.data.levels import NUM_VALUES, ImageFormat, to_display, to_levels
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.files import open_file, replace_file
 from ebm_app.utils.tensors import as_tensor
 
-# Only these decoders may run: the content of a file decides its format, not its name.
+#: Pillow's decoders, chosen by the content of a file, not by its name
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
-
-
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
 
 
 def read_image(path: Path, keep_alpha: bool = False) -> Image.Image:
-    """Read one file to mode L (grey) or RGB; one with transparent parts to RGBA, if these may
-    stay."""
+    """Read a file in mode L (grey) or RGB, or RGBA for transparent images if ``keep_alpha``.
+
+    Raises:
+        UserError: naming the file, if it is not a readable 8-bit grey or RGB image.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with open_file(path) as file, Image.open(file, formats=FORMATS) as opened:
-                # MPO is the JPEG of some telephones, whose first frame is the photograph.
+                # MPO is the JPEG of some phones; its first frame is the photograph
                 animated = getattr(opened, "is_animated", False) and opened.format != "MPO"
-                # Pillow turns 16-bit colour into 8-bit; only the raw mode ("RGB;16B") tells.
+                # Pillow converts 16-bit colour to 8-bit; only the raw mode ("RGB;16B") shows it
                 sixteen_bit = ";16" in str(opened.tile)
                 image = ImageOps.exif_transpose(opened)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        most = f"more than {Image.MAX_IMAGE_PIXELS} pixels"
-        raise UserError(f"the image '{path}' has {most}: make it smaller") from error
+        limit = Image.MAX_IMAGE_PIXELS
+        raise UserError(f"The image '{path}' has more than {limit} pixels. Resize it.") from error
     except UserError:
         raise
-    except Exception as error:  # of any kind, by what is there
-        raise UserError(f"cannot read '{path}' as an image: repair or remove it") from error
+    except Exception as error:  # Pillow's decoders raise many types
+        raise UserError(f"Cannot read '{path}' as an image. Repair or remove it.") from error
     if animated:
-        raise UserError(f"the image '{path}' has several frames: save each as a file of its own")
+        raise UserError(f"The image '{path}' has several frames. Save each one as its own file.")
     if sixteen_bit:
-        raise UserError(f"the image '{path}' has more than 8 bits per channel: save it as 8-bit")
+        raise UserError(f"The image '{path}' has more than 8 bits per channel. Save it as 8-bit.")
     return to_grey_or_rgb(image, str(path), keep_alpha)
 
 
 def to_grey_or_rgb(image: Image.Image, path: str, keep_alpha: bool = False) -> Image.Image:
-    """An image in mode L (grey) or RGB."""
+    """Convert an image to mode L or RGB, or RGBA as in ``read_image``."""
     if image.mode[0] in "IF":
-        raise UserError(f"the image '{path}' has more than 8 bits per channel: save it as 8-bit")
+        raise UserError(f"The image '{path}' has more than 8 bits per channel. Save it as 8-bit.")
     if image.mode not in MODES:
-        raise UserError(f"the image '{path}' has mode {image.mode}: save it as grey or RGB")
+        raise UserError(f"The image '{path}' has mode {image.mode}. Save it as grey or RGB.")
     if image.has_transparency_data and image.convert("RGBA").getextrema()[3][0] < 255:
         if keep_alpha:
             return image.convert("RGBA")
-        raise UserError(f"the image '{path}' is transparent: save it without an alpha channel")
-    image.info.pop("transparency", None)  # an opaque one carries nothing
+        raise UserError(f"The image '{path}' is transparent. Save it without an alpha channel.")
+    image.info.pop("transparency", None)
     return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
 
 
-def to_pixels(item: Any, name: str, resolution: int | None = None) -> Tensor:
-    """The values of one image, uint8 (C, H, W): one of Pillow's, of which the centre is brought to
-    ``resolution`` if that is given, or (C, H, W) as uint8 or as floats in [0, 1]."""
+def to_pixels(item: object, name: str, resolution: int | None = None) -> Tensor:
+    """Convert an image to uint8 (C, H, W), C = 1 or 3.
+
+    Args:
+        item: a Pillow image, or (C, H, W) as uint8 or as floats in [0, 1].
+        name: name of the image in error messages.
+        resolution: side in pixels, as in ``read_folder``; only for Pillow images.
+    """
     if not isinstance(item, Image.Image):
         values = as_tensor(item, name)
         if values.ndim != 3 or len(values) not in (1, 3):
-            raise UserError(f"{name} has shape {tuple(values.shape)}: give (C, H, W), grey or RGB")
+            raise UserError(
+                f"{name}: expected shape (C, H, W), grey or RGB, got {tuple(values.shape)}."
+            )
         return to_levels(values, NUM_VALUES)
     image = to_grey_or_rgb(item, name)
     if resolution is not None:
@@ -78,12 +88,14 @@ def to_pixels(item: Any, name: str, resolution: int | None = None) -> Tensor:
     return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
 
 
-def prepare_image(image: Image.Image, form: Any) -> Tensor:
-    """The centre of an image in a model's size and colours, areas averaged, (1, C, H, W) in [0, 1]
-    at the nearest levels; ``form`` is the model's configuration."""
+def prepare_image(image: Image.Image, form: ImageFormat) -> Tensor:
+    """Crop and resize an image for a model: (1, C, H, W) in [0, 1] at the nearest levels.
+
+    The centre is cropped to the aspect ratio, and pixels are averaged over areas.
+    """
     channels, height, width = form.image_shape
     if channels not in (1, 3):
-        raise UserError(f"the model's images have {channels} channels: choose one of grey or RGB")
+        raise UserError(f"Expected a model of grey or RGB images, got {channels} channels.")
     image = image.convert("L" if channels == 1 else "RGB")
     image = ImageOps.fit(image, (width, height), Image.Resampling.BOX)
     pixels = torch.from_numpy(np.array(image)).reshape(height, width, channels).permute(2, 0, 1)
@@ -93,17 +105,17 @@ def prepare_image(image: Image.Image, form: Any) -> Tensor:
 
 
 def to_uint8(images: Tensor) -> np.ndarray:
-    """Images (B, C, H, W) in [0, 1] -> (B, H, W, C) uint8."""
+    """Convert images (B, C, H, W) in [0, 1] to pixels (B, H, W, C) uint8."""
     return (images * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
 
 
 def to_pil(pixels: np.ndarray) -> Image.Image:
-    """Pixels (H, W, 1 or 3) uint8 as a picture, grey or RGB."""
+    """Convert pixels (H, W, 1 or 3) uint8 to a Pillow image, grey or RGB."""
     return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
 
 
 def save_image(pixels: np.ndarray, path: Path) -> None:
-    """Write pixels (H, W, 1 or 3) uint8 as a PNG."""
+    """Write pixels (H, W, 1 or 3) uint8 as a PNG, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     to_pil(pixels).save(content, "PNG")
@@ -111,9 +123,9 @@ def save_image(pixels: np.ndarray, path: Path) -> None:
 
 
 def image_grid(images: Tensor, min_pixels: int = 320) -> np.ndarray:
-    """Images (B, C, H, W) in [0, 1] row by row in one near-square sheet (H', W', C) uint8.
+    """Tile images (B, C, H, W) in [0, 1] row by row into one near-square grid (H', W', C) uint8.
 
-    Pixels are repeated, never interpolated, until the sheet is at least ``min_pixels`` wide.
+    Pixels are repeated, never interpolated, until the grid is at least ``min_pixels`` wide.
     """
     pixels = to_uint8(images)
     num, height, width, channels = pixels.shape

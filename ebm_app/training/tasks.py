@@ -21,8 +21,8 @@ from tqdm.auto import tqdm
 from ebm_app.config import EBMConfig, LoopConfig, TrainingConfig
 from ebm_app.data.augmentation import AUGMENTATIONS
 from ebm_app.data.images import ImageData
+from ebm_app.data.lazy import LazyImages
 from ebm_app.data.levels import dequantise
-from ebm_app.data.stored import LazyImages
 from ebm_app.ebm import EBM
 from ebm_app.evaluation.scoring import bits_of_images
 from ebm_app.flow import Flow

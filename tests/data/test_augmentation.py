@@ -1,4 +1,4 @@
-"""Augmentation: what is unchanged has condition zero, and what is changed is changed as stated."""
+"""Augmentation: transforms, and conditions that are zero for unchanged images."""
 
 import math
 
@@ -17,8 +17,8 @@ def noise(num):
     return RowNoise("cpu", 0, 0, torch.arange(num), num)
 
 
-def only(position, value, monkeypatch, levels):
-    """``levels`` changed by one number of the condition alone, at that value."""
+def transform(position, value, monkeypatch, levels):
+    """Transform ``levels`` by one number of the condition."""
     deviations = [0.0] * 6
     deviations[position] = value
     monkeypatch.setattr(Affine, "deviations", deviations)
@@ -28,7 +28,7 @@ def only(position, value, monkeypatch, levels):
 
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
-def test_levels_stay_levels_and_condition_zero_means_no_change(name):
+def test_condition_zero_means_no_change(name):
     levels = load_images("digits").train[:200]
     changed, condition = AUGMENTATIONS[name]()(levels, noise(200))
     assert changed.dtype == torch.uint8 and changed.shape == levels.shape and changed.max() <= 16
@@ -39,18 +39,18 @@ def test_levels_stay_levels_and_condition_zero_means_no_change(name):
     assert torch.equal(again, changed) and torch.equal(same_condition, condition)
 
 
-def test_a_quarter_turn_a_shift_and_a_doubling_are_exact(monkeypatch):
+def test_rotation_shift_and_scale_are_exact(monkeypatch):
     levels = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
     levels[0, 0, 1, 2], levels[0, 0, 5, 6] = 16, 8
-    turned = only(0, math.pi / 2, monkeypatch, levels)
+    turned = transform(0, math.pi / 2, monkeypatch, levels)
     assert any(torch.equal(turned, levels.rot90(k, (2, 3))) for k in (1, 3))
-    shifted = only(4, 0.5, monkeypatch, levels)  # half of half the side: two pixels
+    shifted = transform(4, 0.5, monkeypatch, levels)  # half of half the side: two pixels
     assert torch.equal(shifted[..., :-2], levels[..., 2:])
     flat = torch.full((1, 1, 8, 8), 7, dtype=torch.uint8)
-    assert torch.equal(only(2, math.log(2), monkeypatch, flat), flat)
+    assert torch.equal(transform(2, math.log(2), monkeypatch, flat), flat)
 
 
-def test_the_condition_reaches_the_network_and_zero_is_the_default():
+def test_network_reads_the_condition_and_defaults_to_zero():
     torch.manual_seed(0)
     net = UNet((1 + 6, 8, 8), 1, UNetConfig((8, 8), norm_num_groups=4))
     torch.nn.init.normal_(net.unet.conv_out.weight)

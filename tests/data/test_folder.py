@@ -1,4 +1,4 @@
-"""A folder of a user's own images, and the sentence behind each mistake with it."""
+"""Folders of image files: splits, labels, formats, and files that cannot be used."""
 
 import io
 import struct
@@ -22,7 +22,7 @@ def noise_image(size, channels, seed):
 
 
 def fill(folder, number=10, size=(6, 5), channels=1, suffix=".png", seed=0):
-    """Write images of noise, each with its own seed, so that no two are equal."""
+    """Write images of noise, all different."""
     folder.mkdir(parents=True, exist_ok=True)
     for i in range(number):
         noise_image(size, channels, seed + i).save(folder / f"{i:03d}{suffix}")
@@ -33,13 +33,13 @@ def load_folder(path, resolution=None):
     return load_images(f"folder:{path}", resolution=resolution)
 
 
-def everything_of(path, resolution=None):
+def all_images(path, resolution=None):
     data = load_folder(path, resolution)
     return torch.cat([data.split(split) for split in SPLITS])
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_folder_splits_are_disjoint_exhaustive_and_fixed(tmp_path, channels):
+def test_splits_are_a_fixed_permutation(tmp_path, channels):
     fill(tmp_path / "a" / "deep", 12, channels=channels, seed=100)
     fill(tmp_path / "b", 23, channels=channels, suffix=".bmp")
     (tmp_path / "notes.txt").write_text("no image")
@@ -50,18 +50,18 @@ def test_folder_splits_are_disjoint_exhaustive_and_fixed(tmp_path, channels):
     pixels = np.stack([np.asarray(Image.open(f)).reshape(5, 6, channels) for f in files])
     order = np.random.RandomState(0).permutation(35)
     expected = torch.from_numpy(pixels[order]).permute(0, 3, 1, 2)
-    assert torch.equal(everything_of(tmp_path), expected)
+    assert torch.equal(all_images(tmp_path), expected)
 
 
-def test_folder_formats_agree_on_flat_images(tmp_path):
+def test_all_formats_are_read(tmp_path):
     suffixes = ("png", "jpg", "jpeg", "bmp", "webp", "tif", "tiff", "PNG", "JPG", "Tif")
     for i, suffix in enumerate(suffixes):
         Image.new("L", (16, 16), 100).save(tmp_path / f"{i}.{suffix}")
     photograph = Image.new("L", (16, 16), 100)
-    # as some telephones write it: a second frame, which is no image of the set
+    # a phone's JPEG with a second frame, which is ignored
     photograph.save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=[photograph])
     Image.new("L", (3, 3)).save(tmp_path / "other.gif")
-    levels = everything_of(tmp_path)
+    levels = all_images(tmp_path)
     assert len(levels) == 11 and levels.shape[2:] == (16, 16)
     assert (levels.int() - 100).abs().max() <= 2
 
@@ -75,13 +75,13 @@ def test_one_colour_file_makes_all_images_rgb(tmp_path, mode, channels):
     image = noise_image((6, 5), 3, seed=50).convert(kind).convert(mode)  # LA and RGBA: opaque
     image.save(tmp_path / "zz.png")
     expected = np.asarray(image.convert(kind)).reshape(5, 6, channels)
-    everything = everything_of(tmp_path)
+    everything = all_images(tmp_path)
     is_it = (everything == torch.from_numpy(expected.copy()).permute(2, 0, 1)).flatten(1).all(1)
     assert everything.shape[1] == channels and is_it.sum() == 1
     assert (everything[~is_it] == everything[~is_it][:, :1]).all(), "grey files stay grey"
 
 
-def test_folder_of_split_folders(tmp_path):
+def test_split_folders_are_the_splits(tmp_path):
     fill(tmp_path / "train", 20)
     assert [len(load_folder(tmp_path).split(s)) for s in SPLITS] == [16, 2, 2]
     fill(tmp_path / "test" / "some class", 3)
@@ -98,7 +98,6 @@ def test_folder_of_split_folders(tmp_path):
 
 @pytest.mark.parametrize("splits", [("train", "validation", "test"), ("",)])
 def test_class_folders_give_labels(tmp_path, splits):
-    """Images of "ant" are dark, those of "bee" light."""
     for split in splits:
         for name, value in (("ant", 10), ("bee", 200)):
             folder = tmp_path / split / name
@@ -113,26 +112,26 @@ def test_class_folders_give_labels(tmp_path, splits):
     assert load_folder(tmp_path).labels is None
 
 
-def test_folder_of_mixed_sizes_needs_a_resolution(tmp_path):
+def test_mixed_sizes_need_a_resolution(tmp_path):
     fill(tmp_path, 9, size=(12, 8))
-    # sides of 0, beyond the reach of the filter from the centre square, a checkerboard of pixels
+    # a checkerboard, with margins outside of the filter's support
     pixels = np.zeros((64, 128), np.uint8)
     pixels[:, 16:112] = np.indices((64, 96)).sum(0) % 2 * 254
     Image.fromarray(pixels).save(tmp_path / "wide.png")
     message = error_of(load_folder, tmp_path)
     for part in ("000.png", "12x8", "wide.png", "128x64", "--resolution N"):
         assert part in message
-    everything = everything_of(tmp_path, resolution=8)
+    everything = all_images(tmp_path, resolution=8)
     assert everything.shape[1:] == (1, 8, 8)
-    # antialiased: picking pixels would leave 0 or 254
+    # antialiased: the mean of 0 and 254
     assert ((everything[..., 1:-1, 1:-1].int() - 127).abs() <= 2).flatten(1).all(1).sum() == 1
 
 
-def test_missing_and_small_folders(tmp_path):
+def test_missing_and_small_folders_are_user_errors(tmp_path):
     assert "no folder" in error_of(load_folder, tmp_path / "absent")
-    assert "holds 0 images" in error_of(load_folder, tmp_path)
+    assert "found 0" in error_of(load_folder, tmp_path)
     fill(tmp_path, 9)
-    assert "holds 9 images, fewer than 10" in error_of(load_folder, tmp_path)
+    assert "found 9" in error_of(load_folder, tmp_path)
 
 
 def encoded(image, kind="png", **options):
@@ -142,16 +141,16 @@ def encoded(image, kind="png", **options):
 
 
 GREY = Image.new("L", (6, 5), 7)
-#: Pillow reads its colours as 8-bit ones
+#: A 16-bit PNG, whose colours Pillow converts to 8 bits
 DEEP = encoded(Image.new("RGB", (6, 5)))[:8] + png_chunk(
     b"IHDR", struct.pack(">IIBBBBB", 6, 5, 16, 2, 0, 0, 0)
 )
 DEEP += png_chunk(b"IDAT", zlib.compress((b"\0" + bytes(6 * 6)) * 5)) + png_chunk(b"IEND", b"")
 BAD_FILES = {
-    "no image": (b"text", "cannot read"),
-    "empty": (b"", "cannot read"),
-    "truncated": (encoded(noise_image((60, 50), 1, 0))[:-500], "cannot read"),
-    "gif in disguise": (encoded(GREY, "gif"), "cannot read"),
+    "no image": (b"text", "Cannot read"),
+    "empty": (b"", "Cannot read"),
+    "truncated": (encoded(noise_image((60, 50), 1, 0))[:-500], "Cannot read"),
+    "gif in disguise": (encoded(GREY, "gif"), "Cannot read"),
     "16-bit grey": (encoded(Image.fromarray(np.zeros((5, 6), np.uint16))), "8 bits"),
     "16-bit colour": (DEEP, "8 bits"),
     "float": (encoded(Image.new("F", (6, 5)), "tiff"), "8 bits"),
@@ -163,13 +162,13 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("content, reason", BAD_FILES.values(), ids=BAD_FILES.keys())
-def test_folder_names_the_file_it_cannot_use(tmp_path, content, reason):
+def test_unusable_file_is_named(tmp_path, content, reason):
     (fill(tmp_path) / "bad one.png").write_bytes(content)
     message = error_of(load_folder, tmp_path)
     assert "bad one.png" in message and reason in message
 
 
-def test_what_is_no_file_is_named_and_never_waited_for(tmp_path, monkeypatch):
+def test_irregular_file_is_named_without_blocking(tmp_path, monkeypatch):
     fill(tmp_path)
     monkeypatch.chdir(tmp_path)
     for kind in ("fifo", "socket", "device", "broken", "circle"):

@@ -1,4 +1,4 @@
-"""The maps between levels, continuous values and values for display."""
+"""Maps between levels, continuous values and display values."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from ebm_app.data.levels import dequantise, quantise, to_levels
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("num_levels", [2, 3, 17, 100, 256])
 def test_level_maps_invert_each_other(num_levels, dtype):
-    """Also for the numbers next to the edges of a cell, where (k + u) / L rounds across."""
+    """Also next to the edges of a cell, where (k + u) / L rounds into the next one."""
     eps = torch.finfo(dtype).eps
     edge = torch.arange(1, 20, dtype=dtype) * eps / 2
     inside = torch.rand(200, dtype=dtype, generator=torch.Generator().manual_seed(0))
@@ -27,7 +27,7 @@ def test_level_maps_invert_each_other(num_levels, dtype):
     assert back.dtype == torch.uint8 and torch.equal(back, levels)
 
 
-def test_quantise_saturates_by_definition():
+def test_quantise_saturates():
     x = torch.tensor([-5.0, -1e-9, 0.0, 0.24, 0.25, 0.99, 1.0, 7.0], dtype=torch.float64)
     expected = torch.tensor([0, 0, 0, 0, 1, 3, 3, 3], dtype=torch.float64) / 3
     assert torch.equal(quantise(x, 4), expected)
@@ -35,7 +35,7 @@ def test_quantise_saturates_by_definition():
     assert "not finite" in error_of(quantise, torch.tensor([torch.nan]), 4)
 
 
-def test_to_levels_takes_the_grid_and_levels_only():
+def test_to_levels_accepts_only_grid_values_and_levels():
     grid = torch.arange(17, dtype=torch.float64) / 16
     levels = torch.arange(17, dtype=torch.uint8)
     for near in (grid + 0.9e-3 / 16, grid - 0.9e-3 / 16, levels):
@@ -44,8 +44,8 @@ def test_to_levels_takes_the_grid_and_levels_only():
         (grid + 1.2e-3 / 16, "off the grid of the 17 levels"),
         (grid * 16, "out of the range"),
         (grid - 1 / 16, "-0.0625"),
-        (grid * torch.nan, "hold nan"),
-        (levels + 1, "level 17, but 17 levels end at 16"),
+        (grid * torch.nan, "nan"),
+        (levels + 1, "levels of 0 to 16, got level 17"),
         (levels.int(), "torch.int32"),
     ):
         assert words in error_of(to_levels, images, 17)

@@ -1,4 +1,4 @@
-"""Images of any size and from anywhere: from the disk as from memory, and what Python holds."""
+"""Images from Python objects and Hugging Face, in memory or decoded on demand."""
 
 import numpy as np
 import pytest
@@ -8,10 +8,10 @@ from PIL import Image
 from test_train_api import SMALL, weights_of
 
 from ebm_app import train
-from ebm_app.data import stored
+from ebm_app.data import lazy
 from ebm_app.data.images import ImageData, image_digest, load_images
+from ebm_app.data.lazy import LazyImages
 from ebm_app.data.sources import as_images
-from ebm_app.data.stored import LazyImages
 
 PIXELS = np.random.RandomState(0).randint(0, 256, (30, 8, 8, 3)).astype(np.uint8)
 TENSOR = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
@@ -20,7 +20,7 @@ LABELS = torch.arange(30) % 3
 
 
 class Pairs(torch.utils.data.Dataset):
-    """Images and labels, as torchvision's data sets give them."""
+    """A torch data set of pairs (image, label)."""
 
     def __len__(self):
         return len(PIXELS)
@@ -31,8 +31,7 @@ class Pairs(torch.utils.data.Dataset):
         return PICTURES[number], int(LABELS[number])
 
 
-def hub(folder):
-    """A data set of Hugging Face."""
+def hub():
     datasets = pytest.importorskip("datasets")
     kinds = {"picture": datasets.Image(), "kind": datasets.ClassLabel(names=["a", "b", "c"])}
     columns = {"picture": PICTURES, "kind": LABELS.tolist()}
@@ -40,23 +39,23 @@ def hub(folder):
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_what_python_holds_gives_the_same_images_and_its_labels(monkeypatch, tmp_path, on_disk):
+def test_python_objects_give_the_same_images(monkeypatch, on_disk):
     for given, labelled in ((PIXELS, False), (TENSOR, False), (PICTURES, False), (Pairs(), True)):
-        monkeypatch.setattr(stored, "MEMORY", 0 if on_disk else 2**30)
+        monkeypatch.setattr(lazy, "MEMORY", 0 if on_disk else 2**30)
         images, labels = as_images(given)
-        is_stored = on_disk and given is not PIXELS and given is not TENSOR
-        assert isinstance(images, LazyImages) == is_stored
+        is_lazy = on_disk and given is not PIXELS and given is not TENSOR
+        assert isinstance(images, LazyImages) == is_lazy
         assert torch.equal(images[torch.arange(30)], TENSOR)
         assert torch.equal(labels, LABELS) if labelled else labels is None
         rows = torch.arange(27)
         ours, plain = (ImageData.from_tensors(x, None, 256).train[rows] for x in (given, TENSOR))
         assert torch.equal(ours, plain)
-    images, labels = as_images(hub(tmp_path))
+    images, labels = as_images(hub())
     assert torch.equal(images[torch.arange(30)], TENSOR) and torch.equal(labels, LABELS)
 
 
-def test_a_data_set_of_hugging_face_by_its_folder(tmp_path):
-    datasets, made = pytest.importorskip("datasets"), hub(tmp_path)
+def test_hub_folder_gives_its_splits(tmp_path):
+    datasets, made = pytest.importorskip("datasets"), hub()
     made.save_to_disk(tmp_path / "one")
     splits = {"train": made.select(range(20)), "test": made.select(range(20, 30))}
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "two")
@@ -67,20 +66,18 @@ def test_a_data_set_of_hugging_face_by_its_folder(tmp_path):
     assert one.num_classes == 3
     whole = torch.cat([one.train, one.validation, one.test]).flatten(1)
     assert sorted(map(tuple, whole.tolist())) == sorted(map(tuple, TENSOR.flatten(1).tolist()))
-    assert "cannot read" in error_of(load_images, f"hf:{tmp_path / 'none'}")
+    assert "Cannot read" in error_of(load_images, f"hf:{tmp_path / 'none'}")
     made.remove_columns("picture").save_to_disk(tmp_path / "bare")
     assert "no column of images" in error_of(load_images, f"hf:{tmp_path / 'bare'}")
 
 
 @pytest.mark.process
-def test_training_from_the_disk_is_that_from_memory_and_resumes(
-    monkeypatch, tmp_path, image_folder
-):
-    """Bit for bit, also in mid-epoch."""
+def test_training_from_disk_equals_training_from_memory(monkeypatch, tmp_path, image_folder):
+    """Bit for bit, also after resuming within an epoch."""
     runs, data = {}, {}
     steps = {"checkpointing_steps": 2, "validation_steps": 4, **SMALL}
     for place, memory in (("memory", 2**30), ("disk", 0)):
-        monkeypatch.setattr(stored, "MEMORY", memory)
+        monkeypatch.setattr(lazy, "MEMORY", memory)
         data[place] = load_images(f"folder:{image_folder}").train
         runs[place] = tmp_path / place
         train(PICTURES, runs[place], max_train_steps=4, **steps)
@@ -103,9 +100,9 @@ def test_training_from_the_disk_is_that_from_memory_and_resumes(
         (np.zeros((4, 3, 8, 3), np.uint8), "channels first or last"),
         ([*PICTURES[:3], PICTURES[0].resize((4, 8))], "'image 3' is 4x8"),
         ([*PICTURES[:3], PICTURES[0].convert("F")], "'image 3' has more than 8 bits"),
-        (["a", "b"], "images: give a tensor"),
-        (7, "images are (N, C, H, W)"),
+        (["a", "b"], "images: expected a tensor"),
+        (7, "Expected images (N, C, H, W)"),
     ],
 )
-def test_mistakes_are_named(given, message):
+def test_invalid_images_are_user_errors(given, message):
     assert message in error_of(ImageData.from_tensors, given, None, 256)

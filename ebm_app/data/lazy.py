@@ -1,4 +1,4 @@
-"""Images that are decoded when they are asked for: those of a data set larger than memory."""
+"""Images decoded on demand, for data sets larger than memory; loading and splitting of images."""
 
 from __future__ import annotations
 
@@ -12,77 +12,88 @@ from torch import Tensor
 
 from ebm_app.utils.errors import UserError
 
-#: bytes of images that are kept in memory; more are read from the disk at every step
+#: Max bytes of images in memory; larger data sets are decoded in every step
 MEMORY = 2**30
-#: threads that decode: Pillow does so outside of Python's lock
+#: Decoding threads; Pillow releases the GIL
 WORKERS = min(16, os.cpu_count() or 1)
-#: images that are checked together
+#: Images per batch while loading
 BLOCK = 256
-#: the pixels of an image by its number, uint8 (C, H, W)
+#: Decodes an image by its index to uint8 (C, H, W)
 Read = Callable[[int], Tensor]
 
 
 class LazyImages:
-    """Images uint8 (N, C, H, W), which an index of rows decodes as it would take them from a
-    tensor; a slice decodes nothing. Grey ones may stand among those of colour."""
+    """Images uint8 (N, C, H, W), decoded when they are indexed by a tensor of rows.
+
+    A slice decodes nothing. Grey images are expanded to the channels of the data set.
+
+    Args:
+        read: decodes an image by its index.
+        rows: indices of the images.
+        shape: (C, H, W).
+    """
 
     dtype, device, ndim = torch.uint8, torch.device("cpu"), 4
 
     def __init__(self, read: Read, rows: Tensor, shape: tuple[int, int, int]) -> None:
         self.read, self.rows, self.shape = read, rows, torch.Size([len(rows), *shape])
         self.pool: ThreadPoolExecutor | None = None
-        self.coming: tuple[Tensor, list[Future[Tensor]]] | None = None
+        self.pending: tuple[Tensor, list[Future[Tensor]]] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def select(self, rows: Tensor | slice) -> LazyImages:
-        """Some of them, not yet decoded."""
+        """Return some of the images without decoding them."""
         return LazyImages(self.read, self.rows[rows], tuple(self.shape[1:]))
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor | LazyImages:
         if isinstance(rows, slice):
             return self.select(rows)
-        if self.coming is None or not torch.equal(self.coming[0], rows):
+        if self.pending is None or not torch.equal(self.pending[0], rows):
             self.prefetch(rows)
-        futures, self.coming = self.coming[1], None
+        futures, self.pending = self.pending[1], None
         channels = self.shape[1]
         return torch.stack([future.result().expand(channels, -1, -1) for future in futures])
 
     def prefetch(self, rows: Tensor) -> None:
-        """Begin to decode the rows that are asked for next."""
+        """Start to decode the next rows in the background."""
         if self.pool is None:
             self.pool = ThreadPoolExecutor(WORKERS)
-        numbers = self.rows[rows].tolist()
-        self.coming = rows, [self.pool.submit(self.read, number) for number in numbers]
+        indices = self.rows[rows].tolist()
+        self.pending = rows, [self.pool.submit(self.read, index) for index in indices]
 
     def to(self, device: torch.device) -> LazyImages:
-        """Themselves: what is decoded goes to a device by itself."""
+        """Return the images unchanged: decoded batches are moved to the device instead."""
         return self
 
 
 Images = Tensor | LazyImages
+#: Tensors of train, validation and test
 Splits = tuple[Tensor, Tensor, Tensor]
-#: images, and their class labels where they have some
+#: Images and their class labels, if any
 Labelled = tuple[Images, Tensor | None]
 
 
 def load_all(read: Read, num: int, name: Callable[[int], str]) -> Images:
-    """Images 0..num - 1, in memory where they hold at most ``MEMORY`` bytes. Each is decoded once,
-    so that a bad one is found before a training."""
+    """Decode and check images 0..num - 1, and keep them in memory up to ``MEMORY`` bytes.
+
+    Raises:
+        UserError: if the images differ in size; ``name`` maps an index to a name.
+    """
     kept: list[Tensor] | None = []
     size, channels, used = None, 1, 0
     with ThreadPoolExecutor(WORKERS) as pool:
         for begin in range(0, num, BLOCK):
             block = range(begin, min(begin + BLOCK, num))
-            for number, pixels in zip(block, pool.map(read, block), strict=True):
+            for index, pixels in zip(block, pool.map(read, block), strict=True):
                 size = pixels.shape[1:] if size is None else size
                 if pixels.shape[1:] != size:
                     (height, width), (own_height, own_width) = size, pixels.shape[1:]
                     raise UserError(
-                        f"images differ in size, '{name(0)}' is {width}x{height} and "
-                        f"'{name(number)}' is {own_width}x{own_height}: give --resolution N to "
-                        "bring all of them to NxN"
+                        f"Images differ in size: '{name(0)}' is {width}x{height} and "
+                        f"'{name(index)}' is {own_width}x{own_height}. Resize all to NxN with "
+                        "--resolution N."
                     )
                 channels, used = max(channels, len(pixels)), used + pixels.numel()
                 if used > MEMORY:
@@ -97,16 +108,20 @@ def load_all(read: Read, num: int, name: Callable[[int], str]) -> Images:
 def split_images(
     images: Images, labels: Tensor | None, sizes: Sequence[int], order: Tensor | None = None
 ) -> list[Labelled]:
-    """Consecutive parts, of these sizes, of images and their class labels in this order; without
-    one, in that of ``numpy.random.RandomState(0)``, whose stream is the same in every version."""
+    """Split images and labels into consecutive parts of some sizes.
+
+    Args:
+        order: permutation of the images; None for that of ``numpy.random.RandomState(0)``, which
+            is the same in every version of numpy.
+    """
     if order is None:
         order = torch.from_numpy(np.random.RandomState(0).permutation(len(images)))
-    of = images.__getitem__ if isinstance(images, Tensor) else images.select
+    select = images.__getitem__ if isinstance(images, Tensor) else images.select
     parts = order.split(list(sizes))
-    return [(of(rows), None if labels is None else labels[rows]) for rows in parts]
+    return [(select(rows), None if labels is None else labels[rows]) for rows in parts]
 
 
 def collect_splits(parts: Iterable[Labelled]) -> tuple[tuple[Images, ...], Splits | None]:
-    """The images of train, validation and test, and their labels where all three have some."""
+    """Return the images of train, validation and test, and their labels if all three have some."""
     images, labels = zip(*parts, strict=True)
     return images, None if any(own is None for own in labels) else labels
