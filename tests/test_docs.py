@@ -1,5 +1,4 @@
-"""README and docs/: every link leads somewhere, every command can be parsed, the short snippets
-and the README's commands run."""
+"""README and docs/: links exist, commands parse, Python snippets run."""
 
 import re
 import sys
@@ -17,6 +16,7 @@ from documents import (
     script_of,
 )
 
+import ebm_app
 from ebm_app.cli.command_line import parse
 from ebm_app.data.images import DATASETS
 from ebm_app.likelihood import ESTIMATORS
@@ -25,21 +25,9 @@ from ebm_app.objectives.regression import OBJECTIVES
 from ebm_app.paths import PATHS
 from ebm_app.spaces import SPACES
 
-README = ROOT / "README.md"
-SNIPPETS = {
-    page.stem: found
-    for page in PAGES
-    if (found := [block for block in blocks(page, "python") if ADDRESS not in block])
-}
-#: pages whose snippets take more than five seconds, as they learn from rows
-LONG = {"README": "slow", "ratios": "slow", "sampling": "process", "likelihood": "process"}
-KINDS = (PATHS, NETS, OBJECTIVES, SPACES, DATASETS, ESTIMATORS)
-#: what makes the training of the README short
-STEPS = "max_train_steps=2000"
-TINY_STEPS = (
-    "max_train_steps=2, train_batch_size=4, block_out_channels=(8,), num_preview_images=0, "
-    "validation_images=4, lr_warmup_steps=0"
-)
+#: Marks of pages whose snippets take more than five seconds.
+MARKS = {"ratios": "slow", "README": "process", "sampling": "process", "likelihood": "process"}
+REGISTRIES = (PATHS, NETS, OBJECTIVES, SPACES, DATASETS, ESTIMATORS)
 COMMANDS = {
     " ".join(words): script_of(words)
     for page in PAGES
@@ -49,73 +37,69 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_and_pictures_are_there(page):
+def test_links_and_images_exist(page):
     assert [link for link in links(page) if not (page.parent / link).exists()] == []
 
 
-def test_every_target_of_make_is_there():
+def test_documented_make_targets_exist():
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", text, re.MULTILINE))
-    named = {name for page in PAGES for name in make_targets(page)}
-    assert named >= {"demo", "test", "docs"}
-    assert named - targets == set()
+    assert {name for page in PAGES for name in make_targets(page)} - targets == set()
 
 
-def test_the_reference_covers_the_package():
+def test_api_reference_covers_the_package():
     pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md")]
     shown = set(re.findall(r"^::: ebm_app\.(\w+)", "\n".join(pages), re.MULTILINE))
-    there = {path.stem for path in (ROOT / "ebm_app").iterdir() if path.suffix in ("", ".py")}
-    assert shown == there - {"__init__", "__pycache__", "web", "cli"}
+    modules = {path.stem for path in (ROOT / "ebm_app").iterdir() if path.suffix in ("", ".py")}
+    assert shown == modules - {"__init__", "__pycache__", "web", "cli"}
 
 
 class Parsed(Exception):
-    """A command line was understood."""
+    """Raised after a command line was parsed."""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_can_be_parsed(command, script, monkeypatch, capsys):
+def test_documented_command_parses(command, script, monkeypatch, capsys):
     def parse_and_stop(*args):
         parse(*args)
         raise Parsed
 
-    name, flags = COMMANDS[command]
-    module = script(name)
-    monkeypatch.setattr(sys.modules[module.main.__module__], "parse", parse_and_stop)
+    name, arguments = COMMANDS[command]
+    main = script(name).main
+    monkeypatch.setattr(sys.modules[main.__module__], "parse", parse_and_stop)
     try:
         with pytest.raises(Parsed):
-            module.main(flags)
+            main(arguments)
     except SystemExit:
         pytest.fail(capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("page", SNIPPETS)
-def test_snippets_of_a_page_are_python(page):
-    """And the names that they import from the package exist."""
-    for snippet in SNIPPETS[page]:
-        lines = snippet.splitlines()
-        compile(snippet, page, "exec")
-        exec("\n".join(line for line in lines if line.startswith(("import ", "from "))), {})
-
-
 @pytest.fixture
-def kinds():
-    """Restore the dicts to which an example adds an entry."""
-    before = [dict(kind) for kind in KINDS]
+def registries():
+    """Remove the entries that a snippet adds."""
+    before = [dict(registry) for registry in REGISTRIES]
     yield
-    for kind, entries in zip(KINDS, before, strict=True):
-        kind.clear()
-        kind.update(entries)
+    for registry, entries in zip(REGISTRIES, before, strict=True):
+        registry.clear()
+        registry.update(entries)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(name, marks=[getattr(pytest.mark, LONG[name])] if name in LONG else [])
-        for name in SNIPPETS
-    ],
-)
-def test_snippets_of_a_page_run(page, kinds, tmp_path, monkeypatch):
+def pages_with_snippets():
+    for page in PAGES:
+        snippets = [block for block in blocks(page, "python") if ADDRESS not in block]
+        mark = MARKS.get(page.stem)
+        marks = [getattr(pytest.mark, mark)] if mark else []
+        if snippets:
+            yield pytest.param(snippets, id=page.stem, marks=marks)
+
+
+@pytest.mark.parametrize("snippets", list(pages_with_snippets()))
+def test_snippets_run(snippets, registries, tmp_path, monkeypatch):
+    train, short = ebm_app.train, {"block_out_channels": (8, 8), "norm_num_groups": 4}
+    short |= {"max_train_steps": 2, "train_batch_size": 4, "num_preview_images": 0}
+    short |= {"validation_images": 4, "validation_repeats": 1}
+    monkeypatch.setattr(ebm_app, "train", lambda *args, **kw: train(*args, **(kw | short)))
     monkeypatch.chdir(tmp_path)
     names = {}
-    for snippet in SNIPPETS[page]:
-        exec(snippet.replace(STEPS, TINY_STEPS), names)
+    for snippet in snippets:
+        exec(snippet, names)
