@@ -1,4 +1,4 @@
-"""The examples in the docstrings of the package, a module a test."""
+"""Examples in docstrings run."""
 
 import doctest
 from importlib import import_module
@@ -14,22 +14,20 @@ MODULES = [
     for path in sorted((ROOT / "ebm_app").rglob("*.py"))
     if ">>> " in path.read_text(encoding="utf-8")
 ]
-
-
-#: which train for seconds
+#: Modules whose examples train for seconds.
 LONG = {f"ebm_app.tabular.{name}" for name in ("estimators", "mutual_information", "two_samples")}
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.process] * (name in LONG)) for name in MODULES]
 )
-def test_examples_of_a_module_run(name, tmp_path, monkeypatch):
+def test_examples_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = doctest.testmod(import_module(name), optionflags=FLAGS)
     assert result.attempted and not result.failed
 
 
 @pytest.mark.parametrize("name", [n for n in ebm_app.__all__ if callable(getattr(ebm_app, n))])
-def test_what_a_user_imports_has_an_example(name):
-    found = doctest.DocTestFinder().find(getattr(ebm_app, name))
-    assert any(test.examples for test in found)
+def test_public_name_has_an_example(name):
+    tests = doctest.DocTestFinder().find(getattr(ebm_app, name))
+    assert any(test.examples for test in tests)

@@ -1,4 +1,4 @@
-"""``--help`` does without what is slow to import."""
+"""``--help`` does not import slow packages."""
 
 import json
 import os
@@ -9,24 +9,24 @@ import pytest
 from conftest import ROOT
 from flags import SCRIPTS
 
-#: packages and parts of them that take from half a second to several
+#: Packages that take half a second or more to import.
 SLOW = ("diffusers gradio matplotlib pandas sklearn torchvision").split()
-#: one process for all scripts, since torch alone takes seconds
+#: Runs all scripts in one process, since torch alone takes seconds to import.
 PROGRAM = """
 import contextlib, io, json, runpy, sys
 sys.path[:0] = ["evaluate", "ui"]
-found = {}
+imported = {}
 for path in sys.argv[2:]:
     sys.argv = [path, "--help"]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         runpy.run_path(path, run_name="__main__")
-    found[path] = [name for name in json.loads(%r) if name in sys.modules]
-print(json.dumps(found))
+    imported[path] = [name for name in json.loads(%r) if name in sys.modules]
+print(json.dumps(imported))
 """
 
 
 @pytest.mark.process
-def test_help_imports_nothing_slow():
+def test_help_imports_no_slow_package():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM % json.dumps(SLOW), "--", *SCRIPTS],
         cwd=ROOT,

@@ -1,5 +1,4 @@
-"""The layers of the house: a module imports from lower layers only, nothing in a circle, and the
-whole stays small."""
+"""Modules import from lower layers only and without cycles; no file is long."""
 
 import ast
 import tomllib
@@ -11,8 +10,8 @@ PACKAGE = "ebm_app"
 SCRIPTS = ("train", "sample", "evaluate", "ui")
 MAX_LINES = 300
 
-#: From the top. A folder is one unit, whose modules may use each other; a unit imports from lower
-#: layers only. "ebm_app" itself is the package's own __init__, which gathers what a user imports.
+#: From the top. A unit is a folder or a module of the package; "ebm_app" is its __init__. Modules
+#: of a unit may import each other.
 LAYERS = (
     ("train", "sample", "evaluate", "ui"),
     ("cli",),
@@ -30,18 +29,18 @@ LAYERS = (
     ("paths", "data"),
     ("utils",),
 )
+HEIGHT = {unit: -index for index, row in enumerate(LAYERS) for unit in row}
 
 
-def parts_of(path, root):
-    """The dotted name of a file as a tuple, a folder's __init__ by the folder's."""
-    parts = path.relative_to(root).with_suffix("").parts
+def name_of(path):
+    """Return the dotted name of a module as a tuple; a package's without ``__init__``."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
     return parts[:-1] if parts[-1] == "__init__" else parts
 
 
-def imported_names(path, parts):
-    """Dotted names, as tuples, that the import statements of a file may refer to, the longest
-    possible ones."""
-    package = parts if path.name == "__init__.py" else parts[:-1]
+def imported_names(path, name):
+    """Yield the longest dotted names that a file may import, as tuples."""
+    package = name if path.name == "__init__.py" else name[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (tuple(alias.name.split(".")) for alias in node.names)
@@ -51,70 +50,54 @@ def imported_names(path, parts):
             yield from ((*base, alias.name) for alias in node.names)
 
 
-def import_graph(root, folders=(PACKAGE, *SCRIPTS)):
-    """Every module below some folders and the modules there that it imports, anywhere in its
-    text: dotted names as tuples."""
+def import_graph():
+    """Return each module's imports from the project: name -> set of names."""
     files = {
-        parts_of(path, root): path for name in folders for path in (root / name).rglob("*.py")
+        name_of(path): path for top in (PACKAGE, *SCRIPTS) for path in (ROOT / top).rglob("*.py")
     }
-    graph = {}
-    for parts, path in files.items():
-        graph[parts] = set()
-        for target in imported_names(path, parts):
-            if parts[0] == "evaluate" and target[0] == "studies":
-                target = ("evaluate", *target)  # evaluate/ is on the path of its own scripts
-            # the longest beginning of the name that is a module; the rest is inside it
-            ends = range(len(target), 0, -1)
-            found = next((target[:end] for end in ends if target[:end] in files), parts)
-            graph[parts] |= {found} - {parts}
+    graph = {name: set() for name in files}
+    for name, path in files.items():
+        for target in imported_names(path, name):
+            if name[0] == "evaluate" and target[0] == "studies":
+                target = ("evaluate", *target)  # evaluate/ is on the path of its scripts
+            prefixes = (target[:end] for end in range(len(target), 0, -1))
+            graph[name] |= {next((p for p in prefixes if p in files), name)} - {name}
     return graph
 
 
-def unit_of(parts):
-    """The unit of a module: its folder in the package, or its folder of scripts."""
-    return parts[1] if parts[0] == PACKAGE and len(parts) > 1 else parts[0]
+def unit_of(name):
+    return name[1] if name[0] == PACKAGE and len(name) > 1 else name[0]
 
 
-def edges(graph):
-    """Pairs of modules in different units of which the first imports the second."""
-    return [(a, b) for a, found in graph.items() for b in found if unit_of(a) != unit_of(b)]
+def test_layers_list_every_unit():
+    assert {unit_of(name) for name in import_graph()} == set(HEIGHT)
 
 
-def violations(graph, layers):
-    """What is wrong with a graph of imports, in words."""
-    height = {unit: -index for index, row in enumerate(layers) for unit in row}
-    units = {unit_of(parts) for parts in graph}
-    found = [f"{unit} has no layer" for unit in sorted(units - set(height))]
-    found += [f"{unit} has a layer but does not exist" for unit in sorted(set(height) - units)]
-    known = [pair for pair in edges(graph) if {unit_of(name) for name in pair} <= set(height)]
-    found += [
-        f"{'.'.join(a)} imports {'.'.join(b)}"
-        for a, b in sorted(known)
-        if height[unit_of(b)] >= height[unit_of(a)]
+def test_modules_import_from_lower_layers_only():
+    wrong = [
+        f"{'.'.join(importer)} imports {'.'.join(imported)}"
+        for importer, targets in import_graph().items()
+        for imported in targets
+        if unit_of(importer) != unit_of(imported)
+        and HEIGHT[unit_of(imported)] >= HEIGHT[unit_of(importer)]
     ]
+    assert wrong == []
+
+
+def test_imports_have_no_cycle():
     try:
-        TopologicalSorter(graph).prepare()
+        TopologicalSorter(import_graph()).prepare()
     except CycleError as error:
-        found.append(f"imports in a circle: {' <- '.join('.'.join(n) for n in error.args[1])}")
-    return found
+        raise AssertionError(" <- ".join(".".join(name) for name in error.args[1])) from None
 
 
-def test_every_module_imports_from_lower_layers_only():
-    assert violations(import_graph(ROOT), LAYERS) == []
-
-
-def test_only_the_package_can_be_imported():
+def test_only_the_package_is_installed():
     assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == {PACKAGE}
-    assert not list(ROOT.glob("*.py"))
-    for name in (*SCRIPTS, "tools", "tests"):
-        assert not list((ROOT / name).rglob("__init__.py"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["tool"]["setuptools"]["packages"]["find"]["include"] == [f"{PACKAGE}*"]
 
 
 def test_no_file_is_long():
-    folders = (PACKAGE, *SCRIPTS, "tools", "tests")
-    files = [path for name in folders for path in (ROOT / name).rglob("*.py")]
-    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
-    assert lines
-    assert {str(path): n for path, n in lines.items() if n > MAX_LINES} == {}
+    files = [path for top in (PACKAGE, *SCRIPTS, "tests") for path in (ROOT / top).rglob("*.py")]
+    lines = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in files}
+    assert {path: count for path, count in lines.items() if count > MAX_LINES} == {}

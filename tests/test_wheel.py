@@ -1,5 +1,4 @@
-"""What a user installs: the wheel holds all that the page and the bundled models need, and so does
-the folder of a Space."""
+"""The wheel and the folder of a Hugging Face Space hold the package and its models."""
 
 import shutil
 import subprocess
@@ -17,8 +16,8 @@ def package_files(root=ROOT):
     return {path.relative_to(root).as_posix() for path in files if "__pycache__" not in str(path)}
 
 
-def test_a_wheel_holds_the_package_and_its_models(tmp_path):
-    source = tmp_path / "source"  # what an earlier build left must not come along
+def test_wheel_holds_the_package_and_its_models(tmp_path):
+    source = tmp_path / "source"  # without earlier build outputs
     shutil.copytree(ROOT / "ebm_app", source / "ebm_app")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -30,15 +29,13 @@ def test_a_wheel_holds_the_package_and_its_models(tmp_path):
     assert "ebm_app/pretrained/mnist/model.safetensors" in package_files()
 
 
-def test_the_folder_of_a_space_holds_the_package_and_a_model(script, tmp_path):
+def test_space_folder_holds_the_package_and_a_model(script, tmp_path):
     main, folder = script("ui/space.py").main, tmp_path / "space"
     main([str(folder), "--model", str(ROOT / "ebm_app/pretrained/digits")])
     assert package_files(folder) == package_files()
-    assert "find_models('model', None)" in (folder / "app.py").read_text()
     assert (folder / "model" / "config.json").is_file()
-    needed = (folder / "requirements.txt").read_text().splitlines()
-    assert needed[-1].startswith("gradio") and not any("ebm_app" in name for name in needed)
-    error_of(main, [str(folder)])
-    for model in ("nothing", ""):
-        error_of(main, [str(tmp_path / "other"), "--model", model])
+    requirements = (folder / "requirements.txt").read_text()
+    assert "gradio" in requirements and "ebm_app" not in requirements
+    error_of(main, [str(folder)])  # the folder is not empty
+    error_of(main, [str(tmp_path / "other"), "--model", "nothing"])
     assert not (tmp_path / "other").exists()

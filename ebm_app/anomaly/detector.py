@@ -87,7 +87,7 @@ class AnomalyDetector:
         noise_times(self.model)  # raises before the first use
         self._fitted: dict[str, Tensor] = {}
         if not isinstance(model, EBM):
-            self._load(find_folder(model))
+            self.read(model)
 
     @property
     def is_fitted(self) -> bool:
@@ -215,8 +215,13 @@ class AnomalyDetector:
         write_tensors(folder / FITTED_FILE, tensors)
         write_json(folder / RECORD_FILE, {**about, **self._provenance()})
 
-    def _load(self, folder: Path) -> None:
-        """Load what ``save`` wrote, unless it belongs to other weights or noise levels."""
+    def read(self, folder: str | os.PathLike) -> None:
+        """Load what ``save`` wrote, unless it belongs to other weights or noise levels.
+
+        Raises:
+            UserError: if the files are damaged.
+        """
+        folder = find_folder(folder)
         path = folder / FITTED_FILE
         if not path.exists() or not (folder / RECORD_FILE).exists():
             return

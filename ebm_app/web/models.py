@@ -58,7 +58,8 @@ class Models:
         if self._detector[0] is not ebm:
             self._detector = ebm, None
             with suppress(UserError):
-                detector = AnomalyDetector(folder, device=self.device)
+                detector = AnomalyDetector(ebm)
+                detector.read(folder)
                 if not detector.is_fitted:
                     detector.fit(held_out_images(ebm.config, self.data_root))
                 self._detector = ebm, detector
