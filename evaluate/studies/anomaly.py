@@ -11,7 +11,7 @@ kind and its map. With --fit, a detector is fitted to validation images and save
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,9 +85,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     print(to_markdown([{"unusual images": kind, **row} for kind, row in metrics["rows"].items()]))
     print(to_markdown([{"inserted": kind, **row} for kind, row in metrics["inserted"].items()]))
     output.save(metrics)
-    from ebm_app.evaluation.plots import plot_maps  # matplotlib takes a second to import
-
-    save_figure(plot_maps(shown), output.folder / "anomaly.png")
+    save_maps(shown, output.folder / "anomaly.png")
     return metrics
 
 
@@ -137,3 +135,22 @@ def score_maps(detector: AnomalyDetector, images: Tensor, kind: str, seed: int) 
         "share": float(np.mean([m[np.argsort(-values)[: m.sum()]].mean() for m, values in pairs])),
         "by chance": float(masks.mean()),
     }
+
+
+def save_maps(maps: Mapping[str, tuple[Tensor, np.ndarray]], path: Path) -> None:
+    """Draw an image (C, H, W) of each kind, and below it the image with its map (H, W)."""
+    # matplotlib takes a second to import
+    from matplotlib.figure import Figure
+
+    from ebm_app.evaluation.plots import DPI, EXCESS_LABEL, draw_image, overlay_excess
+
+    figure = Figure(figsize=(1.3 * len(maps), 3), dpi=DPI, layout="constrained")
+    columns = zip(figure.subplots(2, len(maps)).T, maps.items(), strict=True)
+    for column, (kind, (image, excess)) in columns:
+        for axes in column:
+            draw_image(axes, image)
+        overlay = overlay_excess(column[1], excess)
+        column[0].set_title(kind, fontsize="x-small", wrap=True)
+    place = {"location": "bottom", "shrink": 0.4, "aspect": 40}
+    figure.colorbar(overlay, ax=figure.axes, label=EXCESS_LABEL, **place)
+    save_figure(figure, path)
