@@ -6,7 +6,7 @@ one diffusion (Du et al. 2023, arXiv:2302.11552).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
@@ -27,62 +27,69 @@ class Component(LogDensity, SteinScore, Protocol):
 
 
 class Composition(ABC):
-    """A composition of models of one path and one shape, itself a ``Component``.
+    """A composition of densities of one path and one shape, itself a ``Component``.
 
     Args:
-        energies: the models, such as ``ebm.density`` or ``ebm.density_for(num, labels)``.
-        weights: one number per model.
+        densities: such as ``ebm.density`` or ``ebm.density_for(num, labels)``.
+        weights: one number per density.
 
     Raises:
-        UserError: for no models, models of different paths, or another number of weights.
+        UserError: for no densities, different paths, or another number of weights.
     """
 
-    def __init__(self, energies: Sequence[Component], weights: Sequence[float]) -> None:
-        energies = check_argument(Sequence[Component], "energies", energies)
+    def __init__(self, densities: Sequence[Component], weights: Sequence[float]) -> None:
+        densities = check_argument(Sequence[Component], "densities", densities)
         weights = check_argument(Sequence[Number], "weights", weights)
-        if not energies or len(weights) != len(energies):
+        if not densities or len(weights) != len(densities):
             raise UserError(
-                f"Expected a weight for each energy, got {len(weights)} weights for "
-                f"{len(energies)} energies."
+                f"Expected one weight per density, got {len(weights)} weights for "
+                f"{len(densities)} densities."
             )
-        self.energies, self.weights = tuple(energies), tuple(map(float, weights))
-        self.path = energies[0].path
+        self.densities, self.weights = tuple(densities), tuple(map(float, weights))
+        self.path = densities[0].path
         if any(
-            (type(energy.path), vars(energy.path)) != (type(self.path), vars(self.path))
-            for energy in energies
+            (type(density.path), vars(density.path)) != (type(self.path), vars(self.path))
+            for density in densities
         ):
-            raise UserError("The energies have different paths. Compose models of one path.")
-        self.start = max(energy.start for energy in energies)
-        self.end = min(energy.end for energy in energies)
+            raise UserError("The densities have different paths. Compose models of one path.")
+        self.start = max(density.start for density in densities)
+        self.end = min(density.end for density in densities)
 
     @abstractmethod
     def log_density(self, x: Tensor, t: float) -> Tensor:
         """Return log q_t(x) up to a constant, in nats: (B, *) -> (B,)."""
 
     @abstractmethod
-    def combine(self, gradients: Sequence[Tensor], x: Tensor, t: float) -> Tensor:
-        """Return grad_x log q_t(x) from those of the energies, (B, *) each."""
+    def coefficients(self, x: Tensor, t: float) -> Iterable[Tensor]:
+        """Return the factor () or (B,) of each grad log p_t^k in grad log q_t."""
 
     def score(self, x: Tensor, t: float) -> Tensor:
-        """Return grad_x log q_t(x) from the scores of the energies: (B, *)."""
-        return self.combine([energy.score(x, t) for energy in self.energies], x, t)
+        """Return grad_x log q_t(x) from the scores of the densities: (B, *)."""
+        return self._combine([density.score for density in self.densities], x, t)
 
     def log_density_gradient(self, x: Tensor, t: float) -> Tensor:
-        """Return grad_x log q_t(x) from the gradients of the log densities: (B, *)."""
-        return self.combine([energy.log_density_gradient(x, t) for energy in self.energies], x, t)
+        """Return the gradient of ``log_density``: (B, *)."""
+        return self._combine([density.log_density_gradient for density in self.densities], x, t)
 
     def score_cost(self, t: float) -> int:
         """Return the number of network evaluations in one call of ``score``."""
-        return sum(energy.score_cost(t) for energy in self.energies)
+        return sum(density.score_cost(t) for density in self.densities)
 
     def with_nodes(self, num_nodes: int) -> Self:
         """Return the same composition with another number of quadrature nodes."""
-        return type(self)([energy.with_nodes(num_nodes) for energy in self.energies], self.weights)
+        densities = [density.with_nodes(num_nodes) for density in self.densities]
+        return type(self)(densities, self.weights)
+
+    def _combine(
+        self, gradients: Sequence[Callable[[Tensor, float], Tensor]], x: Tensor, t: float
+    ) -> Tensor:
+        pairs = zip(self.coefficients(x, t), gradients, strict=True)
+        return sum(expand_like(factor, x) * gradient(x, t) for factor, gradient in pairs)
 
 
 class Product(Composition):
-    r"""q_t proportional to prod_k p_t^k(x)^w_k. A single energy gives a power, a negative weight a
-    quotient ("this and not that").
+    r"""q_t proportional to prod_k p_t^k(x)^w_k. A single density gives a power, a negative weight
+    a quotient ("this and not that").
 
     >>> ebm = EBM.from_pretrained("digits-energy")
     >>> squared = Product([ebm.density], [2.0])
@@ -91,27 +98,24 @@ class Product(Composition):
     True
 
     Raises:
-        UserError: also for weights whose sum is not positive, since q_0 is then no density.
+        UserError: as ``Composition``, and for weights whose sum is not positive.
     """
 
-    def __init__(self, energies: Sequence[Component], weights: Sequence[float]) -> None:
-        super().__init__(energies, weights)
+    def __init__(self, densities: Sequence[Component], weights: Sequence[float]) -> None:
+        super().__init__(densities, weights)
         if not sum(self.weights) > 0:
-            raise UserError(
-                f"Expected weights with a positive sum, got {sum(self.weights):g}. Increase a "
-                "weight."
-            )
+            raise UserError(f"Expected weights with a positive sum, got {sum(self.weights):g}.")
 
     def log_density(self, x: Tensor, t: float) -> Tensor:
-        logs = (energy.log_density(x, t) for energy in self.energies)
+        logs = (density.log_density(x, t) for density in self.densities)
         return sum(w * log for w, log in zip(self.weights, logs, strict=True))
 
-    def combine(self, gradients: Sequence[Tensor], x: Tensor, t: float) -> Tensor:
-        return sum(w * gradient for w, gradient in zip(self.weights, gradients, strict=True))
+    def coefficients(self, x: Tensor, t: float) -> Iterable[Tensor]:
+        return torch.tensor(self.weights, dtype=torch.float64)
 
 
 class Mixture(Composition):
-    """q_t = sum_k w_k p_t^k(x), from the log densities of the energies.
+    """q_t = sum_k w_k p_t^k(x), from the log densities.
 
     >>> ebm = EBM.from_pretrained("digits-energy")
     >>> same = Mixture([ebm.density, ebm.density], [0.5, 0.5])
@@ -120,33 +124,31 @@ class Mixture(Composition):
     True
 
     Raises:
-        UserError: also for weights that are not positive.
+        UserError: as ``Composition``, and for weights that are not positive.
     """
 
-    def __init__(self, energies: Sequence[Component], weights: Sequence[float]) -> None:
-        super().__init__(energies, weights)
+    def __init__(self, densities: Sequence[Component], weights: Sequence[float]) -> None:
+        super().__init__(densities, weights)
         if not min(self.weights) > 0:
             raise UserError(f"Expected positive weights, got {min(self.weights):g}.")
 
     def log_density(self, x: Tensor, t: float) -> Tensor:
         return self._joint(x, t).logsumexp(0)
 
-    def combine(self, gradients: Sequence[Tensor], x: Tensor, t: float) -> Tensor:
-        shares = self._joint(x, t).softmax(0)
-        pairs = zip(shares, gradients, strict=True)
-        return sum(expand_like(share, x) * gradient for share, gradient in pairs)
+    def coefficients(self, x: Tensor, t: float) -> Iterable[Tensor]:
+        return self._joint(x, t).softmax(0)
 
     def _joint(self, x: Tensor, t: float) -> Tensor:
         """Return log w_k p_t^k(x): (K, B)."""
-        logs = torch.stack([energy.log_density(x, t) for energy in self.energies])
+        logs = torch.stack([density.log_density(x, t) for density in self.densities])
         return logs + torch.tensor(self.weights).to(logs).log()[:, None]
 
 
 def sample_composed(
     ebm: EBM, composition: Composition, num_images: int, seed: int = 0, **settings: Any
 ) -> Tensor:
-    """Draw images (num_images, C, H, W) in [0, 1] from a composition of energies of ``ebm``, or of
-    models in the same space, by annealed HMC.
+    """Draw images (num_images, C, H, W) in [0, 1] from a composition of densities of ``ebm``, or
+    of models in the same space, by annealed HMC.
 
     >>> ebm = EBM.from_pretrained("digits-energy")
     >>> squared = Product([ebm.density], [2.0])

@@ -77,7 +77,7 @@ def calls(ebm):
         two_sample_test: {"model": ebm, "a": IMAGES, "b": IMAGES, "num_permutations": 9},
         log_density_ratio: {"x0": ROWS, "x1": ROWS + 1, "num_folds": 2, "steps": 2},
         conditional_mutual_information: dict.fromkeys("xyz", ROWS) | {"num_folds": 2, "steps": 2},
-        Product: {"energies": [ebm.density], "weights": [1.0]},
+        Product: {"densities": [ebm.density], "weights": [1.0]},
         **{kind: {} for kinds in (SAMPLERS, PATHS, ESTIMATORS) for kind in kinds.values()},
     }
 

@@ -17,7 +17,6 @@ al. 2022, arXiv:2201.06503, for the variance.
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -28,27 +27,18 @@ from ebm_app.sampling.annealing import stay
 from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
 
-class Move(Protocol):
-    """A move between two temperatures. Each method maps positions (B, *) and a generator to new
-    positions (B, *) and the log ratio (B,) float64 that enters the weight."""
+class Move:
+    """A move between two temperatures, here the identity.
 
-    def forward(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Move to the next temperature."""
-
-    def backward(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Move back to the earlier temperature."""
-
-    def fit(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Fit the parameters of the move to pilot chains at ``x``, then move forward."""
-
-
-class Stay:
-    """The chains stay where they are."""
+    Each method maps positions (B, *) and a generator to new positions (B, *) and the log ratio
+    (B,) float64 that enters the weight of a chain: ``forward`` moves to the next temperature,
+    ``backward`` from there back, and ``fit`` fits the move to pilot chains and moves forward.
+    """
 
     forward = backward = fit = staticmethod(stay)
 
 
-class DenoisingMove:
+class DenoisingMove(Move):
     """A denoising step from time ``start`` to ``end`` on a path from N(0, I), with alpha > 0 at
     ``start``.
 
@@ -121,7 +111,7 @@ Moves = Callable[[Marginals, Tensor], list[Move]]
 
 def stay_moves(model: Marginals, times: Tensor) -> list[Move]:
     """Return moves that leave the chains where they are."""
-    return [Stay()] * (len(times) - 1)
+    return [Move()] * (len(times) - 1)
 
 
 def denoising_moves(model: Marginals, times: Tensor) -> list[Move]:
@@ -129,4 +119,4 @@ def denoising_moves(model: Marginals, times: Tensor) -> list[Move]:
     first move stays, since alpha may be 0 at the first time."""
     score = require(model, SteinScore, "method diffused").score
     steps = pairwise(times[1:].tolist())
-    return [Stay(), *(DenoisingMove(score, model.path, *ends) for ends in steps)]
+    return [Move(), *(DenoisingMove(score, model.path, *ends) for ends in steps)]

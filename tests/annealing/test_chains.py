@@ -54,9 +54,9 @@ def chains_of(density, name, num, **settings):
 
 CASES = [
     pytest.param("ais", 0.22, 1500, marks=pytest.mark.process),
-    *(pytest.param("ais", factor, 2500, marks=pytest.mark.slow) for factor in (1.0, 4.0)),
-    pytest.param("diffused", 1.0, 1000),
-    *(pytest.param("diffused", factor, 1500, marks=pytest.mark.slow) for factor in (0.22, 4.5)),
+    pytest.param("ais", 4.0, 2500, marks=pytest.mark.slow),
+    ("diffused", 1.0, 1000),
+    pytest.param("diffused", 4.5, 1500, marks=pytest.mark.slow),
 ]
 
 
@@ -88,30 +88,6 @@ def test_methods_find_log_z_by_the_time_integral(name, float64):
     assert METHODS[name].moves is KINDS[kind][0]
     assert abs(result.estimate.log_z) < 3.5 * result.estimate.stderr < 1
     assert 0.3 < result.acceptance < 1
-
-
-class Tilted(ExactDensity):
-    """A density whose log is off by ``tilt`` per unit of time."""
-
-    tilt = 0.37
-
-    def log_density(self, x, t):
-        return super().log_density(x, t) + self.tilt * (t - self.start)
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_unnormalised_density_shifts_every_weight(name, float64):
-    """The chains are the same, since all ratios at one temperature and scores are."""
-    exact, tilted = (
-        chains_of(kind(mixture((16,))), name, 40, num_temperatures=4)
-        for kind in (ExactDensity, Tilted)
-    )
-    shift = Tilted.tilt * (exact.model.end - exact.model.start)
-    for run in (lambda c: c.forward(40), lambda c: c.reverse(c.data)):
-        a, b = run(exact), run(tilted)
-        assert torch.allclose(a.position, b.position, rtol=0, atol=1e-9)
-        difference = b.log_weight - a.log_weight
-        assert torch.allclose(difference, torch.full_like(difference, shift), rtol=0, atol=1e-9)
 
 
 def test_last_factor_changes_to_the_rule_of_the_model(float64):

@@ -25,7 +25,6 @@ from ebm_app.paths import (
     VPPath,
     require_one_sided,
 )
-from ebm_app.paths.families import arc_length_integral
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.tensors import expand_like
 
@@ -91,17 +90,6 @@ def test_targets_have_their_stated_moments(path):
         skip, gain = (expand_like(f(t), sample.xt) for f in (path.score_skip, path.score_gain))
         target = (path.conditional_score(sample) - skip * sample.xt) / gain
         assert z_score(target.square(), 1) < 4
-
-
-@pytest.mark.parametrize("k", [0.3, 1.0, 2.0, 9.0])
-def test_arc_length_integral_matches_quadrature(k):
-    def integrand(r):
-        return math.sqrt(k + (2 - k) * r * r) / (1 - r * r)
-
-    for s in (-0.99, 0.0, 0.2, 0.999):
-        r = torch.tensor(s, dtype=F64)
-        value = arc_length_integral(r, (1 - r) * (1 + r), k).item()
-        assert value == pytest.approx(quad(integrand, 0, s, epsabs=1e-12)[0], rel=1e-9, abs=1e-12)
 
 
 @every_path

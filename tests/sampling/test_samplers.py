@@ -72,21 +72,6 @@ class Biased(ExactModel):
         return output._replace(score=output.score / 1.5 + 0.3)
 
 
-@pytest.mark.parametrize(
-    "path, settings",
-    [("linear", {}), ("vp", {"score": "head", "acceptance": "energy"})],
-    ids=["work", "energy"],
-)
-def test_annealed_hmc_draws_the_denoised_marginal(path, settings):
-    """E[x_1 | x_t] has the variance of the data times the share of the signal in x_t."""
-    sampler = AnnealedHMC(num_temperatures=30, end_variance=0.01, **settings)
-    x = run(sampler, gaussian(PATHS[path]), normal((1500, 1, 2, 2)))[-1].x
-    alpha, _, variance = moments(0.01)
-    residual = x.flatten(1) - MEAN
-    assert z_score(residual) < 4.5
-    assert z_score(residual.square(), (alpha * STD**2) ** 2 / variance) < 4.5
-
-
 @pytest.mark.parametrize("score", ["head", "integral"])
 def test_exact_accept_step_corrects_a_wrong_head(score):
     """A wrong head biases the flow and the accept step by work, but not the one by energy."""
