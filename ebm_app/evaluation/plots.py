@@ -61,6 +61,6 @@ def balance_figure(balance: Balance) -> Figure:
     axes.axhline(0, color="grey", lw=1)
     axes.set(
         xlabel="share of the arc length",
-        ylabel="mean time score (nats per dim and unit of arc length)",
+        ylabel="mean time score\n(nats per dim per arc length)",
     )
     return figure
