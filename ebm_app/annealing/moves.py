@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.nets.protocols import Marginals, Score, SteinScore, require
-from ebm_app.paths import GaussianPath, require_one_sided
+from ebm_app.paths import OneSidedPath, require_one_sided
 from ebm_app.sampling.annealing import stay
 from ebm_app.utils.tensors import standard_normal_log_density, sum_except_batch
 
@@ -50,14 +50,10 @@ class DenoisingMove(Move):
     >>> y, log_ratio = move.forward(torch.randn(3, 2), torch.Generator())
     >>> y.shape, log_ratio.shape
     (torch.Size([3, 2]), torch.Size([3]))
-
-    Raises:
-        UserError: for a path that does not start from N(0, I).
     """
 
-    def __init__(self, score: Score, path: GaussianPath, start: float, end: float) -> None:
+    def __init__(self, score: Score, path: OneSidedPath, start: float, end: float) -> None:
         times = torch.tensor([start, end], dtype=torch.float64)
-        path = require_one_sided(path)
         alpha, v = path.alpha(times).tolist(), path.variance(times).tolist()
         self.score, self.start = torch.no_grad()(score), start
         self.ratio = alpha[0] / alpha[1]
@@ -117,6 +113,7 @@ def stay_moves(model: Marginals, times: Tensor) -> list[Move]:
 def denoising_moves(model: Marginals, times: Tensor) -> list[Move]:
     """Return steps of the reversed diffusion, which cost one evaluation of the score each. The
     first move stays, since alpha may be 0 at the first time."""
+    path = require_one_sided(model.path)
     score = require(model, SteinScore, "method diffused").score
     steps = pairwise(times[1:].tolist())
-    return [Move(), *(DenoisingMove(score, model.path, *ends) for ends in steps)]
+    return [Move(), *(DenoisingMove(score, path, *ends) for ends in steps)]

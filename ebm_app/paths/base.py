@@ -36,12 +36,8 @@ _LOGIT_RULE = np.polynomial.legendre.leggauss(128)
 
 
 class PathSample(NamedTuple):
-    """A draw from a path.
-
-    Attributes:
-        x0, x1: reference and data, (B, *). t: time, (B,).
-        eps: standard normal noise, (B, *). xt: point of the path at t, (B, *).
-    """
+    """A draw from a path: reference x0, data x1, time t (B,), noise eps and point xt; (B, *)
+    each."""
 
     x0: Tensor
     x1: Tensor
@@ -85,12 +81,8 @@ class GaussianPath(ABC):
         return derivative(self.variance, t)
 
     def sample(self, x0: Tensor, x1: Tensor, t: Tensor, noise: Tensor | None = None) -> PathSample:
-        """Draw a point of the path at ``t`` (B,) between ``x0`` and ``x1`` (B, *).
-
-        Args:
-            noise: standard normal (B, *), independent of both ends. A path from N(0, I) uses x0
-                instead.
-        """
+        """Draw a point of the path at ``t`` (B,) between ``x0`` and ``x1`` (B, *), by standard
+        normal ``noise`` (B, *). A path from N(0, I) uses x0 as the noise."""
         return self.complete(x0, x1, t, eps=noise)
 
     def mean(self, sample: PathSample) -> Tensor:
@@ -104,8 +96,8 @@ class GaussianPath(ABC):
         return draft._replace(xt=self.mean(draft) + expand_like(self.variance(t).sqrt(), x1) * eps)
 
     def conditional_components(self, sample: PathSample) -> Tensor:
-        """Return d/dt log p_t(x_i | z) for each dimension i, in nats per unit of t: (B, *). They
-        sum to the conditional time score."""
+        """Return the terms d/dt log p_t(x_i | z) of the conditional time score per dimension, in
+        nats per unit of t: (B, *)."""
         _, delta = self.endpoints(sample)
         v = self.variance(sample.t)
         spread = expand_like(self.variance_dt(sample.t) / (2 * v), delta)
@@ -122,13 +114,11 @@ class GaussianPath(ABC):
         return torch.zeros_like(t)
 
     def score_gain(self, t: Tensor) -> Tensor:
-        """Return b_t of the parametrisation score = a_t x + b_t h, for which h has variance near
-        1."""
+        """Return b_t of the same, for which h has variance near 1."""
         return -self.variance(t).rsqrt()
 
     def time_score_variance(self, t: Tensor) -> Tensor:
-        """Return the variance of the conditional time score per dimension under p_t(x, z), in
-        nats^2 / t^2."""
+        """Return the variance of the conditional time score per dimension, in nats^2 / t^2."""
         v = self.variance(t)
         return (self.variance_dt(t) / v).square() / 2 + self.alpha_dt(t).square() * self.c / v
 

@@ -56,8 +56,7 @@ def rademacher_probes(num: int, like: Tensor, seed: int) -> Tensor:
 
 
 def normal_draws(num: int, like: Tensor, seed: int) -> Tensor:
-    """Draw standard normal noise (num, B, *) for points ``like`` (B, *), see
-    ``draws_by_point``."""
+    """Draw standard normal noise (num, B, *) for points ``like``, see ``draws_by_point``."""
     return draws_by_point(
         lambda shape, generator: torch.randn(shape, generator=generator), num, like, seed
     )

@@ -14,8 +14,7 @@ class OneSidedPath(GaussianPath):
     """A path from N(0, I) with z = x1: x_t = alpha_t x1 + sqrt(v_t) x0, so eps is x0."""
 
     def sample(self, x0: Tensor, x1: Tensor, t: Tensor, noise: Tensor | None = None) -> PathSample:
-        """Draw a point at ``t`` (B,) between noise ``x0`` and data ``x1`` (B, *); ``noise`` is
-        ignored."""
+        """Draw a point at ``t`` (B,) from noise ``x0`` and data ``x1`` (B, *)."""
         return self.complete(x0, x1, t, eps=x0)
 
     def endpoints(self, sample: PathSample) -> tuple[Tensor, Tensor]:
@@ -29,12 +28,11 @@ class OneSidedPath(GaussianPath):
         return standard_normal_log_density(x.double())
 
     def log_snr(self, t: Tensor) -> Tensor:
-        """Return the log signal-to-noise ratio log(c alpha_t^2 / v_t), increasing in t: (B,) ->
-        (B,)."""
+        """Return the log signal-to-noise ratio log(c alpha_t^2 / v_t), which increases in t."""
         return (self.c * self.alpha(t).square() / self.variance(t)).log()
 
     def log_snr_inverse(self, ratio: Tensor) -> Tensor:
-        """Return the time t with log_snr(t) = ``ratio``, see ``invert``: (B,) -> (B,)."""
+        """Return the time t with log_snr(t) = ``ratio``, see ``invert``."""
         return invert(self.log_snr, ratio)
 
     def time_of_ratio(self, noise_to_signal: float) -> float:
@@ -76,32 +74,25 @@ class OneSidedPath(GaussianPath):
         return self.c * self.alpha(t).square() + self.variance(t)
 
     def score_skip(self, t: Tensor) -> Tensor:
-        """Return -1/m, the Stein score per unit of x of Gaussian data of variance c.
-
-        The head then learns the residual over that score, which vanishes at t = 0.
-        Source: the preconditioning of Karras et al. 2022, arXiv:2206.00364, derived for this path.
-        """
+        """Return -1/m. The head then learns the residual over the score -x/m of Gaussian data of
+        variance c, which vanishes at t = 0 (as the preconditioning of Karras et al. 2022,
+        arXiv:2206.00364)."""
         return -1 / self.marginal_variance(t)
 
     def score_gain(self, t: Tensor) -> Tensor:
-        """Return sqrt(c) alpha / sqrt(v m), the standard deviation of the residual where E x1^2 =
-        c."""
+        """Return sqrt(c) alpha / sqrt(v m), the standard deviation of that residual."""
         m = self.marginal_variance(t)
         return math.sqrt(self.c) * self.alpha(t) / (self.variance(t) * m).sqrt()
 
     def variance_gain(self, t: Tensor) -> Tensor:
-        """Return c alpha / m (alpha v' / 2v - alpha'), in nats per unit of t.
-
-        A posterior variance of 1 of the target of a Stein head adds this to the time score of a
-        dimension, see ``parametrisation``.
-        """
+        """Return c alpha / m (alpha v' / 2v - alpha'), which a posterior variance of 1 of the
+        target of a Stein head adds to a term of the time score (see ``parametrisation``)."""
         alpha, v = self.alpha(t), self.variance(t)
         rate = alpha * self.variance_dt(t) / (2 * v) - self.alpha_dt(t)
         return self.c * alpha / self.marginal_variance(t) * rate
 
     def noise_variance_gain(self, t: Tensor) -> Tensor:
-        """Return c alpha^2 / m, which is Var[eps | x_t] for a posterior variance of 1 of the
-        target of a Stein head."""
+        """Return c alpha^2 / m, the Var[eps | x_t] at a posterior variance of 1 of that target."""
         return self.c * self.alpha(t).square() / self.marginal_variance(t)
 
 

@@ -16,9 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ebm_app.paths.base import GaussianPath
 from ebm_app.paths.divergence import with_divergence
-from ebm_app.paths.one_sided import require_one_sided
+from ebm_app.paths.one_sided import OneSidedPath
 from ebm_app.paths.schedules import ARC_LENGTH, Schedule
 from ebm_app.utils.errors import NumericalError, UserError
 
@@ -49,12 +48,8 @@ SOLVERS = {"heun": (heun_step, 1), "rk4": (rk4_step, 3)}
 
 
 class FlowState(NamedTuple):
-    """The state after ``step`` steps of the flow.
-
-    Attributes:
-        x: points (B, *). nfe: evaluations of the score so far.
-        log_det: estimate of the log-determinant per probe, (K, B).
-    """
+    """Points (B, *) after ``step`` steps, the evaluations of the score so far, and an estimate
+    (K, B) of the log-determinant per probe."""
 
     x: Tensor
     step: int
@@ -64,29 +59,26 @@ class FlowState(NamedTuple):
 
 @dataclass(frozen=True)
 class ProbabilityFlow:
-    """The flow of a score (x, t) -> grad_x log p_t(x), with equal steps in a schedule.
-
-    The path must start from N(0, I).
-    """
+    """The flow of a score (x, t) -> grad_x log p_t(x), with equal steps in a schedule."""
 
     score: Score
-    path: GaussianPath
+    path: OneSidedPath
     schedule: Schedule = ARC_LENGTH
 
     def rate(self, x: Tensor, t: float) -> Tensor:
         """Return dx / d tau at ``x`` (B, *) and time ``t``.
 
         Raises:
-            UserError: where alpha_t is 0, or on a path that does not start from N(0, I).
+            UserError: where alpha_t is 0.
         """
-        time, path = torch.tensor(t, dtype=torch.float64), require_one_sided(self.path)
-        if not path.alpha(time) > 0:
+        time = torch.tensor(t, dtype=torch.float64)
+        if not self.path.alpha(time) > 0:
             raise UserError(
                 f"The probability-flow ODE needs alpha > 0, which does not hold at t = {t}. Start "
                 "later."
             )
-        velocity = path.velocity(x, self.score(x, t), time)
-        return velocity / self.schedule.rate(path, time).item()
+        velocity = self.path.velocity(x, self.score(x, t), time)
+        return velocity / self.schedule.rate(self.path, time).item()
 
     def solve(
         self,

@@ -41,12 +41,11 @@ class IntermediateDistribution(NamedTuple):
     """A distribution between the reference and the target.
 
     Attributes:
-        target: its field and accept step.
-        step_size: leapfrog step h > 0, () float64, before scaling.
+        target: field and accept step. step_size: leapfrog step, () float64, before scaling.
         num_steps: HMC transitions; 0 evaluates the target only.
-        transport: how the chains arrive.
-        adapt: (scale, acceptance probabilities (B,)) -> the scale after a transition; None keeps
-            the scale, which the invariance of the density requires.
+        transport: move of the chains from the previous distribution.
+        adapt: (scale, acceptance probabilities (B,)) -> next scale; None keeps the scale, which
+            the invariance of the density requires.
     """
 
     target: Target
@@ -61,10 +60,10 @@ class AnnealingRecord(NamedTuple):
 
     Attributes:
         entry, state: the chains before and after the transitions.
-        log_ratio: (B,), of the transport, in nats.
-        acceptance: mean acceptance probability over chains and transitions; NaN without any.
-        step_size: scaled, after the transitions, () or (B,).
-        nfe: calls of the field, each on the whole batch: 1 + num_steps * num_leapfrog_steps.
+        log_ratio: log ratio of the transport, (B,).
+        acceptance: mean acceptance probability; NaN without transitions.
+        step_size: scaled step size after the transitions, () or (B,).
+        nfe: calls of the field, 1 + num_steps * num_leapfrog_steps.
     """
 
     entry: HMCState

@@ -15,13 +15,9 @@ from ebm_app.utils.tensors import find_time
 
 
 class Frame(NamedTuple):
-    """The state of a sampler after ``step`` of ``num_steps`` steps.
-
-    Attributes:
-        x: points in the space of the path, (B, *).
-        nfe: evaluations of the Stein score so far.
-        acceptance: mean acceptance probability at the last temperature, None without accept step.
-    """
+    """Points (B, *) in the space of the path after ``step`` of ``num_steps`` steps; ``nfe``
+    evaluations of the Stein score so far; the mean ``acceptance`` probability at the last
+    temperature, None for a flow."""
 
     x: Tensor
     step: int
@@ -31,12 +27,8 @@ class Frame(NamedTuple):
 
 
 class Sampler(ABC):
-    """A sampler of p_1; a subclass is a frozen dataclass of its settings.
-
-    Attributes:
-        note: one sentence on the method. steps: what a step is.
-        counts: name of the setting that counts the steps.
-    """
+    """A sampler of p_1; a subclass is a frozen dataclass of its settings. ``note`` describes the
+    method, ``steps`` says what a step is, and ``counts`` names the setting for their number."""
 
     note: ClassVar[str]
     steps: ClassVar[str]

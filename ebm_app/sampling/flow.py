@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ebm_app.nets.protocols import Marginals, SteinScore
+from ebm_app.paths import require_one_sided
 from ebm_app.paths.probability_flow import ProbabilityFlow
 from ebm_app.paths.schedules import LOG_SNR
 from ebm_app.sampling.base import Frame, Sampler, denoised, end_time
@@ -50,7 +51,7 @@ class PFODESampler(FlowSampler):
         self, model: SteinScore, x0: Tensor, generator: torch.Generator
     ) -> Iterator[Frame]:
         end = end_time(model, START, self.end_variance)
-        flow = ProbabilityFlow(model.score, model.path, LOG_SNR)
+        flow = ProbabilityFlow(model.score, require_one_sided(model.path), LOG_SNR)
         for state in flow.solve(x0, START, end, "heun", self.num_steps):
             if state.step < self.num_steps:
                 yield Frame(state.x, state.step, self.num_steps, state.nfe)

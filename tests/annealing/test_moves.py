@@ -5,8 +5,7 @@ import torch
 from exact import F64, ExactModel, generator, normal, z_score
 
 from ebm_app.annealing.moves import DenoisingMove
-from ebm_app.paths import LinearVPPath, SchrodingerBridgePath, VPPath
-from ebm_app.utils.errors import UserError
+from ebm_app.paths import LinearVPPath, VPPath
 
 TIMES = (0.3, 0.5)
 
@@ -48,8 +47,3 @@ def test_weights_are_exact_for_any_score(factor):
         assert weight.std() > 0.05 and z_score(weight.exp()[:, None], 1.0) < 4
     moments = torch.cat([noised, noised.square()], 1)
     assert z_score(moments, torch.cat([x, x.square()], 1).mean(0)) < 5
-
-
-def test_two_sided_paths_are_refused():
-    with pytest.raises(UserError, match="SchrodingerBridgePath"):
-        DenoisingMove(lambda x, t: x, SchrodingerBridgePath(), *TIMES)
