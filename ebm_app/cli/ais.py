@@ -36,6 +36,9 @@ CHOICES = {
     "both": ("ais", "raise"),
     "all": tuple(METHODS),
 }
+#: Figures of the printed table
+COLUMNS = ("log_z", "stderr", "forward_log_z", "forward_stderr", "reverse_log_z", "reverse_stderr")
+COLUMNS += ("acceptance", "bits_per_dim", "bits_per_dim_stderr")
 
 
 @configuration(kw_only=True)
@@ -45,7 +48,7 @@ class Arguments(HeldOutFlags, Annealing):
     method: str = setting(
         "diffused: chains that take steps of the reversed diffusion, forward and reverse; ais: "
         "annealed importance sampling, forward and reverse; raise: reverse chains from held-out "
-        "images; both: ais and raise; all",
+        "images; both: ais and raise; all: every method",
         "diffused",
     )
     num_chains: NumChains = setting("chains per run", 64)
@@ -60,13 +63,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     levels, _ = held_out(args, ebm)
     noise = dequantisation_noise(args.repeats, levels, args.seed)
     output = Output(args.output_dir / "ais.json", args)
+    density = require(ebm.density, LogDensity, "ais")
     points, runs, results = ebm.dequantise(levels, noise[0]).y, {}, {}
     for name in names:
         moves, estimate = METHODS[name]
         if moves not in runs:
-            model = require(ebm.density, LogDensity, "ais")
             settings, seed = from_attributes(Annealing, args), derive_seed(args.seed, len(runs))
-            runs[moves] = Chains(model, settings, moves, points, seed)
+            runs[moves] = Chains(density, settings, moves, points, seed)
         results[name] = estimate(runs[moves], args.num_chains)
     shared = accelerator, ebm, levels, noise, TimeIntegral(), ebm.dequantiser, args.batch_size
     _, bits = bits_by_estimator(*shared, wrap=partial(tqdm, desc="bits per dim"))
@@ -82,7 +85,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "model": args.model,
         "methods": methods,
     }
-    print(to_markdown([{"method": k, **row, "warnings": None} for k, row in methods.items()]))
+    rows = [{"method": name, **{k: row.get(k) for k in COLUMNS}} for name, row in methods.items()]
+    print(to_markdown(rows))
     for name, row in methods.items():
         for warning in row["warnings"]:
             print(f"warning: {name}: {warning}")

@@ -49,7 +49,7 @@ class Check(NamedTuple):
     def describe(self) -> str:
         """Return the result as one line of text."""
         return (
-            f"{'passed' if self.passed else 'FAILED':8}{self.name:20} {self.value:+.4f} ± "
+            f"{'passed' if self.passed else 'FAILED':8}{self.name:30} {self.value:+.4f} ± "
             f"{self.stderr:.4f} bits per dim (allowed: {self.allowance} and 3 standard errors); "
             f"{self.note}"
         )
@@ -117,7 +117,7 @@ def iterate_checks(
         values = [estimator(density, batch, density.end).value for estimator in (default, flow)]
         gaps.append(to_bits_per_dim((values[0] - values[1]).cpu(), batch[0].numel()))
         yield balance, []
-    name, note = f"{ebm.default_estimator} against pf_ode", "bits by the first less the second"
+    name, note = f"{ebm.default_estimator} against probability_flow", "the first less the second"
     checks.append(judge(name, torch.cat(gaps), FLOW_DIFFERENCE, note))
     yield balance, checks
 
