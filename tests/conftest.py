@@ -35,12 +35,12 @@ TINY = (
     "--logging_steps 1 --lr_warmup_steps 2 --ema_decay 0.9 --device cpu"
 ).split()
 
-#: a run of the page
+#: Settings of a run of the page
 SETTINGS = {"model": "grey", "sampler": "pf_ode", "num_images": 5, "num_steps": 3, "seed": 7}
-#: who may see the page
+#: User and password of the page
 AUTH = ("user", "word")
 LOGIN = dict(zip(("username", "password"), AUTH, strict=True))
-#: models that the page is tried with
+#: Models on the page
 NET = UNetConfig((8,), norm_num_groups=4)
 GREY = EBMConfig("digits", (1, 8, 8), 17, net=NET, eps=1e-4, num_nodes=8)
 COLOUR = EBMConfig("folder:photos", (3, 4, 8), 256, net=NET, eps=1e-4, num_nodes=8)
@@ -113,23 +113,23 @@ def error_of(call, *args, **kwargs) -> str:
 
 
 def digit(index: int = 0) -> torch.Tensor:
-    """A held-out digit (1, 1, 8, 8) in [0, 1]."""
+    """Return a held-out digit (1, 1, 8, 8) in [0, 1]."""
     return load_images("digits").test[index : index + 1] / 16
 
 
 def save_picture(path: Path, pixels: np.ndarray, **options) -> str:
-    """Write pixels as a picture; its path."""
+    """Save pixels as an image file and return its path."""
     Image.fromarray(pixels.astype(np.uint8)).save(path, **options)
     return str(path)
 
 
 def save_digit(path: Path, index: int = 0) -> str:
-    """Write a held-out digit, ten times as large."""
+    """Save a held-out digit, enlarged ten times, and return its path."""
     return save_picture(path, to_uint8(digit(index))[0, ..., 0].repeat(10, 0).repeat(10, 1))
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """Return a free local port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
@@ -142,14 +142,14 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def pixels(picture) -> np.ndarray:
-    """The pixels of a picture or a file."""
+    """Return the pixels of an image or an image file."""
     return np.asarray(picture if isinstance(picture, Image.Image) else Image.open(picture))
 
 
 @pytest.fixture(scope="session")
 def page_files(tmp_path_factory) -> None:
-    """Folders of its own for the files of the page, which offers no bundled model and compares
-    with eighty held-out images."""
+    """Temporary folders for the files of the page, no bundled models, and detectors fitted to 80
+    images."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("gradio")))
         patch.setenv("NO_PROXY", "")
@@ -178,7 +178,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def models(page_files, folder):
-    """The models of the page: those of ``folder``, "grey" first."""
+    """Return the models of ``folder``, with "grey" first."""
     from ebm_app.web.models import Models, find_models
 
     return Models(find_models(str(folder / "grey"), str(folder)))
@@ -186,7 +186,7 @@ def models(page_files, folder):
 
 @pytest.fixture(scope="session")
 def page(models):
-    """The page of these models."""
+    """Build the page of these models."""
     from ebm_app.web.app import build_app
 
     return build_app(models, seed=5)
@@ -194,7 +194,7 @@ def page(models):
 
 @pytest.fixture(scope="session")
 def address(page):
-    """Where the page is served."""
+    """Serve the page and return its URL."""
     from ebm_app.web.server import serve
 
     yield serve(page, "127.0.0.1", free_port(), AUTH)
@@ -203,7 +203,7 @@ def address(page):
 
 @pytest.fixture(scope="session")
 def client(address):
-    """A program that calls the page."""
+    """Return a client of the page's API."""
     from gradio_client import Client
 
     return Client(address, auth=AUTH, verbose=False)
@@ -211,14 +211,15 @@ def client(address):
 
 @pytest.fixture(scope="session")
 def browser():
-    """A headless Chromium."""
+    """Start a headless Chromium."""
     with load_script("ui/screenshots.py").open_browser() as browser:
         yield browser
 
 
 @pytest.fixture
 def visit(browser, address):
-    """Open the page in a window of its own; in the end, no request has left this machine."""
+    """Return a function that opens the page in a new window. Fails if the page made an external
+    request."""
     contexts, hosts = [], set()
 
     def visit(width=1280, theme="light"):
@@ -234,4 +235,4 @@ def visit(browser, address):
     yield visit
     for context in contexts:
         context.close()
-    assert hosts - {None} == {"127.0.0.1"}  # None: pictures that are in the page itself
+    assert hosts - {None} == {"127.0.0.1"}  # None: data URLs
