@@ -1,4 +1,4 @@
-"""The study of the samplers: end to end on a small model, and refused."""
+"""The comparison of samplers: its table, and copies of training images."""
 
 import json
 
@@ -10,13 +10,12 @@ from ebm_app.data.images import load_images
 
 FLOW = "pf_ode num_steps=1"
 HMC = "annealed_hmc num_temperatures=1 steps_per_temperature=1 num_leapfrog_steps=1 final_steps=0"
-SMALL = ["--num_images", 5, "--batch_size", 3, "--classifier_steps", 5, "--device", "cpu"]
+FLAGS = "--num_images 5 --batch_size 3 --classifier_steps 5 --device cpu".split()
 
 
-def test_a_study_leaves_its_record(capsys, tmp_path, folder):
+def test_every_run_is_a_row_of_the_table(capsys, tmp_path, folder):
     runs = [word for run in (FLOW, HMC, "pf_ode  num_steps=1") for word in ("--run", run)]
-    flags = [folder / "grey", "--output_dir", tmp_path, *SMALL, *runs]
-    assert call(samplers, *flags) == 0
+    assert call(samplers, folder / "grey", "--output_dir", tmp_path, *FLAGS, *runs) == 0
     *table, last = capsys.readouterr().out.strip().splitlines()
     figures = json.loads(last)
     assert 0 <= figures["classifier_accuracy"] <= 1
@@ -30,11 +29,10 @@ def test_a_study_leaves_its_record(capsys, tmp_path, folder):
     assert record["figures"] == figures and record["settings"]["num_images"] == 5
 
 
-def test_training_images_are_copies_and_held_out_ones_are_not():
+def test_training_images_are_copies_and_test_images_are_not():
     data = load_images("digits")
     args = samplers.Arguments(model="digits", num_images=60, classifier_steps=5, device="cpu")
     measure = samplers.Judge(data, torch.device("cpu"), args).measure
-    # a third of them judge, and the others are those that copies would be of
     seen, unseen = (measure(data.display(part[:60]), None) for part in (data.train, data.test))
-    assert seen["copies"] == seen["identical"] > 0.5
+    assert seen["copies"] == seen["identical"] > 0.5  # a third is held out from the neighbours
     assert unseen["copies"] < 0.1 and unseen["identical"] == 0
