@@ -69,10 +69,10 @@ def test_a_tenth_is_held_out_and_no_image_is_in_both_parts():
 @pytest.mark.parametrize(
     ("images", "settings", "message"),
     [
-        (IMAGES[:, 0], {}, "images are (N, C, H, W)"),
-        (IMAGES, {"validation": IMAGES[..., :4]}, "of one size"),
-        (IMAGES[:2], {}, "give at least 3"),
-        (IMAGES, {"num_levels": 8}, "8 levels end at 7"),
+        (IMAGES[:, 0], {}, "Expected images (N, C, H, W)"),
+        (IMAGES, {"validation": IMAGES[..., :4]}, "of equal size"),
+        (IMAGES[:2], {}, "at least 3 images"),
+        (IMAGES, {"num_levels": 8}, "levels of 0 to 7"),
         (IMAGES, {"colour": 1}, "unknown key colour"),
         (IMAGES, {"learning_rate": "fast"}, "learning_rate must be a valid number, got 'fast'"),
     ],
