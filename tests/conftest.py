@@ -1,11 +1,10 @@
-"""What several test files use: tiny image data, a tiny model, and the scripts as modules."""
+"""Shared fixtures and helpers: tiny data and models, scripts as modules, and the page."""
 
 import importlib.util
 import os
 import socket
 import struct
 import sys
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +27,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch.set_num_threads(1)
 
 ROOT = Path(__file__).parent.parent
-#: flags of a model that trains in a moment
+#: Flags of a model that trains in seconds
 TINY = (
     "--block_out_channels 8 --norm_num_groups 4 --num_nodes 8 --dropout 0 "
     "--train_batch_size 4 --validation_images 4 --validation_repeats 1 --num_preview_images 0 "
@@ -47,7 +46,7 @@ COLOUR = EBMConfig("folder:photos", (3, 4, 8), 256, net=NET, eps=1e-4, num_nodes
 
 
 def load_script(path: str) -> ModuleType:
-    """A script as a module, by its path in the tree, e.g. "train/ebm.py"."""
+    """Import a script by its path in the repository, such as "train/ebm.py"."""
     name = "script_" + path.replace("/", "_").removesuffix(".py")
     spec = importlib.util.spec_from_file_location(name, ROOT / path)
     module = importlib.util.module_from_spec(spec)
@@ -57,13 +56,13 @@ def load_script(path: str) -> ModuleType:
 
 
 def call(module: ModuleType, *args: object) -> int:
-    """The exit code of a script."""
+    """Run a script and return its exit code."""
     return run_script(module.main, [str(arg) for arg in args])
 
 
 @pytest.fixture
 def float64() -> None:
-    """Numbers are float64 where nothing else is said."""
+    """Set the default dtype to float64."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -71,13 +70,13 @@ def float64() -> None:
 
 @pytest.fixture
 def script() -> "callable":
-    """Load a script by its path."""
+    """Return ``load_script``."""
     return load_script
 
 
 @pytest.fixture(scope="session")
 def image_folder(tmp_path_factory) -> Path:
-    """Twenty-four grey 8 x 8 images, as a user would keep them."""
+    """Folder of 24 grey images of 8 x 8 pixels."""
     folder = tmp_path_factory.mktemp("images")
     generator = torch.Generator().manual_seed(0)
     for index in range(24):
@@ -87,14 +86,13 @@ def image_folder(tmp_path_factory) -> Path:
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
-    """An array of bytes as a file of MNIST."""
+    """Write an array of bytes in the file format of MNIST."""
     head = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
     path.write_bytes(head + array.tobytes())
 
 
 def write_mnist(folder: Path, sizes: tuple[int, ...] = (60, 12), side: int = 28) -> None:
-    """A data set in the files that torchvision reads: image n holds the value n, and has the label
-    n mod 10."""
+    """Write MNIST files in which all pixels of image n are n, with the label n mod 10."""
     folder.mkdir(parents=True, exist_ok=True)
     for part, num in zip(("train", "t10k"), sizes, strict=True):
         values = np.arange(num).astype(np.uint8)
@@ -104,7 +102,7 @@ def write_mnist(folder: Path, sizes: tuple[int, ...] = (60, 12), side: int = 28)
 
 
 def error_of(call, *args, **kwargs) -> str:
-    """The message of the UserError that a call raises."""
+    """Return the message of the UserError that a call raises."""
     with pytest.raises(UserError) as caught:
         call(*args, **kwargs)
     message = str(caught.value)
@@ -133,12 +131,6 @@ def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
-
-
-def png_chunk(kind: bytes, data: bytes) -> bytes:
-    """A part of a PNG file."""
-    check = zlib.crc32(kind + data).to_bytes(4, "big")
-    return len(data).to_bytes(4, "big") + kind + data + check
 
 
 def pixels(picture) -> np.ndarray:

@@ -1,8 +1,9 @@
 """Images from Hugging Face data sets, and from Python objects."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -29,6 +30,15 @@ HUB = "hf:"
 COLOURS = (1, 3)
 #: Files of a data set that ``save_to_disk`` wrote
 SAVED = ("dataset_dict.json", "state.json")
+
+
+@runtime_checkable
+class Indexed(Protocol):
+    """Lists and map-style data sets."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any: ...
 
 
 def read_hub(name: str, resolution: int | None = None) -> tuple[tuple[Images, ...], Splits | None]:
@@ -88,9 +98,10 @@ def as_images(images: Any) -> Labelled:
         images: a tensor, an array, a list of Pillow images, a torch data set of pairs (image,
             label), or a data set of Hugging Face.
     """
-    if hasattr(images, "features") and hasattr(images, "column_names"):
+    hub = sys.modules.get("datasets")  # already imported if the images are one of its data sets
+    if hub is not None and isinstance(images, hub.Dataset):
         return read_dataset(images)
-    if isinstance(images, Tensor | np.ndarray) or not hasattr(images, "__getitem__"):
+    if isinstance(images, Tensor | np.ndarray) or not isinstance(images, Indexed):
         return channels_first(as_tensor(images, "images")), None
     try:
         first = images[0] if len(images) else None

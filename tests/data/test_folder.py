@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from conftest import error_of, png_chunk, save_picture
+from conftest import error_of, save_picture
 from irregular import put_irregular
 from PIL import Image
 
@@ -138,6 +138,11 @@ def encoded(image, kind="png", **options):
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
+
+
+def png_chunk(kind, data):
+    check = zlib.crc32(kind + data).to_bytes(4, "big")
+    return len(data).to_bytes(4, "big") + kind + data + check
 
 
 GREY = Image.new("L", (6, 5), 7)
