@@ -78,7 +78,7 @@ class EBM(DensityModel):
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         if isinstance(self.density, NoiseModel):
-            raise UserError("This model is a diffusers pipeline. Save it with save_pretrained().")
+            raise UserError("This model is a diffusers pipeline. Save the pipeline instead.")
         super().save_pretrained(folder)
 
     def likelihood(  # noqa: PLR0913 - independent options of one computation

@@ -1,4 +1,4 @@
-"""The bundled models give their published bits: no change of numerics passes unseen."""
+"""Bundled models: their bits per dim, and those of their cards."""
 
 import math
 from pathlib import Path
@@ -14,10 +14,10 @@ from ebm_app.data.images import load_images
 from ebm_app.utils.tensors import standard_error
 
 BUNDLED = Path(ebm_app.__file__).parent / "pretrained"
-#: bits per dim of the same numbers, by one thread or two, differ by 1e-8
+#: In bits per dim; one thread or two differ by 1e-8.
 TOLERANCE = 1e-4
-#: model -> bits per dim by one draw of elbo: the mean, and those of the first image; and what its
-#: card says of the whole test split, with the standard error
+#: model -> bits per dim by elbo with one draw: mean and first image; mean of its card over the
+#: test split, and standard error.
 BITS = {
     "digits": (1.685396, 1.655944, 1.6732, 0.0142),
     "digits-energy": (1.672151, 1.669097, 1.6626, 0.0216),
@@ -25,23 +25,23 @@ BITS = {
     "mnist-energy": (1.318716, 1.089983, 1.3473, 0.0413),
     "mnist-latent": (1.054555, 0.980245, 1.0784, 0.0085),
 }
-#: the mean bits per dim of eight digits by the other estimators, as they are set by default
+#: Mean bits per dim of eight digits by other estimators.
 DIGITS = {"time_integral": 1.749797, "path_integral": 1.686318}
 
 
 def levels_of(name):
-    """The first 32 held-out digits, or the ten images of MNIST that lie beside a model."""
+    """Return the first 32 held-out digits, or the ten images of MNIST in the model folder."""
     if name.startswith("digits"):
         return load_images("digits").test[:32]
     files = [BUNDLED / name / f"example_{index}.png" for index in range(10)]
-    # every pixel is repeated eight times
+    # each pixel is repeated eight times
     return torch.from_numpy(np.stack([np.asarray(Image.open(file))[::8, ::8] for file in files]))[
         :, None
     ]
 
 
 @pytest.mark.parametrize("name", BITS)
-def test_bits_are_those_published(name):
+def test_bits_match_the_card(name):
     ebm, levels = EBM.from_pretrained(name), levels_of(name)
     bits = ebm.likelihood(levels, estimator="elbo", num_draws=1).bits_per_dim.double()
     mean, first, published, error = BITS[name]
@@ -51,19 +51,19 @@ def test_bits_are_those_published(name):
 
 
 @pytest.mark.parametrize("estimator", DIGITS)
-def test_other_estimators_agree_on_digits(estimator):
+def test_other_estimators_on_digits(estimator):
     ebm = EBM.from_pretrained("digits")
     bits = ebm.likelihood(levels_of("digits")[:8], estimator=estimator).bits_per_dim
     assert bits.mean().item() == pytest.approx(DIGITS[estimator], abs=TOLERANCE)
 
 
-def test_one_pass_of_the_energy_is_near_its_bound():
+def test_energy_estimate_on_digits():
     ebm, levels = EBM.from_pretrained("digits-energy"), levels_of("digits")[:8]
     bits = ebm.likelihood(levels, estimator="energy").bits_per_dim.mean().item()
     assert bits == pytest.approx(1.631825, abs=TOLERANCE)
 
 
-def test_samples_of_digits_are_the_same():
+def test_samples_of_digits():
     images = EBM.from_pretrained("digits").sample(4, "pf_ode", num_steps=5)
-    # round-off may move a pixel to the next level, which changes the mean by 2e-4
+    # rounding may move a pixel to the next level, which changes the mean by 2e-4
     assert images.mean().item() == pytest.approx(0.337402, abs=1e-3)

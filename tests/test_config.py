@@ -1,8 +1,10 @@
-"""Configurations: strict keys, and checked types."""
+"""Configurations: strict keys, checked types, and keys of older versions."""
+
+from dataclasses import replace
 
 import pytest
 
-from ebm_app.config import EBMConfig, PathConfig
+from ebm_app.config import Calibration, EBMConfig, PathConfig, upgrade_keys
 from ebm_app.nets.unet import UNetConfig
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import from_dict, to_dict
@@ -28,9 +30,18 @@ EXAMPLE = EBMConfig(
         ({"stein_head": 1}, "stein_head must be a valid boolean"),
         ({"image_shape": [1, "8", 8]}, "image_shape.1 must be a valid integer, got '8'"),
         ({"path": "vp"}, "example: path must be an object, got 'vp'"),
-        ({"space_arguments": {"bins": 3}}, "space_arguments .* at most 0 items"),
+        ({"space_arguments": {"bins": 3}}, "unknown key space_arguments"),
     ],
 )
 def test_keys_and_types_are_strict(change, message):
     with pytest.raises(UserError, match=message):
         from_dict(EBMConfig, {**to_dict(EXAMPLE), **change}, "example")
+
+
+def test_older_files_are_upgraded():
+    older = {**to_dict(EXAMPLE), "palette": [], "space_arguments": {}, "time_input": "clock"}
+    older["path"] = {**older["path"], "arguments": {}}
+    older["residual"] = {"mean": 0.5, "stderr": 0.1, "spread": 1.0}
+    del older["calibration"]
+    expected = replace(EXAMPLE, calibration=Calibration(0.5, 0.1, 1.0))
+    assert from_dict(EBMConfig, upgrade_keys(older), "older") == expected

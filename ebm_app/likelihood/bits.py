@@ -10,18 +10,17 @@ computes log p_t(y). A uniform density on L levels costs log2(L) bits per dim.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ebm_app.data.levels import to_levels
-from ebm_app.likelihood.estimator import LevelEstimate
+from ebm_app.nets.protocols import LogDensityEstimate
 from ebm_app.utils.errors import UserError
 from ebm_app.utils.fields import PositiveInt, check_argument
-from ebm_app.utils.tensors import as_tensor, sum_except_batch
+from ebm_app.utils.tensors import as_tensor
 
 #: Max elements of the images per batch; an estimator holds tens of copies of them.
 MAX_BATCH_ELEMENTS = 2**17
@@ -36,7 +35,6 @@ class Likelihood(NamedTuple):
         error: (B,), error of the estimator in nats; NaN if unknown.
         components: (B, C, H, W), terms per dimension that sum to ``log_prob``, or None.
         nfe: network evaluations per image.
-        parts: bits per dim (B,) of the named terms of an estimator that has several.
 
     >>> from ebm_app import EBM
     >>> result = EBM.from_pretrained("digits").likelihood(torch.zeros(2, 1, 8, 8))
@@ -49,10 +47,9 @@ class Likelihood(NamedTuple):
     error: Tensor
     components: Tensor | None
     nfe: int
-    parts: Mapping[str, Tensor] = MappingProxyType({})
 
 
-def likelihood_of(estimates: Sequence[LevelEstimate], num_dims: int) -> Likelihood:
+def likelihood_of(estimates: Sequence[LogDensityEstimate], num_dims: int) -> Likelihood:
     """Concatenate estimates of batches into the likelihood of all images; ``nfe`` is the largest.
 
     Raises:
@@ -61,19 +58,12 @@ def likelihood_of(estimates: Sequence[LevelEstimate], num_dims: int) -> Likeliho
     log_prob, error = (torch.cat([e[i] for e in estimates]) for i in (0, 1))
     check_finite(log_prob)
     components = [e.components for e in estimates]
-    parts = {
-        name: to_bits_per_dim(
-            sum_except_batch(torch.cat([e.parts[name] for e in estimates])), num_dims
-        )
-        for name in estimates[0].parts
-    }
     return Likelihood(
         log_prob,
         to_bits_per_dim(log_prob, num_dims),
         error,
         None if components[0] is None else torch.cat(components),
         max(e.nfe for e in estimates),
-        parts,
     )
 
 
@@ -139,7 +129,8 @@ def checked_noise(noise: Any, levels: Tensor, dtype: torch.dtype) -> Tensor:
     noise = as_tensor(noise, "noise")
     if noise.shape[1:] != levels.shape or not len(noise):
         raise UserError(
-            f"Expected noise of shape (repeats, *{tuple(levels.shape)}), got {tuple(noise.shape)}."
+            f"Expected noise of shape (K, {', '.join(map(str, levels.shape))}), got "
+            f"{tuple(noise.shape)}."
         )
     if not (noise.is_floating_point() and ((noise >= 0) & (noise < 1)).all()):
         raise UserError("Expected floating-point noise in [0, 1). Draw it with torch.rand.")

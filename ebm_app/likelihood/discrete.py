@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ebm_app.likelihood.dequantisation import Decoder, Dequantiser
-from ebm_app.likelihood.estimator import Estimator, LevelEstimate
-from ebm_app.nets.protocols import NoiseModel, require
+from ebm_app.likelihood.estimator import Estimator
+from ebm_app.nets.protocols import LogDensityEstimate, NoiseModel, require
 from ebm_app.paths.divergence import normal_draws
 from ebm_app.spaces import Space
 from ebm_app.utils.errors import UserError
@@ -28,7 +28,7 @@ class DiscreteBound(Estimator):
                     - sum_t E KL(q(z_s | z_t, x) || p(z_s | z_t)),
 
     where x is the centre of the level's cell, s the step before t, and z_t = alpha_t x + sigma_t
-    e. The three terms are called decoder, prior and diffusion. p(z_s | z_t) is normal with the
+    e. p(z_s | z_t) is normal with the
     mean of q(z_s | z_t, x(z_t)), where x(z_t) is the network's prediction of x, and a variance 1/r
     times that of q: r = 1 if it is "small", r = sigma_s^2 / sigma_t^2, the variance of
     q(z_t | z_s), if it is "large". With the log signal-to-noise ratio l = log alpha^2 / sigma^2, a
@@ -79,7 +79,7 @@ class DiscreteBound(Estimator):
         num_levels: int,
         dequantiser: Dequantiser,
         noise: Tensor,
-    ) -> LevelEstimate:
+    ) -> LogDensityEstimate:
         """Return the bound on log P(levels). The dequantiser is not used; ``noise`` sets only the
         dtype of the network's input."""
         model = require(model, NoiseModel, "estimator discrete")
@@ -110,9 +110,8 @@ class DiscreteBound(Estimator):
             squares.append(sum_except_batch(estimate))
         prior = variance[0] - 1 - math.log(variance[0]) + alpha[0] ** 2 * x.double().square()
         decoder = Decoder().log_prob(levels, num_levels, space, path, times[-1].item())
-        parts = {"prior": -prior / 2, "diffusion": diffusion, "decoder": decoder}
-        components, error = sum(parts.values()), _standard_error(gains, squares)
-        return LevelEstimate(sum_except_batch(components), error, components, len(gains), parts)
+        components, error = diffusion - prior / 2 + decoder, _standard_error(gains, squares)
+        return LogDensityEstimate(sum_except_batch(components), error, components, len(gains))
 
     def _steps(self, count: int) -> Tensor:
         """Return the indices (T + 1,) of the levels used, out of ``count`` steps."""

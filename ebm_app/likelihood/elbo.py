@@ -52,29 +52,21 @@ def bound_rule(
     This places few nodes where the integrand is small: far from x_t, y is proportional to the
     signal, and near x_t to w, as the integrand is.
     """
-    alpha, ratio = alpha_and_ratio(path, t)
-    least = (alpha * ratio) ** 2
-    widest = alpha**2 * (alpha_and_ratio(path, start)[1] ** 2 - ratio**2)
-    ends = [2 * math.asinh(1 / math.sqrt(s2 + least)) for s2 in (widest, tail * least)]
-    rule = rule_on(num_nodes, *ends)
-    rows = []
-    for y, weight in zip(rule.nodes.tolist(), rule.weights.tolist(), strict=True):
-        whole = math.sinh(y / 2) ** -2
-        time = path.time_of_ratio(math.sqrt(whole) / alpha)
-        alpha_r, ratio_r = alpha_and_ratio(path, time)
-        a, s2 = alpha_r / alpha, whole - least
-        moment = alpha_r**2 * (1 + ratio_r**2)
-        weight = weight * whole / s2 / math.tanh(y / 2)
-        rows.append((time, a, a * math.sqrt(s2), (alpha_r * ratio_r) ** 2, moment, weight))
-    return BoundRule(*torch.tensor(rows, dtype=torch.float64).unbind(1))
-
-
-@lru_cache(maxsize=1024)
-def alpha_and_ratio(path: OneSidedPath, t: float) -> tuple[float, float]:
-    """Return alpha_t and sqrt(v_t) / alpha_t."""
-    time = torch.tensor(t, dtype=torch.float64)
-    alpha = path.alpha(time).item()
-    return alpha, path.variance(time).sqrt().item() / alpha
+    ends = torch.tensor([t, start], dtype=torch.float64)
+    alpha, rho2 = path.alpha(ends), path.variance(ends) / path.alpha(ends).square()
+    v_t, alpha_t = path.variance(ends)[0].item(), alpha[0].item()
+    widest = alpha_t**2 * (rho2[1] - rho2[0]).item()
+    rule = rule_on(
+        num_nodes, *(2 * math.asinh(1 / math.sqrt(s2 + v_t)) for s2 in (widest, tail * v_t))
+    )
+    whole = (rule.nodes / 2).sinh().square().reciprocal()  # s^2 + v_t
+    s2 = whole - v_t
+    times = path.log_snr_inverse((path.c * alpha_t**2 / whole).log())
+    a = path.alpha(times) / alpha_t
+    variances = path.variance(times)
+    moments = path.alpha(times).square() + variances
+    weights = rule.weights * whole / s2 / (rule.nodes / 2).tanh()
+    return BoundRule(times, a, a * s2.sqrt(), variances, moments, weights)
 
 
 class Residuals(NamedTuple):
@@ -148,8 +140,8 @@ class VariationalBound(PointEstimator):
         noise = normal_draws(self.num_nodes * self.num_draws, x, self.seed)
         noise = noise.unflatten(0, (self.num_nodes, self.num_draws))
         rule = bound_rule(path, t, self.start, self.tail, self.num_nodes)
-        alpha, ratio = alpha_and_ratio(model.path, t)
-        moment = alpha**2 * (1 + ratio**2)
+        time = torch.tensor(t, dtype=torch.float64)
+        moment = (model.path.alpha(time).square() + model.path.variance(time)).item()
         components = standard_normal_log_density(x.double() / math.sqrt(moment))
         components = components - math.log(moment) / 2
         error = torch.full((len(x),), math.nan, dtype=torch.float64, device=x.device)

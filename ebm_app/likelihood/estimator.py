@@ -5,7 +5,7 @@ as ``needs``. All values are in nats.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,24 +14,6 @@ from ebm_app.likelihood.dequantisation import Dequantiser
 from ebm_app.nets.protocols import LogDensityEstimate
 from ebm_app.spaces import Space
 from ebm_app.utils.tensors import sum_except_batch
-
-
-class LevelEstimate(NamedTuple):
-    """Estimate of the log probability of the grey levels of B images.
-
-    Attributes:
-        log_prob: (B,) float64, in nats.
-        error: (B,), error of the estimator in nats; NaN if unknown.
-        components: (B, C, H, W), terms per dimension that sum to ``log_prob``, or None.
-        nfe: network evaluations per image.
-        parts: named terms (B, C, H, W) that sum to ``components``; empty if there is only one.
-    """
-
-    log_prob: Tensor
-    error: Tensor
-    components: Tensor | None
-    nfe: int
-    parts: dict[str, Tensor]
 
 
 class Estimator(ABC):
@@ -64,8 +46,8 @@ class Estimator(ABC):
         num_levels: int,
         dequantiser: Dequantiser,
         noise: Tensor,
-    ) -> LevelEstimate:
-        """Return a lower bound on log P(levels).
+    ) -> LogDensityEstimate:
+        """Return a lower bound on log P(levels) of B images.
 
         Args:
             model: density p_t in the space of the path; implements ``needs``.
@@ -94,7 +76,7 @@ class PointEstimator(Estimator):
         num_levels: int,
         dequantiser: Dequantiser,
         noise: Tensor,
-    ) -> LevelEstimate:
+    ) -> LogDensityEstimate:
         """Return the mean over draws y ~ q of log p_t(y) - log q(y | levels)."""
         values, errors, components, nfe = [], [], [], 0
         for u in noise:
@@ -106,6 +88,5 @@ class PointEstimator(Estimator):
             if density.components is not None:
                 components.append(density.components + point.negative_log_q)
         mean = torch.stack(components).mean(0) if components else None
-        return LevelEstimate(
-            torch.stack(values).mean(0), torch.stack(errors).mean(0), mean, nfe, {}
-        )
+        value, error = (torch.stack(column).mean(0) for column in (values, errors))
+        return LogDensityEstimate(value, error, mean, nfe)

@@ -207,5 +207,5 @@ def test_two_sided_paths_have_no_log_density():
     density = SteinHeadDensity(bridge)
     assert isinstance(density, TimeScore) and not isinstance(density, NoiseModel)
     for estimator in QUICK.values():
-        with pytest.raises(UserError, match="no known reference density"):
+        with pytest.raises(UserError, match="SchrodingerBridgePath"):
             estimator(density, x, 0.9)

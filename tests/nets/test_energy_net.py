@@ -80,7 +80,7 @@ def test_density_at_time_zero_is_the_reference():
     assert torch.equal(model.terms(x, start).flatten(1).sum(1), reference)
     assert torch.equal(model(x, start).score, -x)
     bridge = EnergyModel(Bilinear(), SchrodingerBridgePath(), EPS)
-    with pytest.raises(UserError, match="no known reference density"):
+    with pytest.raises(UserError, match="SchrodingerBridgePath"):
         bridge(x, start + 0.5)
 
 

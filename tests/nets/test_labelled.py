@@ -1,4 +1,4 @@
-"""Class labels: p(x | y), guidance, class probabilities, and an early network told of them."""
+"""Class labels: p(x | y), guidance, class probabilities, and networks for early times."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ STDS = (0.5, 0.4, 0.6)
 
 
 class Labelled(ExactModel):
-    """A mixture whose modes are the classes: told its label, it is that mode."""
+    """A mixture whose modes are the classes."""
 
     def forward(self, x, t, labels=None):
         if labels is None:
@@ -46,31 +46,31 @@ def mode(k):
     return ExactModel(LinearVPPath(), 1e-4, MEANS[k][None], STDS[k : k + 1], stein_channels=1)
 
 
-def test_guidance_joins_the_scores_with_and_without_a_label():
+def test_guidance_mixes_conditional_and_free_scores():
     model, x, t = labelled(), normal((6, 1, 4, 4)), torch.full((6,), 0.6, dtype=F64)
     labels = torch.tensor([0, 1, 2])
-    given = torch.cat([mode(k)(x[k::3], t[:2]).score for k in range(3)])
-    given = given.reshape(3, 2, 1, 4, 4).transpose(0, 1).reshape(x.shape)
+    conditional = torch.stack([mode(k)(x[k::3], t[:2]).score for k in range(3)], 1)
     free = model(x, t).score
     for guidance in (0.0, 1.0, 1.5):
-        found = LabelledModel(model, labels, guidance)(x, t)  # the labels take turns
-        assert torch.allclose(found.score, (1 - guidance) * free + guidance * given)
+        found = LabelledModel(model, labels, guidance)(x, t)
+        expected = torch.lerp(free, conditional.view(x.shape), guidance)
+        assert torch.allclose(found.score, expected)
         assert torch.equal(found.components, LabelledModel(model, labels)(x, t).components)
 
 
-def test_a_density_given_a_label_is_that_of_the_class():
-    energy, x = density_of(labelled(), 40), normal((3, 1, 4, 4), 3)
-    found = energy.conditioned_on(torch.tensor([2, 0, 1])).log_density(x, energy.end)
+def test_conditional_density_is_that_of_the_class():
+    density, x = density_of(labelled(), 40), normal((3, 1, 4, 4), 3)
+    found = density.conditioned_on(torch.tensor([2, 0, 1])).log_density(x, density.end)
     exact = torch.cat(
-        [mode(k).log_density(x[i : i + 1], energy.end) for i, k in enumerate((2, 0, 1))]
+        [mode(k).log_density(x[i : i + 1], density.end) for i, k in enumerate((2, 0, 1))]
     )
     assert (found - exact).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("sampler", [PFODESampler(20), DPMSampler(30)], ids=["pf_ode", "dpm"])
-def test_samples_given_labels_are_of_their_classes(sampler):
-    energy = density_of(labelled(), 8).conditioned_on(torch.arange(3).repeat(400))
-    *_, last = sampler.iterate(energy, normal((1200, 1, 4, 4), 5), generator(6))
+def test_conditional_samples_match_their_class(sampler):
+    density = density_of(labelled(), 8).conditioned_on(torch.arange(3).repeat(400))
+    *_, last = sampler.iterate(density, normal((1200, 1, 4, 4), 5), generator(6))
     for k, std in enumerate(STDS):
         x = last.x[k::3]
         error = std / (400 * 16) ** 0.5
@@ -78,7 +78,7 @@ def test_samples_given_labels_are_of_their_classes(sampler):
         assert x.std().item() == pytest.approx(std, rel=0.03)
 
 
-def test_class_probabilities_are_those_of_the_exact_posterior():
+def test_class_probabilities_match_the_posterior():
     model, num = labelled(), 40
     t = model.interval[1]
     x = model.data((num, 1, 4, 4), 2)
@@ -86,7 +86,7 @@ def test_class_probabilities_are_those_of_the_exact_posterior():
     every = {"min_log_snr": -9.0, "max_log_snr": 6.0, "margin": 1e9}
     found = ClassBounds(num_rounds=16, num_times=16, **every)(model, x, t, 3)
     differences = found.log_densities.diff(dim=1) - joint.diff(dim=1)
-    # each has a variance below twice its mean times the length of l over the number of times
+    # the variance is below twice the mean times the length of l over the number of times
     error = (2 * joint.diff(dim=1).abs().clamp(min=1) * 15 / 256).sqrt()
     assert (differences / error).square().mean() < 1.5
     assert abs((differences / error).mean()) < 4.5 / (2 * num) ** 0.5
@@ -102,14 +102,14 @@ def test_class_probabilities_are_those_of_the_exact_posterior():
     assert torch.allclose(one.log_densities, two.log_densities[:1])
 
 
+@torch.no_grad()
 def random_weights(net, seed=0):
-    with torch.no_grad():
-        for weight in net.parameters():
-            weight.copy_(0.2 * torch.randn(weight.shape, generator=generator(seed)))
+    for weight in net.parameters():
+        weight.copy_(0.2 * torch.randn(weight.shape, generator=generator(seed)))
     return net.eval()
 
 
-def test_networks_read_labels_and_times_of_their_own():
+def test_split_network_uses_labels_and_times():
     small = UNetConfig((8,), norm_num_groups=4)
     early = random_weights(EarlyNet((1, 8, 8), 2, EarlyConfig(small), num_classes=3))
     late = random_weights(UNet((5, 8, 8), 2, small), 1)
@@ -127,9 +127,9 @@ def test_networks_read_labels_and_times_of_their_own():
 
 @pytest.mark.parametrize(
     "shape, last, message",
-    [((1, 9, 8), 0.0, "no squares of 2 pixels"), ((1, 8, 8), -15.0, "does not pass between -10")],
+    [((1, 9, 8), 0.0, "patches of 2 pixels"), ((1, 8, 8), -15.0, "max_log_snr is -15.*-10")],
 )
-def test_an_early_network_that_does_not_fit_is_a_sentence(shape, last, message):
+def test_early_network_must_fit_image_and_path(shape, last, message):
     small = UNetConfig((8,), norm_num_groups=4)
     early = EarlyConfig(small, max_log_snr=last)
     config = EBMConfig("images", shape, 17, net=small, path=PathConfig("vp"), early=early)
@@ -138,7 +138,7 @@ def test_an_early_network_that_does_not_fit_is_a_sentence(shape, last, message):
 
 
 @pytest.mark.process
-def test_an_early_network_is_trained_alone_in_front_of_a_given_model(tmp_path):
+def test_early_network_is_trained_on_top_of_a_model(tmp_path):
     images = torch.randint(17, (30, 1, 8, 8), dtype=torch.uint8, generator=generator())
     shape = {"block_out_channels": (8,), "norm_num_groups": 4, "num_preview_images": 0}
     common = {"num_levels": 17, "max_train_steps": 3, "device": "cpu", "train_batch_size": 4}
@@ -150,8 +150,8 @@ def test_an_early_network_is_trained_alone_in_front_of_a_given_model(tmp_path):
         images, tmp_path / "both", init_from=str(tmp_path / "late"), **own, **shape, **common
     )
     assert both.config.num_classes == 3 and first.config.num_classes == 0
-    late, given = both.model.net.late.state_dict(), first.model.net.state_dict()
-    assert all(torch.equal(late[key], given[key]) for key in given)
+    late, frozen = both.model.net.late.state_dict(), first.model.net.state_dict()
+    assert all(torch.equal(late[key], frozen[key]) for key in frozen)
     assert any(weight.any() for weight in both.model.net.early.net.last_layer.parameters())
     again = EBM.from_pretrained(tmp_path / "both")
     levels = images[:2]
@@ -162,18 +162,18 @@ def test_an_early_network_is_trained_alone_in_front_of_a_given_model(tmp_path):
     assert again.classify(levels, num_rounds=1).probabilities.shape == (2, 3)
     assert again.sample(2, labels=[1, 2], guidance=2.0, num_steps=2).shape == (2, 1, 8, 8)
     for call, message in (
-        (lambda: again.sample(2, labels=3), "between 0 and 2"),
-        (lambda: again.sample(2, labels=[0, 1, 2]), "one to 2 whole numbers"),
+        (lambda: again.sample(2, labels=3), "0 to 2"),
+        (lambda: again.sample(2, labels=[0, 1, 2]), "1 to 2 integer labels"),
         (lambda: again.sample(2, labels=1, guidance=-1.0), "equal to 0"),
-        (lambda: again.sample(2, guidance=2.0), "give labels"),
-        (lambda: first.sample(2, labels=1), "without class labels"),
-        (lambda: first.classify(levels), "without class labels"),
+        (lambda: again.sample(2, guidance=2.0), "labels"),
+        (lambda: first.sample(2, labels=1), "without labels"),
+        (lambda: first.classify(levels), "classify"),
     ):
         with pytest.raises(UserError, match=message):
             call()
 
 
-def test_labels_take_turns_and_are_checked():
+def test_labels_are_expanded_and_checked():
     assert class_labels(2, 3, 5).tolist() == [2, 2, 2]
     drawn = class_labels("random", 3000, 5, seed=1)
     assert torch.equal(drawn, class_labels("random", 3000, 5, seed=1))
@@ -184,15 +184,13 @@ def test_labels_take_turns_and_are_checked():
             class_labels(labels, 3, 5)
 
 
-def test_bits_given_the_labels_of_the_images(script, tmp_path):
+def test_bpd_script_conditions_on_labels(script, tmp_path):
     ebm, data = EBM(replace(GREY, num_classes=10)).eval(), load_images("digits")
     torch.nn.init.normal_(ebm.model.net.unet.conv_out.weight, std=0.1)
     ebm.save_pretrained(tmp_path)
-    given = [str(tmp_path), "--limit", "4", "--repeats", "1", "--split", "validation"]
-    found = [
-        script("evaluate/bpd.py").main([*given, *told, "--output_dir", str(tmp_path)])
-        for told in ([], ["--labels"])
-    ]
-    told = ebm.likelihood(data.validation[:4], labels=data.split_labels("validation")[:4])
-    assert found[1]["bits_per_dim"] == pytest.approx(told.bits_per_dim.mean().item(), abs=1e-6)
+    flags = [str(tmp_path), "--limit", "4", "--repeats", "1", "--split", "validation"]
+    flags += ["--output_dir", str(tmp_path)]
+    found = [script("evaluate/bpd.py").main([*flags, *more]) for more in ([], ["--labels"])]
+    exact = ebm.likelihood(data.validation[:4], labels=data.split_labels("validation")[:4])
+    assert found[1]["bits_per_dim"] == pytest.approx(exact.bits_per_dim.mean().item(), abs=1e-6)
     assert found[0]["bits_per_dim"] != pytest.approx(found[1]["bits_per_dim"], abs=1e-4)

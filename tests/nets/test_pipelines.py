@@ -1,8 +1,8 @@
-"""Likelihoods of diffusers' models: exact networks in every parametrisation and schedule, folders
-that are refused, and the scripts."""
+"""Diffusers pipelines: exact networks in each parametrisation and schedule, folders, scripts."""
 
 import json
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +21,7 @@ from exact import F64, normal
 
 from ebm_app import EBM
 from ebm_app.folders import PIPELINE_FILE
-from ebm_app.likelihood import make_estimator
+from ebm_app.likelihood import ProbabilityFlowDensity, VariationalBound
 from ebm_app.likelihood.dequantisation import decoder_log_prob
 from ebm_app.sampling.samplers import DPMSampler
 
@@ -38,7 +38,7 @@ GAUSSIAN, TWO_MODES = (0.1,), (-0.5, 0.5)
 
 
 class ExactNet(UNet2DModel):
-    """What an exact network says of independent pixels from an equal mixture of N(mean, STD^2)."""
+    """Exact network for independent pixels from an equal mixture of N(mean, STD^2)."""
 
     factor = 1.0
 
@@ -66,7 +66,7 @@ def exact(means, kind=DDPMScheduler, **settings):
 
 
 def draw(means, num, seed=0):
-    """Pixels (num, 1, 4, 4) of the mixture."""
+    """Draw pixels (num, 1, 4, 4) of the mixture."""
     centres = torch.tensor(means, dtype=F64)[
         (normal((num, 1, 4, 4), seed + 50) > 0).long() % len(means)
     ]
@@ -93,9 +93,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("means", "kind", "settings"), CASES)
-def test_continuous_likelihoods_are_those_of_the_data_at_the_last_noise_level(
-    means, kind, settings
-):
+def test_likelihoods_match_the_data_at_the_last_noise_level(means, kind, settings):
     ebm = exact(means, kind, **settings)
     abar = kind(**settings).alphas_cumprod[0].double()
     y = abar.sqrt() * draw(means, 400) + (1 - abar).sqrt() * normal((400, 1, 4, 4), 9)
@@ -103,19 +101,17 @@ def test_continuous_likelihoods_are_those_of_the_data_at_the_last_noise_level(
     gaps = torch.stack([y - abar.sqrt() * mean for mean in means])
     log_p = (-(gaps**2) / (2 * variance)).logsumexp(0) - math.log(len(means))
     expected = (log_p - (2 * math.pi * variance).log() / 2).flatten(1).sum(1)
-    flow = make_estimator("pf_ode", {"num_probes": 0, "num_steps": 40, "max_refinements": 0})(
-        ebm.density, y[:2], 1.0
-    )
+    flow = ProbabilityFlowDensity(40, 0, num_probes=0)(ebm.density, y[:2], 1.0)
     torch.testing.assert_close(bits(flow.value), bits(expected[:2]), atol=1e-3, rtol=0)
-    bound = make_estimator("elbo", {"num_draws": 3, "num_nodes": 24})(ebm.density, y, 1.0)
+    bound = VariationalBound(24, 3)(ebm.density, y, 1.0)
     excess = bits(bound.value - expected)
     stderr = excess.std().item() / math.sqrt(len(y))
     assert abs(excess.mean()) < 1e-3 + 3 * stderr and stderr < 0.02
     assert bits(bound.error.square().mean().sqrt()) == pytest.approx(excess.std().item(), rel=0.3)
 
 
-def test_the_flow_of_an_inexact_network_has_its_closed_form():
-    """Of k times the noise, x / alpha - mean grows as (STD^2 + (sigma / alpha)^2)^(k / 2)."""
+def test_flow_of_a_scaled_network_matches_closed_form():
+    """With k times the noise, x / alpha - mean grows as (STD^2 + (sigma / alpha)^2)^(k / 2)."""
     ebm, (mean,), y = exact(GAUSSIAN), GAUSSIAN, draw(GAUSSIAN, 2)
     ebm.model.net.factor = k = 0.9
     ends = torch.tensor([1.0, 1e-4], dtype=F64)
@@ -123,12 +119,12 @@ def test_the_flow_of_an_inexact_network_has_its_closed_form():
     growth = (STD**2 + ebm.model.path.variance(ends) / alpha**2).log().diff() * k / 2
     end = alpha[1] * (mean + (y / alpha[0] - mean) * growth.exp())
     log_p = alpha.log().diff() + growth - end**2 / 2 - math.log(2 * math.pi) / 2
-    found = make_estimator("pf_ode", {"num_probes": 0, "max_refinements": 0})(ebm.density, y, 1.0)
+    found = ProbabilityFlowDensity(max_refinements=0, num_probes=0)(ebm.density, y, 1.0)
     torch.testing.assert_close(found.value, log_p.flatten(1).sum(1), atol=1e-2, rtol=0)
 
 
 @pytest.mark.parametrize("means", [GAUSSIAN, TWO_MODES])
-def test_the_discrete_bound_falls_to_the_entropy_of_the_levels(means):
+def test_discrete_bound_approaches_the_entropy(means):
     ebm = exact(means, variance_type="fixed_large")
     levels = ((draw(means, 64) + 1) / 2 * 255).round().clamp(0, 255).to(torch.uint8)
     edges = (torch.arange(1, 256, dtype=F64) - 0.5) / 255 * 2 - 1
@@ -139,8 +135,8 @@ def test_the_discrete_bound_falls_to_the_entropy_of_the_levels(means):
     for num_steps in (50, 200, None):
         found = ebm.likelihood(levels, "discrete", num_steps=num_steps)
         assert found.nfe == num_steps or num_steps is None and found.nfe == 999
-        torch.testing.assert_close(sum(found.parts.values()), found.bits_per_dim)
-        assert (found.parts["prior"] < 1e-3).all() and found.components.shape == levels.shape
+        summed = found.components.flatten(1).sum(1)
+        torch.testing.assert_close(summed, found.log_prob)
         excess[num_steps] = found.bits_per_dim - ideal
         spread, error = excess[num_steps].std(), bits(found.error).mean()
         assert spread == pytest.approx(error.item(), rel=0.4)
@@ -148,15 +144,15 @@ def test_the_discrete_bound_falls_to_the_entropy_of_the_levels(means):
     assert mean[50] > mean[200] > mean[None] > -0.03 and mean[None] < 0.1
     small = ebm.likelihood(levels, "discrete", variance="small").bits_per_dim - ideal
     assert small.mean() > mean[None] + 0.4
-    torch.testing.assert_close(  # what an image costs does not depend on its batch
+    torch.testing.assert_close(  # independent of the batch
         ebm.likelihood(levels[3:5], "discrete", num_steps=50).bits_per_dim,
         (excess[50] + ideal)[3:5],
     )
-    elbo = ebm.likelihood(levels)  # the decoder closes the continuous bound too
+    elbo = ebm.likelihood(levels)
     assert abs((elbo.bits_per_dim - ideal).mean()) < 0.05
 
 
-def test_the_decoder_tells_levels_apart_by_their_distance():
+def test_decoder_log_prob_matches_its_draws():
     far, near = decoder_log_prob(0.05, 5), decoder_log_prob(0.6, 3)
     torch.testing.assert_close(far, torch.zeros(5, dtype=F64), atol=1e-12, rtol=0)
     e = 0.6 * normal((200_000,))
@@ -164,7 +160,7 @@ def test_the_decoder_tells_levels_apart_by_their_distance():
     assert near[1] == pytest.approx(torch.log_softmax(logits, 1)[:, 1].mean().item(), abs=4e-3)
 
 
-def test_samples_are_of_the_pixels_and_their_levels():
+def test_samples_have_the_pixels_and_levels_of_the_data():
     ebm = exact(TWO_MODES, DDIMScheduler)
     *_, last = DPMSampler(40).iterate(ebm.density, normal((200, 1, 4, 4)), None)
     assert (last.x > 0).double().mean() == pytest.approx(0.5, abs=0.03)
@@ -174,11 +170,15 @@ def test_samples_are_of_the_pixels_and_their_levels():
     x = ebm.space.encode((torch.arange(256, dtype=F64)[None] + 0.5) / 256)
     torch.testing.assert_close(x[0], torch.linspace(-1, 1, 256, dtype=F64))
     for name in ("ratio", "noised"):
-        assert "no time score" in error_of(ebm.likelihood, found, name)
+        message = error_of(ebm.likelihood, found, name)
+        assert "time score" in message and "this model lacks" in message
     message = error_of(
         EBM.from_pretrained("digits").likelihood, torch.zeros(1, 1, 8, 8), "discrete"
     )
-    assert "steps of a diffusers scheduler" in message
+    assert "estimator discrete" in message and "diffusers" in message
+    for function in (ebm.energy, partial(ebm.time_score, t=0.5)):
+        assert "this model lacks" in error_of(function, normal((1, 1, 4, 4)))
+    assert ebm.score(normal((1, 1, 4, 4)), 0.5).shape == (1, 1, 4, 4)
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def folder(tmp_path):
     return tmp_path / "pipe"
 
 
-def test_a_folder_is_a_model_like_any_other(folder, tmp_path):
+def test_pipeline_folder_is_a_model(folder, tmp_path):
     ebm = EBM.from_pretrained(folder)
     pipeline = DDIMPipeline.from_pretrained(folder)
     same = EBM.from_diffusers(pipeline)
@@ -199,41 +199,39 @@ def test_a_folder_is_a_model_like_any_other(folder, tmp_path):
         assert torch.equal(
             ebm.likelihood(image, name).log_prob, same.likelihood(image, name).log_prob
         )
-    assert "save its pipeline" in error_of(lambda: ebm.save_pretrained(tmp_path))
+    assert "Save the pipeline" in error_of(lambda: ebm.save_pretrained(tmp_path))
     flags = [str(folder), "--device", "cpu", "--output_dir", str(tmp_path / "out")]
     data = ["--dataset", "digits", "--num_levels", "17", "--limit", "3", "--repeats", "1"]
     few = ["--estimator", "all", "--estimator_args", "num_steps=2", "max_refinements=0"]
     found = load_script("evaluate/bpd.py").main([*flags, *data, *few])
-    assert list(found["estimators"]) == ["elbo", "pf_ode", "discrete"]
-    row = found["estimators"]["discrete"]
-    assert sum(row["parts"].values()) == pytest.approx(row["bits_per_dim"])
+    assert list(found["estimators"]) == ["elbo", "probability_flow", "discrete"]
     few = ["--num_images", "2", "--num_steps", "3"]
     drawn = load_script("sample/ebm.py").main([*flags, *few])
     assert drawn["nfe"] == 4
 
 
-def test_what_it_does_not_know_is_refused_in_a_sentence(folder):
+def test_unsupported_pipelines_are_reported(folder):
     net, scheduler = UNet2DModel(8, 1, 1, **BLOCKS), DDPMScheduler()
     wrong = [
-        ((net, PNDMScheduler()), "PNDMScheduler is not known"),
-        ((torch.nn.Linear(1, 1), scheduler), "Linear is not known"),
+        ((net, PNDMScheduler()), "PNDMScheduler is not supported"),
+        ((torch.nn.Linear(1, 1), scheduler), "got a Linear"),
         ((net, DDPMScheduler(prediction_type="flow")), "unknown prediction_type 'flow'"),
-        ((net, DDPMScheduler(trained_betas=[0.0, 0.0, 0.1, 0.1])), "noise does not rise"),
-        ((UNet2DModel(8, 1, 3, **BLOCKS), scheduler), "makes 3 channels of 1"),
-        ((UNet2DModel(8, 1, 1, num_class_embeds=3, **BLOCKS), scheduler), "told classes"),
+        ((net, DDPMScheduler(trained_betas=[0.0, 0.0, 0.1, 0.1])), "does not increase"),
+        ((UNet2DModel(8, 1, 3, **BLOCKS), scheduler), "3 output channels"),
+        ((UNet2DModel(8, 1, 1, num_class_embeds=3, **BLOCKS), scheduler), "class-conditional"),
         ((UNet2DModel(None, 1, 1, **BLOCKS), scheduler), "no sample_size"),
         ((UNet2DModel(8, 1, 1, time_embedding_type="fourier", **BLOCKS), scheduler), "fourier"),
-        (net, "a UNet2DModel is no diffusion model"),
+        (net, "got a UNet2DModel"),
     ]
     for source, message in wrong:
         assert message in error_of(EBM.from_diffusers, source)
-    with pytest.warns(UserWarning, match="variance that the network predicts is ignored"):
+    with pytest.warns(UserWarning, match="variance .* is ignored"):
         EBM.from_diffusers((UNet2DModel(8, 1, 2, **BLOCKS), scheduler))
     index = json.loads((folder / PIPELINE_FILE).read_text())
     for kind, part, message in (
         ("StableDiffusionPipeline", "text_encoder", "StableDiffusionPipeline with text_encoder"),
-        ("LDMPipeline", "vqvae", "LDMPipeline with vqvae has no likelihood"),
-        ("KarrasVePipeline", "unet", "a KarrasVePipeline has no likelihood"),
+        ("LDMPipeline", "vqvae", "LDMPipeline with vqvae is not supported"),
+        ("KarrasVePipeline", "unet", "KarrasVePipeline is not supported"),
     ):
         changed = {**index, "_class_name": kind, part: ["diffusers", "Other"]}
         (folder / PIPELINE_FILE).write_text(json.dumps(changed))
@@ -251,4 +249,4 @@ def test_what_it_does_not_know_is_refused_in_a_sentence(folder):
         error_of(EBM.from_pretrained, folder)
         (folder / name).write_text(whole)
     (folder / "unet" / "diffusion_pytorch_model.safetensors").unlink()
-    assert "cannot be read" in error_of(EBM.from_pretrained, folder)
+    assert "Cannot read" in error_of(EBM.from_pretrained, folder)

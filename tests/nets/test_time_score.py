@@ -1,5 +1,4 @@
-"""TimeScoreModel: the units of its output, the time its network sees, the Stein head, and the
-closed form from posterior moments to the time score."""
+"""TimeScoreModel: units of the output, time inputs, the Stein head, and posterior moments."""
 
 import math
 
@@ -28,7 +27,7 @@ every_one_sided_path = pytest.mark.parametrize("path", ONE_SIDED.values(), ids=O
 
 
 class Constant(nn.Module):
-    """A network whose output is ``value`` in each of its channels; it records what it is given."""
+    """A network with constant output channels, which records its time input."""
 
     def __init__(self, *channels, dtype=None):
         super().__init__()
@@ -46,8 +45,8 @@ def times(path, num=7):
 
 
 @every_path
-def test_raw_output_is_the_time_score_and_normalised_output_has_unit_variance(path):
-    """Where E delta^2 = c per dimension, the target divided by the scale has second moment 1."""
+def test_predictions_have_their_units(path):
+    """If E delta^2 = c per dimension, the target divided by the scale has second moment 1."""
     t, x = times(path), normal((7, *IMAGE))
     raw = TimeScoreModel(Constant(3.0), path, EPS, prediction="raw")(x, t)
     assert torch.equal(raw.components, torch.full_like(x, 3.0)) and raw.score is None
@@ -65,7 +64,7 @@ def test_raw_output_is_the_time_score_and_normalised_output_has_unit_variance(pa
 
 
 @every_path
-def test_the_network_sees_the_time_or_its_share_of_the_clock(path):
+def test_time_input_is_time_or_arc_length_fraction(path):
     net = Constant(0.0)
     model = TimeScoreModel(net, path, EPS, time_input="arc_length")
     start, end = model.interval
@@ -80,7 +79,7 @@ def test_the_network_sees_the_time_or_its_share_of_the_clock(path):
     assert torch.equal(net.time, t.float()) and out.components.dtype == torch.float32
 
 
-def test_a_half_precision_network_does_not_overflow():
+def test_half_precision_network_does_not_overflow():
     """The scale is 2.2e6 here, far beyond the largest float16."""
     model = TimeScoreModel(Constant(1.0, dtype=torch.float16), LinearVPPath(), 5e-7)
     components = model(torch.zeros(1, 3), torch.tensor([1 - 5e-7], dtype=F64)).components
@@ -90,9 +89,8 @@ def test_a_half_precision_network_does_not_overflow():
 
 
 @pytest.mark.parametrize("path, shape", [(LinearVPPath(c=0.4), IMAGE), (VPPath(c=2.0), (2,))])
-def test_a_head_of_zero_is_the_score_of_gaussian_data_and_its_target_has_unit_variance(
-    path, shape
-):
+def test_zero_head_is_the_score_of_gaussian_data(path, shape):
+    """And the target of the head has unit variance."""
     t, x = times(path)[1:], normal((6, *shape))
     exact = ExactModel(path, EPS, [[0.0]], [path.c**0.5], stein_channels=1)
     zero, one = (
@@ -107,7 +105,7 @@ def test_a_head_of_zero_is_the_score_of_gaussian_data_and_its_target_has_unit_va
         assert z_score(target.square().flatten(1).mean(1), 1.0) < 4
 
 
-def test_the_head_is_the_last_channels_and_leaves_the_components_alone():
+def test_head_is_the_last_channels():
     path, x, t = LinearVPPath(), normal((3, 2, 4, 4)), torch.tensor([0.2, 0.5, 0.9], dtype=F64)
     model = TimeScoreModel(Constant(1.0, 2.0, 5.0), path, EPS, "raw", stein_channels=2)
     out = model(x, t)
@@ -120,8 +118,8 @@ def test_the_head_is_the_last_channels_and_leaves_the_components_alone():
 
 
 @pytest.mark.parametrize("path, shape", [(LinearVPPath(), (2,)), (VPPath(), IMAGE)])
-def test_input_waves_are_the_mean_of_what_noise_makes_of_them(path, shape):
-    """E sin(2 pi f (x + sqrt(v_t) eps)), to 4 standard errors; and whole where the noise ends."""
+def test_fourier_features_are_means_under_noise(path, shape):
+    """E sin(2 pi f (x + sqrt(v_t) eps)), with full amplitude without noise."""
     model = TimeScoreModel(Constant(0.0), path, EPS, input_frequencies=(0.5, 1.5))
     x, channels = normal((1, *shape)), shape[0]
     for t in (0.9, 0.99):
@@ -138,12 +136,8 @@ def test_input_waves_are_the_mean_of_what_noise_makes_of_them(path, shape):
 
 
 class Moments(nn.Module):
-    """A network that knows two modes: the variance and head that `moments` asks of it, off by
-    ``shift``.
-
-    The modes are independent from component to component, so that each is a problem of its own:
-    s' = (Var[eps | x] - 1) / v.
-    """
+    """Exact output for the prediction `moments` of two modes, plus ``shift``. The dimensions are
+    independent, so s' = (Var[eps | x] - 1) / v."""
 
     def __init__(self, exact, shift=(0.0, 0.0)):
         super().__init__()
@@ -169,8 +163,7 @@ class Moments(nn.Module):
 
 @pytest.mark.parametrize("shape", [(1,), (3, 8, 8)], ids=["vector", "colours"])
 @every_one_sided_path
-def test_exact_moments_make_the_exact_time_score(path, shape):
-    """Component by component, from noise to a noise of 4e-4; the head's score is the exact one."""
+def test_exact_moments_give_the_exact_scores(path, shape):
     exact = two_modes(path, EPS, (1,))
     exact.time = t = torch.tensor([0.1, 0.5, 0.9, 0.999, 1 - 1e-7], dtype=F64)
     model = TimeScoreModel(Moments(exact), path, EPS, "moments", stein_channels=shape[0])
@@ -185,7 +178,7 @@ def test_exact_moments_make_the_exact_time_score(path, shape):
 
 
 @every_one_sided_path
-def test_moments_of_a_network_of_zeros_are_exact_for_gaussian_data(path):
+def test_zero_moments_are_exact_for_gaussian_data(path):
     """Also at t = 0, where alpha is 0 on the linear path, and in single precision."""
     exact = ExactModel(path, EPS, [[0.0]], [path.c**0.5])
     model = TimeScoreModel(Constant(0.0, 0.0), path, EPS, "moments", stein_channels=1)
@@ -199,7 +192,7 @@ def test_moments_of_a_network_of_zeros_are_exact_for_gaussian_data(path):
 
 
 def draws(path, time, num=40_000, means=((-1.2,), (1.2,)), stds=(0.4, 0.4)):
-    """An exact model of two modes and a draw of the path at one time."""
+    """Return an exact model of two modes and a sample of the path at one time."""
     exact = ExactModel(path, EPS, means, stds, (0.3, 0.7), stein_channels=1)
     exact.time = torch.full((num,), time, dtype=F64)
     return exact, exact.sample(exact.time, (num, 1))
@@ -211,8 +204,8 @@ def off_by(exact, *shift):
 
 @pytest.mark.parametrize("name", ["linear", "vp c"])
 @pytest.mark.parametrize("objective", [CTSMv(), CTSMm(stein_factor=1.0)], ids=["ctsm_v", "ctsm_m"])
-def test_the_regressions_are_least_at_the_exact_moments(name, objective):
-    """By the same draws: a variance off by a little raises the loss, for CTSM-v a head as well."""
+def test_objectives_are_minimal_at_the_exact_moments(name, objective):
+    """With common draws, a wrong variance raises the loss; for CTSM-v a wrong head too."""
     exact, sample = draws(PATHS[name], 0.7)
 
     def loss(*shift):
@@ -226,9 +219,9 @@ def test_the_regressions_are_least_at_the_exact_moments(name, objective):
 
 
 @every_one_sided_path
-def test_the_deviance_regresses_the_conditional_time_score_and_does_not_train_the_head(path):
-    """Its gradient in log w is b^2 (w - r^2), where b (r^2 - w) is a target less the components:
-    of less noise than the conditional ones, and of the same mean given x if the head is exact."""
+def test_ctsm_m_gradient_matches_closed_form(path):
+    """The gradient in log w is b^2 (w - r^2), where b (r^2 - w) is a target minus the components.
+    The head gets no gradient."""
     for time in (0.1, 0.6, 0.99, 1 - 1e-6):
         exact, sample = draws(path, time, 50)
         model = off_by(exact, 0.4, -0.3)
@@ -255,7 +248,7 @@ def test_the_deviance_regresses_the_conditional_time_score_and_does_not_train_th
         assert torch.allclose(found, value, rtol=1e-6, atol=1e-6 * float(value.abs().max()))
 
 
-def test_what_means_nothing_is_refused():
+def test_invalid_settings_are_reported():
     path, t = LinearVPPath(), torch.tensor([0.1, 0.2], dtype=F64)
     wide = TimeScoreModel(Constant(0.0, 0.0), path, EPS, "moments", stein_channels=3)
     cases = [
@@ -265,10 +258,10 @@ def test_what_means_nothing_is_refused():
             lambda: TimeScoreModel(
                 Constant(0.0), PATHS["bridge"], EPS, "moments", "arc_length", 1
             ),
-            "use a path from noise",
+            "SchrodingerBridgePath",
         ),
         (lambda: TimeScoreModel(Constant(0.0), path, EPS, "moments"), "needs a Stein head"),
-        (lambda: wide(normal((2, 2)), t), "a variance needs shape"),
+        (lambda: wide(normal((2, 2)), t), "variance of shape"),
     ]
     for action, message in cases:
         with pytest.raises((UserError, ValueError), match=message):

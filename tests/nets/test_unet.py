@@ -1,4 +1,4 @@
-"""Networks: shapes, a time that is a real number, second derivatives, sizes that do not fit."""
+"""U-Net: shapes, continuous time, second derivatives, and sizes that do not fit."""
 
 from dataclasses import replace
 
@@ -17,14 +17,14 @@ both = pytest.mark.parametrize("config", [PLAIN, ATTENTION], ids=["plain", "atte
 
 
 def unet(shape=(1, 8, 8), config=PLAIN, out_channels=2, dtype=F64):
-    """A U-Net whose last convolution is no longer zero."""
+    """Return a U-Net with random weights in the last convolution."""
     torch.manual_seed(0)
     net = UNet(shape, out_channels, config).to(dtype)
     torch.nn.init.normal_(net.unet.conv_out.weight, std=0.2)
     return net
 
 
-def test_the_embedded_time_is_the_time_by_its_factor():
+def test_t_scale_multiplies_the_time():
     fast, slow = (unet(config=replace(PLAIN, t_scale=scale)).eval() for scale in (100.0, 25.0))
     x, t = normal((3, 1, 8, 8)), torch.tensor([0.0, 0.1, 0.2], dtype=F64)
     assert torch.allclose(fast(x, t), slow(x, 4 * t), rtol=0, atol=1e-12)
@@ -32,7 +32,7 @@ def test_the_embedded_time_is_the_time_by_its_factor():
 
 @pytest.mark.parametrize("attention", [(), (1,)], ids=["plain", "attention"])
 @pytest.mark.parametrize("shape", IMAGES)
-def test_unet_starts_as_zero_of_the_right_shape(shape, attention):
+def test_output_is_zero_at_initialisation(shape, attention):
     net = UNet(shape, 2 * shape[0], UNetConfig(IMAGES[shape], 1, attention, num_heads=2))
     inputs = torch.randn(2, *shape), torch.tensor([0.1, 0.9])
     assert torch.equal(net(*inputs), torch.zeros(2, 2 * shape[0], *shape[1:]))
@@ -44,7 +44,7 @@ def test_unet_starts_as_zero_of_the_right_shape(shape, attention):
 
 @both
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
-def test_unet_examples_are_independent_and_time_is_continuous(config, dtype):
+def test_examples_are_independent_and_time_continuous(config, dtype):
     net = unet(config=config, dtype=dtype)
     x, t = normal((4, 1, 8, 8)).to(dtype), torch.tensor([0.0, 0.3, 0.5, 1.0], dtype=dtype)
     out = net(x, t)
@@ -58,13 +58,13 @@ def test_unet_examples_are_independent_and_time_is_continuous(config, dtype):
     assert 0 < near.abs().max() < 1e-2 * (distinct[0] - distinct[2]).abs().max()
 
 
-def test_fused_attention_gives_what_the_plain_one_gives():
+def test_fused_attention_matches_plain_attention():
     net, x, t = unet(config=ATTENTION), normal((2, 1, 8, 8)), torch.tensor([0.2, 0.7], dtype=F64)
     assert torch.allclose(net(x, t), net(x.clone().requires_grad_(), t), rtol=0, atol=1e-6)
 
 
 @both
-def test_unet_has_second_derivatives(config):
+def test_second_derivatives_match_differences(config):
     """Grad in x of d/dt, and of grad in x, by autograd and by central differences along a line.
 
     The time embedding and the softmax of diffusers are float32 throughout, hence the tolerance.
@@ -89,7 +89,7 @@ def test_unet_has_second_derivatives(config):
 
 
 @pytest.mark.parametrize("size, most", [(8, 4), (28, 3), (32, 6), (7, 1), (12, 3)])
-def test_resolutions_are_the_most_that_fit(size, most):
+def test_max_resolutions_of_an_image(size, most):
     assert max_resolutions(size, size) == most and max_resolutions(size, 64) == most
     check_config(UNetConfig((8,) * most), size, size)
     with pytest.raises(UserError, match=f"at most {most} entries"):
@@ -106,6 +106,6 @@ def test_resolutions_are_the_most_that_fit(size, most):
         ({"attention_levels": (1,), "num_heads": 128}, "num_heads 128"),
     ],
 )
-def test_sizes_that_do_not_fit_are_the_users_mistake(settings, message):
+def test_invalid_sizes_are_reported(settings, message):
     with pytest.raises(UserError, match=message):
         UNet((1, 8, 8), 1, UNetConfig(**settings))
