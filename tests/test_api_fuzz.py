@@ -9,7 +9,14 @@ import torch
 from conftest import GREY
 from pydantic import ValidationError
 
-from ebm_app import EBM, Product, complete, conditional_mutual_information, log_density_ratio
+from ebm_app import (
+    EBM,
+    Product,
+    complete,
+    conditional_mutual_information,
+    log_density_ratio,
+    sample_composed,
+)
 from ebm_app.anomaly import AnomalyDetector, benjamini_hochberg, two_sample_test
 from ebm_app.config import EBMConfig, PathConfig, UNetConfig
 from ebm_app.data.images import load_images
@@ -79,6 +86,12 @@ def calls(ebm):
         two_sample_test: {"model": ebm, "a": IMAGES, "b": IMAGES, "num_permutations": 9},
         log_density_ratio: {"x0": ROWS, "x1": ROWS + 1, "num_folds": 2, "steps": 2},
         conditional_mutual_information: dict.fromkeys("xyz", ROWS) | {"num_folds": 2, "steps": 2},
+        sample_composed: {
+            "ebm": ebm,
+            "composition": Product([ebm.density], [1.0]),
+            "num_images": 1,
+            "num_temperatures": 2,
+        },
         Product: {"densities": [ebm.density], "weights": [1.0]},
         **{kind: {} for kinds in (SAMPLERS, PATHS, ESTIMATORS) for kind in kinds.values()},
     }
@@ -117,7 +130,7 @@ def faults(seed, num_calls):
 
 
 def test_random_arguments_raise_only_user_errors():
-    assert faults(0, 60) == []
+    assert faults(0, 200) == []
 
 
 @pytest.mark.slow
