@@ -1,1 +1,1 @@
-"""The commands of ``ebm`` after an installation; the scripts of a checkout are the same."""
+"""Commands of the ``ebm`` program, one module each; the scripts of a checkout run them too."""

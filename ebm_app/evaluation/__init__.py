@@ -1,1 +1,1 @@
-"""Figures of a trained model: bits per dim, self-test, samples."""
+"""Evaluation of trained models: bits per dim, self-test, and quality of samples."""
